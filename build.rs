@@ -1,0 +1,10 @@
+//! Compiles `proto/` with protox, so that no `protoc` has to be installed.
+
+use std::error::Error;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    println!("cargo:rerun-if-changed=proto");
+    let files = protox::compile(["external_processor.proto", "health.proto"], ["proto"])?;
+    tonic_prost_build::configure().build_client(false).bytes(".").compile_fds(files)?;
+    Ok(())
+}

@@ -1,0 +1,155 @@
+//! The published membership of the pool and views of it.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::{Endpoint, SubsetHint};
+
+/// All endpoints of the pool at one moment. Replaced as a whole when membership
+/// changes and shared by everybody; loads inside it are live.
+#[derive(Debug)]
+pub struct Snapshot {
+    generation: u64,
+    endpoints: Box<[Arc<Endpoint>]>,
+    all: Arc<[u32]>,
+    by_ip: HashMap<IpAddr, Vec<u32>>,
+    /// Distinct ports, sorted: what an entry's port is compared with.
+    ports: Vec<u16>,
+}
+
+impl Snapshot {
+    /// A snapshot of the given endpoints, in their order.
+    pub fn new(generation: u64, endpoints: Vec<Arc<Endpoint>>) -> Self {
+        let mut by_ip: HashMap<IpAddr, Vec<u32>> = HashMap::with_capacity(endpoints.len());
+        let mut ports = Vec::new();
+        for (index, endpoint) in (0u32..).zip(&endpoints) {
+            by_ip.entry(endpoint.ip()).or_default().push(index);
+            ports.push(endpoint.address().port());
+        }
+        ports.sort_unstable();
+        ports.dedup();
+        let all = (0u32..).take(endpoints.len()).collect();
+        Self { generation, endpoints: endpoints.into_boxed_slice(), all, by_ip, ports }
+    }
+
+    /// Grows by one with every change of membership.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// The endpoints, in the order of discovery.
+    pub fn endpoints(&self) -> &[Arc<Endpoint>] {
+        &self.endpoints
+    }
+
+    /// Every endpoint as candidates. Costs two reference counts.
+    pub fn all(self: &Arc<Self>) -> Candidates {
+        Candidates { snapshot: Arc::clone(self), indices: Arc::clone(&self.all) }
+    }
+
+    /// The endpoints that a subset hint allows.
+    ///
+    /// An address without a port allows every port there. A port counts when
+    /// the pool has several ports and this is one of them; otherwise only the
+    /// address is compared, as gateways may name a port that the pool doesn't use.
+    pub fn subset(self: &Arc<Self>, hint: &SubsetHint) -> Candidates {
+        let entries = match hint {
+            SubsetHint::Missing => return self.all(),
+            SubsetHint::Only(entries) => entries,
+        };
+        let mut indices: Vec<u32> = Vec::with_capacity(entries.len());
+        for &(ip, port) in entries.iter() {
+            let exact = port.filter(|p| self.ports.len() > 1 && self.ports.binary_search(p).is_ok());
+            for &index in self.by_ip.get(&ip).map_or(&[][..], Vec::as_slice) {
+                if exact.is_none_or(|p| self.endpoints[index as usize].address().port() == p) {
+                    indices.push(index);
+                }
+            }
+        }
+        indices.sort_unstable();
+        indices.dedup();
+        Candidates { snapshot: Arc::clone(self), indices: indices.into() }
+    }
+
+    /// The endpoint with this address, if there is one.
+    pub fn at(&self, ip: IpAddr, port: u16) -> Option<&Arc<Endpoint>> {
+        let indices = self.by_ip.get(&ip)?;
+        indices.iter().map(|&i| &self.endpoints[i as usize]).find(|e| e.address().port() == port)
+    }
+}
+
+/// The endpoints that may serve a request: an index list into a snapshot.
+#[derive(Clone, Debug)]
+pub struct Candidates {
+    snapshot: Arc<Snapshot>,
+    indices: Arc<[u32]>,
+}
+
+impl Candidates {
+    /// The snapshot that the candidates belong to.
+    pub fn snapshot(&self) -> &Arc<Snapshot> {
+        &self.snapshot
+    }
+
+    /// Positions in the snapshot, ascending, each once.
+    pub fn indices(&self) -> &[u32] {
+        &self.indices
+    }
+
+    /// Number of candidates.
+    pub fn len(&self) -> usize {
+        self.indices.len()
+    }
+
+    /// Whether nothing can be picked.
+    pub fn is_empty(&self) -> bool {
+        self.indices.is_empty()
+    }
+
+    /// The candidates as filters and scorers see them.
+    pub fn view(&self) -> View<'_> {
+        View { snapshot: &self.snapshot, indices: &self.indices }
+    }
+}
+
+/// Borrowed candidates: what is left of them at some stage of a profile.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    snapshot: &'a Snapshot,
+    indices: &'a [u32],
+}
+
+impl<'a> View<'a> {
+    /// A view of some endpoints of a snapshot. Every index must be below the
+    /// number of endpoints.
+    pub fn new(snapshot: &'a Snapshot, indices: &'a [u32]) -> Self {
+        Self { snapshot, indices }
+    }
+
+    /// Number of candidates left.
+    pub fn len(&self) -> usize {
+        self.indices.len()
+    }
+
+    /// Whether none is left.
+    pub fn is_empty(&self) -> bool {
+        self.indices.is_empty()
+    }
+
+    /// Positions in the snapshot.
+    pub fn indices(&self) -> &'a [u32] {
+        self.indices
+    }
+
+    /// The candidate at a position of this view.
+    pub fn get(&self, position: usize) -> &'a Arc<Endpoint> {
+        &self.snapshot.endpoints[self.indices[position] as usize]
+    }
+
+    /// The candidates, in the order of the view.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &'a Arc<Endpoint>> + use<'a> {
+        let snapshot = self.snapshot;
+        self.indices.iter().map(move |&i| &snapshot.endpoints[i as usize])
+    }
+}

@@ -1,0 +1,193 @@
+//! One model server that can be picked.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use super::Load;
+use super::slot::Slot;
+
+/// Label that carries the role of a model server in a disaggregated pool.
+pub const ROLE_LABEL: &str = "llm-d.ai/role";
+
+/// What discovery knows about an endpoint before it has a slot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndpointSpec {
+    /// Namespace of the pod.
+    pub namespace: String,
+    /// Unique within the namespace: `<pod>-rank-<i>`, or the name in an endpoints file.
+    pub name: String,
+    /// Name of the pod; equal to `name` in an endpoints file.
+    pub pod: String,
+    /// Where the model server listens.
+    pub address: SocketAddr,
+    /// Labels of the pod.
+    pub labels: BTreeMap<String, String>,
+    /// Data-parallel rank, 0 for the first or only port.
+    pub rank: u32,
+}
+
+impl EndpointSpec {
+    /// `namespace/name`, what an endpoint is known by.
+    pub fn id(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
+}
+
+/// What a model server does in a disaggregated pool, from its `llm-d.ai/role` label.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Role {
+    /// Encodes images, audio and video.
+    pub encode: bool,
+    /// Computes the KV cache of a prompt.
+    pub prefill: bool,
+    /// Generates tokens. A pod without the label decodes.
+    pub decode: bool,
+    /// The pod has the label at all.
+    pub labelled: bool,
+}
+
+impl Role {
+    /// Reads the label's value; a value that is not in the peers' list has no role at all.
+    pub fn from_label(value: Option<&str>) -> Self {
+        let (encode, prefill, decode) = match value {
+            None => (false, false, true),
+            Some("encode") => (true, false, false),
+            Some("prefill") => (false, true, false),
+            Some("decode") => (false, false, true),
+            Some("encode-prefill") => (true, true, false),
+            Some("prefill-decode" | "both") => (false, true, true),
+            Some("encode-prefill-decode") => (true, true, true),
+            Some(_) => (false, false, false),
+        };
+        Self { encode, prefill, decode, labelled: value.is_some() }
+    }
+}
+
+/// A model server with its identity. Immutable: a change of labels or address
+/// makes a new value with the same slot and the same [`Load`].
+pub struct Endpoint {
+    spec: EndpointSpec,
+    id: Arc<str>,
+    authority: Arc<str>,
+    port: Arc<str>,
+    role: Role,
+    slot: Arc<Slot>,
+    load: Arc<Load>,
+}
+
+impl Endpoint {
+    pub(super) fn new(spec: EndpointSpec, slot: Arc<Slot>, load: Arc<Load>) -> Self {
+        // `SocketAddr` prints IPv6 addresses in brackets, as the header needs them.
+        let authority = Arc::from(spec.address.to_string());
+        let id = Arc::from(spec.id());
+        let port = Arc::from(spec.address.port().to_string());
+        let role = Role::from_label(spec.labels.get(ROLE_LABEL).map(String::as_str));
+        Self { spec, id, authority, port, role, slot, load }
+    }
+
+    /// `namespace/name`, unique in the pool.
+    pub fn id(&self) -> &Arc<str> {
+        &self.id
+    }
+
+    /// Namespace of the pod.
+    pub fn namespace(&self) -> &str {
+        &self.spec.namespace
+    }
+
+    /// Name of the endpoint within its namespace.
+    pub fn name(&self) -> &str {
+        &self.spec.name
+    }
+
+    /// Name of the pod.
+    pub fn pod(&self) -> &str {
+        &self.spec.pod
+    }
+
+    /// `host:port` as it goes into the destination header; IPv6 hosts in brackets.
+    pub fn authority(&self) -> &Arc<str> {
+        &self.authority
+    }
+
+    /// The port as text, for metric labels.
+    pub fn port_text(&self) -> &str {
+        &self.port
+    }
+
+    /// Where requests and scrapes go.
+    pub fn address(&self) -> SocketAddr {
+        self.spec.address
+    }
+
+    /// The pod's IP address.
+    pub fn ip(&self) -> IpAddr {
+        self.spec.address.ip()
+    }
+
+    /// The value of a label.
+    pub fn label(&self, key: &str) -> Option<&str> {
+        self.spec.labels.get(key).map(String::as_str)
+    }
+
+    /// Data-parallel rank.
+    pub fn rank(&self) -> u32 {
+        self.spec.rank
+    }
+
+    /// Role in a disaggregated pool.
+    pub fn role(&self) -> Role {
+        self.role
+    }
+
+    /// Small number that is stable while the endpoint exists. An index that
+    /// keeps entries under it keeps a clone, so that the number is given to
+    /// another endpoint only after every index has dropped this one.
+    pub fn slot(&self) -> &Arc<Slot> {
+        &self.slot
+    }
+
+    /// What the endpoint is doing.
+    pub fn load(&self) -> &Arc<Load> {
+        &self.load
+    }
+
+    /// What discovery said.
+    pub fn spec(&self) -> &EndpointSpec {
+        &self.spec
+    }
+}
+
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}@{}#{}", self.id, self.authority, self.slot.number())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Role;
+
+    #[test]
+    fn roles_follow_the_table_of_the_field() {
+        // label, encode, prefill, decode
+        let table = [
+            (None, false, false, true),
+            (Some("decode"), false, false, true),
+            (Some("prefill"), false, true, false),
+            (Some("encode"), true, false, false),
+            (Some("encode-prefill"), true, true, false),
+            (Some("prefill-decode"), false, true, true),
+            (Some("both"), false, true, true),
+            (Some("encode-prefill-decode"), true, true, true),
+            (Some("encode-decode"), false, false, false),
+            (Some(""), false, false, false),
+        ];
+        for (label, encode, prefill, decode) in table {
+            let role = Role::from_label(label);
+            assert_eq!((role.encode, role.prefill, role.decode), (encode, prefill, decode), "{label:?}");
+        }
+    }
+}

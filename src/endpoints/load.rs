@@ -1,0 +1,179 @@
+//! What an endpoint is doing. A scrape stores, a request loads: every number is
+//! an atomic, so neither waits for the other and nothing is cloned.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwapOption;
+
+/// Milliseconds since an origin of this process. Ages of readings are
+/// differences of these, so a stepping wall clock can't make data fresh.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    origin: Instant,
+}
+
+impl Clock {
+    /// A clock that starts at 1 ms, so that 0 can mean "never".
+    pub fn start() -> Self {
+        Self { origin: Instant::now() }
+    }
+
+    /// Milliseconds since the start, at least 1.
+    pub fn now_ms(&self) -> u64 {
+        self.at(Instant::now())
+    }
+
+    /// The same for a given instant.
+    pub fn at(&self, instant: Instant) -> u64 {
+        let elapsed = instant.saturating_duration_since(self.origin);
+        u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX - 1) + 1
+    }
+}
+
+/// One number read from a model server, and when.
+#[derive(Debug, Default)]
+pub struct Gauge {
+    bits: AtomicU64,
+    at_ms: AtomicU64,
+}
+
+impl Gauge {
+    /// Stores a reading. `now_ms` is from the [`Clock`], never 0.
+    pub fn set(&self, value: f64, now_ms: u64) {
+        self.bits.store(value.to_bits(), Relaxed);
+        self.at_ms.store(now_ms, Relaxed);
+    }
+
+    /// The last reading, however old; 0 before the first.
+    pub fn last(&self) -> f64 {
+        f64::from_bits(self.bits.load(Relaxed))
+    }
+
+    /// When it was read; `None` before the first reading.
+    pub fn read_at_ms(&self) -> Option<u64> {
+        match self.at_ms.load(Relaxed) {
+            0 => None,
+            at => Some(at),
+        }
+    }
+
+    /// The reading if it is no older than `max_age` at `now_ms`.
+    pub fn fresh(&self, now_ms: u64, max_age: Duration) -> Option<f64> {
+        let at = self.read_at_ms()?;
+        (u128::from(now_ms.saturating_sub(at)) <= max_age.as_millis()).then(|| self.last())
+    }
+}
+
+/// LoRA adapters of a model server.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Adapters {
+    /// Adapters in use.
+    pub running: Vec<String>,
+    /// Adapters that requests wait for.
+    pub waiting: Vec<String>,
+    /// How many can be loaded at once.
+    pub max: u32,
+}
+
+/// The state of one endpoint.
+#[derive(Debug, Default)]
+pub struct Load {
+    /// Requests waiting in the model server.
+    pub waiting: Gauge,
+    /// Requests running in the model server.
+    pub running: Gauge,
+    /// Share of the KV cache in use, 0..=1.
+    pub kv_usage: Gauge,
+    /// Tokens per KV-cache block.
+    pub block_size: Gauge,
+    /// KV-cache blocks of the engine.
+    pub num_blocks: Gauge,
+    /// LoRA adapters, once the server has reported any.
+    pub adapters: ArcSwapOption<Adapters>,
+    /// When any field was last updated by a scrape; 0 = never.
+    scraped_ms: AtomicU64,
+    /// Requests that this process sent there and whose answer is not complete.
+    in_flight: AtomicI64,
+}
+
+impl Load {
+    /// Notes a scrape that updated at least one field.
+    pub fn scraped(&self, now_ms: u64) {
+        self.scraped_ms.store(now_ms, Relaxed);
+    }
+
+    /// When a scrape last updated any field.
+    pub fn scraped_at_ms(&self) -> Option<u64> {
+        match self.scraped_ms.load(Relaxed) {
+            0 => None,
+            at => Some(at),
+        }
+    }
+
+    /// Whether a scrape updated anything within `max_age`.
+    pub fn is_fresh(&self, now_ms: u64, max_age: Duration) -> bool {
+        self.scraped_at_ms().is_some_and(|at| u128::from(now_ms.saturating_sub(at)) <= max_age.as_millis())
+    }
+
+    /// Requests of this process in flight there.
+    pub fn in_flight(&self) -> i64 {
+        self.in_flight.load(Relaxed)
+    }
+
+    /// Books one request. Dropping the guard gives it back, however the stream ends.
+    pub fn book(self: &Arc<Self>) -> Booking {
+        self.in_flight.fetch_add(1, Relaxed);
+        Booking { load: Arc::clone(self) }
+    }
+}
+
+/// One request in flight at an endpoint.
+#[derive(Debug)]
+pub struct Booking {
+    load: Arc<Load>,
+}
+
+impl Booking {
+    /// The gateway was served by another endpoint than the first pick: the booking moves there.
+    pub fn move_to(&mut self, load: &Arc<Load>) {
+        if !Arc::ptr_eq(&self.load, load) {
+            *self = load.book();
+        }
+    }
+}
+
+impl Drop for Booking {
+    fn drop(&mut self) {
+        self.load.in_flight.fetch_sub(1, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gauge_is_fresh_up_to_its_age() {
+        let gauge = Gauge::default();
+        assert_eq!(gauge.fresh(1_000, Duration::from_secs(2)), None);
+        gauge.set(3.5, 1_000);
+        assert_eq!(gauge.fresh(3_000, Duration::from_secs(2)), Some(3.5));
+        assert_eq!(gauge.fresh(3_001, Duration::from_secs(2)), None);
+        assert_eq!(gauge.last(), 3.5);
+    }
+
+    #[test]
+    fn a_booking_is_given_back_and_moves() {
+        let (a, b) = (Arc::new(Load::default()), Arc::new(Load::default()));
+        let mut booking = a.book();
+        assert_eq!((a.in_flight(), b.in_flight()), (1, 0));
+        booking.move_to(&b);
+        assert_eq!((a.in_flight(), b.in_flight()), (0, 1));
+        booking.move_to(&b);
+        assert_eq!((a.in_flight(), b.in_flight()), (0, 1));
+        drop(booking);
+        assert_eq!((a.in_flight(), b.in_flight()), (0, 0));
+    }
+}

@@ -1,0 +1,25 @@
+//! What can be picked: endpoints, what each is doing, and who may be a
+//! candidate for a request.
+//!
+//! One [`Store`] writes; requests read. The store publishes an immutable
+//! [`Snapshot`] whenever membership changes, a [`PodLocator`] turns a request's
+//! [`SubsetHint`] into [`Candidates`] (a view of that snapshot), and the numbers
+//! that change all the time live in each endpoint's [`Load`] as atomics.
+
+mod cache;
+mod candidates;
+mod endpoint;
+mod load;
+mod locator;
+mod slot;
+mod store;
+mod subset;
+
+pub use cache::{CachedLocator, LocatorMetrics};
+pub use candidates::{Candidates, Snapshot, View};
+pub use endpoint::{Endpoint, EndpointSpec, ROLE_LABEL, Role};
+pub use load::{Adapters, Booking, Clock, Gauge, Load};
+pub use locator::{Located, PodLocator, StoreLocator};
+pub use slot::Slot;
+pub use store::{Change, Store};
+pub use subset::SubsetHint;

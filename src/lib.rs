@@ -1,0 +1,6 @@
+//! Usher, an endpoint picker for LLM inference.
+//!
+//! A gateway asks over Envoy's ext_proc protocol, for every request, which model
+//! server should answer it.
+
+pub mod endpoints;

@@ -1,0 +1,2 @@
+//! The `usher` program.
+fn main() {}
