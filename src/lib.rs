@@ -3,4 +3,5 @@
 //! A gateway asks over Envoy's ext_proc protocol, for every request, which model
 //! server should answer it.
 
+pub mod config;
 pub mod endpoints;

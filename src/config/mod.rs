@@ -1,0 +1,3 @@
+//! Settings: the notations of flags and files.
+
+pub mod units;
