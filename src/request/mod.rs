@@ -1,0 +1,102 @@
+//! What a request says: headers and body in, [`Request`] out; and what an answer
+//! says as it passes: usage, and the model's name.
+
+pub mod api;
+pub mod body;
+pub mod headers;
+pub mod json;
+pub mod openai;
+pub mod parser;
+pub mod prompt;
+pub mod restore;
+pub mod usage;
+
+use std::borrow::Cow;
+
+use bytes::Bytes;
+
+pub use api::{Api, ParserKind, Parsers};
+pub use body::{Body, Span};
+pub use headers::Headers;
+pub use parser::{ParseError, RequestParser};
+pub use prompt::{Part, PartKind, Prompt};
+
+/// The flow of requests that name none, as the peer calls it.
+pub const DEFAULT_FAIRNESS_ID: &str = "default-flow";
+
+/// One request, as far as routing it needs to know. Text stays in the body:
+/// everything here that speaks of it is a slice.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The headers as they arrived.
+    pub headers: Headers,
+    /// The API that the path selected.
+    pub api: Api,
+    /// The body as it arrived.
+    pub body: Body,
+    /// Model that the client asked for; empty when the body was not read.
+    pub model: String,
+    /// Model that is asked for upstream.
+    pub target_model: String,
+    /// The client wants the answer as a stream of events.
+    pub stream: bool,
+    /// The client's limit on generated tokens.
+    pub max_output_tokens: Option<u64>,
+    /// Salt that keeps this client's prefixes apart from others'.
+    pub cache_salt: Option<Part>,
+    /// Where the prompt is in the body.
+    pub prompt: Prompt,
+    /// Priority from the request's objective; negative may be shed.
+    pub priority: i32,
+    rewrite: Option<Rewrite>,
+}
+
+/// A change to the bytes of a body.
+#[derive(Clone, Debug)]
+struct Rewrite {
+    span: Span,
+    with: Bytes,
+}
+
+impl Request {
+    fn new(headers: Headers, api: Api, body: Body) -> Self {
+        Self {
+            headers,
+            api,
+            body,
+            model: String::new(),
+            target_model: String::new(),
+            stream: false,
+            max_output_tokens: None,
+            cache_salt: None,
+            prompt: Prompt::default(),
+            priority: 0,
+            rewrite: None,
+        }
+    }
+
+    /// The flow that the request belongs to.
+    pub fn fairness_id(&self) -> &str {
+        let names = ["x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id"];
+        self.headers.first_text(&names).unwrap_or(DEFAULT_FAIRNESS_ID)
+    }
+
+    /// The body to send upstream: byte for byte what arrived, but for the model's
+    /// value where that was rewritten.
+    pub fn outgoing(&self) -> Cow<'_, Body> {
+        match &self.rewrite {
+            None => Cow::Borrowed(&self.body),
+            Some(rewrite) => {
+                let mut body = self.body.clone();
+                body.replace(rewrite.span, rewrite.with.clone());
+                Cow::Owned(body)
+            }
+        }
+    }
+}
+
+impl Default for Request {
+    fn default() -> Self {
+        Self::new(Headers::default(), Api::PassThrough, Body::default())
+    }
+}

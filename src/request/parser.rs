@@ -1,0 +1,228 @@
+//! Reads a request while its body arrives.
+
+use bytes::Bytes;
+use thiserror::Error;
+
+use super::api::{Api, Parsers};
+use super::body::{Body, Span};
+use super::headers::Headers;
+use super::json::{self, JsonError, Scanner};
+use super::openai::{Collector, Parsed};
+use super::{Request, Rewrite};
+
+/// Header that names the model to send upstream, and its older name.
+const REWRITE_HEADERS: [&str; 2] = ["x-llm-d-model-name-rewrite", "x-gateway-model-name-rewrite"];
+
+/// Why a request can't be routed. Every variant is answered with 400.
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum ParseError {
+    /// No parser of the configuration claims the path, and none takes everything.
+    #[error("no parser claims the path {0}; list one for it under requestHandler.parsers")]
+    NoParser(String),
+    /// The body is not JSON.
+    #[error("the request body is not valid JSON: {0}")]
+    Json(#[from] JsonError),
+    /// The body is JSON, but not a request of its API.
+    #[error("{0}")]
+    Shape(&'static str),
+    /// Neither the body nor a header names a model.
+    #[error("model not found in request body")]
+    NoModel,
+}
+
+/// Takes the chunks of a body as they arrive and keeps them. What has to be read
+/// is read at once, while the chunk is in the processor's cache.
+#[derive(Debug)]
+pub struct RequestParser {
+    headers: Headers,
+    api: Option<Api>,
+    body: Body,
+    reading: Option<Box<Reading>>,
+}
+
+#[derive(Debug)]
+struct Reading {
+    scanner: Scanner,
+    collector: Collector,
+    error: Option<JsonError>,
+}
+
+impl RequestParser {
+    /// A parser for the request with these headers.
+    pub fn new(headers: Headers, parsers: &Parsers) -> Self {
+        let api = parsers.resolve(Parsers::path_of(&headers));
+        let reading = match api {
+            Some(api @ (Api::ChatCompletions | Api::Completions)) => Some(Box::new(Reading {
+                scanner: Scanner::default(),
+                collector: Collector::new(api),
+                error: None,
+            })),
+            Some(Api::PassThrough) | None => None,
+        };
+        Self { headers, api, body: Body::default(), reading }
+    }
+
+    /// The request's API, if its path is claimed.
+    pub fn api(&self) -> Option<Api> {
+        self.api
+    }
+
+    /// The request's headers.
+    pub fn headers(&self) -> &Headers {
+        &self.headers
+    }
+
+    /// Bytes of the body so far.
+    pub fn body_len(&self) -> usize {
+        self.body.len()
+    }
+
+    /// The next chunk of the body.
+    pub fn push(&mut self, chunk: Bytes) {
+        if let Some(reading) = &mut self.reading
+            && reading.error.is_none()
+        {
+            reading.error = reading.scanner.feed(&chunk, &mut reading.collector).err();
+        }
+        self.body.push(chunk);
+    }
+
+    /// The request without its body: what is known when there is none.
+    pub fn without_body(self) -> Request {
+        Request::new(self.headers, self.api.unwrap_or(Api::PassThrough), Body::default())
+    }
+
+    /// The end of the body.
+    ///
+    /// # Errors
+    /// When the request can't be routed; the text is for the client.
+    pub fn finish(self) -> Result<Request, ParseError> {
+        let Some(api) = self.api else {
+            return Err(ParseError::NoParser(printable(Parsers::path_of(&self.headers))));
+        };
+        let Some(mut reading) = self.reading else {
+            return Ok(Request::new(self.headers, api, self.body));
+        };
+        if let Some(error) = reading.error {
+            return Err(error.into());
+        }
+        reading.scanner.finish(&mut reading.collector)?;
+        let parsed = reading.collector.finish().map_err(ParseError::Shape)?;
+        let mut request = Request::new(self.headers, api, self.body);
+        name_model(&mut request, &parsed)?;
+        request.stream = parsed.stream;
+        request.max_output_tokens = parsed.max_output_tokens;
+        request.cache_salt = parsed.cache_salt;
+        request.prompt = parsed.prompt;
+        Ok(request)
+    }
+}
+
+/// Sets the model's names and, where they differ, what has to change in the body.
+fn name_model(request: &mut Request, parsed: &Parsed) -> Result<(), ParseError> {
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    let model = parsed.model.map(|part| text(part.bytes(&request.body).into_owned())).unwrap_or_default();
+    let target = request.headers.first_text(&REWRITE_HEADERS).unwrap_or(&model).to_owned();
+    if target.is_empty() {
+        return Err(ParseError::NoModel);
+    }
+    if target != model {
+        let value = format!("\"{}\"", json::escape(&target));
+        request.rewrite = Some(match parsed.model_value {
+            Some(span) => Rewrite { span, with: value.into() },
+            None => {
+                let (at, more) = parsed.first_member;
+                let comma = if more { "," } else { "" };
+                let with = format!("\"model\":{value}{comma}").into();
+                Rewrite { span: Span { start: at, end: at }, with }
+            }
+        });
+    }
+    request.model = model;
+    request.target_model = target;
+    Ok(())
+}
+
+/// A client's text in an error message: bounded, and without control characters.
+fn printable(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).take(256).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::api::ParserKind;
+    use super::*;
+
+    fn parse(headers: &[(&str, &str)], body: &str) -> Result<Request, ParseError> {
+        let parsers = Parsers::new(&[ParserKind::OpenAi, ParserKind::PassThrough]);
+        let mut parser = RequestParser::new(headers.iter().copied().collect(), &parsers);
+        for chunk in body.as_bytes().chunks(5) {
+            parser.push(Bytes::copy_from_slice(chunk));
+        }
+        parser.finish()
+    }
+
+    fn sent(request: &Request) -> String {
+        String::from_utf8(request.outgoing().chunks().concat()).unwrap()
+    }
+
+    #[test]
+    fn only_the_bytes_of_the_model_change() {
+        let to = [("x-llm-d-model-name-rewrite", "t\"x")];
+        // body, sent
+        let table = [
+            (
+                r#"{"model":"m", "prompt":"hi","seed":9007199254740993}"#,
+                r#"{"model":"t\"x", "prompt":"hi","seed":9007199254740993}"#,
+            ),
+            (r#"{ "prompt":"<&>"}"#, r#"{"model":"t\"x", "prompt":"<&>"}"#),
+            (r#"{"prompt":"a","model":null}"#, r#"{"prompt":"a","model":"t\"x"}"#),
+            (r#"{"prompt":"a","model":["x"]}"#, r#"{"prompt":"a","model":"t\"x"}"#),
+            (
+                r#"{"model":"first","prompt":"a","model":"last"}"#,
+                r#"{"model":"first","prompt":"a","model":"t\"x"}"#,
+            ),
+        ];
+        for (body, want) in table {
+            let request = parse(&to, body).unwrap();
+            assert_eq!(sent(&request), want);
+            assert_eq!(request.target_model, "t\"x");
+        }
+    }
+
+    #[test]
+    fn an_equal_name_leaves_the_body_as_it_was() {
+        let body = r#"{"model":"m","prompt":"hi"}"#;
+        let request = parse(&[("x-gateway-model-name-rewrite", "m")], body).unwrap();
+        assert!(request.rewrite.is_none());
+        assert_eq!(sent(&request), body);
+    }
+
+    #[test]
+    fn the_new_header_wins_over_the_old_one() {
+        let headers = [("x-gateway-model-name-rewrite", "old"), ("x-llm-d-model-name-rewrite", "new")];
+        assert_eq!(parse(&headers, r#"{"model":"m","prompt":"x"}"#).unwrap().target_model, "new");
+    }
+
+    #[test]
+    fn a_request_that_passes_through_is_not_read() {
+        let headers = [(":path", "/tokenize"), ("x-llm-d-model-name-rewrite", "t")];
+        let request = parse(&headers, "not json").unwrap();
+        assert_eq!((request.model.as_str(), request.target_model.as_str()), ("", ""));
+        assert_eq!(sent(&request), "not json");
+    }
+
+    #[test]
+    fn errors_say_what_is_wrong() {
+        assert_eq!(parse(&[], r#"{"prompt":"x"}"#).unwrap_err(), ParseError::NoModel);
+        assert_eq!(
+            parse(&[], "no healthy upstream").unwrap_err().to_string(),
+            "the request body is not valid JSON: unexpected 'o' at byte 1"
+        );
+        assert!(matches!(parse(&[], r#"{"model":"m"}"#), Err(ParseError::Shape(_))));
+        let parsers = Parsers::new(&[ParserKind::OpenAi]);
+        let headers = [(":path", "/v1/messages\n")].into_iter().collect();
+        let error = RequestParser::new(headers, &parsers).finish().unwrap_err();
+        assert_eq!(error, ParseError::NoParser("/v1/messages".into()));
+    }
+}

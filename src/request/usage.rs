@@ -1,0 +1,258 @@
+//! Token usage, read from an answer as it passes.
+//!
+//! The same scanner serves JSON answers and event streams: it looks for a member
+//! named `usage` and reads the object behind it, however the bytes are cut into
+//! chunks, and keeps nothing of the answer itself. Text that a model generated
+//! can't be mistaken for it, as quotes inside a JSON string are escaped.
+
+use std::sync::LazyLock;
+
+use memchr::memmem::Finder;
+
+use super::body::Span;
+use super::json::{Scanner, Sink, Token};
+
+const KEY: &[u8] = b"\"usage\"";
+static FIND_KEY: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(KEY));
+
+/// Tokens of one request, as the model server counted them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Tokens of the prompt.
+    pub prompt_tokens: Option<u64>,
+    /// Generated tokens.
+    pub completion_tokens: Option<u64>,
+    /// Tokens of the prompt that were in the prefix cache.
+    pub cached_tokens: Option<u64>,
+}
+
+/// Looks for usage in the chunks of an answer.
+#[derive(Debug, Default)]
+pub struct UsageScanner {
+    state: State,
+    found: Option<Usage>,
+}
+
+#[derive(Debug)]
+enum State {
+    /// So many bytes of the key stood at the end of the last chunk.
+    Search(usize),
+    Colon,
+    Value,
+    Object(Box<(Scanner, Fields)>),
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self::Search(0)
+    }
+}
+
+impl UsageScanner {
+    /// The last usage that was complete: servers that report with every event
+    /// count up, so the last one is the request's.
+    pub fn found(&self) -> Option<Usage> {
+        self.found
+    }
+
+    /// Scans the next chunk.
+    pub fn feed(&mut self, chunk: &[u8]) {
+        let mut rest = chunk;
+        while !rest.is_empty() {
+            rest = match &mut self.state {
+                State::Search(matched) => match find_key(rest, *matched) {
+                    Ok(after) => {
+                        self.state = State::Colon;
+                        &rest[after..]
+                    }
+                    Err(matched) => {
+                        self.state = State::Search(matched);
+                        &[]
+                    }
+                },
+                State::Colon | State::Value => {
+                    let skipped = rest.trim_ascii_start();
+                    match (skipped.first(), &self.state) {
+                        (None, _) => &[],
+                        (Some(b':'), State::Colon) => {
+                            self.state = State::Value;
+                            &skipped[1..]
+                        }
+                        (Some(b'{'), State::Value) => {
+                            self.state = State::Object(Box::default());
+                            skipped
+                        }
+                        _ => {
+                            self.state = State::Search(0);
+                            skipped
+                        }
+                    }
+                }
+                State::Object(inner) => {
+                    let (scanner, fields) = &mut **inner;
+                    let broken = scanner.feed(rest, fields).is_err();
+                    let before = fields.fed;
+                    fields.fed += rest.len();
+                    if scanner.is_done() {
+                        let after = fields.end - before;
+                        if fields.usage != Usage::default() {
+                            self.found = Some(fields.usage);
+                        }
+                        self.state = State::Search(0);
+                        &rest[after..]
+                    } else {
+                        if broken {
+                            self.state = State::Search(0);
+                        }
+                        &[]
+                    }
+                }
+            };
+        }
+    }
+}
+
+/// Finds the key: the offset behind it, or how much of it stands at the end.
+/// `matched` bytes of it stood before the first byte.
+fn find_key(bytes: &[u8], matched: usize) -> Result<usize, usize> {
+    if matched > 0 {
+        let wanted = &KEY[matched..];
+        let common = bytes.iter().zip(wanted).take_while(|(a, b)| a == b).count();
+        if common == wanted.len() {
+            return Ok(common);
+        }
+        if common == bytes.len() {
+            return Err(matched + common);
+        }
+    }
+    if let Some(at) = FIND_KEY.find(bytes) {
+        return Ok(at + KEY.len());
+    }
+    let longest = bytes.len().min(KEY.len() - 1);
+    Err((1..=longest).rev().find(|&n| bytes.ends_with(&KEY[..n])).unwrap_or(0))
+}
+
+/// Reads the members of a usage object.
+#[derive(Debug, Default)]
+struct Fields {
+    usage: Usage,
+    depth: usize,
+    field: Option<Field>,
+    details: bool,
+    end: usize,
+    fed: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Field {
+    Prompt,
+    Completion,
+    Cached,
+    Details,
+}
+
+impl Sink for Fields {
+    fn token(&mut self, token: Token, span: Span, head: &[u8]) {
+        match token {
+            Token::ObjectStart | Token::ArrayStart => {
+                if self.depth == 1 {
+                    self.details = matches!(self.field, Some(Field::Details));
+                }
+                self.depth += 1;
+            }
+            Token::ObjectEnd | Token::ArrayEnd => {
+                self.depth -= 1;
+                self.end = span.end;
+            }
+            Token::Key => {
+                self.field = match (self.depth, head) {
+                    (1, b"prompt_tokens" | b"input_tokens") => Some(Field::Prompt),
+                    (1, b"completion_tokens" | b"output_tokens") => Some(Field::Completion),
+                    (1, b"prompt_tokens_details" | b"input_tokens_details") => Some(Field::Details),
+                    (2, b"cached_tokens") if self.details => Some(Field::Cached),
+                    _ => None,
+                };
+            }
+            // Some servers write numbers as strings.
+            Token::Number | Token::String { .. } => {
+                let number = std::str::from_utf8(head).ok().and_then(|text| text.parse().ok());
+                match self.field {
+                    Some(Field::Prompt) => self.usage.prompt_tokens = number,
+                    Some(Field::Completion) => self.usage.completion_tokens = number,
+                    Some(Field::Cached) => self.usage.cached_tokens = number,
+                    Some(Field::Details) | None => {}
+                }
+            }
+            Token::True | Token::False | Token::Null => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scan(text: &str, size: usize) -> Option<Usage> {
+        let mut scanner = UsageScanner::default();
+        for chunk in text.as_bytes().chunks(size) {
+            scanner.feed(chunk);
+        }
+        scanner.found()
+    }
+
+    #[test]
+    fn usage_is_found_however_the_answer_is_cut() {
+        // text, prompt, completion, cached
+        type Row = (&'static str, Option<u64>, Option<u64>, Option<u64>);
+        let table: [Row; 9] = [
+            (
+                r#"{"usage":{"prompt_tokens":7,"completion_tokens":10,"total_tokens":17}}"#,
+                Some(7),
+                Some(10),
+                None,
+            ),
+            (
+                r#"{"usage" : {"input_tokens":"7","output_tokens":1,"input_tokens_details":{"cached_tokens":3}}}"#,
+                Some(7),
+                Some(1),
+                Some(3),
+            ),
+            (
+                "data: {\"usage\":null}\n\ndata: {\"usage\":{\"prompt_tokens\":2}}\n\ndata: [DONE]\n\n",
+                Some(2),
+                None,
+                None,
+            ),
+            (
+                r#"{"usage":{"prompt_tokens":1},"x":{"usage":{"prompt_tokens":5,"completion_tokens":6}}}"#,
+                Some(5),
+                Some(6),
+                None,
+            ),
+            (r#"{"tools":{"usage":{"type":"string"}},"usage":{"completion_tokens":4}}"#, None, Some(4), None),
+            (
+                r#"{"usage":{"x":{"prompt_tokens":9,"cached_tokens":9},"completion_tokens":4,"prompt_tokens_details":{"cached_tokens":0}}}"#,
+                None,
+                Some(4),
+                Some(0),
+            ),
+            (r#"{"text":"\"usage\":{\"prompt_tokens\":9}"}"#, None, None, None),
+            (r#"{"usage":[1],"usage":5,"usage":"x"}"#, None, None, None),
+            (r#"{"us""usage":{"prompt_tokens":8}"#, Some(8), None, None),
+        ];
+        for (text, prompt_tokens, completion_tokens, cached_tokens) in table {
+            let want = Usage { prompt_tokens, completion_tokens, cached_tokens };
+            let want = (want != Usage::default()).then_some(want);
+            for size in 1..=text.len() {
+                assert_eq!(scan(text, size), want, "{text} in chunks of {size}");
+            }
+        }
+    }
+
+    #[test]
+    fn broken_usage_is_skipped() {
+        assert_eq!(scan(r#"{"usage":{prompt_tokens:1}}"#, 5), None);
+        assert_eq!(scan(r#"{"usage":{"prompt_tokens":1"#, 5), None);
+        assert_eq!(scan(r#"{"usage":{"prompt_tokens":-1}}"#, 5), None);
+    }
+}
