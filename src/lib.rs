@@ -6,3 +6,4 @@
 pub mod config;
 pub mod endpoints;
 pub mod request;
+pub mod schedule;

@@ -1,0 +1,107 @@
+//! What a plugin knows while a decision is made, and how a decision fails.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::endpoints::{Candidates, Endpoint};
+use crate::request::Request;
+
+use super::decision::Run;
+use super::profile::Profile;
+
+/// What every plugin sees of the decision under way.
+#[derive(Clone, Copy, Debug)]
+pub struct Context<'a> {
+    /// The request to place.
+    pub request: &'a Request,
+    /// Now, on the clock that stamps the readings of a load; never 0.
+    pub now_ms: u64,
+    /// How old a reading may be before it counts as missing (`--metrics-staleness-threshold`).
+    pub max_age: Duration,
+}
+
+/// Why no endpoint was chosen. `Display` is the message for the client.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ScheduleError {
+    /// The filters of a profile left no candidate.
+    #[error("no endpoints available for the given request")]
+    Drained,
+    /// The profile handler had no profile to answer with.
+    #[error("failed to find target endpoint: {0}")]
+    NoTarget(String),
+}
+
+impl ScheduleError {
+    /// The HTTP status of the answer.
+    pub fn status(&self) -> u16 {
+        429
+    }
+
+    /// The name of the error class in the answer's body.
+    pub fn code(&self) -> &'static str {
+        "ResourceExhausted"
+    }
+
+    /// The value of `x-llm-d-request-dropped-reason`, if the answer carries one.
+    pub fn dropped_reason(&self) -> Option<&'static str> {
+        match self {
+            Self::Drained => Some("rejected-saturated"),
+            Self::NoTarget(_) => None,
+        }
+    }
+}
+
+/// What became of a profile in the decision under way.
+#[derive(Clone, Debug)]
+pub enum Outcome {
+    /// It has not run.
+    Waiting,
+    /// It picked at least one endpoint.
+    Picked(Run),
+    /// It found nothing.
+    Failed(ScheduleError),
+}
+
+/// The profiles of a scheduler and what became of each so far. Profiles are
+/// known by their position in the configuration.
+#[derive(Clone, Copy, Debug)]
+pub struct Runs<'a> {
+    pub(super) profiles: &'a [Profile],
+    pub(super) outcomes: &'a [Outcome],
+    pub(super) candidates: &'a Candidates,
+}
+
+impl<'a> Runs<'a> {
+    /// Number of configured profiles.
+    pub fn len(&self) -> usize {
+        self.profiles.len()
+    }
+
+    /// Whether no profile is configured.
+    pub fn is_empty(&self) -> bool {
+        self.profiles.is_empty()
+    }
+
+    /// The position of the profile with this name.
+    pub fn find(&self, name: &str) -> Option<usize> {
+        self.profiles.iter().position(|p| p.name().as_ref() == name)
+    }
+
+    /// The name of a profile; empty for a position that doesn't exist.
+    pub fn name(&self, profile: usize) -> &'a str {
+        self.profiles.get(profile).map_or("", |p| p.name())
+    }
+
+    /// What became of a profile; one that doesn't exist never ran.
+    pub fn outcome(&self, profile: usize) -> &'a Outcome {
+        self.outcomes.get(profile).unwrap_or(&Outcome::Waiting)
+    }
+
+    /// The best pick of a profile that ran.
+    pub fn picked(&self, profile: usize) -> Option<&'a Arc<Endpoint>> {
+        match self.outcome(profile) {
+            Outcome::Picked(run) => self.candidates.snapshot().endpoints().get(*run.picks.first()? as usize),
+            _ => None,
+        }
+    }
+}

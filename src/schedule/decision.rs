@@ -1,0 +1,116 @@
+//! The result of scheduling, and what is kept to explain it.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::endpoints::{Candidates, Endpoint};
+
+/// How much of a decision is kept beside the picks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Record {
+    /// Nothing; costs nothing.
+    #[default]
+    No,
+    /// The total of each candidate that survived the filters (`--emit-endpoint-scores`).
+    Scores,
+    /// The totals, and what every scorer gave.
+    Columns,
+}
+
+/// Where a request goes.
+#[derive(Clone, Debug)]
+pub struct Decision {
+    candidates: Candidates,
+    runs: SmallVec<[Run; 1]>,
+    primary: usize,
+}
+
+impl Decision {
+    /// `None` unless `primary` is one of the runs and every pick exists.
+    pub(super) fn new(candidates: Candidates, runs: SmallVec<[Run; 1]>, primary: usize) -> Option<Self> {
+        let endpoints = candidates.snapshot().endpoints().len();
+        let sound = |run: &Run| !run.picks.is_empty() && run.picks.iter().all(|&p| (p as usize) < endpoints);
+        (primary < runs.len() && runs.iter().all(sound)).then_some(Self { candidates, runs, primary })
+    }
+
+    /// What could be picked.
+    pub fn candidates(&self) -> &Candidates {
+        &self.candidates
+    }
+
+    /// The profiles that picked, in the order of the configuration.
+    pub fn runs(&self) -> &[Run] {
+        &self.runs
+    }
+
+    /// The run whose picks go to the gateway.
+    pub fn primary(&self) -> &Run {
+        &self.runs[self.primary]
+    }
+
+    /// The run of the profile with this name, if it picked.
+    pub fn run(&self, profile: &str) -> Option<&Run> {
+        self.runs.iter().find(|run| run.profile.as_ref() == profile)
+    }
+
+    /// Where the request goes first.
+    pub fn primary_endpoint(&self) -> &Arc<Endpoint> {
+        self.endpoint(self.primary().picks[0])
+    }
+
+    /// The primary picks, best first; the others are fallbacks.
+    pub fn endpoints(&self) -> impl ExactSizeIterator<Item = &Arc<Endpoint>> {
+        self.endpoints_of(self.primary())
+    }
+
+    /// The picks of one of this decision's runs, best first.
+    pub fn endpoints_of<'a>(&'a self, run: &'a Run) -> impl ExactSizeIterator<Item = &'a Arc<Endpoint>> {
+        run.picks.iter().map(|&pick| self.endpoint(pick))
+    }
+
+    /// Address (`host:port`) and total of every candidate that survived the
+    /// primary profile's filters. Empty unless scores were recorded.
+    pub fn scores(&self) -> impl Iterator<Item = (&Arc<str>, f64)> {
+        let scores = self.primary().record.as_deref();
+        let pairs = scores.map(|s| s.survivors.iter().zip(&s.totals)).into_iter().flatten();
+        pairs.map(|(&survivor, &total)| (self.endpoint(survivor).authority(), total))
+    }
+
+    fn endpoint(&self, index: u32) -> &Arc<Endpoint> {
+        &self.candidates.snapshot().endpoints()[index as usize]
+    }
+}
+
+/// What one profile picked.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// Name of the profile.
+    pub profile: Arc<str>,
+    /// Positions in the snapshot, best first; at least one.
+    pub picks: SmallVec<[u32; 2]>,
+    /// What led there, if it was asked for.
+    pub record: Option<Box<Scores>>,
+}
+
+/// The scores of a profile's run.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Scores {
+    /// The candidates that survived the filters, as positions in the snapshot.
+    pub survivors: Vec<u32>,
+    /// Total score of each survivor.
+    pub totals: Vec<f64>,
+    /// One column per scorer, in the order of the profile; empty when only totals were asked for.
+    pub columns: Vec<Column>,
+}
+
+/// What one scorer gave.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Column {
+    /// Instance name of the scorer.
+    pub scorer: Arc<str>,
+    /// Its weight in the profile.
+    pub weight: f64,
+    /// The score of each survivor as it counted: in 0..=1, and 0 for what was no number.
+    pub scores: Vec<f32>,
+}

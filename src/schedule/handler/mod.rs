@@ -1,0 +1,5 @@
+//! Profile handlers, one file per kind.
+
+mod single;
+
+pub use single::SingleProfileHandler;

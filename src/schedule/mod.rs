@@ -1,0 +1,27 @@
+//! Which endpoints answer a request.
+//!
+//! A [`Scheduler`] runs profiles. A profile narrows the candidates with its
+//! filters, adds up the weighted scores of its scorers and lets its picker take
+//! the best. A profile handler says which profiles run and whose picks are the
+//! answer. A decision is a function of the request, the candidates and the
+//! random source; it reads live numbers and changes nothing.
+
+mod context;
+mod decision;
+mod handler;
+mod metrics;
+mod pick;
+mod plugin;
+mod profile;
+mod scheduler;
+mod score;
+
+pub use context::{Context, Outcome, Runs, ScheduleError};
+pub use decision::{Column, Decision, Record, Run, Scores};
+pub use handler::SingleProfileHandler;
+pub use metrics::SchedulerMetrics;
+pub use pick::{MaxScorePicker, Picks, RandomPicker};
+pub use plugin::{Filter, Picker, PluginId, ProfileHandler, ProfileSet, Scorer};
+pub use profile::{Profile, ProfileBuilder};
+pub use scheduler::{Scheduler, Scratch};
+pub use score::{KvCacheUtilizationScorer, QueueScorer};

@@ -1,0 +1,74 @@
+//! The interfaces of plugins. Filters and scorers can't fail: what they can't
+//! judge they keep, or score 0.
+
+use std::sync::Arc;
+
+use rand::Rng;
+use smallvec::SmallVec;
+
+use crate::endpoints::{Snapshot, View};
+
+use super::context::{Context, Runs, ScheduleError};
+use super::pick::Picks;
+
+/// Removes candidates.
+pub trait Filter: Send + Sync {
+    /// Removes from `kept` (positions in the snapshot) what must not be picked.
+    /// May only remove, and keeps the order. An empty result ends the profile.
+    fn filter(&self, cx: &Context<'_>, snapshot: &Snapshot, kept: &mut Vec<u32>);
+}
+
+/// Says how good each candidate is.
+pub trait Scorer: Send + Sync {
+    /// Fills `out`, which has one zero per candidate, with scores in 0..=1;
+    /// 1 is best. What lies outside is clamped, what is not a finite number
+    /// counts as 0 and in a metric.
+    fn score(&self, cx: &Context<'_>, candidates: View<'_>, out: &mut [f32]);
+}
+
+/// Chooses by the total scores.
+pub trait Picker: Send + Sync {
+    /// Takes the chosen candidates into `picks`, the best first. `totals` has
+    /// one finite number or infinity per candidate; there is at least one.
+    fn pick(
+        &self,
+        cx: &Context<'_>,
+        candidates: View<'_>,
+        totals: &[f64],
+        rng: &mut dyn Rng,
+        picks: &mut Picks,
+    );
+}
+
+/// Profiles to run, by position in the configuration.
+pub type ProfileSet = SmallVec<[usize; 2]>;
+
+/// Says which profiles run and whose picks are the answer.
+pub trait ProfileHandler: Send + Sync {
+    /// The profiles to run now, in order; empty when everything has run. Asked
+    /// again after each round. A profile runs once: asking for it again ends the rounds.
+    fn next(&self, cx: &Context<'_>, runs: &Runs<'_>) -> ProfileSet;
+
+    /// The profile whose picks go to the gateway.
+    ///
+    /// # Errors
+    /// When no profile can answer. A profile's own error takes precedence, as
+    /// it says more.
+    fn finish(&self, cx: &Context<'_>, runs: &Runs<'_>) -> Result<usize, ScheduleError>;
+}
+
+/// Type and instance name of a plugin, as metrics and records show them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PluginId {
+    /// The type in the configuration, for example `queue-scorer`.
+    pub plugin_type: Arc<str>,
+    /// The instance name; equal to the type unless the configuration names it.
+    pub name: Arc<str>,
+}
+
+impl PluginId {
+    /// An identity from its two names.
+    pub fn new(plugin_type: impl Into<Arc<str>>, name: impl Into<Arc<str>>) -> Self {
+        Self { plugin_type: plugin_type.into(), name: name.into() }
+    }
+}

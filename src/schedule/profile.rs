@@ -1,0 +1,184 @@
+//! One profile: filters, then scorers, then the picker.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Instant;
+
+use prometheus::{Histogram, IntCounter};
+use rand::Rng;
+
+use crate::endpoints::{Candidates, View};
+
+use super::context::{Context, ScheduleError};
+use super::decision::{Column, Record, Run, Scores};
+use super::metrics::{Point, SchedulerMetrics};
+use super::plugin::{Filter, Picker, PluginId, Scorer};
+use super::scheduler::Scratch;
+
+/// A plugin in its place, with what it counts.
+pub(super) struct Placed<T: ?Sized> {
+    pub(super) plugin: Arc<T>,
+    pub(super) id: PluginId,
+    pub(super) duration: Histogram,
+}
+
+struct Weighted {
+    placed: Placed<dyn Scorer>,
+    weight: f64,
+    invalid: IntCounter,
+}
+
+/// A named list of plugins that narrows candidates down to picks.
+pub struct Profile {
+    name: Arc<str>,
+    filters: Vec<Placed<dyn Filter>>,
+    scorers: Vec<Weighted>,
+    picker: Placed<dyn Picker>,
+}
+
+impl Profile {
+    /// Starts a profile; plugins run in the order in which they are added.
+    pub fn builder(name: impl Into<Arc<str>>, metrics: &SchedulerMetrics) -> ProfileBuilder<'_> {
+        ProfileBuilder { name: name.into(), metrics, filters: Vec::new(), scorers: Vec::new() }
+    }
+
+    /// The name in the configuration.
+    pub fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// Runs the profile. `mark` is the time of the last measurement; each
+    /// plugin is charged with what passed since, so that one reading of the
+    /// clock ends one measurement and starts the next.
+    pub(super) fn run(
+        &self,
+        cx: &Context<'_>,
+        candidates: &Candidates,
+        rng: &mut dyn Rng,
+        scratch: &mut Scratch,
+        record: Record,
+        mark: &mut Instant,
+    ) -> Result<Run, ScheduleError> {
+        let Scratch { kept, column, totals, picks } = scratch;
+        let survivors = self.filter(cx, candidates, kept, mark);
+        if survivors.is_empty() {
+            return Err(ScheduleError::Drained);
+        }
+        let view = View::new(candidates.snapshot(), survivors);
+        totals.clear();
+        totals.resize(view.len(), 0.0);
+        let mut columns = Vec::new();
+        for scorer in &self.scorers {
+            column.clear();
+            column.resize(view.len(), 0.0);
+            scorer.placed.plugin.score(cx, view, column);
+            scorer.add(column, totals);
+            charge(&scorer.placed.duration, mark);
+            if record == Record::Columns {
+                let (scorer, weight) = (Arc::clone(&scorer.placed.id.name), scorer.weight);
+                columns.push(Column { scorer, weight, scores: column.clone() });
+            }
+        }
+        picks.clear();
+        self.picker.plugin.pick(cx, view, totals, rng, picks);
+        charge(&self.picker.duration, mark);
+        let chosen = picks.positions().iter().filter_map(|&p| survivors.get(p as usize).copied()).collect();
+        let scores = || Box::new(Scores { survivors: survivors.to_vec(), totals: totals.clone(), columns });
+        let record = (record != Record::No).then(scores);
+        let run = Run { profile: Arc::clone(&self.name), picks: chosen, record };
+        if run.picks.is_empty() {
+            let text = format!("the picker of profile '{}' picked nothing", self.name);
+            return Err(ScheduleError::NoTarget(text));
+        }
+        Ok(run)
+    }
+
+    fn filter<'a>(
+        &self,
+        cx: &Context<'_>,
+        candidates: &'a Candidates,
+        kept: &'a mut Vec<u32>,
+        mark: &mut Instant,
+    ) -> &'a [u32] {
+        if self.filters.is_empty() {
+            return candidates.indices();
+        }
+        kept.clear();
+        kept.extend_from_slice(candidates.indices());
+        for filter in &self.filters {
+            if kept.is_empty() {
+                break;
+            }
+            filter.plugin.filter(cx, candidates.snapshot(), kept);
+            charge(&filter.duration, mark);
+        }
+        kept
+    }
+}
+
+impl Weighted {
+    /// Adds a column to the totals and leaves in it what counted.
+    fn add(&self, column: &mut [f32], totals: &mut [f64]) {
+        let mut invalid = 0;
+        for (score, total) in column.iter_mut().zip(totals) {
+            if score.is_finite() {
+                *score = score.clamp(0.0, 1.0);
+            } else {
+                *score = 0.0;
+                invalid += 1;
+            }
+            *total += self.weight * f64::from(*score);
+        }
+        if invalid > 0 {
+            self.invalid.inc_by(invalid);
+        }
+    }
+}
+
+/// Books what passed since `mark` and moves it to now.
+pub(super) fn charge(duration: &Histogram, mark: &mut Instant) {
+    let now = Instant::now();
+    duration.observe((now - *mark).as_secs_f64());
+    *mark = now;
+}
+
+impl fmt::Debug for Profile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Profile")
+            .field("name", &self.name)
+            .field("filters", &self.filters.iter().map(|p| &p.id.name).collect::<Vec<_>>())
+            .field("scorers", &self.scorers.iter().map(|s| (&s.placed.id.name, s.weight)).collect::<Vec<_>>())
+            .field("picker", &self.picker.id.name)
+            .finish()
+    }
+}
+
+/// Puts a [`Profile`] together.
+pub struct ProfileBuilder<'a> {
+    name: Arc<str>,
+    metrics: &'a SchedulerMetrics,
+    filters: Vec<Placed<dyn Filter>>,
+    scorers: Vec<Weighted>,
+}
+
+impl ProfileBuilder<'_> {
+    /// Adds a filter after those that are there.
+    pub fn filter(&mut self, id: &PluginId, plugin: Arc<dyn Filter>) {
+        let duration = self.metrics.duration(Point::Filter, id);
+        self.filters.push(Placed { plugin, id: id.clone(), duration });
+    }
+
+    /// Adds a scorer. Any finite weight counts as it is, also 0 and negative ones.
+    pub fn scorer(&mut self, id: &PluginId, plugin: Arc<dyn Scorer>, weight: f64) {
+        let duration = self.metrics.duration(Point::Scorer, id);
+        let invalid = self.metrics.invalid_scores(id);
+        self.scorers.push(Weighted { placed: Placed { plugin, id: id.clone(), duration }, weight, invalid });
+    }
+
+    /// Ends the profile with its picker.
+    pub fn picker(self, id: &PluginId, plugin: Arc<dyn Picker>) -> Profile {
+        let duration = self.metrics.duration(Point::Picker, id);
+        let picker = Placed { plugin, id: id.clone(), duration };
+        Profile { name: self.name, filters: self.filters, scorers: self.scorers, picker }
+    }
+}

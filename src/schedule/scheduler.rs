@@ -1,0 +1,154 @@
+//! From candidates to a decision.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Instant;
+
+use prometheus::Histogram;
+use rand::Rng;
+use smallvec::SmallVec;
+
+use crate::endpoints::Candidates;
+
+use super::context::{Context, Outcome, Runs, ScheduleError};
+use super::decision::{Decision, Record, Run};
+use super::metrics::{Point, SchedulerMetrics};
+use super::pick::Picks;
+use super::plugin::{PluginId, ProfileHandler};
+use super::profile::{Placed, Profile, charge};
+
+/// Buffers that decisions reuse. One per thread; what it holds means nothing
+/// between decisions.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    pub(super) kept: Vec<u32>,
+    pub(super) column: Vec<f32>,
+    pub(super) totals: Vec<f64>,
+    pub(super) picks: Picks,
+}
+
+/// The profiles of a configuration and the handler that chooses among them.
+pub struct Scheduler {
+    profiles: Vec<Profile>,
+    handler: Placed<dyn ProfileHandler>,
+    finish_duration: Histogram,
+    e2e: Histogram,
+}
+
+impl Scheduler {
+    /// A scheduler over these profiles, in the order of the configuration.
+    pub fn new(
+        profiles: Vec<Profile>,
+        id: &PluginId,
+        handler: Arc<dyn ProfileHandler>,
+        metrics: &SchedulerMetrics,
+    ) -> Self {
+        let duration = metrics.duration(Point::ProfilePicker, id);
+        let finish_duration = metrics.duration(Point::ProcessProfilesResults, id);
+        let handler = Placed { plugin: handler, id: id.clone(), duration };
+        Self { profiles, handler, finish_duration, e2e: metrics.e2e.clone() }
+    }
+
+    /// The profiles, in the order of the configuration.
+    pub fn profiles(&self) -> &[Profile] {
+        &self.profiles
+    }
+
+    /// Chooses endpoints among the candidates. A function of its arguments and
+    /// the live load of the candidates: it books nothing and sends nothing.
+    ///
+    /// # Errors
+    /// When no profile can answer; also without candidates, which the caller
+    /// had better answer itself, as that is another status.
+    pub fn decide(
+        &self,
+        cx: &Context<'_>,
+        candidates: &Candidates,
+        rng: &mut dyn Rng,
+        scratch: &mut Scratch,
+        record: Record,
+    ) -> Result<Decision, ScheduleError> {
+        let start = Instant::now();
+        let decision = self.run(cx, candidates, rng, scratch, record, start);
+        self.e2e.observe(start.elapsed().as_secs_f64());
+        decision
+    }
+
+    fn run(
+        &self,
+        cx: &Context<'_>,
+        candidates: &Candidates,
+        rng: &mut dyn Rng,
+        scratch: &mut Scratch,
+        record: Record,
+        start: Instant,
+    ) -> Result<Decision, ScheduleError> {
+        let mut mark = start;
+        let mut outcomes: SmallVec<[Outcome; 3]> = self.profiles.iter().map(|_| Outcome::Waiting).collect();
+        loop {
+            let runs = Runs { profiles: &self.profiles, outcomes: &outcomes, candidates };
+            let next = self.handler.plugin.next(cx, &runs);
+            charge(&self.handler.duration, &mut mark);
+            let mut ran = false;
+            for index in next {
+                let Some(profile) = self.profiles.get(index) else { continue };
+                if !matches!(outcomes[index], Outcome::Waiting) {
+                    continue;
+                }
+                ran = true;
+                outcomes[index] = match profile.run(cx, candidates, rng, scratch, record, &mut mark) {
+                    Ok(run) => Outcome::Picked(run),
+                    Err(error) => Outcome::Failed(error),
+                };
+            }
+            if !ran {
+                break;
+            }
+        }
+        let runs = Runs { profiles: &self.profiles, outcomes: &outcomes, candidates };
+        let primary = self.handler.plugin.finish(cx, &runs);
+        charge(&self.finish_duration, &mut mark);
+        match primary {
+            Ok(primary) => conclude(candidates, outcomes, primary),
+            Err(error) => Err(self.first_failure(outcomes).unwrap_or(error)),
+        }
+    }
+
+    /// The error of the first failed profile by name, as the peer chooses it.
+    fn first_failure(&self, outcomes: SmallVec<[Outcome; 3]>) -> Option<ScheduleError> {
+        let failed = self.profiles.iter().zip(outcomes).filter_map(|(profile, outcome)| match outcome {
+            Outcome::Failed(error) => Some((profile.name(), error)),
+            _ => None,
+        });
+        failed.min_by_key(|(name, _)| Arc::clone(name)).map(|(_, error)| error)
+    }
+}
+
+fn conclude(
+    candidates: &Candidates,
+    outcomes: SmallVec<[Outcome; 3]>,
+    primary: usize,
+) -> Result<Decision, ScheduleError> {
+    let mut runs: SmallVec<[Run; 1]> = SmallVec::new();
+    let mut position = None;
+    for (index, outcome) in outcomes.into_iter().enumerate() {
+        if let Outcome::Picked(run) = outcome {
+            if index == primary {
+                position = Some(runs.len());
+            }
+            runs.push(run);
+        }
+    }
+    position
+        .and_then(|position| Decision::new(candidates.clone(), runs, position))
+        .ok_or_else(|| ScheduleError::NoTarget("the chosen profile picked nothing".to_owned()))
+}
+
+impl fmt::Debug for Scheduler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Scheduler")
+            .field("profiles", &self.profiles)
+            .field("handler", &self.handler.id.name)
+            .finish()
+    }
+}

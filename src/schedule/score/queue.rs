@@ -1,0 +1,20 @@
+//! `queue-scorer`: the shorter the waiting queue, the better.
+
+use super::{Range, readings};
+use crate::endpoints::View;
+use crate::schedule::{Context, Scorer};
+
+/// Scores (max − waiting) / (max − min) over the candidates; all 1 when the
+/// queues are equally long.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct QueueScorer;
+
+impl Scorer for QueueScorer {
+    fn score(&self, cx: &Context<'_>, candidates: View<'_>, out: &mut [f32]) {
+        let Range { min, max } = readings(cx, candidates, out, |load| &load.waiting);
+        let span = max - min;
+        for score in out {
+            *score = if span > 0.0 { (max - *score) / span } else { 1.0 };
+        }
+    }
+}
