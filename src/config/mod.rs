@@ -1,3 +1,16 @@
-//! Settings: the notations of flags and files.
+//! Settings: the notations of flags and files, and EndpointPickerConfig as it is
+//! written. What its plugins mean is not known here.
 
+mod decode;
+mod error;
+mod node;
+mod read;
+mod scalar;
+mod schema;
 pub mod units;
+
+pub use decode::Positioned;
+pub use error::{ConfigError, Position};
+pub use node::{Entry, MAX_BYTES, Node, Value};
+pub use read::{EndpointPickerConfig, FeatureGates, Plugin, Profile, ProfilePlugin};
+pub use schema::{DataLayer, FlowControl, Name, PriorityBand, Quantity, Reference, Source, duration};

@@ -1,0 +1,171 @@
+//! Errors that say where in the file they are.
+
+use std::fmt;
+
+/// A place in a text; both count from 1, columns in characters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+pub struct Position {
+    /// Line, from 1.
+    pub line: u32,
+    /// Column in characters, from 1.
+    pub column: u32,
+}
+
+/// What is wrong with a configuration, where, and what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigError {
+    position: Option<Position>,
+    plugin: Option<String>,
+    message: String,
+    hint: Option<String>,
+}
+
+impl ConfigError {
+    /// An error that applies to the whole file until it is placed.
+    pub fn new(message: impl Into<String>) -> Self {
+        Self { position: None, plugin: None, message: message.into(), hint: None }
+    }
+
+    /// An error at a place.
+    pub fn at(position: Position, message: impl Into<String>) -> Self {
+        Self { position: Some(position), ..Self::new(message) }
+    }
+
+    /// Adds what to do about it.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// Asks whether a similar word was meant, if there is one.
+    #[must_use]
+    pub fn did_you_mean<'a>(self, word: &str, known: impl IntoIterator<Item = &'a str>) -> Self {
+        match nearest(word, known) {
+            Some(similar) => self.hint(format!("did you mean `{similar}`?")),
+            None => self,
+        }
+    }
+
+    /// Places the error unless it has a place already: the innermost is the most exact.
+    #[must_use]
+    pub fn or_at(mut self, position: Position) -> Self {
+        self.position.get_or_insert(position);
+        self
+    }
+
+    /// Names the plugin that the error is about, unless it is named already.
+    #[must_use]
+    pub fn in_plugin(mut self, name: &str) -> Self {
+        self.plugin.get_or_insert_with(|| name.to_owned());
+        self
+    }
+
+    /// Where the error is, unless it applies to the whole file.
+    pub fn position(&self) -> Option<Position> {
+        self.position
+    }
+
+    /// The plugin that it is about.
+    pub fn plugin(&self) -> Option<&str> {
+        self.plugin.as_deref()
+    }
+
+    /// What to do about it.
+    pub fn hint_text(&self) -> Option<&str> {
+        self.hint.as_deref()
+    }
+
+    /// What is wrong, without place and hint.
+    pub fn message(&self) -> String {
+        match &self.plugin {
+            Some(name) => format!("plugin '{name}': {}", self.message),
+            None => self.message.clone(),
+        }
+    }
+
+    /// One line as compilers write it: `FILE:LINE:COLUMN: message (hint)`.
+    pub fn in_file(&self, file: &str) -> String {
+        let place = self.position.map_or_else(String::new, |p| format!("{}:{}:", p.line, p.column));
+        format!("{file}:{place} {}", self.with_hint())
+    }
+
+    fn with_hint(&self) -> String {
+        match &self.hint {
+            Some(hint) => format!("{} ({hint})", self.message()),
+            None => self.message(),
+        }
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(Position { line, column }) = self.position {
+            write!(f, "line {line}, column {column}: ")?;
+        }
+        f.write_str(&self.with_hint())
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+/// The known word that needs the fewest edits, if they are few for its length.
+pub(super) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let word = word.to_lowercase();
+    let limit = (word.chars().count() / 3).clamp(1, 4);
+    let distances = known.into_iter().map(|candidate| (edits(&word, &candidate.to_lowercase()), candidate));
+    distances.filter(|(distance, _)| *distance <= limit).min_by_key(|(distance, _)| *distance).map(|(_, c)| c)
+}
+
+/// Levenshtein distance with swaps of neighbours counted as one edit.
+fn edits(a: &str, b: &str) -> usize {
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
+    let mut before: Vec<usize> = Vec::new();
+    let mut above: Vec<usize> = (0..=b.len()).collect();
+    for i in 1..=a.len() {
+        let mut row = vec![i];
+        for j in 1..=b.len() {
+            let change = above[j - 1] + usize::from(a[i - 1] != b[j - 1]);
+            let mut best = change.min(above[j] + 1).min(row[j - 1] + 1);
+            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                best = best.min(before[j - 2] + 1);
+            }
+            row.push(best);
+        }
+        before = std::mem::replace(&mut above, row);
+    }
+    above[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn similar_words_are_found() {
+        let known = ["weight", "pluginRef", "maxNumOfEndpoints"];
+        assert_eq!(nearest("wieght", known), Some("weight"));
+        assert_eq!(nearest("maxnumofendpoint", known), Some("maxNumOfEndpoints"));
+        assert_eq!(nearest("ref", known), None);
+        assert_eq!(nearest("", known), None);
+    }
+
+    #[test]
+    fn edits_are_counted() {
+        for (a, b, count) in
+            [("", "", 0), ("", "abc", 3), ("abc", "abc", 0), ("ab", "ba", 1), ("kitten", "sitting", 3)]
+        {
+            assert_eq!(edits(a, b), count, "{a} {b}");
+            assert_eq!(edits(b, a), count, "{b} {a}");
+        }
+    }
+
+    #[test]
+    fn the_first_place_stays() {
+        let position = |line| Position { line, column: 1 };
+        let error = ConfigError::at(position(3), "bad").or_at(position(1)).hint("do it well").in_plugin("p");
+        assert_eq!(error.in_file("f.yaml"), "f.yaml:3:1: plugin 'p': bad (do it well)");
+        assert_eq!(error.to_string(), "line 3, column 1: plugin 'p': bad (do it well)");
+        assert_eq!(ConfigError::new("empty").in_file("f.yaml"), "f.yaml: empty");
+    }
+}
