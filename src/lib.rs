@@ -5,3 +5,5 @@
 
 pub mod config;
 pub mod endpoints;
+pub mod extproc;
+pub mod observe;
