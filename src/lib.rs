@@ -5,5 +5,7 @@
 
 pub mod config;
 pub mod endpoints;
+pub mod extproc;
+pub mod observe;
 pub mod request;
 pub mod schedule;

@@ -1,5 +1,5 @@
-//! Settings: the notations of flags and files, and EndpointPickerConfig as it is
-//! written. What its plugins mean is not known here.
+//! Settings: the notations of flags and files, what `usher serve` was told, and
+//! EndpointPickerConfig as it is written. What its plugins mean is not known here.
 
 mod decode;
 mod error;
@@ -7,6 +7,7 @@ mod node;
 mod read;
 mod scalar;
 mod schema;
+pub mod settings;
 pub mod units;
 
 pub use decode::Positioned;

@@ -1,0 +1,147 @@
+//! What `usher serve` was told, as plain values: the flags after parsing and
+//! validation.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Everything a server needs to know before it reads its configuration.
+#[derive(Debug, Clone)]
+pub struct ServeSettings {
+    /// Where to listen.
+    pub listen: ListenSettings,
+    /// TLS of the ext_proc port; `None` serves plain text.
+    pub tls: Option<TlsSettings>,
+    /// Bounds on messages and bodies.
+    pub limits: MessageLimits,
+    /// Threads that serve connections, at least 1.
+    pub worker_threads: usize,
+    /// How long connections are still accepted after SIGTERM. Zero skips the window.
+    pub drain_timeout: Duration,
+    /// Where the EndpointPickerConfig comes from.
+    pub config: ConfigSource,
+    /// Allow plugins of alpha stability.
+    pub allow_experimental_plugins: bool,
+    /// A file of endpoints to watch, without a discovery plugin in the configuration.
+    pub endpoints_file: Option<PathBuf>,
+    /// The pool this picker serves.
+    pub pool: PoolSettings,
+    /// Ignore the gateway's subset hint.
+    pub disable_subset_filter: bool,
+    /// Send the scores of the endpoints to the gateway.
+    pub emit_endpoint_scores: bool,
+    /// Pause between two scrapes of one endpoint, at least 50 ms.
+    pub refresh_metrics_interval: Duration,
+    /// Pause between two computations of the pool's gauges.
+    pub refresh_pool_metrics_interval: Duration,
+    /// Age from which an endpoint's metrics no longer count.
+    pub metrics_staleness: Duration,
+    /// Count and time ext_proc streams.
+    pub stream_metrics: bool,
+    /// What to log, and how.
+    pub log: LogSettings,
+    /// Flags that were given, parsed, and do nothing (yet).
+    pub unused: Vec<UnusedFlag>,
+}
+
+impl ServeSettings {
+    /// The flags that were given and have no effect, for the log: one entry per flag.
+    ///
+    /// With file discovery the flags that name a pool only label metrics, as its
+    /// users expect; without it they ask for Kubernetes, and are in the list.
+    pub fn unused_flags(&self, file_discovery: bool) -> impl Iterator<Item = &UnusedFlag> {
+        self.unused.iter().filter(move |flag| !(file_discovery && flag.kubernetes_only))
+    }
+}
+
+/// A flag that was given and has no effect.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnusedFlag {
+    /// The flag with its dashes.
+    pub flag: &'static str,
+    /// Why nothing comes of it.
+    pub reason: &'static str,
+    /// Whether it only matters when endpoints come from Kubernetes.
+    pub kubernetes_only: bool,
+}
+
+/// Where to listen. Port 0 takes a free port.
+#[derive(Debug, Clone)]
+pub struct ListenSettings {
+    /// Address of the ext_proc, health and metrics ports; `None` is every interface,
+    /// IPv6 and IPv4.
+    pub bind: Option<IpAddr>,
+    /// ext_proc.
+    pub grpc_port: u16,
+    /// gRPC health in plain text.
+    pub health_port: u16,
+    /// Prometheus metrics over HTTP.
+    pub metrics_port: u16,
+    /// Admin server; `None` is none.
+    pub admin: Option<SocketAddr>,
+    /// Whether the admin address was given. A default one that is busy is no reason
+    /// not to start: several pickers may share a host.
+    pub admin_given: bool,
+}
+
+/// Bounds on messages and bodies, in bytes.
+#[derive(Debug, Clone, Copy)]
+pub struct MessageLimits {
+    /// Largest gRPC message that is read.
+    pub max_recv_message: usize,
+    /// Largest gRPC message that is sent.
+    pub max_send_message: usize,
+    /// Largest HTTP request body that is collected; a larger one is answered with 413.
+    pub max_request_body: usize,
+}
+
+/// Where the EndpointPickerConfig comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ConfigSource {
+    /// The built-in default.
+    Default,
+    /// A file.
+    File(PathBuf),
+    /// The text itself.
+    Text(String),
+}
+
+/// The pool this picker serves.
+#[derive(Debug, Clone)]
+pub struct PoolSettings {
+    /// API group of the InferencePool.
+    pub group: String,
+    /// Namespace of the pool.
+    pub namespace: String,
+    /// Name of the pool.
+    pub name: Option<String>,
+    /// Label selector of the pods, instead of a pool.
+    pub endpoint_selector: Option<String>,
+    /// Ports of the pods that `endpoint_selector` finds: at most 8, in order, no duplicates.
+    pub endpoint_target_ports: Vec<u16>,
+    /// Take part in leader election.
+    pub leader_election: bool,
+}
+
+/// TLS of the ext_proc port.
+#[derive(Debug, Clone, Default)]
+pub struct TlsSettings {
+    /// Folder with `tls.crt` and `tls.key`; `None` makes a self-signed certificate.
+    pub cert_dir: Option<PathBuf>,
+    /// Read the files again when they change.
+    pub reload: bool,
+    /// Refuse TLS 1.2.
+    pub only_tls13: bool,
+    /// Cipher suites of TLS 1.2, `None` for all that are considered safe. Those of
+    /// TLS 1.3 can't be chosen.
+    pub tls12_suites: Option<Vec<rustls::CipherSuite>>,
+}
+
+/// What to log, and how.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogSettings {
+    /// The least severe level of our own events; other crates log warnings and errors.
+    pub level: tracing::Level,
+    /// One JSON object per line instead of text.
+    pub json: bool,
+}

@@ -1,0 +1,264 @@
+//! gRPC health: what probes and gateways are told, and the service that tells them.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tonic::{Request, Response, Status};
+
+use proto::health_check_response::ServingStatus;
+use proto::health_server::{Health, HealthServer};
+use proto::{HealthCheckRequest, HealthCheckResponse, HealthListRequest, HealthListResponse};
+
+// Generated: documented in the .proto file, and as public as the generator likes.
+#[allow(missing_docs, unreachable_pub)]
+mod proto {
+    tonic::include_proto!("grpc.health.v1");
+}
+
+/// The full name of the ext_proc service, which is also a name to ask the health of.
+pub const EXTPROC_SERVICE: &str = "envoy.service.ext_proc.v3.ExternalProcessor";
+
+/// Names that are distinguished when a leader is elected. Chart probes use them.
+const LIVENESS: &str = "liveness";
+const READINESS: &str = "readiness";
+
+/// The health service, ready to serve. Also for the plain-text port.
+pub type HealthService = HealthServer<HealthReporter>;
+
+/// What health depends on. Written by whoever learns it, read by every check.
+///
+/// Starts as not synced, plugins ready, protocols matching, not draining, not leading.
+#[derive(Debug)]
+pub struct HealthState {
+    /// Endpoints have been loaded once.
+    synced: AtomicBool,
+    /// Every plugin that has to prepare itself has done so.
+    plugins_ready: AtomicBool,
+    /// The configured parsers understand the pool's protocol.
+    protocols_match: AtomicBool,
+    /// The server has been told to stop.
+    draining: AtomicBool,
+    /// Whether a leader is elected at all.
+    leader_election: bool,
+    /// Whether this process leads.
+    leader: AtomicBool,
+}
+
+/// [`HealthState`] at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HealthView {
+    /// Endpoints have been loaded once.
+    pub synced: bool,
+    /// Every plugin that has to prepare itself has done so.
+    pub plugins_ready: bool,
+    /// The configured parsers understand the pool's protocol.
+    pub protocols_match: bool,
+    /// The server has been told to stop.
+    pub draining: bool,
+    /// `None` without leader election, else whether this process leads.
+    pub leads: Option<bool>,
+}
+
+/// The answer to a check. The names are those of grpc.health.v1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Serving {
+    /// Send traffic.
+    Serving,
+    /// Don't.
+    NotServing,
+    /// No such service.
+    ServiceUnknown,
+}
+
+impl HealthState {
+    /// A server that has just started.
+    #[must_use]
+    pub fn new(leader_election: bool) -> Self {
+        Self {
+            synced: AtomicBool::new(false),
+            plugins_ready: AtomicBool::new(true),
+            protocols_match: AtomicBool::new(true),
+            draining: AtomicBool::new(false),
+            leader_election,
+            leader: AtomicBool::new(false),
+        }
+    }
+
+    /// Endpoints have been loaded, or the pool is gone.
+    pub fn set_synced(&self, synced: bool) {
+        self.synced.store(synced, Ordering::Relaxed);
+    }
+
+    /// All plugins are prepared, or one is no longer.
+    pub fn set_plugins_ready(&self, ready: bool) {
+        self.plugins_ready.store(ready, Ordering::Relaxed);
+    }
+
+    /// The parsers understand the pool's protocol, or don't.
+    pub fn set_protocols_match(&self, matching: bool) {
+        self.protocols_match.store(matching, Ordering::Relaxed);
+    }
+
+    /// The server stops; there is no way back.
+    pub fn set_draining(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+    }
+
+    /// This process won or lost the lease.
+    pub fn set_leader(&self, leader: bool) {
+        self.leader.store(leader, Ordering::Relaxed);
+    }
+
+    /// What holds now.
+    #[must_use]
+    pub fn view(&self) -> HealthView {
+        let load = |flag: &AtomicBool| flag.load(Ordering::Relaxed);
+        HealthView {
+            synced: load(&self.synced),
+            plugins_ready: load(&self.plugins_ready),
+            protocols_match: load(&self.protocols_match),
+            draining: load(&self.draining),
+            leads: self.leader_election.then(|| load(&self.leader)),
+        }
+    }
+}
+
+impl HealthView {
+    /// The health of one service name.
+    ///
+    /// Without leader election every name gets the same answer: the charts' probes ask
+    /// for names of their own. With it, `liveness` always serves, so that a replica that
+    /// waits for its turn is not restarted; the others serve on the leader only.
+    #[must_use]
+    pub fn of(&self, service: &str) -> Serving {
+        let can_serve = self.synced && self.protocols_match && self.plugins_ready && !self.draining;
+        let serving = match (self.leads, service) {
+            (None, _) => can_serve,
+            (Some(_), LIVENESS) => true,
+            (Some(leads), "" | READINESS | EXTPROC_SERVICE) => can_serve && leads,
+            (Some(_), _) => return Serving::ServiceUnknown,
+        };
+        if serving { Serving::Serving } else { Serving::NotServing }
+    }
+
+    /// The names that `List` answers with.
+    fn services(&self) -> &'static [&'static str] {
+        if self.leads.is_some() { &[EXTPROC_SERVICE, LIVENESS, READINESS] } else { &[EXTPROC_SERVICE] }
+    }
+}
+
+impl From<Serving> for HealthCheckResponse {
+    fn from(serving: Serving) -> Self {
+        let status = match serving {
+            Serving::Serving => ServingStatus::Serving,
+            Serving::NotServing => ServingStatus::NotServing,
+            Serving::ServiceUnknown => ServingStatus::ServiceUnknown,
+        };
+        Self { status: status.into() }
+    }
+}
+
+/// Answers health checks from a [`HealthState`].
+#[derive(Debug)]
+pub struct HealthReporter {
+    state: Arc<HealthState>,
+}
+
+/// The health service over `state`.
+#[must_use]
+pub fn service(state: Arc<HealthState>) -> HealthService {
+    HealthServer::new(HealthReporter { state })
+}
+
+#[tonic::async_trait]
+impl Health for HealthReporter {
+    async fn check(
+        &self,
+        request: Request<HealthCheckRequest>,
+    ) -> Result<Response<HealthCheckResponse>, Status> {
+        Ok(Response::new(self.state.view().of(&request.get_ref().service).into()))
+    }
+
+    async fn list(
+        &self,
+        _request: Request<HealthListRequest>,
+    ) -> Result<Response<HealthListResponse>, Status> {
+        let view = self.state.view();
+        let statuses: HashMap<_, _> =
+            view.services().iter().map(|name| ((*name).to_owned(), view.of(name).into())).collect();
+        Ok(Response::new(HealthListResponse { statuses }))
+    }
+
+    type WatchStream = futures_util::stream::Empty<Result<HealthCheckResponse, Status>>;
+
+    async fn watch(
+        &self,
+        _request: Request<HealthCheckRequest>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
+        Err(Status::unimplemented("watching health is not supported; use Check"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Serving::{NotServing, ServiceUnknown, Serving};
+    use super::*;
+
+    const READY: HealthView =
+        HealthView { synced: true, plugins_ready: true, protocols_match: true, draining: false, leads: None };
+
+    #[test]
+    fn without_leader_election_every_name_gets_the_same_answer() {
+        let table = [
+            (READY, Serving),
+            (HealthView { synced: false, ..READY }, NotServing),
+            (HealthView { plugins_ready: false, ..READY }, NotServing),
+            (HealthView { protocols_match: false, ..READY }, NotServing),
+            (HealthView { draining: true, ..READY }, NotServing),
+        ];
+        for (view, expected) in table {
+            for name in ["", LIVENESS, READINESS, EXTPROC_SERVICE, "inference-extension", "anything"] {
+                assert_eq!(view.of(name), expected, "{view:?} {name:?}");
+            }
+        }
+        assert_eq!(READY.services(), [EXTPROC_SERVICE]);
+    }
+
+    #[test]
+    fn with_leader_election_the_leader_is_ready_and_everybody_lives() {
+        let leader = HealthView { leads: Some(true), ..READY };
+        // View, then the answer for readiness, "" and the ext_proc service.
+        let table = [
+            (leader, Serving),
+            (HealthView { leads: Some(false), ..leader }, NotServing),
+            (HealthView { synced: false, ..leader }, NotServing),
+            (HealthView { plugins_ready: false, ..leader }, NotServing),
+            (HealthView { protocols_match: false, ..leader }, NotServing),
+            (HealthView { draining: true, ..leader }, NotServing),
+        ];
+        for (view, expected) in table {
+            for name in ["", READINESS, EXTPROC_SERVICE] {
+                assert_eq!(view.of(name), expected, "{view:?} {name:?}");
+            }
+            assert_eq!(view.of(LIVENESS), Serving, "{view:?}");
+            assert_eq!(view.of("inference-extension"), ServiceUnknown, "{view:?}");
+        }
+        assert_eq!(leader.services(), [EXTPROC_SERVICE, LIVENESS, READINESS]);
+    }
+
+    #[test]
+    fn a_new_server_waits_for_its_endpoints() {
+        let state = HealthState::new(false);
+        assert_eq!(state.view().of(""), NotServing);
+        state.set_synced(true);
+        assert_eq!(state.view().of(""), Serving);
+        state.set_draining();
+        assert_eq!(state.view().of(""), NotServing);
+        let elected = HealthState::new(true);
+        elected.set_synced(true);
+        assert_eq!(elected.view().of(READINESS), NotServing);
+        elected.set_leader(true);
+        assert_eq!(elected.view().of(READINESS), Serving);
+    }
+}

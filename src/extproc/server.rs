@@ -1,0 +1,204 @@
+//! The gRPC server as a whole: accepts, serves, and stops in order.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener as StdListener};
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper_util::service::TowerToHyperService;
+use tokio::net::TcpListener;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
+
+use super::accept::accept;
+use super::cert::{CertError, RELOAD_INTERVAL};
+use super::conn::{self, Lifetime};
+use super::health::{self, HealthService, HealthState};
+use super::router::{GrpcService, Router};
+use super::stop::{Stop, Stops};
+use super::tls::Tls;
+use super::workers::{ConnectionMetrics, Workers};
+use crate::config::settings::TlsSettings;
+
+/// Connections to the health port. Probes connect, ask and leave.
+const MAX_HEALTH_CONNECTIONS: usize = 256;
+
+/// What a server is made of, besides its listeners and its service.
+#[derive(Debug, Clone)]
+pub struct ServerOptions {
+    /// Threads that serve connections.
+    pub threads: usize,
+    /// TLS of the ext_proc port, or plain text.
+    pub tls: Option<TlsSettings>,
+    /// How long connections are accepted after [`Stop::Drain`].
+    pub drain_timeout: Duration,
+}
+
+/// Why a server didn't start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The certificate or the TLS settings: a mistake in what was given.
+    #[error(transparent)]
+    Tls(#[from] CertError),
+    /// The system refused a thread or a socket.
+    #[error("cannot start the server: {0}; check the limits on threads and open files")]
+    System(#[from] io::Error),
+}
+
+/// How a server ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// Every open stream was served to its end.
+    Gracefully,
+    /// A second stop closed the streams that were left.
+    Forced,
+}
+
+/// A server that listens, and serves when it is [run](Server::run).
+#[derive(Debug)]
+pub struct Server {
+    extproc: TcpListener,
+    health_port: TcpListener,
+    health: Arc<HealthState>,
+    workers: Workers,
+    tls: Option<Tls>,
+    options: ServerOptions,
+}
+
+impl Server {
+    /// Prepares everything that can fail. Must be called within a tokio runtime: the one
+    /// that accepts, answers the health port and looks after the certificate.
+    ///
+    /// `service` is the ext_proc service as tonic generates it; each worker thread gets a
+    /// clone. Health is served beside it, and in plain text on `health_port`.
+    ///
+    /// # Errors
+    /// When the certificate is unusable or the system out of resources.
+    pub fn start<E>(
+        extproc: StdListener,
+        health_port: StdListener,
+        service: E,
+        health: Arc<HealthState>,
+        options: ServerOptions,
+    ) -> Result<Self, StartError>
+    where
+        E: GrpcService + Clone + Send + 'static,
+        E::Future: Send + 'static,
+    {
+        let tls = options.tls.as_ref().map(Tls::new).transpose()?;
+        let router = Router::new(service, health::service(health.clone()));
+        let config = tls.as_ref().map(|tls| tls.config.clone());
+        let workers = Workers::start(options.threads, &router, config)?;
+        Ok(Self {
+            extproc: asynchronous(extproc)?,
+            health_port: asynchronous(health_port)?,
+            health,
+            workers,
+            tls,
+            options,
+        })
+    }
+
+    /// What happened to the connections of the ext_proc port.
+    #[must_use]
+    pub fn connection_metrics(&self) -> Arc<ConnectionMetrics> {
+        self.workers.metrics()
+    }
+
+    /// Serves until told to stop, then stops as asked: health says so at once; after the
+    /// drain window, if any, no connection is accepted and open streams are finished. A
+    /// further stop closes them.
+    ///
+    /// All threads and tasks of the server have ended when this returns.
+    pub async fn run(self, stops: &mut Stops) -> Ended {
+        let Self { extproc, health_port, health, workers, tls, options } = self;
+        let health_lifetime = Lifetime::new();
+        let _health_port = AbortOnDropHandle::new(tokio::spawn(serve_health(
+            health_port,
+            health::service(health.clone()),
+            health_lifetime.clone(),
+        )));
+        let _reload = tls
+            .filter(|_| options.tls.as_ref().is_some_and(|tls| tls.reload))
+            .map(|tls| AbortOnDropHandle::new(tokio::spawn(tls.certificate.keep_fresh(RELOAD_INTERVAL))));
+
+        let stopped = accept_until_stopped(extproc, &workers, &health, options.drain_timeout, stops).await;
+        let ended = match stopped {
+            Ended::Forced => Ended::Forced,
+            Ended::Gracefully => {
+                tracing::info!(connections = ?workers.connections(), "finishing open streams");
+                tokio::select! {
+                    () = workers.drain() => Ended::Gracefully,
+                    _ = stops.next() => Ended::Forced,
+                }
+            }
+        };
+        if ended == Ended::Forced {
+            tracing::warn!(connections = ?workers.connections(), "stopped again, closing open streams");
+        }
+        health_lifetime.close.cancel();
+        // Joining blocks, and this runtime has other things to do. The task only fails
+        // when the runtime itself is shut down.
+        let _ = tokio::task::spawn_blocking(move || workers.close()).await;
+        ended
+    }
+}
+
+/// Accepts until the first stop, and through the drain window if it asks for one.
+/// The socket is closed on return.
+async fn accept_until_stopped(
+    listener: TcpListener,
+    workers: &Workers,
+    health: &HealthState,
+    drain_timeout: Duration,
+    stops: &mut Stops,
+) -> Ended {
+    let mut accepting = pin!(accept(&listener, |stream, peer| hand_over(workers, stream, peer)));
+    let stop = tokio::select! {
+        stop = stops.next() => stop,
+        () = accepting.as_mut() => Stop::Now,
+    };
+    health.set_draining();
+    if stop == Stop::Drain && !drain_timeout.is_zero() {
+        tracing::info!(?drain_timeout, "draining: not ready, but still accepting");
+        tokio::select! {
+            () = tokio::time::sleep(drain_timeout) => {}
+            () = accepting => {}
+            _ = stops.next() => return Ended::Forced,
+        }
+    }
+    Ended::Gracefully
+}
+
+/// Takes a connection off this runtime and gives it to a worker thread.
+fn hand_over(workers: &Workers, stream: tokio::net::TcpStream, peer: SocketAddr) {
+    match stream.into_std() {
+        Ok(stream) => workers.serve(stream, peer),
+        Err(error) => tracing::debug!(%peer, %error, "connection dropped"),
+    }
+}
+
+/// Health in plain text, for probes that know no TLS. Few and small, so it stays on this
+/// runtime and answers even when the workers are busy.
+async fn serve_health(listener: TcpListener, service: HealthService, lifetime: Lifetime) {
+    let open = TaskTracker::new();
+    accept(&listener, |stream, peer| {
+        if open.len() >= MAX_HEALTH_CONNECTIONS {
+            tracing::debug!(%peer, "health connection refused");
+            return;
+        }
+        let service = TowerToHyperService::new(service.clone());
+        let lifetime = lifetime.child();
+        open.spawn(async move {
+            if let Err(error) = conn::serve(stream, service, &lifetime).await {
+                tracing::debug!(%peer, %error, "health connection ended");
+            }
+        });
+    })
+    .await;
+}
+
+fn asynchronous(listener: StdListener) -> io::Result<TcpListener> {
+    listener.set_nonblocking(true)?;
+    TcpListener::from_std(listener)
+}

@@ -1,0 +1,77 @@
+//! How a server is told to stop.
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+
+/// A wish to stop. The first one starts the shutdown, the second one cuts it short.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stop {
+    /// Say at once that we are not serving, but accept for the drain window, then
+    /// finish the open streams: an orchestrator stops us (SIGTERM).
+    Drain,
+    /// Finish the open streams without a drain window: a person at a terminal stops
+    /// us (SIGINT).
+    Now,
+}
+
+/// The wishes to stop, in the order in which they arrive.
+#[derive(Debug)]
+pub struct Stops {
+    receiver: mpsc::UnboundedReceiver<Stop>,
+}
+
+/// Tells a server to stop.
+#[derive(Debug, Clone)]
+pub struct Stopper {
+    sender: mpsc::UnboundedSender<Stop>,
+}
+
+impl Stops {
+    /// A pair for programs that stop a server without signals.
+    #[must_use]
+    pub fn channel() -> (Stopper, Self) {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        (Stopper { sender }, Self { receiver })
+    }
+
+    /// SIGTERM drains, SIGINT stops. Must be called within a tokio runtime, which
+    /// listens for as long as it lives.
+    ///
+    /// # Errors
+    /// When the signal handlers can't be installed.
+    pub fn from_signals() -> std::io::Result<Self> {
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let (stopper, stops) = Self::channel();
+        tokio::spawn(async move {
+            loop {
+                let stop = tokio::select! {
+                    Some(()) = terminate.recv() => Stop::Drain,
+                    Some(()) = interrupt.recv() => Stop::Now,
+                    else => return,
+                };
+                tracing::info!(?stop, "signal received");
+                stopper.stop(stop);
+            }
+        });
+        Ok(stops)
+    }
+
+    /// The next wish; never, when nobody is left who could wish.
+    ///
+    /// Cancel safe.
+    pub async fn next(&mut self) -> Stop {
+        match self.receiver.recv().await {
+            Some(stop) => stop,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+impl Stopper {
+    /// Sends a wish; without effect when the server has ended.
+    pub fn stop(&self, stop: Stop) {
+        // The only error is that nobody listens any more.
+        let _ = self.sender.send(stop);
+    }
+}
