@@ -6,6 +6,8 @@
 pub mod config;
 pub mod endpoints;
 pub mod extproc;
+pub mod flow;
+pub mod metrics;
 pub mod observe;
 pub mod request;
 pub mod schedule;

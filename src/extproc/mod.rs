@@ -2,12 +2,19 @@
 //! holds them together.
 
 pub mod accept;
+mod answer;
 pub mod cert;
 pub mod conn;
+pub mod envoy;
+pub mod exchange;
 pub mod health;
 pub mod listen;
+pub mod metrics;
+pub mod reply;
 pub mod router;
 pub mod server;
+pub mod service;
 pub mod stop;
 pub mod tls;
+mod wire;
 pub mod workers;

@@ -1,0 +1,204 @@
+//! The answer's half of an exchange: what is read from it as it passes.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use prometheus::IntGauge;
+
+use crate::request::restore::ModelRestorer;
+use crate::request::usage::UsageScanner;
+use crate::request::{Api, Parsers, Request};
+
+use super::metrics::{ExtProcMetrics, Series, SeriesKey};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Waiting,
+    Body,
+    /// Ended by a flag; trailers may follow all the same.
+    Ended,
+    Done,
+}
+
+/// The state of an answer.
+#[derive(Debug)]
+pub(super) struct Answer {
+    state: State,
+    /// Of the request; `None` when we never saw one.
+    series: Option<Arc<Series>>,
+    running: Option<Running>,
+    started: Option<Instant>,
+    first_byte: Option<Instant>,
+    last_chunk: Option<Instant>,
+    bytes: u64,
+    streaming: bool,
+    usage: Option<UsageScanner>,
+    restorer: Option<ModelRestorer>,
+}
+
+/// Counts a request as running until it is dropped.
+#[derive(Debug)]
+struct Running(IntGauge);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+impl Answer {
+    /// An answer to a request that was not seen (yet): read as the API of the
+    /// default path.
+    pub(super) fn new(parsers: &Parsers) -> Self {
+        let mut answer = Self {
+            state: State::Waiting,
+            series: None,
+            running: None,
+            started: None,
+            first_byte: None,
+            last_chunk: None,
+            bytes: 0,
+            streaming: false,
+            usage: None,
+            restorer: None,
+        };
+        answer.read_as(parsers.resolve(Parsers::DEFAULT_PATH).unwrap_or(Api::PassThrough));
+        answer
+    }
+
+    /// The request was sent on: its answer is this one.
+    pub(super) fn expect(&mut self, request: &Request, series: Arc<Series>, started: Option<Instant>) {
+        self.read_as(request.api);
+        self.streaming = request.stream;
+        if !request.model.is_empty() && request.model != request.target_model {
+            self.restorer = Some(ModelRestorer::new(&request.target_model, &request.model));
+        }
+        self.running = series.running.clone().map(|gauge| {
+            gauge.inc();
+            Running(gauge)
+        });
+        self.series = Some(series);
+        self.started = started;
+    }
+
+    /// Chooses how the answer is read.
+    pub(super) fn read_as(&mut self, api: Api) {
+        self.usage = match api {
+            Api::ChatCompletions | Api::Completions => Some(UsageScanner::default()),
+            Api::PassThrough => None,
+        };
+    }
+
+    pub(super) fn headers(&mut self, event_stream: bool, end: bool) -> Result<(), &'static str> {
+        if self.state != State::Waiting {
+            return Err("response headers came twice");
+        }
+        self.streaming |= event_stream;
+        self.state = if end { State::Ended } else { State::Body };
+        Ok(())
+    }
+
+    /// Reads a chunk.
+    pub(super) fn chunk(&mut self, data: &[u8], now: Instant) -> Result<(), &'static str> {
+        match self.state {
+            State::Body => {}
+            State::Waiting => return Err("a response body came before its headers"),
+            State::Ended | State::Done => return Err("a response body went on after its end"),
+        }
+        if let Some(usage) = &mut self.usage {
+            usage.feed(data);
+        }
+        self.bytes += data.len() as u64;
+        if data.is_empty() {
+            return Ok(());
+        }
+        let Some(series) = &self.series else { return Ok(()) };
+        match self.last_chunk.replace(now) {
+            None => {
+                self.first_byte = Some(now);
+                if let Some(started) = self.started {
+                    let ttft = if self.streaming { &series.ttft_streaming } else { &series.ttft };
+                    ttft.observe(now.saturating_duration_since(started).as_secs_f64());
+                }
+            }
+            Some(before) if self.streaming => {
+                series.itl.observe(now.saturating_duration_since(before).as_secs_f64());
+            }
+            Some(_) => {}
+        }
+        Ok(())
+    }
+
+    /// The chunk as the client gets it.
+    pub(super) fn restore(&mut self, data: Bytes, last: bool) -> Bytes {
+        match &mut self.restorer {
+            Some(restorer) => restorer.feed(data, last),
+            None => data,
+        }
+    }
+
+    /// Takes the trailers; returns what was held back of the body.
+    pub(super) fn trailers(&mut self) -> Result<Bytes, &'static str> {
+        match self.state {
+            State::Waiting => Err("response trailers came before their headers"),
+            State::Done => Err("response trailers came twice"),
+            State::Body => {
+                self.state = State::Done;
+                Ok(self.restore(Bytes::new(), true))
+            }
+            State::Ended => {
+                self.state = State::Done;
+                Ok(Bytes::new())
+            }
+        }
+    }
+
+    /// The answer is complete.
+    pub(super) fn complete(&mut self, metrics: &ExtProcMetrics, now: Instant) {
+        if self.state == State::Body {
+            self.state = State::Ended;
+        }
+        let usage = self.usage.take();
+        self.observe(metrics, usage, Some(now));
+        self.running = None;
+    }
+
+    /// The stream ended before the answer did.
+    pub(super) fn cut_off(&mut self, metrics: &ExtProcMetrics) {
+        let usage = self.usage.take();
+        self.observe(metrics, usage, None);
+    }
+
+    /// Counts what the answer was, once. `end` is set when it was complete.
+    fn observe(&mut self, metrics: &ExtProcMetrics, usage: Option<UsageScanner>, end: Option<Instant>) {
+        let used = usage.and_then(|scanner| scanner.found());
+        let Some(series) = self.series.take().or_else(|| {
+            // An answer without its request, with usage: counted without a model.
+            used.map(|_| metrics.series(&SeriesKey::unknown()))
+        }) else {
+            return;
+        };
+        let used = used.unwrap_or_default();
+        if let Some(tokens) = used.prompt_tokens.filter(|count| *count > 0) {
+            series.input_tokens.observe(tokens as f64);
+        }
+        if let Some(tokens) = used.completion_tokens.filter(|count| *count > 0) {
+            series.output_tokens.observe(tokens as f64);
+        }
+        if let Some(tokens) = used.cached_tokens {
+            series.cached_tokens.observe(tokens as f64);
+        }
+        let Some(end) = end else { return };
+        series.response_size.observe(self.bytes as f64);
+        let Some(started) = self.started else { return };
+        let whole = end.saturating_duration_since(started).as_secs_f64();
+        series.duration.observe(whole);
+        let Some(tokens) = used.completion_tokens.filter(|count| *count > 0) else { return };
+        series.ntpot.observe(whole / tokens as f64);
+        if let Some(first) = self.first_byte.filter(|_| self.streaming && tokens > 1) {
+            let decoding = end.saturating_duration_since(first).as_secs_f64();
+            series.tpot.observe(decoding / (tokens - 1) as f64);
+        }
+    }
+}

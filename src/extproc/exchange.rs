@@ -1,0 +1,490 @@
+//! One HTTP request and its answer, as a state machine: messages and decisions
+//! go in, replies come out. It does no I/O and owns no clock, so whatever a
+//! gateway sends, in whatever order, can be tried in a test.
+//!
+//! ```text
+//! headers ─▶ body ─▶ deciding ─▶ sent          (request; without a body: headers ─▶ deciding)
+//!              answer: waiting ─▶ body ─▶ done  (may begin at any time: gateways answer themselves)
+//! ```
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+
+use crate::endpoints::SubsetHint;
+use crate::flow::{Code, Rejection, Routed};
+use crate::request::{Headers, Parsers, Request, RequestParser};
+
+use super::answer::Answer;
+use super::metrics::{ExtProcMetrics, SeriesKey};
+use super::reply::{CHUNK_LIMIT, Reply, Route};
+
+/// A message from the gateway.
+#[derive(Clone, Debug)]
+pub struct Message {
+    /// What happened.
+    pub event: Event,
+    /// How bodies are sent; only in a stream's first message, and not by every gateway.
+    pub modes: Option<Modes>,
+    /// Which endpoints may be picked, where the message says so.
+    pub subset: Option<SubsetHint>,
+    /// Which endpoint served, where the message says so.
+    pub served: Option<SocketAddr>,
+}
+
+/// A part of a request or of an answer.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// The request's headers.
+    RequestHeaders {
+        /// The headers.
+        headers: Headers,
+        /// There is no body.
+        end_of_stream: bool,
+    },
+    /// A chunk of the request's body.
+    RequestBody {
+        /// The bytes; may be empty.
+        data: Bytes,
+        /// The body ends here.
+        end_of_stream: bool,
+    },
+    /// The request's trailers; they end its body.
+    RequestTrailers,
+    /// The answer's headers.
+    ResponseHeaders {
+        /// The answer is a stream of server-sent events.
+        event_stream: bool,
+        /// There is no body.
+        end_of_stream: bool,
+    },
+    /// A chunk of the answer's body.
+    ResponseBody {
+        /// The bytes; may be empty.
+        data: Bytes,
+        /// The body ends here.
+        end_of_stream: bool,
+    },
+    /// The answer's trailers; they end its body.
+    ResponseTrailers,
+}
+
+/// How a gateway sends a body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Both directions at their own pace: what we are made for.
+    FullDuplex,
+    /// Not at all.
+    None,
+    /// Every message waits for its reply.
+    OneToOne,
+}
+
+/// How a gateway sends both bodies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Modes {
+    /// The request's.
+    pub request: Mode,
+    /// The answer's.
+    pub response: Mode,
+}
+
+/// What all exchanges of a server share.
+#[derive(Debug)]
+pub struct Shared {
+    /// The configuration's parsers.
+    pub parsers: Parsers,
+    /// Largest body of a request in bytes; beyond it the client gets 413.
+    pub max_request_body_bytes: usize,
+    /// What exchanges count.
+    pub metrics: ExtProcMetrics,
+}
+
+/// A request that waits for its destination.
+#[derive(Clone, Debug)]
+pub struct Question {
+    /// The request.
+    pub request: Arc<Request>,
+    /// Where it may go.
+    pub subset: SubsetHint,
+    /// It may wait for an endpoint to appear. Requests without a body may not.
+    pub may_wait: bool,
+}
+
+/// What to do after a message.
+#[derive(Debug)]
+pub enum Step {
+    /// Send the replies and wait for the next message.
+    Continue,
+    /// Find a destination and call [`Exchange::decided`].
+    Decide(Question),
+    /// Send the replies, then end the stream.
+    End,
+}
+
+/// The gateway sent something that makes no sense where it stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Violation(&'static str);
+
+/// How the body of a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum BodyEnd {
+    /// There was none.
+    Headers,
+    /// With the flag on the last chunk.
+    Flag,
+    /// With trailers, which wait for a reply of their own.
+    Trailers,
+    /// It doesn't come to us in full duplex: decided on the headers alone.
+    NotOurs,
+}
+
+#[derive(Debug)]
+enum State {
+    Idle,
+    Body(Box<RequestParser>),
+    Deciding(Arc<Request>, BodyEnd),
+    /// Sent on; nothing more may come.
+    Sent,
+    /// Sent on; every further message gets a reply as it is.
+    Relaying,
+    /// The gateway answered before we did.
+    Abandoned,
+    /// We answered ourselves.
+    Refused,
+}
+
+/// The state of one exchange.
+#[derive(Debug)]
+pub struct Exchange {
+    shared: Arc<Shared>,
+    state: State,
+    modes: Option<Modes>,
+    subset: SubsetHint,
+    started: Option<Instant>,
+    routed: Option<Routed>,
+    answer: Answer,
+    replies: VecDeque<Reply>,
+    /// Replies that wait for the headers' reply.
+    early: VecDeque<Reply>,
+}
+
+impl Exchange {
+    /// An exchange before its first message.
+    pub fn new(shared: Arc<Shared>) -> Self {
+        let answer = Answer::new(&shared.parsers);
+        Self {
+            shared,
+            state: State::Idle,
+            modes: None,
+            subset: SubsetHint::Missing,
+            started: None,
+            routed: None,
+            answer,
+            replies: VecDeque::new(),
+            early: VecDeque::new(),
+        }
+    }
+
+    /// The next reply to send.
+    pub fn next_reply(&mut self) -> Option<Reply> {
+        self.replies.pop_front()
+    }
+
+    /// Whether a decision is still wanted.
+    pub fn is_deciding(&self) -> bool {
+        matches!(self.state, State::Deciding(..))
+    }
+
+    /// Takes a message.
+    ///
+    /// # Errors
+    /// When it can't come at this point. The stream has to end then.
+    pub fn on_message(&mut self, message: Message, now: Instant) -> Result<Step, Violation> {
+        if let Some(modes) = message.modes
+            && self.modes.is_none()
+        {
+            self.note_modes(modes);
+        }
+        if let Some(subset) = message.subset {
+            self.subset = subset;
+        }
+        let step = self.on_event(message.event, message.served, now);
+        if step.is_err() {
+            self.shared.metrics.violations.inc();
+        }
+        step
+    }
+
+    fn on_event(
+        &mut self,
+        event: Event,
+        served: Option<SocketAddr>,
+        now: Instant,
+    ) -> Result<Step, Violation> {
+        match event {
+            Event::RequestHeaders { headers, end_of_stream } => {
+                self.request_headers(headers, end_of_stream, now)
+            }
+            Event::RequestBody { data, end_of_stream } => self.request_body(data, end_of_stream, now),
+            Event::RequestTrailers => self.request_trailers(now),
+            Event::ResponseHeaders { event_stream, end_of_stream } => {
+                if matches!(self.state, State::Idle | State::Body(_) | State::Deciding(..)) {
+                    // The gateway answers itself, for example after a time-out, or
+                    // shows us answers only. A body that is still on its way to us
+                    // belongs to nobody.
+                    self.state = State::Abandoned;
+                }
+                if let (Some(routed), Some(served)) = (&mut self.routed, served) {
+                    routed.served(served);
+                }
+                self.answer.headers(event_stream, end_of_stream).map_err(Violation)?;
+                self.replies.push_back(Reply::ResponseHeaders);
+                self.complete(end_of_stream, now);
+                Ok(Step::Continue)
+            }
+            Event::ResponseBody { data, end_of_stream } => {
+                self.answer.chunk(&data, now).map_err(Violation)?;
+                if self.modes.is_some_and(|modes| modes.response != Mode::FullDuplex) {
+                    self.replies.push_back(Reply::ResponseBodyAsIs);
+                } else {
+                    let data = self.answer.restore(data, end_of_stream);
+                    self.emit(data, end_of_stream, |data, end_of_stream| Reply::ResponseBody {
+                        data,
+                        end_of_stream,
+                    });
+                }
+                self.complete(end_of_stream, now);
+                Ok(Step::Continue)
+            }
+            Event::ResponseTrailers => {
+                let held = self.answer.trailers().map_err(Violation)?;
+                self.emit(held, false, |data, end_of_stream| Reply::ResponseBody { data, end_of_stream });
+                self.replies.push_back(Reply::ResponseTrailers);
+                self.complete(true, now);
+                Ok(Step::Continue)
+            }
+        }
+    }
+
+    /// The destination that was asked for, or why there is none.
+    pub fn decided(&mut self, result: Result<Routed, Rejection>, now: Instant) -> Step {
+        let (request, end) = match std::mem::replace(&mut self.state, State::Abandoned) {
+            State::Deciding(request, end) => (request, end),
+            other => {
+                // The gateway went on without us: the destination is given back.
+                self.state = other;
+                return Step::Continue;
+            }
+        };
+        match result {
+            Ok(routed) => {
+                self.route(&request, end, routed, now);
+                Step::Continue
+            }
+            Err(rejection) => self.refuse(rejection, &series_key(&request), now),
+        }
+    }
+
+    fn note_modes(&mut self, modes: Modes) {
+        self.modes = Some(modes);
+        for (direction, mode) in [("request", modes.request), ("response", modes.response)] {
+            if mode != Mode::FullDuplex {
+                self.shared.metrics.other_mode(direction, mode);
+                tracing::debug!(direction, ?mode, "gateway does not send this body in full duplex");
+            }
+        }
+    }
+
+    fn request_headers(
+        &mut self,
+        headers: Headers,
+        end_of_stream: bool,
+        now: Instant,
+    ) -> Result<Step, Violation> {
+        match self.state {
+            State::Idle => {}
+            State::Abandoned => return Err(Violation("request headers came after the answer's")),
+            _ => return Err(Violation("request headers came twice")),
+        }
+        self.started = Some(now);
+        let parser = RequestParser::new(headers, &self.shared.parsers);
+        let bodies = self.modes.map_or(Mode::FullDuplex, |modes| modes.request);
+        if end_of_stream {
+            return Ok(self.decide(parser.without_body(), BodyEnd::Headers));
+        }
+        if bodies != Mode::FullDuplex {
+            // The gateway waits for this reply before it sends a body, or never sends one.
+            return Ok(self.decide(parser.without_body(), BodyEnd::NotOurs));
+        }
+        self.state = State::Body(Box::new(parser));
+        Ok(Step::Continue)
+    }
+
+    fn request_body(&mut self, data: Bytes, end_of_stream: bool, now: Instant) -> Result<Step, Violation> {
+        match &mut self.state {
+            State::Body(parser) => {
+                if parser.body_len() + data.len() > self.shared.max_request_body_bytes {
+                    let limit = self.shared.max_request_body_bytes;
+                    let message = format!("the request body is larger than {limit} bytes");
+                    let rejection = Rejection::new(Code::PayloadTooLarge, message);
+                    return Ok(self.refuse(rejection, &SeriesKey::unknown(), now));
+                }
+                parser.push(data);
+                if end_of_stream { Ok(self.finish(BodyEnd::Flag, now)) } else { Ok(Step::Continue) }
+            }
+            State::Relaying | State::Deciding(_, BodyEnd::NotOurs) => Ok(self.relay(Reply::RequestBodyAsIs)),
+            State::Abandoned => Ok(Step::Continue),
+            State::Idle => Err(Violation("a request body came before its headers")),
+            State::Deciding(..) | State::Sent | State::Refused => {
+                Err(Violation("a request body went on after its end"))
+            }
+        }
+    }
+
+    fn request_trailers(&mut self, now: Instant) -> Result<Step, Violation> {
+        match self.state {
+            State::Body(_) => Ok(self.finish(BodyEnd::Trailers, now)),
+            State::Relaying | State::Deciding(_, BodyEnd::NotOurs) => Ok(self.relay(Reply::RequestTrailers)),
+            State::Abandoned => Ok(Step::Continue),
+            State::Idle => Err(Violation("request trailers came before their headers")),
+            State::Deciding(..) | State::Sent | State::Refused => {
+                Err(Violation("request trailers came after the end of the request"))
+            }
+        }
+    }
+
+    /// Replies to a message that goes on as it is, though not before the headers do.
+    fn relay(&mut self, reply: Reply) -> Step {
+        let queue = if self.is_deciding() { &mut self.early } else { &mut self.replies };
+        queue.push_back(reply);
+        Step::Continue
+    }
+
+    /// The request's body is complete.
+    fn finish(&mut self, end: BodyEnd, now: Instant) -> Step {
+        let State::Body(parser) = std::mem::replace(&mut self.state, State::Abandoned) else {
+            return Step::Continue;
+        };
+        match parser.finish() {
+            Ok(request) => self.decide(request, end),
+            Err(error) => {
+                let rejection = Rejection::new(Code::BadRequest, error.to_string());
+                self.refuse(rejection, &SeriesKey::unknown(), now)
+            }
+        }
+    }
+
+    fn decide(&mut self, request: Request, end: BodyEnd) -> Step {
+        let request = Arc::new(request);
+        let may_wait = matches!(end, BodyEnd::Flag | BodyEnd::Trailers);
+        self.state = State::Deciding(Arc::clone(&request), end);
+        Step::Decide(Question { request, subset: self.subset.clone(), may_wait })
+    }
+
+    fn route(&mut self, request: &Request, end: BodyEnd, routed: Routed, now: Instant) {
+        let body = request.outgoing();
+        let has_id = request.headers.get("x-request-id").is_some_and(|id| !id.is_empty());
+        let route = Route {
+            destination: routed.destination(),
+            request_id: (!has_id).then(new_request_id),
+            content_length: (body.len() != request.body.len()).then_some(body.len()),
+            scores: routed.scores(),
+        };
+        self.replies.push_back(Reply::RequestHeaders(Box::new(route)));
+        self.replies.append(&mut self.early);
+        self.routed = Some(routed);
+        match end {
+            BodyEnd::Flag | BodyEnd::Trailers => self.state = State::Sent,
+            // Without its body a request is not counted, as with the peer.
+            BodyEnd::Headers | BodyEnd::NotOurs => {
+                self.state = if end == BodyEnd::Headers { State::Sent } else { State::Relaying };
+                return self.answer.read_as(request.api);
+            }
+        }
+        let flagged = end == BodyEnd::Flag;
+        let chunks = body.chunks();
+        for (index, chunk) in chunks.iter().enumerate() {
+            let last = flagged && index + 1 == chunks.len();
+            self.emit(chunk.clone(), last, |data, end_of_stream| Reply::RequestBody { data, end_of_stream });
+        }
+        if flagged && chunks.is_empty() {
+            self.replies.push_back(Reply::RequestBody { data: Bytes::new(), end_of_stream: true });
+        }
+        if end == BodyEnd::Trailers {
+            self.replies.push_back(Reply::RequestTrailers);
+        }
+        let metrics = &self.shared.metrics;
+        let series = metrics.series(&series_key(request));
+        series.total.inc();
+        series.request_size.observe(body.len() as f64);
+        if let Some(started) = self.started {
+            let taken = now.saturating_duration_since(started);
+            metrics.request_processing.observe(taken.as_secs_f64());
+        }
+        self.answer.expect(request, series, self.started);
+    }
+
+    fn refuse(&mut self, rejection: Rejection, key: &SeriesKey, now: Instant) -> Step {
+        let metrics = &self.shared.metrics;
+        metrics.refused(&metrics.series(key), rejection.code);
+        if let Some(started) = self.started {
+            metrics.request_processing.observe(now.saturating_duration_since(started).as_secs_f64());
+        }
+        self.state = State::Refused;
+        self.replies.clear();
+        self.replies.push_back(Reply::Immediate(rejection));
+        Step::End
+    }
+
+    /// Queues a chunk of a body in pieces that a gateway takes. Nothing is sent
+    /// for an empty one that doesn't end its body.
+    fn emit(&mut self, mut data: Bytes, end_of_stream: bool, reply: impl Fn(Bytes, bool) -> Reply) {
+        while data.len() > CHUNK_LIMIT {
+            self.replies.push_back(reply(data.split_to(CHUNK_LIMIT), false));
+        }
+        if !data.is_empty() || end_of_stream {
+            self.replies.push_back(reply(data, end_of_stream));
+        }
+    }
+
+    /// Ends the answer if this was its last part: its load is given back at once,
+    /// whenever the gateway closes the stream.
+    fn complete(&mut self, last: bool, now: Instant) {
+        if last {
+            self.answer.complete(&self.shared.metrics, now);
+            self.routed = None;
+        }
+    }
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        // An answer that was cut off: what it used so far is counted.
+        self.answer.cut_off(&self.shared.metrics);
+    }
+}
+
+fn series_key(request: &Request) -> SeriesKey {
+    SeriesKey {
+        model: request.model.clone(),
+        target_model: request.target_model.clone(),
+        fairness_id: request.fairness_id().to_owned(),
+        priority: request.priority,
+    }
+}
+
+/// A version 4 UUID.
+fn new_request_id() -> String {
+    let bits = (rand::random::<u128>() & !(0xf << 76) & !(0x3 << 62)) | (0x4 << 76) | (0x2 << 62);
+    let hex = format!("{bits:032x}");
+    [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
+}
+
+#[cfg(test)]
+#[path = "exchange_tests.rs"]
+mod tests;

@@ -1,0 +1,436 @@
+use super::*;
+use crate::endpoints::{CachedLocator, Clock, EndpointSpec, Store, StoreLocator};
+use crate::flow::{Attempts, Dispatcher};
+use crate::request::ParserKind;
+use crate::schedule::{
+    MaxScorePicker, PluginId, Profile, QueueScorer, Record, Scheduler, SchedulerMetrics, SingleProfileHandler,
+};
+use futures_util::FutureExt;
+use prometheus::Registry;
+use proptest::prelude::*;
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+const LIMIT: usize = 300_000;
+
+/// An exchange with a real scheduler over one endpoint, or over none.
+struct Harness {
+    exchange: Exchange,
+    dispatcher: Dispatcher,
+    store: Arc<Store>,
+    registry: Registry,
+}
+
+impl Harness {
+    fn new(endpoints: u8) -> Self {
+        let registry = Registry::new();
+        let store = Arc::new(Store::default());
+        store.replace((1..=endpoints).map(endpoint).collect());
+        let clock = Clock::start();
+        let metrics = SchedulerMetrics::register(&registry).unwrap();
+        let mut profile = Profile::builder("default", &metrics);
+        profile.scorer(&PluginId::new("queue-scorer", "queue-scorer"), Arc::new(QueueScorer), 1.0);
+        let profile = profile.picker(
+            &PluginId::new("max-score-picker", "max-score-picker"),
+            Arc::new(MaxScorePicker::new(NonZeroUsize::MIN)),
+        );
+        let handler = PluginId::new("single-profile-handler", "single-profile-handler");
+        let scheduler = Scheduler::new(vec![profile], &handler, Arc::new(SingleProfileHandler), &metrics);
+        let locator = Arc::new(StoreLocator::new(Arc::clone(&store), false));
+        let cached = CachedLocator::new(locator, clock, Duration::from_secs(60), 16);
+        let attempts = Arc::new(Attempts::register(&registry).unwrap());
+        let dispatcher =
+            Dispatcher::new(cached, scheduler, clock, Duration::from_secs(2), Record::No, attempts);
+        let shared = Shared {
+            parsers: Parsers::new(&[ParserKind::OpenAi, ParserKind::PassThrough]),
+            max_request_body_bytes: LIMIT,
+            metrics: ExtProcMetrics::register(&registry, false).unwrap(),
+        };
+        Self { exchange: Exchange::new(Arc::new(shared)), dispatcher, store, registry }
+    }
+
+    /// Sends a message, decides at once, and returns the replies.
+    fn send(&mut self, event: Event) -> Result<Vec<Reply>, Violation> {
+        self.send_message(message(event))
+    }
+
+    fn send_message(&mut self, message: Message) -> Result<Vec<Reply>, Violation> {
+        if let Step::Decide(question) = self.exchange.on_message(message, Instant::now())? {
+            self.answer(&question);
+        }
+        Ok(std::iter::from_fn(|| self.exchange.next_reply()).collect())
+    }
+
+    fn answer(&mut self, question: &Question) -> Step {
+        let result = self.dispatcher.dispatch(&question.request, &question.subset).now_or_never().unwrap();
+        self.exchange.decided(result, Instant::now())
+    }
+
+    fn in_flight(&self) -> i64 {
+        self.store.snapshot().endpoints().iter().map(|e| e.load().in_flight()).sum()
+    }
+
+    fn metric(&self, line: &str) -> Option<f64> {
+        let text = crate::metrics::render(&self.registry);
+        let found = text.lines().find(|l| l.strip_prefix(line).is_some_and(|rest| rest.starts_with(' ')))?;
+        found.rsplit(' ').next()?.parse().ok()
+    }
+}
+
+fn endpoint(i: u8) -> EndpointSpec {
+    EndpointSpec {
+        namespace: "default".into(),
+        name: format!("pod-{i}"),
+        pod: format!("pod-{i}"),
+        address: ([10, 0, 0, i], 8000).into(),
+        labels: Default::default(),
+        rank: 0,
+    }
+}
+
+fn message(event: Event) -> Message {
+    Message { event, modes: None, subset: None, served: None }
+}
+
+fn headers(pairs: &[(&str, &str)], end_of_stream: bool) -> Event {
+    Event::RequestHeaders { headers: pairs.iter().copied().collect(), end_of_stream }
+}
+
+fn body(text: &str, end_of_stream: bool) -> Event {
+    Event::RequestBody { data: Bytes::copy_from_slice(text.as_bytes()), end_of_stream }
+}
+
+fn answer_headers() -> Event {
+    Event::ResponseHeaders { event_stream: false, end_of_stream: false }
+}
+
+fn answer_body(text: &str, end_of_stream: bool) -> Event {
+    Event::ResponseBody { data: Bytes::copy_from_slice(text.as_bytes()), end_of_stream }
+}
+
+const POST: [(&str, &str); 2] = [(":path", "/v1/completions"), ("x-request-id", "r-1")];
+const PROMPT: &str = r#"{"model":"m","prompt":"hi"}"#;
+
+/// Kind of each reply, with the size of body chunks; `!` ends a body.
+fn kinds(replies: &[Reply]) -> Vec<String> {
+    let body =
+        |name: &str, data: &Bytes, end: bool| format!("{name}{}{}", data.len(), if end { "!" } else { "" });
+    replies
+        .iter()
+        .map(|reply| match reply {
+            Reply::RequestHeaders(_) => "headers".to_owned(),
+            Reply::RequestBody { data, end_of_stream } => body("body", data, *end_of_stream),
+            Reply::RequestBodyAsIs => "body-as-is".to_owned(),
+            Reply::RequestTrailers => "trailers".to_owned(),
+            Reply::ResponseHeaders => "answer-headers".to_owned(),
+            Reply::ResponseBody { data, end_of_stream } => body("answer-body", data, *end_of_stream),
+            Reply::ResponseBodyAsIs => "answer-body-as-is".to_owned(),
+            Reply::ResponseTrailers => "answer-trailers".to_owned(),
+            Reply::Immediate(rejection) => format!("immediate{}", rejection.code.status()),
+        })
+        .collect()
+}
+
+#[test]
+fn a_body_may_end_by_flag_by_an_empty_message_or_by_trailers() {
+    let whole = || body(PROMPT, true);
+    let table: [(Vec<Event>, &[&str]); 5] = [
+        (vec![whole()], &["headers", "body27!"]),
+        (vec![body(PROMPT, false), body("", true)], &["headers", "body27!"]),
+        (vec![body(PROMPT, false), Event::RequestTrailers], &["headers", "body27", "trailers"]),
+        (vec![body(&PROMPT[..9], false), body(&PROMPT[9..], true)], &["headers", "body9", "body18!"]),
+        (vec![body("", false), whole()], &["headers", "body27!"]),
+    ];
+    for (events, want) in table {
+        let mut harness = Harness::new(1);
+        assert!(harness.send(headers(&POST, false)).unwrap().is_empty());
+        let replies: Vec<Reply> = events.into_iter().flat_map(|event| harness.send(event).unwrap()).collect();
+        assert_eq!(kinds(&replies), want);
+        assert_eq!(harness.in_flight(), 1);
+    }
+}
+
+#[test]
+fn an_empty_body_is_one_empty_last_chunk() {
+    let mut harness = Harness::new(1);
+    harness.send(headers(&[(":path", "/other")], false)).unwrap();
+    assert_eq!(kinds(&harness.send(body("", true)).unwrap()), ["headers", "body0!"]);
+}
+
+#[test]
+fn large_chunks_are_cut_and_only_the_last_ends_the_body() {
+    let mut harness = Harness::new(1);
+    harness.send(headers(&[(":path", "/other")], false)).unwrap();
+    let replies = harness.send(body(&"x".repeat(130_000), true)).unwrap();
+    assert_eq!(kinds(&replies), ["headers", "body62000", "body62000", "body6000!"]);
+    harness.send(answer_headers()).unwrap();
+    let replies = harness.send(answer_body(&"y".repeat(62_001), true)).unwrap();
+    assert_eq!(kinds(&replies), ["answer-body62000", "answer-body1!"]);
+}
+
+#[test]
+fn without_a_body_the_request_is_routed_by_its_headers_and_not_counted() {
+    let mut harness = Harness::new(1);
+    let replies = harness.send(headers(&[(":path", "/v1/models")], true)).unwrap();
+    assert_eq!(kinds(&replies), ["headers"]);
+    let Reply::RequestHeaders(route) = &replies[0] else { panic!() };
+    assert_eq!(route.destination, "10.0.0.1:8000");
+    assert_eq!(route.request_id.as_ref().map(String::len), Some(36));
+    assert_eq!(harness.metric("llm_d_epp_request_total"), None);
+}
+
+#[test]
+fn refusals_have_the_status_of_their_cause() {
+    let table: [(u8, &str, u16); 5] = [
+        (0, PROMPT, 503),
+        (1, "no healthy upstream", 400),
+        (1, "{}", 400),
+        (1, r#"{"prompt":"x"}"#, 400),
+        (0, r#"{"prompt":"x"}"#, 400),
+    ];
+    for (endpoints, text, status) in table {
+        let mut harness = Harness::new(endpoints);
+        harness.send(headers(&POST, false)).unwrap();
+        let replies = harness.send(body(text, true)).unwrap();
+        assert_eq!(kinds(&replies), [format!("immediate{status}")], "{text}");
+    }
+    let mut harness = Harness::new(0);
+    assert_eq!(kinds(&harness.send(headers(&POST, true)).unwrap()), ["immediate503"]);
+}
+
+#[test]
+fn a_body_over_the_limit_is_refused_before_it_ends() {
+    let mut harness = Harness::new(1);
+    harness.send(headers(&POST, false)).unwrap();
+    assert!(harness.send(body(&"x".repeat(LIMIT), false)).unwrap().is_empty());
+    assert_eq!(kinds(&harness.send(body("x", false)).unwrap()), ["immediate413"]);
+    let error = "llm_d_epp_request_error_total{error_code=\"PayloadTooLarge\",fairness_id=\"default-flow\",model_name=\"\",priority=\"0\",target_model_name=\"\"}";
+    assert_eq!(harness.metric(error), Some(1.0));
+}
+
+#[test]
+fn usage_and_duration_are_counted_when_the_answer_ends() {
+    let mut harness = Harness::new(1);
+    harness.send(headers(&POST, false)).unwrap();
+    harness.send(body(PROMPT, true)).unwrap();
+    let running = "inference_objective_running_requests{model_name=\"m\"}";
+    assert_eq!(harness.metric(running), Some(1.0));
+    harness.send(answer_headers()).unwrap();
+    let text = r#"{"usage":{"prompt_tokens":7,"completion_tokens":10}}"#;
+    harness.send(answer_body(&text[..20], false)).unwrap();
+    harness.send(answer_body(&text[20..], true)).unwrap();
+    let sum = |family: &str| harness.metric(&format!("{family}{{model_name=\"m\",target_model_name=\"m\"}}"));
+    assert_eq!(sum("inference_objective_input_tokens_sum"), Some(7.0));
+    assert_eq!(sum("inference_objective_output_tokens_sum"), Some(10.0));
+    assert_eq!(sum("inference_objective_response_sizes_sum"), Some(text.len() as f64));
+    assert_eq!(sum("inference_objective_request_sizes_sum"), Some(PROMPT.len() as f64));
+    assert_eq!(sum("inference_objective_request_duration_seconds_count"), Some(1.0));
+    assert_eq!(harness.metric(running), Some(0.0));
+    assert_eq!(harness.in_flight(), 0, "the booking is back before the stream ends");
+}
+
+#[test]
+fn an_answer_that_is_cut_off_counts_its_usage_and_gives_its_booking_back() {
+    let mut harness = Harness::new(1);
+    harness.send(headers(&POST, false)).unwrap();
+    harness.send(body(PROMPT, true)).unwrap();
+    harness.send(answer_headers()).unwrap();
+    harness.send(answer_body(r#"{"usage":{"prompt_tokens":7}}"#, false)).unwrap();
+    assert_eq!(harness.in_flight(), 1);
+    let Harness { exchange, store, registry, .. } = harness;
+    drop(exchange);
+    assert_eq!(store.snapshot().endpoints()[0].load().in_flight(), 0);
+    let text = crate::metrics::render(&registry);
+    assert!(
+        text.contains("inference_objective_input_tokens_sum{model_name=\"m\",target_model_name=\"m\"} 7")
+    );
+    assert!(!text.contains(
+        "inference_objective_request_duration_seconds_count{model_name=\"m\",target_model_name=\"m\"} 1"
+    ));
+}
+
+#[test]
+fn the_booking_moves_to_the_endpoint_that_served() {
+    let mut harness = Harness::new(2);
+    harness.send(headers(&POST, false)).unwrap();
+    let replies = harness.send(body(PROMPT, true)).unwrap();
+    let Reply::RequestHeaders(route) = &replies[0] else { panic!() };
+    let other: SocketAddr =
+        if route.destination == "10.0.0.1:8000" { "10.0.0.2:8000" } else { "10.0.0.1:8000" }.parse().unwrap();
+    harness.send_message(Message { served: Some(other), ..message(answer_headers()) }).unwrap();
+    let snapshot = harness.store.snapshot();
+    assert_eq!(snapshot.at(other.ip(), other.port()).unwrap().load().in_flight(), 1);
+    assert_eq!(harness.in_flight(), 1);
+}
+
+#[test]
+fn a_gateway_that_answers_itself_ends_the_question() {
+    let mut harness = Harness::new(1);
+    harness.send(headers(&POST, false)).unwrap();
+    let step = harness.exchange.on_message(message(body(PROMPT, true)), Instant::now()).unwrap();
+    let Step::Decide(question) = step else { panic!() };
+    assert!(harness.exchange.is_deciding());
+    assert_eq!(kinds(&harness.send(answer_headers()).unwrap()), ["answer-headers"]);
+    assert!(!harness.exchange.is_deciding());
+    harness.answer(&question);
+    assert_eq!(harness.exchange.next_reply(), None, "nobody waits for the destination any more");
+    assert_eq!(harness.in_flight(), 0);
+}
+
+#[test]
+fn outside_of_full_duplex_every_message_has_its_reply() {
+    for mode in [Mode::None, Mode::OneToOne] {
+        let mut harness = Harness::new(1);
+        let modes = Some(Modes { request: mode, response: mode });
+        let replies = harness.send_message(Message { modes, ..message(headers(&POST, false)) }).unwrap();
+        assert_eq!(kinds(&replies), ["headers"], "the gateway waits for it before it sends a body");
+        assert_eq!(kinds(&harness.send(body(PROMPT, true)).unwrap()), ["body-as-is"]);
+        assert_eq!(kinds(&harness.send(Event::RequestTrailers).unwrap()), ["trailers"]);
+        assert_eq!(kinds(&harness.send(answer_headers()).unwrap()), ["answer-headers"]);
+        assert_eq!(kinds(&harness.send(answer_body("", false)).unwrap()), ["answer-body-as-is"]);
+        assert_eq!(kinds(&harness.send(answer_body("x", true)).unwrap()), ["answer-body-as-is"]);
+        let name = if mode == Mode::None { "none" } else { "one-to-one" };
+        let line =
+            format!("usher_extproc_unsupported_body_mode_total{{direction=\"request\",mode=\"{name}\"}}");
+        assert_eq!(harness.metric(&line), Some(1.0));
+    }
+}
+
+#[test]
+fn messages_out_of_order_are_violations() {
+    let sequences: [Vec<Event>; 10] = [
+        vec![body("x", false)],
+        vec![Event::RequestTrailers],
+        vec![answer_body("x", false)],
+        vec![Event::ResponseTrailers],
+        vec![headers(&POST, false), headers(&POST, false)],
+        vec![headers(&POST, false), body(PROMPT, true), body("x", true)],
+        vec![headers(&POST, false), body(PROMPT, true), Event::RequestTrailers],
+        vec![answer_headers(), answer_headers()],
+        vec![answer_headers(), headers(&POST, false)],
+        vec![answer_headers(), answer_body("", true), answer_body("", true)],
+    ];
+    for events in sequences {
+        let mut harness = Harness::new(1);
+        let last = events.len() - 1;
+        for (index, event) in events.into_iter().enumerate() {
+            assert_eq!(harness.send(event.clone()).is_err(), index == last, "{index}: {event:?}");
+        }
+        assert_eq!(harness.metric("usher_extproc_protocol_violations_total"), Some(1.0));
+    }
+}
+
+fn any_event() -> impl Strategy<Value = Event> {
+    let path = prop_oneof![Just("/v1/completions"), Just("/v1/chat/completions"), Just("/other")];
+    let text = prop_oneof![
+        Just(PROMPT.to_owned()),
+        Just(String::new()),
+        Just("{\"usage\":".to_owned()),
+        "[ -~]{0,20}",
+        Just("z".repeat(70_000)),
+    ];
+    prop_oneof![
+        (path, any::<bool>()).prop_map(|(path, end)| headers(&[(":path", path)], end)),
+        (text.clone(), any::<bool>()).prop_map(|(text, end)| body(&text, end)),
+        Just(Event::RequestTrailers),
+        (any::<bool>(), any::<bool>())
+            .prop_map(|(event_stream, end_of_stream)| Event::ResponseHeaders { event_stream, end_of_stream }),
+        (text, any::<bool>()).prop_map(|(text, end)| answer_body(&text, end)),
+        Just(Event::ResponseTrailers),
+    ]
+}
+
+fn any_modes() -> impl Strategy<Value = Option<Modes>> {
+    let mode = || prop_oneof![4 => Just(Mode::FullDuplex), 1 => Just(Mode::None), 1 => Just(Mode::OneToOne)];
+    prop::option::of((mode(), mode()).prop_map(|(request, response)| Modes { request, response }))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    /// Whatever a gateway sends: no panic, and replies only in the order that it
+    /// can take, each after the message that it answers.
+    #[test]
+    fn replies_are_in_order_whatever_comes(
+        modes in any_modes(),
+        events in prop::collection::vec(any_event(), 0..10),
+        endpoints in 0u8..3,
+        late in prop::option::of(0usize..10),
+    ) {
+        let mut harness = Harness::new(endpoints);
+        let mut replies = Vec::new();
+        let mut waiting = None;
+        let (mut answer_seen, mut request_seen) = (false, false);
+        for (index, event) in events.iter().enumerate() {
+            request_seen |= matches!(event, Event::RequestHeaders { .. });
+            answer_seen |= matches!(event, Event::ResponseHeaders { .. });
+            let first = if index == 0 { modes } else { None };
+            let step = harness.exchange.on_message(Message { modes: first, ..message(event.clone()) }, Instant::now());
+            match step {
+                Ok(Step::Continue) => {}
+                Ok(Step::Decide(question)) if late.is_some() => waiting = Some((index, question)),
+                Ok(Step::Decide(question)) => {
+                    if matches!(harness.answer(&question), Step::End) {
+                        break;
+                    }
+                }
+                Ok(Step::End) | Err(_) => break,
+            }
+            if let (Some(late), Some((since, question))) = (late, &waiting)
+                && index >= since + late
+            {
+                if matches!(harness.answer(question), Step::End) {
+                    break;
+                }
+                waiting = None;
+            }
+            replies.extend(std::iter::from_fn(|| harness.exchange.next_reply()));
+            for reply in &replies {
+                match reply {
+                    Reply::RequestHeaders(_) | Reply::RequestBody { .. } | Reply::RequestTrailers => prop_assert!(request_seen),
+                    Reply::ResponseHeaders | Reply::ResponseBody { .. } | Reply::ResponseTrailers => prop_assert!(answer_seen),
+                    _ => {}
+                }
+            }
+        }
+        replies.extend(std::iter::from_fn(|| harness.exchange.next_reply()));
+        check_order(&replies)?;
+        let Harness { exchange, store, .. } = harness;
+        drop(exchange);
+        prop_assert!(store.snapshot().endpoints().iter().all(|e| e.load().in_flight() == 0));
+    }
+}
+
+fn check_order(replies: &[Reply]) -> Result<(), TestCaseError> {
+    let full_duplex = !replies.iter().any(|r| matches!(r, Reply::RequestBodyAsIs));
+    let (mut headers, mut ended, mut trailers) = (0, false, 0);
+    let (mut answer_headers, mut answer_ended) = (0, false);
+    for (index, reply) in replies.iter().enumerate() {
+        match reply {
+            Reply::RequestHeaders(_) => {
+                headers += 1;
+                prop_assert_eq!(headers, 1);
+            }
+            Reply::RequestBody { data, end_of_stream } => {
+                prop_assert!(headers == 1 && !ended && trailers == 0 && data.len() <= CHUNK_LIMIT);
+                ended = *end_of_stream;
+            }
+            Reply::RequestTrailers => {
+                trailers += 1;
+                prop_assert!(headers == 1 && (!full_duplex || (trailers == 1 && !ended)));
+            }
+            Reply::RequestBodyAsIs => prop_assert_eq!(headers, 1),
+            Reply::ResponseHeaders => {
+                answer_headers += 1;
+                prop_assert_eq!(answer_headers, 1);
+            }
+            Reply::ResponseBody { data, end_of_stream } => {
+                prop_assert!(answer_headers == 1 && !answer_ended && data.len() <= CHUNK_LIMIT);
+                answer_ended = *end_of_stream;
+            }
+            Reply::ResponseBodyAsIs | Reply::ResponseTrailers => prop_assert_eq!(answer_headers, 1),
+            Reply::Immediate(_) => prop_assert_eq!(index + 1, replies.len(), "nothing may follow"),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,57 @@
+//! What the exchange answers.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::flow::Rejection;
+
+/// An answer to the gateway, independent of how it is encoded.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Reply {
+    /// Where the request goes.
+    RequestHeaders(Box<Route>),
+    /// A chunk of the body to send upstream.
+    RequestBody {
+        /// At most [`CHUNK_LIMIT`] bytes.
+        data: Bytes,
+        /// Nothing follows.
+        end_of_stream: bool,
+    },
+    /// Go on with the chunk that you have: outside of full duplex.
+    RequestBodyAsIs,
+    /// Go on with the trailers.
+    RequestTrailers,
+    /// Go on with the answer's headers.
+    ResponseHeaders,
+    /// A chunk of the answer to send to the client.
+    ResponseBody {
+        /// At most [`CHUNK_LIMIT`] bytes.
+        data: Bytes,
+        /// Nothing follows.
+        end_of_stream: bool,
+    },
+    /// Go on with the chunk that you have: outside of full duplex.
+    ResponseBodyAsIs,
+    /// Go on with the trailers.
+    ResponseTrailers,
+    /// Answer the client yourself. Nothing follows.
+    Immediate(Rejection),
+}
+
+/// Largest chunk of a body in a reply: gateways cap theirs at 64 KB, headers of
+/// the message included.
+pub const CHUNK_LIMIT: usize = 62_000;
+
+/// The destination of a request and what else changes in its headers.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Route {
+    /// `host:port` of the picks, the first choice first, separated by commas.
+    pub destination: Bytes,
+    /// A request id, where the client sent none.
+    pub request_id: Option<String>,
+    /// Length of the body, where it changed.
+    pub content_length: Option<usize>,
+    /// Total score per candidate that was not filtered out, where asked for.
+    pub scores: Option<Vec<(Arc<str>, f64)>>,
+}

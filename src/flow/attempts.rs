@@ -1,0 +1,133 @@
+//! `scheduler_attempts_total`: which endpoint was chosen for which model.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use dashmap::DashMap;
+use prometheus::{IntCounter, IntCounterVec, Opts, Registry};
+
+use crate::endpoints::{Endpoint, Snapshot};
+use crate::metrics::{BoundedLabel, Legacy, register};
+
+const LABELS: [&str; 5] = ["status", "target_model_name", "endpoint_name", "namespace", "port"];
+const LEGACY: Legacy = Legacy {
+    name: "inference_extension_scheduler_attempts_total",
+    labels: &[
+        ("status", "status"),
+        ("target_model_name", "target_model_name"),
+        ("endpoint_name", "pod_name"),
+        ("namespace", "namespace"),
+        ("port", "port"),
+    ],
+};
+
+/// Counts decisions. The counters of an endpoint are kept with it and go with it,
+/// so that a pool whose pods come and go doesn't collect series.
+#[derive(Debug)]
+pub struct Attempts {
+    family: IntCounterVec,
+    models: BoundedLabel,
+    chosen: DashMap<Arc<str>, Chosen>,
+}
+
+#[derive(Debug)]
+struct Chosen {
+    endpoint: Arc<Endpoint>,
+    by_model: HashMap<String, IntCounter>,
+}
+
+impl Attempts {
+    /// Registers the family under both names.
+    ///
+    /// # Errors
+    /// When a name is taken.
+    pub fn register(registry: &Registry) -> prometheus::Result<Self> {
+        let help = "[ALPHA] Scheduling decisions, by outcome and by the endpoint that was chosen.";
+        let family = IntCounterVec::new(Opts::new("llm_d_epp_scheduler_attempts_total", help), &LABELS)?;
+        Ok(Self {
+            family: register(registry, family, Some(LEGACY))?,
+            models: BoundedLabel::default(),
+            chosen: DashMap::new(),
+        })
+    }
+
+    /// An endpoint was chosen.
+    pub fn success(&self, model: &str, endpoint: &Arc<Endpoint>) {
+        let counted = self.chosen.get(endpoint.id()).and_then(|chosen| chosen.by_model.get(model).cloned());
+        if let Some(counter) = counted {
+            return counter.inc();
+        }
+        let label = self.models.bounded(model);
+        let port = endpoint.port_text();
+        let labels = ["success", label, endpoint.name(), endpoint.namespace(), port];
+        let counter = self.family.with_label_values(&labels);
+        counter.inc();
+        let mut chosen = self
+            .chosen
+            .entry(Arc::clone(endpoint.id()))
+            .or_insert_with(|| Chosen { endpoint: Arc::clone(endpoint), by_model: HashMap::new() });
+        if label == model {
+            chosen.by_model.insert(model.to_owned(), counter);
+        }
+    }
+
+    /// No endpoint could be chosen.
+    pub fn failure(&self, model: &str) {
+        self.family.with_label_values(&["failure", self.models.bounded(model), "", "", ""]).inc();
+    }
+
+    /// Forgets the endpoints that are not in the snapshot.
+    pub fn retain(&self, snapshot: &Snapshot) {
+        let known: std::collections::HashSet<&str> =
+            snapshot.endpoints().iter().map(|e| e.id().as_ref()).collect();
+        self.chosen.retain(|id, chosen| {
+            if known.contains(id.as_ref()) {
+                return true;
+            }
+            let endpoint = &chosen.endpoint;
+            let models = chosen.by_model.keys().map(String::as_str);
+            for model in models.chain(["other"]) {
+                let labels = ["success", model, endpoint.name(), endpoint.namespace(), endpoint.port_text()];
+                // Absent when the model was never sent there: nothing to remove then.
+                let _ = self.family.remove_label_values(&labels);
+            }
+            false
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::endpoints::{EndpointSpec, Store};
+
+    #[test]
+    fn the_series_of_an_endpoint_go_with_it() {
+        let registry = Registry::new();
+        let attempts = Attempts::register(&registry).unwrap();
+        let store = Store::default();
+        let spec = |name: &str| EndpointSpec {
+            namespace: "default".into(),
+            name: name.into(),
+            pod: name.into(),
+            address: ([10, 0, 0, 1], 8000).into(),
+            labels: Default::default(),
+            rank: 0,
+        };
+        store.replace(vec![spec("a"), spec("b")]);
+        let snapshot = store.snapshot();
+        for endpoint in snapshot.endpoints() {
+            attempts.success("m", endpoint);
+            attempts.success("m", endpoint);
+        }
+        attempts.failure("m");
+        let text = crate::metrics::render(&registry);
+        let want = r#"inference_extension_scheduler_attempts_total{namespace="default",pod_name="a",port="8000",status="success",target_model_name="m"} 2"#;
+        assert!(text.contains(want), "{text}");
+        store.replace(vec![spec("b")]);
+        attempts.retain(&store.snapshot());
+        let text = crate::metrics::render(&registry);
+        assert!(!text.contains(r#"pod_name="a""#) && text.contains(r#"pod_name="b""#), "{text}");
+        assert!(text.contains(r#"status="failure",target_model_name="m"} 1"#), "{text}");
+    }
+}

@@ -1,0 +1,12 @@
+//! From a request to its destination: who may answer it, who of them does, and
+//! what that books.
+
+mod attempts;
+mod dispatcher;
+mod rejection;
+mod routed;
+
+pub use attempts::Attempts;
+pub use dispatcher::Dispatcher;
+pub use rejection::{Code, NO_ENDPOINTS, Rejection};
+pub use routed::Routed;

@@ -1,0 +1,77 @@
+//! Why a request is not sent to a model server, and what its client is told.
+
+use std::borrow::Cow;
+
+/// Kinds of refusal, with the names and statuses of the peer's errors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Code {
+    /// The request can't be understood.
+    BadRequest,
+    /// The body is larger than allowed. Ours: the peer has no limit.
+    PayloadTooLarge,
+    /// The pool is saturated.
+    ResourceExhausted,
+    /// There is nowhere to send the request.
+    ServiceUnavailable,
+}
+
+impl Code {
+    /// The HTTP status.
+    pub fn status(self) -> u16 {
+        match self {
+            Self::BadRequest => 400,
+            Self::PayloadTooLarge => 413,
+            Self::ResourceExhausted => 429,
+            Self::ServiceUnavailable => 503,
+        }
+    }
+
+    /// The name in bodies and in the label `error_code`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::BadRequest => "BadRequest",
+            Self::PayloadTooLarge => "PayloadTooLarge",
+            Self::ResourceExhausted => "ResourceExhausted",
+            Self::ServiceUnavailable => "ServiceUnavailable",
+        }
+    }
+}
+
+/// Value of the reason header when nothing can be picked.
+pub const NO_ENDPOINTS: &str = "rejected-no-endpoints";
+
+/// Why the client gets no answer from a model server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rejection {
+    /// Kind of refusal.
+    pub code: Code,
+    /// Value of the header `x-llm-d-request-dropped-reason`.
+    pub reason: Option<&'static str>,
+    /// Value of the header `retry-after`, seconds.
+    pub retry_after: Option<u32>,
+    /// For the client; never any of its prompt.
+    pub message: Cow<'static, str>,
+}
+
+impl Rejection {
+    /// A refusal without headers.
+    pub fn new(code: Code, message: impl Into<Cow<'static, str>>) -> Self {
+        Self { code, reason: None, retry_after: None, message: message.into() }
+    }
+
+    /// There is no candidate.
+    pub fn no_endpoints() -> Self {
+        Self {
+            reason: Some(NO_ENDPOINTS),
+            ..Self::new(
+                Code::ServiceUnavailable,
+                "failed to find endpoint candidates for serving the request",
+            )
+        }
+    }
+
+    /// The body that the client gets; its prefix is the peer's.
+    pub fn body(&self) -> String {
+        format!("inference error: {} - {}", self.code.name(), self.message)
+    }
+}
