@@ -1,3 +1,6 @@
-//! What operators see: the HTTP servers for metrics and administration.
+//! What operators see: the HTTP servers for metrics and administration, and what
+//! they show.
 
+pub mod endpoints;
 pub mod http;
+pub mod pool;

@@ -1,0 +1,256 @@
+//! The pool's gauges, computed when somebody reads them: they are as fresh as
+//! the endpoints' own numbers, and an endpoint that is gone leaves no series.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use prometheus::core::{Collector, Desc};
+use prometheus::proto::MetricFamily;
+use prometheus::{Gauge, GaugeVec, IntCounter, IntGauge, Opts};
+
+use crate::endpoints::{Clock, Endpoint, Gauge as Reading, Load, Store};
+use crate::flow::Dispatcher;
+
+const NAME: &[&str] = &["name"];
+/// New name, older name, help.
+const MEANS: [(&str, Option<&str>, &str); 6] = [
+    (
+        "llm_d_epp_average_kv_cache_utilization",
+        Some("inference_pool_average_kv_cache_utilization"),
+        "Mean share of the KV cache in use",
+    ),
+    (
+        "llm_d_epp_average_queue_size",
+        Some("inference_pool_average_queue_size"),
+        "Mean number of requests that wait in a model server",
+    ),
+    (
+        "llm_d_epp_average_running_requests",
+        Some("inference_pool_average_running_requests"),
+        "Mean number of requests that run in a model server",
+    ),
+    (
+        "llm_d_epp_std_dev_kv_cache_utilization",
+        None,
+        "Standard deviation of the share of the KV cache in use",
+    ),
+    ("llm_d_epp_std_dev_queue_size", None, "Standard deviation of the number of waiting requests"),
+    ("llm_d_epp_std_dev_running_requests", None, "Standard deviation of the number of running requests"),
+];
+const READY: (&str, &str) = ("llm_d_epp_ready_endpoints", "inference_pool_ready_pods");
+const QUEUE: (&str, &str) = ("llm_d_epp_per_endpoint_queue_size", "inference_pool_per_pod_queue_size");
+
+/// Collects the pool's gauges from the endpoint store.
+#[derive(Debug)]
+pub struct PoolCollector {
+    store: Arc<Store>,
+    clock: Clock,
+    max_age: Duration,
+    pool: String,
+    descs: Vec<Desc>,
+}
+
+impl PoolCollector {
+    /// A collector for the pool of this name. Only endpoints with metrics younger
+    /// than `max_age` count.
+    ///
+    /// # Errors
+    /// When a description is not valid.
+    pub fn new(store: Arc<Store>, clock: Clock, max_age: Duration, pool: String) -> prometheus::Result<Self> {
+        let desc = |name: &str, labels: &[&str]| {
+            let labels = labels.iter().map(|label| (*label).to_owned()).collect();
+            Desc::new(name.to_owned(), "[ALPHA] pool".to_owned(), labels, Default::default())
+        };
+        let mut descs = Vec::new();
+        for (new, old, _) in MEANS {
+            descs.push(desc(new, NAME)?);
+            if let Some(old) = old {
+                descs.push(desc(old, NAME)?);
+            }
+        }
+        descs.push(desc(READY.0, NAME)?);
+        descs.push(desc(READY.1, NAME)?);
+        descs.push(desc(QUEUE.0, &["name", "model_server_endpoint"])?);
+        descs.push(desc(QUEUE.1, &["name", "model_server_pod"])?);
+        Ok(Self { store, clock, max_age, pool, descs })
+    }
+
+    /// Gauges of the whole pool under a new and an older name.
+    fn pool_gauges(&self, names: (&str, Option<&str>), help: &str, value: f64, out: &mut Vec<MetricFamily>) {
+        for (name, help) in under_both(names, help) {
+            if let Ok(family) = GaugeVec::new(Opts::new(name, help), NAME) {
+                family.with_label_values(&[&self.pool]).set(value);
+                out.extend(family.collect());
+            }
+        }
+    }
+
+    fn queue_gauges(&self, endpoints: &[Arc<Endpoint>], out: &mut Vec<MetricFamily>) {
+        let labels = ["model_server_endpoint", "model_server_pod"];
+        let help = "Requests that wait in a model server";
+        for ((name, help), label) in under_both((QUEUE.0, Some(QUEUE.1)), help).zip(labels) {
+            if let Ok(family) = GaugeVec::new(Opts::new(name, help), &["name", label]) {
+                for endpoint in endpoints {
+                    let queue = endpoint.load().waiting.last();
+                    family.with_label_values(&[self.pool.as_str(), endpoint.name()]).set(queue);
+                }
+                out.extend(family.collect());
+            }
+        }
+    }
+}
+
+impl Collector for PoolCollector {
+    fn desc(&self) -> Vec<&Desc> {
+        self.descs.iter().collect()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        let snapshot = self.store.snapshot();
+        let now_ms = self.clock.now_ms();
+        let fresh: Vec<Arc<Endpoint>> = snapshot
+            .endpoints()
+            .iter()
+            .filter(|endpoint| endpoint.load().is_fresh(now_ms, self.max_age))
+            .cloned()
+            .collect();
+        let readings: [fn(&Load) -> &Reading; 3] = [|l| &l.kv_usage, |l| &l.waiting, |l| &l.running];
+        let values = readings.map(|reading| {
+            fresh.iter().map(|endpoint| reading(endpoint.load()).last()).collect::<Vec<f64>>()
+        });
+        let statistics =
+            values.each_ref().map(|v| mean(v)).into_iter().chain(values.each_ref().map(|v| deviation(v)));
+        let mut out = Vec::with_capacity(self.descs.len());
+        for ((new, old, help), value) in MEANS.into_iter().zip(statistics) {
+            self.pool_gauges((new, old), help, round(value), &mut out);
+        }
+        let help = "Endpoints whose metrics are fresh";
+        self.pool_gauges((READY.0, Some(READY.1)), help, fresh.len() as f64, &mut out);
+        self.queue_gauges(&fresh, &mut out);
+        out
+    }
+}
+
+/// Name and help of a gauge, new and old.
+fn under_both<'a>(names: (&'a str, Option<&'a str>), help: &str) -> impl Iterator<Item = (&'a str, String)> {
+    let (new, old) = names;
+    let older = old.map(|old| (old, format!("[ALPHA] [Deprecated: Use {new}] {help}.")));
+    std::iter::once((new, format!("[ALPHA] {help}."))).chain(older)
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len().max(1) as f64
+}
+
+/// The standard deviation of a sample, divided by n - 1 (at least 1).
+fn deviation(values: &[f64]) -> f64 {
+    let middle = mean(values);
+    let squares: f64 = values.iter().map(|value| (value - middle).powi(2)).sum();
+    (squares / values.len().saturating_sub(1).max(1) as f64).sqrt()
+}
+
+/// To two decimals, as the peer does.
+fn round(value: f64) -> f64 {
+    (value * 100.0).round() / 100.0
+}
+
+/// Collects what the candidates' cache counts.
+#[derive(Debug)]
+pub struct LocatorCollector {
+    dispatcher: Arc<Dispatcher>,
+    hits: IntCounter,
+    misses: IntCounter,
+    subsets: IntGauge,
+}
+
+impl LocatorCollector {
+    /// A collector for the dispatcher's cache.
+    ///
+    /// # Errors
+    /// When a name is not valid.
+    pub fn new(dispatcher: Arc<Dispatcher>) -> prometheus::Result<Self> {
+        Ok(Self {
+            dispatcher,
+            hits: IntCounter::new(
+                "usher_locator_hits_total",
+                "Look-ups of candidates that the cache answered.",
+            )?,
+            misses: IntCounter::new(
+                "usher_locator_misses_total",
+                "Look-ups of candidates that asked the locator.",
+            )?,
+            subsets: IntGauge::new("usher_locator_subsets", "Subsets of endpoints in the cache.")?,
+        })
+    }
+}
+
+impl Collector for LocatorCollector {
+    fn desc(&self) -> Vec<&Desc> {
+        [self.hits.desc(), self.misses.desc(), self.subsets.desc()].concat()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        let locator = self.dispatcher.locator();
+        self.hits.reset();
+        self.hits.inc_by(locator.metrics().hits.load(Relaxed));
+        self.misses.reset();
+        self.misses.inc_by(locator.metrics().misses.load(Relaxed));
+        self.subsets.set(i64::try_from(locator.keys()).unwrap_or(i64::MAX));
+        [self.hits.collect(), self.misses.collect(), self.subsets.collect()].concat()
+    }
+}
+
+/// The gauge that tells which build runs.
+///
+/// # Errors
+/// When its name is not valid.
+pub fn build_info() -> prometheus::Result<Gauge> {
+    let opts = Opts::new("llm_d_epp_info", "[ALPHA] The build that runs.")
+        .const_label("commit", option_env!("USHER_COMMIT").unwrap_or("unknown"))
+        .const_label("build_ref", env!("CARGO_PKG_VERSION"));
+    let gauge = Gauge::with_opts(opts)?;
+    gauge.set(1.0);
+    Ok(gauge)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::endpoints::EndpointSpec;
+    use prometheus::Registry;
+
+    #[test]
+    fn only_fresh_endpoints_count() {
+        let store = Arc::new(Store::default());
+        let spec = |i: u8| EndpointSpec {
+            namespace: "default".into(),
+            name: format!("pod-{i}"),
+            pod: format!("pod-{i}"),
+            address: ([10, 0, 0, i], 8000).into(),
+            labels: Default::default(),
+            rank: 0,
+        };
+        store.replace((1..=4).map(spec).collect());
+        let clock = Clock::start();
+        for (endpoint, queue) in store.snapshot().endpoints().iter().zip([1.0, 2.0, 6.0]) {
+            endpoint.load().waiting.set(queue, clock.now_ms());
+            endpoint.load().scraped(clock.now_ms());
+        }
+        let registry = Registry::new();
+        let collector = PoolCollector::new(store, clock, Duration::from_secs(60), "p".into()).unwrap();
+        registry.register(Box::new(collector)).unwrap();
+        let text = crate::metrics::render(&registry);
+        for line in [
+            "llm_d_epp_ready_endpoints{name=\"p\"} 3",
+            "inference_pool_ready_pods{name=\"p\"} 3",
+            "llm_d_epp_average_queue_size{name=\"p\"} 3",
+            "llm_d_epp_std_dev_queue_size{name=\"p\"} 2.65",
+            "llm_d_epp_per_endpoint_queue_size{model_server_endpoint=\"pod-3\",name=\"p\"} 6",
+            "inference_pool_per_pod_queue_size{model_server_pod=\"pod-1\",name=\"p\"} 1",
+        ] {
+            assert!(text.lines().any(|l| l == line), "{line} not in\n{text}");
+        }
+        assert!(!text.contains("pod-4"));
+    }
+}
