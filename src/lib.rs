@@ -3,7 +3,9 @@
 //! A gateway asks over Envoy's ext_proc protocol, for every request, which model
 //! server should answer it.
 
+pub mod cli;
 pub mod config;
+pub mod discovery;
 pub mod endpoints;
 pub mod extproc;
 pub mod flow;
@@ -11,3 +13,4 @@ pub mod metrics;
 pub mod observe;
 pub mod request;
 pub mod schedule;
+pub mod scrape;

@@ -196,7 +196,7 @@ fn unknown_field(entry: &Entry, fields: &[&str]) -> ConfigError {
     let error = ConfigError::at(entry.at, format!("unknown field '{}'", entry.key));
     let error = match fields {
         [] => error.hint("nothing can be set here"),
-        fields if fields.len() <= 8 => error.hint(format!("known here: {}", fields.join(", "))),
+        fields if fields.len() <= 12 => error.hint(format!("known here: {}", fields.join(", "))),
         _ => error,
     };
     error.did_you_mean(&entry.key, fields.iter().copied())

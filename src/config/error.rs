@@ -90,11 +90,13 @@ impl ConfigError {
         format!("{file}:{place} {}", self.with_hint())
     }
 
+    /// On one line, whatever the names that it quotes hold.
     fn with_hint(&self) -> String {
-        match &self.hint {
+        let text = match &self.hint {
             Some(hint) => format!("{} ({hint})", self.message()),
             None => self.message(),
-        }
+        };
+        text.replace(char::is_control, " ")
     }
 }
 
@@ -167,5 +169,6 @@ mod tests {
         assert_eq!(error.in_file("f.yaml"), "f.yaml:3:1: plugin 'p': bad (do it well)");
         assert_eq!(error.to_string(), "line 3, column 1: plugin 'p': bad (do it well)");
         assert_eq!(ConfigError::new("empty").in_file("f.yaml"), "f.yaml: empty");
+        assert_eq!(ConfigError::new("a\nb\u{1b}c").to_string(), "a b c");
     }
 }

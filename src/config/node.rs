@@ -65,8 +65,8 @@ impl Node {
     /// deeply, repeats a key, or grows too large through aliases.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
         if text.len() > MAX_BYTES {
-            let message = format!("{} bytes are too many for a configuration", text.len());
-            return Err(ConfigError::new(message).hint(format!("the limit is {MAX_BYTES} bytes")));
+            let hint = format!("the limit is {MAX_BYTES} bytes");
+            return Err(ConfigError::new("the configuration is too long").hint(hint));
         }
         let options = granit_parser::options! { emit_comments: false };
         let mut reader = Reader {
@@ -344,7 +344,7 @@ mod tests {
 
     #[test]
     fn size_depth_and_aliases_are_bounded() {
-        assert!(error_of(&"x".repeat(MAX_BYTES + 1)).0.contains("too many"));
+        assert!(error_of(&"x".repeat(MAX_BYTES + 1)).0.contains("too long"));
         assert!(error_of(&format!("{}{}", "[".repeat(80), "]".repeat(80))).0.contains("deep"));
         let mut bomb = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x]\n");
         for i in 1..12 {

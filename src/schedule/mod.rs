@@ -5,14 +5,17 @@
 //! the best. A profile handler says which profiles run and whose picks are the
 //! answer. A decision is a function of the request, the candidates and the
 //! random source; it reads live numbers and changes nothing.
+//! [`registry`] builds all of it from a configuration.
 
 mod context;
 mod decision;
 mod handler;
 mod metrics;
+mod params;
 mod pick;
 mod plugin;
 mod profile;
+pub mod registry;
 mod scheduler;
 mod score;
 

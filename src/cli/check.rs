@@ -1,0 +1,168 @@
+//! `usher check`: is a configuration valid, and what does it come to?
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+use prometheus::Registry;
+use serde_json::{Value, json};
+
+use crate::config::{ConfigError, EndpointPickerConfig, MAX_BYTES};
+use crate::schedule::SchedulerMetrics;
+use crate::schedule::registry::{Origin, Pipeline, Resolved, ResolvedPlugin, Use};
+
+/// Validates a configuration and prints what it comes to, defaults filled in.
+#[derive(Args, Clone, Debug)]
+pub struct CheckArgs {
+    /// The configuration (YAML or JSON); - reads standard input
+    pub file: PathBuf,
+    /// How to print the result
+    #[arg(long, value_enum, default_value_t = Output::Text)]
+    pub output: Output,
+    /// Accept plugin types that the peer calls Alpha
+    #[arg(long)]
+    pub allow_experimental_plugins: bool,
+}
+
+/// How a result is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// For people.
+    Text,
+    /// For machines.
+    Json,
+}
+
+/// Checks the file. 0: valid; 2: invalid or unreadable, with one line on standard
+/// error; 1: the result could not be written.
+pub fn run(args: &CheckArgs) -> ExitCode {
+    ExitCode::from(run_with(args, &mut io::stdin(), &mut io::stdout(), &mut io::stderr()))
+}
+
+/// [`run`] with streams of the caller's choice. Returns the exit code.
+pub fn run_with(args: &CheckArgs, input: &mut dyn Read, out: &mut dyn Write, err: &mut dyn Write) -> u8 {
+    let (code, result) = match check(args, input) {
+        Ok(report) => (0, out.write_all(report.as_bytes()).and_then(|()| out.flush())),
+        Err(line) => (2, writeln!(err, "{line}")),
+    };
+    if result.is_ok() { code } else { 1 }
+}
+
+fn check(args: &CheckArgs, input: &mut dyn Read) -> Result<String, String> {
+    let (name, text) = read(args, input)?;
+    let locate = |error: ConfigError| error.in_file(&name);
+    let config = EndpointPickerConfig::parse(&text).map_err(locate)?;
+    let metrics = SchedulerMetrics::register(&Registry::new()).map_err(|error| error.to_string())?;
+    let pipeline =
+        Pipeline::build(Some(&config), args.allow_experimental_plugins, &metrics).map_err(locate)?;
+    Ok(match args.output {
+        Output::Text => text_report(&name, &pipeline.resolved, &pipeline.notes),
+        Output::Json => json_report(&pipeline.resolved, &pipeline.notes),
+    })
+}
+
+fn read(args: &CheckArgs, input: &mut dyn Read) -> Result<(String, String), String> {
+    // One byte more than is allowed is enough to find out that it is too long.
+    let limited = |source: &mut dyn Read| {
+        let mut text = String::new();
+        source.take(MAX_BYTES as u64 + 1).read_to_string(&mut text).map(|_| text)
+    };
+    let (name, result) = if args.file.as_os_str() == "-" {
+        ("<stdin>".to_owned(), limited(input))
+    } else {
+        let file = File::open(&args.file);
+        (args.file.display().to_string(), file.and_then(|mut file| limited(&mut file)))
+    };
+    match result {
+        Ok(text) => Ok((name, text)),
+        Err(error) => Err(format!("{name}: can't be read: {error}")),
+    }
+}
+
+fn json_report(resolved: &Resolved, notes: &[String]) -> String {
+    format!("{:#}\n", json!({"valid": true, "pipeline": resolved, "notes": notes}))
+}
+
+/// The report as it is put together. Writing to a string can't fail.
+struct Report(String);
+
+impl Report {
+    fn line(&mut self, title: &str, text: &str) {
+        let line = format!("{title:<18}{text}");
+        let _ = writeln!(self.0, "{}", line.trim_end());
+    }
+
+    /// A title before the first of several texts.
+    fn lines(&mut self, title: &str, texts: impl IntoIterator<Item = String>) {
+        let mut title = title;
+        for text in texts {
+            self.line(title, &text);
+            title = "";
+        }
+    }
+}
+
+fn text_report(name: &str, resolved: &Resolved, notes: &[String]) -> String {
+    let mut report = Report(format!("{name} is valid\n\n"));
+    for profile in &resolved.profiles {
+        report.line("profile", &format!("{}{}", profile.name, mark(profile.defaulted)));
+        report.lines("  filters", profile.filters.iter().cloned());
+        report.lines("  scorers", profile.scorers.iter().map(|s| format!("{} × {}", s.plugin, s.weight)));
+        report.line("  picker", &used(&profile.picker));
+    }
+    report.line("profile handler", &used(&resolved.profile_handler));
+    report.lines("parsers", resolved.parsers.iter().map(used));
+    report.line("discovery", &resolved.discovery.as_ref().map_or("Kubernetes".to_owned(), used));
+    report.lines(
+        "data sources",
+        resolved
+            .sources
+            .iter()
+            .map(|source| format!("{} → {}", used(&source.source), source.extractors.join(", "))),
+    );
+    report.line("saturation", &used(&resolved.saturation_detector));
+    let gates = &resolved.feature_gates;
+    report.line(
+        "feature gates",
+        &format!(
+            "flowControl={}, haPopulateNonLeaderDatastore={}",
+            gates.flow_control, gates.ha_populate_non_leader_datastore
+        ),
+    );
+    report.0.push('\n');
+    report.lines("plugins", resolved.plugins.iter().map(plugin));
+    if !notes.is_empty() {
+        report.0.push('\n');
+    }
+    report.lines("notes", notes.iter().cloned());
+    report.0
+}
+
+fn mark(defaulted: bool) -> &'static str {
+    if defaulted { " (default)" } else { "" }
+}
+
+fn used(plugin: &Use) -> String {
+    format!("{}{}", plugin.plugin, mark(plugin.defaulted))
+}
+
+/// Name, type if it differs, parameters and origin.
+fn plugin(plugin: &ResolvedPlugin) -> String {
+    let mut text = plugin.name.clone();
+    if plugin.name != plugin.plugin_type {
+        let _ = write!(text, " = {}", plugin.plugin_type);
+    }
+    if let Value::Object(parameters) = &plugin.parameters {
+        for (key, value) in parameters.iter().filter(|(_, value)| !value.is_null()) {
+            let _ = write!(text, " {key}={value}");
+        }
+    }
+    let _ = match plugin.origin {
+        Origin::Declared(at) => write!(text, " (line {})", at.line),
+        Origin::Defaulted => write!(text, "{}", mark(true)),
+    };
+    text
+}

@@ -1,0 +1,3 @@
+//! Where endpoints come from.
+
+pub mod params;

@@ -1,0 +1,112 @@
+//! Parameters that several plugins share, and those of plugins without a file
+//! of their own.
+
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize, Serializer};
+
+use crate::config::{ConfigError, Node, Positioned, duration};
+
+/// Parameters of every picker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct PickerParams {
+    /// How many endpoints are picked at most.
+    pub(super) max_num_of_endpoints: NonZeroUsize,
+}
+
+impl PickerParams {
+    pub(super) fn decode(node: &Node) -> Result<Self, ConfigError> {
+        #[derive(Default, Deserialize)]
+        #[serde(rename_all = "camelCase", default)]
+        struct Written {
+            max_num_of_endpoints: i64,
+        }
+        let written: Written = node.decode()?;
+        // As with the peer, anything below 1 means 1.
+        let count = usize::try_from(written.max_num_of_endpoints).ok().and_then(NonZeroUsize::new);
+        Ok(Self { max_num_of_endpoints: count.unwrap_or(NonZeroUsize::MIN) })
+    }
+}
+
+/// Parameters of `utilization-detector`.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct UtilizationDetectorParams {
+    /// Waiting requests at which an endpoint is full.
+    queue_depth_threshold: f64,
+    /// Share of the KV cache at which it is.
+    kv_cache_util_threshold: f64,
+    /// Age at which its numbers count as full.
+    #[serde(serialize_with = "as_text")]
+    metrics_staleness_threshold: Duration,
+    /// Share by which the filter lets it go beyond.
+    headroom: f64,
+}
+
+fn as_text<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&format_args!("{duration:?}"))
+}
+
+impl UtilizationDetectorParams {
+    pub(super) fn decode(node: &Node) -> Result<Self, ConfigError> {
+        #[derive(Default, Deserialize)]
+        #[serde(rename_all = "camelCase", default)]
+        struct Written {
+            queue_depth_threshold: Option<Positioned<f64>>,
+            kv_cache_util_threshold: Option<Positioned<f64>>,
+            #[serde(deserialize_with = "duration")]
+            metrics_staleness_threshold: Option<Duration>,
+            headroom: Option<Positioned<f64>>,
+        }
+        let written: Written = node.decode()?;
+        let queue = checked("queueDepthThreshold", written.queue_depth_threshold, 5.0, |v| v > 0.0)?;
+        let kv =
+            checked("kvCacheUtilThreshold", written.kv_cache_util_threshold, 0.8, |v| v > 0.0 && v <= 1.0)?;
+        Ok(Self {
+            queue_depth_threshold: queue,
+            kv_cache_util_threshold: kv,
+            metrics_staleness_threshold: written
+                .metrics_staleness_threshold
+                .unwrap_or(Duration::from_millis(200)),
+            headroom: checked("headroom", written.headroom, 0.0, |v| v >= 0.0)?,
+        })
+    }
+}
+
+/// Parameters of `static-usage-limit-policy`.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct StaticUsageLimitParams {
+    /// Saturation up to which every priority is let through.
+    threshold: f64,
+}
+
+impl StaticUsageLimitParams {
+    pub(super) fn decode(node: &Node) -> Result<Self, ConfigError> {
+        #[derive(Default, Deserialize)]
+        #[serde(default)]
+        struct Written {
+            threshold: Option<Positioned<f64>>,
+        }
+        let written: Written = node.decode()?;
+        Ok(Self { threshold: checked("threshold", written.threshold, 1.0, |v| v >= 0.0)? })
+    }
+}
+
+/// A number within its range, or the default.
+fn checked(
+    name: &str,
+    written: Option<Positioned<f64>>,
+    default: f64,
+    allowed: impl Fn(f64) -> bool,
+) -> Result<f64, ConfigError> {
+    match written {
+        None => Ok(default),
+        Some(Positioned { value, .. }) if value.is_finite() && allowed(value) => Ok(value),
+        Some(Positioned { at, value }) => {
+            Err(ConfigError::at(at, format!("{name} can't be {value}"))
+                .hint(format!("the default is {default}")))
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! The plugins of flow control: known, checked, and without effect in this version.
+
+use crate::config::{ConfigError, EndpointPickerConfig, FlowControl, Name, Positioned, PriorityBand};
+
+use super::instances::Instances;
+use super::profiles::START;
+use super::resolved::Use;
+use super::types::Kind;
+
+const DETECTOR: &str = "utilization-detector";
+const POLICIES: [&str; 3] =
+    ["fcfs-ordering-policy", "global-strict-fairness-policy", "static-usage-limit-policy"];
+
+/// Adds the policies that the peer always has.
+pub(super) fn add_defaults(instances: &mut Instances) -> Result<(), ConfigError> {
+    POLICIES.iter().try_for_each(|policy| instances.inject(policy, START))
+}
+
+/// The saturation detector; only the default one may stand undeclared.
+pub(super) fn detector(config: &EndpointPickerConfig, instances: &mut Instances) -> Result<Use, ConfigError> {
+    let (reference, defaulted) = match &config.saturation_detector {
+        Some(reference) => (reference.clone(), false),
+        None => (Name { at: START, value: DETECTOR.to_owned() }, true),
+    };
+    if reference.value == DETECTOR {
+        instances.inject(DETECTOR, reference.at)?;
+    }
+    let key = "flowControl.saturationDetector";
+    let instance = instances.get_kind(key, &reference, Kind::SaturationDetector)?;
+    Ok(Use::of(&instance.name, defaulted))
+}
+
+/// Checks what the flow control section refers to.
+pub(super) fn check(
+    config: &EndpointPickerConfig,
+    instances: &Instances,
+    notes: &mut Vec<String>,
+) -> Result<(), ConfigError> {
+    if !config.feature_gates.flow_control {
+        if config.flow_control.as_ref().is_some_and(|flow| sets_anything(&flow.value)) {
+            notes.push("flowControl has no effect without the feature gate flowControl".to_owned());
+        }
+        return Ok(());
+    }
+    notes.push("flow control is not in this version: requests are not queued".to_owned());
+    let Some(Positioned { value: flow, .. }) = &config.flow_control else { return Ok(()) };
+    for band in bands(flow) {
+        for (key, reference, kind) in [
+            ("fairnessPolicyRef", &band.fairness_policy_ref, Kind::FairnessPolicy),
+            ("orderingPolicyRef", &band.ordering_policy_ref, Kind::OrderingPolicy),
+        ] {
+            check_reference(key, reference.as_ref(), kind, instances)?;
+        }
+    }
+    let policy = flow.usage_limit_policy_plugin_ref.as_ref();
+    check_reference("usageLimitPolicyPluginRef", policy, Kind::UsageLimitPolicy, instances)
+}
+
+fn check_reference(
+    key: &str,
+    reference: Option<&Name>,
+    kind: Kind,
+    instances: &Instances,
+) -> Result<(), ConfigError> {
+    match reference.filter(|reference| !reference.value.is_empty()) {
+        Some(reference) => instances.get_kind(key, reference, kind).map(|_| ()),
+        None => Ok(()),
+    }
+}
+
+fn bands(flow: &FlowControl) -> impl Iterator<Item = &PriorityBand> {
+    let defaults = [&flow.default_priority_band, &flow.default_negative_priority_band];
+    defaults.into_iter().flatten().chain(flow.priority_bands.iter().map(|band| &band.value))
+}
+
+/// Whether a key is set that counts only with the gate: all but the detector and eviction.
+fn sets_anything(flow: &FlowControl) -> bool {
+    flow.max_bytes.is_some()
+        || flow.max_requests.is_some()
+        || flow.default_request_ttl.is_some()
+        || flow.no_endpoint_request_ttl.is_some()
+        || flow.usage_limit_policy_plugin_ref.is_some()
+        || bands(flow).next().is_some()
+}

@@ -1,0 +1,47 @@
+//! Which profile handler a configuration has.
+
+use std::sync::Arc;
+
+use crate::config::{ConfigError, Profile};
+use crate::schedule::ProfileHandler;
+
+use super::instances::{Instance, Instances};
+use super::profiles::START;
+
+const SINGLE: &str = "single-profile-handler";
+
+/// Adds the handler for a single profile if there is none. Says whether it did.
+pub(super) fn add(instances: &mut Instances, profiles: usize) -> Result<bool, ConfigError> {
+    let missing = instances.iter().all(|instance| instance.built.handler.is_none());
+    if missing && profiles == 1 {
+        instances.inject(SINGLE, START)?;
+    }
+    Ok(missing)
+}
+
+/// The one handler among all plugins.
+pub(super) fn only<'a>(
+    instances: &'a Instances,
+    profiles: &[Profile],
+) -> Result<(&'a Instance, Arc<dyn ProfileHandler>), ConfigError> {
+    let mut handlers =
+        instances.iter().filter_map(|instance| Some((instance, instance.built.handler.as_ref()?)));
+    let Some((handler, plugin)) = handlers.next() else {
+        let second = profiles.get(1).map_or(START, |profile| profile.name.at);
+        let message = format!("no profile handler configured to choose among {} profiles", profiles.len());
+        return Err(ConfigError::at(second, message).hint("declare one under plugins"));
+    };
+    let place = |instance: &Instance| instance.at.unwrap_or(START);
+    if let Some((other, _)) = handlers.next() {
+        let message = format!("multiple profile handlers found: '{}' and '{}'", handler.name, other.name);
+        return Err(ConfigError::at(place(other), message).hint("declare one"));
+    }
+    if handler.plugin_type.name == SINGLE && profiles.len() > 1 {
+        let message = format!(
+            "{SINGLE} can't choose among multiple scheduling profiles, and there are {}",
+            profiles.len()
+        );
+        return Err(ConfigError::at(place(handler), message).in_plugin(&handler.name));
+    }
+    Ok((handler, Arc::clone(plugin)))
+}

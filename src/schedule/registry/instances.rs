@@ -1,0 +1,194 @@
+//! The plugins of a configuration, built.
+
+use crate::config::{ConfigError, Name, Node, Plugin, Position};
+
+use super::plugins::{Build, Built};
+use super::types::{Kind, PLUGIN_TYPES, PluginType, Stability};
+
+/// A built plugin.
+pub(super) struct Instance {
+    pub(super) name: String,
+    pub(super) plugin_type: &'static PluginType,
+    /// Where it is declared; `None` for one that the defaults added.
+    pub(super) at: Option<Position>,
+    pub(super) built: Built,
+}
+
+/// All plugins, the declared ones first and in the order of the file.
+#[derive(Default)]
+pub(super) struct Instances {
+    list: Vec<Instance>,
+}
+
+impl Instances {
+    /// Builds the declared plugins. All types are checked before the first is built.
+    pub(super) fn declare(plugins: &[Plugin]) -> Result<Self, ConfigError> {
+        let types = plugins.iter().map(known_type).collect::<Result<Vec<_>, _>>()?;
+        let mut list = Vec::with_capacity(plugins.len());
+        for (plugin, plugin_type) in plugins.iter().zip(types) {
+            let built = build(plugin_type, plugin).map_err(|error| error.in_plugin(&plugin.name))?;
+            list.push(Instance { name: plugin.name.clone(), plugin_type, at: Some(plugin.at), built });
+        }
+        Ok(Self { list })
+    }
+
+    /// For the built-in configuration, which is in no file.
+    pub(super) fn forget_places(&mut self) {
+        self.list.iter_mut().for_each(|instance| instance.at = None);
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Instance> {
+        self.list.iter()
+    }
+
+    pub(super) fn find(&self, name: &str) -> Option<&Instance> {
+        self.list.iter().find(|instance| instance.name == name)
+    }
+
+    /// Adds a plugin that is named as its type and has no parameters, unless
+    /// something has that name already. `at` is where it is asked for.
+    pub(super) fn inject(&mut self, plugin_type: &str, at: Position) -> Result<(), ConfigError> {
+        if self.find(plugin_type).is_some() {
+            return Ok(());
+        }
+        let name = plugin_type.to_owned();
+        let plugin_type = Name { at, value: name.clone() };
+        let plugin = Plugin { at, name, plugin_type, parameters: Node::empty_map(at) };
+        let plugin_type = known_type(&plugin)?;
+        let built = build(plugin_type, &plugin).map_err(|error| error.in_plugin(&plugin.name))?;
+        self.list.push(Instance { name: plugin.name, plugin_type, at: None, built });
+        Ok(())
+    }
+
+    /// Which plugins are there without doing anything, in one sentence.
+    pub(super) fn without_effect(&self) -> Option<String> {
+        let idle = self.list.iter().filter(|i| matches!(i.plugin_type.build, Build::NoEffect(_)));
+        let names: Vec<&str> = idle.map(|instance| instance.name.as_str()).collect();
+        (!names.is_empty()).then(|| format!("without effect in this version yet: {}", names.join(", ")))
+    }
+
+    /// The plugin that `key` refers to.
+    pub(super) fn get(&self, key: &str, reference: &Name) -> Result<&Instance, ConfigError> {
+        self.find(&reference.value).ok_or_else(|| {
+            let message = format!("{key} refers to the undeclared plugin '{}'", reference.value);
+            let names = self.list.iter().map(|instance| instance.name.as_str());
+            ConfigError::at(reference.at, message)
+                .hint("declare it under plugins")
+                .did_you_mean(&reference.value, names)
+        })
+    }
+
+    /// The same, if it is of a kind.
+    pub(super) fn get_kind(&self, key: &str, reference: &Name, kind: Kind) -> Result<&Instance, ConfigError> {
+        let instance = self.get(key, reference)?;
+        if !instance.plugin_type.is(kind) {
+            return Err(wrong_kind(key, reference, kind.a()));
+        }
+        Ok(instance)
+    }
+}
+
+/// `key` refers to a plugin that can't stand there.
+pub(super) fn wrong_kind(key: &str, reference: &Name, wanted: &str) -> ConfigError {
+    ConfigError::at(reference.at, format!("{key} refers to '{}', which is not {wanted}", reference.value))
+}
+
+fn known_type(plugin: &Plugin) -> Result<&'static PluginType, ConfigError> {
+    let name = &plugin.plugin_type;
+    PluginType::find(&name.value).ok_or_else(|| {
+        let known = PLUGIN_TYPES.iter().map(|plugin_type| plugin_type.name);
+        ConfigError::at(name.at, format!("plugin type '{}' is not registered", name.value))
+            .in_plugin(&plugin.name)
+            .did_you_mean(&name.value, known)
+    })
+}
+
+fn build(plugin_type: &PluginType, plugin: &Plugin) -> Result<Built, ConfigError> {
+    match plugin_type.build {
+        Build::Reading(build) => build(&plugin.parameters),
+        Build::Ignoring(build) => Ok(build()),
+        Build::NoEffect(parameters) => parameters(&plugin.parameters).map(Built::without_effect),
+        Build::Unsupported => {
+            let message = format!("plugin type '{}' is not supported by this version", plugin_type.name);
+            Err(ConfigError::at(plugin.plugin_type.at, message))
+        }
+    }
+}
+
+/// Refuses an Alpha type unless they are allowed.
+pub(super) fn check_stability(
+    plugin_type: &PluginType,
+    at: Position,
+    allow_experimental: bool,
+) -> Result<(), ConfigError> {
+    if plugin_type.stability == Stability::Beta || allow_experimental {
+        return Ok(());
+    }
+    let message = format!("plugin type '{}' is experimental", plugin_type.name);
+    Err(ConfigError::at(at, message).hint("allow it with --allow-experimental-plugins"))
+}
+
+/// What the user of a declared plugin should know.
+pub(super) fn note(plugin_type: &PluginType, plugin: &Plugin) -> Option<String> {
+    let name = &plugin.name;
+    if let Some(other) = plugin_type.deprecated {
+        return Some(format!("plugin '{name}': the type {} is deprecated, use {other}", plugin_type.name));
+    }
+    match plugin_type.build {
+        Build::Ignoring(_) if !plugin.parameters.entries().is_empty() => {
+            Some(format!("plugin '{name}': {} takes no parameters and ignores what is set", plugin_type.name))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plugin_type(stability: Stability, deprecated: Option<&'static str>) -> PluginType {
+        PluginType {
+            name: "made-up",
+            kinds: &[Kind::Filter],
+            stability,
+            deprecated,
+            summary: "",
+            parameters: &[],
+            build: Build::Unsupported,
+        }
+    }
+
+    #[test]
+    fn experimental_types_have_to_be_allowed() {
+        let at = Position { line: 3, column: 5 };
+        let alpha = plugin_type(Stability::Alpha, None);
+        let refused = check_stability(&alpha, at, false).unwrap_err();
+        assert_eq!(refused.position(), Some(at));
+        assert!(refused.hint_text().unwrap().contains("--allow-experimental-plugins"));
+        assert!(check_stability(&alpha, at, true).is_ok());
+        assert!(check_stability(&plugin_type(Stability::Beta, None), at, false).is_ok());
+    }
+
+    #[test]
+    fn deprecated_types_say_what_to_use() {
+        let at = Position { line: 1, column: 1 };
+        let plugin = Plugin {
+            at,
+            name: "p".into(),
+            plugin_type: Name { at, value: "made-up".into() },
+            parameters: Node::empty_map(at),
+        };
+        let note = note(&plugin_type(Stability::Beta, Some("other")), &plugin).unwrap();
+        assert_eq!(note, "plugin 'p': the type made-up is deprecated, use other");
+    }
+
+    #[test]
+    fn names_of_types_are_unique_and_supported_ones_are_described() {
+        let mut names = std::collections::HashSet::new();
+        for plugin_type in PLUGIN_TYPES {
+            assert!(names.insert(plugin_type.name), "{} twice", plugin_type.name);
+            assert!(!plugin_type.kinds.is_empty(), "{}", plugin_type.name);
+            assert_eq!(plugin_type.summary.is_empty(), !plugin_type.is_supported(), "{}", plugin_type.name);
+        }
+    }
+}

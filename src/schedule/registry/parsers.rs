@@ -1,0 +1,66 @@
+//! Which parsers are asked, in which order.
+
+use crate::config::{ConfigError, EndpointPickerConfig, Name};
+use crate::request::ParserKind;
+
+use super::instances::{Instances, wrong_kind};
+use super::profiles::START;
+use super::resolved::Use;
+use super::types::{Kind, PluginType};
+
+const KEY: &str = "requestHandler.parsers";
+
+/// The parsers of a configuration that lists none, in order.
+const DEFAULT: [&str; 4] = ["openai-parser", "anthropic-parser", "vllmhttp-parser", "passthrough-parser"];
+
+/// The parsers that the configuration asks for, or the default ones. Those that
+/// are not declared are added by type.
+pub(super) fn add(
+    config: &EndpointPickerConfig,
+    instances: &mut Instances,
+    notes: &mut Vec<String>,
+) -> Result<Vec<Name>, ConfigError> {
+    for reference in &config.parsers {
+        if PluginType::find(&reference.value).is_some() {
+            instances.inject(&reference.value, reference.at)?;
+        }
+    }
+    if !config.parsers.is_empty() {
+        return Ok(config.parsers.clone());
+    }
+    let has = |name: &&str| PluginType::find(name).is_some_and(PluginType::is_supported);
+    let (ours, missing): (Vec<&str>, Vec<&str>) = DEFAULT.iter().copied().partition(|name| has(name));
+    if !missing.is_empty() {
+        let names = missing.join(", ");
+        notes.push(format!(
+            "not in this version, of the default parsers: {names}; their paths are passed through"
+        ));
+    }
+    for name in &ours {
+        instances.inject(name, START)?;
+    }
+    Ok(ours.into_iter().map(|name| Name { at: START, value: name.to_owned() }).collect())
+}
+
+/// The parsers that are asked: each type once, and none after one that takes every path.
+pub(super) fn asked(
+    references: &[Name],
+    defaulted: bool,
+    instances: &Instances,
+    notes: &mut Vec<String>,
+) -> Result<(Vec<ParserKind>, Vec<Use>), ConfigError> {
+    let (mut kinds, mut uses): (Vec<ParserKind>, Vec<Use>) = (Vec::new(), Vec::new());
+    for reference in references {
+        let instance = instances.get_kind(KEY, reference, Kind::Parser)?;
+        let kind = instance.built.parser.ok_or_else(|| wrong_kind(KEY, reference, "a parser"))?;
+        if kinds.contains(&ParserKind::PassThrough) {
+            notes.push(format!("parser '{}' is never asked: it follows a passthrough-parser", instance.name));
+        } else if kinds.contains(&kind) {
+            notes.push(format!("parser '{}' is never asked: its type is listed already", instance.name));
+        } else {
+            kinds.push(kind);
+            uses.push(Use::of(&instance.name, defaulted));
+        }
+    }
+    Ok((kinds, uses))
+}

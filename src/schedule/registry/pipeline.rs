@@ -1,0 +1,127 @@
+//! A configuration with its defaults, built and ready to run.
+
+use crate::config::{ConfigError, EndpointPickerConfig};
+use crate::discovery::params::FileDiscoveryParams;
+use crate::request::ParserKind;
+use crate::schedule::{Scheduler, SchedulerMetrics};
+use crate::scrape::params::{CoreMetricsExtractorParams, MetricsSourceParams};
+
+use super::instances::{self, Instances};
+use super::resolved::{Resolved, ResolvedPlugin, Use};
+use super::{data, flow, handler, parsers, profiles};
+
+/// What the peer runs without a configuration, but for the prefix scorer.
+const BUILT_IN: &str = "
+plugins:
+- type: queue-scorer
+- type: kv-cache-utilization-scorer
+schedulingProfiles:
+- name: default
+  plugins:
+  - {pluginRef: queue-scorer, weight: 2}
+  - {pluginRef: kv-cache-utilization-scorer, weight: 2}
+";
+
+/// A configuration, ready to run.
+#[derive(Debug)]
+pub struct Pipeline {
+    /// Chooses endpoints.
+    pub scheduler: Scheduler,
+    /// The parsers in the order in which they are asked.
+    pub parsers: Vec<ParserKind>,
+    /// The file that lists the endpoints; without it they come from Kubernetes.
+    pub discovery: Option<FileDiscoveryParams>,
+    /// What is polled. Empty: nothing is.
+    pub sources: Vec<MetricsSource>,
+    /// What the user should know, one sentence each.
+    pub notes: Vec<String>,
+    /// The configuration with its defaults filled in.
+    pub resolved: Resolved,
+}
+
+/// Metrics to poll.
+#[derive(Clone, Debug)]
+pub struct MetricsSource {
+    /// Where and how often.
+    pub params: MetricsSourceParams,
+    /// How the page is read; `None`: nobody reads it.
+    pub extractor: Option<CoreMetricsExtractorParams>,
+}
+
+impl Pipeline {
+    /// Builds a configuration, or the built-in one.
+    ///
+    /// # Errors
+    /// The first thing that can't be built as it is written, with its place.
+    pub fn build(
+        config: Option<&EndpointPickerConfig>,
+        allow_experimental: bool,
+        metrics: &SchedulerMetrics,
+    ) -> Result<Self, ConfigError> {
+        match config {
+            Some(config) => Self::of(config, false, allow_experimental, metrics),
+            None => Self::of(&EndpointPickerConfig::parse(BUILT_IN)?, true, allow_experimental, metrics),
+        }
+    }
+
+    fn of(
+        config: &EndpointPickerConfig,
+        built_in: bool,
+        allow_experimental: bool,
+        metrics: &SchedulerMetrics,
+    ) -> Result<Self, ConfigError> {
+        let mut notes = config.notes.clone();
+        let mut instances = Instances::declare(&config.plugins)?;
+        if built_in {
+            instances.forget_places();
+            let text = "prefix-cache-scorer is not in this version; the default profile scores without it";
+            notes.push(text.to_owned());
+        } else {
+            let declared = config.plugins.iter().zip(instances.iter());
+            notes.extend(declared.filter_map(|(plugin, built)| instances::note(built.plugin_type, plugin)));
+        }
+
+        // First everything that the defaults add, so that the file may refer to it.
+        let written = profiles::written(config, &instances);
+        let handler_defaulted = handler::add(&mut instances, written.len())?;
+        let default_picker = profiles::default_picker(&mut instances)?;
+        flow::add_defaults(&mut instances)?;
+        let parser_names = parsers::add(config, &mut instances, &mut notes)?;
+        let saturation_detector = flow::detector(config, &mut instances)?;
+        let sources = data::add_defaults(config, &mut instances)?;
+        notes.extend(instances.without_effect());
+
+        let defaulted = built_in || config.profiles.is_empty();
+        let place =
+            |profile| profiles::place(profile, defaulted, &instances, &default_picker, metrics, &mut notes);
+        let placed: Vec<_> = written.iter().map(place).collect::<Result<_, _>>()?;
+        let (built_profiles, resolved_profiles) = placed.into_iter().unzip();
+        let (handler, handler_plugin) = handler::only(&instances, &written)?;
+        let (sources, resolved_sources) = data::sources(&sources, &instances, &mut notes)?;
+        let discovery = data::discovery(config, &instances, &mut notes)?;
+        flow::check(config, &instances, &mut notes)?;
+        let (parsers, resolved_parsers) =
+            parsers::asked(&parser_names, config.parsers.is_empty(), &instances, &mut notes)?;
+        for (plugin, built) in config.plugins.iter().zip(instances.iter()) {
+            instances::check_stability(built.plugin_type, plugin.plugin_type.at, allow_experimental)
+                .map_err(|error| error.in_plugin(&plugin.name))?;
+        }
+        Ok(Self {
+            scheduler: Scheduler::new(built_profiles, &profiles::id(handler), handler_plugin, metrics),
+            parsers,
+            discovery: discovery.and_then(|instance| instance.built.discovery.clone()),
+            sources,
+            notes,
+            resolved: Resolved {
+                feature_gates: config.feature_gates,
+                profiles: resolved_profiles,
+                profile_handler: Use::of(&handler.name, handler_defaulted),
+                parsers: resolved_parsers,
+                discovery: discovery.map(|instance| Use::of(&instance.name, false)),
+                sources: resolved_sources,
+                saturation_detector,
+                plugins: instances.iter().map(ResolvedPlugin::of).collect(),
+            },
+        })
+    }
+}

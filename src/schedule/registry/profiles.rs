@@ -1,0 +1,120 @@
+//! Puts plugins into the places of a profile.
+
+use std::sync::Arc;
+
+use crate::config::{ConfigError, EndpointPickerConfig, Name, Position, Profile as Written, ProfilePlugin};
+use crate::schedule::{Picker, PluginId, Profile, SchedulerMetrics};
+
+use super::instances::{Instance, Instances};
+use super::resolved::{ResolvedProfile, ResolvedScorer, Use};
+use super::types::Kind;
+
+/// Place of what no line of the file asks for.
+pub(super) const START: Position = Position { line: 1, column: 1 };
+
+/// The configured profiles; without any, one that uses every declared plugin
+/// that fits.
+pub(super) fn written(config: &EndpointPickerConfig, instances: &Instances) -> Vec<Written> {
+    if !config.profiles.is_empty() {
+        return config.profiles.clone();
+    }
+    let fits = |instance: &&Instance| {
+        let built = &instance.built;
+        built.filter.is_some() || built.scorer.is_some() || built.picker.is_some()
+    };
+    let plugins = instances.iter().filter(fits).map(|instance| {
+        let at = instance.at.unwrap_or(START);
+        ProfilePlugin { plugin: Name { at, value: instance.name.clone() }, weight: None }
+    });
+    vec![Written { name: Name { at: START, value: "default".to_owned() }, plugins: plugins.collect() }]
+}
+
+/// Makes sure that there is a picker, and names the one for profiles without.
+pub(super) fn default_picker(instances: &mut Instances) -> Result<String, ConfigError> {
+    let first = |instances: &Instances| {
+        instances
+            .iter()
+            .find(|instance| instance.built.picker.is_some())
+            .map(|instance| instance.name.clone())
+    };
+    if let Some(name) = first(instances) {
+        return Ok(name);
+    }
+    instances.inject("max-score-picker", START)?;
+    first(instances).ok_or_else(|| {
+        ConfigError::new("'max-score-picker' is the name of a plugin that is not a picker")
+            .hint("give it another name")
+    })
+}
+
+/// Builds one profile.
+pub(super) fn place(
+    written: &Written,
+    defaulted: bool,
+    instances: &Instances,
+    default_picker: &str,
+    metrics: &SchedulerMetrics,
+    notes: &mut Vec<String>,
+) -> Result<(Profile, ResolvedProfile), ConfigError> {
+    let profile_name = &written.name.value;
+    let mut builder = Profile::builder(profile_name.as_str(), metrics);
+    let (mut filters, mut scorers) = (Vec::new(), Vec::new());
+    let mut picker: Option<(&Instance, &Arc<dyn Picker>)> = None;
+    for ProfilePlugin { plugin, weight } in &written.plugins {
+        let instance = instances.get(&format!("profile '{profile_name}'"), plugin)?;
+        let built = &instance.built;
+        let id = id(instance);
+        if let Some(filter) = &built.filter {
+            builder.filter(&id, Arc::clone(filter));
+            filters.push(instance.name.clone());
+        }
+        if let Some(scorer) = &built.scorer {
+            let weight = weight.unwrap_or(1.0);
+            builder.scorer(&id, Arc::clone(scorer), weight);
+            scorers.push(ResolvedScorer { plugin: instance.name.clone(), weight });
+        } else if weight.is_some() {
+            notes.push(format!("profile '{profile_name}': the weight of '{}' has no effect", instance.name));
+        }
+        if let Some(this) = &built.picker {
+            if let Some((other, _)) = picker {
+                let message = format!("profile '{profile_name}' already has the picker '{}'", other.name);
+                return Err(ConfigError::at(plugin.at, message).hint("a profile has one picker"));
+            }
+            picker = Some((instance, this));
+        }
+        if built.filter.is_none() && built.scorer.is_none() && built.picker.is_none() {
+            refuse_silence(instance, plugin)?;
+            notes.push(format!("profile '{profile_name}': '{}' has no effect there", instance.name));
+        }
+    }
+    let (instance, picker_plugin, picker_defaulted) = match picker {
+        Some((instance, plugin)) => (instance, plugin, false),
+        None => {
+            let instance = instances.find(default_picker);
+            let found = instance.and_then(|instance| Some((instance, instance.built.picker.as_ref()?)));
+            let (instance, plugin) = found.ok_or_else(|| ConfigError::new("there is no picker"))?;
+            (instance, plugin, true)
+        }
+    };
+    let resolved = ResolvedProfile {
+        name: profile_name.clone(),
+        defaulted,
+        filters,
+        scorers,
+        picker: Use::of(&instance.name, picker_defaulted),
+    };
+    Ok((builder.picker(&id(instance), Arc::clone(picker_plugin)), resolved))
+}
+
+/// A plugin that would filter in the peer must not be passed over here.
+fn refuse_silence(instance: &Instance, reference: &Name) -> Result<(), ConfigError> {
+    if !instance.plugin_type.is(Kind::Filter) {
+        return Ok(());
+    }
+    let message = format!("{} as a filter: not supported by this version", instance.plugin_type.name);
+    Err(ConfigError::at(reference.at, message).in_plugin(&instance.name))
+}
+
+pub(super) fn id(instance: &Instance) -> PluginId {
+    PluginId::new(instance.plugin_type.name, instance.name.as_str())
+}

@@ -1,0 +1,124 @@
+//! What a configuration came to, for people and for machines.
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::instances::Instance;
+use super::types::{Kind, Stability};
+use crate::config::{FeatureGates, Position};
+
+/// A configuration with its defaults filled in.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Resolved {
+    /// Optional features.
+    pub feature_gates: FeatureGates,
+    /// The profiles in their order.
+    pub profiles: Vec<ResolvedProfile>,
+    /// The plugin that chooses among them.
+    pub profile_handler: Use,
+    /// The parsers in the order in which they are asked.
+    pub parsers: Vec<Use>,
+    /// The plugin that finds endpoints; without it they come from Kubernetes.
+    pub discovery: Option<Use>,
+    /// What is polled.
+    pub sources: Vec<ResolvedSource>,
+    /// The plugin that says how busy the pool is.
+    pub saturation_detector: Use,
+    /// Every plugin, the declared ones first.
+    pub plugins: Vec<ResolvedPlugin>,
+}
+
+/// The use of a plugin.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Use {
+    /// Name of the plugin.
+    pub plugin: String,
+    /// The configuration doesn't ask for it here.
+    pub defaulted: bool,
+}
+
+/// A profile.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ResolvedProfile {
+    /// Name of the profile.
+    pub name: String,
+    /// The configuration has no profile of its own.
+    pub defaulted: bool,
+    /// Names of the filters, in order.
+    pub filters: Vec<String>,
+    /// The scorers, in order.
+    pub scorers: Vec<ResolvedScorer>,
+    /// The picker.
+    pub picker: Use,
+}
+
+/// A scorer of a profile.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ResolvedScorer {
+    /// Name of the plugin.
+    pub plugin: String,
+    /// What its scores are multiplied with.
+    pub weight: f64,
+}
+
+/// A source of numbers about endpoints.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ResolvedSource {
+    /// The plugin that polls.
+    pub source: Use,
+    /// Names of the plugins that read what it got.
+    pub extractors: Vec<String>,
+}
+
+/// A plugin.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ResolvedPlugin {
+    /// How the configuration refers to it.
+    pub name: String,
+    /// Its type.
+    #[serde(rename = "type")]
+    pub plugin_type: &'static str,
+    /// What it can be used as.
+    pub kinds: &'static [Kind],
+    /// How settled the type is.
+    pub stability: Stability,
+    /// Where it comes from.
+    pub origin: Origin,
+    /// Its parameters as they count.
+    pub parameters: Value,
+}
+
+/// Where a plugin comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Origin {
+    /// The configuration declares it.
+    Declared(Position),
+    /// The defaults added it.
+    Defaulted,
+}
+
+impl ResolvedPlugin {
+    pub(super) fn of(instance: &Instance) -> Self {
+        Self {
+            name: instance.name.clone(),
+            plugin_type: instance.plugin_type.name,
+            kinds: instance.plugin_type.kinds,
+            stability: instance.plugin_type.stability,
+            origin: instance.at.map_or(Origin::Defaulted, Origin::Declared),
+            parameters: instance.built.parameters.clone(),
+        }
+    }
+}
+
+impl Use {
+    pub(super) fn of(plugin: &str, defaulted: bool) -> Self {
+        Self { plugin: plugin.to_owned(), defaulted }
+    }
+}

@@ -1,0 +1,4 @@
+//! What model servers say about themselves.
+
+pub mod params;
+mod selector;
