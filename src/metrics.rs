@@ -74,7 +74,10 @@ impl<C: Collector> Twin<C> {
                     pair.set_value(value.to_owned());
                     pair
                 });
-                sum.set_label(pairs.collect());
+                // Sorted, as the labels of every other family.
+                let mut pairs: Vec<LabelPair> = pairs.collect();
+                pairs.sort_by(|a, b| a.name().cmp(b.name()));
+                sum.set_label(pairs);
                 sum
             })
             .collect();

@@ -1,8 +1,8 @@
 //! What scheduling counts.
 
-use prometheus::core::{Collector, Desc};
-use prometheus::proto::MetricFamily;
 use prometheus::{Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, Opts, Registry};
+
+use crate::metrics::{Legacy, register};
 
 use super::plugin::PluginId;
 
@@ -67,11 +67,16 @@ impl SchedulerMetrics {
             ),
             &["plugin_type", "plugin_name"],
         )?;
-        let twin = Twin::of(e2e.clone(), "inference_extension_scheduler_e2e_duration_seconds", &[])?;
-        registry.register(Box::new(twin))?;
-        let twin = Twin::of(plugins.clone(), "inference_extension_plugin_duration_seconds", &labels)?;
-        registry.register(Box::new(twin))?;
-        registry.register(Box::new(invalid_scores.clone()))?;
+        let e2e_legacy = Legacy { name: "inference_extension_scheduler_e2e_duration_seconds", labels: &[] };
+        const SAME: &[(&str, &str)] = &[
+            ("extension_point", "extension_point"),
+            ("plugin_type", "plugin_type"),
+            ("plugin_name", "plugin_name"),
+        ];
+        let plugins_legacy = Legacy { name: "inference_extension_plugin_duration_seconds", labels: SAME };
+        register(registry, e2e.clone(), Some(e2e_legacy))?;
+        register(registry, plugins.clone(), Some(plugins_legacy))?;
+        register(registry, invalid_scores.clone(), None)?;
         Ok(Self { e2e, plugins, invalid_scores })
     }
 
@@ -88,45 +93,4 @@ impl SchedulerMetrics {
 
 fn opts(name: &str, help: &str) -> HistogramOpts {
     HistogramOpts::new(name, help).buckets(MICRO.to_vec())
-}
-
-/// One metric under two names: observed once, rendered twice. The peer observes
-/// both, which the request path need not pay for.
-struct Twin<C> {
-    inner: C,
-    legacy: Desc,
-}
-
-impl<C: Collector> Twin<C> {
-    fn of(inner: C, legacy_name: &str, labels: &[&str]) -> prometheus::Result<Self> {
-        let name = inner.desc().first().map_or_else(String::new, |d| d.fq_name.clone());
-        let help = inner.desc().first().map_or_else(String::new, |d| d.help.clone());
-        let rest = help.strip_prefix("[ALPHA] ").unwrap_or(&help);
-        let legacy = Desc::new(
-            legacy_name.to_owned(),
-            format!("[ALPHA] [Deprecated: Use {name}] {rest}"),
-            labels.iter().map(|&label| label.to_owned()).collect(),
-            Default::default(),
-        )?;
-        Ok(Self { inner, legacy })
-    }
-}
-
-impl<C: Collector> Collector for Twin<C> {
-    fn desc(&self) -> Vec<&Desc> {
-        let mut all = self.inner.desc();
-        all.push(&self.legacy);
-        all
-    }
-
-    fn collect(&self) -> Vec<MetricFamily> {
-        let mut families = self.inner.collect();
-        for index in 0..families.len() {
-            let mut copy = families[index].clone();
-            copy.set_name(self.legacy.fq_name.clone());
-            copy.set_help(self.legacy.help.clone());
-            families.push(copy);
-        }
-        families
-    }
 }
