@@ -1,0 +1,23 @@
+//! A whole exchange without its wire: parse, decide, send the body on, read the
+//! answer. By size of the request's body.
+
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+
+mod common;
+
+fn exchange(c: &mut Criterion) {
+    let picker = common::Picker::new(10);
+    let answer = common::answer();
+    let mut group = c.benchmark_group("exchange");
+    for bytes in [800, 40_000, 400_000] {
+        let chunks = common::completions(bytes);
+        group.throughput(Throughput::Bytes(chunks.iter().map(|c| c.len() as u64).sum()));
+        group.bench_with_input(BenchmarkId::from_parameter(bytes), &chunks, |b, chunks| {
+            b.iter(|| picker.run(&common::HEADERS, chunks, &answer));
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, exchange);
+criterion_main!(benches);
