@@ -1,2 +1,12 @@
 //! The `usher` program.
-fn main() {}
+
+use std::process::ExitCode;
+
+use mimalloc::MiMalloc;
+
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
+
+fn main() -> ExitCode {
+    usher::cli::main(std::env::args_os())
+}

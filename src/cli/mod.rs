@@ -1,3 +1,117 @@
-//! The command line, one file per subcommand.
+//! The command line: subcommands, exit codes, and errors as one line.
 
 pub mod check;
+pub mod flags;
+mod logging;
+mod serve;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+
+use crate::RunError;
+use check::CheckArgs;
+use flags::{ServeArgs, as_pflag};
+
+/// An endpoint picker for LLM inference: a gateway asks it, for every request, which model
+/// server should answer.
+#[derive(Debug, Parser)]
+#[command(name = "usher", version, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// What to do. One file per subcommand.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Pick endpoints for a gateway, over Envoy's ext_proc protocol.
+    Serve(Box<ServeArgs>),
+    /// Validate a configuration, and print the pipeline it comes to.
+    Check(CheckArgs),
+}
+
+/// Why a command did not succeed. Its text is one line: what, where, what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum CliError {
+    /// The command line or the configuration is wrong. Exit code 2.
+    #[error("{0}")]
+    Usage(String),
+    /// Something failed that may succeed another time. Exit code 1.
+    #[error("{0}")]
+    Failed(String),
+    /// Help was asked for, and is no error; or a subcommand is missing, and help is
+    /// what's needed.
+    #[error("{0}")]
+    Help(clap::Error),
+}
+
+impl From<RunError> for CliError {
+    fn from(error: RunError) -> Self {
+        match error {
+            RunError::Config(text) => Self::Usage(text),
+            RunError::Failed(_) | RunError::Forced => Self::Failed(error.to_string()),
+        }
+    }
+}
+
+/// Runs the program: parses the arguments, does what they say, reports an error on stderr.
+pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let error = match parse(arguments).and_then(run) {
+        Ok(code) => return code,
+        Err(error) => error,
+    };
+    match error {
+        CliError::Help(help) => {
+            // Nothing can be done about a closed stdout.
+            let _ = help.print();
+            u8::try_from(help.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from)
+        }
+        CliError::Usage(text) => report(&text, 2),
+        CliError::Failed(text) => report(&text, 1),
+    }
+}
+
+fn report(text: &str, code: u8) -> ExitCode {
+    eprintln!("usher: {}", one_line(text));
+    ExitCode::from(code)
+}
+
+/// Reads the arguments, the first of which is the program's name.
+///
+/// # Errors
+/// [`CliError::Usage`] for arguments that can't be understood, [`CliError::Help`] when
+/// help or the version was asked for.
+pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Command, CliError> {
+    let command = Cli::command().mut_subcommand("serve", as_pflag);
+    command
+        .try_get_matches_from(arguments)
+        .and_then(|matches| Cli::from_arg_matches(&matches))
+        .map(|cli| cli.command)
+        .map_err(usage)
+}
+
+fn run(command: Command) -> Result<ExitCode, CliError> {
+    match command {
+        Command::Serve(args) => serve::serve(*args).map(|()| ExitCode::SUCCESS),
+        Command::Check(args) => Ok(check::run(&args)),
+    }
+}
+
+/// clap's errors are pages; what is wrong and the tips are in its first paragraphs.
+fn usage(error: clap::Error) -> CliError {
+    use clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
+    if !error.use_stderr() || error.kind() == DisplayHelpOnMissingArgumentOrSubcommand {
+        return CliError::Help(error);
+    }
+    let page = error.render().to_string();
+    let text = page.split("\n\nUsage:").next().unwrap_or(&page);
+    let text = text.split("\n\nFor more information").next().unwrap_or(text);
+    let text = one_line(text.strip_prefix("error: ").unwrap_or(text));
+    CliError::Usage(format!("{text}; see --help"))
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}

@@ -2,7 +2,9 @@
 //! stream.
 
 use std::convert::Infallible;
+use std::io;
 use std::pin::pin;
+use std::time::Duration;
 
 use http::{Request, Response};
 use hyper::body::Incoming;
@@ -12,6 +14,9 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
 use tonic::body::Body;
+
+/// Time for a TLS handshake, or for the first byte in plain text.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Bytes a gateway may send on one stream before we have read them. A prompt of 50k
 /// tokens arrives without waiting for the window to open; what a stream can make us
@@ -74,6 +79,39 @@ impl Default for Lifetime {
     }
 }
 
+/// Why a connection ended early.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectionError {
+    /// The socket, or the TLS handshake.
+    #[error("opening: {0}")]
+    Open(#[from] io::Error),
+    /// Neither a handshake nor a byte in time.
+    #[error("said nothing for {OPEN_TIMEOUT:?}")]
+    OpenTimeout,
+    /// The client doesn't speak HTTP/2, breaks it, or went away.
+    #[error("HTTP/2: {0}")]
+    Http(#[from] hyper::Error),
+}
+
+/// Waits for `opening` (a handshake, the first byte), but not for long; `None` when the
+/// lifetime ends first. Nothing is lost then: there is no stream yet.
+///
+/// # Errors
+/// When the client sends nothing, or nonsense.
+pub async fn open<T>(
+    opening: impl Future<Output = io::Result<T>>,
+    lifetime: &Lifetime,
+) -> Result<Option<T>, ConnectionError> {
+    tokio::select! {
+        opened = tokio::time::timeout(OPEN_TIMEOUT, opening) => match opened {
+            Ok(opened) => Ok(Some(opened?)),
+            Err(_) => Err(ConnectionError::OpenTimeout),
+        },
+        () = lifetime.drain.cancelled() => Ok(None),
+        () = lifetime.close.cancelled() => Ok(None),
+    }
+}
+
 /// Serves HTTP/2 on `io` until the client leaves or the lifetime ends. Streams run as
 /// tasks of the current runtime.
 ///
@@ -81,8 +119,8 @@ impl Default for Lifetime {
 /// answered, and never a reason to close.
 ///
 /// # Errors
-/// When the client doesn't speak HTTP/2 or breaks it.
-pub async fn serve<I, S>(io: I, service: S, lifetime: &Lifetime) -> Result<(), hyper::Error>
+/// When the client doesn't speak HTTP/2, breaks it or goes away.
+pub async fn serve<I, S>(io: I, service: S, lifetime: &Lifetime) -> Result<(), ConnectionError>
 where
     I: AsyncRead + AsyncWrite + Unpin,
     S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible>,
@@ -102,12 +140,36 @@ where
             .serve_connection(TokioIo::new(io), service)
     );
     tokio::select! {
-        result = connection.as_mut() => return result,
+        result = connection.as_mut() => return Ok(result?),
         () = lifetime.drain.cancelled() => connection.as_mut().graceful_shutdown(),
         () = lifetime.close.cancelled() => return Ok(()),
     }
     tokio::select! {
-        result = connection => result,
+        result = connection => Ok(result?),
         () = lifetime.close.cancelled() => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_client_is_given_up() {
+        let opened = open(std::future::pending::<io::Result<()>>(), &Lifetime::new()).await;
+        assert!(matches!(opened, Err(ConnectionError::OpenTimeout)));
+    }
+
+    #[tokio::test]
+    async fn a_stop_does_not_wait_for_a_silent_client() {
+        for stop in
+            [|lifetime: &Lifetime| lifetime.drain.cancel(), |lifetime: &Lifetime| lifetime.close.cancel()]
+        {
+            let lifetime = Lifetime::new();
+            let connection = lifetime.child();
+            stop(&lifetime);
+            let opened = open(std::future::pending::<io::Result<()>>(), &connection).await;
+            assert!(matches!(opened, Ok(None)));
+        }
     }
 }

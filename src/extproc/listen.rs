@@ -102,9 +102,8 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 
 /// Whether the error says that this host has no IPv6, as opposed to a busy port.
 fn no_ipv6(error: &io::Error) -> bool {
-    // Creating the socket fails with "address family not supported", which std maps to
-    // `Unsupported` or `Uncategorized` depending on its version; binding with
-    // `AddrNotAvailable`.
+    // Depending on how IPv6 is off, the socket, the option or the bind fails, each with
+    // an error of its own. These two are about the port.
     !matches!(error.kind(), io::ErrorKind::AddrInUse | io::ErrorKind::PermissionDenied)
 }
 

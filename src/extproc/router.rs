@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
+use std::task::{Context, Poll};
 
 use futures_util::future::Either;
 use http::{Request, Response};
@@ -45,10 +46,7 @@ impl<E> Router<E> {
 impl<E: GrpcService + Clone> Service<Request<Incoming>> for Router<E> {
     type Response = Response<Body>;
     type Error = Infallible;
-    type Future = Either<
-        E::Future,
-        Either<BoxFuture<Self::Response, Infallible>, Ready<Result<Self::Response, Infallible>>>,
-    >;
+    type Future = Either<E::Future, Either<BoxFuture<Response<Body>, Infallible>, Answered>>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         // tonic's services are always ready, and cloning one counts a reference.
@@ -58,8 +56,29 @@ impl<E: GrpcService + Clone> Service<Request<Incoming>> for Router<E> {
         } else if path.starts_with(HEALTH_PREFIX) {
             Either::Right(Either::Left(self.health.clone().call(request)))
         } else {
-            let status = Status::unimplemented("no such service; this port serves ext_proc and health");
-            Either::Right(Either::Right(ready(Ok(status.into_http()))))
+            Either::Right(Either::Right(Unimplemented.call(request)))
         }
+    }
+}
+
+/// An answer that is there at once.
+type Answered = Ready<Result<Response<Body>, Infallible>>;
+
+/// Answers every call with UNIMPLEMENTED.
+#[derive(Debug, Clone, Copy)]
+pub struct Unimplemented;
+
+impl<B> TowerService<Request<B>> for Unimplemented {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Answered;
+
+    fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _request: Request<B>) -> Answered {
+        let status = Status::unimplemented("no such service; this port serves ext_proc and health");
+        ready(Ok(status.into_http()))
     }
 }

@@ -112,6 +112,15 @@ impl Server {
     /// All threads and tasks of the server have ended when this returns.
     pub async fn run(self, stops: &mut Stops) -> Ended {
         let Self { extproc, health_port, health, workers, tls, options } = self;
+        // Port 0 has become a number only now.
+        let address = |listener: &TcpListener| listener.local_addr().ok().map(|address| address.to_string());
+        tracing::info!(
+            extproc = address(&extproc),
+            health = address(&health_port),
+            tls = tls.is_some(),
+            threads = options.threads,
+            "serving"
+        );
         let health_lifetime = Lifetime::new();
         let _health_port = AbortOnDropHandle::new(tokio::spawn(serve_health(
             health_port,
@@ -190,7 +199,12 @@ async fn serve_health(listener: TcpListener, service: HealthService, lifetime: L
         let service = TowerToHyperService::new(service.clone());
         let lifetime = lifetime.child();
         open.spawn(async move {
-            if let Err(error) = conn::serve(stream, service, &lifetime).await {
+            let served = match conn::open(stream.readable(), &lifetime).await {
+                Ok(Some(())) => conn::serve(stream, service, &lifetime).await,
+                Ok(None) => Ok(()),
+                Err(error) => Err(error),
+            };
+            if let Err(error) = served {
                 tracing::debug!(%peer, %error, "health connection ended");
             }
         });

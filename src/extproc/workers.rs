@@ -5,30 +5,27 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream as StdStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::service::Service;
 use rustls::ServerConfig;
+use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 use tonic::body::Body;
 
-use super::conn::{self, Lifetime};
+use super::conn::{self, ConnectionError, Lifetime};
 
-/// Time for a TLS handshake.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// TLS handshakes in progress. Whoever connects and says nothing holds one of these
-/// until the timeout, and not a connection.
-const MAX_HANDSHAKES: usize = 1024;
+/// Connections that have not finished their TLS handshake, or sent nothing yet. Whoever
+/// connects and is silent holds one of these until a timeout.
+const MAX_OPENING: usize = 1024;
 
 /// Open connections. A gateway needs one per worker thread; this is room for hundreds
 /// of gateways, and below a usual limit of open files.
@@ -39,10 +36,10 @@ const MAX_CONNECTIONS: usize = 16_384;
 pub struct ConnectionMetrics {
     /// Handed to a thread.
     pub accepted: AtomicU64,
-    /// Closed at once, because too many were open or in a handshake.
+    /// Closed at once, because too many were open or being opened.
     pub refused: AtomicU64,
-    /// TLS handshakes that failed or took too long.
-    pub handshakes_failed: AtomicU64,
+    /// TLS handshakes that failed or took too long, and connections without a byte.
+    pub unopened: AtomicU64,
     /// Ended because the client didn't speak HTTP/2 or broke it, or went away.
     pub broken: AtomicU64,
 }
@@ -57,8 +54,8 @@ pub struct Workers {
     lifetime: Lifetime,
     /// Counts the open connections of all threads, to wait for the last.
     open: TaskTracker,
-    /// Bounds the unfinished handshakes of all threads; `None` without TLS.
-    handshakes: Option<Arc<Semaphore>>,
+    /// Bounds the connections of all threads that are being opened.
+    opening: Arc<Semaphore>,
     metrics: Arc<ConnectionMetrics>,
 }
 
@@ -71,9 +68,9 @@ struct Worker {
 
 /// A connection on its way to its thread.
 struct Connection {
-    stream: TcpStream,
+    stream: StdStream,
     peer: SocketAddr,
-    handshake: Option<OwnedSemaphorePermit>,
+    opening: OwnedSemaphorePermit,
     guard: ConnectionGuard,
 }
 
@@ -103,7 +100,6 @@ impl Workers {
         let lifetime = Lifetime::new();
         let metrics = Arc::new(ConnectionMetrics::default());
         let acceptor = tls.map(TlsAcceptor::from);
-        let handshakes = acceptor.as_ref().map(|_| Arc::new(Semaphore::new(MAX_HANDSHAKES)));
         let mut workers = Vec::new();
         for index in 0..threads.max(1) {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -119,18 +115,15 @@ impl Workers {
                 .spawn(move || runtime.block_on(server.run(receiver)))?;
             workers.push(Worker { connections: sender, open: Arc::default(), thread });
         }
-        Ok(Self { workers, lifetime, open: TaskTracker::new(), handshakes, metrics })
+        let opening = Arc::new(Semaphore::new(MAX_OPENING));
+        Ok(Self { workers, lifetime, open: TaskTracker::new(), opening, metrics })
     }
 
     /// Gives a connection to the thread with the fewest, or closes it when there are too
     /// many. For one acceptor: the count is read, then raised.
-    pub fn serve(&self, stream: TcpStream, peer: SocketAddr) {
-        let handshake = match &self.handshakes {
-            None => None,
-            Some(handshakes) => match handshakes.clone().try_acquire_owned() {
-                Ok(permit) => Some(permit),
-                Err(_) => return self.refuse(peer, "too many unfinished TLS handshakes"),
-            },
+    pub fn serve(&self, stream: StdStream, peer: SocketAddr) {
+        let Ok(opening) = self.opening.clone().try_acquire_owned() else {
+            return self.refuse(peer, "too many connections are being opened");
         };
         if self.open.len() >= MAX_CONNECTIONS {
             return self.refuse(peer, "too many connections");
@@ -141,7 +134,7 @@ impl Workers {
         worker.open.fetch_add(1, Relaxed);
         let guard = ConnectionGuard { of_worker: worker.open.clone(), _of_all: self.open.token() };
         self.metrics.accepted.fetch_add(1, Relaxed);
-        if worker.connections.send(Connection { stream, peer, handshake, guard }).is_err() {
+        if worker.connections.send(Connection { stream, peer, opening, guard }).is_err() {
             self.refuse(peer, "its worker thread has ended");
         }
     }
@@ -220,19 +213,6 @@ where
     }
 }
 
-/// Why a connection ended early.
-#[derive(Debug, thiserror::Error)]
-enum ConnectionError {
-    #[error("socket: {0}")]
-    Socket(#[source] io::Error),
-    #[error("TLS handshake: {0}")]
-    Handshake(#[source] io::Error),
-    #[error("TLS handshake took longer than {HANDSHAKE_TIMEOUT:?}")]
-    HandshakeTimeout,
-    #[error("HTTP/2: {0}")]
-    Http(#[from] hyper::Error),
-}
-
 async fn serve<S>(
     connection: Connection,
     service: S,
@@ -244,30 +224,29 @@ where
     S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible>,
     S::Future: Send + 'static,
 {
-    let Connection { stream, handshake: permit, guard: _guard, .. } = connection;
-    let stream = tokio::net::TcpStream::from_std(stream).map_err(ConnectionError::Socket)?;
+    let Connection { stream, opening, guard: _guard, .. } = connection;
+    let stream = TcpStream::from_std(stream)?;
+    let failed = |_: &ConnectionError| {
+        metrics.unopened.fetch_add(1, Relaxed);
+    };
     let result = match acceptor {
-        None => conn::serve(stream, service, lifetime).await,
+        None => {
+            let Some(()) = conn::open(stream.readable(), lifetime).await.inspect_err(failed)? else {
+                return Ok(());
+            };
+            drop(opening);
+            conn::serve(stream, service, lifetime).await
+        }
         Some(acceptor) => {
-            let shaken = tokio::select! {
-                shaken = tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)) => shaken,
-                // Nothing is lost with a connection that has no stream yet.
-                () = lifetime.drain.cancelled() => return Ok(()),
-                () = lifetime.close.cancelled() => return Ok(()),
+            let handshake = acceptor.accept(stream);
+            let Some(stream) = conn::open(handshake, lifetime).await.inspect_err(failed)? else {
+                return Ok(());
             };
-            let shaken = match shaken {
-                Ok(shaken) => shaken.map_err(ConnectionError::Handshake),
-                Err(_) => Err(ConnectionError::HandshakeTimeout),
-            };
-            let stream = shaken.inspect_err(|_| {
-                metrics.handshakes_failed.fetch_add(1, Relaxed);
-            })?;
-            drop(permit);
+            drop(opening);
             conn::serve(stream, service, lifetime).await
         }
     };
-    result.map_err(|error| {
+    result.inspect_err(|_| {
         metrics.broken.fetch_add(1, Relaxed);
-        error.into()
     })
 }

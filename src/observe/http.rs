@@ -18,7 +18,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 /// Time to send the headers of a request, and to send none at all on a connection that
 /// is kept open. Scrapers reconnect.
@@ -30,11 +30,11 @@ const MAX_CONNECTIONS: usize = 64;
 /// Time for the requests in progress when the server stops.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Pause after a failed accept, such as with too many open files.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
+
 /// Largest head of a request, in bytes.
 const MAX_HEAD: usize = 16 * 1024;
-
-/// Pause after an error of the host, such as too many open files.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
 /// The content type of the Prometheus text format.
 const PROMETHEUS_TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -109,45 +109,62 @@ pub fn respond(status: StatusCode, content_type: &'static str, body: impl Into<B
     response
 }
 
-/// An HTTP/1.1 server.
+/// An HTTP/1.1 server that serves as long as it is kept.
 #[derive(Debug)]
-pub struct HttpServer;
+pub struct HttpServer {
+    shutdown: CancellationToken,
+    task: AbortOnDropHandle<()>,
+}
 
 impl HttpServer {
-    /// Serves `routes` until `shutdown` is cancelled, then finishes the requests in
-    /// progress, for at most five seconds.
+    /// Serves `routes` from now on, on this tokio runtime.
     ///
     /// # Errors
-    /// When the socket can't be used by this runtime.
-    pub async fn serve(listener: StdListener, routes: Routes, shutdown: CancellationToken) -> io::Result<()> {
+    /// When the socket can't be used by the runtime.
+    pub fn start(listener: StdListener, routes: Routes) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         let listener = TcpListener::from_std(listener)?;
-        let open = TaskTracker::new();
-        loop {
-            let accepted = tokio::select! {
-                accepted = listener.accept() => accepted,
-                () = shutdown.cancelled() => break,
-            };
-            match accepted {
-                // Closes the connection: whoever holds the others open is answered first.
-                Ok(_) if open.len() >= MAX_CONNECTIONS => tracing::debug!("HTTP connection refused"),
-                Ok((stream, _)) => {
-                    open.spawn(serve_connection(stream, routes.clone(), shutdown.clone()));
-                }
-                Err(error) => {
-                    tracing::debug!(%error, "cannot accept HTTP connections, trying again");
-                    tokio::select! {
-                        () = tokio::time::sleep(ACCEPT_PAUSE) => {}
-                        () = shutdown.cancelled() => break,
-                    }
-                }
+        let shutdown = CancellationToken::new();
+        let task = tokio::spawn(serve(listener, routes, shutdown.clone()));
+        Ok(Self { shutdown, task: AbortOnDropHandle::new(task) })
+    }
+
+    /// Closes the socket and finishes the requests in progress, for at most five seconds.
+    pub async fn stop(self) {
+        self.shutdown.cancel();
+        // The task only fails when the runtime itself is shut down.
+        let _ = self.task.await;
+    }
+}
+
+async fn serve(listener: TcpListener, routes: Routes, shutdown: CancellationToken) {
+    let open = TaskTracker::new();
+    tokio::select! {
+        () = accept(&listener, &routes, &open, &shutdown) => {}
+        () = shutdown.cancelled() => {}
+    }
+    drop(listener);
+    open.close();
+    if tokio::time::timeout(SHUTDOWN_TIMEOUT, open.wait()).await.is_err() {
+        tracing::debug!(connections = open.len(), "HTTP connections left open");
+    }
+}
+
+async fn accept(listener: &TcpListener, routes: &Routes, open: &TaskTracker, shutdown: &CancellationToken) {
+    loop {
+        match listener.accept().await {
+            // Closes the connection: whoever holds the others open is answered first.
+            Ok((_, peer)) if open.len() >= MAX_CONNECTIONS => {
+                tracing::debug!(%peer, "HTTP connection refused");
+            }
+            Ok((stream, _)) => {
+                open.spawn(serve_connection(stream, routes.clone(), shutdown.clone()));
+            }
+            Err(error) => {
+                tracing::debug!(%error, "cannot accept HTTP connections, trying again");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
-        open.close();
-        if tokio::time::timeout(SHUTDOWN_TIMEOUT, open.wait()).await.is_err() {
-            tracing::debug!(connections = open.len(), "HTTP connections left open");
-        }
-        Ok(())
     }
 }
 

@@ -1,0 +1,48 @@
+//! The configuration, and what it may do.
+
+use clap::{ArgAction, Args};
+
+use super::{BOOL, given, parse_bool};
+use crate::config::settings::ConfigSource;
+
+/// The configuration, and what it may do.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Configuration")]
+pub struct ConfigFlags {
+    /// File with the EndpointPickerConfig. Without it and --config-text, a built-in default.
+    #[arg(long, value_name = "FILE")]
+    pub config_file: Option<String>,
+
+    /// The EndpointPickerConfig itself.
+    #[arg(long, value_name = "YAML")]
+    pub config_text: Option<String>,
+
+    /// File of endpoints, read again when it changes: no discovery plugin is needed.
+    #[arg(long, value_name = "FILE")]
+    pub endpoints_file: Option<String>,
+
+    /// Allow plugins that are marked as experimental.
+    #[arg(long, value_name = BOOL, default_value = "false", value_parser = parse_bool, action = ArgAction::Set)]
+    pub allow_experimental_plugins: bool,
+
+    /// Consider every endpoint, whatever subset the gateway asks for.
+    #[arg(long, value_name = BOOL, default_value = "false", value_parser = parse_bool, action = ArgAction::Set)]
+    pub disable_endpoint_subset_filter: bool,
+
+    /// Send the scores of the endpoints to the gateway as dynamic metadata.
+    #[arg(long, value_name = BOOL, default_value = "false", value_parser = parse_bool, action = ArgAction::Set)]
+    pub emit_endpoint_scores: bool,
+}
+
+impl ConfigFlags {
+    pub(super) fn source(&self) -> Result<ConfigSource, String> {
+        match (given(&self.config_file), given(&self.config_text)) {
+            (None, None) => Ok(ConfigSource::Default),
+            (Some(path), None) => Ok(ConfigSource::File(path.into())),
+            (None, Some(text)) => Ok(ConfigSource::Text(text.to_owned())),
+            (Some(_), Some(_)) => {
+                Err("--config-file and --config-text are both given; give one of them".to_owned())
+            }
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Logs and traces.
+
+use clap::{ArgAction, Args};
+use tracing::Level;
+
+use super::{BOOL, Unused, given, parse_bool};
+use crate::config::settings::LogSettings;
+
+/// Logs and traces.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Logs and traces")]
+pub struct LogFlags {
+    /// Verbosity: up to 2 membership and configuration, from 3 decisions, from 5 messages.
+    #[arg(short = 'v', long = "v", value_name = "LEVEL", default_value_t = 2)]
+    pub v: i32,
+
+    /// Format: json or console. By default console, and json with --zap-devel=false.
+    #[arg(long, value_name = "FORMAT")]
+    pub zap_encoder: Option<String>,
+
+    /// Level instead of -v: debug, info, error, panic, or a verbosity.
+    #[arg(long, value_name = "LEVEL")]
+    pub zap_log_level: Option<String>,
+
+    /// Defaults for development: the console format.
+    #[arg(long, value_name = BOOL, default_value = "true", value_parser = parse_bool, action = ArgAction::Set)]
+    pub zap_devel: bool,
+
+    /// Accepted for compatibility: there are no stack traces in the log.
+    #[arg(long, value_name = "LEVEL")]
+    pub zap_stacktrace_level: Option<String>,
+
+    /// Accepted for compatibility: times are written as in RFC 3339.
+    #[arg(long, value_name = "ENCODING")]
+    pub zap_time_encoding: Option<String>,
+
+    /// Send traces. [default: true]
+    #[arg(long, value_name = BOOL, value_parser = parse_bool)]
+    pub tracing: Option<bool>,
+}
+
+impl LogFlags {
+    pub(super) fn settings(&self, unused: &mut Unused) -> Result<LogSettings, String> {
+        let level = match given(&self.zap_log_level) {
+            None => of_verbosity(self.v),
+            Some("debug") => Level::DEBUG,
+            Some("info") => Level::INFO,
+            Some("error" | "panic") => Level::ERROR,
+            Some(text) => match text.parse() {
+                Ok(verbosity) if verbosity > 0 => of_verbosity(verbosity),
+                _ => {
+                    return Err(format!(
+                        "--zap-log-level: {text:?} is no level; write debug, info, error, panic or a number from 1"
+                    ));
+                }
+            },
+        };
+        let json = match given(&self.zap_encoder) {
+            None => !self.zap_devel,
+            Some("json") => true,
+            Some("console") => false,
+            Some(text) => {
+                return Err(format!("--zap-encoder: {text:?} is no format; write json or console"));
+            }
+        };
+        unused.note(
+            given(&self.zap_stacktrace_level).is_some(),
+            "--zap-stacktrace-level",
+            "there are no stack traces in the log",
+        );
+        unused.note(
+            given(&self.zap_time_encoding).is_some_and(|encoding| !encoding.starts_with("rfc3339")),
+            "--zap-time-encoding",
+            "times are written as in RFC 3339",
+        );
+        unused.note(self.tracing == Some(true), "--tracing", "there are no traces yet");
+        Ok(LogSettings { level, json })
+    }
+}
+
+/// The peer's verbosities: 2 default, 3 verbose, 4 debug, 5 trace.
+fn of_verbosity(verbosity: i32) -> Level {
+    match verbosity {
+        ..=2 => Level::INFO,
+        3 | 4 => Level::DEBUG,
+        5.. => Level::TRACE,
+    }
+}

@@ -1,0 +1,113 @@
+//! Metrics: how often they are read from model servers, and how ours are served.
+
+use std::time::Duration;
+
+use clap::{ArgAction, Args};
+
+use super::{BOOL, Unused, given, parse_bool};
+use crate::config::units::parse_duration;
+
+/// The shortest pause between two scrapes. As in the peer a shorter one is raised.
+const MIN_REFRESH: Duration = Duration::from_millis(50);
+
+/// Metrics: how often they are read from model servers, and how ours are served.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Metrics")]
+pub struct MetricsFlags {
+    /// Pause between two scrapes of an endpoint; at least 50ms.
+    #[arg(long, value_name = "DURATION", default_value = "50ms", value_parser = parse_duration)]
+    pub refresh_metrics_interval: Duration,
+
+    /// Pause between two computations of the pool's gauges.
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = parse_duration)]
+    pub refresh_prometheus_metrics_interval: Duration,
+
+    /// Age from which an endpoint's metrics no longer count.
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = parse_duration)]
+    pub metrics_staleness_threshold: Duration,
+
+    /// Count and time ext_proc streams.
+    #[arg(long, value_name = BOOL, default_value = "false", value_parser = parse_bool, action = ArgAction::Set)]
+    pub enable_grpc_stream_metrics: bool,
+
+    /// Ask Kubernetes who may read the metrics. [default: true]
+    #[arg(long, value_name = BOOL, value_parser = parse_bool)]
+    pub metrics_endpoint_auth: Option<bool>,
+
+    /// Folder with tls.crt and tls.key of the metrics port.
+    #[arg(long, value_name = "DIR")]
+    pub metrics_cert_dir: Option<String>,
+
+    /// Certificates that clients of the metrics port must be signed with.
+    #[arg(long, value_name = "FILE")]
+    pub metrics_client_ca_file: Option<String>,
+
+    /// Serve profiles on the metrics port. [default: true]
+    #[arg(long, value_name = BOOL, value_parser = parse_bool)]
+    pub enable_pprof: Option<bool>,
+
+    /// Removed: name the metric in the configuration.
+    #[arg(long, hide = true)]
+    pub total_queued_requests_metric: Option<String>,
+    /// Removed: name the metric in the configuration.
+    #[arg(long, hide = true)]
+    pub total_running_requests_metric: Option<String>,
+    /// Removed: name the metric in the configuration.
+    #[arg(long, hide = true)]
+    pub kv_cache_usage_percentage_metric: Option<String>,
+    /// Removed: name the metric in the configuration.
+    #[arg(long, hide = true)]
+    pub lora_info_metric: Option<String>,
+    /// Removed: name the metric in the configuration.
+    #[arg(long, hide = true)]
+    pub cache_info_metric: Option<String>,
+}
+
+impl MetricsFlags {
+    pub(super) fn refresh_metrics_interval(&self) -> Duration {
+        self.refresh_metrics_interval.max(MIN_REFRESH)
+    }
+
+    /// Refuses the flags that named metrics, as the peer does.
+    pub(super) fn refuse_deprecated(&self) -> Result<(), String> {
+        let flags = [
+            ("--total-queued-requests-metric", &self.total_queued_requests_metric),
+            ("--total-running-requests-metric", &self.total_running_requests_metric),
+            ("--kv-cache-usage-percentage-metric", &self.kv_cache_usage_percentage_metric),
+            ("--lora-info-metric", &self.lora_info_metric),
+            ("--cache-info-metric", &self.cache_info_metric),
+        ];
+        match flags.iter().find(|(_, value)| value.is_some()) {
+            None => Ok(()),
+            Some((flag, _)) => Err(format!(
+                "{flag} is no longer supported; name the metric in the configuration, \
+                 with the core-metrics-extractor plugin"
+            )),
+        }
+    }
+
+    /// Checks the protection of the metrics port, which is not there yet, so that a
+    /// mistake shows today and not with an update.
+    pub(super) fn note_unused(&self, unused: &mut Unused) -> Result<(), String> {
+        let cert_dir = given(&self.metrics_cert_dir).is_some();
+        let client_ca = given(&self.metrics_client_ca_file).is_some();
+        if client_ca && !cert_dir {
+            return Err("--metrics-client-ca-file needs TLS; give --metrics-cert-dir, too".to_owned());
+        }
+        if cert_dir && !client_ca && self.metrics_endpoint_auth == Some(false) {
+            return Err("--metrics-cert-dir without --metrics-client-ca-file would let everybody read; \
+                        give the file or leave out --metrics-endpoint-auth=false"
+                .to_owned());
+        }
+        let plain = "the metrics port serves plain HTTP to whoever reaches it; bind or firewall it";
+        unused.note(self.metrics_endpoint_auth == Some(true), "--metrics-endpoint-auth", plain);
+        unused.note(cert_dir, "--metrics-cert-dir", plain);
+        unused.note(client_ca, "--metrics-client-ca-file", plain);
+        unused.note(
+            self.enable_pprof == Some(true),
+            "--enable-pprof",
+            "there are no profiles of a Go runtime",
+        );
+        Ok(())
+    }
+}

@@ -1,0 +1,91 @@
+//! The pool that is served.
+
+use clap::{ArgAction, Args};
+
+use super::{BOOL, Unused, given, parse_bool};
+use crate::config::settings::PoolSettings;
+
+const DEFAULT_GROUP: &str = "inference.networking.k8s.io";
+
+/// As the InferencePool allows.
+const MAX_TARGET_PORTS: usize = 8;
+
+/// The pool that is served.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Pool")]
+pub struct PoolFlags {
+    /// Name of the InferencePool; names the pool in metrics, too.
+    #[arg(long, value_name = "NAME")]
+    pub pool_name: Option<String>,
+
+    /// Namespace of the pool. By default that of the environment variable NAMESPACE, else
+    /// "default".
+    #[arg(long, value_name = "NAME")]
+    pub pool_namespace: Option<String>,
+
+    /// API group of the pool. [default: inference.networking.k8s.io]
+    #[arg(long, value_name = "GROUP")]
+    pub pool_group: Option<String>,
+
+    /// Label selector of the endpoints' pods, instead of --pool-name.
+    #[arg(long, value_name = "SELECTOR")]
+    pub endpoint_selector: Option<String>,
+
+    /// Ports of the pods that --endpoint-selector finds, 1 to 8, separated by commas.
+    #[arg(long, value_name = "PORTS", value_delimiter = ',')]
+    pub endpoint_target_ports: Vec<u16>,
+
+    /// Elect one of several replicas to serve.
+    #[arg(long, value_name = BOOL, default_value = "false", value_parser = parse_bool, action = ArgAction::Set)]
+    pub ha_enable_leader_election: bool,
+}
+
+impl PoolFlags {
+    pub(super) fn settings(
+        self,
+        namespace: Option<String>,
+        unused: &mut Unused,
+    ) -> Result<PoolSettings, String> {
+        let (name, selector) = (given(&self.pool_name), given(&self.endpoint_selector));
+        if name.is_some() && selector.is_some() {
+            return Err("--pool-name and --endpoint-selector are both given; give one of them".to_owned());
+        }
+        let mut ports: Vec<u16> = Vec::new();
+        for port in self.endpoint_target_ports {
+            if !ports.contains(&port) {
+                ports.push(port);
+            }
+        }
+        if ports.len() > MAX_TARGET_PORTS {
+            return Err(format!(
+                "--endpoint-target-ports: {} ports are given; give at most {MAX_TARGET_PORTS}",
+                ports.len()
+            ));
+        }
+        if selector.is_some() && ports.is_empty() {
+            return Err("--endpoint-selector needs the ports of its pods; give --endpoint-target-ports, for example 8000".to_owned());
+        }
+        unused.note_kubernetes(name.is_some(), "--pool-name");
+        unused.note_kubernetes(given(&self.pool_namespace).is_some(), "--pool-namespace");
+        unused.note_kubernetes(given(&self.pool_group).is_some(), "--pool-group");
+        unused.note_kubernetes(selector.is_some(), "--endpoint-selector");
+        unused.note_kubernetes(!ports.is_empty(), "--endpoint-target-ports");
+        unused.note(
+            self.ha_enable_leader_election,
+            "--ha-enable-leader-election",
+            "leaders are not elected yet, every replica serves",
+        );
+        let environment = namespace.filter(|name| !name.is_empty());
+        Ok(PoolSettings {
+            group: given(&self.pool_group).unwrap_or(DEFAULT_GROUP).to_owned(),
+            namespace: given(&self.pool_namespace)
+                .map(str::to_owned)
+                .or(environment)
+                .unwrap_or_else(|| "default".to_owned()),
+            name: name.map(str::to_owned),
+            endpoint_selector: selector.map(str::to_owned),
+            endpoint_target_ports: ports,
+            leader_election: self.ha_enable_leader_election,
+        })
+    }
+}

@@ -1,0 +1,254 @@
+use std::ffi::OsString;
+use std::time::Duration;
+
+use tracing::Level;
+
+use crate::cli::{CliError, Command, parse};
+use crate::config::settings::{ConfigSource, LogSettings, ServeSettings};
+
+fn with_namespace(flags: &[&str], namespace: Option<&str>) -> Result<ServeSettings, String> {
+    let arguments = ["usher", "serve"].iter().chain(flags).map(OsString::from);
+    match parse(arguments) {
+        Ok(Command::Serve(args)) => args.settings(namespace.map(str::to_owned)),
+        Err(CliError::Usage(text)) => Err(text),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn serve(flags: &[&str]) -> Result<ServeSettings, String> {
+    with_namespace(flags, None)
+}
+
+fn unused(flags: &[&str], file_discovery: bool) -> Vec<&'static str> {
+    serve(flags).unwrap().unused_flags(file_discovery).map(|unused| unused.flag).collect()
+}
+
+#[test]
+fn defaults_are_the_peers() {
+    let settings = serve(&[]).unwrap();
+    assert_eq!(settings.listen.grpc_port, 9002);
+    assert_eq!(settings.listen.health_port, 9003);
+    assert_eq!(settings.listen.metrics_port, 9090);
+    assert_eq!(settings.listen.bind, None);
+    assert_eq!(settings.listen.admin.unwrap().to_string(), "127.0.0.1:9095");
+    assert!(!settings.listen.admin_given);
+    assert_eq!(settings.limits.max_recv_message, 4 << 20);
+    assert_eq!(settings.limits.max_send_message, i32::MAX as usize);
+    assert_eq!(settings.limits.max_request_body, 32 << 20);
+    assert!(settings.worker_threads >= 1);
+    assert_eq!(settings.drain_timeout, Duration::from_secs(30));
+    assert_eq!(settings.refresh_metrics_interval, Duration::from_millis(50));
+    assert_eq!(settings.refresh_pool_metrics_interval, Duration::from_secs(5));
+    assert_eq!(settings.metrics_staleness, Duration::from_secs(2));
+    assert_eq!(settings.config, ConfigSource::Default);
+    assert_eq!(settings.pool.group, "inference.networking.k8s.io");
+    assert_eq!(settings.pool.namespace, "default");
+    assert_eq!(settings.pool.name, None);
+    assert_eq!(settings.log, LogSettings { level: Level::INFO, json: false });
+    let tls = settings.tls.as_ref().unwrap();
+    assert!(tls.cert_dir.is_none() && tls.tls12_suites.is_none() && !tls.reload && !tls.only_tls13);
+    assert!(!settings.allow_experimental_plugins && !settings.emit_endpoint_scores);
+    assert!(!settings.disable_subset_filter && !settings.stream_metrics && !settings.pool.leader_election);
+    assert_eq!(settings.unused_flags(false).count(), 0);
+}
+
+#[test]
+fn booleans_stand_alone_or_take_a_value_after_an_equals_sign() {
+    let scores = |flags: &[&str]| serve(flags).unwrap().emit_endpoint_scores;
+    for text in ["--emit-endpoint-scores", "--emit-endpoint-scores=true", "--emit-endpoint-scores=T"] {
+        assert!(scores(&[text]), "{text}");
+    }
+    assert!(scores(&["--emit-endpoint-scores=1"]));
+    for text in ["--emit-endpoint-scores=false", "--emit-endpoint-scores=0", "--emit-endpoint-scores=F"] {
+        assert!(!scores(&[text]), "{text}");
+    }
+    assert!(serve(&["--secure-serving=0"]).unwrap().tls.is_none());
+    // As with pflag, the next argument is not its value.
+    assert!(scores(&["--emit-endpoint-scores", "--pool-name=p"]));
+    assert!(serve(&["--emit-endpoint-scores", "false"]).is_err());
+    let error = serve(&["--emit-endpoint-scores=yes"]).unwrap_err();
+    assert!(error.contains("--emit-endpoint-scores") && error.contains("true or false"), "{error}");
+}
+
+#[test]
+fn the_last_of_a_repeated_flag_wins_and_lists_add_up() {
+    let settings = serve(&[
+        "--grpc-port=1",
+        "--grpc-port",
+        "2",
+        "--secure-serving=false",
+        "--secure-serving",
+        "--endpoint-selector=app=vllm",
+        "--endpoint-target-ports=8000,8001",
+        "--endpoint-target-ports",
+        "8000,8002",
+    ])
+    .unwrap();
+    assert_eq!(settings.listen.grpc_port, 2);
+    assert!(settings.tls.is_some());
+    assert_eq!(settings.pool.endpoint_target_ports, [8000, 8001, 8002]);
+}
+
+#[test]
+fn values_may_start_with_a_dash_and_may_be_empty() {
+    let text = "---\nkind: EndpointPickerConfig";
+    let settings = serve(&["--config-text", text, "--config-file=", "--cert-path=", "--pool-name="]).unwrap();
+    assert_eq!(settings.config, ConfigSource::Text(text.to_owned()));
+    assert_eq!(settings.tls.unwrap().cert_dir, None);
+    assert_eq!(settings.pool.name, None);
+    let sizes = serve(&["--grpc-max-recv-msg-size=", "--grpc-max-send-msg-size="]).unwrap().limits;
+    assert_eq!((sizes.max_recv_message, sizes.max_send_message), (4 << 20, i32::MAX as usize));
+}
+
+#[test]
+fn verbosity_and_zap_choose_the_level() {
+    let table: [(&[&str], Level); 13] = [
+        (&["-v=1"], Level::INFO),
+        (&["-v", "2"], Level::INFO),
+        (&["-v3"], Level::DEBUG),
+        (&["--v=4"], Level::DEBUG),
+        (&["--v", "5"], Level::TRACE),
+        (&["-v=9"], Level::TRACE),
+        (&["-v=-1"], Level::INFO),
+        (&["--zap-log-level=debug"], Level::DEBUG),
+        (&["--zap-log-level=error", "-v=5"], Level::ERROR),
+        (&["--zap-log-level=info", "-v=5"], Level::INFO),
+        (&["--zap-log-level=5"], Level::TRACE),
+        (&["--zap-log-level=3"], Level::DEBUG),
+        (&["--zap-log-level=", "-v=5"], Level::TRACE),
+    ];
+    for (flags, level) in table {
+        assert_eq!(serve(flags).unwrap().log.level, level, "{flags:?}");
+    }
+    let json = |flags: &[&str]| serve(flags).unwrap().log.json;
+    assert!(json(&["--zap-encoder", "json"]) && json(&["--zap-devel=false"]));
+    assert!(!json(&["--zap-encoder=console", "--zap-devel=false"]) && !json(&["--zap-devel"]));
+}
+
+#[test]
+fn the_namespace_comes_from_the_flag_then_the_environment() {
+    let namespace = |flags, environment| with_namespace(flags, environment).unwrap().pool.namespace;
+    assert_eq!(namespace(&["--pool-namespace=a"], Some("b")), "a");
+    assert_eq!(namespace(&["--pool-namespace="], Some("b")), "b");
+    assert_eq!(namespace(&[], Some("")), "default");
+}
+
+#[test]
+fn sizes_and_intervals() {
+    let limits =
+        serve(&["--grpc-max-recv-msg-size=10MiB", "--grpc-max-send-msg-size", "25MB"]).unwrap().limits;
+    assert_eq!((limits.max_recv_message, limits.max_send_message), (10 << 20, 25_000_000));
+    let refreshed = |text| serve(&["--refresh-metrics-interval", text]).unwrap().refresh_metrics_interval;
+    assert_eq!(refreshed("1ms"), Duration::from_millis(50));
+    assert_eq!(refreshed("1s"), Duration::from_secs(1));
+    assert_eq!(serve(&["--worker-threads=3"]).unwrap().worker_threads, 3);
+    assert!(serve(&["--admin-address=off"]).unwrap().listen.admin.is_none());
+    let admin = serve(&["--admin-address", "[::1]:1"]).unwrap().listen;
+    assert!(admin.admin_given && admin.admin.unwrap().is_ipv6());
+}
+
+#[test]
+fn tls_flags() {
+    let tls = |flags: &[&str]| serve(flags).unwrap().tls.unwrap();
+    assert!(tls(&["--tls-min-version=VersionTLS13"]).only_tls13);
+    assert!(!tls(&["--tls-min-version=VersionTLS10"]).only_tls13);
+    assert!(!tls(&["--tls-min-version="]).only_tls13);
+    let two =
+        "--tls-cipher-suites=TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384";
+    assert_eq!(tls(&[two]).tls12_suites.unwrap().len(), 2);
+    assert_eq!(tls(&["--tls-cipher-suites="]).tls12_suites, None);
+    let reload = tls(&["--cert-path=/certs", "--enable-cert-reload"]);
+    assert!(reload.reload && reload.cert_dir.unwrap().ends_with("certs"));
+}
+
+/// What is refused, and what the error must say: the flag, and what to do.
+#[test]
+fn mistakes_are_one_line_with_the_flag_and_what_to_do() {
+    let table: &[(&[&str], &[&str])] = &[
+        (&["--config-file=a", "--config-text=b"], &["--config-file", "--config-text", "one of them"]),
+        (&["--pool-name=a", "--endpoint-selector=b=c"], &["--pool-name", "--endpoint-selector", "one of"]),
+        (&["--endpoint-selector=a=b"], &["--endpoint-target-ports"]),
+        (&["--endpoint-target-ports=1,2,3,4,5,6,7,8,9"], &["--endpoint-target-ports", "at most 8"]),
+        (&["--endpoint-target-ports=65536"], &["--endpoint-target-ports", "65535"]),
+        (&["--grpc-port=65536"], &["--grpc-port", "65535"]),
+        (&["--metrics-port=-1"], &["--metrics-port", "65535"]),
+        (&["--grpc-port=9003"], &["--grpc-port", "--grpc-health-port", "9003"]),
+        (&["--tls-min-version=VersionTLS14"], &["--tls-min-version", "VersionTLS13"]),
+        (&["--tls-cipher-suites=NONE"], &["--tls-cipher-suites", "NONE", "TLS_ECDHE_RSA_WITH_AES"]),
+        (&["--metrics-client-ca-file=ca"], &["--metrics-client-ca-file", "--metrics-cert-dir"]),
+        (
+            &["--metrics-cert-dir=d", "--metrics-endpoint-auth=false"],
+            &["--metrics-cert-dir", "--metrics-client-ca-file"],
+        ),
+        (&["--drain-timeout=30"], &["--drain-timeout", "30s"]),
+        (&["--grpc-max-recv-msg-size=3Gi"], &["--grpc-max-recv-msg-size", "2147483647"]),
+        (&["--grpc-max-recv-msg-size=0"], &["--grpc-max-recv-msg-size", "10Mi"]),
+        (&["--max-request-body-bytes=much"], &["--max-request-body-bytes", "10Mi"]),
+        (&["--worker-threads=0"], &["--worker-threads", "1"]),
+        (&["--bind-address=localhost"], &["--bind-address"]),
+        (&["--admin-address=9095"], &["--admin-address", "127.0.0.1:9095"]),
+        (&["--zap-encoder=xml"], &["--zap-encoder", "json or console"]),
+        (&["--zap-log-level=loud"], &["--zap-log-level", "debug"]),
+        (&["-v=much"], &["-v"]),
+        (&["--emit-endpoint-score"], &["--emit-endpoint-score", "'--emit-endpoint-scores'"]),
+        (&["somewhere"], &["somewhere"]),
+    ];
+    for (flags, parts) in table {
+        let error = serve(flags).unwrap_err();
+        assert!(!error.contains('\n'), "{error}");
+        for part in *parts {
+            assert!(error.contains(part), "{flags:?}: {error}");
+        }
+    }
+}
+
+#[test]
+fn flags_without_effect_are_named_once_and_only_if_they_ask_for_something() {
+    let all = [
+        "--ha-enable-leader-election",
+        "--tracing",
+        "--tracing=true",
+        "--enable-pprof",
+        "--metrics-endpoint-auth",
+        "--metrics-cert-dir=d",
+        "--metrics-client-ca-file=ca",
+        "--zap-stacktrace-level=error",
+        "--zap-time-encoding=epoch",
+        "--tls-min-version=VersionTLS11",
+        "--enable-cert-reload",
+    ];
+    let mut expected: Vec<_> = all.iter().map(|flag| flag.split('=').next().unwrap()).collect();
+    expected.sort_unstable();
+    expected.dedup();
+    let mut named = unused(&all, true);
+    named.sort_unstable();
+    assert_eq!(named, expected);
+
+    let off = [
+        "--ha-enable-leader-election=false",
+        "--tracing=false",
+        "--enable-pprof=false",
+        "--metrics-endpoint-auth=false",
+        "--metrics-cert-dir=",
+        "--zap-devel=false",
+        "--zap-time-encoding=rfc3339nano",
+        "--tls-min-version=VersionTLS12",
+        "--health-checking",
+    ];
+    assert_eq!(unused(&off, true), Vec::<&str>::new());
+
+    let pool = ["--pool-name=p", "--pool-namespace=n", "--pool-group=g"];
+    assert_eq!(unused(&pool, true), Vec::<&str>::new());
+    assert_eq!(unused(&pool, false), ["--pool-name", "--pool-namespace", "--pool-group"]);
+}
+
+#[test]
+fn help_shows_every_flag_under_a_heading() {
+    let arguments = ["usher", "serve", "--help"].map(OsString::from);
+    let Err(CliError::Help(help)) = parse(arguments) else { panic!("no help") };
+    let page = help.to_string();
+    for heading in ["Server:", "TLS:", "Configuration:", "Pool:", "Metrics:", "Logs and traces:"] {
+        assert!(page.lines().any(|line| line == heading), "{heading}\n{page}");
+    }
+    assert!(!page.contains("--lora-info-metric"), "{page}");
+}

@@ -1,0 +1,36 @@
+//! `usher serve`.
+
+use std::io;
+use std::time::Duration;
+
+use super::CliError;
+use super::flags::ServeArgs;
+use super::logging;
+use crate::extproc::listen::Listeners;
+use crate::extproc::stop::Stops;
+
+/// Time for background work that is in the middle of something when everything else has
+/// ended.
+const LAST_WORK: Duration = Duration::from_secs(1);
+
+/// Serves until a signal.
+pub(super) fn serve(args: ServeArgs) -> Result<(), CliError> {
+    let settings = args.settings(std::env::var("NAMESPACE").ok()).map_err(CliError::Usage)?;
+    logging::start(settings.log);
+    // Discovery, scraping, accepting and the small servers share this thread; requests
+    // have their own.
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| system(&error))?;
+    let result = runtime.block_on(async {
+        let stops = Stops::from_signals().map_err(|error| system(&error))?;
+        let listeners =
+            Listeners::bind(&settings.listen).map_err(|error| CliError::Failed(error.to_string()))?;
+        Ok(crate::run(settings, listeners, stops).await?)
+    });
+    runtime.shutdown_timeout(LAST_WORK);
+    result
+}
+
+fn system(error: &io::Error) -> CliError {
+    CliError::Failed(format!("cannot start: {error}; check the limits on threads and open files"))
+}

@@ -1,0 +1,134 @@
+//! The program as a process: exit codes, one line on stderr, signals.
+
+use std::io::{BufRead, BufReader};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
+
+use crate::support::listener;
+
+fn usher(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_usher"));
+    command.args(arguments).env_remove("NAMESPACE").stdin(Stdio::null());
+    command
+}
+
+fn output(arguments: &[&str]) -> Output {
+    usher(arguments).output().unwrap()
+}
+
+#[track_caller]
+fn fails(arguments: &[&str], code: i32, says: &str) {
+    let output = output(arguments);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(code), "{arguments:?}: {stderr}");
+    assert!(output.stdout.is_empty());
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    assert!(stderr.starts_with("usher: ") && stderr.contains(says), "{arguments:?}: {stderr}");
+}
+
+/// Free ports of loopback, and no admin server.
+const QUIET: [&str; 7] = [
+    "serve",
+    "--bind-address=127.0.0.1",
+    "--grpc-port=0",
+    "--grpc-health-port=0",
+    "--metrics-port=0",
+    "--admin-address=off",
+    "--zap-encoder=json",
+];
+
+#[test]
+fn mistakes_end_with_exit_code_2_and_failures_with_1() {
+    fails(&["serve", "--grpc-port=many"], 2, "--grpc-port");
+    fails(&["serve", "--lora-info-metric=x"], 2, "--lora-info-metric");
+    fails(&["serve", "--zap-encoder=xml"], 2, "--zap-encoder");
+    fails(&["observe"], 2, "observe");
+    let taken = listener();
+    let port = taken.local_addr().unwrap().port();
+    let flag = format!("--metrics-port={port}");
+    fails(&[&QUIET[..], &[&flag]].concat(), 1, &format!("127.0.0.1:{port} (--metrics-port)"));
+    fails(&[&QUIET[..], &["--cert-path=/nonexistent"]].concat(), 2, "/nonexistent/tls.crt");
+}
+
+#[test]
+fn help_and_version_go_to_stdout() {
+    for (arguments, says) in
+        [(&["serve", "--help"][..], "--drain-timeout"), (&["--version"], env!("CARGO_PKG_VERSION"))]
+    {
+        let output = output(arguments);
+        assert_eq!(output.status.code(), Some(0));
+        assert!(String::from_utf8(output.stdout).unwrap().contains(says));
+    }
+}
+
+/// A process that serves. Killed if the test ends before it does.
+struct Process {
+    child: Child,
+    log: BufReader<ChildStderr>,
+}
+
+impl Process {
+    fn start(flags: &[&str]) -> Self {
+        let mut child = usher(&[&QUIET[..], flags].concat()).stderr(Stdio::piped()).spawn().unwrap();
+        let log = BufReader::new(child.stderr.take().unwrap());
+        Self { child, log }
+    }
+
+    /// Reads the log up to the line with `message`.
+    fn logged(&mut self, message: &str) -> serde_json::Value {
+        loop {
+            let mut line = String::new();
+            assert_ne!(self.log.read_line(&mut line).unwrap(), 0, "ended before {message:?}");
+            let line: serde_json::Value = serde_json::from_str(&line).unwrap();
+            if line["message"] == message {
+                return line;
+            }
+        }
+    }
+
+    fn signal(&self, name: &str) {
+        let status = Command::new("kill").args([name, &self.child.id().to_string()]).status().unwrap();
+        assert!(status.success());
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn address(line: &serde_json::Value, field: &str) -> SocketAddr {
+    line[field].as_str().unwrap().parse().unwrap()
+}
+
+#[test]
+fn sigterm_drains_and_ends_well() {
+    let mut process = Process::start(&["--drain-timeout=10ms", "--tracing"]);
+    assert_eq!(process.logged("flag has no effect")["flag"], "--tracing");
+    let serving = process.logged("serving");
+    TcpStream::connect(address(&serving, "extproc")).unwrap();
+    process.signal("-TERM");
+    process.logged("draining: not ready, but still accepting");
+    assert_eq!(process.child.wait().unwrap().code(), Some(0));
+    assert!(TcpStream::connect(address(&serving, "health")).is_err());
+}
+
+#[test]
+fn sigint_skips_the_window() {
+    let mut process = Process::start(&["--drain-timeout=1h"]);
+    process.logged("serving");
+    process.signal("-INT");
+    assert_eq!(process.child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn a_second_signal_ends_at_once_with_exit_code_1() {
+    let mut process = Process::start(&["--drain-timeout=1h"]);
+    process.logged("serving");
+    process.signal("-TERM");
+    process.logged("draining: not ready, but still accepting");
+    process.signal("-INT");
+    assert_eq!(process.child.wait().unwrap().code(), Some(1));
+}

@@ -1,0 +1,137 @@
+//! Every flag of the peer is understood, so that its deployments start unchanged.
+
+use std::ffi::OsString;
+
+use usher::cli::{CliError, Command, parse};
+use usher::config::settings::ServeSettings;
+
+fn serve(flags: &[&str]) -> Result<ServeSettings, String> {
+    match parse(["usher", "serve"].iter().chain(flags).map(OsString::from)) {
+        Ok(Command::Serve(args)) => args.settings(None),
+        Err(CliError::Usage(text)) => Err(text),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Name, and a value that differs from the default. Each is valid alone or with what the
+/// third column adds.
+const FLAGS: [(&str, &str, &[&str]); 43] = [
+    ("grpc-port", "19002", &[]),
+    ("grpc-health-port", "19003", &[]),
+    ("metrics-port", "19090", &[]),
+    ("ha-enable-leader-election", "true", &[]),
+    ("drain-timeout", "1m30s", &[]),
+    ("grpc-max-recv-msg-size", "10MiB", &[]),
+    ("grpc-max-send-msg-size", "25MB", &[]),
+    ("pool-group", "inference.networking.x-k8s.io", &[]),
+    ("pool-namespace", "models", &[]),
+    ("pool-name", "llama", &[]),
+    ("endpoint-selector", "app in (vllm,sglang),role!=encode", &["--endpoint-target-ports=8000"]),
+    ("endpoint-target-ports", "8000,8001", &[]),
+    ("disable-endpoint-subset-filter", "true", &[]),
+    ("emit-endpoint-scores", "true", &[]),
+    ("refresh-metrics-interval", "100ms", &[]),
+    ("refresh-prometheus-metrics-interval", "10s", &[]),
+    ("metrics-staleness-threshold", "3s", &[]),
+    ("v", "5", &[]),
+    ("zap-devel", "false", &[]),
+    ("zap-encoder", "json", &[]),
+    ("zap-log-level", "debug", &[]),
+    ("zap-stacktrace-level", "panic", &[]),
+    ("zap-time-encoding", "iso8601", &[]),
+    ("tracing", "false", &[]),
+    ("health-checking", "true", &[]),
+    ("enable-pprof", "false", &[]),
+    ("cert-path", "/etc/certs", &[]),
+    ("enable-cert-reload", "true", &[]),
+    ("secure-serving", "false", &[]),
+    ("tls-min-version", "VersionTLS13", &[]),
+    ("tls-cipher-suites", "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", &[]),
+    ("metrics-endpoint-auth", "false", &[]),
+    ("metrics-client-ca-file", "/etc/ca.crt", &["--metrics-cert-dir=/etc/certs"]),
+    ("metrics-cert-dir", "/etc/certs", &[]),
+    ("enable-grpc-stream-metrics", "true", &[]),
+    ("config-file", "/config/default-plugins.yaml", &[]),
+    ("config-text", "kind: EndpointPickerConfig", &[]),
+    ("allow-experimental-plugins", "true", &[]),
+    // Ours.
+    ("bind-address", "127.0.0.1", &[]),
+    ("admin-address", "127.0.0.1:19095", &[]),
+    ("max-request-body-bytes", "64Mi", &[]),
+    ("endpoints-file", "/etc/endpoints.yaml", &[]),
+    ("worker-threads", "3", &[]),
+];
+
+const BOOLEANS: [&str; 12] = [
+    "ha-enable-leader-election",
+    "disable-endpoint-subset-filter",
+    "emit-endpoint-scores",
+    "zap-devel",
+    "tracing",
+    "health-checking",
+    "enable-pprof",
+    "enable-cert-reload",
+    "secure-serving",
+    "metrics-endpoint-auth",
+    "enable-grpc-stream-metrics",
+    "allow-experimental-plugins",
+];
+
+#[test]
+fn every_flag_is_accepted_in_every_form() {
+    for (name, value, with) in FLAGS {
+        let joined = format!("--{name}={value}");
+        let mut forms = vec![vec![joined.as_str()], vec![joined.as_str(), joined.as_str()]];
+        let bare = format!("--{name}");
+        if BOOLEANS.contains(&name) {
+            forms.push(vec![bare.as_str()]);
+        } else {
+            forms.push(vec![bare.as_str(), value]);
+        }
+        for form in forms {
+            let flags = [&form, with].concat();
+            if let Err(error) = serve(&flags) {
+                panic!("{flags:?}: {error}");
+            }
+        }
+    }
+}
+
+#[test]
+fn flags_that_named_metrics_are_refused_with_the_way_out() {
+    for name in [
+        "total-queued-requests-metric",
+        "total-running-requests-metric",
+        "kv-cache-usage-percentage-metric",
+        "lora-info-metric",
+        "cache-info-metric",
+    ] {
+        let error = serve(&[&format!("--{name}=vllm:x")]).unwrap_err();
+        assert!(error.contains(&format!("--{name}")) && error.contains("configuration"), "{error}");
+    }
+}
+
+#[test]
+fn the_arguments_that_charts_render_start_a_server() {
+    let settings = serve(&[
+        "--pool-name",
+        "llama",
+        "--pool-namespace",
+        "models",
+        "--pool-group",
+        "inference.networking.k8s.io",
+        "--zap-encoder",
+        "json",
+        "--config-file",
+        "/config/default-plugins.yaml",
+        "--grpc-health-port",
+        "9003",
+        "--tracing=false",
+        "--metrics-endpoint-auth=false",
+        "--v=1",
+    ])
+    .unwrap();
+    assert_eq!(settings.pool.name.as_deref(), Some("llama"));
+    assert!(settings.log.json);
+    assert_eq!(settings.unused_flags(true).count(), 0);
+}

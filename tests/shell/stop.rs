@@ -1,0 +1,101 @@
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+use tonic_health::pb::health_check_response::ServingStatus;
+use usher::config::settings::TlsSettings;
+use usher::extproc::server::Ended;
+use usher::extproc::stop::Stop;
+
+use crate::health::check;
+use crate::support::{Call, Running, plain, secure};
+
+/// Waits until nobody listens on `address` any more.
+async fn closed(address: SocketAddr) {
+    for _ in 0..100_000 {
+        if TcpStream::connect(address).await.is_err() {
+            return;
+        }
+        tokio::task::yield_now().await;
+    }
+    panic!("{address} is still open");
+}
+
+#[tokio::test]
+async fn an_open_stream_is_finished_before_the_server_ends() {
+    for tls in [None, Some(TlsSettings::default())] {
+        let secured = tls.is_some();
+        let mut server = Running::start(tls, Duration::ZERO);
+        let channel = if secured { secure(server.extproc).await } else { plain(server.extproc).await };
+        let probe = plain(server.health_port).await;
+        let mut call = Call::open(&channel).await;
+        call.exchange().await.unwrap();
+
+        server.stopper.stop(Stop::Drain);
+        closed(server.extproc).await;
+        assert_eq!(check(&probe, "").await, ServingStatus::NotServing);
+        for _ in 0..100 {
+            call.exchange().await.unwrap();
+        }
+        tokio::select! {
+            biased;
+            ended = &mut server.ended => panic!("{ended:?} with an open stream"),
+            () = std::future::ready(()) => {}
+        }
+        call.finish().await.unwrap();
+        assert_eq!(server.ended.await.unwrap(), Ended::Gracefully);
+        closed(server.health_port).await;
+    }
+}
+
+#[tokio::test]
+async fn the_drain_window_still_accepts_and_a_second_stop_cuts_everything_short() {
+    let server = Running::start(None, Duration::from_secs(3600));
+    let probe = plain(server.health_port).await;
+    assert_eq!(check(&probe, "").await, ServingStatus::Serving);
+
+    server.stopper.stop(Stop::Drain);
+    while check(&probe, "").await == ServingStatus::Serving {}
+    let channel = plain(server.extproc).await;
+    assert_eq!(check(&channel, "inference-extension").await, ServingStatus::NotServing);
+    let mut call = Call::open(&channel).await;
+    call.exchange().await.unwrap();
+
+    server.stopper.stop(Stop::Now);
+    assert_eq!(server.ended.await.unwrap(), Ended::Forced);
+    closed(server.extproc).await;
+    assert!(call.finish().await.is_err());
+}
+
+#[tokio::test]
+async fn a_stop_from_a_terminal_skips_the_window() {
+    let server = Running::start(None, Duration::from_secs(3600));
+    let mut call = Call::open(&plain(server.extproc).await).await;
+    server.stopper.stop(Stop::Now);
+    closed(server.extproc).await;
+    call.exchange().await.unwrap();
+    call.finish().await.unwrap();
+    assert_eq!(server.ended.await.unwrap(), Ended::Gracefully);
+}
+
+#[tokio::test]
+async fn a_second_stop_closes_streams_that_do_not_end() {
+    let server = Running::plain();
+    let mut call = Call::open(&plain(server.extproc).await).await;
+    server.stopper.stop(Stop::Drain);
+    closed(server.extproc).await;
+    call.exchange().await.unwrap();
+    server.stopper.stop(Stop::Drain);
+    assert_eq!(server.ended.await.unwrap(), Ended::Forced);
+    assert!(call.finish().await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_drain_window_lasts_as_long_as_it_was_set() {
+    let window = Duration::from_secs(30);
+    let server = Running::start(None, window);
+    let start = tokio::time::Instant::now();
+    server.stopper.stop(Stop::Drain);
+    assert_eq!(server.ended.await.unwrap(), Ended::Gracefully);
+    assert!(start.elapsed() >= window && start.elapsed() < window * 2, "{:?}", start.elapsed());
+}
