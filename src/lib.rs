@@ -14,3 +14,4 @@ pub mod observe;
 pub mod request;
 pub mod schedule;
 pub mod scrape;
+pub mod sim;
