@@ -14,6 +14,7 @@ pub mod observe;
 pub mod request;
 pub mod schedule;
 pub mod scrape;
+pub mod sim;
 
 use std::sync::Arc;
 

@@ -4,6 +4,7 @@ pub mod check;
 pub mod flags;
 mod logging;
 mod serve;
+pub mod sim;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -28,6 +29,8 @@ struct Cli {
 pub enum Command {
     /// Pick endpoints for a gateway, over Envoy's ext_proc protocol.
     Serve(Box<ServeArgs>),
+    /// Run simulated vLLM servers.
+    Sim(sim::SimArgs),
     /// Validate a configuration, and print the pipeline it comes to.
     Check(CheckArgs),
 }
@@ -95,6 +98,9 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Command, C
 fn run(command: Command) -> Result<ExitCode, CliError> {
     match command {
         Command::Serve(args) => serve::serve(*args).map(|()| ExitCode::SUCCESS),
+        Command::Sim(args) => sim::run(&args)
+            .map(|()| ExitCode::SUCCESS)
+            .map_err(|error| CliError::Failed(format!("{error:#}"))),
         Command::Check(args) => Ok(check::run(&args)),
     }
 }

@@ -1,0 +1,190 @@
+//! What a simulated server is like.
+
+use std::time::Duration;
+
+/// A setting that no server could have.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("simulated server: {0}")]
+pub struct ConfigError(pub(crate) String);
+
+/// How fast an engine is and how much fits into it.
+///
+/// The defaults are near an 8-billion-parameter model on one 80 GB GPU.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EngineConfig {
+    /// Prompt tokens that an otherwise idle engine computes per second. 0 means that
+    /// prefill costs nothing. Default 15928, the rate that the picker assumes too.
+    pub prefill_tokens_per_second: f64,
+    /// Time of a step that decodes for one request. Default 8 ms; zero: free.
+    pub decode_step: Duration,
+    /// By how much of `decode_step` each further request in the step prolongs it.
+    /// Default 0.01: a batch of 101 takes twice as long as a batch of one.
+    pub batch_factor: f64,
+    /// Each step's time is drawn evenly from `1 ± jitter` times its cost. In 0..1,
+    /// default 0.05, so that equal servers do not run in lockstep.
+    pub jitter: f64,
+    /// Requests in the running batch at most (vLLM's `max_num_seqs`). Default 256.
+    pub max_running: usize,
+    /// Requests that may wait for a place in the batch; more are refused. Default 1000.
+    pub max_waiting: usize,
+    /// Tokens computed per step at most, decode and prefill together (vLLM's
+    /// `max_num_batched_tokens`). Default 8192. Longer prompts take several steps.
+    pub max_batched_tokens: u32,
+    /// Tokens per KV block. Default 16, as vLLM's.
+    pub block_size: u32,
+    /// KV blocks. Default 27000 (432,000 tokens).
+    pub num_blocks: u32,
+    /// Prompt and output tokens of one request at most. Default 131072. What the KV
+    /// cache can hold is a limit too.
+    pub max_model_len: u32,
+    /// LoRA adapters that can be in the batch at once. Default 1.
+    pub max_loras: usize,
+    /// Seed of the jitter. Default 0.
+    pub seed: u64,
+}
+
+impl Default for EngineConfig {
+    fn default() -> Self {
+        Self {
+            prefill_tokens_per_second: 15_928.0,
+            decode_step: Duration::from_millis(8),
+            batch_factor: 0.01,
+            jitter: 0.05,
+            max_running: 256,
+            max_waiting: 1000,
+            max_batched_tokens: 8192,
+            block_size: 16,
+            num_blocks: 27_000,
+            max_model_len: 131_072,
+            max_loras: 1,
+            seed: 0,
+        }
+    }
+}
+
+impl EngineConfig {
+    /// The default engine with a cost of zero: every request finishes at the instant
+    /// it arrives. For benchmarks of what stands in front of the servers.
+    pub fn instant() -> Self {
+        Self {
+            prefill_tokens_per_second: 0.0,
+            decode_step: Duration::ZERO,
+            batch_factor: 0.0,
+            jitter: 0.0,
+            ..Self::default()
+        }
+    }
+
+    /// Prompt and output tokens that one request may have together.
+    pub fn context_limit(&self) -> u32 {
+        self.max_model_len.min(self.num_blocks.saturating_mul(self.block_size))
+    }
+
+    /// Checks what the types do not.
+    ///
+    /// # Errors
+    /// Names the setting and its range.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let rate = self.prefill_tokens_per_second;
+        let checks = [
+            (rate >= 0.0 && rate.is_finite(), "prefill tokens per second must be 0 (free) or more"),
+            (self.batch_factor >= 0.0 && self.batch_factor.is_finite(), "the batch factor must be 0 or more"),
+            ((0.0..1.0).contains(&self.jitter), "jitter must be at least 0 and below 1"),
+            (self.max_running > 0, "max running must be at least 1"),
+            (self.max_batched_tokens > 0, "max batched tokens must be at least 1"),
+            (self.block_size > 0, "the block size must be at least 1 token"),
+            (self.num_blocks > 0, "there must be at least 1 KV block"),
+            (self.context_limit() > 1, "a request must have room for 2 tokens"),
+            (self.max_loras > 0, "max LoRAs must be at least 1"),
+        ];
+        match checks.iter().find(|(good, _)| !good) {
+            Some((_, reason)) => Err(ConfigError((*reason).to_owned())),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What a group of simulated servers is like.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SimConfig {
+    /// Servers are named `{name_prefix}-{index}`. Default `sim`.
+    pub name_prefix: String,
+    /// Number of the first server. Default 0.
+    pub first_index: usize,
+    /// The name of the base model.
+    pub model: String,
+    /// Answer 404 for a model that is neither `model` nor in `loras`, as vLLM does.
+    /// Default false: any name is served as the base model.
+    pub strict_models: bool,
+    /// Names of the LoRA adapters that are served. Default none.
+    pub loras: Vec<String>,
+    /// Output tokens of a request that sets no limit. Default 64.
+    pub default_output_tokens: u32,
+    /// Largest request body in bytes; a longer one is answered with 413. Default 32 MiB.
+    pub max_body_bytes: usize,
+    /// For how long after the start, in simulated time, everything but `/admin` and
+    /// `/metrics` answers 503. Default zero.
+    pub startup: Duration,
+    /// Simulated seconds per real second. Default 1.
+    pub time_scale: f64,
+    /// The engine. Server number `i` gets the seed plus `i`.
+    pub engine: EngineConfig,
+}
+
+impl Default for SimConfig {
+    fn default() -> Self {
+        Self {
+            name_prefix: "sim".to_owned(),
+            first_index: 0,
+            model: "meta-llama/Llama-3.1-8B-Instruct".to_owned(),
+            strict_models: false,
+            loras: Vec::new(),
+            default_output_tokens: 64,
+            max_body_bytes: 32 << 20,
+            startup: Duration::ZERO,
+            time_scale: 1.0,
+            engine: EngineConfig::default(),
+        }
+    }
+}
+
+impl SimConfig {
+    /// Checks what the types do not.
+    ///
+    /// # Errors
+    /// Names the setting and its range.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        self.engine.validate()?;
+        if !(self.time_scale > 0.0 && self.time_scale.is_finite()) {
+            return Err(ConfigError("the time scale must be above 0".to_owned()));
+        }
+        if self.default_output_tokens == 0 {
+            return Err(ConfigError("the default output must be at least 1 token".to_owned()));
+        }
+        if self.name_prefix.is_empty() || !self.name_prefix.bytes().all(|b| b.is_ascii_graphic()) {
+            return Err(ConfigError("the name prefix must be printable ASCII without spaces".to_owned()));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_are_valid_and_bad_settings_are_named() {
+        SimConfig::default().validate().unwrap();
+        EngineConfig::instant().validate().unwrap();
+        let bad = EngineConfig { jitter: 1.0, ..EngineConfig::default() };
+        assert!(bad.validate().unwrap_err().to_string().contains("jitter"));
+        let bad = SimConfig { time_scale: f64::NAN, ..SimConfig::default() };
+        assert!(bad.validate().unwrap_err().to_string().contains("time scale"));
+    }
+
+    #[test]
+    fn the_kv_cache_limits_the_context() {
+        let small = EngineConfig { num_blocks: 4, ..EngineConfig::default() };
+        assert_eq!(small.context_limit(), 64);
+    }
+}

@@ -1,0 +1,245 @@
+//! The engine driven by tokio's clock, and the requests that wait for its tokens.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
+
+use super::model::{Engine, Output, Rejected, SimRequest};
+
+/// How far a request has come.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Progress {
+    pub(crate) generated: u32,
+    pub(crate) cached_tokens: u32,
+    pub(crate) finished: bool,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    progress: watch::Sender<Progress>,
+    // Whether to be woken by each token, or by the last one only.
+    every_token: bool,
+}
+
+#[derive(Debug)]
+struct Inner {
+    engine: Engine,
+    waiters: HashMap<u64, Waiter>,
+    next_id: u64,
+    // When the driver wakes by itself.
+    armed: Option<Duration>,
+    outputs: Vec<Output>,
+}
+
+impl Inner {
+    fn advance(&mut self, now: Duration) {
+        self.engine.advance(now, &mut self.outputs);
+        for Output { id, generated, cached_tokens, finished, .. } in self.outputs.drain(..) {
+            let Some(waiter) = self.waiters.get(&id) else { continue };
+            waiter.progress.send_if_modified(|progress| {
+                *progress = Progress { generated, cached_tokens, finished };
+                waiter.every_token || finished
+            });
+            if finished {
+                self.waiters.remove(&id);
+            }
+        }
+    }
+}
+
+/// An engine in real time.
+#[derive(Debug)]
+pub(crate) struct Live {
+    // Guards the engine and who waits for it; held for single steps, never across an await.
+    inner: Mutex<Inner>,
+    // Tells the driver that something happens earlier than it thought.
+    earlier: Notify,
+    started: Instant,
+    // Simulated seconds per second.
+    scale: f64,
+}
+
+impl Live {
+    pub(crate) fn new(engine: Engine, scale: f64) -> Self {
+        Self {
+            inner: Mutex::new(Inner {
+                engine,
+                waiters: HashMap::new(),
+                next_id: 0,
+                armed: None,
+                outputs: Vec::new(),
+            }),
+            earlier: Notify::new(),
+            started: Instant::now(),
+            scale,
+        }
+    }
+
+    /// Simulated time since the start.
+    pub(crate) fn now(&self) -> Duration {
+        self.started.elapsed().mul_f64(self.scale)
+    }
+
+    /// A wait of `time` simulated time.
+    pub(crate) async fn sleep(&self, time: Duration) {
+        tokio::time::sleep(time.div_f64(self.scale)).await;
+    }
+
+    /// Looks at the engine as it is now.
+    pub(crate) fn inspect<T>(&self, look: impl FnOnce(&Engine) -> T) -> T {
+        let mut inner = self.lock();
+        inner.advance(self.now());
+        look(&inner.engine)
+    }
+
+    /// Hands a request to the engine; its id is set here.
+    pub(crate) fn submit(
+        self: &Arc<Self>,
+        mut request: SimRequest,
+        every_token: bool,
+    ) -> Result<Ticket, Rejected> {
+        let mut inner = self.lock();
+        let now = self.now();
+        let id = inner.next_id;
+        request.id = id;
+        inner.engine.arrive(request, now)?;
+        inner.next_id += 1;
+        let (sender, progress) = watch::channel(Progress::default());
+        inner.waiters.insert(id, Waiter { progress: sender, every_token });
+        inner.advance(now);
+        if let Some(next) = inner.engine.next_event_at()
+            && inner.armed.is_none_or(|armed| next < armed)
+        {
+            self.earlier.notify_one();
+        }
+        Ok(Ticket { live: self.clone(), id, progress })
+    }
+
+    /// Runs the engine's steps when they are due. Never ends.
+    pub(crate) async fn drive(&self) {
+        loop {
+            let next = {
+                let mut inner = self.lock();
+                inner.armed = inner.engine.next_event_at();
+                inner.armed
+            };
+            let Some(at) = next else {
+                self.earlier.notified().await;
+                continue;
+            };
+            tokio::select! {
+                () = tokio::time::sleep_until(self.started + at.div_f64(self.scale)) => {
+                    // Not before `at`, whatever the scaling rounded, or this would spin.
+                    self.lock().advance(self.now().max(at));
+                }
+                () = self.earlier.notified() => {}
+            }
+        }
+    }
+
+    // A panic elsewhere can't leave the engine half changed: nothing in it panics.
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A request in the engine. Dropped before its last token, it is aborted.
+#[derive(Debug)]
+pub(crate) struct Ticket {
+    live: Arc<Live>,
+    id: u64,
+    progress: watch::Receiver<Progress>,
+}
+
+impl Ticket {
+    /// The number of the request at its server.
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Waits until there are more than `seen` tokens, or no more will come.
+    pub(crate) async fn beyond(&mut self, seen: u32) -> Progress {
+        loop {
+            let progress = *self.progress.borrow_and_update();
+            if progress.generated > seen || progress.finished {
+                return progress;
+            }
+            // The sender goes away only after it said that the request is finished.
+            if self.progress.changed().await.is_err() {
+                return *self.progress.borrow();
+            }
+        }
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        if !self.progress.borrow().finished {
+            let mut inner = self.live.lock();
+            inner.waiters.remove(&self.id);
+            inner.engine.abort(self.id, self.live.now());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sim::{EngineConfig, Finish};
+
+    fn request(output_tokens: u32) -> SimRequest {
+        SimRequest {
+            id: 0,
+            prompt_tokens: 100,
+            blocks: Vec::new(),
+            output_tokens,
+            finish: Finish::Length,
+            adapter: None,
+        }
+    }
+
+    fn live(scale: f64) -> Arc<Live> {
+        let config = EngineConfig {
+            prefill_tokens_per_second: 1000.0,
+            decode_step: Duration::from_millis(10),
+            jitter: 0.0,
+            ..EngineConfig::default()
+        };
+        let live = Arc::new(Live::new(Engine::new(config).unwrap(), scale));
+        let driven = live.clone();
+        tokio::spawn(async move { driven.drive().await });
+        live
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn tokens_come_when_the_clock_says_so() {
+        for (scale, last) in [(1.0, 130), (10.0, 13)] {
+            let start = Instant::now();
+            let mut ticket = live(scale).submit(request(4), true).unwrap();
+            assert_eq!(ticket.beyond(0).await.generated, 1);
+            let mut progress = Progress::default();
+            while !progress.finished {
+                progress = ticket.beyond(progress.generated).await;
+            }
+            // 100 prompt tokens take 100 ms, three more tokens 10 ms each; tokio's timer
+            // rounds up to milliseconds.
+            let millis = start.elapsed().as_millis();
+            assert!((last..last + 2).contains(&millis), "{millis}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_dropped_ticket_leaves_the_engine() {
+        let live = live(1.0);
+        let mut first = live.submit(request(1000), true).unwrap();
+        first.beyond(0).await;
+        assert_eq!(live.inspect(|engine| engine.state().running), 1);
+        drop(first);
+        let (state, aborted) = live.inspect(|engine| (engine.state(), engine.stats().aborted));
+        assert_eq!((state.running, state.kv_used_blocks, aborted), (0, 0, 1));
+        assert!(live.lock().waiters.is_empty());
+    }
+}

@@ -1,0 +1,48 @@
+//! Simulated vLLM servers, for the demo, the tests and the benchmarks.
+//!
+//! A request's way: [`server`](start) accepts it, [`faults`](Fault) may break it,
+//! `openai` reads it, the [`Engine`] decides when each of its tokens exists, and
+//! `answer` writes them. The engine is a state machine that knows neither sockets
+//! nor a clock, so a replay runs it in virtual time; [`start`] drives the same
+//! engine by tokio's clock.
+//!
+//! Every answer names its server (`x-inference-pod`, `x-inference-port`) and says what
+//! it received: `x-sim-body-bytes`, `x-sim-body-xxh64` (16 hexadecimal digits, seed 0),
+//! and, when there were any, `x-sim-request-trailers` as `name=value` joined by commas.
+//! With `x-sim-trailers: 1` in the request it ends with the trailer `x-sim-trailer`, the
+//! server's name (over HTTP/1.1 only if the request has `te: trailers`).
+//!
+//! `GET /admin/state` tells what the engine is doing and which request came last,
+//! `GET`, `POST` and `DELETE` of `/admin/fault` are described at [`Fault`].
+
+mod answer;
+mod body;
+mod config;
+mod faults;
+mod http_stats;
+mod io;
+mod kv;
+mod live;
+mod metrics;
+mod model;
+mod openai;
+mod record;
+mod server;
+mod service;
+mod stats;
+
+pub use config::{ConfigError, EngineConfig, SimConfig};
+pub use faults::{Fault, MetricsFault};
+pub use kv::{KvCache, Lease, block_hashes};
+pub use model::{Engine, EngineState, Finish, Output, Rejected, SimRequest};
+pub use server::{SimHandle, StartError, start};
+pub use stats::{Histogram, Stats};
+
+/// One draw of SplitMix64 (Steele, Lea, Flood 2014): the same number for the same
+/// input, on every machine. All randomness of the simulator comes from here.
+pub(crate) fn mix(input: u64) -> u64 {
+    let mut z = input.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}

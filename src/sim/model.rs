@@ -1,0 +1,407 @@
+//! The engine: continuous batching over a paged KV cache, as a state machine
+//! without sockets and without a clock.
+//!
+//! It works in steps, like vLLM's scheduler. A step takes one token of every request
+//! that decodes, and prompt tokens of the others up to `max_batched_tokens` (chunked
+//! prefill), first for the requests in the batch, then for those that it admits in the
+//! order of arrival. Blocks present for a prompt's beginning are not computed again,
+//! but for the last token, whose result is needed. A step takes
+//!
+//! ```text
+//! (prefill_tokens / prefill_rate
+//!   + decode_step * (1 + batch_factor * (decoding - 1)) if any decodes) * (1 ± jitter)
+//! ```
+//!
+//! and its tokens exist at its end. A request whose prompt is complete yields a token
+//! per step. When blocks run out, the last one admitted leaves the batch and is
+//! computed anew later. Blocks of a prompt can be shared from the step that computes
+//! them; blocks of generated tokens never are.
+
+mod request;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::config::{ConfigError, EngineConfig};
+use super::kv::{KvCache, Lease};
+use super::mix;
+use super::stats::{Stats, Timeline};
+
+pub use request::{EngineState, Finish, Output, Rejected, SimRequest};
+
+#[derive(Debug)]
+struct Job {
+    request: SimRequest,
+    arrived: Duration,
+    // Set at the first admission and kept through preemptions, as vLLM reports them.
+    admitted: Option<(Duration, u32)>,
+    first_token: Duration,
+    last_token: Duration,
+    lease: Lease,
+    // Tokens whose keys and values are in the cache.
+    computed: u32,
+    generated: u32,
+    // Tokens that the step in progress computes.
+    planned: u32,
+    // Full prompt blocks that are known by their hash.
+    published: usize,
+}
+
+impl Job {
+    fn length(&self) -> u32 {
+        self.request.prompt_tokens + self.generated
+    }
+}
+
+/// A simulated engine. Times are since its start and never go back: an earlier one
+/// counts as the latest seen.
+#[derive(Debug)]
+pub struct Engine {
+    config: EngineConfig,
+    kv: KvCache,
+    running: Vec<Job>,
+    waiting: VecDeque<Job>,
+    // `kv.releases()` when the first waiting request found too few blocks. Until blocks
+    // are given back it is not tried again, which would cost a walk over its prompt.
+    starved_at: Option<u64>,
+    now: Duration,
+    // End of the step in progress. While there is none nothing runs.
+    step_ends: Option<Duration>,
+    steps: u64,
+    stats: Stats,
+    changes: u64,
+    outputs: Vec<Output>,
+}
+
+impl Engine {
+    /// An idle engine.
+    ///
+    /// # Errors
+    /// When the configuration is not valid.
+    pub fn new(config: EngineConfig) -> Result<Self, ConfigError> {
+        config.validate()?;
+        Ok(Self {
+            kv: KvCache::new(config.num_blocks),
+            running: Vec::new(),
+            waiting: VecDeque::new(),
+            starved_at: None,
+            now: Duration::ZERO,
+            step_ends: None,
+            steps: 0,
+            stats: Stats::new(config.max_model_len),
+            changes: 0,
+            outputs: Vec::new(),
+            config,
+        })
+    }
+
+    /// The configuration.
+    pub fn config(&self) -> &EngineConfig {
+        &self.config
+    }
+
+    /// The counters.
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// The KV cache.
+    pub fn kv(&self) -> &KvCache {
+        &self.kv
+    }
+
+    /// A number that grows whenever anything observable changes.
+    pub fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// The latest time seen.
+    pub fn now(&self) -> Duration {
+        self.now
+    }
+
+    /// What it is doing.
+    pub fn state(&self) -> EngineState {
+        EngineState {
+            running: self.running.len(),
+            waiting: self.waiting.len(),
+            kv_usage: self.kv.usage(),
+            kv_used_blocks: self.kv.used(),
+            kv_idle_blocks: self.kv.idle(),
+        }
+    }
+
+    /// The adapters in the batch and those only waiting, each once, in order of arrival.
+    pub fn adapters(&self) -> (Vec<Arc<str>>, Vec<Arc<str>>) {
+        let running = distinct(self.running.iter(), &[]);
+        let waiting = distinct(self.waiting.iter(), &running);
+        (running, waiting)
+    }
+
+    /// Takes a request. It can enter the batch with the next step; [`advance`](Self::advance)
+    /// begins it.
+    ///
+    /// # Errors
+    /// When it can never fit, or when no room is left in the batch and the queue.
+    pub fn arrive(&mut self, mut request: SimRequest, now: Duration) -> Result<(), Rejected> {
+        self.run(now, false);
+        request.prompt_tokens = request.prompt_tokens.max(1);
+        request.output_tokens = request.output_tokens.max(1);
+        request.blocks.truncate((request.prompt_tokens / self.config.block_size) as usize);
+        let limit = self.config.context_limit();
+        let refusal = if request.prompt_tokens.saturating_add(request.output_tokens) > limit {
+            Some(Rejected::TooLong { limit })
+        } else if self.running.len() + self.waiting.len() >= self.config.max_running + self.config.max_waiting
+        {
+            Some(Rejected::QueueFull)
+        } else {
+            None
+        };
+        self.changes += 1;
+        if let Some(refusal) = refusal {
+            self.stats.rejected += 1;
+            return Err(refusal);
+        }
+        self.waiting.push_back(Job {
+            request,
+            arrived: self.now,
+            admitted: None,
+            first_token: Duration::ZERO,
+            last_token: Duration::ZERO,
+            lease: Lease::default(),
+            computed: 0,
+            generated: 0,
+            planned: 0,
+            published: 0,
+        });
+        Ok(())
+    }
+
+    /// Forgets a request whose client has left. The step in progress keeps its length.
+    pub fn abort(&mut self, id: u64, now: Duration) {
+        self.run(now, false);
+        let job = if let Some(at) = self.running.iter().position(|job| job.request.id == id) {
+            self.running.remove(at)
+        } else if let Some(at) = self.waiting.iter().position(|job| job.request.id == id) {
+            match self.waiting.remove(at) {
+                Some(job) => job,
+                None => return,
+            }
+        } else {
+            return;
+        };
+        self.kv.release(job.lease);
+        self.stats.aborted += 1;
+        self.changes += 1;
+    }
+
+    /// When something happens next, if no request arrives before. `None`: idle.
+    pub fn next_event_at(&self) -> Option<Duration> {
+        self.step_ends.or_else(|| self.waiting.front().map(|_| self.now))
+    }
+
+    /// Lets time pass up to and including `now`, and appends the tokens that exist by
+    /// then to `outputs`, in the order of time.
+    pub fn advance(&mut self, now: Duration, outputs: &mut Vec<Output>) {
+        self.run(now, true);
+        outputs.append(&mut self.outputs);
+    }
+
+    // An arrival at the end of a step must be there when the next one is put together,
+    // so it lets time pass only up to its own instant.
+    fn run(&mut self, now: Duration, inclusive: bool) {
+        while let Some(at) = self.next_event_at() {
+            if at > now || (at == now && !inclusive) {
+                break;
+            }
+            self.now = self.now.max(at);
+            if self.step_ends.take().is_some() {
+                self.finish_step();
+            }
+            self.begin_step();
+        }
+        self.now = self.now.max(now);
+    }
+
+    fn begin_step(&mut self) {
+        let (mut prefilling, mut decoding) = (0, 0);
+        let mut budget = self.config.max_batched_tokens;
+        let preempted = self.plan_running(&mut budget, &mut prefilling, &mut decoding);
+        if !preempted {
+            self.admit(&mut budget, &mut prefilling);
+        }
+        if self.running.is_empty() {
+            return;
+        }
+        self.stats.tokens_per_step.observe(f64::from(prefilling + decoding));
+        self.steps += 1;
+        self.changes += 1;
+        self.step_ends = Some(self.now + self.step_time(prefilling, decoding));
+    }
+
+    fn step_time(&self, prefilling: u32, decoding: u32) -> Duration {
+        let config = &self.config;
+        let mut seconds = 0.0;
+        if config.prefill_tokens_per_second > 0.0 {
+            seconds += f64::from(prefilling) / config.prefill_tokens_per_second;
+        }
+        if decoding > 0 {
+            let others = f64::from(decoding - 1);
+            seconds += config.decode_step.as_secs_f64() * (1.0 + config.batch_factor * others);
+        }
+        // 53 random bits make an even draw from 0..1.
+        let draw = (mix(config.seed ^ mix(self.steps)) >> 11) as f64 / (1u64 << 53) as f64;
+        Duration::from_secs_f64(seconds * (1.0 + config.jitter * (2.0 * draw - 1.0)))
+    }
+
+    // Plans the step for the requests in the batch. True if one had to leave it.
+    fn plan_running(&mut self, budget: &mut u32, prefilling: &mut u32, decoding: &mut u32) -> bool {
+        let mut preempted = false;
+        let mut at = 0;
+        while at < self.running.len() {
+            let job = &mut self.running[at];
+            let missing = job.length() - job.computed;
+            let planned = missing.min(*budget);
+            if planned > 0 && !extend(&mut self.kv, job, planned, self.config.block_size) {
+                self.preempt_last();
+                preempted = true;
+                continue;
+            }
+            *budget -= planned;
+            if missing == 1 && self.running[at].generated > 0 {
+                *decoding += planned;
+            } else {
+                *prefilling += planned;
+            }
+            at += 1;
+        }
+        preempted
+    }
+
+    fn preempt_last(&mut self) {
+        if let Some(mut job) = self.running.pop() {
+            self.kv.release(std::mem::take(&mut job.lease));
+            (job.computed, job.planned, job.published) = (0, 0, 0);
+            self.waiting.push_front(job);
+            self.stats.preemptions += 1;
+        }
+    }
+
+    fn admit(&mut self, budget: &mut u32, prefilling: &mut u32) {
+        if self.starved_at == Some(self.kv.releases()) {
+            return;
+        }
+        while *budget > 0 && self.running.len() < self.config.max_running {
+            let Some(at) = self.next_admissible() else { break };
+            let Some(mut job) = self.waiting.remove(at) else { break };
+            let block_size = self.config.block_size;
+            // The last token is always computed: the next one comes from it.
+            let reusable = ((job.length() - 1) / block_size) as usize;
+            let hashes = &job.request.blocks[..reusable.min(job.request.blocks.len())];
+            job.lease = self.kv.hold_prefix(hashes);
+            job.published = job.lease.len() as usize;
+            let cached = job.lease.len() * block_size;
+            job.computed = cached;
+            let planned = (job.length() - cached).min(*budget);
+            if !extend(&mut self.kv, &mut job, planned, block_size) {
+                self.kv.release(std::mem::take(&mut job.lease));
+                (job.computed, job.published) = (0, 0);
+                self.waiting.insert(at, job);
+                self.starved_at = Some(self.kv.releases());
+                break;
+            }
+            if job.admitted.is_none() {
+                job.admitted = Some((self.now, cached));
+                self.stats.prefix_queries += u64::from(job.request.prompt_tokens);
+                self.stats.prefix_hits += u64::from(cached);
+            }
+            *budget -= planned;
+            *prefilling += planned;
+            self.running.push(job);
+        }
+    }
+
+    // The first waiting request whose adapter has a place: others overtake those whose
+    // adapter has none, as in vLLM.
+    fn next_admissible(&self) -> Option<usize> {
+        let first = self.waiting.front()?;
+        if first.request.adapter.is_none() {
+            return Some(0);
+        }
+        let loaded = distinct(self.running.iter(), &[]);
+        self.waiting.iter().position(|job| match &job.request.adapter {
+            None => true,
+            Some(adapter) => loaded.len() < self.config.max_loras || loaded.contains(adapter),
+        })
+    }
+
+    fn finish_step(&mut self) {
+        self.changes += 1;
+        let Self { running, kv, stats, outputs, now, .. } = self;
+        running.retain_mut(|job| {
+            job.computed += std::mem::take(&mut job.planned);
+            if job.computed < job.length() {
+                return true;
+            }
+            job.generated += 1;
+            stats.generation_tokens += 1;
+            let prompt = job.request.prompt_tokens;
+            if job.generated == 1 {
+                stats.prompt_tokens += u64::from(prompt);
+                stats.time_to_first_token.observe((*now - job.arrived).as_secs_f64());
+                job.first_token = *now;
+            } else {
+                stats.inter_token.observe((*now - job.last_token).as_secs_f64());
+            }
+            job.last_token = *now;
+            let finished = job.generated == job.request.output_tokens;
+            let (admitted, cached) = job.admitted.unwrap_or((*now, 0));
+            let (id, generated) = (job.request.id, job.generated);
+            outputs.push(Output { id, at: *now, generated, cached_tokens: cached, finished });
+            if finished {
+                kv.release(std::mem::take(&mut job.lease));
+                let (arrived, first_token) = (job.arrived, job.first_token);
+                let times = Timeline { arrived, admitted, first_token, finished: *now };
+                stats.finish(prompt, cached, generated, times);
+                match job.request.finish {
+                    Finish::Stop => stats.finished_stop += 1,
+                    Finish::Length => {
+                        stats.finished_length += 1;
+                        stats.request_max_tokens.observe(f64::from(generated));
+                    }
+                }
+            }
+            !finished
+        });
+    }
+}
+
+// Takes the blocks for `planned` more tokens and makes the prompt's full ones known.
+fn extend(kv: &mut KvCache, job: &mut Job, planned: u32, block_size: u32) -> bool {
+    let tokens = job.computed + planned;
+    let wanted = tokens.div_ceil(block_size).saturating_sub(job.lease.len());
+    if !kv.take(&mut job.lease, wanted) {
+        return false;
+    }
+    let full = ((tokens / block_size) as usize).min(job.request.blocks.len());
+    for hash in job.request.blocks.get(job.published..full).unwrap_or_default() {
+        kv.publish(&mut job.lease, *hash);
+    }
+    job.published = job.published.max(full);
+    job.planned = planned;
+    true
+}
+
+fn distinct<'a>(jobs: impl Iterator<Item = &'a Job>, except: &[Arc<str>]) -> Vec<Arc<str>> {
+    let mut names: Vec<Arc<str>> = Vec::new();
+    for adapter in jobs.filter_map(|job| job.request.adapter.as_ref()) {
+        if !names.contains(adapter) && !except.contains(adapter) {
+            names.push(adapter.clone());
+        }
+    }
+    names
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,75 @@
+//! What goes into an engine and what comes out.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Why a request ends after its last token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Finish {
+    /// By itself.
+    Stop,
+    /// At the limit that the client set.
+    Length,
+}
+
+/// A request for tokens.
+#[derive(Debug, Clone)]
+pub struct SimRequest {
+    /// Chosen by the caller, unique among the requests in the engine.
+    pub id: u64,
+    /// Length of the prompt in tokens; 0 counts as 1.
+    pub prompt_tokens: u32,
+    /// Chained hashes of the prompt's full blocks of `block_size` tokens; see
+    /// [`block_hashes`](crate::sim::block_hashes). Fewer than full blocks: the rest is not shared.
+    pub blocks: Vec<u64>,
+    /// How many tokens to generate; 0 counts as 1.
+    pub output_tokens: u32,
+    /// Why it ends then.
+    pub finish: Finish,
+    /// The LoRA adapter, if any.
+    pub adapter: Option<Arc<str>>,
+}
+
+/// Why a request was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Rejected {
+    /// As many wait as may.
+    #[error("the waiting queue is full")]
+    QueueFull,
+    /// It can never fit.
+    #[error("prompt and output are longer than the context of {limit} tokens")]
+    TooLong {
+        /// Tokens that a request may have.
+        limit: u32,
+    },
+}
+
+/// One generated token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Output {
+    /// Of which request.
+    pub id: u64,
+    /// When, since the start of the engine.
+    pub at: Duration,
+    /// The number of this token, from 1.
+    pub generated: u32,
+    /// Prompt tokens that were in the KV cache when the request entered the batch.
+    pub cached_tokens: u32,
+    /// Whether this is the last one.
+    pub finished: bool,
+}
+
+/// What an engine is doing now.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct EngineState {
+    /// Requests in the batch.
+    pub running: usize,
+    /// Requests waiting for a place in it.
+    pub waiting: usize,
+    /// Share of KV blocks that requests hold, in 0..=1.
+    pub kv_usage: f64,
+    /// KV blocks that requests hold.
+    pub kv_used_blocks: u32,
+    /// KV blocks that only answer for prefixes.
+    pub kv_idle_blocks: u32,
+}

@@ -1,0 +1,370 @@
+//! One server's answers.
+
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{ALLOW, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, TRAILER};
+use http::{Method, Request, Response, StatusCode, Version};
+use http_body::Body;
+use hyper::body::Incoming;
+use serde_json::{Value, json};
+
+use super::answer::{Answer, error, text_seed};
+use super::body::{Received, SimBody, Stream, full, half, receive, with_trailers};
+use super::faults::{Fault, MetricsFault, ServerFault};
+use super::io::Connection;
+use super::kv::{BYTES_PER_TOKEN, block_hashes};
+use super::live::Live;
+use super::metrics::MetricsPage;
+use super::model::{Finish, Rejected, SimRequest};
+use super::openai::{Api, Call, parse};
+use super::record::{Record, text};
+use super::{Engine, SimConfig};
+
+const POD: HeaderName = HeaderName::from_static("x-inference-pod");
+const PORT: HeaderName = HeaderName::from_static("x-inference-port");
+const BODY_BYTES: HeaderName = HeaderName::from_static("x-sim-body-bytes");
+const BODY_HASH: HeaderName = HeaderName::from_static("x-sim-body-xxh64");
+const REQUEST_TRAILERS: HeaderName = HeaderName::from_static("x-sim-request-trailers");
+const RESPONSE_TRAILER: HeaderName = HeaderName::from_static("x-sim-trailer");
+
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+
+/// A server without its sockets.
+#[derive(Debug)]
+pub(crate) struct Service {
+    config: Arc<SimConfig>,
+    name: String,
+    name_header: HeaderValue,
+    port: u16,
+    adapters: Vec<Arc<str>>,
+    live: Arc<Live>,
+    fault: ServerFault,
+    // Guards what is counted around the engine; held for single steps.
+    record: Mutex<Record>,
+    // Unix time of the start.
+    started: Duration,
+}
+
+impl Service {
+    pub(crate) fn new(
+        config: Arc<SimConfig>,
+        name: String,
+        port: u16,
+        live: Arc<Live>,
+        started: Duration,
+    ) -> Self {
+        let record = Record::new(MetricsPage::new(&config, started.as_secs_f64()));
+        Self {
+            // The prefix was checked to be printable ASCII.
+            name_header: HeaderValue::from_str(&name).unwrap_or(HeaderValue::from_static("sim")),
+            adapters: config.loras.iter().map(|name| name.as_str().into()).collect(),
+            config,
+            name,
+            port,
+            live,
+            fault: ServerFault::default(),
+            record: Mutex::new(record),
+            started,
+        }
+    }
+
+    /// Answers a request. An error ends the connection (HTTP/2: the stream).
+    pub(crate) async fn answer(
+        &self,
+        request: Request<Incoming>,
+        connection: &Connection,
+    ) -> io::Result<Response<SimBody>> {
+        let began = self.live.now();
+        let (parts, body) = request.into_parts();
+        let mut received = receive(body, self.config.max_body_bytes).await?;
+        let trailers = parts.headers.get("x-sim-trailers").is_some_and(|value| value == "1");
+        let api =
+            Api::ALL.into_iter().find(|api| parts.method == Method::POST && parts.uri.path() == api.path());
+        let fault = self.fault_of(&parts.headers, api.is_some());
+        let (method, path, version) = (parts.method.clone(), parts.uri.path().to_owned(), parts.version);
+        let echo = echo(&received);
+        if !path.starts_with("/admin") && path != "/metrics" && path != "/health" {
+            self.record().arrived(parts, &mut received);
+        }
+
+        let mut response = match fault {
+            Err(message) => failure(StatusCode::BAD_REQUEST, &message),
+            Ok(fault) => {
+                if let Some(early) = self.fail(&fault, version, connection).await? {
+                    early
+                } else if received.too_long {
+                    failure(StatusCode::PAYLOAD_TOO_LARGE, "the request body is too long for this server")
+                } else if !path.starts_with("/admin") && path != "/metrics" && began < self.config.startup {
+                    failure(StatusCode::SERVICE_UNAVAILABLE, "the server is starting")
+                } else if let Some(api) = api {
+                    self.generate(api, &received.body, fault.drop_after, trailers).await?
+                } else {
+                    self.other(&method, &path, &received.body).await
+                }
+            }
+        };
+        self.count(api, &response, received.bytes, self.live.now().saturating_sub(began));
+        if trailers {
+            response.headers_mut().insert(TRAILER, HeaderValue::from_name(RESPONSE_TRAILER));
+            if api.is_none() || !response.status().is_success() {
+                response = response.map(|body| with_trailers(body, self.trailers()));
+            }
+        }
+        let headers = response.headers_mut();
+        headers.insert(POD, self.name_header.clone());
+        headers.insert(PORT, HeaderValue::from(self.port));
+        headers.extend(echo);
+        Ok(response)
+    }
+
+    fn fault_of(&self, headers: &HeaderMap, for_tokens: bool) -> Result<Fault, String> {
+        let set = if for_tokens { self.fault.for_request() } else { Fault::default() };
+        match headers.get("x-sim-fault") {
+            None => Ok(set),
+            Some(value) => {
+                let text = value.to_str().map_err(|_| "x-sim-fault is not ASCII text".to_owned())?;
+                Fault::parse(text).map_err(|error| format!("x-sim-fault: {error}"))
+            }
+        }
+    }
+
+    // The faults that come before an answer.
+    async fn fail(
+        &self,
+        fault: &Fault,
+        version: Version,
+        connection: &Connection,
+    ) -> io::Result<Option<Response<SimBody>>> {
+        if let Some(slow) = fault.slow {
+            self.live.sleep(slow).await;
+        }
+        if fault.hang {
+            std::future::pending::<()>().await;
+        }
+        if fault.reset {
+            if version < Version::HTTP_2 {
+                connection.reset();
+                std::future::pending::<()>().await;
+            }
+            return Err(io::Error::from(io::ErrorKind::ConnectionReset));
+        }
+        let status = fault.status.and_then(|status| StatusCode::from_u16(status).ok());
+        Ok(status.map(|status| failure(status, "a fault was asked for")))
+    }
+
+    async fn generate(
+        &self,
+        api: Api,
+        body: &[u8],
+        drop_after: Option<u32>,
+        trailers: bool,
+    ) -> io::Result<Response<SimBody>> {
+        let call = match parse(api, body) {
+            Ok(call) => call,
+            Err(message) => return Ok(failure(StatusCode::BAD_REQUEST, &message)),
+        };
+        let model = call.model.as_deref().unwrap_or(&self.config.model);
+        let adapter = self.adapters.iter().find(|adapter| &***adapter == model).cloned();
+        if self.config.strict_models && adapter.is_none() && model != self.config.model {
+            return Ok(failure(StatusCode::NOT_FOUND, &format!("The model `{model}` does not exist.")));
+        }
+        let request = self.request(&call, adapter);
+        let mut answer = Answer {
+            api,
+            number: 0,
+            created: (self.started + self.live.now()).as_secs(),
+            model: Value::from(model).to_string(),
+            text_seed: text_seed(self.config.engine.seed, &call.prompt),
+            finish: request.finish,
+            prompt_tokens: request.prompt_tokens,
+        };
+        let mut ticket = match self.live.submit(request, call.stream || drop_after.is_some()) {
+            Ok(ticket) => ticket,
+            Err(refusal @ Rejected::QueueFull) => {
+                return Ok(failure(StatusCode::TOO_MANY_REQUESTS, &refusal.to_string()));
+            }
+            Err(refusal @ Rejected::TooLong { .. }) => {
+                return Ok(failure(StatusCode::BAD_REQUEST, &refusal.to_string()));
+            }
+        };
+        answer.number = ticket.id();
+        let trailers = trailers.then(|| self.trailers());
+        if call.stream {
+            let stream =
+                Stream { ticket, answer, sent: 0, include_usage: call.include_usage, drop_after, trailers };
+            return Ok(response(
+                StatusCode::OK,
+                HeaderValue::from_static("text/event-stream; charset=utf-8"),
+                stream.into_body(),
+            ));
+        }
+        let mut progress = ticket.beyond(0).await;
+        while !progress.finished && drop_after.is_none_or(|tokens| progress.generated < tokens) {
+            progress = ticket.beyond(progress.generated).await;
+        }
+        let whole = answer.whole(progress.generated, progress.cached_tokens);
+        let body = match (drop_after, trailers) {
+            (Some(tokens), _) if progress.generated >= tokens => half(&whole),
+            (_, Some(trailers)) => with_trailers(full(whole), trailers),
+            (_, None) => full(whole),
+        };
+        Ok(response(StatusCode::OK, JSON, body))
+    }
+
+    fn request(&self, call: &Call, adapter: Option<Arc<str>>) -> SimRequest {
+        let config = &self.config;
+        let prompt_tokens = call.prompt.len().div_ceil(BYTES_PER_TOKEN).clamp(1, u32::MAX as usize) as u32;
+        let room = config.engine.context_limit().saturating_sub(prompt_tokens);
+        let (output_tokens, finish) = match call.max_tokens {
+            Some(limit) => (limit, Finish::Length),
+            None => (config.default_output_tokens.min(room), Finish::Stop),
+        };
+        let scope = adapter.as_deref().unwrap_or(&config.model);
+        let blocks = block_hashes(scope, &call.prompt, config.engine.block_size);
+        SimRequest { id: 0, prompt_tokens, blocks, output_tokens, finish, adapter }
+    }
+
+    async fn other(&self, method: &Method, path: &str, body: &[u8]) -> Response<SimBody> {
+        let allowed = match path {
+            "/health" | "/v1/models" | "/metrics" | "/admin/state" => "GET",
+            "/admin/fault" => "GET, POST, DELETE",
+            "/v1/chat/completions" | "/v1/completions" => "POST",
+            _ => return response(StatusCode::NOT_FOUND, JSON, full(r#"{"detail":"Not Found"}"#)),
+        };
+        if !allowed.split(", ").any(|allowed| allowed == method.as_str()) {
+            let body = full(r#"{"detail":"Method Not Allowed"}"#);
+            let mut refusal = response(StatusCode::METHOD_NOT_ALLOWED, JSON, body);
+            refusal.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
+            return refusal;
+        }
+        match path {
+            "/health" => {
+                let status = self.fault.get().health.and_then(|status| StatusCode::from_u16(status).ok());
+                response(status.unwrap_or(StatusCode::OK), JSON, full(Bytes::new()))
+            }
+            "/v1/models" => json_response(&self.models()),
+            "/metrics" => self.metrics().await,
+            "/admin/state" => json_response(&self.state()),
+            _ => self.admin_fault(method, body),
+        }
+    }
+
+    fn models(&self) -> Value {
+        let SimConfig { model, loras, engine, .. } = &*self.config;
+        let entry = |id: &str, parent: Option<&str>| {
+            json!({"id": id, "object": "model", "created": self.started.as_secs(), "owned_by": "vllm",
+                "root": id, "parent": parent, "max_model_len": engine.max_model_len, "permission": []})
+        };
+        let adapters = loras.iter().map(|lora| entry(lora, Some(model)));
+        let data: Vec<Value> = std::iter::once(entry(model, None)).chain(adapters).collect();
+        json!({"object": "list", "data": data})
+    }
+
+    async fn metrics(&self) -> Response<SimBody> {
+        let fault = self.fault.get().metrics;
+        if fault == Some(MetricsFault::Hang) {
+            std::future::pending::<()>().await;
+        }
+        let page = self.live.inspect(|engine: &Engine| {
+            let mut record = self.record();
+            let Record { page, http, stale, .. } = &mut *record;
+            let page = page.render(engine, http);
+            match fault {
+                Some(MetricsFault::Stale) => stale.get_or_insert(page).clone(),
+                _ => page,
+            }
+        });
+        let page = match fault {
+            Some(MetricsFault::Error) => {
+                return failure(StatusCode::INTERNAL_SERVER_ERROR, "a fault was asked for");
+            }
+            Some(MetricsFault::Empty) => Bytes::new(),
+            Some(MetricsFault::Broken) => {
+                let mut broken = page[..page.len() / 2].to_vec();
+                broken.extend_from_slice(
+                    b"\nvllm:num_requests_waiting{engine=\"0 lots\nvllm:kv_cache_usage_perc\n\xff\xfe",
+                );
+                broken.into()
+            }
+            _ => page,
+        };
+        let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+        response(StatusCode::OK, kind, full(page))
+    }
+
+    fn admin_fault(&self, method: &Method, body: &[u8]) -> Response<SimBody> {
+        let fault = match *method {
+            Method::GET => None,
+            Method::DELETE => Some(Fault::default()),
+            _ => match serde_json::from_slice(body) {
+                Ok(fault) => Some(fault),
+                Err(error) => return failure(StatusCode::BAD_REQUEST, &format!("not a fault: {error}")),
+            },
+        };
+        if let Some(fault) = fault {
+            self.fault.set(fault);
+            self.record().stale = None;
+        }
+        json_response(&json!(self.fault.get()))
+    }
+
+    fn state(&self) -> Value {
+        self.live.inspect(|engine| {
+            let mut state = self.record().state(engine);
+            state["name"] = json!(self.name);
+            state["port"] = json!(self.port);
+            state
+        })
+    }
+
+    fn count(&self, api: Option<Api>, response: &Response<SimBody>, request_bytes: u64, took: Duration) {
+        let Some(api) = api else { return };
+        let bytes = response.body().size_hint().exact().unwrap_or(0);
+        self.record().answered(api, response.status().as_u16(), request_bytes, bytes, took.as_secs_f64());
+    }
+
+    fn trailers(&self) -> HeaderMap {
+        HeaderMap::from_iter([(RESPONSE_TRAILER, self.name_header.clone())])
+    }
+
+    // Nothing panics while it holds this lock, and counters are good at any moment.
+    fn record(&self) -> MutexGuard<'_, Record> {
+        self.record.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn response(status: StatusCode, kind: HeaderValue, body: SimBody) -> Response<SimBody> {
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, kind);
+    response
+}
+
+fn json_response(value: &Value) -> Response<SimBody> {
+    response(StatusCode::OK, JSON, full(value.to_string()))
+}
+
+fn failure(status: StatusCode, message: &str) -> Response<SimBody> {
+    response(status, JSON, full(error(status.as_u16(), message)))
+}
+
+// The headers that tell what was received.
+fn echo(received: &Received) -> HeaderMap {
+    let mut echo = HeaderMap::new();
+    echo.insert(BODY_BYTES, HeaderValue::from(received.bytes));
+    // Hexadecimal digits and what HTTP let through as headers are good header values.
+    if let Ok(hash) = HeaderValue::try_from(format!("{:016x}", received.hash)) {
+        echo.insert(BODY_HASH, hash);
+    }
+    if let Some(trailers) = &received.trailers {
+        let list: Vec<String> =
+            trailers.iter().map(|(name, value)| format!("{name}={}", text(value))).collect();
+        if let Ok(list) = HeaderValue::try_from(list.join(",")) {
+            echo.insert(REQUEST_TRAILERS, list);
+        }
+    }
+    echo
+}
