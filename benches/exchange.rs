@@ -1,6 +1,8 @@
 //! A whole exchange without its wire: parse, decide, send the body on, read the
 //! answer. By size of the request's body.
 
+#![allow(clippy::unwrap_used, reason = "a benchmark that cannot set itself up has nothing to measure")]
+
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 
 mod common;

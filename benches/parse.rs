@@ -2,6 +2,8 @@
 //! into a borrowed struct, and a plain copy as the floor of anything that
 //! collects the body first.
 
+#![allow(clippy::unwrap_used, reason = "a benchmark that cannot set itself up has nothing to measure")]
+
 use bytes::Bytes;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use serde::Deserialize;

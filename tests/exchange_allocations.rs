@@ -1,6 +1,8 @@
 //! What an exchange takes from the heap. One test in a program of its own,
 //! because every allocation of the process is counted.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
+
 use std::alloc::System;
 
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};

@@ -140,7 +140,10 @@ enum BodyEnd {
     /// With trailers, which wait for a reply of their own.
     Trailers,
     /// It doesn't come to us in full duplex: decided on the headers alone.
-    NotOurs,
+    NotOurs {
+        /// Its last message has been here.
+        ended: bool,
+    },
 }
 
 #[derive(Debug)]
@@ -319,7 +322,7 @@ impl Exchange {
         }
         if bodies != Mode::FullDuplex {
             // The gateway waits for this reply before it sends a body, or never sends one.
-            return Ok(self.decide(parser.without_body(), BodyEnd::NotOurs));
+            return Ok(self.decide(parser.without_body(), BodyEnd::NotOurs { ended: false }));
         }
         self.state = State::Body(Box::new(parser));
         Ok(Step::Continue)
@@ -337,7 +340,9 @@ impl Exchange {
                 parser.push(data);
                 if end_of_stream { Ok(self.finish(BodyEnd::Flag, now)) } else { Ok(Step::Continue) }
             }
-            State::Relaying | State::Deciding(_, BodyEnd::NotOurs) => Ok(self.relay(Reply::RequestBodyAsIs)),
+            State::Relaying | State::Deciding(_, BodyEnd::NotOurs { ended: false }) => {
+                Ok(self.relay(Reply::RequestBodyAsIs, end_of_stream))
+            }
             State::Abandoned => Ok(Step::Continue),
             State::Idle => Err(Violation("a request body came before its headers")),
             State::Deciding(..) | State::Sent | State::Refused => {
@@ -349,7 +354,9 @@ impl Exchange {
     fn request_trailers(&mut self, now: Instant) -> Result<Step, Violation> {
         match self.state {
             State::Body(_) => Ok(self.finish(BodyEnd::Trailers, now)),
-            State::Relaying | State::Deciding(_, BodyEnd::NotOurs) => Ok(self.relay(Reply::RequestTrailers)),
+            State::Relaying | State::Deciding(_, BodyEnd::NotOurs { ended: false }) => {
+                Ok(self.relay(Reply::RequestTrailers, true))
+            }
             State::Abandoned => Ok(Step::Continue),
             State::Idle => Err(Violation("request trailers came before their headers")),
             State::Deciding(..) | State::Sent | State::Refused => {
@@ -359,9 +366,19 @@ impl Exchange {
     }
 
     /// Replies to a message that goes on as it is, though not before the headers do.
-    fn relay(&mut self, reply: Reply) -> Step {
-        let queue = if self.is_deciding() { &mut self.early } else { &mut self.replies };
-        queue.push_back(reply);
+    fn relay(&mut self, reply: Reply, last: bool) -> Step {
+        match &mut self.state {
+            State::Deciding(_, BodyEnd::NotOurs { ended }) => {
+                *ended = last;
+                self.early.push_back(reply);
+            }
+            _ => {
+                if last {
+                    self.state = State::Sent;
+                }
+                self.replies.push_back(reply);
+            }
+        }
         Step::Continue
     }
 
@@ -401,8 +418,9 @@ impl Exchange {
         match end {
             BodyEnd::Flag | BodyEnd::Trailers => self.state = State::Sent,
             // Without its body a request is not counted, as with the peer.
-            BodyEnd::Headers | BodyEnd::NotOurs => {
-                self.state = if end == BodyEnd::Headers { State::Sent } else { State::Relaying };
+            BodyEnd::Headers | BodyEnd::NotOurs { .. } => {
+                let more = end == BodyEnd::NotOurs { ended: false };
+                self.state = if more { State::Relaying } else { State::Sent };
                 return self.answer.read_as(request.api);
             }
         }
