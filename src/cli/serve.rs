@@ -17,6 +17,7 @@ const LAST_WORK: Duration = Duration::from_secs(1);
 pub(super) fn serve(args: ServeArgs) -> Result<(), CliError> {
     let settings = args.settings(std::env::var("NAMESPACE").ok()).map_err(CliError::Usage)?;
     logging::start(settings.log);
+    let setup = crate::Setup::new(settings)?;
     // Discovery, scraping, accepting and the small servers share this thread; requests
     // have their own.
     let runtime =
@@ -24,8 +25,8 @@ pub(super) fn serve(args: ServeArgs) -> Result<(), CliError> {
     let result = runtime.block_on(async {
         let stops = Stops::from_signals().map_err(|error| system(&error))?;
         let listeners =
-            Listeners::bind(&settings.listen).map_err(|error| CliError::Failed(error.to_string()))?;
-        Ok(crate::run(settings, listeners, stops).await?)
+            Listeners::bind(&setup.settings().listen).map_err(|error| CliError::Failed(error.to_string()))?;
+        Ok(crate::run(setup, listeners, stops).await?)
     });
     runtime.shutdown_timeout(LAST_WORK);
     result

@@ -1,0 +1,299 @@
+//! Puts the parts together and runs them: the server as a whole.
+
+use std::io::Read;
+use std::sync::Arc;
+
+use prometheus::Registry;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::config::settings::{ConfigSource, ServeSettings};
+use crate::config::{self, EndpointPickerConfig};
+use crate::discovery::{FileDiscovery, FileError};
+use crate::endpoints::{CachedLocator, Clock, PodLocator, Store, StoreLocator};
+use crate::extproc::envoy::pb::external_processor_server::ExternalProcessorServer;
+use crate::extproc::exchange::Shared;
+use crate::extproc::health::HealthState;
+use crate::extproc::listen::Listeners;
+use crate::extproc::metrics::ExtProcMetrics;
+use crate::extproc::server::{Ended, Server, ServerOptions, StartError};
+use crate::extproc::service::ExtProcService;
+use crate::extproc::stop::Stops;
+use crate::flow::{Attempts, Dispatcher};
+use crate::metrics;
+use crate::observe::http::{HttpServer, Routes, respond};
+use crate::observe::{endpoints, pool};
+use crate::request::Parsers;
+use crate::schedule::registry::Pipeline;
+use crate::schedule::{Record, SchedulerMetrics};
+use crate::scrape::{ScrapeConfig, ScrapeMetrics, Scraper};
+
+/// How often the series of endpoints that are gone are dropped.
+const FORGET_INTERVAL: std::time::Duration = std::time::Duration::from_secs(30);
+
+/// Why a server did not start, or did not end well. One line: what, where, what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The settings or the configuration are wrong.
+    #[error("{0}")]
+    Config(String),
+    /// Something outside failed.
+    #[error("{0}")]
+    Failed(String),
+    /// A second stop came while streams were open.
+    #[error("stopped twice, open streams were closed; one signal lets them finish")]
+    Forced,
+}
+
+impl From<StartError> for RunError {
+    fn from(error: StartError) -> Self {
+        match error {
+            StartError::Tls(_) => Self::Config(error.to_string()),
+            StartError::System(_) => Self::Failed(error.to_string()),
+        }
+    }
+}
+
+impl From<prometheus::Error> for RunError {
+    fn from(error: prometheus::Error) -> Self {
+        Self::Failed(format!("cannot register metrics: {error}"))
+    }
+}
+
+impl From<FileError> for RunError {
+    fn from(error: FileError) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
+impl From<std::io::Error> for RunError {
+    fn from(error: std::io::Error) -> Self {
+        StartError::System(error).into()
+    }
+}
+
+/// A configuration that has been read, and everything else a server is made of
+/// before it listens.
+pub struct Setup {
+    settings: ServeSettings,
+    pipeline: Pipeline,
+    registry: Registry,
+    discovery: Option<FileDiscovery>,
+    locator: Option<Arc<dyn PodLocator>>,
+}
+
+impl Setup {
+    /// Reads the configuration that the settings name.
+    ///
+    /// # Errors
+    /// When it can't be read or is not valid; the text has file, line and column.
+    pub fn new(settings: ServeSettings) -> Result<Self, RunError> {
+        let registry = Registry::new();
+        let scheduler_metrics = SchedulerMetrics::register(&registry)?;
+        let (name, text) = match &settings.config {
+            ConfigSource::Default => (String::new(), None),
+            ConfigSource::Text(text) => ("--config-text".to_owned(), Some(text.clone())),
+            ConfigSource::File(path) => {
+                let name = path.display().to_string();
+                let text = read_config(path).map_err(|error| {
+                    RunError::Config(format!("cannot read the configuration {name}: {error}"))
+                })?;
+                (name, Some(text))
+            }
+        };
+        let in_file = |error: config::ConfigError| RunError::Config(error.in_file(&name));
+        let config = text.map(|text| EndpointPickerConfig::parse(&text)).transpose().map_err(in_file)?;
+        let allowed = settings.allow_experimental_plugins;
+        let pipeline = Pipeline::build(config.as_ref(), allowed, &scheduler_metrics).map_err(in_file)?;
+        let discovery = match (&settings.endpoints_file, &pipeline.discovery) {
+            (Some(path), None) => Some(FileDiscovery::new(path, true)),
+            (None, Some(params)) => Some(FileDiscovery::new(&params.path, params.watch_file)),
+            (Some(_), Some(_)) => {
+                let text = "endpoints come from --endpoints-file and from dataLayer.discovery of the configuration; use one of them";
+                return Err(RunError::Config(text.to_owned()));
+            }
+            (None, None) => None,
+        };
+        Ok(Self { settings, pipeline, registry, discovery, locator: None })
+    }
+
+    /// Finds candidates with another locator than the endpoint store. The cache
+    /// stays in front of it.
+    #[must_use]
+    pub fn with_locator(mut self, locator: Arc<dyn PodLocator>) -> Self {
+        self.locator = Some(locator);
+        self
+    }
+
+    /// What the server was told.
+    pub fn settings(&self) -> &ServeSettings {
+        &self.settings
+    }
+}
+
+fn read_config(path: &std::path::Path) -> std::io::Result<String> {
+    let mut text = String::new();
+    // One byte more than allowed, so that the reader of the text can refuse it.
+    let limit = config::MAX_BYTES as u64 + 1;
+    std::fs::File::open(path)?.take(limit).read_to_string(&mut text)?;
+    Ok(text)
+}
+
+/// Runs a server until it is told to stop. Everything that it started has ended
+/// when this returns.
+///
+/// # Errors
+/// When there is nowhere to find endpoints, the endpoints file can't be used, or
+/// the system refuses a thread or a socket.
+pub async fn run(setup: Setup, listeners: Listeners, mut stops: Stops) -> Result<(), RunError> {
+    let Setup { settings, pipeline, registry, discovery, locator } = setup;
+    tell(&settings, &pipeline, discovery.is_some());
+    if discovery.is_none() && locator.is_none() {
+        let text = "no endpoints: this version finds them in a file only; give --endpoints-file FILE, or a file-discovery plugin under dataLayer.discovery";
+        return Err(RunError::Config(text.to_owned()));
+    }
+    let clock = Clock::start();
+    let store = Arc::new(Store::default());
+    let shutdown = CancellationToken::new();
+    let _stop_background = shutdown.clone().drop_guard();
+
+    let mut background = Vec::new();
+    if let Some(mut discovery) = discovery {
+        discovery.load_into(&store)?;
+        let watching = discovery.watch(Arc::clone(&store), shutdown.clone());
+        background.push(AbortOnDropHandle::new(tokio::spawn(watching)));
+    }
+    let _scrapers = start_scrapers(&settings, &pipeline, &store, clock, &registry)?;
+
+    let attempts = Arc::new(Attempts::register(&registry)?);
+    let record = if settings.emit_endpoint_scores { Record::Scores } else { Record::No };
+    let locator = locator
+        .unwrap_or_else(|| Arc::new(StoreLocator::new(Arc::clone(&store), settings.disable_subset_filter)));
+    let (ttl, max_keys) = (CachedLocator::DEFAULT_TTL, CachedLocator::DEFAULT_MAX_KEYS);
+    let dispatcher = Arc::new(Dispatcher::new(
+        CachedLocator::new(locator, clock, ttl, max_keys),
+        pipeline.scheduler,
+        clock,
+        settings.metrics_staleness,
+        record,
+        Arc::clone(&attempts),
+    ));
+    let shared = Arc::new(Shared {
+        parsers: Parsers::new(&pipeline.parsers),
+        max_request_body_bytes: settings.limits.max_request_body,
+        metrics: ExtProcMetrics::register(&registry, settings.stream_metrics)?,
+    });
+    register_collectors(&settings, &store, clock, &dispatcher, &registry)?;
+    background.push(AbortOnDropHandle::new(tokio::spawn(forget(attempts, Arc::clone(&store)))));
+
+    let service = ExternalProcessorServer::new(ExtProcService::new(shared, dispatcher))
+        .max_decoding_message_size(settings.limits.max_recv_message)
+        .max_encoding_message_size(settings.limits.max_send_message);
+    // Without leader election in this version, every replica serves.
+    let health = Arc::new(HealthState::new(false));
+    let options = ServerOptions {
+        threads: settings.worker_threads,
+        tls: settings.tls.clone(),
+        drain_timeout: settings.drain_timeout,
+    };
+    let Listeners { extproc, health: health_port, metrics: metrics_port, admin } = listeners;
+    let address = extproc.local_addr()?;
+    let server = Server::start(extproc, health_port, service, Arc::clone(&health), options)?;
+
+    let routes = Routes::new().with_metrics(move || metrics::render(&registry));
+    let mut pages = vec![HttpServer::start(metrics_port, routes)?];
+    if let Some(admin) = admin {
+        let known = Arc::clone(&store);
+        let routes = Routes::new()
+            .with(
+                "/endpoints",
+                Arc::new(move |_| {
+                    respond(http::StatusCode::OK, "application/json", endpoints::page(&known, &clock))
+                }),
+            )
+            .with_index();
+        pages.push(HttpServer::start(admin, routes)?);
+    }
+    health.set_synced(true);
+    health.set_plugins_ready(true);
+    let endpoints = store.snapshot().endpoints().len();
+    tracing::info!(%address, endpoints, version = env!("CARGO_PKG_VERSION"), "serving");
+    let ended = server.run(&mut stops).await;
+    for page in pages {
+        page.stop().await;
+    }
+    tracing::info!(?ended, "stopped");
+    match ended {
+        Ended::Gracefully => Ok(()),
+        Ended::Forced => Err(RunError::Forced),
+    }
+}
+
+/// Says once what the user should know about this start.
+fn tell(settings: &ServeSettings, pipeline: &Pipeline, from_file: bool) {
+    for note in &pipeline.notes {
+        // Where endpoints come from is known better here.
+        if !(from_file && note.contains("endpoints come from Kubernetes")) {
+            tracing::info!(note, "configuration");
+        }
+    }
+    for flag in settings.unused_flags(from_file) {
+        tracing::warn!(flag = flag.flag, reason = flag.reason, "flag has no effect");
+    }
+}
+
+fn start_scrapers(
+    settings: &ServeSettings,
+    pipeline: &Pipeline,
+    store: &Arc<Store>,
+    clock: Clock,
+    registry: &Registry,
+) -> Result<Vec<Scraper>, RunError> {
+    let metrics = ScrapeMetrics::new()?;
+    metrics.register(registry)?;
+    let mut scrapers = Vec::new();
+    for source in pipeline.sources.iter().filter(|source| source.extractor.is_some()) {
+        let config = ScrapeConfig {
+            interval: source.params.interval.unwrap_or(settings.refresh_metrics_interval),
+            path: source.params.path.parse().map_err(|error| {
+                RunError::Config(format!("path {:?} of metrics-data-source: {error}", source.params.path))
+            })?,
+            port: source.params.port,
+            ..ScrapeConfig::default()
+        };
+        scrapers.push(Scraper::start(Arc::clone(store), clock, config, &metrics));
+    }
+    Ok(scrapers)
+}
+
+fn register_collectors(
+    settings: &ServeSettings,
+    store: &Arc<Store>,
+    clock: Clock,
+    dispatcher: &Arc<Dispatcher>,
+    registry: &Registry,
+) -> prometheus::Result<()> {
+    let name = settings.pool.name.clone().unwrap_or_else(|| "epp".to_owned());
+    let collector = pool::PoolCollector::new(Arc::clone(store), clock, settings.metrics_staleness, name)?;
+    registry.register(Box::new(collector))?;
+    registry.register(Box::new(pool::LocatorCollector::new(Arc::clone(dispatcher))?))?;
+    metrics::register(
+        registry,
+        pool::build_info()?,
+        Some(metrics::Legacy {
+            name: "inference_extension_info",
+            labels: &[("commit", "commit"), ("build_ref", "build_ref")],
+        }),
+    )?;
+    let process = prometheus::process_collector::ProcessCollector::for_self();
+    registry.register(Box::new(process))
+}
+
+/// Drops what is kept for endpoints that are gone.
+async fn forget(attempts: Arc<Attempts>, store: Arc<Store>) {
+    let mut ticks = tokio::time::interval(FORGET_INTERVAL);
+    loop {
+        ticks.tick().await;
+        attempts.retain(&store.snapshot());
+    }
+}
