@@ -1,3 +1,8 @@
-//! Where endpoints come from.
+//! Where endpoints come from. A source of discovery writes the membership into
+//! the [`Store`](crate::endpoints::Store) and touches nothing else.
 
+pub mod file;
 pub mod params;
+mod watch;
+
+pub use watch::{FileDiscovery, FileError};

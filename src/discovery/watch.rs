@@ -1,0 +1,225 @@
+//! An endpoints file on disk, followed as it changes.
+
+use std::fs::{File, Metadata};
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+use xxhash_rust::xxh3::xxh3_128;
+
+use crate::endpoints::{Change, EndpointSpec, Store};
+
+use super::file::{MAX_BYTES, ParseError, Problem, parse};
+
+/// How often the file is looked at. Looking costs a system call; it sees what
+/// notifications miss: network file systems, and links that are swapped
+/// several directories up, as Kubernetes does with ConfigMaps.
+const POLL: Duration = Duration::from_millis(100);
+
+/// How many problems of one file are logged; the rest is a number.
+const LOGGED_PROBLEMS: usize = 20;
+
+/// Why an endpoints file can't be used.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// The file can't be opened or read.
+    #[error("can't read the endpoints file {path}: {source}", path = .path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system says.
+        source: io::Error,
+    },
+    /// A directory, a pipe, a device.
+    #[error("the endpoints file {path} is not a regular file", path = .0.display())]
+    NotAFile(PathBuf),
+    /// More than [`MAX_BYTES`].
+    #[error("the endpoints file {path} is larger than {MAX_BYTES} bytes; split the pool", path = .0.display())]
+    TooLarge(PathBuf),
+    /// Not a list of endpoints.
+    #[error("the endpoints file {path} can't be used: {source}", path = .path.display())]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with its text.
+        source: ParseError,
+    },
+}
+
+/// Discovery by an endpoints file.
+#[derive(Debug)]
+pub struct FileDiscovery {
+    path: PathBuf,
+    watch: bool,
+    seen: Option<Seen>,
+    /// The text of the last load, so that a file that was only touched isn't
+    /// reported again.
+    loaded: Option<u128>,
+    /// The last load failed and was reported.
+    failing: bool,
+}
+
+/// The metadata that any way to change a file changes: writing it in place,
+/// renaming another over it, pointing a link on the way to it elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamp {
+    file: (u64, u64),
+    size: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl Stamp {
+    fn of(metadata: &Metadata) -> Self {
+        Self {
+            file: (metadata.dev(), metadata.ino()),
+            size: metadata.size(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+        }
+    }
+}
+
+/// A look at the file.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    /// `None`: there was nothing to look at.
+    stamp: Option<Stamp>,
+    /// The same stamp was there at the look before. File systems count time in
+    /// ticks of some milliseconds, so a second write in the tick of the first
+    /// leaves no trace; the file is read once more when the tick must be over.
+    settled: bool,
+}
+
+/// What a load found.
+struct Loaded {
+    specs: Vec<EndpointSpec>,
+    problems: Vec<Problem>,
+    hash: u128,
+}
+
+impl FileDiscovery {
+    /// Discovery by the file at `path`, which is followed if `watch` is set.
+    /// Nothing is read yet.
+    pub fn new(path: impl Into<PathBuf>, watch: bool) -> Self {
+        Self { path: path.into(), watch, seen: None, loaded: None, failing: false }
+    }
+
+    /// Reads the file for the start and makes it the membership. Entries that
+    /// can't be used are logged and left out.
+    ///
+    /// # Errors
+    /// When the file can't be read, or has no list of endpoints.
+    pub fn load_into(&mut self, store: &Store) -> Result<Change, FileError> {
+        self.seen = Some(Seen { stamp: stamp(&self.path), settled: false });
+        let loaded = load(&self.path)?;
+        Ok(self.publish(loaded, store))
+    }
+
+    /// Follows the file until `shutdown`; returns at once if it isn't to be
+    /// watched. A file that can't be used leaves the membership as it was.
+    pub async fn watch(mut self, store: Arc<Store>, shutdown: CancellationToken) {
+        let mut ticks = tokio::time::interval(POLL);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        while self.watch {
+            tokio::select! {
+                biased;
+                () = shutdown.cancelled() => return,
+                _ = ticks.tick() => {}
+            }
+            let store = Arc::clone(&store);
+            // Away from the runtime: the file may be large, or its file system slow.
+            let looked = tokio::task::spawn_blocking(move || {
+                self.look(&store);
+                self
+            });
+            match looked.await {
+                Ok(same) => self = same,
+                // The runtime is shutting down.
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Reads the file again if it may have changed.
+    fn look(&mut self, store: &Store) {
+        // Before the read: a change in between is then seen at the next look.
+        let stamp = stamp(&self.path);
+        match self.seen {
+            Some(seen) if seen.stamp == stamp && seen.settled => return,
+            Some(seen) => self.seen = Some(Seen { stamp, settled: seen.stamp == stamp }),
+            None => self.seen = Some(Seen { stamp, settled: false }),
+        }
+        match load(&self.path) {
+            Ok(loaded) => {
+                if std::mem::take(&mut self.failing) {
+                    info!(path = %self.path.display(), "endpoints file can be used again");
+                }
+                self.publish(loaded, store);
+            }
+            Err(error) => {
+                if matches!(error, FileError::Read { .. }) {
+                    // Reading may work next time without a change to the file.
+                    self.seen = None;
+                }
+                if !std::mem::replace(&mut self.failing, true) {
+                    let endpoints = store.snapshot().endpoints().len();
+                    warn!(%error, endpoints, "endpoints file can't be used, keeping the endpoints as they are");
+                }
+            }
+        }
+    }
+
+    fn publish(&mut self, loaded: Loaded, store: &Store) -> Change {
+        let Loaded { specs, problems, hash } = loaded;
+        if self.loaded.replace(hash) == Some(hash) {
+            return Change::default();
+        }
+        let path = self.path.display();
+        for problem in problems.iter().take(LOGGED_PROBLEMS) {
+            warn!(%path, %problem, "problem in the endpoints file");
+        }
+        if let Some(more) = problems.len().checked_sub(LOGGED_PROBLEMS).filter(|more| *more > 0) {
+            warn!(%path, more, "more problems in the endpoints file");
+        }
+        let endpoints = specs.len();
+        let change = store.replace(specs);
+        if !change.is_empty() {
+            let Change { added, removed, updated } = change;
+            info!(%path, endpoints, added, removed, updated, "endpoints changed");
+        }
+        change
+    }
+}
+
+/// Follows links, so a link that points elsewhere has another stamp.
+fn stamp(path: &Path) -> Option<Stamp> {
+    std::fs::metadata(path).ok().map(|metadata| Stamp::of(&metadata))
+}
+
+fn load(path: &Path) -> Result<Loaded, FileError> {
+    let text = read(path)?;
+    let hash = xxh3_128(text.as_bytes());
+    let (specs, problems) =
+        parse(&text).map_err(|source| FileError::Parse { path: path.to_owned(), source })?;
+    Ok(Loaded { specs, problems, hash })
+}
+
+fn read(path: &Path) -> Result<String, FileError> {
+    let failed = |source| FileError::Read { path: path.to_owned(), source };
+    // Before it is opened: opening a pipe would wait for its writer.
+    if !std::fs::metadata(path).map_err(failed)?.is_file() {
+        return Err(FileError::NotAFile(path.to_owned()));
+    }
+    let mut bytes = Vec::new();
+    let limit = MAX_BYTES as u64 + 1;
+    File::open(path).map_err(failed)?.take(limit).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.len() > MAX_BYTES {
+        return Err(FileError::TooLarge(path.to_owned()));
+    }
+    String::from_utf8(bytes).map_err(|_| failed(io::Error::new(io::ErrorKind::InvalidData, "not UTF-8 text")))
+}
