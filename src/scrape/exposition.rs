@@ -1,0 +1,358 @@
+//! A scanner for the Prometheus text format (and OpenMetrics text) that reads
+//! only the metrics in use.
+//!
+//! One vectorised search finds where wanted names occur, and only the lines
+//! around these places are looked at: on a real page a dozen of six hundred.
+//! What they hold goes to a callback as slices of the page, so a scan allocates
+//! nothing. The time is linear in the page, whatever its bytes are.
+//!
+//! What counts as a value: a series of its own name, of a metric that is
+//! declared as anything but a distribution (histogram, summary,
+//! gaugehistogram) or not declared at all. Of a metric declared as a counter
+//! the series with `_total` counts too, which is its name in OpenMetrics.
+
+use aho_corasick::{AhoCorasick, MatchKind};
+use memchr::{memchr, memrchr};
+use smallvec::SmallVec;
+
+use super::labels::{Labels, skip_blanks};
+
+/// A metric that is read: its name, and labels that a series must have.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MetricSpec {
+    /// Name of the metric.
+    pub name: String,
+    /// Labels with the value they must have; the series may have others.
+    pub labels: Vec<(String, String)>,
+}
+
+impl MetricSpec {
+    /// Any series of this name.
+    pub fn named(name: &str) -> Self {
+        Self { name: name.to_owned(), labels: Vec::new() }
+    }
+
+    fn allows(&self, labels: Labels<'_>) -> bool {
+        self.labels.iter().all(|(name, value)| labels.get(name).is_some_and(|found| found.is(value)))
+    }
+}
+
+/// What a line of a wanted metric holds.
+#[derive(Clone, Copy, Debug)]
+pub enum Line<'a> {
+    /// A series with its value, which may be NaN or infinite.
+    Sample {
+        /// Labels of the series.
+        labels: Labels<'a>,
+        /// Value of the series.
+        value: f64,
+    },
+    /// The line starts with the metric's name and can't be read on.
+    Malformed,
+}
+
+/// The metrics to look for, compiled once.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    specs: Vec<MetricSpec>,
+    names: Vec<Name>,
+    /// Finds the names, without the prefix that they share: an engine's metrics
+    /// all begin with its name, and so does nearly every line of its pages.
+    tails: Option<AhoCorasick>,
+}
+
+#[derive(Clone, Debug)]
+struct Name {
+    bytes: Vec<u8>,
+    /// Positions in `specs`.
+    specs: SmallVec<[usize; 2]>,
+}
+
+impl Wanted {
+    /// Compiles the metrics. The callback of a scan gets positions in this list.
+    pub fn new(specs: Vec<MetricSpec>) -> Self {
+        let mut names: Vec<Name> = Vec::new();
+        for (index, spec) in specs.iter().enumerate().filter(|(_, spec)| !spec.name.is_empty()) {
+            match names.iter_mut().find(|name| name.bytes == spec.name.as_bytes()) {
+                Some(name) => name.specs.push(index),
+                None => {
+                    let specs = SmallVec::from_iter([index]);
+                    names.push(Name { bytes: spec.name.clone().into_bytes(), specs });
+                }
+            }
+        }
+        let shared = shared_prefix(&names);
+        let tails = names.iter().map(|name| &name.bytes[shared..]);
+        // Fails only when the names together are gigabytes.
+        let tails = AhoCorasick::builder().match_kind(MatchKind::LeftmostFirst).build(tails).ok();
+        Self { specs, names, tails }
+    }
+
+    /// Scans a whole page. `found` gets the position of a metric and its line;
+    /// a series that several metrics allow is found once for each.
+    pub fn scan(&self, page: &[u8], mut found: impl FnMut(usize, Line<'_>)) {
+        Scanner::new(self).lines(page, &mut found);
+    }
+}
+
+/// How many bytes all names start with, but never a whole name.
+fn shared_prefix(names: &[Name]) -> usize {
+    let Some((first, others)) = names.split_first() else { return 0 };
+    let shared = |other: &Name| first.bytes.iter().zip(&other.bytes).take_while(|(a, b)| a == b).count();
+    let shortest = names.iter().map(|name| name.bytes.len()).min().unwrap_or(0);
+    others.iter().map(shared).min().unwrap_or(0).min(shortest.saturating_sub(1))
+}
+
+/// What a `# TYPE` line said about a metric.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Nothing, or something whose series are plain numbers.
+    Number,
+    Counter,
+    Distribution,
+}
+
+/// Scans pages that arrive in pieces. It keeps its buffer from page to page,
+/// so that a page costs no allocation.
+pub struct Scanner<'w> {
+    wanted: &'w Wanted,
+    /// By position in `wanted.names`.
+    kinds: SmallVec<[Kind; 16]>,
+    /// The start of a line whose end has not arrived.
+    partial: Vec<u8>,
+}
+
+impl<'w> Scanner<'w> {
+    /// More than this is given back after a page: an odd page with a huge
+    /// line shall not cost its memory for ever.
+    const KEPT_BYTES: usize = 64 << 10;
+
+    /// A scanner at the start of a page.
+    pub fn new(wanted: &'w Wanted) -> Self {
+        let kinds = SmallVec::from_elem(Kind::Number, wanted.names.len());
+        Self { wanted, kinds, partial: Vec::new() }
+    }
+
+    /// Forgets everything about the page so far.
+    pub fn restart(&mut self) {
+        self.kinds.fill(Kind::Number);
+        self.partial.clear();
+        self.partial.shrink_to(Self::KEPT_BYTES);
+    }
+
+    /// Scans the next piece of the page.
+    pub fn feed(&mut self, piece: &[u8], found: &mut impl FnMut(usize, Line<'_>)) {
+        let Some(last) = memrchr(b'\n', piece) else { return self.partial.extend_from_slice(piece) };
+        let mut whole = &piece[..=last];
+        if !self.partial.is_empty() {
+            let first = memchr(b'\n', whole).unwrap_or(last);
+            self.partial.extend_from_slice(&whole[..first]);
+            self.end_partial(found);
+            whole = &whole[first + 1..];
+        }
+        self.lines(whole, found);
+        self.partial.extend_from_slice(&piece[last + 1..]);
+    }
+
+    /// Ends the page, whose last line need not end with a newline.
+    pub fn finish(&mut self, found: &mut impl FnMut(usize, Line<'_>)) {
+        self.end_partial(found);
+        self.restart();
+    }
+
+    fn end_partial(&mut self, found: &mut impl FnMut(usize, Line<'_>)) {
+        let mut line = std::mem::take(&mut self.partial);
+        self.line(&line, found);
+        line.clear();
+        self.partial = line;
+    }
+
+    /// Looks at the lines in which a wanted name occurs, whatever they are.
+    fn lines(&mut self, bytes: &[u8], found: &mut impl FnMut(usize, Line<'_>)) {
+        let Some(tails) = &self.wanted.tails else { return };
+        let mut rest = bytes;
+        while let Some(hit) = tails.find(rest) {
+            let start = memrchr(b'\n', &rest[..hit.start()]).map_or(0, |newline| newline + 1);
+            let end = memchr(b'\n', &rest[hit.end()..]).map_or(rest.len(), |length| hit.end() + length);
+            self.line(&rest[start..end], found);
+            rest = rest.get(end + 1..).unwrap_or_default();
+        }
+    }
+
+    fn line(&mut self, line: &[u8], found: &mut impl FnMut(usize, Line<'_>)) {
+        let line = skip_blanks(line);
+        if line.first() == Some(&b'#') {
+            self.comment(line);
+        } else {
+            self.series(line, found);
+        }
+    }
+
+    /// A line that may be a series of a wanted metric.
+    fn series(&self, line: &[u8], found: &mut impl FnMut(usize, Line<'_>)) {
+        for (name, &kind) in self.wanted.names.iter().zip(&self.kinds) {
+            let Some(rest) = line.strip_prefix(name.bytes.as_slice()) else { continue };
+            let rest = match rest.strip_prefix(b"_total") {
+                Some(rest) if kind == Kind::Counter => rest,
+                _ => rest,
+            };
+            let ends = matches!(rest.first(), None | Some(b'{' | b' ' | b'\t' | b'\r'));
+            if !ends || kind == Kind::Distribution {
+                continue;
+            }
+            let sample = sample(rest);
+            for &index in &name.specs {
+                match sample {
+                    Some((labels, value)) if self.wanted.specs[index].allows(labels) => {
+                        found(index, Line::Sample { labels, value });
+                    }
+                    Some(_) => {}
+                    None => found(index, Line::Malformed),
+                }
+            }
+        }
+    }
+
+    /// Of comments only `# TYPE name kind` says something.
+    fn comment(&mut self, line: &[u8]) {
+        let mut words = line[1..].split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
+        if words.next() != Some(b"TYPE") {
+            return;
+        }
+        let (Some(name), Some(kind)) = (words.next(), words.next()) else { return };
+        if let Some(index) = self.wanted.names.iter().position(|n| n.bytes == name) {
+            self.kinds[index] = match kind {
+                b"counter" => Kind::Counter,
+                b"histogram" | b"summary" | b"gaugehistogram" => Kind::Distribution,
+                _ => Kind::Number,
+            };
+        }
+    }
+}
+
+/// Reads labels and value of a series; `rest` is what follows its name.
+fn sample(rest: &[u8]) -> Option<(Labels<'_>, f64)> {
+    let rest = skip_blanks(rest);
+    let (labels, rest) = match rest.strip_prefix(b"{") {
+        Some(inside) => Labels::split(inside)?,
+        None => (Labels::default(), rest),
+    };
+    let (value, rest) = number(rest)?;
+    // A timestamp may follow, and in OpenMetrics an exemplar after a `#`.
+    let rest = skip_blanks(rest);
+    let rest = match rest.first() {
+        None | Some(b'#' | b'\r') => rest,
+        Some(_) => skip_blanks(number(rest)?.1),
+    };
+    matches!(rest, [] | [b'\r'] | [b'#', ..]).then_some((labels, value))
+}
+
+/// Reads a number up to the next blank.
+fn number(bytes: &[u8]) -> Option<(f64, &[u8])> {
+    let bytes = skip_blanks(bytes);
+    let length = bytes.iter().take_while(|b| !matches!(b, b' ' | b'\t' | b'\r')).count();
+    let (number, rest) = bytes.split_at(length);
+    Some((std::str::from_utf8(number).ok()?.parse().ok()?, rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Position and value of what is found; no value where the line is malformed.
+    fn scan(specs: &[MetricSpec], page: &str) -> Vec<(usize, Option<f64>)> {
+        let mut list = Vec::new();
+        Wanted::new(specs.to_vec()).scan(page.as_bytes(), |index, line| {
+            list.push(match line {
+                Line::Sample { value, .. } => (index, Some(value)),
+                Line::Malformed => (index, None),
+            });
+        });
+        list
+    }
+
+    fn values(page: &str) -> Vec<Option<f64>> {
+        scan(&[MetricSpec::named("a:x")], page).into_iter().map(|(_, value)| value).collect()
+    }
+
+    #[test]
+    fn sample_lines() {
+        let table: [(&str, &[Option<f64>]); 22] = [
+            ("a:x 1\n", &[Some(1.0)]),
+            ("a:x 1", &[Some(1.0)]),
+            ("a:x 1\r\na:x 2\r\n", &[Some(1.0), Some(2.0)]),
+            (" \ta:x\t 1 \t\n", &[Some(1.0)]),
+            ("a:x 1.5e3 1700000000000\n", &[Some(1500.0)]),
+            ("a:x -1e-3 -5\n", &[Some(-0.001)]),
+            ("a:x +Inf\na:x -Inf\n", &[Some(f64::INFINITY), Some(f64::NEG_INFINITY)]),
+            ("a:x{} 1\na:x {b=\"c\"} 2\n", &[Some(1.0), Some(2.0)]),
+            ("a:x{b=\"} 9\",} 2\n", &[Some(2.0)]),
+            ("a:x{b=\"1\"}2\n", &[Some(2.0)]),
+            ("a:x 1 1700000000.5 # {trace=\"t\"} 0.5 1700000000.5\n", &[Some(1.0)]),
+            ("a:x 1 # {trace=\"t\"} 0.5\n# EOF\n", &[Some(1.0)]),
+            ("a:xy 1\na: 1\nb 1\nx 1\na:x_total 1\na:x_sum 3\n", &[]),
+            ("# a:x 1\n#a:x 1\n # a:x 1\n", &[]),
+            ("\n\n \n\t\n\r\n", &[]),
+            ("a:x\n", &[None]),
+            ("a:x one\n", &[None]),
+            ("a:x 1 soon\n", &[None]),
+            ("a:x 1 2 3\n", &[None]),
+            ("a:x{b=\"c\" 1\n", &[None]),
+            ("a:x{b=\"c\nd\"} 1\n", &[None]),
+            ("a:x 1\ra:x 2\n", &[None]),
+        ];
+        for (page, want) in table {
+            assert_eq!(values(page), want, "{page:?}");
+        }
+        assert!(values("a:x NaN\n")[0].unwrap().is_nan());
+    }
+
+    #[test]
+    fn a_declared_type_decides_what_is_a_value() {
+        let table: [(&str, &[Option<f64>]); 10] = [
+            ("# TYPE a:x gauge\na:x 1\n", &[Some(1.0)]),
+            ("# TYPE a:x counter\na:x 1\n", &[Some(1.0)]),
+            ("# TYPE a:x counter\na:x_total 1\na:x_created 2\n", &[Some(1.0)]),
+            ("# TYPE a:x gauge\na:x_total 1\n", &[]),
+            ("#\tTYPE  a:x\tunknown \r\na:x 1\n", &[Some(1.0)]),
+            ("# TYPE a:x histogram\na:x 1\na:x_sum 2\na:x_bucket{le=\"1\"} 3\n", &[]),
+            (" # TYPE a:x summary\na:x{quantile=\"0.5\"} 1\n", &[]),
+            ("# TYPE a:x gaugehistogram\na:x 1\n", &[]),
+            ("# TYPE other histogram\na:x 1\n", &[Some(1.0)]),
+            ("# TYPE a:x\n# TYPE\n# HELP a:x histogram\n#\na:x 1\n", &[Some(1.0)]),
+        ];
+        for (page, want) in table {
+            assert_eq!(values(page), want, "{page:?}");
+        }
+    }
+
+    #[test]
+    fn required_labels_choose_the_series() {
+        let with = |kind: &str| MetricSpec {
+            name: "nv".to_owned(),
+            labels: vec![("kind".to_owned(), kind.to_owned())],
+        };
+        let specs = [with("waiting"), with("a\"b"), MetricSpec::named("nv"), MetricSpec::named("n")];
+        let page =
+            "nv{gpu=\"0\",kind=\"waiting\"} 1\nnv{kind=\"a\\\"b\"} 2\nnv{kind=\"run\"} 3\nnv 4\nn 5\nnvx 6";
+        let want = [(0, 1.0), (2, 1.0), (1, 2.0), (2, 2.0), (2, 3.0), (2, 4.0), (3, 5.0)];
+        assert_eq!(scan(&specs, page), want.map(|(index, value)| (index, Some(value))));
+        assert_eq!(scan(&[MetricSpec::default()], page), []);
+        assert_eq!(scan(&[], page), []);
+    }
+
+    #[test]
+    fn a_scanner_starts_each_page_anew() {
+        let wanted = Wanted::new(vec![MetricSpec::named("a:x")]);
+        let mut scanner = Scanner::new(&wanted);
+        let mut count = 0;
+        let mut found = |_: usize, _: Line<'_>| count += 1;
+        scanner.feed(b"# TYPE a:x histogram\na:x 1\na:", &mut found);
+        scanner.restart();
+        scanner.feed(b"x 1\na:x 2\na:x", &mut found);
+        scanner.feed(b" 3", &mut found);
+        scanner.finish(&mut found);
+        scanner.feed(b"a:x 4\n", &mut found);
+        assert_eq!(count, 3);
+    }
+}
