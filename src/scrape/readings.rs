@@ -1,0 +1,295 @@
+//! From the samples of one page to the load of its endpoint.
+
+use std::sync::Arc;
+
+use crate::endpoints::{Adapters, Load};
+
+use super::engine::{Engine, Feed, Field, Fields};
+use super::exposition::Line;
+use super::labels::{LabelValue, Labels};
+
+const MAX_ADAPTERS: &str = "max_lora";
+const RUNNING_ADAPTERS: &str = "running_lora_adapters";
+const WAITING_ADAPTERS: &str = "waiting_lora_adapters";
+
+/// Labels about adapters that are longer than this are refused, so that a
+/// server can't make the picker hold megabytes of names.
+const MAX_ADAPTER_BYTES: usize = 64 << 10;
+
+/// What a page left undone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Problems {
+    /// Fields that the engine should have and the page hadn't.
+    pub missing: Fields,
+    /// Fields with a value that can't be: negative, not a number, infinite.
+    pub refused: Fields,
+}
+
+impl Problems {
+    /// Whether everything was read.
+    pub fn is_empty(self) -> bool {
+        self.missing.is_empty() && self.refused.is_empty()
+    }
+}
+
+/// The series of adapters that was changed last.
+#[derive(Debug, Default)]
+struct Latest {
+    /// The server's time of the change; the first of equals counts.
+    at: Option<f64>,
+    labels: Vec<u8>,
+}
+
+/// What has been read of a page. Nothing reaches the endpoint before the page
+/// is complete. Buffers are kept from page to page.
+#[derive(Debug)]
+pub struct Readings {
+    engine: Arc<Engine>,
+    values: [Option<f64>; Field::ALL.len()],
+    refused: Fields,
+    latest: Latest,
+    /// Labels of the adapters that the endpoint has now: equal labels needn't
+    /// be parsed again.
+    applied: Option<Vec<u8>>,
+}
+
+impl Readings {
+    /// Readings of pages of an engine.
+    pub fn new(engine: Arc<Engine>) -> Self {
+        Self {
+            engine,
+            values: Default::default(),
+            refused: Fields::default(),
+            latest: Latest::default(),
+            applied: None,
+        }
+    }
+
+    /// Forgets what has been read and not applied.
+    pub fn restart(&mut self) {
+        self.values = Default::default();
+        self.refused = Fields::default();
+        self.latest.at = None;
+    }
+
+    /// Takes a line of the engine's metric at position `metric`.
+    pub fn take(&mut self, metric: usize, line: Line<'_>) {
+        let Some(&feed) = self.engine.feeds.get(metric) else { return };
+        match (feed, line) {
+            (_, Line::Malformed) => self.refused = self.refused.and(feed.fields()),
+            (Feed::Value(field), Line::Sample { value, .. }) => self.value(field, value),
+            (Feed::CacheInfo, Line::Sample { labels, .. }) => {
+                let engine = Arc::clone(&self.engine);
+                self.integer(Field::BlockSize, labels.get(&engine.block_size_label));
+                self.integer(Field::NumBlocks, labels.get(&engine.num_blocks_label));
+            }
+            (Feed::Adapters, Line::Sample { labels, value }) => self.adapters(labels, value),
+        }
+    }
+
+    /// Writes the fields that were read. The others keep their value and get
+    /// older. `now_ms` is from the [`Clock`](crate::endpoints::Clock).
+    pub fn apply(&mut self, load: &Load, now_ms: u64) -> Problems {
+        let mut read = Fields::default();
+        for field in Field::ALL {
+            let Some(value) = self.values[field as usize] else { continue };
+            if !value.is_finite() {
+                // Each series was finite, their sum isn't.
+                self.refused = self.refused.with(field);
+            }
+            if let Some(gauge) = field.gauge(load).filter(|_| !self.refused.has(field)) {
+                gauge.set(value, now_ms);
+                read = read.with(field);
+            }
+        }
+        if self.latest.at.is_some() {
+            self.apply_adapters(load);
+            read = read.with(Field::Adapters);
+        }
+        if !read.is_empty() {
+            load.scraped(now_ms);
+        }
+        let missing = self.engine.expected().without(read).without(self.refused);
+        let problems = Problems { missing, refused: self.refused };
+        self.restart();
+        problems
+    }
+
+    fn value(&mut self, field: Field, value: f64) {
+        if !(0.0..f64::INFINITY).contains(&value) {
+            self.refused = self.refused.with(field);
+            return;
+        }
+        let value = if field == Field::KvUsage { value.min(1.0) } else { value };
+        let so_far = &mut self.values[field as usize];
+        *so_far = Some(so_far.map_or(value, |other| field.join(other, value)));
+    }
+
+    fn integer(&mut self, field: Field, label: Option<LabelValue<'_>>) {
+        let Some(label) = label else { return };
+        match label.text().trim().parse::<u32>() {
+            Ok(number) => self.value(field, f64::from(number)),
+            Err(_) => self.refused = self.refused.with(field),
+        }
+    }
+
+    /// Every combination of adapters that the server has had is a series of
+    /// its own; the one with the largest value is the present.
+    fn adapters(&mut self, labels: Labels<'_>, value: f64) {
+        if !(0.0..f64::INFINITY).contains(&value) || labels.raw().len() > MAX_ADAPTER_BYTES {
+            self.refused = self.refused.with(Field::Adapters);
+        } else if self.latest.at.is_none_or(|at| value > at) {
+            self.latest.at = Some(value);
+            self.latest.labels.clear();
+            self.latest.labels.extend_from_slice(labels.raw());
+        }
+    }
+
+    fn apply_adapters(&mut self, load: &Load) {
+        if self.applied.as_ref() == Some(&self.latest.labels) {
+            return;
+        }
+        let labels = Labels::from_raw(&self.latest.labels);
+        let list = |name| labels.get(name).map_or_else(Vec::new, |value| names(&value.text()));
+        let old = load.adapters.load();
+        let max = match labels.get(MAX_ADAPTERS).map(|value| value.text().trim().parse()) {
+            Some(Ok(max)) => max,
+            other => {
+                if other.is_some() {
+                    self.refused = self.refused.with(Field::Adapters);
+                }
+                old.as_ref().map_or(0, |adapters| adapters.max)
+            }
+        };
+        let new = Adapters { running: list(RUNNING_ADAPTERS), waiting: list(WAITING_ADAPTERS), max };
+        if old.as_deref() != Some(&new) {
+            load.adapters.store(Some(Arc::new(new)));
+        }
+        // A refused maximum is reported with every page, not only with the first.
+        self.applied = (!self.refused.has(Field::Adapters)).then(|| self.latest.labels.clone());
+    }
+}
+
+/// Reads a list of names separated by commas.
+fn names(list: &str) -> Vec<String> {
+    list.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scrape::engine::EngineSpec;
+
+    fn read(load: &Load, now_ms: u64, page: &str) -> Problems {
+        let engine = Arc::new(Engine::new(EngineSpec::vllm()));
+        let mut readings = Readings::new(Arc::clone(&engine));
+        engine.wanted.scan(page.as_bytes(), |metric, line| readings.take(metric, line));
+        readings.apply(load, now_ms)
+    }
+
+    fn numbers(load: &Load) -> [f64; 5] {
+        [&load.waiting, &load.running, &load.kv_usage, &load.block_size, &load.num_blocks].map(|g| g.last())
+    }
+
+    const PAGE: &str = r#"
+vllm:num_requests_waiting{engine="0"} 3
+vllm:num_requests_waiting{engine="1"} 4
+vllm:num_requests_running{engine="0"} 10
+vllm:num_requests_running{engine="1"} 20
+vllm:kv_cache_usage_perc{engine="0"} 0.25
+vllm:kv_cache_usage_perc{engine="1"} 0.75
+vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="1000"} 1
+vllm:cache_config_info{engine="1",num_gpu_blocks="500",block_size="16"} 1
+"#;
+
+    #[test]
+    fn several_series_are_joined_as_the_metric_means() {
+        let load = Load::default();
+        assert!(read(&load, 5, PAGE).is_empty());
+        assert_eq!(numbers(&load), [7.0, 30.0, 0.75, 16.0, 1500.0]);
+        assert_eq!((load.scraped_at_ms(), load.waiting.read_at_ms()), (Some(5), Some(5)));
+        assert!(load.adapters.load().is_none());
+    }
+
+    #[test]
+    fn an_impossible_value_keeps_the_old_one_and_its_age() {
+        for bad in ["NaN", "-1", "+Inf", "-Inf", "many", ""] {
+            let load = Load::default();
+            read(&load, 5, PAGE);
+            let problems =
+                read(&load, 9, &format!("{PAGE}vllm:num_requests_waiting{{engine=\"2\"}} {bad}\n"));
+            assert_eq!(problems.refused, Fields::of(Field::Waiting), "{bad}");
+            assert!(problems.missing.is_empty());
+            assert_eq!((load.waiting.last(), load.waiting.read_at_ms()), (7.0, Some(5)), "{bad}");
+            assert_eq!((load.running.read_at_ms(), load.scraped_at_ms()), (Some(9), Some(9)));
+        }
+        let load = Load::default();
+        let huge = "vllm:num_requests_waiting 1e308\nvllm:num_requests_waiting 1e308\n";
+        assert_eq!(read(&load, 5, huge).refused, Fields::of(Field::Waiting), "the sum overflows");
+        assert_eq!((load.waiting.read_at_ms(), load.scraped_at_ms()), (None, None));
+    }
+
+    #[test]
+    fn a_missing_family_gets_older_alone() {
+        let load = Load::default();
+        read(&load, 5, PAGE);
+        let problems =
+            read(&load, 9, "vllm:num_requests_running 1\nvllm:cache_config_info{block_size=\"32\"} 1");
+        assert_eq!(problems.missing.to_string(), "waiting, kv usage, number of blocks");
+        assert_eq!(load.waiting.read_at_ms(), Some(5));
+        assert_eq!(numbers(&load), [7.0, 1.0, 0.75, 32.0, 1500.0]);
+        assert_eq!(load.scraped_at_ms(), Some(9));
+        read(&load, 12, "nothing 1\n");
+        assert_eq!(load.scraped_at_ms(), Some(9), "nothing was read");
+    }
+
+    #[test]
+    fn values_beyond_their_range() {
+        let load = Load::default();
+        let page = "vllm:kv_cache_usage_perc 1.5\nvllm:cache_config_info{block_size=\"None\",num_gpu_blocks=\"-1\"} 1";
+        let problems = read(&load, 5, page);
+        assert_eq!(load.kv_usage.last(), 1.0);
+        assert_eq!(problems.refused.to_string(), "block size, number of blocks");
+    }
+
+    #[test]
+    fn the_latest_series_of_adapters_counts() {
+        let series = |max: &str, running: &str, waiting: &str, at: f64| {
+            let lists = format!("running_lora_adapters=\"{running}\",waiting_lora_adapters=\"{waiting}\"");
+            format!("vllm:lora_requests_info{{max_lora=\"{max}\",{lists}}} {at}\n")
+        };
+        let load = Load::default();
+        let page =
+            series("4", "a, b,,", "", 10.0) + &series("4", "c", " d ,e", 30.5) + &series("4", "f", "", 20.0);
+        assert!(read(&load, 5, &(page + PAGE)).is_empty());
+        let adapters = load.adapters.load_full().unwrap();
+        let want = Adapters { running: vec!["c".into()], waiting: vec!["d".into(), "e".into()], max: 4 };
+        assert_eq!(*adapters, want);
+
+        read(&load, 6, PAGE);
+        assert!(Arc::ptr_eq(&adapters, &load.adapters.load_full().unwrap()), "no news, nothing replaced");
+
+        let problems = read(&load, 7, &(series("?", "x", "", 40.0) + PAGE));
+        assert_eq!(problems.refused, Fields::of(Field::Adapters));
+        let want = Adapters { running: vec!["x".into()], waiting: vec![], max: 4 };
+        assert_eq!(*load.adapters.load_full().unwrap(), want, "the lists count, the maximum stays");
+
+        let long = series("4", &"y".repeat(MAX_ADAPTER_BYTES), "", 50.0) + &series("4", "z", "", f64::NAN);
+        let problems = read(&load, 8, &(long + PAGE));
+        assert_eq!(problems.refused, Fields::of(Field::Adapters));
+        assert_eq!(*load.adapters.load_full().unwrap(), want);
+    }
+
+    #[test]
+    fn what_was_not_applied_is_forgotten() {
+        let engine = Arc::new(Engine::new(EngineSpec::vllm()));
+        let mut readings = Readings::new(Arc::clone(&engine));
+        let load = Load::default();
+        engine.wanted.scan(b"vllm:num_requests_waiting 5", |metric, line| readings.take(metric, line));
+        readings.restart();
+        engine.wanted.scan(b"vllm:num_requests_running 6", |metric, line| readings.take(metric, line));
+        let problems = readings.apply(&load, 5);
+        assert!(problems.missing.has(Field::Waiting));
+        assert_eq!(numbers(&load), [0.0, 6.0, 0.0, 0.0, 0.0]);
+    }
+}
