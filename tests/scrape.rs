@@ -1,0 +1,388 @@
+//! Scraping real servers on loopback: what they say arrives, and what they do
+//! to a scraper stays with them.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "the helpers of a test may panic like the test")]
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::stream;
+use http::{Request, Response};
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::{Frame, Incoming};
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use prometheus::Registry;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use usher::endpoints::{Clock, Endpoint, EndpointSpec, Store};
+use usher::scrape::{Engine, EngineSpec, Engines, ScrapeConfig, ScrapeMetrics, Scraper};
+
+/// What a server does with a request.
+#[derive(Clone)]
+enum Does {
+    Answers(Arc<str>),
+    /// The same, without a length and in small pieces.
+    Streams(Arc<str>),
+    AnswersAndCloses(Arc<str>),
+    Fails(u16),
+    Compresses,
+    Hangs,
+    /// A piece of the page, and no more.
+    Stalls(Arc<str>),
+}
+
+/// A model server of a test.
+struct Server {
+    address: SocketAddr,
+    does: Arc<Mutex<Does>>,
+    requests: watch::Receiver<usize>,
+    open: watch::Receiver<usize>,
+    connections: Arc<AtomicUsize>,
+}
+
+impl Server {
+    async fn start(does: Does) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let does = Arc::new(Mutex::new(does));
+        let (counter, requests) = watch::channel(0);
+        let (opened, open) = watch::channel(0);
+        let connections = Arc::new(AtomicUsize::new(0));
+        let (total, doing) = (Arc::clone(&connections), Arc::clone(&does));
+        tokio::spawn(async move {
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                total.fetch_add(1, Relaxed);
+                opened.send_modify(|open| *open += 1);
+                let (counter, opened, doing) = (counter.clone(), opened.clone(), Arc::clone(&doing));
+                tokio::spawn(async move {
+                    let answer = service_fn(|request: Request<Incoming>| {
+                        assert_eq!(request.uri().path(), "/metrics");
+                        counter.send_modify(|count| *count += 1);
+                        let does = doing.lock().unwrap().clone();
+                        async move { Ok::<_, Infallible>(respond(does).await) }
+                    });
+                    let connection = hyper::server::conn::http1::Builder::new()
+                        .serve_connection(TokioIo::new(stream), answer);
+                    // A client that goes away is part of the tests.
+                    connection.await.unwrap_or_default();
+                    opened.send_modify(|open| *open -= 1);
+                });
+            }
+        });
+        Self { address, does, requests, open, connections }
+    }
+
+    fn now(&self, does: Does) {
+        *self.does.lock().unwrap() = does;
+    }
+
+    fn count(&self) -> usize {
+        *self.requests.borrow()
+    }
+
+    /// Waits for more requests. The one before the last is then done with,
+    /// as an endpoint has one scrape at a time.
+    async fn more(&self, requests: usize) {
+        let want = self.count() + requests;
+        reached(self.requests.clone(), move |count| count >= want).await;
+    }
+}
+
+async fn reached(mut state: watch::Receiver<usize>, done: impl FnMut(usize) -> bool) {
+    let mut done = done;
+    let wait = state.wait_for(|value| done(*value));
+    tokio::time::timeout(Duration::from_secs(30), wait).await.expect("in time").unwrap();
+}
+
+type Body = BoxBody<Bytes, Infallible>;
+
+fn pieces(page: &str) -> impl Iterator<Item = Result<Frame<Bytes>, Infallible>> + use<> {
+    let pieces: Vec<Bytes> = page.as_bytes().chunks(7).map(Bytes::copy_from_slice).collect();
+    pieces.into_iter().map(|piece| Ok(Frame::data(piece)))
+}
+
+async fn respond(does: Does) -> Response<Body> {
+    let full = |page: &str| Full::new(Bytes::copy_from_slice(page.as_bytes())).boxed();
+    let response = Response::builder();
+    match does {
+        Does::Answers(page) => response.body(full(&page)),
+        Does::Streams(page) => response.body(BodyExt::boxed(StreamBody::new(stream::iter(pieces(&page))))),
+        Does::AnswersAndCloses(page) => response.header("connection", "close").body(full(&page)),
+        Does::Fails(status) => response.status(status).body(full("vllm:num_requests_waiting 99\n")),
+        Does::Compresses => response.header("content-encoding", "gzip").body(full("\u{1f}")),
+        Does::Hangs => std::future::pending().await,
+        Does::Stalls(page) => {
+            let start = stream::iter(pieces(&page));
+            let rest = stream::pending();
+            response.body(BodyExt::boxed(StreamBody::new(futures_util::StreamExt::chain(start, rest))))
+        }
+    }
+    .unwrap()
+}
+
+fn page(waiting: u32, running: u32) -> Arc<str> {
+    format!(
+        "# TYPE vllm:num_requests_waiting gauge\nvllm:num_requests_waiting{{engine=\"0\"}} {waiting}\n\
+         vllm:num_requests_running{{engine=\"0\"}} {running}\nvllm:kv_cache_usage_perc 0.5\n\
+         vllm:cache_config_info{{block_size=\"16\",num_gpu_blocks=\"100\"}} 1\n\
+         vllm:lora_requests_info{{max_lora=\"2\",running_lora_adapters=\"sql\",waiting_lora_adapters=\"\"}} 5\n"
+    )
+    .into()
+}
+
+fn spec(name: &str, address: SocketAddr) -> EndpointSpec {
+    EndpointSpec {
+        namespace: "default".into(),
+        name: name.into(),
+        pod: name.into(),
+        address,
+        labels: Default::default(),
+        rank: 0,
+    }
+}
+
+/// A pool under scraping.
+struct Pool {
+    store: Arc<Store>,
+    scraper: Scraper,
+    registry: Registry,
+}
+
+impl Pool {
+    fn start(servers: &[&Server], config: ScrapeConfig) -> Self {
+        let store = Arc::new(Store::default());
+        let specs = servers.iter().zip(0..).map(|(server, i)| spec(&format!("pod-{i}"), server.address));
+        store.replace(specs.collect());
+        let metrics = ScrapeMetrics::new().unwrap();
+        let registry = Registry::new();
+        metrics.register(&registry).unwrap();
+        let scraper = Scraper::start(Arc::clone(&store), Clock::start(), config, &metrics);
+        Self { store, scraper, registry }
+    }
+
+    fn endpoint(&self, index: usize) -> Arc<Endpoint> {
+        Arc::clone(&self.store.snapshot().endpoints()[index])
+    }
+
+    /// The value of a counter, the same under both names.
+    fn errors(&self, kind: &str) -> u64 {
+        let families = self.registry.gather();
+        let value = |prefix: &str| -> f64 {
+            let name = format!("{prefix}_datalayer_{kind}_errors_total");
+            let family = families.iter().find(|family| family.name() == name).unwrap();
+            family.get_metric().iter().map(|metric| metric.get_counter().get_value()).sum()
+        };
+        assert_eq!(value("llm_d_epp"), value("llm_d_inference_scheduler"));
+        value("llm_d_epp") as u64
+    }
+}
+
+/// Failures are over soon and tried again soon.
+fn hurried() -> ScrapeConfig {
+    let soon = Duration::from_millis(100);
+    ScrapeConfig { timeout: soon, max_backoff: soon, ..ScrapeConfig::default() }
+}
+
+fn numbers(endpoint: &Endpoint) -> [f64; 5] {
+    let load = endpoint.load();
+    [&load.waiting, &load.running, &load.kv_usage, &load.block_size, &load.num_blocks]
+        .map(|gauge| gauge.last())
+}
+
+#[tokio::test]
+async fn what_a_server_says_arrives_over_one_connection() {
+    let server = Server::start(Does::Answers(page(3, 7))).await;
+    let pool = Pool::start(&[&server], ScrapeConfig::default());
+    server.more(2).await;
+    let endpoint = pool.endpoint(0);
+    assert_eq!(numbers(&endpoint), [3.0, 7.0, 0.5, 16.0, 100.0]);
+    let adapters = endpoint.load().adapters.load_full().unwrap();
+    assert_eq!((adapters.running.as_slice(), adapters.max), (["sql".to_owned()].as_slice(), 2));
+    assert!(endpoint.load().scraped_at_ms().is_some());
+    server.now(Does::Streams(page(4, 8)));
+    server.more(3).await;
+    assert_eq!(numbers(&endpoint)[..2], [4.0, 8.0]);
+    assert_eq!(server.connections.load(Relaxed), 1);
+    assert_eq!((pool.errors("poll"), pool.errors("extract")), (0, 0));
+}
+
+#[tokio::test]
+async fn a_server_that_closes_after_each_answer_is_no_failure() {
+    let server = Server::start(Does::AnswersAndCloses(page(3, 7))).await;
+    let pool = Pool::start(&[&server], ScrapeConfig::default());
+    server.more(4).await;
+    assert_eq!(numbers(&pool.endpoint(0))[..2], [3.0, 7.0]);
+    assert!(server.connections.load(Relaxed) >= 4);
+    assert_eq!(pool.errors("poll"), 0);
+}
+
+#[tokio::test]
+async fn a_server_that_hangs_or_stalls_delays_nobody() {
+    let (good, hung) = (Server::start(Does::Answers(page(3, 7))).await, Server::start(Does::Hangs).await);
+    let stalled = Server::start(Does::Stalls(page(9, 9))).await;
+    let config = ScrapeConfig { timeout: Duration::from_secs(3600), ..ScrapeConfig::default() };
+    let pool = Pool::start(&[&hung, &good, &stalled], config);
+    good.more(10).await;
+    assert_eq!((hung.count(), stalled.count()), (1, 1), "still at their first answer");
+    assert_eq!(numbers(&pool.endpoint(1))[..2], [3.0, 7.0]);
+    assert_eq!(pool.endpoint(2).load().scraped_at_ms(), None, "half a page is no page");
+}
+
+#[tokio::test]
+async fn a_scrape_ends_with_its_timeout_and_is_tried_again() {
+    for does in [Does::Hangs, Does::Stalls(page(9, 9))] {
+        let server = Server::start(does).await;
+        let pool = Pool::start(&[&server], hurried());
+        server.more(2).await;
+        assert!(pool.errors("poll") >= 1);
+        assert_eq!(pool.endpoint(0).load().scraped_at_ms(), None);
+        server.now(Does::Answers(page(1, 2)));
+        server.more(3).await;
+        assert_eq!(numbers(&pool.endpoint(0))[..2], [1.0, 2.0]);
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_page_changes_nothing() {
+    let server = Server::start(Does::Answers(page(3, 7))).await;
+    let pool = Pool::start(&[&server], ScrapeConfig { max_body_bytes: 1000, ..hurried() });
+    server.more(2).await;
+    let long: Arc<str> = (page(50, 50).to_string() + &"# filler\n".repeat(100)).into();
+    let bad = [
+        Does::Fails(500),
+        Does::Fails(404),
+        Does::Fails(302),
+        Does::Compresses,
+        Does::Answers(Arc::clone(&long)),
+        Does::Streams(long),
+    ];
+    for (does, waiting) in bad.into_iter().zip(10_u16..) {
+        let (before, errors) = (numbers(&pool.endpoint(0)), pool.errors("poll"));
+        server.now(does);
+        server.more(2).await;
+        assert_eq!(numbers(&pool.endpoint(0)), before);
+        assert!(pool.errors("poll") > errors);
+        server.now(Does::Answers(page(waiting.into(), 1)));
+        server.more(3).await;
+        assert_eq!(numbers(&pool.endpoint(0))[..2], [f64::from(waiting), 1.0]);
+    }
+    assert_eq!(pool.errors("extract"), 0);
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_fails_alone() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    drop(listener);
+    let other = Server::start(Does::Answers(page(3, 7))).await;
+    let pool = Pool::start(&[&other], ScrapeConfig::default());
+    pool.store.replace(vec![spec("gone", address), spec("other", other.address)]);
+    other.more(5).await;
+    assert!(pool.errors("poll") >= 1);
+    assert_eq!(numbers(&pool.endpoint(1))[..2], [3.0, 7.0]);
+}
+
+#[tokio::test]
+async fn a_family_that_vanishes_gets_older_alone() {
+    let server = Server::start(Does::Answers(page(3, 7))).await;
+    let pool = Pool::start(&[&server], ScrapeConfig::default());
+    server.more(2).await;
+    server.now(Does::Answers("vllm:num_requests_running 8\nvllm:num_requests_waiting NaN\n".into()));
+    server.more(2).await;
+    let endpoint = pool.endpoint(0);
+    let load = endpoint.load();
+    let read_at = [&load.waiting, &load.running, &load.kv_usage].map(|gauge| gauge.read_at_ms().unwrap());
+    server.more(2).await;
+    let [waiting, running, kv_usage] =
+        [&load.waiting, &load.running, &load.kv_usage].map(|gauge| gauge.read_at_ms().unwrap());
+    assert_eq!([waiting, kv_usage], [read_at[0], read_at[2]], "no reading, no new age");
+    assert!(running > read_at[1]);
+    assert_eq!(load.scraped_at_ms(), Some(running));
+    assert_eq!(numbers(&endpoint)[..3], [3.0, 8.0, 0.5]);
+    assert!(pool.errors("extract") >= 3);
+    assert_eq!(pool.errors("poll"), 0);
+}
+
+#[tokio::test]
+async fn an_endpoint_that_moves_is_followed() {
+    let old = Server::start(Does::Answers(page(1, 1))).await;
+    let new = Server::start(Does::Answers(page(2, 2))).await;
+    let pool = Pool::start(&[&old], ScrapeConfig::default());
+    old.more(2).await;
+    pool.store.replace(vec![spec("pod-0", new.address)]);
+    new.more(2).await;
+    let left = old.count();
+    new.more(4).await;
+    assert_eq!(old.count(), left);
+    assert_eq!(numbers(&pool.endpoint(0))[..2], [2.0, 2.0]);
+}
+
+#[tokio::test]
+async fn a_removed_endpoint_is_left_alone_and_a_new_one_is_found() {
+    let gone = Server::start(Does::Answers(page(1, 1))).await;
+    let stays = Server::start(Does::Answers(page(2, 2))).await;
+    let comes = Server::start(Does::Answers(page(3, 3))).await;
+    let pool = Pool::start(&[&gone, &stays], ScrapeConfig::default());
+    gone.more(2).await;
+    let removed = pool.endpoint(0);
+    pool.store.replace(vec![spec("pod-1", stays.address), spec("pod-2", comes.address)]);
+    reached(gone.open.clone(), |open| open == 0).await;
+    let (requests, scraped) = (gone.count(), removed.load().scraped_at_ms());
+    comes.more(4).await;
+    assert_eq!((gone.count(), removed.load().scraped_at_ms()), (requests, scraped));
+    assert_eq!(numbers(&pool.endpoint(1))[..2], [3.0, 3.0]);
+    assert_eq!(stays.connections.load(Relaxed), 1, "who stays isn't disturbed");
+}
+
+#[tokio::test]
+async fn a_new_label_chooses_another_engine() {
+    let server = Server::start(Does::Answers("mine 5\nvllm:num_requests_waiting 6\n".into())).await;
+    let mine = EngineSpec {
+        name: "mine".to_owned(),
+        waiting: Some(usher::scrape::exposition::MetricSpec::named("mine")),
+        ..EngineSpec::default()
+    };
+    let engines = Engines::new("engine", Engine::new(EngineSpec::vllm()), vec![Engine::new(mine)]);
+    let pool = Pool::start(&[&server], ScrapeConfig { engines, ..ScrapeConfig::default() });
+    server.more(2).await;
+    assert_eq!(numbers(&pool.endpoint(0))[0], 6.0);
+    let mut labelled = spec("pod-0", server.address);
+    labelled.labels.insert("engine".to_owned(), "mine".to_owned());
+    pool.store.replace(vec![labelled]);
+    server.more(3).await;
+    assert_eq!(numbers(&pool.endpoint(0))[0], 5.0);
+}
+
+#[tokio::test]
+async fn the_metrics_may_be_on_another_port() {
+    let server = Server::start(Does::Answers(page(3, 7))).await;
+    let store = Arc::new(Store::default());
+    store.replace(vec![spec("pod-0", ([127, 0, 0, 1], 9).into())]);
+    let config = ScrapeConfig { port: Some(server.address.port()), ..ScrapeConfig::default() };
+    let _scraper = Scraper::start(Arc::clone(&store), Clock::start(), config, &ScrapeMetrics::new().unwrap());
+    server.more(2).await;
+    assert_eq!(numbers(&store.snapshot().endpoints()[0])[..2], [3.0, 7.0]);
+}
+
+#[tokio::test]
+async fn after_the_shutdown_nothing_is_scraped() {
+    let server = Server::start(Does::Answers(page(3, 7))).await;
+    let hung = Server::start(Does::Hangs).await;
+    let pool = Pool::start(&[&server, &hung], ScrapeConfig::default());
+    server.more(2).await;
+    hung.more(1).await;
+    let endpoint = pool.endpoint(0);
+    pool.scraper.shutdown().await;
+    let (requests, scraped) = (server.count(), endpoint.load().scraped_at_ms());
+    for open in [server.open.clone(), hung.open.clone()] {
+        reached(open, |open| open == 0).await;
+    }
+    assert_eq!((server.count(), endpoint.load().scraped_at_ms()), (requests, scraped));
+}
