@@ -475,6 +475,7 @@ async fn a_starting_server_says_so() {
 
 mod command {
     use clap::Parser;
+    use usher::cli::CliError;
     use usher::cli::sim::{SimArgs, run, write_endpoints};
 
     use super::*;
@@ -499,10 +500,14 @@ mod command {
     fn a_taken_port_is_named_in_one_line() {
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = taken.local_addr().unwrap().port();
-        let error = run(&args(&format!("--port {port}"))).unwrap_err().to_string();
+        let line = format!("--port {port}");
+        let error = run(&args(&line)).unwrap_err().to_string();
         assert_eq!(error, format!("port {port} on 127.0.0.1 is in use; choose another with --port"));
         assert!(args("--port 65535 --count 2").bind().unwrap_err().to_string().contains("65535"));
-        assert!(run(&args("--jitter 2 --port 0")).unwrap_err().to_string().contains("jitter"));
+        assert!(matches!(run(&args(&line)), Err(CliError::Failed(_))));
+        assert!(
+            matches!(run(&args("--jitter 2 --port 0")), Err(CliError::Usage(text)) if text.contains("jitter"))
+        );
     }
 
     #[test]

@@ -98,9 +98,7 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Command, C
 fn run(command: Command) -> Result<ExitCode, CliError> {
     match command {
         Command::Serve(args) => serve::serve(*args).map(|()| ExitCode::SUCCESS),
-        Command::Sim(args) => sim::run(&args)
-            .map(|()| ExitCode::SUCCESS)
-            .map_err(|error| CliError::Failed(format!("{error:#}"))),
+        Command::Sim(args) => sim::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Check(args) => Ok(check::run(&args)),
     }
 }

@@ -9,8 +9,9 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 
+use super::CliError;
 use crate::config::units::parse_duration;
-use crate::sim::{EngineConfig, SimConfig, SimHandle, start};
+use crate::sim::{ConfigError, EngineConfig, SimConfig, SimHandle, start};
 
 /// How the servers differ in where they listen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -182,8 +183,16 @@ impl SimArgs {
 /// Runs the servers until Ctrl-C.
 ///
 /// # Errors
-/// One line: a port that is taken, a setting out of range, a file that can't be written.
-pub fn run(args: &SimArgs) -> anyhow::Result<()> {
+/// [`CliError::Usage`] for a setting out of range; [`CliError::Failed`] for a port that
+/// is taken or a file that can't be written.
+pub fn run(args: &SimArgs) -> Result<(), CliError> {
+    serve(args).map_err(|error| {
+        let text = format!("{error:#}");
+        if error.is::<ConfigError>() { CliError::Usage(text) } else { CliError::Failed(text) }
+    })
+}
+
+fn serve(args: &SimArgs) -> anyhow::Result<()> {
     let config = args.config();
     config.validate()?;
     let listeners = args.bind()?;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// A setting that no server could have.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("simulated server: {0}")]
+#[error("{0}")]
 pub struct ConfigError(pub(crate) String);
 
 /// How fast an engine is and how much fits into it.
