@@ -5,17 +5,22 @@
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 
-mod common;
+#[path = "common/bodies.rs"]
+mod bodies;
+#[path = "common/drive.rs"]
+mod drive;
+#[path = "common/picker.rs"]
+mod picker;
 
 fn exchange(c: &mut Criterion) {
-    let picker = common::Picker::new(10);
-    let answer = common::answer();
+    let picker = picker::Picker::new(10);
+    let answer = picker::answer();
     let mut group = c.benchmark_group("exchange");
     for bytes in [800, 40_000, 400_000] {
-        let chunks = common::completions(bytes);
+        let chunks = bodies::completions(bytes);
         group.throughput(Throughput::Bytes(chunks.iter().map(|c| c.len() as u64).sum()));
         group.bench_with_input(BenchmarkId::from_parameter(bytes), &chunks, |b, chunks| {
-            b.iter(|| picker.run(&common::HEADERS, chunks, &answer));
+            b.iter(|| drive::run(&picker, &bodies::HEADERS, chunks, &answer));
         });
     }
     group.finish();

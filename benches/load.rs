@@ -22,7 +22,10 @@ use usher::extproc::server::{Server, ServerOptions};
 use usher::extproc::service::ExtProcService;
 use usher::extproc::stop::Stops;
 
-mod common;
+#[path = "common/bodies.rs"]
+mod bodies;
+#[path = "common/picker.rs"]
+mod picker;
 
 type Client = ExternalProcessorClient<Channel>;
 
@@ -45,14 +48,14 @@ fn body(bytes: &[u8], end_of_stream: bool) -> HttpBody {
 
 /// The messages of one request and its answer.
 fn messages(bytes: usize) -> Vec<ProcessingRequest> {
-    let chunks = common::completions(bytes);
-    let mut messages = vec![request(Kind::RequestHeaders(headers(&common::HEADERS)))];
+    let chunks = bodies::completions(bytes);
+    let mut messages = vec![request(Kind::RequestHeaders(headers(&bodies::HEADERS)))];
     for (index, chunk) in chunks.iter().enumerate() {
         messages.push(request(Kind::RequestBody(body(chunk, index + 1 == chunks.len()))));
     }
     let status = [(":status", "200"), ("content-type", "application/json")];
     messages.push(request(Kind::ResponseHeaders(headers(&status))));
-    messages.push(request(Kind::ResponseBody(body(&common::answer(), true))));
+    messages.push(request(Kind::ResponseBody(body(&picker::answer(), true))));
     messages
 }
 
@@ -64,7 +67,7 @@ async fn exchange(mut client: Client, messages: Vec<ProcessingRequest>) {
 }
 
 fn start(runtime: &Runtime) -> Client {
-    let picker = common::Picker::new(10);
+    let picker = picker::Picker::new(10);
     let bind = || TcpListener::bind("127.0.0.1:0").unwrap();
     let (extproc, health) = (bind(), bind());
     let address = extproc.local_addr().unwrap();

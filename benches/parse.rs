@@ -10,8 +10,8 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use usher::request::{ParserKind, Parsers, RequestParser};
 
-#[path = "common/mod.rs"]
-mod common;
+#[path = "common/bodies.rs"]
+mod bodies;
 
 #[derive(Deserialize)]
 struct Borrowed<'a> {
@@ -25,12 +25,12 @@ fn parse(c: &mut Criterion) {
     let parsers = Parsers::new(&[ParserKind::OpenAi, ParserKind::PassThrough]);
     let mut group = c.benchmark_group("parse");
     for bytes in [1_000, 10_000, 100_000, 1_000_000] {
-        let chunks = common::completions(bytes);
+        let chunks = bodies::completions(bytes);
         let whole: Vec<u8> = chunks.concat();
         group.throughput(Throughput::Bytes(whole.len() as u64));
         group.bench_with_input(BenchmarkId::new("usher", bytes), &chunks, |b, chunks| {
             b.iter(|| {
-                let mut parser = RequestParser::new(common::HEADERS.into_iter().collect(), &parsers);
+                let mut parser = RequestParser::new(bodies::HEADERS.into_iter().collect(), &parsers);
                 chunks.iter().cloned().for_each(|chunk: Bytes| parser.push(chunk));
                 parser.finish().unwrap()
             });

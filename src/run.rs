@@ -24,7 +24,7 @@ use crate::metrics;
 use crate::observe::http::{HttpServer, Routes, respond};
 use crate::observe::{endpoints, pool};
 use crate::request::Parsers;
-use crate::schedule::registry::Pipeline;
+use crate::schedule::registry::{MetricsSource, Pipeline};
 use crate::schedule::{Record, SchedulerMetrics};
 use crate::scrape::{ScrapeConfig, ScrapeMetrics, Scraper};
 
@@ -147,7 +147,6 @@ fn read_config(path: &std::path::Path) -> std::io::Result<String> {
 /// the system refuses a thread or a socket.
 pub async fn run(setup: Setup, listeners: Listeners, mut stops: Stops) -> Result<(), RunError> {
     let Setup { settings, pipeline, registry, discovery, locator } = setup;
-    tell(&settings, &pipeline, discovery.is_some());
     if discovery.is_none() && locator.is_none() {
         let text = "no endpoints: this version finds them in a file only; give --endpoints-file FILE, or a file-discovery plugin under dataLayer.discovery";
         return Err(RunError::Config(text.to_owned()));
@@ -156,14 +155,6 @@ pub async fn run(setup: Setup, listeners: Listeners, mut stops: Stops) -> Result
     let store = Arc::new(Store::default());
     let shutdown = CancellationToken::new();
     let _stop_background = shutdown.clone().drop_guard();
-
-    let mut background = Vec::new();
-    if let Some(mut discovery) = discovery {
-        discovery.load_into(&store)?;
-        let watching = discovery.watch(Arc::clone(&store), shutdown.clone());
-        background.push(AbortOnDropHandle::new(tokio::spawn(watching)));
-    }
-    let _scrapers = start_scrapers(&settings, &pipeline, &store, clock, &registry)?;
 
     let attempts = Arc::new(Attempts::register(&registry)?);
     let record = if settings.emit_endpoint_scores { Record::Scores } else { Record::No };
@@ -184,7 +175,6 @@ pub async fn run(setup: Setup, listeners: Listeners, mut stops: Stops) -> Result
         metrics: ExtProcMetrics::register(&registry, settings.stream_metrics)?,
     });
     register_collectors(&settings, &store, clock, &dispatcher, &registry)?;
-    background.push(AbortOnDropHandle::new(tokio::spawn(forget(attempts, Arc::clone(&store)))));
 
     let service = ExternalProcessorServer::new(ExtProcService::new(shared, dispatcher))
         .max_decoding_message_size(settings.limits.max_recv_message)
@@ -197,8 +187,17 @@ pub async fn run(setup: Setup, listeners: Listeners, mut stops: Stops) -> Result
         drain_timeout: settings.drain_timeout,
     };
     let Listeners { extproc, health: health_port, metrics: metrics_port, admin } = listeners;
-    let address = extproc.local_addr()?;
     let server = Server::start(extproc, health_port, service, Arc::clone(&health), options)?;
+
+    let mut background = Vec::new();
+    let from_file = discovery.is_some();
+    if let Some(mut discovery) = discovery {
+        discovery.load_into(&store)?;
+        let watching = discovery.watch(Arc::clone(&store), shutdown.clone());
+        background.push(AbortOnDropHandle::new(tokio::spawn(watching)));
+    }
+    let _scrapers = start_scrapers(&settings, &pipeline.sources, &store, clock, &registry)?;
+    background.push(AbortOnDropHandle::new(tokio::spawn(forget(attempts, Arc::clone(&store)))));
 
     let routes = Routes::new().with_metrics(move || metrics::render(&registry));
     let mut pages = vec![HttpServer::start(metrics_port, routes)?];
@@ -214,10 +213,11 @@ pub async fn run(setup: Setup, listeners: Listeners, mut stops: Stops) -> Result
             .with_index();
         pages.push(HttpServer::start(admin, routes)?);
     }
+    tell(&settings, &pipeline.notes, from_file);
     health.set_synced(true);
     health.set_plugins_ready(true);
     let endpoints = store.snapshot().endpoints().len();
-    tracing::info!(%address, endpoints, version = env!("CARGO_PKG_VERSION"), "serving");
+    tracing::info!(endpoints, version = env!("CARGO_PKG_VERSION"), "ready");
     let ended = server.run(&mut stops).await;
     for page in pages {
         page.stop().await;
@@ -230,8 +230,8 @@ pub async fn run(setup: Setup, listeners: Listeners, mut stops: Stops) -> Result
 }
 
 /// Says once what the user should know about this start.
-fn tell(settings: &ServeSettings, pipeline: &Pipeline, from_file: bool) {
-    for note in &pipeline.notes {
+fn tell(settings: &ServeSettings, notes: &[String], from_file: bool) {
+    for note in notes {
         // Where endpoints come from is known better here.
         if !(from_file && note.contains("endpoints come from Kubernetes")) {
             tracing::info!(note, "configuration");
@@ -244,7 +244,7 @@ fn tell(settings: &ServeSettings, pipeline: &Pipeline, from_file: bool) {
 
 fn start_scrapers(
     settings: &ServeSettings,
-    pipeline: &Pipeline,
+    sources: &[MetricsSource],
     store: &Arc<Store>,
     clock: Clock,
     registry: &Registry,
@@ -252,7 +252,7 @@ fn start_scrapers(
     let metrics = ScrapeMetrics::new()?;
     metrics.register(registry)?;
     let mut scrapers = Vec::new();
-    for source in pipeline.sources.iter().filter(|source| source.extractor.is_some()) {
+    for source in sources.iter().filter(|source| source.extractor.is_some()) {
         let config = ScrapeConfig {
             interval: source.params.interval.unwrap_or(settings.refresh_metrics_interval),
             path: source.params.path.parse().map_err(|error| {

@@ -1,8 +1,9 @@
 //! The program as a process: exit codes, one line on stderr, signals.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
+use std::sync::LazyLock;
 
 use crate::support::listener;
 
@@ -10,6 +11,17 @@ fn usher(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_usher"));
     command.args(arguments).env_remove("NAMESPACE").stdin(Stdio::null());
     command
+}
+
+/// The flag that names an endpoints file without endpoints.
+fn endpoints() -> &'static str {
+    static FLAG: LazyLock<(String, tempfile::TempPath)> = LazyLock::new(|| {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(b"endpoints: []").unwrap();
+        let path = file.into_temp_path();
+        (format!("--endpoints-file={}", path.display()), path)
+    });
+    &FLAG.0
 }
 
 fn output(arguments: &[&str]) -> Output {
@@ -43,11 +55,13 @@ fn mistakes_end_with_exit_code_2_and_failures_with_1() {
     fails(&["serve", "--lora-info-metric=x"], 2, "--lora-info-metric");
     fails(&["serve", "--zap-encoder=xml"], 2, "--zap-encoder");
     fails(&["observe"], 2, "observe");
+    fails(&QUIET, 2, "--endpoints-file");
+    fails(&[&QUIET[..], &["--endpoints-file=/nonexistent"]].concat(), 1, "/nonexistent");
     let taken = listener();
     let port = taken.local_addr().unwrap().port();
     let flag = format!("--metrics-port={port}");
     fails(&[&QUIET[..], &[&flag]].concat(), 1, &format!("127.0.0.1:{port} (--metrics-port)"));
-    fails(&[&QUIET[..], &["--cert-path=/nonexistent"]].concat(), 2, "/nonexistent/tls.crt");
+    fails(&[&QUIET[..], &[endpoints(), "--cert-path=/nonexistent"]].concat(), 2, "/nonexistent/tls.crt");
 }
 
 #[test]
@@ -69,7 +83,8 @@ struct Process {
 
 impl Process {
     fn start(flags: &[&str]) -> Self {
-        let mut child = usher(&[&QUIET[..], flags].concat()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut child =
+            usher(&[&QUIET[..], &[endpoints()], flags].concat()).stderr(Stdio::piped()).spawn().unwrap();
         let log = BufReader::new(child.stderr.take().unwrap());
         Self { child, log }
     }

@@ -1,0 +1,45 @@
+//! Drives an exchange without a wire.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use usher::extproc::exchange::{Event, Exchange, Message, Step};
+use usher::extproc::reply::Reply;
+
+use super::picker::Picker;
+
+/// Runs a whole exchange: request headers, the body's chunks, an answer of one
+/// chunk. Returns the bytes that were sent upstream.
+pub fn run(picker: &Picker, headers: &[(&str, &str)], chunks: &[Bytes], answer: &Bytes) -> usize {
+    let mut exchange = Exchange::new(Arc::clone(&picker.shared));
+    let mut sent = 0;
+    let headers = headers.iter().copied().collect();
+    step(picker, &mut exchange, Event::RequestHeaders { headers, end_of_stream: false }, &mut sent);
+    for (index, chunk) in chunks.iter().enumerate() {
+        let end_of_stream = index + 1 == chunks.len();
+        step(picker, &mut exchange, Event::RequestBody { data: chunk.clone(), end_of_stream }, &mut sent);
+    }
+    let event = Event::ResponseHeaders { event_stream: false, end_of_stream: false };
+    step(picker, &mut exchange, event, &mut sent);
+    let event = Event::ResponseBody { data: answer.clone(), end_of_stream: true };
+    step(picker, &mut exchange, event, &mut sent);
+    sent
+}
+
+fn step(picker: &Picker, exchange: &mut Exchange, event: Event, sent: &mut usize) {
+    let message = Message { event, modes: None, subset: None, served: None };
+    if let Step::Decide(question) = exchange.on_message(message, Instant::now()).unwrap() {
+        let result = match picker.dispatcher.try_dispatch(&question.request, &question.subset) {
+            Some(result) => result,
+            None => picker.dispatcher.dispatch(&question.request, &question.subset).now_or_never().unwrap(),
+        };
+        exchange.decided(result, Instant::now());
+    }
+    while let Some(reply) = exchange.next_reply() {
+        if let Reply::RequestBody { data, .. } = reply {
+            *sent += data.len();
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! A picker without sockets: the built-in configuration over some endpoints.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use prometheus::Registry;
+use usher::endpoints::{CachedLocator, Clock, EndpointSpec, Store, StoreLocator};
+use usher::extproc::exchange::Shared;
+use usher::extproc::metrics::ExtProcMetrics;
+use usher::flow::{Attempts, Dispatcher};
+use usher::request::Parsers;
+use usher::schedule::registry::Pipeline;
+use usher::schedule::{Record, SchedulerMetrics};
+
+/// What an exchange needs, and the server.
+pub struct Picker {
+    pub shared: Arc<Shared>,
+    pub dispatcher: Arc<Dispatcher>,
+}
+
+impl Picker {
+    /// A picker over `count` endpoints with fresh, different loads.
+    pub fn new(count: u16) -> Self {
+        let registry = Registry::new();
+        let store = Arc::new(Store::default());
+        let spec = |i: u16| EndpointSpec {
+            namespace: "default".into(),
+            name: format!("pod-{i}"),
+            pod: format!("pod-{i}"),
+            address: ([10, 0, (i >> 8) as u8, i as u8], 8000).into(),
+            labels: Default::default(),
+            rank: 0,
+        };
+        store.replace((0..count).map(spec).collect());
+        let clock = Clock::start();
+        for (index, endpoint) in store.snapshot().endpoints().iter().enumerate() {
+            endpoint.load().waiting.set((index % 7) as f64, clock.now_ms());
+            endpoint.load().kv_usage.set((index % 11) as f64 / 11.0, clock.now_ms());
+        }
+        let metrics = SchedulerMetrics::register(&registry).unwrap();
+        let pipeline = Pipeline::build(None, false, &metrics).unwrap();
+        let locator = Arc::new(StoreLocator::new(store, false));
+        let hour = Duration::from_secs(3600);
+        let dispatcher = Dispatcher::new(
+            CachedLocator::new(locator, clock, hour, 16),
+            pipeline.scheduler,
+            clock,
+            hour,
+            Record::No,
+            Arc::new(Attempts::register(&registry).unwrap()),
+        );
+        let shared = Shared {
+            parsers: Parsers::new(&pipeline.parsers),
+            max_request_body_bytes: 32 << 20,
+            metrics: ExtProcMetrics::register(&registry, false).unwrap(),
+        };
+        Self { shared: Arc::new(shared), dispatcher: Arc::new(dispatcher) }
+    }
+}
+
+/// An answer with usage.
+pub fn answer() -> Bytes {
+    Bytes::from_static(
+        br#"{"id":"c-1","object":"text_completion","model":"m","choices":[{"index":0,"text":"hello","finish_reason":"length"}],"usage":{"prompt_tokens":50,"completion_tokens":16,"total_tokens":66}}"#,
+    )
+}
