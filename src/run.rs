@@ -249,8 +249,7 @@ fn start_scrapers(
     clock: Clock,
     registry: &Registry,
 ) -> Result<Vec<Scraper>, RunError> {
-    let metrics = ScrapeMetrics::new()?;
-    metrics.register(registry)?;
+    let metrics = ScrapeMetrics::register(registry)?;
     let mut scrapers = Vec::new();
     for source in sources.iter().filter(|source| source.extractor.is_some()) {
         let config = ScrapeConfig {

@@ -160,9 +160,8 @@ impl Pool {
         let store = Arc::new(Store::default());
         let specs = servers.iter().zip(0..).map(|(server, i)| spec(&format!("pod-{i}"), server.address));
         store.replace(specs.collect());
-        let metrics = ScrapeMetrics::new().unwrap();
         let registry = Registry::new();
-        metrics.register(&registry).unwrap();
+        let metrics = ScrapeMetrics::register(&registry).unwrap();
         let scraper = Scraper::start(Arc::clone(&store), Clock::start(), config, &metrics);
         Self { store, scraper, registry }
     }
@@ -366,7 +365,8 @@ async fn the_metrics_may_be_on_another_port() {
     let store = Arc::new(Store::default());
     store.replace(vec![spec("pod-0", ([127, 0, 0, 1], 9).into())]);
     let config = ScrapeConfig { port: Some(server.address.port()), ..ScrapeConfig::default() };
-    let _scraper = Scraper::start(Arc::clone(&store), Clock::start(), config, &ScrapeMetrics::new().unwrap());
+    let metrics = ScrapeMetrics::register(&Registry::new()).unwrap();
+    let _scraper = Scraper::start(Arc::clone(&store), Clock::start(), config, &metrics);
     server.more(2).await;
     assert_eq!(numbers(&store.snapshot().endpoints()[0])[..2], [3.0, 7.0]);
 }
