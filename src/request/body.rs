@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 
 /// A part of a body, by byte offsets from its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -81,23 +81,34 @@ impl Body {
         Cow::Owned(joined)
     }
 
-    /// Replaces the bytes of a span; everything else keeps its place in memory.
-    pub fn replace(&mut self, span: Span, with: Bytes) {
-        let mut next = Vec::with_capacity(self.chunks.len() + 2);
+    /// Replaces the bytes of a span. The chunks that it touches become one new
+    /// chunk; the others keep their place in memory.
+    pub fn replace(&mut self, span: Span, with: &[u8]) {
+        let mut next = Vec::with_capacity(self.chunks.len() + 1);
+        let mut mended = BytesMut::new();
         let mut offset = 0;
-        let mut with = Some(with);
+        let mut written = false;
         for chunk in self.chunks.drain(..) {
             let end = offset + chunk.len();
-            let before = span.start.clamp(offset, end) - offset;
-            let after = span.end.clamp(offset, end) - offset;
-            next.push(chunk.slice(..before));
-            if span.start <= end {
-                next.extend(with.take());
+            if end < span.start || (written && offset >= span.end) {
+                next.push(chunk);
+            } else {
+                mended.extend_from_slice(&chunk[..span.start.clamp(offset, end) - offset]);
+                if !written {
+                    mended.extend_from_slice(with);
+                    written = true;
+                }
+                mended.extend_from_slice(&chunk[span.end.clamp(offset, end) - offset..]);
+                if end >= span.end {
+                    next.push(mended.split().freeze());
+                }
             }
-            next.push(chunk.slice(after.max(before)..));
             offset = end;
         }
-        next.extend(with);
+        if !written {
+            mended.extend_from_slice(with);
+            next.push(mended.freeze());
+        }
         next.retain(|chunk| !chunk.is_empty());
         self.len = next.iter().map(Bytes::len).sum();
         self.chunks = next;
@@ -125,6 +136,15 @@ mod tests {
         assert_eq!(body.bytes(Span { start: 3, end: 3 }).as_ref(), b"");
     }
 
+    #[test]
+    fn a_replacement_leaves_the_other_chunks_alone() {
+        let mut body = body(&[b"first", b"second", b"third"]);
+        let third = body.chunks()[2].as_ptr();
+        body.replace(Span { start: 6, end: 7 }, b"EEE");
+        assert_eq!(body.chunks(), [&b"first"[..], b"sEEEcond", b"third"]);
+        assert_eq!(body.chunks()[2].as_ptr(), third);
+    }
+
     proptest! {
         #[test]
         fn replacing_a_span_is_what_it_is_on_plain_bytes(
@@ -139,7 +159,7 @@ mod tests {
             let start = from.min(plain.len());
             let end = (start + len).min(plain.len());
             prop_assert_eq!(body.bytes(Span { start, end }).into_owned(), &plain[start..end]);
-            body.replace(Span { start, end }, Bytes::from(with.clone()));
+            body.replace(Span { start, end }, &with);
             plain.splice(start..end, with);
             prop_assert_eq!(body.len(), plain.len());
             prop_assert_eq!(body.chunks().concat(), plain);

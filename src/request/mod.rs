@@ -13,8 +13,6 @@ pub mod usage;
 
 use std::borrow::Cow;
 
-use bytes::Bytes;
-
 pub use api::{Api, ParserKind, Parsers};
 pub use body::{Body, Span};
 pub use headers::Headers;
@@ -55,7 +53,7 @@ pub struct Request {
 #[derive(Clone, Debug)]
 struct Rewrite {
     span: Span,
-    with: Bytes,
+    with: String,
 }
 
 impl Request {
@@ -88,7 +86,7 @@ impl Request {
             None => Cow::Borrowed(&self.body),
             Some(rewrite) => {
                 let mut body = self.body.clone();
-                body.replace(rewrite.span, rewrite.with.clone());
+                body.replace(rewrite.span, rewrite.with.as_bytes());
                 Cow::Owned(body)
             }
         }

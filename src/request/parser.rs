@@ -129,11 +129,11 @@ fn name_model(request: &mut Request, parsed: &Parsed) -> Result<(), ParseError> 
     if target != model {
         let value = format!("\"{}\"", json::escape(&target));
         request.rewrite = Some(match parsed.model_value {
-            Some(span) => Rewrite { span, with: value.into() },
+            Some(span) => Rewrite { span, with: value },
             None => {
                 let (at, more) = parsed.first_member;
                 let comma = if more { "," } else { "" };
-                let with = format!("\"model\":{value}{comma}").into();
+                let with = format!("\"model\":{value}{comma}");
                 Rewrite { span: Span { start: at, end: at }, with }
             }
         });

@@ -1,0 +1,134 @@
+//! The answer's direction.
+
+use envoy_types::pb::envoy::service::ext_proc::v3::processing_response::Response as Reply;
+
+use crate::support::*;
+
+const TWO: [(&str, &str, u16); 2] = [("a", "127.0.0.1", 1), ("b", "127.0.0.2", 1)];
+const JSON: [(&str, &str); 2] = [(":status", "200"), ("content-type", "application/json")];
+const SSE: [(&str, &str); 2] = [(":status", "200"), ("content-type", "text/event-stream; charset=utf-8")];
+
+/// Routes a request and returns its stream and destination.
+async fn routed(picker: &Picker, extra: &[(&str, &str)]) -> (Stream, String) {
+    let mut stream = picker.stream().await;
+    let base = [(":path", "/v1/completions"), ("x-request-id", "r-1")];
+    stream.send(headers(&[&base, extra].concat(), false));
+    stream.send(body(PROMPT, true));
+    let destination = stream.request_headers().await.destination().to_owned();
+    stream.request_body().await;
+    (stream, destination)
+}
+
+#[tokio::test]
+async fn only_our_own_header_is_set() {
+    let picker = Picker::start(&TWO, &[]).await;
+    let (mut stream, _) = routed(&picker, &[]).await;
+    let cookies = [(":status", "200"), ("set-cookie", "a=1"), ("set-cookie", "b=2"), ("content-length", "2")];
+    stream.send(response_headers(&cookies, false));
+    let mutation = stream.response_headers().await;
+    assert_eq!(mutation.set, [("x-went-into-resp-headers".to_owned(), "true".to_owned())]);
+    assert!(mutation.removed.is_empty());
+}
+
+#[tokio::test]
+async fn json_passes_as_it_comes_and_its_usage_is_counted() {
+    let picker = Picker::start(&TWO, &[]).await;
+    let (mut stream, _) = routed(&picker, &[]).await;
+    stream.send(response_headers(&JSON, false));
+    stream.response_headers().await;
+    let text = r#"{"model":"m","usage":{"prompt_tokens":7,"completion_tokens":10,"prompt_tokens_details":{"cached_tokens":4}}}"#;
+    for (chunk, end) in [(&text[..30], false), (&text[30..], false), ("", true)] {
+        stream.send(response_body(chunk, end));
+        assert_eq!(stream.response_body().await, (chunk.as_bytes().to_vec(), end), "not collected");
+    }
+    for (family, sum) in [("input_tokens", 7.0), ("output_tokens", 10.0), ("prompt_cached_tokens", 4.0)] {
+        let labels = r#"{model_name="m",target_model_name="m"}"#;
+        assert_eq!(
+            picker.metric(&format!("inference_objective_{family}_sum{labels}")),
+            Some(sum),
+            "{family}"
+        );
+    }
+    let labels = r#"{fairness_id="default-flow",model_name="m",priority="0",target_model_name="m"}"#;
+    assert_eq!(picker.metric(&format!("llm_d_epp_request_total{labels}")), Some(1.0));
+    assert_eq!(picker.in_flight(), 0);
+}
+
+#[tokio::test]
+async fn a_rewritten_name_is_restored_across_chunks_of_events() {
+    let picker = Picker::start(&TWO, &[]).await;
+    let (mut stream, _) = routed(&picker, &[("x-llm-d-model-name-rewrite", "backend")]).await;
+    stream.send(response_headers(&SSE, false));
+    stream.response_headers().await;
+    let text = "data: {\"model\":\"backend\"}\n\ndata: {\"model\":\"backend\",\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":2}}\n\ndata: [DONE]\n\n";
+    for chunk in text.as_bytes().chunks(9) {
+        stream.send(response_body(chunk, false));
+    }
+    stream.send(response_body("", true));
+    let mut got = Vec::new();
+    loop {
+        let (chunk, end) = stream.response_body().await;
+        got.extend(chunk);
+        if end {
+            break;
+        }
+    }
+    assert_eq!(String::from_utf8(got).unwrap(), text.replace("backend", "m"));
+    let labels = r#"{model_name="m",target_model_name="backend"}"#;
+    assert_eq!(picker.metric(&format!("inference_objective_output_tokens_sum{labels}")), Some(2.0));
+    let streamed = r#"llm_d_epp_request_ttft_seconds_count{fairness_id="default-flow",model_name="m",priority="0",streaming="true",target_model_name="backend"}"#;
+    assert_eq!(picker.metric(streamed), Some(1.0));
+}
+
+#[tokio::test]
+async fn trailers_end_an_answer() {
+    let picker = Picker::start(&TWO, &[]).await;
+    let (mut stream, _) = routed(&picker, &[]).await;
+    stream.send(response_headers(&[(":status", "200")], false));
+    stream.response_headers().await;
+    stream.send(response_body("abc", false));
+    assert_eq!(stream.response_body().await, (b"abc".to_vec(), false));
+    stream.send(response_trailers());
+    assert!(matches!(stream.reply().await.response, Some(Reply::ResponseTrailers(_))));
+    assert_eq!(picker.in_flight(), 0);
+}
+
+#[tokio::test]
+async fn headers_alone_can_be_an_answer() {
+    let picker = Picker::start(&TWO, &[]).await;
+    let (mut stream, _) = routed(&picker, &[]).await;
+    stream.send(response_headers(&[(":status", "204")], true));
+    stream.response_headers().await;
+    assert_eq!(picker.in_flight(), 0);
+}
+
+#[tokio::test]
+async fn an_answer_without_its_request_passes() {
+    let picker = Picker::start(&TWO, &[]).await;
+    let mut stream = picker.stream().await;
+    stream.send(response_headers(&SSE, false));
+    stream.response_headers().await;
+    let text = "data: {\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":10}}\n\n";
+    stream.send(response_body(text, true));
+    assert_eq!(stream.response_body().await, (text.as_bytes().to_vec(), true));
+    let labels = r#"{model_name="",target_model_name=""}"#;
+    assert_eq!(picker.metric(&format!("inference_objective_input_tokens_sum{labels}")), Some(7.0));
+}
+
+#[tokio::test]
+async fn the_booking_follows_the_endpoint_that_served() {
+    let picker = Picker::start(&TWO, &[]).await;
+    let (mut stream, destination) = routed(&picker, &[]).await;
+    let other = if destination == "127.0.0.1:1" { "127.0.0.2:1" } else { "127.0.0.1:1" };
+    let at = |address: &str| {
+        let page = Picker::get(picker.admin, "/endpoints");
+        let json: serde_json::Value = serde_json::from_str(page.split("\r\n\r\n").nth(1).unwrap()).unwrap();
+        let rows = json["endpoints"].as_array().unwrap().clone();
+        rows.into_iter().find(|row| row["address"] == address).unwrap()["in_flight"].as_i64().unwrap()
+    };
+    assert_eq!((at(&destination), at(other)), (1, 0));
+    let served = "x-gateway-destination-endpoint-served";
+    stream.send(with_metadata(response_headers(&JSON, false), "envoy.lb", served, string(other)));
+    stream.response_headers().await;
+    assert_eq!((at(&destination), at(other)), (0, 1));
+}

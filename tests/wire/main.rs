@@ -1,0 +1,8 @@
+//! The wire protocol from outside: real gRPC over loopback, with Envoy's own
+//! definitions as the encoder.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot go on fails")]
+
+mod answers;
+mod requests;
+mod support;
