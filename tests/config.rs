@@ -1,5 +1,11 @@
 //! Configurations that are refused, each with the place, the words and the hint.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "the exception for tests does not reach their helpers"
+)]
+
 use prometheus::Registry;
 use proptest::prelude::*;
 use usher::config::{ConfigError, EndpointPickerConfig};
