@@ -163,8 +163,11 @@ impl<'de> Deserializer<'de> for &'de Node {
         if name == POSITIONED {
             return visitor.visit_seq(Parts { at: self.at, value: self, step: 0 });
         }
+        // serde would also take a list as the fields in their order.
         let Value::Map(entries) = &self.value else {
-            return self.deserialize_any(visitor);
+            return Err(
+                <ConfigError as de::Error>::invalid_type(self.value.unexpected(), &visitor).or_at(self.at)
+            );
         };
         if let Some(entry) = entries.iter().find(|entry| !fields.contains(&entry.key.as_str())) {
             return Err(unknown_field(entry, fields));
@@ -202,6 +205,20 @@ fn unknown_field(entry: &Entry, fields: &[&str]) -> ConfigError {
     error.did_you_mean(&entry.key, fields.iter().copied())
 }
 
+impl Value {
+    fn unexpected(&self) -> Unexpected<'_> {
+        match self {
+            Self::Null => Unexpected::Unit,
+            Self::Bool(value) => Unexpected::Bool(*value),
+            Self::Int(value) => Unexpected::Signed(*value),
+            Self::Float(value) => Unexpected::Float(*value),
+            Self::Text(text) => Unexpected::Str(text),
+            Self::List(_) => Unexpected::Seq,
+            Self::Map(_) => Unexpected::Map,
+        }
+    }
+}
+
 struct Items<'de>(std::slice::Iter<'de, Node>);
 
 impl<'de> SeqAccess<'de> for Items<'de> {
@@ -211,7 +228,7 @@ impl<'de> SeqAccess<'de> for Items<'de> {
         &mut self,
         seed: T,
     ) -> Result<Option<T::Value>, ConfigError> {
-        self.0.next().map(|node| seed.deserialize(node)).transpose()
+        self.0.next().map(|node| seed.deserialize(node).map_err(|error| error.or_at(node.at))).transpose()
     }
 
     fn size_hint(&self) -> Option<usize> {
@@ -238,7 +255,7 @@ impl<'de> MapAccess<'de> for Entries<'de> {
 
     fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, ConfigError> {
         match self.current.take() {
-            Some(entry) => seed.deserialize(&entry.value),
+            Some(entry) => seed.deserialize(&entry.value).map_err(|error| error.or_at(entry.value.at)),
             None => Err(ConfigError::new("a value without a key")),
         }
     }
@@ -330,67 +347,5 @@ impl<'de> VariantAccess<'de> for Word<'de> {
         _visitor: V,
     ) -> Result<V::Value, ConfigError> {
         Err(ConfigError::new("expected a map"))
-    }
-}
-
-impl de::Error for ConfigError {
-    fn custom<T: fmt::Display>(message: T) -> Self {
-        Self::new(message.to_string())
-    }
-
-    fn invalid_type(found: Unexpected<'_>, expected: &dyn de::Expected) -> Self {
-        let expected = plain_words(&expected.to_string());
-        let error = Self::new(format!("expected {expected}, found {}", shown(found)));
-        match found {
-            Unexpected::Bool(_) | Unexpected::Signed(_) | Unexpected::Float(_) if expected == "text" => {
-                error.hint("put it in quotes")
-            }
-            _ => error,
-        }
-    }
-
-    fn invalid_value(found: Unexpected<'_>, expected: &dyn de::Expected) -> Self {
-        Self::invalid_type(found, expected)
-    }
-
-    fn unknown_variant(variant: &str, expected: &'static [&'static str]) -> Self {
-        Self::new(format!("unknown value '{variant}'"))
-            .hint(format!("known here: {}", expected.join(", ")))
-            .did_you_mean(variant, expected.iter().copied())
-    }
-
-    fn missing_field(field: &'static str) -> Self {
-        Self::new(format!("'{field}' is missing"))
-    }
-}
-
-/// serde's names of what was expected, for people who don't write Rust.
-fn plain_words(expected: &str) -> String {
-    let words = match expected {
-        "u8" => "a whole number from 0 to 255",
-        "u16" => "a whole number from 0 to 65535",
-        "u32" | "u64" | "usize" => "a whole number that is not negative",
-        "i8" | "i16" | "i32" | "i64" | "isize" => "a whole number",
-        "f32" | "f64" => "a number",
-        "a string" => "text",
-        "a boolean" => "true or false",
-        "a sequence" => "a list",
-        other if other.starts_with("struct ") || other.starts_with("map") => "a map",
-        other => other,
-    };
-    words.to_owned()
-}
-
-fn shown(found: Unexpected<'_>) -> String {
-    match found {
-        Unexpected::Bool(value) => value.to_string(),
-        Unexpected::Signed(value) => value.to_string(),
-        Unexpected::Unsigned(value) => value.to_string(),
-        Unexpected::Float(value) => value.to_string(),
-        Unexpected::Str(value) => format!("'{value}'"),
-        Unexpected::Unit => "nothing".to_owned(),
-        Unexpected::Seq => "a list".to_owned(),
-        Unexpected::Map => "a map".to_owned(),
-        other => other.to_string(),
     }
 }

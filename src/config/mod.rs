@@ -9,6 +9,7 @@ mod scalar;
 mod schema;
 pub mod settings;
 pub mod units;
+mod words;
 
 pub use decode::Positioned;
 pub use error::{ConfigError, Position};

@@ -125,13 +125,14 @@ impl<'a, I: Iterator<Item = Result<(Event<'a>, Span), ScanError>>> Reader<'a, I>
         let mut root = None;
         while let Some((event, span)) = self.next()? {
             match event {
-                Event::StreamStart | Event::StreamEnd | Event::DocumentEnd => {}
-                Event::DocumentStart(..) if root.is_none() => {}
-                Event::DocumentStart(..) => {
+                Event::StreamStart | Event::StreamEnd | Event::DocumentStart(..) | Event::DocumentEnd => {}
+                event if root.is_none() => root = Some(self.node(event, span, 0)?.0),
+                // What a separator at the end of the file begins.
+                Event::Scalar(text, ScalarStyle::Plain, ..) if scalar::resolve(&text) == Value::Null => {}
+                _ => {
                     let message = "a second document begins here; a configuration is one document";
                     return Err(ConfigError::at(position(&span.start), message));
                 }
-                event => root = Some(self.node(event, span, 0)?.0),
             }
         }
         root.ok_or_else(|| ConfigError::new("the configuration is empty"))
@@ -321,13 +322,20 @@ mod tests {
     }
 
     #[test]
+    fn separators_around_the_document_are_fine() {
+        for text in ["---\na: 1\n", "a: 1\n---\n", "a: 1\n...\n", "---\na: 1\n...\n---\n# end\n"] {
+            assert_eq!(Node::parse(text).unwrap().get("a").unwrap().value, Value::Int(1), "{text:?}");
+        }
+    }
+
+    #[test]
     fn what_is_not_one_document_is_refused() {
         let table: [(&str, &str, Option<(u32, u32)>); 9] = [
             ("", "the configuration is empty", None),
             ("# only a comment\n", "the configuration is empty", None),
             ("a: 1\na: 2\n", "'a' appears twice here", Some((2, 1))),
             ("a: {b: 1, b: 2}\n", "'b' appears twice here", Some((1, 11))),
-            ("a: 1\n---\nb: 2\n", "a second document begins here", Some((2, 1))),
+            ("a: 1\n---\nb: 2\n", "a second document begins here", Some((3, 1))),
             ("? [a]\n: 1\n", "a key has to be a word", Some((1, 3))),
             ("a: &a [*a]\n", "an alias can't stand inside", Some((1, 8))),
             ("a: {<<: 3}\n", "only maps can be merged", Some((1, 9))),

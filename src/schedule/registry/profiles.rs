@@ -42,7 +42,8 @@ pub(super) fn default_picker(instances: &mut Instances) -> Result<String, Config
     }
     instances.inject("max-score-picker", START)?;
     first(instances).ok_or_else(|| {
-        ConfigError::new("'max-score-picker' is the name of a plugin that is not a picker")
+        let named_so = instances.find("max-score-picker").and_then(|instance| instance.at);
+        ConfigError::at(named_so.unwrap_or(START), "the plugin 'max-score-picker' is not a picker")
             .hint("give it another name")
     })
 }

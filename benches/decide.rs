@@ -1,0 +1,84 @@
+//! What a decision costs, without the wire: the default profile at 10, 100 and
+//! 1,000 endpoints.
+
+#![allow(clippy::unwrap_used, reason = "a benchmark that cannot set itself up has nothing to measure")]
+
+use std::hint::black_box;
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
+use prometheus::Registry;
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use usher::config::EndpointPickerConfig;
+use usher::endpoints::{Candidates, EndpointSpec, Store};
+use usher::request::{Headers, ParserKind, Parsers, RequestParser};
+use usher::schedule::registry::Pipeline;
+use usher::schedule::{Context, Record, Scheduler, SchedulerMetrics, Scratch};
+
+fn candidates(count: u32) -> Candidates {
+    let store = Store::default();
+    let spec = |index: u32| EndpointSpec {
+        namespace: "default".into(),
+        name: format!("pod-{index}"),
+        pod: format!("pod-{index}"),
+        address: (Ipv4Addr::from(0x0a00_0000 + index), 8000).into(),
+        labels: Default::default(),
+        rank: 0,
+    };
+    store.replace((0..count).map(spec).collect());
+    let snapshot = store.snapshot();
+    for (index, endpoint) in (0u32..).zip(snapshot.endpoints()) {
+        endpoint.load().waiting.set(f64::from(index * 7 % 17), 1);
+        endpoint.load().kv_usage.set(f64::from(index * 5 % 23) / 23.0, 1);
+    }
+    snapshot.all()
+}
+
+/// The default profile with as many picks as asked for.
+fn scheduler(picks: u32, metrics: &SchedulerMetrics) -> Scheduler {
+    let text = format!(
+        "
+plugins:
+- type: queue-scorer
+- type: kv-cache-utilization-scorer
+- {{type: max-score-picker, parameters: {{maxNumOfEndpoints: {picks}}}}}
+schedulingProfiles:
+- name: default
+  plugins:
+  - {{pluginRef: queue-scorer, weight: 2}}
+  - {{pluginRef: kv-cache-utilization-scorer, weight: 2}}
+  - {{pluginRef: max-score-picker}}
+"
+    );
+    let config = EndpointPickerConfig::parse(&text).unwrap();
+    Pipeline::build(Some(&config), false, metrics).unwrap().scheduler
+}
+
+fn decide(c: &mut Criterion) {
+    let metrics = SchedulerMetrics::register(&Registry::new()).unwrap();
+    let parsers = Parsers::new(&[ParserKind::PassThrough]);
+    let request = RequestParser::new(Headers::default(), &parsers).without_body();
+    let cx = Context { request: &request, now_ms: 10, max_age: Duration::from_secs(2) };
+    let (one, three) = (scheduler(1, &metrics), scheduler(3, &metrics));
+    let mut group = c.benchmark_group("decide");
+    for count in [10, 100, 1000] {
+        let candidates = candidates(count);
+        for (name, scheduler, record) in [
+            ("one", &one, Record::No),
+            ("three", &three, Record::No),
+            ("with_scores", &one, Record::Scores),
+            ("with_columns", &one, Record::Columns),
+        ] {
+            let (mut rng, mut scratch) = (StdRng::seed_from_u64(1), Scratch::default());
+            group.bench_function(BenchmarkId::new(name, count), |b| {
+                b.iter(|| black_box(scheduler.decide(&cx, &candidates, &mut rng, &mut scratch, record)));
+            });
+        }
+    }
+    group.finish();
+}
+
+criterion_group!(benches, decide);
+criterion_main!(benches);
