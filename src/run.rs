@@ -2,6 +2,7 @@
 
 use std::io::Read;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use prometheus::Registry;
 use tokio_util::sync::CancellationToken;
@@ -19,8 +20,10 @@ use crate::extproc::metrics::ExtProcMetrics;
 use crate::extproc::server::{Ended, Server, ServerOptions, StartError};
 use crate::extproc::service::ExtProcService;
 use crate::extproc::stop::Stops;
+use crate::extproc::workers::ConnectionMetrics;
 use crate::flow::{Attempts, Dispatcher};
 use crate::metrics;
+use crate::observe::counters::{Kind, Number};
 use crate::observe::http::{HttpServer, Routes, respond};
 use crate::observe::{endpoints, pool};
 use crate::request::Parsers;
@@ -188,6 +191,7 @@ pub async fn run(setup: Setup, listeners: Listeners, mut stops: Stops) -> Result
     };
     let Listeners { extproc, health: health_port, metrics: metrics_port, admin } = listeners;
     let server = Server::start(extproc, health_port, service, Arc::clone(&health), options)?;
+    register_connections(&server.connection_metrics(), &registry)?;
 
     let mut background = Vec::new();
     let from_file = discovery.is_some();
@@ -275,7 +279,30 @@ fn register_collectors(
     let name = settings.pool.name.clone().unwrap_or_else(|| "epp".to_owned());
     let collector = pool::PoolCollector::new(Arc::clone(store), clock, settings.metrics_staleness, name)?;
     registry.register(Box::new(collector))?;
-    registry.register(Box::new(pool::LocatorCollector::new(Arc::clone(dispatcher))?))?;
+    let cache = |read: fn(&CachedLocator) -> u64| {
+        let dispatcher = Arc::clone(dispatcher);
+        move || read(dispatcher.locator())
+    };
+    let hits = cache(|locator| locator.metrics().hits.load(Relaxed));
+    let misses = cache(|locator| locator.metrics().misses.load(Relaxed));
+    let subsets = cache(|locator| locator.keys() as u64);
+    for number in [
+        Number::new(
+            "usher_locator_hits_total",
+            "Look-ups of candidates that the cache answered.",
+            Kind::Counter,
+            hits,
+        )?,
+        Number::new(
+            "usher_locator_misses_total",
+            "Look-ups of candidates that asked the locator.",
+            Kind::Counter,
+            misses,
+        )?,
+        Number::new("usher_locator_subsets", "Subsets of endpoints in the cache.", Kind::Gauge, subsets)?,
+    ] {
+        registry.register(Box::new(number))?;
+    }
     metrics::register(
         registry,
         pool::build_info()?,
@@ -286,6 +313,25 @@ fn register_collectors(
     )?;
     let process = prometheus::process_collector::ProcessCollector::for_self();
     registry.register(Box::new(process))
+}
+
+fn register_connections(metrics: &Arc<ConnectionMetrics>, registry: &Registry) -> prometheus::Result<()> {
+    let counts: [(&str, &str, fn(&ConnectionMetrics) -> &AtomicU64); 4] = [
+        ("usher_connections_accepted_total", "Connections that a worker thread took.", |m| &m.accepted),
+        ("usher_connections_refused_total", "Connections closed at once, because too many were open.", |m| {
+            &m.refused
+        }),
+        ("usher_connections_unopened_total", "Connections without a handshake or a byte in time.", |m| {
+            &m.unopened
+        }),
+        ("usher_connections_broken_total", "Connections that broke HTTP/2 or went away.", |m| &m.broken),
+    ];
+    for (name, help, count) in counts {
+        let metrics = Arc::clone(metrics);
+        let number = Number::new(name, help, Kind::Counter, move || count(&metrics).load(Relaxed))?;
+        registry.register(Box::new(number))?;
+    }
+    Ok(())
 }
 
 /// Drops what is kept for endpoints that are gone.

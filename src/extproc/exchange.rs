@@ -297,8 +297,15 @@ impl Exchange {
         self.modes = Some(modes);
         for (direction, mode) in [("request", modes.request), ("response", modes.response)] {
             if mode != Mode::FullDuplex {
-                self.shared.metrics.other_mode(direction, mode);
-                tracing::debug!(direction, ?mode, "gateway does not send this body in full duplex");
+                let first = self.shared.metrics.other_mode(direction, mode);
+                // Every request of such a gateway says so; the log says it once.
+                if first {
+                    tracing::warn!(
+                        direction,
+                        ?mode,
+                        "gateway does not send bodies in full duplex; set request_body_mode and response_body_mode to FULL_DUPLEX_STREAMED"
+                    );
+                }
             }
         }
     }

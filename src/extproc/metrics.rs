@@ -327,13 +327,16 @@ impl ExtProcMetrics {
         self.errors.with_label_values(&[model, target, flow, priority, code.name()]).inc();
     }
 
-    /// Counts a stream whose bodies are not in full duplex.
-    pub(super) fn other_mode(&self, direction: &str, mode: Mode) {
+    /// Counts a stream whose bodies are not in full duplex. Says whether it is the
+    /// first of its kind.
+    pub(super) fn other_mode(&self, direction: &str, mode: Mode) -> bool {
         let mode = match mode {
             Mode::None => "none",
             _ => "one-to-one",
         };
-        self.other_modes.with_label_values(&[direction, mode]).inc();
+        let counter = self.other_modes.with_label_values(&[direction, mode]);
+        counter.inc();
+        counter.get() == 1
     }
 }
 

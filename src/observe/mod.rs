@@ -1,6 +1,7 @@
 //! What operators see: the HTTP servers for metrics and administration, and what
 //! they show.
 
+pub mod counters;
 pub mod endpoints;
 pub mod http;
 pub mod pool;

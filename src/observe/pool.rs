@@ -2,15 +2,13 @@
 //! the endpoints' own numbers, and an endpoint that is gone leaves no series.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
-use prometheus::{Gauge, GaugeVec, IntCounter, IntGauge, Opts};
+use prometheus::{Gauge, GaugeVec, Opts};
 
 use crate::endpoints::{Clock, Endpoint, Gauge as Reading, Load, Store};
-use crate::flow::Dispatcher;
 
 const NAME: &[&str] = &["name"];
 /// New name, older name, help.
@@ -153,52 +151,6 @@ fn deviation(values: &[f64]) -> f64 {
 /// To two decimals, as the peer does.
 fn round(value: f64) -> f64 {
     (value * 100.0).round() / 100.0
-}
-
-/// Collects what the candidates' cache counts.
-#[derive(Debug)]
-pub struct LocatorCollector {
-    dispatcher: Arc<Dispatcher>,
-    hits: IntCounter,
-    misses: IntCounter,
-    subsets: IntGauge,
-}
-
-impl LocatorCollector {
-    /// A collector for the dispatcher's cache.
-    ///
-    /// # Errors
-    /// When a name is not valid.
-    pub fn new(dispatcher: Arc<Dispatcher>) -> prometheus::Result<Self> {
-        Ok(Self {
-            dispatcher,
-            hits: IntCounter::new(
-                "usher_locator_hits_total",
-                "Look-ups of candidates that the cache answered.",
-            )?,
-            misses: IntCounter::new(
-                "usher_locator_misses_total",
-                "Look-ups of candidates that asked the locator.",
-            )?,
-            subsets: IntGauge::new("usher_locator_subsets", "Subsets of endpoints in the cache.")?,
-        })
-    }
-}
-
-impl Collector for LocatorCollector {
-    fn desc(&self) -> Vec<&Desc> {
-        [self.hits.desc(), self.misses.desc(), self.subsets.desc()].concat()
-    }
-
-    fn collect(&self) -> Vec<MetricFamily> {
-        let locator = self.dispatcher.locator();
-        self.hits.reset();
-        self.hits.inc_by(locator.metrics().hits.load(Relaxed));
-        self.misses.reset();
-        self.misses.inc_by(locator.metrics().misses.load(Relaxed));
-        self.subsets.set(i64::try_from(locator.keys()).unwrap_or(i64::MAX));
-        [self.hits.collect(), self.misses.collect(), self.subsets.collect()].concat()
-    }
 }
 
 /// The gauge that tells which build runs.

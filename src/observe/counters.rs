@@ -1,0 +1,98 @@
+//! Counters that their owners keep as plain atomics, read when somebody asks.
+
+use std::fmt;
+
+use prometheus::core::{Collector, Desc};
+use prometheus::proto::{Counter, Gauge, Metric, MetricFamily, MetricType};
+
+/// Whether a number only grows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// It only grows; its name ends in `_total`.
+    Counter,
+    /// It goes up and down.
+    Gauge,
+}
+
+type Read = Box<dyn Fn() -> u64 + Send + Sync>;
+
+/// One number of the process under a name of its own, without labels.
+pub struct Number {
+    desc: Desc,
+    kind: Kind,
+    read: Read,
+}
+
+impl Number {
+    /// A metric that is read by calling `read`.
+    ///
+    /// # Errors
+    /// When the name is not valid.
+    pub fn new(
+        name: &str,
+        help: &str,
+        kind: Kind,
+        read: impl Fn() -> u64 + Send + Sync + 'static,
+    ) -> prometheus::Result<Self> {
+        let desc = Desc::new(name.to_owned(), help.to_owned(), Vec::new(), Default::default())?;
+        Ok(Self { desc, kind, read: Box::new(read) })
+    }
+}
+
+impl Collector for Number {
+    fn desc(&self) -> Vec<&Desc> {
+        vec![&self.desc]
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        let value = (self.read)() as f64;
+        let mut metric = Metric::default();
+        let mut family = MetricFamily::default();
+        match self.kind {
+            Kind::Counter => {
+                let mut counter = Counter::default();
+                counter.set_value(value);
+                metric.set_counter(counter);
+                family.set_field_type(MetricType::COUNTER);
+            }
+            Kind::Gauge => {
+                let mut gauge = Gauge::default();
+                gauge.set_value(value);
+                metric.set_gauge(gauge);
+                family.set_field_type(MetricType::GAUGE);
+            }
+        }
+        family.set_name(self.desc.fq_name.clone());
+        family.set_help(self.desc.help.clone());
+        family.set_metric(vec![metric]);
+        vec![family]
+    }
+}
+
+impl fmt::Debug for Number {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Number").field("name", &self.desc.fq_name).field("kind", &self.kind).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use prometheus::Registry;
+
+    #[test]
+    fn a_number_is_read_when_the_page_is_made() {
+        let registry = Registry::new();
+        let value = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(3));
+        let read = std::sync::Arc::clone(&value);
+        let number = Number::new("x_total", "Xs.", Kind::Counter, move || {
+            read.load(std::sync::atomic::Ordering::Relaxed)
+        });
+        registry.register(Box::new(number.unwrap())).unwrap();
+        value.store(5, std::sync::atomic::Ordering::Relaxed);
+        assert_eq!(
+            crate::metrics::render(&registry),
+            "# HELP x_total Xs.\n# TYPE x_total counter\nx_total 5\n"
+        );
+    }
+}
