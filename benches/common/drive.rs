@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
-use usher::extproc::exchange::{Event, Exchange, Message, Step};
+use usher::extproc::event::{Event, Message};
+use usher::extproc::exchange::{Exchange, Step};
 use usher::extproc::reply::Reply;
 
 use super::picker::Picker;

@@ -10,7 +10,7 @@ use crate::endpoints::SubsetHint;
 use crate::flow::Rejection;
 use crate::request::Headers;
 
-use super::exchange::{Event, Message, Mode, Modes};
+use super::event::{Event, Message, Mode, Modes};
 use super::reply::{Reply, Route};
 use super::wire::{self, Fields, Malformed, Value};
 

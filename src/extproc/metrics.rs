@@ -12,7 +12,7 @@ use crate::flow::Code;
 use crate::metrics::{BoundedLabel, Legacy, MAX_LABEL_VALUES, register};
 use crate::request::DEFAULT_FAIRNESS_ID;
 
-use super::exchange::Mode;
+use super::event::Mode;
 
 /// Labels M, FP of the peer's families.
 const LABELS: [&str; 4] = ["model_name", "target_model_name", "fairness_id", "priority"];

@@ -6,6 +6,7 @@ mod answer;
 pub mod cert;
 pub mod conn;
 pub mod envoy;
+pub mod event;
 pub mod exchange;
 pub mod health;
 pub mod listen;

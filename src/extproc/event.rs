@@ -1,0 +1,78 @@
+//! What a gateway tells, independent of how it is encoded.
+
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+
+use crate::endpoints::SubsetHint;
+use crate::request::Headers;
+
+/// A message from the gateway.
+#[derive(Clone, Debug)]
+pub struct Message {
+    /// What happened.
+    pub event: Event,
+    /// How bodies are sent; only in a stream's first message, and not by every gateway.
+    pub modes: Option<Modes>,
+    /// Which endpoints may be picked, where the message says so.
+    pub subset: Option<SubsetHint>,
+    /// Which endpoint served, where the message says so.
+    pub served: Option<SocketAddr>,
+}
+
+/// A part of a request or of an answer.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// The request's headers.
+    RequestHeaders {
+        /// The headers.
+        headers: Headers,
+        /// There is no body.
+        end_of_stream: bool,
+    },
+    /// A chunk of the request's body.
+    RequestBody {
+        /// The bytes; may be empty.
+        data: Bytes,
+        /// The body ends here.
+        end_of_stream: bool,
+    },
+    /// The request's trailers; they end its body.
+    RequestTrailers,
+    /// The answer's headers.
+    ResponseHeaders {
+        /// The answer is a stream of server-sent events.
+        event_stream: bool,
+        /// There is no body.
+        end_of_stream: bool,
+    },
+    /// A chunk of the answer's body.
+    ResponseBody {
+        /// The bytes; may be empty.
+        data: Bytes,
+        /// The body ends here.
+        end_of_stream: bool,
+    },
+    /// The answer's trailers; they end its body.
+    ResponseTrailers,
+}
+
+/// How a gateway sends a body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Both directions at their own pace: what we are made for.
+    FullDuplex,
+    /// Not at all.
+    None,
+    /// Every message waits for its reply.
+    OneToOne,
+}
+
+/// How a gateway sends both bodies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Modes {
+    /// The request's.
+    pub request: Mode,
+    /// The answer's.
+    pub response: Mode,
+}
