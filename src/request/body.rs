@@ -25,20 +25,53 @@ impl Span {
     }
 }
 
+/// Below this many bytes a chunk costs more to keep than to copy.
+const SMALL: usize = 1024;
+/// Bytes of small chunks that are kept together.
+const TOGETHER: usize = 16 * 1024;
+
 /// The chunks of a body in order. Adding a chunk takes a reference to the frame
-/// it arrived in; the bytes stay where they are until they leave again.
+/// it arrived in; the bytes stay where they are until they leave again. Only runs
+/// of small chunks are copied together: a body that arrives byte by byte must not
+/// take fifty times its size.
 #[derive(Clone, Debug, Default)]
 pub struct Body {
     chunks: Vec<Bytes>,
+    /// Small chunks behind the others, until [`seal`](Self::seal).
+    tail: BytesMut,
     len: usize,
 }
 
 impl Body {
     /// Appends a chunk; empty ones are not kept.
     pub fn push(&mut self, chunk: Bytes) {
+        self.len += chunk.len();
+        if chunk.len() < SMALL {
+            let follows_small = self.chunks.last().is_some_and(|last| last.len() < SMALL);
+            if self.tail.is_empty() && follows_small {
+                self.tail.reserve(SMALL);
+                if let Some(last) = self.chunks.pop() {
+                    self.tail.extend_from_slice(&last);
+                }
+            }
+            if !self.tail.is_empty() {
+                self.tail.extend_from_slice(&chunk);
+                if self.tail.len() >= TOGETHER {
+                    self.seal();
+                }
+                return;
+            }
+        }
+        self.seal();
         if !chunk.is_empty() {
-            self.len += chunk.len();
             self.chunks.push(chunk);
+        }
+    }
+
+    /// Ends the body: what was pushed is in its [`chunks`](Self::chunks).
+    pub fn seal(&mut self) {
+        if !self.tail.is_empty() {
+            self.chunks.push(self.tail.split().freeze());
         }
     }
 
@@ -52,15 +85,9 @@ impl Body {
         self.len == 0
     }
 
-    /// The chunks, none of them empty.
+    /// The chunks of a sealed body, none of them empty.
     pub fn chunks(&self) -> &[Bytes] {
         &self.chunks
-    }
-
-    /// Takes the chunks out, leaving an empty body.
-    pub fn take(&mut self) -> Vec<Bytes> {
-        self.len = 0;
-        std::mem::take(&mut self.chunks)
     }
 
     /// The bytes of a span; copied only where it crosses a chunk's end.
@@ -125,34 +152,56 @@ mod tests {
         for part in parts {
             body.push(Bytes::copy_from_slice(part));
         }
+        body.seal();
         body
     }
 
     #[test]
+    fn a_body_in_tiny_pieces_is_kept_together_and_others_where_they_are() {
+        let mut body = Body::default();
+        for byte in 0..100_000u32 {
+            body.push(Bytes::copy_from_slice(&[byte as u8]));
+        }
+        body.seal();
+        assert_eq!(body.len(), 100_000);
+        assert!(body.chunks().len() <= 100_000 / TOGETHER + 1, "{}", body.chunks().len());
+
+        let parts =
+            [Bytes::from(vec![b'a'; 800]), Bytes::from(vec![b'b'; 32_768]), Bytes::from(vec![b'c'; 10])];
+        let mut body = Body::default();
+        parts.iter().for_each(|part| body.push(part.clone()));
+        body.seal();
+        let addresses = |chunks: &[Bytes]| chunks.iter().map(|c| c.as_ptr()).collect::<Vec<_>>();
+        assert_eq!(addresses(body.chunks()), addresses(&parts));
+    }
+
+    #[test]
     fn a_span_inside_one_chunk_is_borrowed() {
-        let body = body(&[b"hello ", b"world"]);
-        assert!(matches!(body.bytes(Span { start: 6, end: 11 }), Cow::Borrowed(b"world")));
-        assert_eq!(body.bytes(Span { start: 4, end: 8 }).as_ref(), b"o wo");
+        let body = body(&[&[b'a'; 2000], &[b'b'; 2000]]);
+        assert!(matches!(body.bytes(Span { start: 2000, end: 2002 }), Cow::Borrowed(b"bb")));
+        assert_eq!(body.bytes(Span { start: 1999, end: 2002 }).as_ref(), b"abb");
         assert_eq!(body.bytes(Span { start: 3, end: 3 }).as_ref(), b"");
     }
 
     #[test]
     fn a_replacement_leaves_the_other_chunks_alone() {
-        let mut body = body(&[b"first", b"second", b"third"]);
-        let third = body.chunks()[2].as_ptr();
-        body.replace(Span { start: 6, end: 7 }, b"EEE");
-        assert_eq!(body.chunks(), [&b"first"[..], b"sEEEcond", b"third"]);
-        assert_eq!(body.chunks()[2].as_ptr(), third);
+        let (first, second, third) = (vec![b'1'; 2000], vec![b'2'; 2000], vec![b'3'; 2000]);
+        let mut body = body(&[&first, &second, &third]);
+        let last = body.chunks()[2].as_ptr();
+        body.replace(Span { start: 2001, end: 3999 }, b"-");
+        assert_eq!(body.chunks(), [&first[..], b"2-2", &third]);
+        assert_eq!(body.chunks()[2].as_ptr(), last);
     }
 
     proptest! {
         #[test]
         fn replacing_a_span_is_what_it_is_on_plain_bytes(
-            parts in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..9), 1..6),
-            from in 0usize..50,
-            len in 0usize..20,
+            parts in prop::collection::vec((0u8..4, 0usize..1500), 1..6),
+            from in 0usize..7000,
+            len in 0usize..3000,
             with in prop::collection::vec(any::<u8>(), 0..9),
         ) {
+            let parts: Vec<Vec<u8>> = parts.into_iter().map(|(byte, len)| vec![byte; len]).collect();
             let slices: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
             let mut body = body(&slices);
             let mut plain: Vec<u8> = parts.concat();

@@ -11,6 +11,7 @@ fn parse(api: Api, text: &str) -> Result<(Parsed, Body), String> {
         scanner.feed(chunk, &mut collector).map_err(|e| e.to_string())?;
         body.push(Bytes::copy_from_slice(chunk));
     }
+    body.seal();
     scanner.finish(&mut collector).map_err(|e| e.to_string())?;
     Ok((collector.finish().map_err(str::to_owned)?, body))
 }

@@ -96,7 +96,8 @@ impl RequestParser {
     ///
     /// # Errors
     /// When the request can't be routed; the text is for the client.
-    pub fn finish(self) -> Result<Request, ParseError> {
+    pub fn finish(mut self) -> Result<Request, ParseError> {
+        self.body.seal();
         let Some(api) = self.api else {
             return Err(ParseError::NoParser(printable(Parsers::path_of(&self.headers))));
         };

@@ -1,0 +1,41 @@
+# `make demo` shows Usher at work, `make test` runs what CI runs.
+
+CARGO ?= cargo
+# Where Envoy is installed: a folder of the repository that git ignores.
+USHER_ENVOY_DIR ?= .demo
+
+.PHONY: demo test fmt fmt-check clippy doc test-rust deny bench envoy
+
+# Simulated servers, Usher and a real Envoy under a slice of a real trace.
+# ARGS="--keep" leaves them running; `usher demo --help` lists the rest.
+demo:
+	$(CARGO) run --quiet --release --bin usher -- demo $(ARGS)
+
+test: fmt-check clippy doc test-rust deny
+
+fmt:
+	$(CARGO) fmt
+
+fmt-check:
+	$(CARGO) fmt --check
+
+clippy:
+	$(CARGO) clippy --all-targets --locked -- -D warnings
+
+doc:
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --locked --quiet
+
+# All tests, the end-to-end ones with a real Envoy included.
+test-rust:
+	$(CARGO) test --locked
+
+# Licences, bans and sources of the dependencies; advisories where their database can be had.
+deny:
+	@deploy/ci/deny.sh
+
+bench:
+	$(CARGO) bench --locked $(ARGS)
+
+# Installs Envoy and prints where it is.
+envoy:
+	@deploy/envoy/get.sh $(USHER_ENVOY_DIR)
