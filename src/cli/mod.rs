@@ -1,6 +1,7 @@
 //! The command line: subcommands, exit codes, and errors as one line.
 
 pub mod check;
+pub mod demo;
 pub mod flags;
 mod logging;
 mod serve;
@@ -31,6 +32,8 @@ pub enum Command {
     Serve(Box<ServeArgs>),
     /// Run simulated vLLM servers.
     Sim(sim::SimArgs),
+    /// Run everything on this machine under the requests of a real trace.
+    Demo(demo::DemoArgs),
     /// Validate a configuration, and print the pipeline it comes to.
     Check(CheckArgs),
 }
@@ -99,6 +102,7 @@ fn run(command: Command) -> Result<ExitCode, CliError> {
     match command {
         Command::Serve(args) => serve::serve(*args).map(|()| ExitCode::SUCCESS),
         Command::Sim(args) => sim::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Demo(args) => demo::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Check(args) => Ok(check::run(&args)),
     }
 }

