@@ -142,18 +142,26 @@ impl<C: Collector> Collector for Twin<C> {
 
 /// Distinct values that a label may have; what comes later is `other`.
 pub const MAX_LABEL_VALUES: usize = 1000;
-const OTHER: &str = "other";
+/// Longest value of such a label, in bytes. Every series repeats it, and every
+/// line of a page repeats it again; names of models stay far below.
+pub const MAX_LABEL_BYTES: usize = 256;
+/// The value of everything beyond the bounds.
+pub const OTHER: &str = "other";
 
 /// The values that a label has had, when clients choose them.
 #[derive(Debug, Default)]
 pub struct BoundedLabel {
-    // Guards the set; taken when a series is made, not per request.
+    // Guards the set; taken when a series is made. Requests whose series is kept
+    // don't come here.
     seen: Mutex<HashSet<String>>,
 }
 
 impl BoundedLabel {
-    /// The value to use as the label: itself, or `other` beyond the bound.
+    /// The value to use as the label: itself, or `other` beyond the bounds.
     pub fn bounded<'a>(&self, value: &'a str) -> &'a str {
+        if value.len() > MAX_LABEL_BYTES {
+            return OTHER;
+        }
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         if seen.contains(value) {
             return value;

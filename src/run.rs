@@ -31,7 +31,7 @@ use crate::schedule::registry::{MetricsSource, Pipeline};
 use crate::schedule::{Record, SchedulerMetrics};
 use crate::scrape::{ScrapeConfig, ScrapeMetrics, Scraper};
 
-/// How often the series of endpoints that are gone are dropped.
+/// How often what is kept for endpoints that are gone is dropped.
 const FORGET_INTERVAL: std::time::Duration = std::time::Duration::from_secs(30);
 
 /// Why a server did not start, or did not end well. One line: what, where, what to do.
@@ -179,7 +179,7 @@ pub async fn run(setup: Setup, listeners: Listeners, mut stops: Stops) -> Result
     });
     register_collectors(&settings, &store, clock, &dispatcher, &registry)?;
 
-    let service = ExternalProcessorServer::new(ExtProcService::new(shared, dispatcher))
+    let service = ExternalProcessorServer::new(ExtProcService::new(shared, Arc::clone(&dispatcher)))
         .max_decoding_message_size(settings.limits.max_recv_message)
         .max_encoding_message_size(settings.limits.max_send_message);
     // Without leader election in this version, every replica serves.
@@ -201,7 +201,11 @@ pub async fn run(setup: Setup, listeners: Listeners, mut stops: Stops) -> Result
         background.push(AbortOnDropHandle::new(tokio::spawn(watching)));
     }
     let _scrapers = start_scrapers(&settings, &pipeline.sources, &store, clock, &registry)?;
-    background.push(AbortOnDropHandle::new(tokio::spawn(forget(attempts, Arc::clone(&store)))));
+    background.push(AbortOnDropHandle::new(tokio::spawn(forget(
+        attempts,
+        Arc::clone(&dispatcher),
+        Arc::clone(&store),
+    ))));
 
     let routes = Routes::new().with_metrics(move || metrics::render(&registry));
     let mut pages = vec![HttpServer::start(metrics_port, routes)?];
@@ -335,10 +339,11 @@ fn register_connections(metrics: &Arc<ConnectionMetrics>, registry: &Registry) -
 }
 
 /// Drops what is kept for endpoints that are gone.
-async fn forget(attempts: Arc<Attempts>, store: Arc<Store>) {
+async fn forget(attempts: Arc<Attempts>, dispatcher: Arc<Dispatcher>, store: Arc<Store>) {
     let mut ticks = tokio::time::interval(FORGET_INTERVAL);
     loop {
         ticks.tick().await;
         attempts.retain(&store.snapshot());
+        dispatcher.locator().sweep();
     }
 }

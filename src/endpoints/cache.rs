@@ -103,6 +103,18 @@ impl CachedLocator {
         self.keyed.len()
     }
 
+    /// Drops the views that are out of date. A view keeps its snapshot alive, and
+    /// that the slots of endpoints that are gone: without this, a subset that is
+    /// never asked for again would hold both for ever.
+    pub fn sweep(&self) {
+        self.keyed.retain(|_, entry| self.good(entry).is_some());
+        let held = self.default.held.load_full();
+        if held.is_some() && self.good(&self.default).is_none() {
+            // Only the view that was looked at: a request may have put a new one there.
+            self.default.held.compare_and_swap(&held, None);
+        }
+    }
+
     fn good(&self, entry: &Entry) -> Option<Candidates> {
         let held = entry.held.load();
         let held = held.as_ref()?;
@@ -261,6 +273,23 @@ mod tests {
             cache.locate(&SubsetHint::from_entries([entry.as_str()])).await;
             assert!(cache.keys() <= 16);
         }
+    }
+
+    #[tokio::test]
+    async fn a_sweep_lets_go_of_what_is_out_of_date() {
+        let store = store_of(2);
+        let cache = cached(Arc::new(StoreLocator::new(Arc::clone(&store), false)), LONG, 8);
+        let hint = SubsetHint::from_entries(["10.0.0.2"]);
+        cache.locate(&hint).await;
+        cache.locate(&SubsetHint::Missing).await;
+        let old = Arc::downgrade(&store.snapshot());
+        cache.sweep();
+        assert_eq!(cache.keys(), 1, "what is still good stays");
+        grow(&store, 1);
+        assert!(old.upgrade().is_some(), "the views hold the snapshot");
+        cache.sweep();
+        assert_eq!(cache.keys(), 0);
+        assert!(old.upgrade().is_none());
     }
 
     #[tokio::test]

@@ -9,7 +9,7 @@ use prometheus::{
 };
 
 use crate::flow::Code;
-use crate::metrics::{BoundedLabel, Legacy, MAX_LABEL_VALUES, register};
+use crate::metrics::{BoundedLabel, Legacy, MAX_LABEL_VALUES, OTHER, register};
 use crate::request::DEFAULT_FAIRNESS_ID;
 
 use super::event::Mode;
@@ -41,6 +41,9 @@ const RESPONSE_PROCESSING: [f64; 15] =
     [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0];
 const STREAM: [f64; 14] =
     [0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0];
+
+/// Keys whose series are kept.
+const MAX_KEYS: usize = 4 * MAX_LABEL_VALUES;
 
 /// Whose request it is: the values of the request families' labels.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -85,6 +88,14 @@ pub struct Series {
     pub(super) ttft_streaming: Histogram,
     pub(super) tpot: Histogram,
     pub(super) itl: Histogram,
+}
+
+impl Series {
+    /// Whether the labels are the key's own values, none of them `other` for it.
+    fn is_of(&self, key: &SeriesKey) -> bool {
+        let [model, target, flow, _] = &self.labels;
+        *model == key.model && *target == key.target_model && *flow == key.fairness_id
+    }
 }
 
 /// All families that the exchange moves.
@@ -281,9 +292,12 @@ impl ExtProcMetrics {
         if let Some(series) = self.series.get(&hash).and_then(|held| found(&held)) {
             return series;
         }
-        let series = Arc::new(self.make(key));
-        // Beyond the bound the labels are `other`, and the handles are made per request.
-        if self.series.len() < 4 * MAX_LABEL_VALUES {
+        // Labels are bounded one by one, and here together: a thousand models in a
+        // thousand flows would be a million series. Beyond the bound the labels are
+        // `other`, and the handles are looked up per request.
+        let full = self.series.len() >= MAX_KEYS;
+        let series = Arc::new(self.make(key, full));
+        if !full && series.is_of(key) {
             let mut held = self.series.entry(hash).or_default();
             if let Some(series) = found(&held) {
                 return series;
@@ -293,11 +307,12 @@ impl ExtProcMetrics {
         series
     }
 
-    fn make(&self, key: &SeriesKey) -> Series {
+    fn make(&self, key: &SeriesKey, full: bool) -> Series {
+        let label = |bound: &BoundedLabel, value| if full { OTHER } else { bound.bounded(value) }.to_owned();
         let labels = [
-            self.models.bounded(&key.model).to_owned(),
-            self.models.bounded(&key.target_model).to_owned(),
-            self.flows.bounded(&key.fairness_id).to_owned(),
+            label(&self.models, &key.model),
+            label(&self.models, &key.target_model),
+            label(&self.flows, &key.fairness_id),
             key.priority.to_string(),
         ];
         let values = labels.each_ref().map(String::as_str);
@@ -365,6 +380,7 @@ impl StreamMetrics {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::metrics::MAX_LABEL_BYTES;
 
     fn key(model: &str) -> SeriesKey {
         SeriesKey {
@@ -390,6 +406,31 @@ mod tests {
             .find(|l| l.starts_with("llm_d_epp_request_total{") && l.contains("\"other\""))
             .unwrap();
         assert!(other.ends_with(&format!(" {}", 2 * MAX_LABEL_VALUES)), "{other}");
+    }
+
+    #[test]
+    fn a_long_name_is_neither_a_label_nor_kept() {
+        let registry = Registry::new();
+        let metrics = ExtProcMetrics::register(&registry, false).unwrap();
+        metrics.series(&key(&"x".repeat(MAX_LABEL_BYTES))).total.inc();
+        metrics.series(&key(&"y".repeat(MAX_LABEL_BYTES + 1))).total.inc();
+        let text = crate::metrics::render(&registry);
+        assert!(text.contains("xxx") && !text.contains("yyy"), "{text}");
+        assert!(text.lines().any(|l| l.starts_with("llm_d_epp_request_total{") && l.contains("\"other\"")));
+        assert_eq!(metrics.series.len(), 1);
+    }
+
+    #[test]
+    fn combinations_of_label_values_are_bounded() {
+        let registry = Registry::new();
+        let metrics = ExtProcMetrics::register(&registry, false).unwrap();
+        for index in 0..MAX_KEYS + 500 {
+            let fairness_id = format!("flow-{}", index / 100);
+            metrics.series(&SeriesKey { fairness_id, ..key(&format!("m-{}", index % 100)) }).total.inc();
+        }
+        let text = crate::metrics::render(&registry);
+        let series = text.lines().filter(|line| line.starts_with("llm_d_epp_request_total{")).count();
+        assert_eq!(series, MAX_KEYS + 1);
     }
 
     #[test]
