@@ -17,6 +17,7 @@ use crate::extproc::exchange::Shared;
 use crate::extproc::health::HealthState;
 use crate::extproc::listen::Listeners;
 use crate::extproc::metrics::ExtProcMetrics;
+use crate::extproc::parsing::Parsing;
 use crate::extproc::server::{Ended, Server, ServerOptions, StartError};
 use crate::extproc::service::ExtProcService;
 use crate::extproc::stop::Stops;
@@ -81,6 +82,7 @@ pub struct Setup {
     settings: ServeSettings,
     pipeline: Pipeline,
     registry: Registry,
+    scheduler_metrics: SchedulerMetrics,
     discovery: Option<FileDiscovery>,
     locator: Option<Arc<dyn PodLocator>>,
 }
@@ -117,7 +119,7 @@ impl Setup {
             }
             (None, None) => None,
         };
-        Ok(Self { settings, pipeline, registry, discovery, locator: None })
+        Ok(Self { settings, pipeline, registry, scheduler_metrics, discovery, locator: None })
     }
 
     /// Finds candidates with another locator than the endpoint store. The cache
@@ -149,7 +151,7 @@ fn read_config(path: &std::path::Path) -> std::io::Result<String> {
 /// When there is nowhere to find endpoints, the endpoints file can't be used, or
 /// the system refuses a thread or a socket.
 pub async fn run(setup: Setup, listeners: Listeners, mut stops: Stops) -> Result<(), RunError> {
-    let Setup { settings, pipeline, registry, discovery, locator } = setup;
+    let Setup { settings, pipeline, registry, scheduler_metrics, discovery, locator } = setup;
     if discovery.is_none() && locator.is_none() {
         let text = "no endpoints: this version finds them in a file only; give --endpoints-file FILE, or a file-discovery plugin under dataLayer.discovery";
         return Err(RunError::Config(text.to_owned()));
@@ -176,6 +178,7 @@ pub async fn run(setup: Setup, listeners: Listeners, mut stops: Stops) -> Result
         parsers: Parsers::new(&pipeline.parsers),
         max_request_body_bytes: settings.limits.max_request_body,
         metrics: ExtProcMetrics::register(&registry, settings.stream_metrics)?,
+        parsing: Parsing::new(&scheduler_metrics),
     });
     register_collectors(&settings, &store, clock, &dispatcher, &registry)?;
 

@@ -8,6 +8,7 @@ use prometheus::Registry;
 use usher::endpoints::{CachedLocator, Clock, EndpointSpec, Store, StoreLocator};
 use usher::extproc::exchange::Shared;
 use usher::extproc::metrics::ExtProcMetrics;
+use usher::extproc::parsing::Parsing;
 use usher::flow::{Attempts, Dispatcher};
 use usher::request::Parsers;
 use usher::schedule::registry::Pipeline;
@@ -54,6 +55,7 @@ impl Picker {
             parsers: Parsers::new(&pipeline.parsers),
             max_request_body_bytes: 32 << 20,
             metrics: ExtProcMetrics::register(&registry, false).unwrap(),
+            parsing: Parsing::new(&metrics),
         };
         Self { shared: Arc::new(shared), dispatcher: Arc::new(dispatcher) }
     }

@@ -10,7 +10,8 @@ use crate::request::restore::ModelRestorer;
 use crate::request::usage::UsageScanner;
 use crate::request::{Api, Parsers, Request};
 
-use super::metrics::{ExtProcMetrics, Series, SeriesKey};
+use super::metrics::ExtProcMetrics;
+use super::series::{Series, SeriesKey};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {

@@ -20,8 +20,10 @@ use crate::request::{Headers, Parsers, Request, RequestParser};
 
 use super::answer::Answer;
 use super::event::{Event, Message, Mode, Modes};
-use super::metrics::{ExtProcMetrics, SeriesKey};
+use super::metrics::ExtProcMetrics;
+use super::parsing::Parsing;
 use super::reply::{CHUNK_LIMIT, Reply, Route};
+use super::series::SeriesKey;
 
 /// What all exchanges of a server share.
 #[derive(Debug)]
@@ -32,6 +34,8 @@ pub struct Shared {
     pub max_request_body_bytes: usize,
     /// What exchanges count.
     pub metrics: ExtProcMetrics,
+    /// How long parsers take.
+    pub parsing: Parsing,
 }
 
 /// A request that waits for its destination.
@@ -41,8 +45,6 @@ pub struct Question {
     pub request: Arc<Request>,
     /// Where it may go.
     pub subset: SubsetHint,
-    /// It may wait for an endpoint to appear. Requests without a body may not.
-    pub may_wait: bool,
 }
 
 /// What to do after a message.
@@ -336,9 +338,8 @@ impl Exchange {
 
     fn decide(&mut self, request: Request, end: BodyEnd) -> Step {
         let request = Arc::new(request);
-        let may_wait = matches!(end, BodyEnd::Flag | BodyEnd::Trailers);
         self.state = State::Deciding(Arc::clone(&request), end);
-        Step::Decide(Question { request, subset: self.subset.clone(), may_wait })
+        Step::Decide(Question { request, subset: self.subset.clone() })
     }
 
     fn route(&mut self, request: &Request, end: BodyEnd, routed: Routed, now: Instant) {

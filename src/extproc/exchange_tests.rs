@@ -45,6 +45,7 @@ impl Harness {
             parsers: Parsers::new(&[ParserKind::OpenAi, ParserKind::PassThrough]),
             max_request_body_bytes: LIMIT,
             metrics: ExtProcMetrics::register(&registry, false).unwrap(),
+            parsing: Parsing::new(&metrics),
         };
         Self { exchange: Exchange::new(Arc::new(shared)), dispatcher, store, registry }
     }

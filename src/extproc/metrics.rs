@@ -1,18 +1,16 @@
 //! What the exchange counts: the families of requests and answers.
 
-use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use dashmap::DashMap;
 use prometheus::{
     Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
 };
 
 use crate::flow::Code;
-use crate::metrics::{BoundedLabel, Legacy, MAX_LABEL_VALUES, OTHER, register};
-use crate::request::DEFAULT_FAIRNESS_ID;
+use crate::metrics::{Legacy, register};
 
 use super::event::Mode;
+use super::series::{Series, SeriesKey, SeriesTable};
 
 /// Labels M, FP of the peer's families.
 const LABELS: [&str; 4] = ["model_name", "target_model_name", "fairness_id", "priority"];
@@ -42,78 +40,22 @@ const RESPONSE_PROCESSING: [f64; 15] =
 const STREAM: [f64; 14] =
     [0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0];
 
-/// Keys whose series are kept.
-const MAX_KEYS: usize = 4 * MAX_LABEL_VALUES;
-
-/// Whose request it is: the values of the request families' labels.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct SeriesKey {
-    /// Model that the client asked for.
-    pub model: String,
-    /// Model that is asked for upstream.
-    pub target_model: String,
-    /// Flow of the request.
-    pub fairness_id: String,
-    /// Priority of the request.
-    pub priority: i32,
-}
-
-impl SeriesKey {
-    /// A request whose model we don't know.
-    pub(super) fn unknown() -> Self {
-        Self {
-            model: String::new(),
-            target_model: String::new(),
-            fairness_id: DEFAULT_FAIRNESS_ID.to_owned(),
-            priority: 0,
-        }
-    }
-}
-
-/// The series of one [`SeriesKey`], looked up once per request.
-#[derive(Debug)]
-pub struct Series {
-    labels: [String; 4],
-    pub(super) total: IntCounter,
-    pub(super) duration: Histogram,
-    pub(super) request_size: Histogram,
-    pub(super) response_size: Histogram,
-    pub(super) input_tokens: Histogram,
-    pub(super) output_tokens: Histogram,
-    pub(super) cached_tokens: Histogram,
-    /// `None` without a model, as with the peer.
-    pub(super) running: Option<IntGauge>,
-    pub(super) ntpot: Histogram,
-    pub(super) ttft: Histogram,
-    pub(super) ttft_streaming: Histogram,
-    pub(super) tpot: Histogram,
-    pub(super) itl: Histogram,
-}
-
-impl Series {
-    /// Whether the labels are the key's own values, none of them `other` for it.
-    fn is_of(&self, key: &SeriesKey) -> bool {
-        let [model, target, flow, _] = &self.labels;
-        *model == key.model && *target == key.target_model && *flow == key.fairness_id
-    }
-}
-
 /// All families that the exchange moves.
 #[derive(Debug)]
 pub struct ExtProcMetrics {
-    total: IntCounterVec,
+    pub(super) total: IntCounterVec,
     errors: IntCounterVec,
-    duration: HistogramVec,
-    request_size: HistogramVec,
-    response_size: HistogramVec,
-    input_tokens: HistogramVec,
-    output_tokens: HistogramVec,
-    cached_tokens: HistogramVec,
-    running: IntGaugeVec,
-    ntpot: HistogramVec,
-    ttft: HistogramVec,
-    tpot: HistogramVec,
-    itl: HistogramVec,
+    pub(super) duration: HistogramVec,
+    pub(super) request_size: HistogramVec,
+    pub(super) response_size: HistogramVec,
+    pub(super) input_tokens: HistogramVec,
+    pub(super) output_tokens: HistogramVec,
+    pub(super) cached_tokens: HistogramVec,
+    pub(super) running: IntGaugeVec,
+    pub(super) ntpot: HistogramVec,
+    pub(super) ttft: HistogramVec,
+    pub(super) tpot: HistogramVec,
+    pub(super) itl: HistogramVec,
     /// Headers received to body handled, rejections included.
     pub(super) request_processing: Histogram,
     /// One message of an answer.
@@ -124,9 +66,7 @@ pub struct ExtProcMetrics {
     pub(super) violations: IntCounter,
     /// Streams, where they are counted.
     pub(super) streams: Option<StreamMetrics>,
-    series: DashMap<u64, Vec<(SeriesKey, Arc<Series>)>>,
-    models: BoundedLabel,
-    flows: BoundedLabel,
+    pub(super) series: SeriesTable,
 }
 
 /// `--enable-grpc-stream-metrics`
@@ -274,66 +214,13 @@ impl ExtProcMetrics {
                 None,
             )?,
             streams,
-            series: DashMap::new(),
-            models: BoundedLabel::default(),
-            flows: BoundedLabel::default(),
+            series: SeriesTable::default(),
         })
     }
 
-    /// The series of a request. Takes a shared lock on a part of the table; makes
-    /// them when the key is new.
+    /// The series of a request.
     pub fn series(&self, key: &SeriesKey) -> Arc<Series> {
-        let mut hasher = xxhash_rust::xxh3::Xxh3Default::new();
-        key.hash(&mut hasher);
-        let hash = hasher.finish();
-        let found = |held: &Vec<(SeriesKey, Arc<Series>)>| {
-            held.iter().find(|(k, _)| k == key).map(|(_, series)| Arc::clone(series))
-        };
-        if let Some(series) = self.series.get(&hash).and_then(|held| found(&held)) {
-            return series;
-        }
-        // Labels are bounded one by one, and here together: a thousand models in a
-        // thousand flows would be a million series. Beyond the bound the labels are
-        // `other`, and the handles are looked up per request.
-        let full = self.series.len() >= MAX_KEYS;
-        let series = Arc::new(self.make(key, full));
-        if !full && series.is_of(key) {
-            let mut held = self.series.entry(hash).or_default();
-            if let Some(series) = found(&held) {
-                return series;
-            }
-            held.push((key.clone(), Arc::clone(&series)));
-        }
-        series
-    }
-
-    fn make(&self, key: &SeriesKey, full: bool) -> Series {
-        let label = |bound: &BoundedLabel, value| if full { OTHER } else { bound.bounded(value) }.to_owned();
-        let labels = [
-            label(&self.models, &key.model),
-            label(&self.models, &key.target_model),
-            label(&self.flows, &key.fairness_id),
-            key.priority.to_string(),
-        ];
-        let values = labels.each_ref().map(String::as_str);
-        let [model, target, flow, priority] = values;
-        let ttft = |streaming| self.ttft.with_label_values(&[model, target, flow, priority, streaming]);
-        Series {
-            total: self.total.with_label_values(&values),
-            duration: self.duration.with_label_values(&values),
-            request_size: self.request_size.with_label_values(&values),
-            response_size: self.response_size.with_label_values(&values),
-            input_tokens: self.input_tokens.with_label_values(&values),
-            output_tokens: self.output_tokens.with_label_values(&values),
-            cached_tokens: self.cached_tokens.with_label_values(&values),
-            running: (!model.is_empty()).then(|| self.running.with_label_values(&values)),
-            ntpot: self.ntpot.with_label_values(&values),
-            ttft: ttft("false"),
-            ttft_streaming: ttft("true"),
-            tpot: self.tpot.with_label_values(&values),
-            itl: self.itl.with_label_values(&values),
-            labels,
-        }
+        self.series.get(key, |labels| Series::new(labels, self))
     }
 
     /// Counts a refusal.
@@ -374,72 +261,5 @@ impl StreamMetrics {
             duration: register(registry, duration, None)?,
             total: register(registry, total, None)?,
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::metrics::MAX_LABEL_BYTES;
-
-    fn key(model: &str) -> SeriesKey {
-        SeriesKey {
-            model: model.into(),
-            target_model: model.into(),
-            fairness_id: "default-flow".into(),
-            priority: 0,
-        }
-    }
-
-    #[test]
-    fn label_values_are_bounded_and_what_comes_later_is_other() {
-        let registry = Registry::new();
-        let metrics = ExtProcMetrics::register(&registry, false).unwrap();
-        for index in 0..3 * MAX_LABEL_VALUES {
-            metrics.series(&key(&format!("model-{index}"))).total.inc();
-        }
-        let text = crate::metrics::render(&registry);
-        let series = text.lines().filter(|line| line.starts_with("llm_d_epp_request_total{")).count();
-        assert_eq!(series, MAX_LABEL_VALUES + 1);
-        let other = text
-            .lines()
-            .find(|l| l.starts_with("llm_d_epp_request_total{") && l.contains("\"other\""))
-            .unwrap();
-        assert!(other.ends_with(&format!(" {}", 2 * MAX_LABEL_VALUES)), "{other}");
-    }
-
-    #[test]
-    fn a_long_name_is_neither_a_label_nor_kept() {
-        let registry = Registry::new();
-        let metrics = ExtProcMetrics::register(&registry, false).unwrap();
-        metrics.series(&key(&"x".repeat(MAX_LABEL_BYTES))).total.inc();
-        metrics.series(&key(&"y".repeat(MAX_LABEL_BYTES + 1))).total.inc();
-        let text = crate::metrics::render(&registry);
-        assert!(text.contains("xxx") && !text.contains("yyy"), "{text}");
-        assert!(text.lines().any(|l| l.starts_with("llm_d_epp_request_total{") && l.contains("\"other\"")));
-        assert_eq!(metrics.series.len(), 1);
-    }
-
-    #[test]
-    fn combinations_of_label_values_are_bounded() {
-        let registry = Registry::new();
-        let metrics = ExtProcMetrics::register(&registry, false).unwrap();
-        for index in 0..MAX_KEYS + 500 {
-            let fairness_id = format!("flow-{}", index / 100);
-            metrics.series(&SeriesKey { fairness_id, ..key(&format!("m-{}", index % 100)) }).total.inc();
-        }
-        let text = crate::metrics::render(&registry);
-        let series = text.lines().filter(|line| line.starts_with("llm_d_epp_request_total{")).count();
-        assert_eq!(series, MAX_KEYS + 1);
-    }
-
-    #[test]
-    fn one_key_has_one_series() {
-        let registry = Registry::new();
-        let metrics = ExtProcMetrics::register(&registry, true).unwrap();
-        let series = metrics.series(&key("m"));
-        assert!(Arc::ptr_eq(&series, &metrics.series(&key("m"))));
-        assert!(!Arc::ptr_eq(&series, &metrics.series(&key("n"))));
-        assert!(metrics.series(&key("")).running.is_none());
     }
 }

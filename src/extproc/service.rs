@@ -55,6 +55,8 @@ pub struct ProcessStream {
     /// No more messages are read; what is left to send is sent.
     ending: Option<Result<(), Status>>,
     counted: Option<Counted>,
+    /// Seconds that the request's messages took so far.
+    parsing: f64,
 }
 
 /// A stream in the metrics, from its start to its end.
@@ -86,6 +88,7 @@ impl ProcessStream {
             deciding: None,
             ending: None,
             counted,
+            parsing: 0.0,
         }
     }
 
@@ -103,16 +106,22 @@ impl ProcessStream {
                 .on_message(message, now)
                 .map_err(|error| Status::failed_precondition(error.to_string()))
         });
+        let taken = now.elapsed().as_secs_f64();
+        if is_answer {
+            self.shared.metrics.response_processing.observe(taken);
+        } else {
+            self.parsing += taken;
+        }
         match step {
-            Ok(Step::Decide(question)) => self.decide(question),
+            Ok(Step::Decide(question)) => {
+                self.shared.parsing.request(question.request.api.parser(), self.parsing);
+                self.decide(question);
+            }
             Ok(step) => self.after(&step),
             Err(status) => self.ending = Some(Err(status)),
         }
         if !self.exchange.is_deciding() {
             self.deciding = None;
-        }
-        if is_answer {
-            self.shared.metrics.response_processing.observe(now.elapsed().as_secs_f64());
         }
     }
 

@@ -7,7 +7,7 @@ use dashmap::DashMap;
 use prometheus::{IntCounter, IntCounterVec, Opts, Registry};
 
 use crate::endpoints::{Endpoint, Snapshot};
-use crate::metrics::{BoundedLabel, Legacy, register};
+use crate::metrics::{BoundedLabel, Legacy, OTHER, register};
 
 const LABELS: [&str; 5] = ["status", "target_model_name", "endpoint_name", "namespace", "port"];
 const LEGACY: Legacy = Legacy {
@@ -36,6 +36,17 @@ struct Chosen {
     by_model: HashMap<String, IntCounter>,
 }
 
+impl Chosen {
+    fn of(endpoint: &Arc<Endpoint>) -> Self {
+        Self { endpoint: Arc::clone(endpoint), by_model: HashMap::new() }
+    }
+
+    /// Whether the counters are those of this endpoint as it is now.
+    fn is_for(&self, endpoint: &Endpoint) -> bool {
+        self.endpoint.port_text() == endpoint.port_text()
+    }
+}
+
 impl Attempts {
     /// Registers the family under both names.
     ///
@@ -53,7 +64,11 @@ impl Attempts {
 
     /// An endpoint was chosen.
     pub fn success(&self, model: &str, endpoint: &Arc<Endpoint>) {
-        let counted = self.chosen.get(endpoint.id()).and_then(|chosen| chosen.by_model.get(model).cloned());
+        let counted = self
+            .chosen
+            .get(endpoint.id())
+            .filter(|chosen| chosen.is_for(endpoint))
+            .and_then(|chosen| chosen.by_model.get(model).cloned());
         if let Some(counter) = counted {
             return counter.inc();
         }
@@ -62,10 +77,12 @@ impl Attempts {
         let labels = ["success", label, endpoint.name(), endpoint.namespace(), port];
         let counter = self.family.with_label_values(&labels);
         counter.inc();
-        let mut chosen = self
-            .chosen
-            .entry(Arc::clone(endpoint.id()))
-            .or_insert_with(|| Chosen { endpoint: Arc::clone(endpoint), by_model: HashMap::new() });
+        let mut chosen = self.chosen.entry(Arc::clone(endpoint.id())).or_insert_with(|| Chosen::of(endpoint));
+        if !chosen.is_for(endpoint) {
+            // It moved to another port, which is another series.
+            self.forget(&chosen);
+            *chosen = Chosen::of(endpoint);
+        }
         if label == model {
             chosen.by_model.insert(model.to_owned(), counter);
         }
@@ -84,15 +101,19 @@ impl Attempts {
             if known.contains(id.as_ref()) {
                 return true;
             }
-            let endpoint = &chosen.endpoint;
-            let models = chosen.by_model.keys().map(String::as_str);
-            for model in models.chain(["other"]) {
-                let labels = ["success", model, endpoint.name(), endpoint.namespace(), endpoint.port_text()];
-                // Absent when the model was never sent there: nothing to remove then.
-                let _ = self.family.remove_label_values(&labels);
-            }
+            self.forget(chosen);
             false
         });
+    }
+
+    /// Removes the series of an endpoint.
+    fn forget(&self, chosen: &Chosen) {
+        let endpoint = &chosen.endpoint;
+        for model in chosen.by_model.keys().map(String::as_str).chain([OTHER]) {
+            let labels = ["success", model, endpoint.name(), endpoint.namespace(), endpoint.port_text()];
+            // Absent when the model was never sent there: nothing to remove then.
+            let _ = self.family.remove_label_values(&labels);
+        }
     }
 }
 
@@ -129,5 +150,11 @@ mod tests {
         let text = crate::metrics::render(&registry);
         assert!(!text.contains(r#"pod_name="a""#) && text.contains(r#"pod_name="b""#), "{text}");
         assert!(text.contains(r#"status="failure",target_model_name="m"} 1"#), "{text}");
+        let moved = EndpointSpec { address: ([10, 0, 0, 1], 9000).into(), ..spec("b") };
+        store.replace(vec![moved]);
+        attempts.success("m", &store.snapshot().endpoints()[0]);
+        let text = crate::metrics::render(&registry);
+        assert!(text.contains(r#"port="9000",status="success",target_model_name="m"} 1"#), "{text}");
+        assert!(!text.contains(r#"port="8000""#), "{text}");
     }
 }

@@ -86,6 +86,33 @@ impl Dispatcher {
     }
 }
 
+/// Every failure to schedule is 429, as with the peer. A client may try again
+/// soon where the pool is only full.
 fn refusal(error: &ScheduleError) -> Rejection {
-    Rejection { reason: error.dropped_reason(), ..Rejection::new(Code::ResourceExhausted, error.to_string()) }
+    let reason = error.dropped_reason();
+    Rejection {
+        reason,
+        retry_after: reason.map(|_| 1),
+        ..Rejection::new(Code::ResourceExhausted, error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_to_schedule_is_429() {
+        let drained = refusal(&ScheduleError::Drained);
+        assert_eq!(
+            (drained.code.status(), drained.reason, drained.retry_after),
+            (429, Some("rejected-saturated"), Some(1))
+        );
+        assert_eq!(
+            drained.body(),
+            "inference error: ResourceExhausted - no endpoints available for the given request"
+        );
+        let no_target = refusal(&ScheduleError::NoTarget("x".into()));
+        assert_eq!((no_target.code.status(), no_target.reason, no_target.retry_after), (429, None, None));
+    }
 }

@@ -84,14 +84,13 @@ impl PoolCollector {
         }
     }
 
-    fn queue_gauges(&self, endpoints: &[Arc<Endpoint>], out: &mut Vec<MetricFamily>) {
+    fn queue_gauges(&self, queues: &[(&str, f64)], out: &mut Vec<MetricFamily>) {
         let labels = ["model_server_endpoint", "model_server_pod"];
         let help = "Requests that wait in a model server";
         for ((name, help), label) in under_both((QUEUE.0, Some(QUEUE.1)), help).zip(labels) {
             if let Ok(family) = GaugeVec::new(Opts::new(name, help), &["name", label]) {
-                for endpoint in endpoints {
-                    let queue = endpoint.load().waiting.last();
-                    family.with_label_values(&[self.pool.as_str(), endpoint.name()]).set(queue);
+                for (endpoint, queue) in queues {
+                    family.with_label_values(&[self.pool.as_str(), endpoint]).set(*queue);
                 }
                 out.extend(family.collect());
             }
@@ -115,7 +114,9 @@ impl Collector for PoolCollector {
             .collect();
         let readings: [fn(&Load) -> &Reading; 3] = [|l| &l.kv_usage, |l| &l.waiting, |l| &l.running];
         let values = readings.map(|reading| {
-            fresh.iter().map(|endpoint| reading(endpoint.load()).last()).collect::<Vec<f64>>()
+            // A field can be missing or old on a page that is fresh otherwise.
+            let read = |endpoint: &Arc<Endpoint>| reading(endpoint.load()).fresh(now_ms, self.max_age);
+            fresh.iter().filter_map(read).collect::<Vec<f64>>()
         });
         let statistics =
             values.each_ref().map(|v| mean(v)).into_iter().chain(values.each_ref().map(|v| deviation(v)));
@@ -125,7 +126,11 @@ impl Collector for PoolCollector {
         }
         let help = "Endpoints whose metrics are fresh";
         self.pool_gauges((READY.0, Some(READY.1)), help, fresh.len() as f64, &mut out);
-        self.queue_gauges(&fresh, &mut out);
+        let queues: Vec<(&str, f64)> = fresh
+            .iter()
+            .filter_map(|e| Some((e.name(), e.load().waiting.fresh(now_ms, self.max_age)?)))
+            .collect();
+        self.queue_gauges(&queues, &mut out);
         out
     }
 }
@@ -173,7 +178,7 @@ mod tests {
     use prometheus::Registry;
 
     #[test]
-    fn only_fresh_endpoints_count() {
+    fn only_what_was_read_lately_counts() {
         let store = Arc::new(Store::default());
         let spec = |i: u8| EndpointSpec {
             namespace: "default".into(),
@@ -185,6 +190,8 @@ mod tests {
         };
         store.replace((1..=4).map(spec).collect());
         let clock = Clock::start();
+        // The fourth was scraped, but its queue was not on the page.
+        store.snapshot().endpoints()[3].load().scraped(clock.now_ms());
         for (endpoint, queue) in store.snapshot().endpoints().iter().zip([1.0, 2.0, 6.0]) {
             endpoint.load().waiting.set(queue, clock.now_ms());
             endpoint.load().scraped(clock.now_ms());
@@ -194,8 +201,8 @@ mod tests {
         registry.register(Box::new(collector)).unwrap();
         let text = crate::metrics::render(&registry);
         for line in [
-            "llm_d_epp_ready_endpoints{name=\"p\"} 3",
-            "inference_pool_ready_pods{name=\"p\"} 3",
+            "llm_d_epp_ready_endpoints{name=\"p\"} 4",
+            "inference_pool_ready_pods{name=\"p\"} 4",
             "llm_d_epp_average_queue_size{name=\"p\"} 3",
             "llm_d_epp_std_dev_queue_size{name=\"p\"} 2.65",
             "llm_d_epp_per_endpoint_queue_size{model_server_endpoint=\"pod-3\",name=\"p\"} 6",

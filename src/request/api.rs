@@ -22,7 +22,28 @@ pub enum ParserKind {
     PassThrough,
 }
 
+impl Api {
+    /// The parser that reads it.
+    pub fn parser(self) -> ParserKind {
+        match self {
+            Self::ChatCompletions | Self::Completions => ParserKind::OpenAi,
+            Self::PassThrough => ParserKind::PassThrough,
+        }
+    }
+}
+
 impl ParserKind {
+    /// All parsers.
+    pub const ALL: [Self; 2] = [Self::OpenAi, Self::PassThrough];
+
+    /// The type under which a configuration names it.
+    pub fn plugin_type(self) -> &'static str {
+        match self {
+            Self::OpenAi => "openai-parser",
+            Self::PassThrough => "passthrough-parser",
+        }
+    }
+
     /// The path suffixes that the parser claims.
     fn claims(self) -> &'static [(&'static str, Api)] {
         match self {

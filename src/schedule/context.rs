@@ -32,16 +32,6 @@ pub enum ScheduleError {
 }
 
 impl ScheduleError {
-    /// The HTTP status of the answer.
-    pub fn status(&self) -> u16 {
-        429
-    }
-
-    /// The name of the error class in the answer's body.
-    pub fn code(&self) -> &'static str {
-        "ResourceExhausted"
-    }
-
     /// The value of `x-llm-d-request-dropped-reason`, if the answer carries one.
     pub fn dropped_reason(&self) -> Option<&'static str> {
         match self {

@@ -80,6 +80,11 @@ impl SchedulerMetrics {
         Ok(Self { e2e, plugins, invalid_scores })
     }
 
+    /// The duration of a plugin outside of scheduling, under the name of its type.
+    pub fn elsewhere(&self, extension_point: &str, plugin_type: &str) -> Histogram {
+        self.plugins.with_label_values(&[extension_point, plugin_type, plugin_type])
+    }
+
     /// The duration of one plugin at one point, looked up once and kept.
     pub(super) fn duration(&self, point: Point, id: &PluginId) -> Histogram {
         self.plugins.with_label_values(&[point.label(), &id.plugin_type, &id.name])
