@@ -3,6 +3,7 @@
 CARGO ?= cargo
 # Where Envoy is installed: a folder of the repository that git ignores.
 USHER_ENVOY_DIR ?= .demo
+STAGE := @deploy/ci/stage.sh
 
 .PHONY: demo test fmt fmt-check clippy doc test-rust deny bench envoy
 
@@ -17,21 +18,21 @@ fmt:
 	$(CARGO) fmt
 
 fmt-check:
-	$(CARGO) fmt --check
+	$(STAGE) format $(CARGO) fmt --check
 
 clippy:
-	$(CARGO) clippy --all-targets --locked -- -D warnings
+	$(STAGE) clippy $(CARGO) clippy --all-targets --locked -- -D warnings
 
 doc:
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --locked --quiet
+	$(STAGE) documentation env RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --locked --quiet
 
 # All tests, the end-to-end ones with a real Envoy included.
 test-rust:
-	$(CARGO) test --locked
+	$(STAGE) tests $(CARGO) test --locked
 
 # Licences, bans and sources of the dependencies; advisories where their database can be had.
 deny:
-	@deploy/ci/deny.sh
+	$(STAGE) dependencies deploy/ci/deny.sh
 
 bench:
 	$(CARGO) bench --locked $(ARGS)

@@ -12,7 +12,7 @@ if ! cargo deny --version >/dev/null 2>&1; then
     exit 0
 fi
 
-cargo deny --locked check bans licenses sources
+cargo deny --locked check --hide-inclusion-graph bans licenses sources
 
 if timeout 60 cargo deny --locked fetch db >/dev/null 2>&1; then
     cargo deny --locked check --disable-fetch advisories

@@ -1,0 +1,145 @@
+//! What a client sees when something is wrong.
+
+use http::Request;
+
+use crate::support::client::{self, Answer, Body, Protocol};
+use crate::support::nobody;
+use crate::traffic::{ROUTING_HEADERS, chat, forge, post_chat};
+use crate::{BODY_LIMIT, Stack};
+
+const BOTH: [Protocol; 2] = [Protocol::Http1, Protocol::Http2];
+
+const REASON: &str = "x-llm-d-request-dropped-reason";
+
+fn models() -> Request<Body> {
+    Request::get("/v1/models").body(client::empty()).unwrap()
+}
+
+/// Refused by Usher: the answers never were a server's.
+pub(crate) async fn requests_that_are_refused(stack: &Stack) {
+    for protocol in BOTH {
+        let rows = [
+            ("{\"model\": \"base\",".to_owned(), 400, "inference error: BadRequest - "),
+            ("{\"messages\": []}".to_owned(), 400, "inference error: BadRequest - "),
+            (chat(BODY_LIMIT), 413, "inference error: "),
+        ];
+        for (body, status, says) in rows {
+            let shown = body[..16].to_owned();
+            let answer = client::send(stack.envoy.address, protocol, post_chat(body)).await;
+            assert_eq!(answer.status, status, "{protocol:?} {shown}: {answer:?}");
+            assert!(answer.text().starts_with(says), "{protocol:?} {shown}: {answer:?}");
+            assert_eq!((answer.header(REASON), answer.header("x-inference-pod")), ("", ""));
+        }
+    }
+    stack.usher.set_endpoints(&[]).await;
+    for (protocol, request) in BOTH.into_iter().flat_map(|p| [(p, post_chat(chat(50))), (p, models())]) {
+        let answer = client::send(stack.envoy.address, protocol, request).await;
+        assert_eq!(answer.status, 503, "{protocol:?}: {answer:?}");
+        assert_eq!(answer.header(REASON), "rejected-no-endpoints", "{protocol:?}: {answer:?}");
+        assert!(answer.text().starts_with("inference error: ServiceUnavailable - "), "{answer:?}");
+    }
+    stack.usher.set_endpoints(&stack.servers.addresses).await;
+}
+
+/// Where Usher's first choice is the only one.
+pub(crate) async fn a_server_that_is_down_answers_503(stack: &mut Stack) {
+    stack.usher.set_endpoints(&[nobody()]).await;
+    for (protocol, size) in BOTH.into_iter().flat_map(|p| [(p, 50), (p, 300_000)]) {
+        let start = stack.envoy.access_end();
+        let answer = client::send(stack.envoy.address, protocol, post_chat(chat(size))).await;
+        assert_eq!(answer.status, 503, "{protocol:?} {size}: {answer:?}");
+        // Envoy's answer, seen by Usher.
+        assert_eq!(answer.header("x-went-into-resp-headers"), "true", "{protocol:?} {size}: {answer:?}");
+        assert_eq!(answer.header(REASON), "", "{protocol:?} {size}: {answer:?}");
+        let flags = stack.envoy.access(start, "the request", |line| Some(line.field("flags").to_owned()));
+        assert_eq!(flags.await, "UF", "{protocol:?} {size}");
+    }
+    stack.usher.set_endpoints(&stack.servers.addresses).await;
+}
+
+/// Where Usher names several, and Envoy knows more.
+pub(crate) async fn the_next_endpoint_serves_for_one_that_is_down(stack: &mut Stack) {
+    stack.servers.kill(3).await;
+    let (dead, alive) = (stack.servers.addresses[3], stack.servers.addresses[0]);
+
+    // The order is Usher's, which here is by chance as long as it finds both idle.
+    stack.usher.set_endpoints(&[dead, alive]).await;
+    for (protocol, size) in BOTH.into_iter().flat_map(|p| [(p, 50), (p, 300_000), (p, 900_000)]) {
+        let mut dead_first = false;
+        for _ in 0..400 {
+            let start = stack.envoy.access_end();
+            let body = chat(size);
+            let answer = client::send(stack.envoy.address, protocol, post_chat(body.clone())).await;
+            assert_eq!((answer.status.as_u16(), answer.header("x-inference-pod")), (200, "sim-0"));
+            answer.assert_received(body.as_bytes());
+            let picked = stack
+                .envoy
+                .access(start, "the request", |line| {
+                    assert_eq!(line.field("served"), alive.to_string());
+                    Some((line.field("picked").to_owned(), line.field("attempts").to_owned()))
+                })
+                .await;
+            dead_first = picked == (format!("{dead},{alive}"), "2".to_owned());
+            if dead_first {
+                break;
+            }
+            assert_eq!(picked, (format!("{alive},{dead}"), "1".to_owned()));
+        }
+        assert!(dead_first, "{protocol:?}: the server that is down was never picked");
+    }
+
+    // Nobody of the list can be reached: another server is better than none.
+    stack.usher.set_endpoints(&[dead]).await;
+    for protocol in BOTH {
+        let start = stack.envoy.access_end();
+        let answer = client::send(stack.envoy.address, protocol, post_chat(chat(50))).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        let server = stack.servers.addresses[answer.server()].to_string();
+        let served = stack.envoy.access(start, "the request", |line| Some(line.field("served").to_owned()));
+        assert_eq!(served.await, server);
+    }
+    stack.usher.set_endpoints(&stack.servers.addresses).await;
+}
+
+/// Asks for one generation, with headers that no client may set.
+async fn forged(stack: &Stack, protocol: Protocol, size: usize) -> Answer {
+    client::send(stack.envoy.address, protocol, forge(post_chat(chat(size)))).await
+}
+
+/// `failure_mode_allow: true`, as the configurations have it.
+pub(crate) async fn without_usher_requests_go_on(mut stack: Stack) {
+    stack.usher.kill().await;
+    // Finding out that it is gone costs a request its body, but this one has none.
+    let answer = client::send(stack.envoy.address, Protocol::Http1, forge(models())).await;
+    assert_eq!((answer.status.as_u16(), answer.header("x-went-into-resp-headers")), (200, ""), "{answer:?}");
+    stack.envoy.picker_is(false).await;
+    for (protocol, size) in BOTH.into_iter().flat_map(|p| [(p, 50), (p, 300_000)]) {
+        let answer = forged(&stack, protocol, size).await;
+        assert_eq!(answer.status, 200, "{protocol:?} {size}: {answer:?}");
+        assert_eq!(answer.header("x-went-into-resp-headers"), "", "Usher answered");
+        answer.assert_received(chat(size).as_bytes());
+        let headers = stack.servers.last_headers(answer.server()).await;
+        assert!(ROUTING_HEADERS.iter().all(|name| headers[name].is_null()), "{headers}");
+    }
+    stack.usher = stack.usher.restart().await;
+    stack.envoy.picker_is(true).await;
+    let answer = forged(&stack, Protocol::Http1, 50).await;
+    assert_eq!((answer.status.as_u16(), answer.header("x-went-into-resp-headers")), (200, "true"));
+}
+
+/// `failure_mode_allow: false`.
+pub(crate) async fn without_usher_requests_fail(mut stack: Stack) {
+    let answer = forged(&stack, Protocol::Http2, 50).await;
+    assert_eq!((answer.status.as_u16(), answer.header("x-went-into-resp-headers")), (200, "true"));
+    stack.usher.kill().await;
+    for known in [false, true] {
+        if known {
+            stack.envoy.picker_is(false).await;
+        }
+        for (protocol, size) in BOTH.into_iter().flat_map(|p| [(p, 50), (p, 300_000)]) {
+            let answer = forged(&stack, protocol, size).await;
+            assert_eq!(answer.status, 503, "{protocol:?} {size}: {answer:?}");
+            assert_eq!(answer.header("x-inference-pod"), "", "{answer:?}");
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! A real Envoy with the configurations of `deploy/envoy`, the `usher` program and
+//! simulated model servers, from outside.
+//!
+//! Starting Envoy is what costs, so each configuration is started once and the steps of
+//! its test follow each other, those that break something last.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "the helpers of a test may panic like the test")]
+#![allow(clippy::print_stdout, reason = "load tests say what they measured")]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod failures;
+mod load;
+mod traffic;
+
+use support::envoy::{Edit, Envoy};
+use support::servers::Servers;
+use support::usher::{Usher, WITH_FALLBACK};
+
+/// One endpoint per request, in a header.
+const ORIGINAL_DST: &str = "original-dst.yaml";
+/// A list of endpoints, followed by Envoy.
+const OVERRIDE_HOST: &str = "override-host.yaml";
+
+/// The largest request body that Usher lets pass here: above 5 MB, below what is refused.
+const BODY_LIMIT: usize = 6 << 20;
+
+/// Model servers, Usher and Envoy, of which each knows the next.
+struct Stack {
+    servers: Servers,
+    usher: Usher,
+    envoy: Envoy,
+}
+
+impl Stack {
+    async fn start(configuration: &str, flags: &[&str], edits: &[Edit<'_>]) -> Self {
+        let servers = Servers::start().await;
+        let limit = format!("--max-request-body-bytes={BODY_LIMIT}");
+        let flags = [flags, &[&limit, "--v=3"]].concat();
+        let usher = Usher::start(&servers.addresses, &flags).await;
+        let envoy = Envoy::start(configuration, usher.address, &servers.addresses, edits).await;
+        Self { servers, usher, envoy }
+    }
+
+    async fn with_fallbacks() -> Self {
+        Self::start(OVERRIDE_HOST, &["--config-text", WITH_FALLBACK], &[]).await
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn destination_by_header() {
+    let mut stack = Stack::start(ORIGINAL_DST, &[], &[]).await;
+    traffic::passes(&stack).await;
+    failures::requests_that_are_refused(&stack).await;
+    failures::a_server_that_is_down_answers_503(&mut stack).await;
+    failures::without_usher_requests_go_on(stack).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn destination_with_fallbacks() {
+    let mut stack = Stack::with_fallbacks().await;
+    traffic::passes(&stack).await;
+    failures::requests_that_are_refused(&stack).await;
+    failures::the_next_endpoint_serves_for_one_that_is_down(&mut stack).await;
+    failures::without_usher_requests_go_on(stack).await;
+}
+
+/// The other choices that the comments of the configurations describe.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fail_closed_and_plain_text() {
+    for configuration in [ORIGINAL_DST, OVERRIDE_HOST] {
+        let text = std::fs::read_to_string(support::envoy::folder().join(configuration)).unwrap();
+        let start = text.find("    transport_socket:\n").unwrap();
+        let length = text[start..].find("    load_assignment:\n").unwrap();
+        let edits =
+            [(&text[start..start + length], ""), ("failure_mode_allow: true", "failure_mode_allow: false")];
+        let stack = Stack::start(configuration, &["--secure-serving=false"], &edits).await;
+        failures::without_usher_requests_fail(stack).await;
+    }
+}

@@ -1,0 +1,44 @@
+//! What a test of the whole needs: simulated servers, the `usher` program, a real Envoy
+//! in front of them, and HTTP clients. Everything listens on free ports of loopback and
+//! ends with the value that holds it, also when the test panics.
+
+pub(crate) mod client;
+pub(crate) mod envoy;
+pub(crate) mod log;
+pub(crate) mod servers;
+pub(crate) mod usher;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// After this a test gives up waiting. Long, because a loaded machine is not a failure.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Repeats a question until it is answered with `Some`, for what tells nobody when it
+/// changes: Envoy's health checks, a simulated server's engine. What does tell is
+/// awaited; see [`log::Log::find`].
+pub(crate) async fn eventually<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
+    let mut pause = tokio::time::interval(Duration::from_millis(20));
+    let answered = async {
+        loop {
+            pause.tick().await;
+            if let Some(answer) = ask().await {
+                return answer;
+            }
+        }
+    };
+    match tokio::time::timeout(PATIENCE, answered).await {
+        Ok(answer) => answer,
+        Err(_) => panic!("waited {PATIENCE:?} for {what}"),
+    }
+}
+
+/// A free port of loopback that refuses connections, for a server that is down.
+pub(crate) fn nobody() -> SocketAddr {
+    listener().local_addr().unwrap()
+}
+
+/// A listener on a free port of loopback.
+pub(crate) fn listener() -> std::net::TcpListener {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap()
+}

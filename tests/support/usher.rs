@@ -1,0 +1,100 @@
+//! The `usher` program as a process.
+
+use std::net::SocketAddr;
+use std::process::Stdio;
+
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::process::{Child, Command};
+
+use super::log::Log;
+
+/// A configuration whose answers name two endpoints.
+pub(crate) const WITH_FALLBACK: &str = "
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- type: queue-scorer
+- type: max-score-picker
+  parameters: {maxNumOfEndpoints: 2}
+schedulingProfiles:
+- name: default
+  plugins:
+  - pluginRef: queue-scorer
+  - pluginRef: max-score-picker
+";
+
+/// A running `usher serve`, and the folder with its endpoints file.
+pub(crate) struct Usher {
+    // Killed when dropped.
+    child: Child,
+    log: Log,
+    folder: TempDir,
+    flags: Vec<String>,
+    pub(crate) address: SocketAddr,
+}
+
+impl Usher {
+    /// Starts it with endpoints and further flags, and waits until it serves.
+    pub(crate) async fn start(endpoints: &[SocketAddr], flags: &[&str]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        write_endpoints(&folder, endpoints);
+        let flags = flags.iter().map(|&flag| flag.to_owned()).collect();
+        Self::spawn(folder, flags, 0).await
+    }
+
+    /// Starts it again, on the same port, after [`kill`](Self::kill).
+    pub(crate) async fn restart(self) -> Self {
+        Self::spawn(self.folder, self.flags, self.address.port()).await
+    }
+
+    async fn spawn(folder: TempDir, flags: Vec<String>, port: u16) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_usher"))
+            .args(["serve", "--bind-address=127.0.0.1", "--grpc-health-port=0", "--metrics-port=0"])
+            .args(["--admin-address=off", "--zap-encoder=json"])
+            .arg(format!("--grpc-port={port}"))
+            .arg(format!("--endpoints-file={}", folder.path().join("endpoints.json").display()))
+            .args(&flags)
+            .env_remove("NAMESPACE")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let log = Log::follow("usher", child.stderr.take().unwrap());
+        let address = log
+            .find(0, "its address", |line| {
+                let line: Value = serde_json::from_str(line).ok()?;
+                (line["message"] == "serving").then(|| line["extproc"].as_str()?.parse().ok())?
+            })
+            .await;
+        Self { child, log, folder, flags, address }
+    }
+
+    /// Gives it other endpoints, and waits until it has seen them.
+    pub(crate) async fn set_endpoints(&self, endpoints: &[SocketAddr]) {
+        let start = self.log.end();
+        write_endpoints(&self.folder, endpoints);
+        self.log
+            .find(start, "other endpoints", |line| line.contains("endpoints changed").then_some(()))
+            .await;
+    }
+
+    /// Ends it without a warning.
+    pub(crate) async fn kill(&mut self) {
+        self.child.kill().await.unwrap();
+    }
+}
+
+// Replaced as a whole, so that it is never read half written.
+fn write_endpoints(folder: &TempDir, addresses: &[SocketAddr]) {
+    let entry = |address: &SocketAddr| {
+        let (ip, port) = (address.ip().to_string(), address.port().to_string());
+        serde_json::json!({"name": format!("server-{port}"), "address": ip, "port": port})
+    };
+    let endpoints: Vec<Value> = addresses.iter().map(entry).collect();
+    let new = folder.path().join("new");
+    std::fs::write(&new, serde_json::json!({ "endpoints": endpoints }).to_string()).unwrap();
+    std::fs::rename(new, folder.path().join("endpoints.json")).unwrap();
+}
