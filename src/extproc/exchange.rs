@@ -85,7 +85,7 @@ enum State {
     Body(Box<RequestParser>),
     Deciding(Arc<Request>, BodyEnd),
     /// Sent on; nothing more may come.
-    Sent,
+    Sent(BodyEnd),
     /// Sent on; every further message gets a reply as it is.
     Relaying,
     /// The gateway answered before we did.
@@ -283,9 +283,14 @@ impl Exchange {
             State::Relaying | State::Deciding(_, BodyEnd::NotOurs { ended: false }) => {
                 Ok(self.relay(Reply::RequestBodyAsIs, end_of_stream))
             }
+            // Envoy 1.35 to 1.37 can send the last message of a long body twice
+            // (envoyproxy/envoy#46237). The first one counts.
+            State::Deciding(_, BodyEnd::Flag) | State::Sent(BodyEnd::Flag) if end_of_stream => {
+                Ok(Step::Continue)
+            }
             State::Abandoned => Ok(Step::Continue),
             State::Idle => Err(Violation("a request body came before its headers")),
-            State::Deciding(..) | State::Sent | State::Refused => {
+            State::Deciding(..) | State::Sent(_) | State::Refused => {
                 Err(Violation("a request body went on after its end"))
             }
         }
@@ -299,7 +304,7 @@ impl Exchange {
             }
             State::Abandoned => Ok(Step::Continue),
             State::Idle => Err(Violation("request trailers came before their headers")),
-            State::Deciding(..) | State::Sent | State::Refused => {
+            State::Deciding(..) | State::Sent(_) | State::Refused => {
                 Err(Violation("request trailers came after the end of the request"))
             }
         }
@@ -314,7 +319,7 @@ impl Exchange {
             }
             _ => {
                 if last {
-                    self.state = State::Sent;
+                    self.state = State::Sent(BodyEnd::NotOurs { ended: true });
                 }
                 self.replies.push_back(reply);
             }
@@ -355,11 +360,11 @@ impl Exchange {
         self.replies.append(&mut self.early);
         self.routed = Some(routed);
         match end {
-            BodyEnd::Flag | BodyEnd::Trailers => self.state = State::Sent,
+            BodyEnd::Flag | BodyEnd::Trailers => self.state = State::Sent(end),
             // Without its body a request is not counted, as with the peer.
             BodyEnd::Headers | BodyEnd::NotOurs { .. } => {
                 let more = end == BodyEnd::NotOurs { ended: false };
-                self.state = if more { State::Relaying } else { State::Sent };
+                self.state = if more { State::Relaying } else { State::Sent(end) };
                 return self.answer.read_as(request.api);
             }
         }

@@ -152,6 +152,15 @@ fn a_body_may_end_by_flag_by_an_empty_message_or_by_trailers() {
 }
 
 #[test]
+fn a_last_message_that_comes_twice_counts_once() {
+    let mut harness = Harness::new(1);
+    harness.send(headers(&POST, false)).unwrap();
+    assert_eq!(kinds(&harness.send(body(PROMPT, true)).unwrap()), ["headers", "body27!"]);
+    assert!(harness.send(body("hi\"}", true)).unwrap().is_empty());
+    assert_eq!(kinds(&harness.send(answer_headers()).unwrap()), ["answer-headers"]);
+}
+
+#[test]
 fn an_empty_body_is_one_empty_last_chunk() {
     let mut harness = Harness::new(1);
     harness.send(headers(&[(":path", "/other")], false)).unwrap();
@@ -300,13 +309,14 @@ fn outside_of_full_duplex_every_message_has_its_reply() {
 
 #[test]
 fn messages_out_of_order_are_violations() {
-    let sequences: [Vec<Event>; 10] = [
+    let sequences: [Vec<Event>; 11] = [
         vec![body("x", false)],
         vec![Event::RequestTrailers],
         vec![answer_body("x", false)],
         vec![Event::ResponseTrailers],
         vec![headers(&POST, false), headers(&POST, false)],
-        vec![headers(&POST, false), body(PROMPT, true), body("x", true)],
+        vec![headers(&POST, false), body(PROMPT, true), body("x", false)],
+        vec![headers(&POST, true), body("x", true)],
         vec![headers(&POST, false), body(PROMPT, true), Event::RequestTrailers],
         vec![answer_headers(), answer_headers()],
         vec![answer_headers(), headers(&POST, false)],
