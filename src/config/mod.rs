@@ -8,6 +8,7 @@ mod read;
 mod scalar;
 mod schema;
 pub mod settings;
+mod syntax;
 pub mod units;
 mod words;
 

@@ -3,10 +3,11 @@
 use std::collections::{HashMap, HashSet};
 use std::iter::Peekable;
 
-use granit_parser::{Event, Marker, Parser, ScalarStyle, ScanError, Span};
+use granit_parser::{Event, Parser, ScalarStyle, ScanError, Span, StructureStyle};
 
 use super::error::{ConfigError, Position};
 use super::scalar;
+use super::syntax::{self, position};
 
 /// Longest configuration that is read, in bytes. The peers' largest is 4 KB.
 pub const MAX_BYTES: usize = 1 << 20;
@@ -70,6 +71,7 @@ impl Node {
         }
         let options = granit_parser::options! { emit_comments: false };
         let mut reader = Reader {
+            text,
             events: Parser::new_from_str_with_options(text, options).peekable(),
             anchors: HashMap::new(),
             expanded: 0,
@@ -112,6 +114,7 @@ struct Anchored {
 }
 
 struct Reader<'a, I: Iterator<Item = Result<(Event<'a>, Span), ScanError>>> {
+    text: &'a str,
     events: Peekable<I>,
     anchors: HashMap<usize, Anchored>,
     expanded: usize,
@@ -140,9 +143,7 @@ impl<'a, I: Iterator<Item = Result<(Event<'a>, Span), ScanError>>> Reader<'a, I>
 
     fn next(&mut self) -> Result<Option<(Event<'a>, Span)>, ConfigError> {
         let next = self.events.next().transpose();
-        next.map_err(|error| {
-            ConfigError::at(position(error.marker()), format!("not valid YAML: {}", error.info()))
-        })
+        next.map_err(|error| syntax::error(&error))
     }
 
     fn must_next(&mut self, at: Position) -> Result<(Event<'a>, Span), ConfigError> {
@@ -161,6 +162,11 @@ impl<'a, I: Iterator<Item = Result<(Event<'a>, Span), ScanError>>> Reader<'a, I>
     fn node(&mut self, event: Event<'a>, span: Span, depth: usize) -> Result<Measured, ConfigError> {
         let at = position(&span.start);
         let spent = self.expanded;
+        if let Event::SequenceStart(StructureStyle::Block, ..)
+        | Event::MappingStart(StructureStyle::Block, ..) = event
+        {
+            syntax::no_tab_before(self.text, &span.start)?;
+        }
         let (value, below, anchor) = match event {
             Event::Alias(id) => return self.alias(id, at, depth),
             Event::Scalar(text, style, anchor, tag) => {
@@ -272,11 +278,6 @@ fn merge_into(entries: &mut Vec<Entry>, keys: &mut HashSet<String>, merge: Entry
         entries.extend(others.into_iter().filter(|other| keys.insert(other.key.clone())));
     }
     Ok(())
-}
-
-fn position(mark: &Marker) -> Position {
-    let number = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
-    Position { line: number(mark.line()).max(1), column: number(mark.col()).saturating_add(1) }
 }
 
 #[cfg(test)]
