@@ -255,7 +255,9 @@ impl<'de> MapAccess<'de> for Entries<'de> {
 
     fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, ConfigError> {
         match self.current.take() {
-            Some(entry) => seed.deserialize(&entry.value).map_err(|error| error.or_at(entry.value.at)),
+            Some(entry) => seed
+                .deserialize(&entry.value)
+                .map_err(|error| error.or_at(entry.value.at).in_field(&entry.key)),
             None => Err(ConfigError::new("a value without a key")),
         }
     }

@@ -16,6 +16,9 @@ pub struct Position {
 pub struct ConfigError {
     position: Option<Position>,
     plugin: Option<String>,
+    field: Option<String>,
+    /// The message doesn't say of which field it speaks.
+    about_value: bool,
     message: String,
     hint: Option<String>,
 }
@@ -23,7 +26,19 @@ pub struct ConfigError {
 impl ConfigError {
     /// An error that applies to the whole file until it is placed.
     pub fn new(message: impl Into<String>) -> Self {
-        Self { position: None, plugin: None, message: message.into(), hint: None }
+        Self {
+            position: None,
+            plugin: None,
+            field: None,
+            about_value: false,
+            message: message.into(),
+            hint: None,
+        }
+    }
+
+    /// An error about a value, whose field is named by who knows it.
+    pub(super) fn of_value(message: impl Into<String>) -> Self {
+        Self { about_value: true, ..Self::new(message) }
     }
 
     /// An error at a place.
@@ -61,6 +76,14 @@ impl ConfigError {
         self
     }
 
+    /// Names the field whose value is wrong, unless the message does so.
+    pub(super) fn in_field(mut self, name: &str) -> Self {
+        if std::mem::take(&mut self.about_value) {
+            self.field = Some(name.to_owned());
+        }
+        self
+    }
+
     /// Where the error is, unless it applies to the whole file.
     pub fn position(&self) -> Option<Position> {
         self.position
@@ -78,10 +101,9 @@ impl ConfigError {
 
     /// What is wrong, without place and hint.
     pub fn message(&self) -> String {
-        match &self.plugin {
-            Some(name) => format!("plugin '{name}': {}", self.message),
-            None => self.message.clone(),
-        }
+        let plugin = self.plugin.as_ref().map(|name| format!("plugin '{name}': "));
+        let field = self.field.as_ref().map(|name| format!("{name}: "));
+        format!("{}{}{}", plugin.unwrap_or_default(), field.unwrap_or_default(), self.message)
     }
 
     /// One line as compilers write it: `FILE:LINE:COLUMN: message (hint)`.

@@ -8,16 +8,20 @@ use super::error::ConfigError;
 
 impl de::Error for ConfigError {
     fn custom<T: fmt::Display>(message: T) -> Self {
-        Self::new(message.to_string())
+        Self::of_value(message.to_string())
     }
 
     fn invalid_type(found: Unexpected<'_>, expected: &dyn de::Expected) -> Self {
         let expected = plain_words(&expected.to_string());
-        let error = Self::new(format!("expected {expected}, found {}", shown(found)));
+        let error = Self::of_value(format!("expected {expected}, found {}", shown(found)));
         match found {
             Unexpected::Bool(_) | Unexpected::Signed(_) | Unexpected::Float(_) if expected == "text" => {
                 error.hint("put it in quotes")
             }
+            Unexpected::Str(text) if expected.contains("number") && text.parse::<f64>().is_ok() => {
+                error.hint("write it without quotes")
+            }
+            _ if expected == "a number" => error.hint("write for example 2 or 0.5"),
             _ => error,
         }
     }
@@ -27,7 +31,7 @@ impl de::Error for ConfigError {
     }
 
     fn unknown_variant(variant: &str, expected: &'static [&'static str]) -> Self {
-        Self::new(format!("unknown value '{variant}'"))
+        Self::of_value(format!("unknown value '{variant}'"))
             .hint(format!("known here: {}", expected.join(", ")))
             .did_you_mean(variant, expected.iter().copied())
     }
