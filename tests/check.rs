@@ -99,10 +99,7 @@ fn what_cannot_be_read_is_said_so() {
     assert_eq!(code, 2);
     assert!(err.starts_with("does/not/exist.yaml: can't be read: "), "{err}");
     let (code, _, err) = check("-", &"#".repeat((1 << 20) + 5), Output::Text);
-    assert_eq!(
-        (code, err.as_str()),
-        (2, "<stdin>: the configuration is too long (the limit is 1048576 bytes)\n")
-    );
+    assert_eq!((code, err.as_str()), (2, "<stdin>: the document is too long (the limit is 1048576 bytes)\n"));
     let (code, _, err) = check("-", "", Output::Text);
-    assert_eq!((code, err.as_str()), (2, "<stdin>: the configuration is empty\n"));
+    assert_eq!((code, err.as_str()), (2, "<stdin>: the document is empty\n"));
 }

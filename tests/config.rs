@@ -39,7 +39,7 @@ fn the_schema_is_strict() {
     let table = [
         ("surprise: true\n", (1, 1), "unknown field 'surprise'", "known here: apiVersion, kind"),
         ("plugin: []\n", (1, 1), "unknown field 'plugin'", "did you mean `plugins`?"),
-        ("plugins: []\nplugins: []\n", (2, 1), "'plugins' appears twice", ""),
+        ("plugins: []\nplugins: []\n", (2, 1), "'plugins' appears twice", "keep one"),
         (
             "schedulingProfiles:\n- name: a\n  plugins:\n  - {pluginRef: q, weight: two}\n",
             (4, 28),

@@ -185,6 +185,9 @@ fn a_start_without_a_usable_file_is_an_error_that_says_why() {
     fs::write(&path, "").unwrap();
     assert!(matches!(load(), FileError::Parse { .. }));
     assert!(load().to_string().contains("endpoints: []"), "{}", load());
+    fs::write(&path, "endpoints: [").unwrap();
+    let want = format!("{}:1:12: not valid YAML: unclosed bracket '[' (add the closing ']')", path.display());
+    assert_eq!(load().to_string(), want);
     fs::write(&path, b"endpoints: [] # \xff").unwrap();
     assert!(load().to_string().contains("UTF-8"));
     fs::write(&path, format!("endpoints: [] # {}", "ü".repeat(1 << 19))).unwrap();

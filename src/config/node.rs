@@ -67,7 +67,7 @@ impl Node {
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
         if text.len() > MAX_BYTES {
             let hint = format!("the limit is {MAX_BYTES} bytes");
-            return Err(ConfigError::new("the configuration is too long").hint(hint));
+            return Err(ConfigError::new("the document is too long").hint(hint));
         }
         let options = granit_parser::options! { emit_comments: false };
         let mut reader = Reader {
@@ -133,12 +133,12 @@ impl<'a, I: Iterator<Item = Result<(Event<'a>, Span), ScanError>>> Reader<'a, I>
                 // What a separator at the end of the file begins.
                 Event::Scalar(text, ScalarStyle::Plain, ..) if scalar::resolve(&text) == Value::Null => {}
                 _ => {
-                    let message = "a second document begins here; a configuration is one document";
-                    return Err(ConfigError::at(position(&span.start), message));
+                    let message = "a second document begins here";
+                    return Err(ConfigError::at(position(&span.start), message).hint("keep one of them"));
                 }
             }
         }
-        root.ok_or_else(|| ConfigError::new("the configuration is empty"))
+        root.ok_or_else(|| ConfigError::new("the document is empty"))
     }
 
     fn next(&mut self) -> Result<Option<(Event<'a>, Span)>, ConfigError> {
@@ -255,7 +255,9 @@ impl<'a, I: Iterator<Item = Result<(Event<'a>, Span), ScanError>>> Reader<'a, I>
             } else if keys.insert(key.clone()) {
                 entries.push(Entry { key, at, value });
             } else {
-                return Err(ConfigError::at(at, format!("'{key}' appears twice here")));
+                return Err(
+                    ConfigError::at(at, format!("'{key}' appears twice here")).hint("keep one of them")
+                );
             }
         }
         for merge in merges {
@@ -332,8 +334,8 @@ mod tests {
     #[test]
     fn what_is_not_one_document_is_refused() {
         let table: [(&str, &str, Option<(u32, u32)>); 9] = [
-            ("", "the configuration is empty", None),
-            ("# only a comment\n", "the configuration is empty", None),
+            ("", "the document is empty", None),
+            ("# only a comment\n", "the document is empty", None),
             ("a: 1\na: 2\n", "'a' appears twice here", Some((2, 1))),
             ("a: {b: 1, b: 2}\n", "'b' appears twice here", Some((1, 11))),
             ("a: 1\n---\nb: 2\n", "a second document begins here", Some((3, 1))),

@@ -15,43 +15,31 @@
 //! serves is worth more than a label that is misspelt.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-use serde_json::{Map, Value};
-
+use crate::config::{ConfigError, Entry, Node, Position, Value};
 use crate::endpoints::EndpointSpec;
 
 /// The largest file that is read, as the peer's.
 pub const MAX_BYTES: usize = 1 << 20;
 
-/// Why a text is no list of endpoints at all.
-#[derive(Debug, thiserror::Error)]
-pub enum ParseError {
-    /// Neither YAML nor JSON.
-    #[error("not valid YAML or JSON: {0}")]
-    Syntax(String),
-    /// No list under `endpoints`. An empty file lands here too, as writers
-    /// that don't rename truncate before they write.
-    #[error("`endpoints` is not a list; write `endpoints: []` for an empty pool")]
-    NoList,
-}
+const EMPTY_POOL: &str = "write `endpoints: []` for an empty pool";
+const FIELDS: [&str; 5] = ["name", "namespace", "address", "port", "labels"];
 
 /// Something in a file that somebody should look at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Which entry, by position and, if it has one, by name.
-    pub entry: String,
-    /// What is wrong, and what to write instead.
-    pub what: String,
+    /// Where and what it is, and what to write instead.
+    pub error: ConfigError,
     /// Whether the entry is left out for it.
     pub skipped: bool,
 }
 
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let cost = if self.skipped { " (entry skipped)" } else { "" };
-        write!(f, "{}: {}{cost}", self.entry, self.what)
+impl Problem {
+    /// One line: `FILE:LINE:COLUMN: entry: what is wrong (what to do)`.
+    pub fn in_file(&self, file: &str) -> String {
+        let cost = if self.skipped { "; entry skipped" } else { "" };
+        format!("{}{cost}", self.error.in_file(file))
     }
 }
 
@@ -59,44 +47,46 @@ impl fmt::Display for Problem {
 /// once, and what is wrong with the others.
 ///
 /// # Errors
-/// When there is no list of endpoints to read.
-pub fn parse(text: &str) -> Result<(Vec<EndpointSpec>, Vec<Problem>), ParseError> {
-    let Value::Object(mut file) = read(text)? else { return Err(ParseError::NoList) };
-    let entries = match file.remove("endpoints") {
-        Some(Value::Array(entries)) => entries,
+/// When it is neither YAML nor JSON, or there is no list under `endpoints`. An
+/// empty text is an error, too, as writers that don't rename truncate before
+/// they write.
+pub fn parse(text: &str) -> Result<(Vec<EndpointSpec>, Vec<Problem>), ConfigError> {
+    let root = Node::parse(text).map_err(|error| match (error.position(), error.hint_text()) {
+        // Nothing in it.
+        (None, None) => error.hint(EMPTY_POOL),
+        _ => error,
+    })?;
+    let no_list = |at, what: &str| ConfigError::at(at, what).hint(EMPTY_POOL);
+    let Value::Map(fields) = &root.value else { return Err(no_list(root.at, "not a map with `endpoints`")) };
+    let entries = match root.get("endpoints") {
+        None => return Err(no_list(root.at, "`endpoints` is missing")),
+        Some(Node { value: Value::List(entries), .. }) => entries.as_slice(),
         // What a template leaves behind that had nothing to list.
-        Some(Value::Null) => Vec::new(),
-        _ => return Err(ParseError::NoList),
+        Some(Node { value: Value::Null, .. }) => &[],
+        Some(Node { at, .. }) => return Err(no_list(*at, "`endpoints` is not a list")),
     };
-    let mut problems: Vec<Problem> = (file.keys())
-        .map(|key| Problem {
-            entry: "file".to_owned(),
-            what: format!("unknown field `{}`; only `endpoints` is read", shown(key)),
-            skipped: false,
+    let mut problems: Vec<Problem> = (fields.iter())
+        .filter(|field| field.key != "endpoints")
+        .map(|field| {
+            let what = format!("unknown field `{}`", shown(&field.key));
+            Problem {
+                error: ConfigError::at(field.at, what).hint("only `endpoints` is read"),
+                skipped: false,
+            }
         })
         .collect();
     let mut specs = Vec::with_capacity(entries.len());
     for (index, entry) in entries.iter().enumerate() {
-        let mut at = Entry { place: place(index, entry), problems: &mut problems };
-        if let Some(spec) = at.endpoint(entry) {
-            specs.push((spec, at.place));
+        let mut reader = Reader { place: place(index, entry), entry, problems: &mut problems };
+        if let Some(spec) = reader.endpoint() {
+            specs.push((spec, reader.place, entry.at));
         }
     }
     Ok((last_of_each_name(specs, &mut problems), problems))
 }
 
-fn read(text: &str) -> Result<Value, ParseError> {
-    // JSON is nearly YAML: tabs between its tokens are the difference.
-    if text.trim_start().starts_with('{')
-        && let Ok(value) = serde_json::from_str(text)
-    {
-        return Ok(value);
-    }
-    serde_saphyr::from_str(text).map_err(|error| ParseError::Syntax(error.to_string()))
-}
-
-fn place(index: usize, entry: &Value) -> String {
-    match entry.get("name").and_then(Value::as_str) {
+fn place(index: usize, entry: &Node) -> String {
+    match entry.get("name").and_then(Node::text) {
         Some(name) => format!("endpoints[{index}] ({})", shown(name)),
         None => format!("endpoints[{index}]"),
     }
@@ -108,117 +98,128 @@ fn shown(text: &str) -> &str {
 }
 
 /// Of two endpoints with the same name the last counts.
-fn last_of_each_name(specs: Vec<(EndpointSpec, String)>, problems: &mut Vec<Problem>) -> Vec<EndpointSpec> {
-    let last: HashMap<String, usize> = specs.iter().map(|(spec, _)| spec.id()).zip(0..).collect();
+fn last_of_each_name(
+    specs: Vec<(EndpointSpec, String, Position)>,
+    problems: &mut Vec<Problem>,
+) -> Vec<EndpointSpec> {
+    let last: HashMap<String, usize> = specs.iter().map(|(spec, ..)| spec.id()).zip(0..).collect();
     let mut kept = Vec::with_capacity(last.len());
-    for (index, (spec, place)) in specs.into_iter().enumerate() {
+    for (index, (spec, place, at)) in specs.into_iter().enumerate() {
         let id = spec.id();
         if last.get(&id) == Some(&index) {
             kept.push(spec);
         } else {
-            let what = format!(
-                "a later entry is called {}, too, and counts; give each a name of its own",
-                shown(&id)
-            );
-            problems.push(Problem { entry: place, what, skipped: true });
+            let what = format!("{place}: a later entry is called {}, too, and counts", shown(&id));
+            let error = ConfigError::at(at, what).hint("give each a name of its own");
+            problems.push(Problem { error, skipped: true });
         }
     }
     kept
 }
 
 /// One entry while it is read.
-struct Entry<'p> {
+struct Reader<'n, 'p> {
     place: String,
+    entry: &'n Node,
     problems: &'p mut Vec<Problem>,
 }
 
-impl Entry<'_> {
-    fn report(&mut self, what: String, skipped: bool) {
-        self.problems.push(Problem { entry: self.place.clone(), what, skipped });
+impl<'n> Reader<'n, '_> {
+    fn report(&mut self, at: Position, what: &str, hint: &str, skipped: bool) {
+        let error = ConfigError::at(at, format!("{}: {what}", self.place)).hint(hint);
+        self.problems.push(Problem { error, skipped });
     }
 
     /// Notes why the entry doesn't count.
-    fn skip<T>(&mut self, what: impl Into<String>) -> Option<T> {
-        self.report(what.into(), true);
+    fn skip<T>(&mut self, at: Position, what: &str, hint: &str) -> Option<T> {
+        self.report(at, what, hint, true);
         None
     }
 
-    fn endpoint(&mut self, entry: &Value) -> Option<EndpointSpec> {
-        let Value::Object(fields) = entry else {
-            return self.skip("not a mapping; write name, address and port");
+    /// The value of a field and where it is; without one, the place of the entry.
+    fn field(&self, key: &str) -> (Position, Option<&'n Value>) {
+        match self.entry.get(key) {
+            None | Some(Node { value: Value::Null, .. }) => (self.entry.at, None),
+            Some(Node { at, value }) => (*at, Some(value)),
+        }
+    }
+
+    fn endpoint(&mut self) -> Option<EndpointSpec> {
+        let Value::Map(fields) = &self.entry.value else {
+            return self.skip(self.entry.at, "not a map", "write name, address and port");
         };
-        let name = self.name(fields)?;
-        let namespace = match fields.get("namespace") {
-            None | Some(Value::Null) => "default".to_owned(),
-            Some(Value::String(text)) if text.is_empty() => "default".to_owned(),
-            Some(Value::String(text)) => text.clone(),
-            Some(_) => return self.skip("`namespace` is not a string; put it in quotes"),
+        let name = self.name()?;
+        let namespace = match self.field("namespace") {
+            (_, None) => "default".to_owned(),
+            (_, Some(Value::Text(text))) if text.is_empty() => "default".to_owned(),
+            (_, Some(Value::Text(text))) => text.clone(),
+            (at, Some(_)) => return self.skip(at, "`namespace` is not text", "put it in quotes"),
         };
-        let ip = self.address(fields)?;
-        let port = self.port(fields)?;
-        let labels = self.labels(fields)?;
-        for key in fields.keys() {
-            if !matches!(key.as_str(), "name" | "namespace" | "address" | "port" | "labels") {
-                self.report(
-                    format!(
-                        "unknown field `{}`; known are name, namespace, address, port, labels",
-                        shown(key)
-                    ),
-                    false,
-                );
-            }
+        let ip = self.address()?;
+        let port = self.port()?;
+        let labels = self.labels()?;
+        for Entry { key, at, .. } in fields.iter().filter(|field| !FIELDS.contains(&field.key.as_str())) {
+            let known = format!("known are {}", FIELDS.join(", "));
+            self.report(*at, &format!("unknown field `{}`", shown(key)), &known, false);
         }
         let pod = name.clone();
         Some(EndpointSpec { namespace, name, pod, address: SocketAddr::new(ip, port), labels, rank: 0 })
     }
 
-    fn name(&mut self, fields: &Map<String, Value>) -> Option<String> {
-        match fields.get("name") {
-            Some(Value::String(name)) if !name.is_empty() => Some(name.clone()),
-            Some(Value::Number(_) | Value::Bool(_)) => self.skip("`name` is not a string; put it in quotes"),
-            _ => self.skip("`name` is missing; every endpoint needs one of its own"),
+    fn name(&mut self) -> Option<String> {
+        match self.field("name") {
+            (_, Some(Value::Text(name))) if !name.is_empty() => Some(name.clone()),
+            (at, None | Some(Value::Text(_))) => {
+                self.skip(at, "`name` is missing", "every endpoint needs one of its own")
+            }
+            (at, Some(_)) => self.skip(at, "`name` is not text", "put it in quotes"),
         }
     }
 
-    fn address(&mut self, fields: &Map<String, Value>) -> Option<IpAddr> {
-        let Some(Value::String(text)) = fields.get("address") else {
-            return self.skip("`address` is missing or not a string; write an IP address");
+    fn address(&mut self) -> Option<IpAddr> {
+        let hint = "write an IP address, such as 10.0.0.1 or fd00::1";
+        let (at, text) = match self.field("address") {
+            (at, Some(Value::Text(text))) => (at, text),
+            (at, None) => return self.skip(at, "`address` is missing", hint),
+            (at, Some(_)) => return self.skip(at, "`address` is not text", hint),
         };
         let bare = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or(text);
         match bare.parse() {
             Ok(ip) => Some(ip),
-            Err(_) => self.skip(format!(
-                "`address: {}` is no IP address; write one (10.0.0.1, fd00::1), names are not resolved, and the port has its own field",
-                shown(text)
-            )),
+            Err(_) => {
+                let hint = format!("{hint}; names are not resolved, and the port has its own field");
+                self.skip(at, &format!("`address: {}` is no IP address", shown(text)), &hint)
+            }
         }
     }
 
-    fn port(&mut self, fields: &Map<String, Value>) -> Option<u16> {
-        let port = match fields.get("port") {
-            Some(Value::String(text)) => text.parse().ok(),
-            Some(Value::Number(number)) => number.as_u64().and_then(|port| u16::try_from(port).ok()),
-            None | Some(Value::Null) => return self.skip("`port` is missing; write port: \"8000\""),
-            Some(_) => None,
+    fn port(&mut self) -> Option<u16> {
+        let hint = "write port: \"8000\"";
+        let (at, port) = match self.field("port") {
+            (at, None) => return self.skip(at, "`port` is missing", hint),
+            (at, Some(Value::Text(text))) => (at, text.parse().ok()),
+            (at, Some(Value::Int(number))) => (at, u16::try_from(*number).ok()),
+            (at, Some(_)) => (at, None),
         };
         match port {
             Some(port) if port != 0 => Some(port),
-            _ => self.skip("`port` is not in 1 to 65535; write port: \"8000\""),
+            _ => self.skip(at, "`port` is not in 1 to 65535", hint),
         }
     }
 
-    fn labels(&mut self, fields: &Map<String, Value>) -> Option<BTreeMap<String, String>> {
-        let labels = match fields.get("labels") {
-            None | Some(Value::Null) => return Some(BTreeMap::new()),
-            Some(Value::Object(labels)) => labels,
-            Some(_) => return self.skip("`labels` is not a mapping; write labels: {key: \"value\"}"),
+    fn labels(&mut self) -> Option<BTreeMap<String, String>> {
+        let labels = match self.field("labels") {
+            (_, None) => return Some(BTreeMap::new()),
+            (_, Some(Value::Map(labels))) => labels,
+            (at, Some(_)) => return self.skip(at, "`labels` is not a map", "write labels: {key: \"value\"}"),
         };
         let mut read = BTreeMap::new();
-        for (key, value) in labels {
-            let Value::String(value) = value else {
-                return self.skip(format!("label `{}` is not a string; put its value in quotes", shown(key)));
+        for Entry { key, value, .. } in labels {
+            let Some(text) = value.text() else {
+                let what = format!("label `{}` is not text", shown(key));
+                return self.skip(value.at, &what, "put its value in quotes");
             };
-            read.insert(key.clone(), value.clone());
+            read.insert(key.clone(), text.to_owned());
         }
         Some(read)
     }
@@ -231,7 +232,7 @@ mod tests {
     fn read_ok(text: &str) -> (Vec<String>, Vec<String>) {
         let (specs, problems) = parse(text).unwrap();
         let specs = specs.iter().map(|spec| format!("{}@{}", spec.id(), spec.address)).collect();
-        (specs, problems.iter().map(Problem::to_string).collect())
+        (specs, problems.iter().map(|problem| problem.in_file("f")).collect())
     }
 
     #[test]
@@ -261,10 +262,10 @@ endpoints:
     fn a_bad_entry_costs_itself_alone() {
         // entry, what the report says
         let table = [
-            ("just text", "not a mapping"),
+            ("just text", "not a map (write name, address and port)"),
             ("{address: 10.0.0.9, port: '1'}", "`name` is missing"),
             ("{name: '', address: 10.0.0.9, port: '1'}", "`name` is missing"),
-            ("{name: 7, address: 10.0.0.9, port: '1'}", "`name` is not a string; put it in quotes"),
+            ("{name: 7, address: 10.0.0.9, port: '1'}", "`name` is not text (put it in quotes)"),
             ("{name: x, namespace: 1, address: 10.0.0.9, port: '1'}", "endpoints[1] (x): `namespace` is not"),
             ("{name: x, port: '1'}", "`address` is missing"),
             ("{name: x, address: pod.local, port: '1'}", "names are not resolved"),
@@ -274,16 +275,18 @@ endpoints:
             ("{name: x, address: 10.0.0.9, port: 65536}", "`port` is not in 1 to 65535"),
             ("{name: x, address: 10.0.0.9, port: http}", "`port` is not in 1 to 65535"),
             ("{name: x, address: 10.0.0.9, port: 80.5}", "`port` is not in 1 to 65535"),
-            ("{name: x, address: 10.0.0.9, port: '1', labels: [a]}", "`labels` is not a mapping"),
-            ("{name: x, address: 10.0.0.9, port: '1', labels: {a: 1}}", "label `a` is not a string"),
+            ("{name: x, address: 10.0.0.9, port: '1', labels: [a]}", "`labels` is not a map"),
+            ("{name: x, address: 10.0.0.9, port: '1', labels: {a: 1}}", "label `a` is not text"),
         ];
         for (entry, says) in table {
             let good = |name: &str| format!("{{name: {name}, address: 10.0.0.1, port: '80'}}");
-            let (specs, problems) = read_ok(&format!("endpoints: [{}, {entry}, {}]", good("a"), good("b")));
+            let text = format!("endpoints:\n- {}\n- {entry}\n- {}\n", good("a"), good("b"));
+            let (specs, problems) = read_ok(&text);
             assert_eq!(specs, ["default/a@10.0.0.1:80", "default/b@10.0.0.1:80"], "{entry}");
             assert_eq!(problems.len(), 1, "{entry}");
-            assert!(problems[0].starts_with("endpoints[1]"), "{problems:?}");
-            assert!(problems[0].contains(says) && problems[0].ends_with("(entry skipped)"), "{problems:?}");
+            assert!(problems[0].starts_with("f:3:"), "{problems:?}");
+            assert!(problems[0].contains(": endpoints[1]"), "{problems:?}");
+            assert!(problems[0].contains(says) && problems[0].ends_with("); entry skipped"), "{problems:?}");
         }
     }
 
@@ -294,8 +297,8 @@ endpoints:
         assert_eq!(specs, ["default/a@10.0.0.1:80"]);
         let known = "known are name, namespace, address, port, labels";
         let want = [
-            "file: unknown field `version`; only `endpoints` is read".to_owned(),
-            format!("endpoints[0] (a): unknown field `lables`; {known}"),
+            "f:2:1: unknown field `version` (only `endpoints` is read)".to_owned(),
+            format!("f:1:54: endpoints[0] (a): unknown field `lables` ({known})"),
         ];
         assert_eq!(problems, want);
     }
@@ -308,10 +311,8 @@ endpoints:
         let (specs, problems) = read_ok(&text);
         assert_eq!(specs, ["default/b@10.0.0.2:80", "default/a@10.0.0.3:80"]);
         assert_eq!(problems.len(), 1);
-        assert!(
-            problems[0].starts_with("endpoints[0] (a): a later entry is called default/a"),
-            "{problems:?}"
-        );
+        let says = "f:2:3: endpoints[0] (a): a later entry is called default/a";
+        assert!(problems[0].starts_with(says), "{problems:?}");
     }
 
     #[test]
@@ -319,13 +320,37 @@ endpoints:
         for empty in ["endpoints: []", "endpoints:\n", "{\"endpoints\": []}"] {
             assert_eq!(parse(empty).unwrap(), (vec![], vec![]), "{empty}");
         }
-        for text in
-            ["", "  \n", "# nothing\n", "[]", "text", "{}", "endpoints: {}", "endpoints: x", "pods: []"]
-        {
-            assert!(matches!(parse(text), Err(ParseError::NoList)), "{text:?} {:?}", parse(text));
+        // text, where, what
+        let table = [
+            ("", "", "the document is empty"),
+            ("  \n", "", "the document is empty"),
+            ("# nothing\n", "", "the document is empty"),
+            ("[]", "1:1:", "not a map with `endpoints`"),
+            ("text", "1:1:", "not a map with `endpoints`"),
+            ("{}", "1:1:", "`endpoints` is missing"),
+            ("pods: []", "1:1:", "`endpoints` is missing"),
+            ("endpoints: {}", "1:12:", "`endpoints` is not a list"),
+            ("endpoints: x", "1:12:", "`endpoints` is not a list"),
+        ];
+        for (text, place, what) in table {
+            let want = format!("f:{place} {what} (write `endpoints: []` for an empty pool)");
+            assert_eq!(parse(text).unwrap_err().in_file("f"), want, "{text:?}");
         }
-        for text in ["endpoints: [", "a: b: c", "{\"endpoints\": [}", "endpoints: []\nendpoints: []\n"] {
-            assert!(matches!(parse(text), Err(ParseError::Syntax(_))), "{text:?} {:?}", parse(text));
+    }
+
+    #[test]
+    fn broken_syntax_is_one_line_with_place_and_hint() {
+        // text, the line
+        let table = [
+            ("endpoints: [", "f:1:12: not valid YAML: unclosed bracket '[' (add the closing ']')"),
+            ("a: b: c", "f:1:5: not valid YAML: mapping values are not allowed in this context ("),
+            ("{\"endpoints\": [}", "f:1:15: not valid YAML: mismatched bracket '[' closed by '}' ("),
+            ("endpoints: []\nendpoints: []\n", "f:2:1: 'endpoints' appears twice here (keep one of them)"),
+        ];
+        for (text, line) in table {
+            let error = parse(text).unwrap_err().in_file("f");
+            assert!(error.starts_with(line) && error.ends_with(')'), "{text:?}: {error}");
+            assert!(!error.contains('\n') && !error.contains("empty pool"), "{text:?}: {error}");
         }
     }
 }

@@ -11,9 +11,10 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use xxhash_rust::xxh3::xxh3_128;
 
+use crate::config::ConfigError;
 use crate::endpoints::{Change, EndpointSpec, Store};
 
-use super::file::{MAX_BYTES, ParseError, Problem, parse};
+use super::file::{MAX_BYTES, Problem, parse};
 
 /// How often the file is looked at. Looking costs a system call; it sees what
 /// notifications miss: network file systems, and links that are swapped
@@ -41,12 +42,12 @@ pub enum FileError {
     #[error("the endpoints file {path} is larger than {MAX_BYTES} bytes; split the pool", path = .0.display())]
     TooLarge(PathBuf),
     /// Not a list of endpoints.
-    #[error("the endpoints file {path} can't be used: {source}", path = .path.display())]
+    #[error("{error}", error = .source.in_file(&.path.display().to_string()))]
     Parse {
         /// The file.
         path: PathBuf,
         /// What is wrong with its text.
-        source: ParseError,
+        source: Box<ConfigError>,
     },
 }
 
@@ -180,8 +181,10 @@ impl FileDiscovery {
             return Change::default();
         }
         let path = self.path.display();
+        let file = path.to_string();
         for problem in problems.iter().take(LOGGED_PROBLEMS) {
-            warn!(%path, %problem, "problem in the endpoints file");
+            let problem = problem.in_file(&file);
+            warn!(problem, "problem in the endpoints file");
         }
         if let Some(more) = problems.len().checked_sub(LOGGED_PROBLEMS).filter(|more| *more > 0) {
             warn!(%path, more, "more problems in the endpoints file");
@@ -204,8 +207,8 @@ fn stamp(path: &Path) -> Option<Stamp> {
 fn load(path: &Path) -> Result<Loaded, FileError> {
     let text = read(path)?;
     let hash = xxh3_128(text.as_bytes());
-    let (specs, problems) =
-        parse(&text).map_err(|source| FileError::Parse { path: path.to_owned(), source })?;
+    let (specs, problems) = parse(&text)
+        .map_err(|source| FileError::Parse { path: path.to_owned(), source: Box::new(source) })?;
     Ok(Loaded { specs, problems, hash })
 }
 
