@@ -1,6 +1,5 @@
 //! Puts the parts together and runs them: the server as a whole.
 
-use std::io::Read;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -100,9 +99,8 @@ impl Setup {
             ConfigSource::Text(text) => ("--config-text".to_owned(), Some(text.clone())),
             ConfigSource::File(path) => {
                 let name = path.display().to_string();
-                let text = read_config(path).map_err(|error| {
-                    RunError::Config(format!("cannot read the configuration {name}: {error}"))
-                })?;
+                let text = config::source::read_file(path)
+                    .map_err(|error| RunError::Config(error.in_file(&name)))?;
                 (name, Some(text))
             }
         };
@@ -134,14 +132,6 @@ impl Setup {
     pub fn settings(&self) -> &ServeSettings {
         &self.settings
     }
-}
-
-fn read_config(path: &std::path::Path) -> std::io::Result<String> {
-    let mut text = String::new();
-    // One byte more than allowed, so that the reader of the text can refuse it.
-    let limit = config::MAX_BYTES as u64 + 1;
-    std::fs::File::open(path)?.take(limit).read_to_string(&mut text)?;
-    Ok(text)
 }
 
 /// Runs a server until it is told to stop. Everything that it started has ended

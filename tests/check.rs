@@ -97,7 +97,11 @@ fn an_error_is_one_line_with_its_place() {
 fn what_cannot_be_read_is_said_so() {
     let (code, _, err) = check("does/not/exist.yaml", "", Output::Text);
     assert_eq!(code, 2);
-    assert!(err.starts_with("does/not/exist.yaml: can't be read: "), "{err}");
+    assert!(err.starts_with("does/not/exist.yaml: the configuration can't be read: "), "{err}");
+    assert!(err.ends_with("(check the path, a relative one counts from the working directory)\n"), "{err}");
+    let (code, _, err) = check("tests", "", Output::Text);
+    assert_eq!(code, 2);
+    assert!(err.ends_with("(give the path of a file)\n"), "{err}");
     let (code, _, err) = check("-", &"#".repeat((1 << 20) + 5), Output::Text);
     assert_eq!((code, err.as_str()), (2, "<stdin>: the document is too long (the limit is 1048576 bytes)\n"));
     let (code, _, err) = check("-", "", Output::Text);

@@ -1,7 +1,6 @@
 //! `usher check`: is a configuration valid, and what does it come to?
 
 use std::fmt::Write as _;
-use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -10,7 +9,7 @@ use clap::{Args, ValueEnum};
 use prometheus::Registry;
 use serde_json::{Value, json};
 
-use crate::config::{ConfigError, EndpointPickerConfig, MAX_BYTES};
+use crate::config::{ConfigError, EndpointPickerConfig, source};
 use crate::schedule::SchedulerMetrics;
 use crate::schedule::registry::{Origin, Pipeline, Resolved, ResolvedPlugin, Use};
 
@@ -65,20 +64,14 @@ fn check(args: &CheckArgs, input: &mut dyn Read) -> Result<String, String> {
 }
 
 fn read(args: &CheckArgs, input: &mut dyn Read) -> Result<(String, String), String> {
-    // One byte more than is allowed is enough to find out that it is too long.
-    let limited = |source: &mut dyn Read| {
-        let mut text = String::new();
-        source.take(MAX_BYTES as u64 + 1).read_to_string(&mut text).map(|_| text)
-    };
-    let (name, result) = if args.file.as_os_str() == "-" {
-        ("<stdin>".to_owned(), limited(input))
+    let (name, text) = if args.file.as_os_str() == "-" {
+        ("<stdin>".to_owned(), source::read(input))
     } else {
-        let file = File::open(&args.file);
-        (args.file.display().to_string(), file.and_then(|mut file| limited(&mut file)))
+        (args.file.display().to_string(), source::read_file(&args.file))
     };
-    match result {
+    match text {
         Ok(text) => Ok((name, text)),
-        Err(error) => Err(format!("{name}: can't be read: {error}")),
+        Err(error) => Err(error.in_file(&name)),
     }
 }
 

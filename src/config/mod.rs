@@ -8,6 +8,7 @@ mod read;
 mod scalar;
 mod schema;
 pub mod settings;
+pub mod source;
 mod syntax;
 pub mod units;
 mod words;

@@ -12,6 +12,7 @@ use tracing::{info, warn};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::config::ConfigError;
+use crate::config::source::unreadable;
 use crate::endpoints::{Change, EndpointSpec, Store};
 
 use super::file::{MAX_BYTES, Problem, parse};
@@ -28,7 +29,7 @@ const LOGGED_PROBLEMS: usize = 20;
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
     /// The file can't be opened or read.
-    #[error("can't read the endpoints file {path}: {source}", path = .path.display())]
+    #[error("{error}", error = unreadable("endpoints file", .source).in_file(&.path.display().to_string()))]
     Read {
         /// The file.
         path: PathBuf,
@@ -36,10 +37,10 @@ pub enum FileError {
         source: io::Error,
     },
     /// A directory, a pipe, a device.
-    #[error("the endpoints file {path} is not a regular file", path = .0.display())]
+    #[error("{path}: the endpoints file is not a regular file (give the path of one)", path = .0.display())]
     NotAFile(PathBuf),
     /// More than [`MAX_BYTES`].
-    #[error("the endpoints file {path} is larger than {MAX_BYTES} bytes; split the pool", path = .0.display())]
+    #[error("{path}: the endpoints file is larger than {MAX_BYTES} bytes (split the pool)", path = .0.display())]
     TooLarge(PathBuf),
     /// Not a list of endpoints.
     #[error("{error}", error = .source.in_file(&.path.display().to_string()))]

@@ -1,0 +1,41 @@
+//! Reads the text of a configuration, wherever it comes from.
+
+use std::fs::File;
+use std::io::{self, ErrorKind, Read};
+use std::path::Path;
+
+use super::error::ConfigError;
+use super::node::MAX_BYTES;
+
+/// The text of a configuration file.
+///
+/// # Errors
+/// When it can't be opened or read, with what to do about it.
+pub fn read_file(path: &Path) -> Result<String, ConfigError> {
+    let file = File::open(path).map_err(|error| unreadable("configuration", &error))?;
+    read(file)
+}
+
+/// The text of a configuration.
+///
+/// # Errors
+/// When it can't be read, with what to do about it.
+pub fn read(source: impl Read) -> Result<String, ConfigError> {
+    let mut text = String::new();
+    // One byte more than allowed, so that the reader of the text can refuse it.
+    let read = source.take(MAX_BYTES as u64 + 1).read_to_string(&mut text);
+    read.map(|_| text).map_err(|error| unreadable("configuration", &error))
+}
+
+/// Says that a file, which is named by its role here, can't be read, and what
+/// to do about it.
+pub fn unreadable(role: &str, error: &io::Error) -> ConfigError {
+    let hint = match error.kind() {
+        ErrorKind::NotFound => "check the path, a relative one counts from the working directory",
+        ErrorKind::PermissionDenied => "let the user that runs usher read it",
+        ErrorKind::IsADirectory => "give the path of a file",
+        ErrorKind::InvalidData => "save it as UTF-8",
+        _ => "check the path and what it is mounted from",
+    };
+    ConfigError::new(format!("the {role} can't be read: {error}")).hint(hint)
+}
