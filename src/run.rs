@@ -233,10 +233,7 @@ pub async fn run(setup: Setup, listeners: Listeners, mut stops: Stops) -> Result
 /// Says once what the user should know about this start.
 fn tell(settings: &ServeSettings, notes: &[String], from_file: bool) {
     for note in notes {
-        // Where endpoints come from is known better here.
-        if !(from_file && note.contains("endpoints come from Kubernetes")) {
-            tracing::info!(note, "configuration");
-        }
+        tracing::info!(note, "configuration");
     }
     for flag in settings.unused_flags(from_file) {
         tracing::warn!(flag = flag.flag, reason = flag.reason, "flag has no effect");

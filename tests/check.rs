@@ -49,7 +49,7 @@ profile           main
 profile handler   single-profile-handler (default)
 parsers           openai-parser (default)
                   passthrough-parser (default)
-discovery         Kubernetes
+discovery         none: give usher serve --endpoints-file, Kubernetes discovery is not in this version
 data sources      metrics-data-source (default) → core-metrics-extractor
 saturation        utilization-detector (default)
 feature gates     flowControl=false, haPopulateNonLeaderDatastore=true
@@ -61,6 +61,13 @@ plugins           q = queue-scorer (line 1)
 ";
     assert!(out.starts_with(expected), "{out}");
     assert!(out.contains("\nnotes             not in this version, of the default parsers:"), "{out}");
+    let note = "dataLayer.discovery: none: give usher serve --endpoints-file";
+    assert!(out.contains(note), "{out}");
+    let (_, out, _) = check("-", text, Output::Json);
+    let report: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(report["pipeline"]["discovery"], Value::Null);
+    let notes = report["notes"].as_array().unwrap();
+    assert!(notes.iter().any(|text| text.as_str().unwrap().starts_with(note)), "{out}");
 }
 
 #[test]
@@ -73,6 +80,8 @@ fn json_says_the_same() {
     assert_eq!(pipeline["profiles"][0]["scorers"][1]["weight"], 2.0);
     assert_eq!(pipeline["profiles"][0]["picker"]["defaulted"], false);
     assert_eq!(pipeline["discovery"]["plugin"], "file-discovery");
+    let notes = report["notes"].as_array().unwrap();
+    assert!(notes.iter().all(|note| !note.as_str().unwrap().contains("dataLayer.discovery")), "{notes:?}");
     assert_eq!(pipeline["featureGates"]["flowControl"], false);
     let plugins = pipeline["plugins"].as_array().unwrap();
     let of = |name: &str| plugins.iter().find(|plugin| plugin["name"] == name).unwrap();

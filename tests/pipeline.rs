@@ -143,7 +143,8 @@ fn an_empty_configuration_gets_every_default() {
     assert!(pipeline.resolved.profile_handler.defaulted);
     assert_eq!(pipeline.resolved.saturation_detector.plugin, "utilization-detector");
     assert_eq!(pipeline.resolved.sources[0].extractors, ["core-metrics-extractor"]);
-    assert_says(&pipeline, "endpoints come from Kubernetes");
+    assert_eq!(pipeline.discovery, None);
+    assert!(pipeline.notes.iter().all(|note| !note.contains("discovery")), "{:?}", pipeline.notes);
 }
 
 #[test]

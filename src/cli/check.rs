@@ -13,6 +13,10 @@ use crate::config::{ConfigError, EndpointPickerConfig, source};
 use crate::schedule::SchedulerMetrics;
 use crate::schedule::registry::{Origin, Pipeline, Resolved, ResolvedPlugin, Use};
 
+/// What follows from a configuration that doesn't say where endpoints come from.
+const NO_DISCOVERY: &str =
+    "none: give usher serve --endpoints-file, Kubernetes discovery is not in this version";
+
 /// Validates a configuration and prints what it comes to, defaults filled in.
 #[derive(Args, Clone, Debug)]
 pub struct CheckArgs {
@@ -57,9 +61,13 @@ fn check(args: &CheckArgs, input: &mut dyn Read) -> Result<String, String> {
     let metrics = SchedulerMetrics::register(&Registry::new()).map_err(|error| error.to_string())?;
     let pipeline =
         Pipeline::build(Some(&config), args.allow_experimental_plugins, &metrics).map_err(locate)?;
+    let mut notes = pipeline.notes;
+    if pipeline.discovery.is_none() {
+        notes.push(format!("dataLayer.discovery: {NO_DISCOVERY}"));
+    }
     Ok(match args.output {
-        Output::Text => text_report(&name, &pipeline.resolved, &pipeline.notes),
-        Output::Json => json_report(&pipeline.resolved, &pipeline.notes),
+        Output::Text => text_report(&name, &pipeline.resolved, &notes),
+        Output::Json => json_report(&pipeline.resolved, &notes),
     })
 }
 
@@ -108,7 +116,7 @@ fn text_report(name: &str, resolved: &Resolved, notes: &[String]) -> String {
     }
     report.line("profile handler", &used(&resolved.profile_handler));
     report.lines("parsers", resolved.parsers.iter().map(used));
-    report.line("discovery", &resolved.discovery.as_ref().map_or("Kubernetes".to_owned(), used));
+    report.line("discovery", &resolved.discovery.as_ref().map_or(NO_DISCOVERY.to_owned(), used));
     report.lines(
         "data sources",
         resolved

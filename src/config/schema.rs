@@ -75,7 +75,7 @@ pub struct DataLayer {
     pub inject_defaults: bool,
     /// What is polled, and what reads it.
     pub sources: Vec<Source>,
-    /// The plugin that finds endpoints; without it they come from Kubernetes.
+    /// The plugin that finds endpoints; without it they come from elsewhere.
     pub discovery: Option<Reference>,
     /// The plugin that finds other replicas.
     pub peer_discovery: Option<Reference>,

@@ -70,7 +70,6 @@ pub(super) fn sources(
 pub(super) fn discovery<'a>(
     config: &EndpointPickerConfig,
     instances: &'a Instances,
-    notes: &mut Vec<String>,
 ) -> Result<Option<&'a Instance>, ConfigError> {
     let layer = &config.data_layer;
     if let Some(Reference { plugin_ref }) = &layer.peer_discovery {
@@ -82,9 +81,6 @@ pub(super) fn discovery<'a>(
         instances.get(key, syncer)?;
         return Err(wrong_kind(key, syncer, "a cross-replica syncer"));
     }
-    let Some(Reference { plugin_ref }) = &layer.discovery else {
-        notes.push("no dataLayer.discovery: endpoints come from Kubernetes".to_owned());
-        return Ok(None);
-    };
+    let Some(Reference { plugin_ref }) = &layer.discovery else { return Ok(None) };
     instances.get_kind("dataLayer.discovery", plugin_ref, Kind::Discovery).map(Some)
 }

@@ -29,7 +29,8 @@ pub struct Pipeline {
     pub scheduler: Scheduler,
     /// The parsers in the order in which they are asked.
     pub parsers: Vec<ParserKind>,
-    /// The file that lists the endpoints; without it they come from Kubernetes.
+    /// The file that lists the endpoints; `None`: the configuration doesn't say
+    /// where they come from.
     pub discovery: Option<FileDiscoveryParams>,
     /// What is polled. Empty: nothing is.
     pub sources: Vec<MetricsSource>,
@@ -98,7 +99,7 @@ impl Pipeline {
         let (built_profiles, resolved_profiles) = placed.into_iter().unzip();
         let (handler, handler_plugin) = handler::only(&instances, &written)?;
         let (sources, resolved_sources) = data::sources(&sources, &instances, &mut notes)?;
-        let discovery = data::discovery(config, &instances, &mut notes)?;
+        let discovery = data::discovery(config, &instances)?;
         flow::check(config, &instances, &mut notes)?;
         let (parsers, resolved_parsers) =
             parsers::asked(&parser_names, config.parsers.is_empty(), &instances, &mut notes)?;

@@ -19,7 +19,8 @@ pub struct Resolved {
     pub profile_handler: Use,
     /// The parsers in the order in which they are asked.
     pub parsers: Vec<Use>,
-    /// The plugin that finds endpoints; without it they come from Kubernetes.
+    /// The plugin that finds endpoints; `None`: the configuration doesn't say where
+    /// they come from.
     pub discovery: Option<Use>,
     /// What is polled.
     pub sources: Vec<ResolvedSource>,
