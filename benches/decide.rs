@@ -19,14 +19,8 @@ use usher::schedule::{Context, Record, Scheduler, SchedulerMetrics, Scratch};
 
 fn candidates(count: u32) -> Candidates {
     let store = Store::default();
-    let spec = |index: u32| EndpointSpec {
-        namespace: "default".into(),
-        name: format!("pod-{index}"),
-        pod: format!("pod-{index}"),
-        address: (Ipv4Addr::from(0x0a00_0000 + index), 8000).into(),
-        labels: Default::default(),
-        rank: 0,
-    };
+    let spec =
+        |index: u32| EndpointSpec::new(format!("pod-{index}"), (Ipv4Addr::from(0x0a00_0000 + index), 8000));
     store.replace((0..count).map(spec).collect());
     let snapshot = store.snapshot();
     for (index, endpoint) in (0u32..).zip(snapshot.endpoints()) {

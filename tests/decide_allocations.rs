@@ -19,13 +19,8 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 fn candidates(count: u32) -> Candidates {
     let store = Arc::new(Store::default());
-    let spec = |index: u32| EndpointSpec {
-        namespace: "default".into(),
-        name: format!("pod-{index}"),
-        pod: format!("pod-{index}"),
-        address: (std::net::Ipv4Addr::from(0x0a00_0000 + index), 8000).into(),
-        labels: Default::default(),
-        rank: 0,
+    let spec = |index: u32| {
+        EndpointSpec::new(format!("pod-{index}"), (std::net::Ipv4Addr::from(0x0a00_0000 + index), 8000))
     };
     store.replace((0..count).map(spec).collect());
     let snapshot = store.snapshot();

@@ -138,14 +138,7 @@ fn page(waiting: u32, running: u32) -> Arc<str> {
 }
 
 fn spec(name: &str, address: SocketAddr) -> EndpointSpec {
-    EndpointSpec {
-        namespace: "default".into(),
-        name: name.into(),
-        pod: name.into(),
-        address,
-        labels: Default::default(),
-        rank: 0,
-    }
+    EndpointSpec::new(name, address)
 }
 
 /// A pool under scraping.

@@ -25,14 +25,7 @@ impl Picker {
     pub fn new(count: u16) -> Self {
         let registry = Registry::new();
         let store = Arc::new(Store::default());
-        let spec = |i: u16| EndpointSpec {
-            namespace: "default".into(),
-            name: format!("pod-{i}"),
-            pod: format!("pod-{i}"),
-            address: ([10, 0, (i >> 8) as u8, i as u8], 8000).into(),
-            labels: Default::default(),
-            rank: 0,
-        };
+        let spec = |i: u16| EndpointSpec::new(format!("pod-{i}"), ([10, 0, (i >> 8) as u8, i as u8], 8000));
         store.replace((0..count).map(spec).collect());
         let clock = Clock::start();
         for (index, endpoint) in store.snapshot().endpoints().iter().enumerate() {

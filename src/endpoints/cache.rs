@@ -179,16 +179,7 @@ mod tests {
 
     fn grow(store: &Store, count: u8) {
         store.replace(
-            (1..=count)
-                .map(|i| EndpointSpec {
-                    namespace: "default".into(),
-                    name: format!("pod-{i}"),
-                    pod: format!("pod-{i}"),
-                    address: ([10, 0, 0, i], 8000).into(),
-                    labels: Default::default(),
-                    rank: 0,
-                })
-                .collect(),
+            (1..=count).map(|i| EndpointSpec::new(format!("pod-{i}"), ([10, 0, 0, i], 8000))).collect(),
         );
     }
 

@@ -29,6 +29,19 @@ pub struct EndpointSpec {
 }
 
 impl EndpointSpec {
+    /// A pod of the namespace `default` with one port and no labels.
+    pub fn new(name: impl Into<String>, address: impl Into<SocketAddr>) -> Self {
+        let name = name.into();
+        Self {
+            namespace: "default".to_owned(),
+            pod: name.clone(),
+            name,
+            address: address.into(),
+            labels: BTreeMap::new(),
+            rank: 0,
+        }
+    }
+
     /// `namespace/name`, what an endpoint is known by.
     pub fn id(&self) -> String {
         format!("{}/{}", self.namespace, self.name)

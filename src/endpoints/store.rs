@@ -117,14 +117,7 @@ mod tests {
     use crate::endpoints::SubsetHint;
 
     fn spec(name: &str, address: &str) -> EndpointSpec {
-        EndpointSpec {
-            namespace: "default".into(),
-            name: name.into(),
-            pod: name.into(),
-            address: address.parse().unwrap(),
-            labels: Default::default(),
-            rank: 0,
-        }
+        EndpointSpec::new(name, address.parse::<std::net::SocketAddr>().unwrap())
     }
 
     #[test]

@@ -79,14 +79,7 @@ impl Harness {
 }
 
 fn endpoint(i: u8) -> EndpointSpec {
-    EndpointSpec {
-        namespace: "default".into(),
-        name: format!("pod-{i}"),
-        pod: format!("pod-{i}"),
-        address: ([10, 0, 0, i], 8000).into(),
-        labels: Default::default(),
-        rank: 0,
-    }
+    EndpointSpec::new(format!("pod-{i}"), ([10, 0, 0, i], 8000))
 }
 
 fn message(event: Event) -> Message {

@@ -127,14 +127,7 @@ mod tests {
         let registry = Registry::new();
         let attempts = Attempts::register(&registry).unwrap();
         let store = Store::default();
-        let spec = |name: &str| EndpointSpec {
-            namespace: "default".into(),
-            name: name.into(),
-            pod: name.into(),
-            address: ([10, 0, 0, 1], 8000).into(),
-            labels: Default::default(),
-            rank: 0,
-        };
+        let spec = |name: &str| EndpointSpec::new(name, ([10, 0, 0, 1], 8000));
         store.replace(vec![spec("a"), spec("b")]);
         let snapshot = store.snapshot();
         for endpoint in snapshot.endpoints() {

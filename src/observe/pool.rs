@@ -180,14 +180,7 @@ mod tests {
     #[test]
     fn only_what_was_read_lately_counts() {
         let store = Arc::new(Store::default());
-        let spec = |i: u8| EndpointSpec {
-            namespace: "default".into(),
-            name: format!("pod-{i}"),
-            pod: format!("pod-{i}"),
-            address: ([10, 0, 0, i], 8000).into(),
-            labels: Default::default(),
-            rank: 0,
-        };
+        let spec = |i: u8| EndpointSpec::new(format!("pod-{i}"), ([10, 0, 0, i], 8000));
         store.replace((1..=4).map(spec).collect());
         let clock = Clock::start();
         // The fourth was scraped, but its queue was not on the page.

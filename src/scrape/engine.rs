@@ -267,12 +267,9 @@ mod tests {
         let store = Store::default();
         let table = [(None, "vllm"), (Some("vllm"), "vllm"), (Some("other"), "other"), (Some("new"), "vllm")];
         let spec = |label: Option<&str>| EndpointSpec {
-            namespace: "default".into(),
-            name: label.unwrap_or("none").into(),
-            pod: "pod".into(),
-            address: ([10, 0, 0, 1], 8000).into(),
             labels: label.map(|value| (ENGINE_LABEL.to_owned(), value.to_owned())).into_iter().collect(),
-            rank: 0,
+            pod: "pod".into(),
+            ..EndpointSpec::new(label.unwrap_or("none"), ([10, 0, 0, 1], 8000))
         };
         store.replace(table.iter().map(|(label, _)| spec(*label)).collect());
         for (endpoint, (label, engine)) in store.snapshot().endpoints().iter().zip(table) {

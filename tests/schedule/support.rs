@@ -23,13 +23,11 @@ pub(crate) type Reading = Option<(f64, u64)>;
 /// Endpoints with a waiting queue and a KV-cache usage each.
 pub(crate) fn candidates(loads: &[(Reading, Reading)]) -> Candidates {
     let store = Store::default();
-    let spec = |index: usize| EndpointSpec {
-        namespace: "default".into(),
-        name: format!("pod-{index}"),
-        pod: format!("pod-{index}"),
-        address: ([10, 0, (index / 250) as u8, (index % 250) as u8 + 1], 8000).into(),
-        labels: Default::default(),
-        rank: 0,
+    let spec = |index: usize| {
+        EndpointSpec::new(
+            format!("pod-{index}"),
+            ([10, 0, (index / 250) as u8, (index % 250) as u8 + 1], 8000),
+        )
     };
     store.replace((0..loads.len()).map(spec).collect());
     let snapshot = store.snapshot();
