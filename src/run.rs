@@ -224,6 +224,8 @@ pub async fn run(setup: Setup, listeners: Listeners, mut stops: Stops) -> Result
     tell(&settings, &pipeline.notes, from_file);
     health.set_synced(true);
     health.set_plugins_ready(true);
+    // Only a pool in Kubernetes names a protocol; a file has none to disagree with.
+    health.set_protocols_match(true);
     let endpoints = store.snapshot().endpoints().len();
     tracing::info!(endpoints, version = env!("CARGO_PKG_VERSION"), "ready");
     let ended = server.run(&mut stops).await;

@@ -1,8 +1,12 @@
 //! The server around the ext_proc service, seen from outside over real sockets:
 //! flags, connections, TLS, health, HTTP and the way it stops.
 
-// Clippy knows test functions as tests, but not their helpers.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "the exception for tests does not reach their helpers"
+)]
 
 mod binary;
 mod connections;
