@@ -327,10 +327,14 @@ fn register_connections(metrics: &Arc<ConnectionMetrics>, registry: &Registry) -
         ("usher_connections_refused_total", "Connections closed at once, because too many were open.", |m| {
             &m.refused
         }),
-        ("usher_connections_unopened_total", "Connections without a handshake or a byte in time.", |m| {
+        ("usher_connections_unopened_total", "Connections that did not start HTTP/2, or not in time.", |m| {
             &m.unopened
         }),
-        ("usher_connections_broken_total", "Connections that broke HTTP/2 or went away.", |m| &m.broken),
+        (
+            "usher_connections_broken_total",
+            "Connections that broke HTTP/2, went away or no longer answered.",
+            |m| &m.broken,
+        ),
     ];
     for (name, help, count) in counts {
         let metrics = Arc::clone(metrics);

@@ -11,6 +11,7 @@ pub mod exchange;
 pub mod health;
 pub mod listen;
 pub mod metrics;
+pub mod preface;
 pub mod reply;
 pub mod router;
 pub mod server;

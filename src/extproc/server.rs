@@ -199,8 +199,8 @@ async fn serve_health(listener: TcpListener, service: HealthService, lifetime: L
         let service = TowerToHyperService::new(service.clone());
         let lifetime = lifetime.child();
         open.spawn(async move {
-            let served = match conn::open(stream.readable(), &lifetime).await {
-                Ok(Some(())) => conn::serve(stream, service, &lifetime).await,
+            let served = match conn::open(std::future::ready(Ok(stream)), &lifetime).await {
+                Ok(Some(stream)) => conn::serve(stream, service, &lifetime).await,
                 Ok(None) => Ok(()),
                 Err(error) => Err(error),
             };
