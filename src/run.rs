@@ -24,7 +24,7 @@ use crate::extproc::workers::ConnectionMetrics;
 use crate::flow::{Attempts, Dispatcher};
 use crate::metrics;
 use crate::observe::counters::{Kind, Number};
-use crate::observe::http::{HttpServer, Routes, respond};
+use crate::observe::http::{HttpServer, Routes};
 use crate::observe::{endpoints, pool};
 use crate::request::Parsers;
 use crate::schedule::registry::{MetricsSource, Pipeline};
@@ -212,12 +212,7 @@ pub async fn run(setup: Setup, listeners: Listeners, mut stops: Stops) -> Result
     if let Some(admin) = admin {
         let known = Arc::clone(&store);
         let routes = Routes::new()
-            .with(
-                "/endpoints",
-                Arc::new(move |_| {
-                    respond(http::StatusCode::OK, "application/json", endpoints::page(&known, &clock))
-                }),
-            )
+            .with_page("/endpoints", "application/json", move || endpoints::page(&known, &clock))
             .with_index();
         pages.push(HttpServer::start(admin, routes)?);
     }
