@@ -13,6 +13,7 @@ mod connections;
 mod flags;
 mod health;
 mod http;
+mod run;
 mod stop;
 mod support;
 mod tls;
