@@ -3,9 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use futures_util::FutureExt;
+use futures_util::future::join_all;
 use prometheus::Registry;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::AbortOnDropHandle;
 
 use crate::config::settings::{ConfigSource, ServeSettings};
 use crate::config::{self, EndpointPickerConfig};
@@ -24,7 +26,7 @@ use crate::extproc::workers::ConnectionMetrics;
 use crate::flow::{Attempts, Dispatcher};
 use crate::metrics;
 use crate::observe::counters::{Kind, Number};
-use crate::observe::http::{HttpServer, Routes, respond};
+use crate::observe::http::{HttpServer, Routes};
 use crate::observe::{endpoints, pool};
 use crate::request::Parsers;
 use crate::schedule::registry::{MetricsSource, Pipeline};
@@ -33,6 +35,9 @@ use crate::scrape::{ScrapeConfig, ScrapeMetrics, Scraper};
 
 /// How often what is kept for endpoints that are gone is dropped.
 const FORGET_INTERVAL: std::time::Duration = std::time::Duration::from_secs(30);
+
+/// Time for background tasks to end. One may be reading from a slow file system.
+const BACKGROUND_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(5);
 
 /// Why a server did not start, or did not end well. One line: what, where, what to do.
 #[derive(Debug, thiserror::Error)]
@@ -134,13 +139,62 @@ impl Setup {
     }
 }
 
-/// Runs a server until it is told to stop. Everything that it started has ended
-/// when this returns.
+/// What runs beside the server, on its runtime.
+#[derive(Default)]
+struct Background {
+    /// Cancelled: `tasks` end.
+    shutdown: CancellationToken,
+    tasks: JoinSet<()>,
+    scrapers: Vec<Scraper>,
+    pages: Vec<HttpServer>,
+}
+
+impl Background {
+    /// Ends everything and waits until it has ended. What doesn't end by itself in time
+    /// is aborted.
+    async fn end(self) {
+        let Self { shutdown, mut tasks, scrapers, pages } = self;
+        shutdown.cancel();
+        let pages = join_all(pages.into_iter().map(HttpServer::stop));
+        let scrapers = join_all(scrapers.into_iter().map(Scraper::shutdown));
+        let finished = async {
+            let finish = async { while tasks.join_next().await.is_some() {} };
+            if tokio::time::timeout(BACKGROUND_TIMEOUT, finish).await.is_err() {
+                tracing::warn!(tasks = tasks.len(), "background tasks did not end in time");
+                tasks.shutdown().await;
+            }
+        };
+        tokio::join!(pages, scrapers, finished);
+    }
+}
+
+/// Runs a server until it is told to stop. All its threads and tasks have ended when
+/// this returns; after an error at the start, worker threads may still be ending.
 ///
 /// # Errors
 /// When there is nowhere to find endpoints, the endpoints file can't be used, or
 /// the system refuses a thread or a socket.
 pub async fn run(setup: Setup, listeners: Listeners, mut stops: Stops) -> Result<(), RunError> {
+    let mut background = Background::default();
+    let result = serve(setup, listeners, &mut stops, &mut background).await;
+    background.end().await;
+    if let Ok(ended) = &result {
+        tracing::info!(?ended, "stopped");
+    }
+    match result? {
+        Ended::Gracefully => Ok(()),
+        Ended::Forced => Err(RunError::Forced),
+    }
+}
+
+/// Starts everything, and serves until told to stop. What goes on after that is in
+/// `background`.
+async fn serve(
+    setup: Setup,
+    listeners: Listeners,
+    stops: &mut Stops,
+    background: &mut Background,
+) -> Result<Ended, RunError> {
     let Setup { settings, pipeline, registry, scheduler_metrics, discovery, locator } = setup;
     if discovery.is_none() && locator.is_none() {
         let text = "no endpoints: this version finds them in a file only; give --endpoints-file FILE, or a file-discovery plugin under dataLayer.discovery";
@@ -148,8 +202,6 @@ pub async fn run(setup: Setup, listeners: Listeners, mut stops: Stops) -> Result
     }
     let clock = Clock::start();
     let store = Arc::new(Store::default());
-    let shutdown = CancellationToken::new();
-    let _stop_background = shutdown.clone().drop_guard();
 
     let attempts = Arc::new(Attempts::register(&registry)?);
     let record = if settings.emit_endpoint_scores { Record::Scores } else { Record::No };
@@ -186,48 +238,32 @@ pub async fn run(setup: Setup, listeners: Listeners, mut stops: Stops) -> Result
     let server = Server::start(extproc, health_port, service, Arc::clone(&health), options)?;
     register_connections(&server.connection_metrics(), &registry)?;
 
-    let mut background = Vec::new();
     let from_file = discovery.is_some();
     if let Some(mut discovery) = discovery {
         discovery.load_into(&store)?;
-        let watching = discovery.watch(Arc::clone(&store), shutdown.clone());
-        background.push(AbortOnDropHandle::new(tokio::spawn(watching)));
+        background.tasks.spawn(discovery.watch(Arc::clone(&store), background.shutdown.clone()));
     }
-    let _scrapers = start_scrapers(&settings, &pipeline.sources, &store, clock, &registry)?;
-    background.push(AbortOnDropHandle::new(tokio::spawn(forget(
-        attempts,
-        Arc::clone(&dispatcher),
-        Arc::clone(&store),
-    ))));
+    background.scrapers = start_scrapers(&settings, &pipeline.sources, &store, clock, &registry)?;
+    let forgetting = forget(attempts, Arc::clone(&dispatcher), Arc::clone(&store));
+    background.tasks.spawn(background.shutdown.clone().run_until_cancelled_owned(forgetting).map(|_| ()));
 
     let routes = Routes::new().with_metrics(move || metrics::render(&registry));
-    let mut pages = vec![HttpServer::start(metrics_port, routes)?];
+    background.pages.push(HttpServer::start(metrics_port, routes)?);
     if let Some(admin) = admin {
         let known = Arc::clone(&store);
         let routes = Routes::new()
-            .with(
-                "/endpoints",
-                Arc::new(move |_| {
-                    respond(http::StatusCode::OK, "application/json", endpoints::page(&known, &clock))
-                }),
-            )
+            .with_page("/endpoints", "application/json", move || endpoints::page(&known, &clock))
             .with_index();
-        pages.push(HttpServer::start(admin, routes)?);
+        background.pages.push(HttpServer::start(admin, routes)?);
     }
     tell(&settings, &pipeline.notes, from_file);
     health.set_synced(true);
     health.set_plugins_ready(true);
+    // Only a pool in Kubernetes names a protocol; a file has none to disagree with.
+    health.set_protocols_match(true);
     let endpoints = store.snapshot().endpoints().len();
     tracing::info!(endpoints, version = env!("CARGO_PKG_VERSION"), "ready");
-    let ended = server.run(&mut stops).await;
-    for page in pages {
-        page.stop().await;
-    }
-    tracing::info!(?ended, "stopped");
-    match ended {
-        Ended::Gracefully => Ok(()),
-        Ended::Forced => Err(RunError::Forced),
-    }
+    Ok(server.run(stops).await)
 }
 
 /// Says once what the user should know about this start.
@@ -315,10 +351,14 @@ fn register_connections(metrics: &Arc<ConnectionMetrics>, registry: &Registry) -
         ("usher_connections_refused_total", "Connections closed at once, because too many were open.", |m| {
             &m.refused
         }),
-        ("usher_connections_unopened_total", "Connections without a handshake or a byte in time.", |m| {
+        ("usher_connections_unopened_total", "Connections that did not start HTTP/2, or not in time.", |m| {
             &m.unopened
         }),
-        ("usher_connections_broken_total", "Connections that broke HTTP/2 or went away.", |m| &m.broken),
+        (
+            "usher_connections_broken_total",
+            "Connections that broke HTTP/2, went away or no longer answered.",
+            |m| &m.broken,
+        ),
     ];
     for (name, help, count) in counts {
         let metrics = Arc::clone(metrics);

@@ -3,12 +3,13 @@
 use std::fs::{File, Metadata};
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::config::ConfigError;
@@ -124,7 +125,15 @@ impl FileDiscovery {
 
     /// Follows the file until `shutdown`; returns at once if it isn't to be
     /// watched. A file that can't be used leaves the membership as it was.
-    pub async fn watch(mut self, store: Arc<Store>, shutdown: CancellationToken) {
+    pub async fn watch(self, store: Arc<Store>, shutdown: CancellationToken) {
+        self.watch_with(shutdown, move |discovery| discovery.look(&store)).await;
+    }
+
+    async fn watch_with<L>(mut self, shutdown: CancellationToken, look: L)
+    where
+        L: Fn(&mut Self) + Send + Sync + 'static,
+    {
+        let look = Arc::new(look);
         let mut ticks = tokio::time::interval(POLL);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         while self.watch {
@@ -133,10 +142,13 @@ impl FileDiscovery {
                 () = shutdown.cancelled() => return,
                 _ = ticks.tick() => {}
             }
-            let store = Arc::clone(&store);
+            let look = Arc::clone(&look);
             // Away from the runtime: the file may be large, or its file system slow.
             let looked = tokio::task::spawn_blocking(move || {
-                self.look(&store);
+                // Whatever state the panic left, the next change of the file replaces it.
+                if catch_unwind(AssertUnwindSafe(|| look(&mut self))).is_err() {
+                    self.panicked();
+                }
                 self
             });
             match looked.await {
@@ -173,6 +185,14 @@ impl FileDiscovery {
                     warn!(%error, endpoints, "endpoints file can't be used, keeping the endpoints as they are");
                 }
             }
+        }
+    }
+
+    /// Tells once that looking at the file ended in a panic. It is a mistake in the
+    /// program, not a reason to stop following the file.
+    fn panicked(&mut self) {
+        if !std::mem::replace(&mut self.failing, true) {
+            error!(path = %self.path.display(), "reading the endpoints file panicked, keeping the endpoints as they are; report this");
         }
     }
 
@@ -226,4 +246,24 @@ fn read(path: &Path) -> Result<String, FileError> {
         return Err(FileError::TooLarge(path.to_owned()));
     }
     String::from_utf8(bytes).map_err(|_| failed(io::Error::new(io::ErrorKind::InvalidData, "not UTF-8 text")))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_panic_does_not_end_the_watch() {
+        let shutdown = CancellationToken::new();
+        let (stop, looks) = (shutdown.clone(), Arc::new(AtomicUsize::new(0)));
+        let counted = Arc::clone(&looks);
+        let look = move |_: &mut FileDiscovery| match counted.fetch_add(1, Relaxed) {
+            0 => panic!("as the test wants it"),
+            _ => stop.cancel(),
+        };
+        FileDiscovery::new("endpoints.yaml", true).watch_with(shutdown, look).await;
+        assert_eq!(looks.load(Relaxed), 2);
+    }
 }

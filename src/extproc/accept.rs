@@ -12,11 +12,16 @@ use tokio::net::{TcpListener, TcpStream};
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// A gateway whose host is gone is noticed after about a minute, and what its streams
+/// A gateway whose host is gone is noticed within a minute and a half, and what its streams
 /// hold is given back.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_PROBES: u32 = 3;
+
+/// How long what we sent may stay unread in the sockets. Keepalive is silent while data
+/// waits, and a client that reads nothing doesn't see our pings either.
+#[cfg(target_os = "linux")]
+const UNREAD_TIMEOUT: Duration = Duration::from_secs(80);
 
 /// Accepts connections forever and hands them to `take`. Sockets don't delay small
 /// writes and notice a dead peer.
@@ -53,7 +58,10 @@ fn prepare(stream: &TcpStream) -> io::Result<()> {
         .with_time(KEEPALIVE_IDLE)
         .with_interval(KEEPALIVE_INTERVAL)
         .with_retries(KEEPALIVE_PROBES);
-    SockRef::from(stream).set_tcp_keepalive(&keepalive)
+    let socket = SockRef::from(stream);
+    #[cfg(target_os = "linux")]
+    socket.set_tcp_user_timeout(Some(UNREAD_TIMEOUT))?;
+    socket.set_tcp_keepalive(&keepalive)
 }
 
 /// How long to wait after errors in a row.

@@ -10,13 +10,22 @@ use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::Service;
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
 use tonic::body::Body;
 
-/// Time for a TLS handshake, or for the first byte in plain text.
+use super::preface::Greeted;
+
+/// Time for the TLS handshake, if any, and the client's HTTP/2 preface.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Silence after which a client is asked whether it is still there, and the time it has
+/// to answer. Every HTTP/2 client answers pings, also one without a call, so an idle
+/// gateway stays; who only sent a preface, or stopped reading, is gone after 80 s.
+/// The gateway's event loop may stand still for seconds, hence not less.
+const PING_AFTER: Duration = Duration::from_secs(60);
+const PING_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Bytes a gateway may send on one stream before we have read them. A prompt of 50k
 /// tokens arrives without waiting for the window to open; what a stream can make us
@@ -85,23 +94,25 @@ pub enum ConnectionError {
     /// The socket, or the TLS handshake.
     #[error("opening: {0}")]
     Open(#[from] io::Error),
-    /// Neither a handshake nor a byte in time.
-    #[error("said nothing for {OPEN_TIMEOUT:?}")]
+    /// No handshake, or no HTTP/2 preface, in time.
+    #[error("did not start HTTP/2 within {OPEN_TIMEOUT:?}")]
     OpenTimeout,
-    /// The client doesn't speak HTTP/2, breaks it, or went away.
+    /// The client breaks HTTP/2, went away, or no longer answers.
     #[error("HTTP/2: {0}")]
     Http(#[from] hyper::Error),
 }
 
-/// Waits for `opening` (a handshake, the first byte), but not for long; `None` when the
-/// lifetime ends first. Nothing is lost then: there is no stream yet.
+/// Waits for `transport` (a TLS handshake, or nothing) and for the client's HTTP/2
+/// preface on it, but not for long; `None` when the lifetime ends first. Nothing is lost
+/// then: there is no stream yet.
 ///
 /// # Errors
-/// When the client sends nothing, or nonsense.
-pub async fn open<T>(
-    opening: impl Future<Output = io::Result<T>>,
+/// When the client sends nothing, too little, or nonsense.
+pub async fn open<I: AsyncRead + Unpin>(
+    transport: impl Future<Output = io::Result<I>>,
     lifetime: &Lifetime,
-) -> Result<Option<T>, ConnectionError> {
+) -> Result<Option<Greeted<I>>, ConnectionError> {
+    let opening = async { Greeted::read(transport.await?).await };
     tokio::select! {
         opened = tokio::time::timeout(OPEN_TIMEOUT, opening) => match opened {
             Ok(opened) => Ok(Some(opened?)),
@@ -116,11 +127,12 @@ pub async fn open<T>(
 /// tasks of the current runtime.
 ///
 /// Clients may ping as often as they like: keepalive pings of Envoy and grpc-go are
-/// answered, and never a reason to close.
+/// answered, and never a reason to close. A client that has been silent for a minute is
+/// pinged, and given up if it doesn't answer.
 ///
 /// # Errors
-/// When the client doesn't speak HTTP/2, breaks it or goes away.
-pub async fn serve<I, S>(io: I, service: S, lifetime: &Lifetime) -> Result<(), ConnectionError>
+/// When the client breaks HTTP/2, goes away or doesn't answer.
+pub async fn serve<I, S>(io: Greeted<I>, service: S, lifetime: &Lifetime) -> Result<(), ConnectionError>
 where
     I: AsyncRead + AsyncWrite + Unpin,
     S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible>,
@@ -128,6 +140,9 @@ where
 {
     let mut connection = pin!(
         http2::Builder::new(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .keep_alive_interval(PING_AFTER)
+            .keep_alive_timeout(PING_TIMEOUT)
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
             .max_frame_size(MAX_FRAME)
@@ -152,12 +167,80 @@ where
 
 #[cfg(test)]
 mod tests {
+    use hyper::service::service_fn;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+    use tokio::time::Instant;
+
     use super::*;
+    use crate::extproc::preface::PREFACE;
+
+    const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+    const PING: u8 = 6;
+    const ACK: u8 = 1;
+
+    /// Opens and serves a connection; the other end of it.
+    fn connect() -> (DuplexStream, tokio::task::JoinHandle<Result<(), ConnectionError>>) {
+        let (client, server) = duplex(64 * 1024);
+        let served = tokio::spawn(async move {
+            let lifetime = Lifetime::new();
+            let Some(io) = open(std::future::ready(Ok(server)), &lifetime).await? else { return Ok(()) };
+            let service = service_fn(|_| async { Ok::<_, Infallible>(Response::new(Body::empty())) });
+            serve(io, service, &lifetime).await
+        });
+        (client, served)
+    }
+
+    /// Type, flags and payload of the next frame; `None` at the end.
+    async fn frame(client: &mut DuplexStream) -> Option<(u8, u8, Vec<u8>)> {
+        let mut head = [0; 9];
+        client.read_exact(&mut head).await.ok()?;
+        let mut payload = vec![0; usize::from(head[1]) << 8 | usize::from(head[2])];
+        client.read_exact(&mut payload).await.ok()?;
+        Some((head[3], head[4], payload))
+    }
 
     #[tokio::test(start_paused = true)]
-    async fn a_silent_client_is_given_up() {
-        let opened = open(std::future::pending::<io::Result<()>>(), &Lifetime::new()).await;
-        assert!(matches!(opened, Err(ConnectionError::OpenTimeout)));
+    async fn a_client_that_answers_pings_stays_however_idle() {
+        let (mut client, served) = connect();
+        client.write_all(&[PREFACE, &SETTINGS].concat()).await.unwrap();
+        let start = Instant::now();
+        let mut pings = 0;
+        while start.elapsed() < Duration::from_secs(3600) {
+            let (kind, flags, payload) = frame(&mut client).await.unwrap();
+            if (kind, flags) == (PING, 0) {
+                pings += 1;
+                client.write_all(&[0, 0, 8, PING, ACK, 0, 0, 0, 0]).await.unwrap();
+                client.write_all(&payload).await.unwrap();
+            }
+        }
+        assert!(pings > 50, "{pings}");
+        drop(client);
+        served.await.unwrap().unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_does_not_answer_pings_is_given_up() {
+        for greeting in [PREFACE.to_vec(), [PREFACE, &SETTINGS].concat()] {
+            let (mut client, served) = connect();
+            client.write_all(&greeting).await.unwrap();
+            let start = Instant::now();
+            while frame(&mut client).await.is_some() {}
+            assert!(matches!(served.await.unwrap(), Err(ConnectionError::Http(_))));
+            assert!(
+                start.elapsed() >= PING_AFTER && start.elapsed() < 2 * PING_AFTER,
+                "{:?}",
+                start.elapsed()
+            );
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_begins_and_does_not_go_on_is_given_up() {
+        for length in [0, 1, PREFACE.len() - 1] {
+            let (mut client, served) = connect();
+            client.write_all(&PREFACE[..length]).await.unwrap();
+            assert!(matches!(served.await.unwrap(), Err(ConnectionError::OpenTimeout)), "{length}");
+        }
     }
 
     #[tokio::test]
@@ -168,7 +251,7 @@ mod tests {
             let lifetime = Lifetime::new();
             let connection = lifetime.child();
             stop(&lifetime);
-            let opened = open(std::future::pending::<io::Result<()>>(), &connection).await;
+            let opened = open(std::future::pending::<io::Result<DuplexStream>>(), &connection).await;
             assert!(matches!(opened, Ok(None)));
         }
     }

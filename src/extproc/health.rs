@@ -10,8 +10,11 @@ use proto::health_check_response::ServingStatus;
 use proto::health_server::{Health, HealthServer};
 use proto::{HealthCheckRequest, HealthCheckResponse, HealthListRequest, HealthListResponse};
 
-// Generated: documented in the .proto file, and as public as the generator likes.
-#[allow(missing_docs, unreachable_pub)]
+#[allow(
+    missing_docs,
+    unreachable_pub,
+    reason = "generated: documented in the .proto file, and as public as the generator likes"
+)]
 mod proto {
     tonic::include_proto!("grpc.health.v1");
 }
@@ -105,7 +108,7 @@ impl HealthState {
         self.draining.store(true, Ordering::Relaxed);
     }
 
-    /// This process won or lost the lease.
+    /// This process won or lost the lease. Without leader election nobody asks.
     pub fn set_leader(&self, leader: bool) {
         self.leader.store(leader, Ordering::Relaxed);
     }

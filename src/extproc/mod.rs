@@ -12,6 +12,7 @@ pub mod health;
 pub mod listen;
 pub mod metrics;
 pub mod parsing;
+pub mod preface;
 pub mod reply;
 pub mod router;
 pub mod series;

@@ -122,12 +122,12 @@ impl Server {
             "serving"
         );
         let health_lifetime = Lifetime::new();
-        let _health_port = AbortOnDropHandle::new(tokio::spawn(serve_health(
+        let health_port = AbortOnDropHandle::new(tokio::spawn(serve_health(
             health_port,
             health::service(health.clone()),
             health_lifetime.clone(),
         )));
-        let _reload = tls
+        let reload = tls
             .filter(|_| options.tls.as_ref().is_some_and(|tls| tls.reload))
             .map(|tls| AbortOnDropHandle::new(tokio::spawn(tls.certificate.keep_fresh(RELOAD_INTERVAL))));
 
@@ -146,9 +146,13 @@ impl Server {
             tracing::warn!(connections = ?workers.connections(), "stopped again, closing open streams");
         }
         health_lifetime.close.cancel();
-        // Joining blocks, and this runtime has other things to do. The task only fails
-        // when the runtime itself is shut down.
-        let _ = tokio::task::spawn_blocking(move || workers.close()).await;
+        if let Some(reload) = &reload {
+            reload.abort();
+        }
+        // Joining blocks, and this runtime has other things to do.
+        let workers = tokio::task::spawn_blocking(move || workers.close());
+        // These tasks only fail when they were aborted, or the runtime itself is shut down.
+        let _ = tokio::join!(workers, health_port, async { Some(reload?.await) });
         ended
     }
 }
@@ -188,10 +192,11 @@ fn hand_over(workers: &Workers, stream: tokio::net::TcpStream, peer: SocketAddr)
 }
 
 /// Health in plain text, for probes that know no TLS. Few and small, so it stays on this
-/// runtime and answers even when the workers are busy.
+/// runtime and answers even when the workers are busy. Returns once the lifetime and all
+/// connections have ended.
 async fn serve_health(listener: TcpListener, service: HealthService, lifetime: Lifetime) {
     let open = TaskTracker::new();
-    accept(&listener, |stream, peer| {
+    let accepting = accept(&listener, |stream, peer| {
         if open.len() >= MAX_HEALTH_CONNECTIONS {
             tracing::debug!(%peer, "health connection refused");
             return;
@@ -199,8 +204,8 @@ async fn serve_health(listener: TcpListener, service: HealthService, lifetime: L
         let service = TowerToHyperService::new(service.clone());
         let lifetime = lifetime.child();
         open.spawn(async move {
-            let served = match conn::open(stream.readable(), &lifetime).await {
-                Ok(Some(())) => conn::serve(stream, service, &lifetime).await,
+            let served = match conn::open(std::future::ready(Ok(stream)), &lifetime).await {
+                Ok(Some(stream)) => conn::serve(stream, service, &lifetime).await,
                 Ok(None) => Ok(()),
                 Err(error) => Err(error),
             };
@@ -208,8 +213,13 @@ async fn serve_health(listener: TcpListener, service: HealthService, lifetime: L
                 tracing::debug!(%peer, %error, "health connection ended");
             }
         });
-    })
-    .await;
+    });
+    tokio::select! {
+        () = accepting => {}
+        () = lifetime.close.cancelled() => {}
+    }
+    open.close();
+    open.wait().await;
 }
 
 fn asynchronous(listener: StdListener) -> io::Result<TcpListener> {

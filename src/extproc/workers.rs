@@ -14,6 +14,7 @@ use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::service::Service;
 use rustls::ServerConfig;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_rustls::TlsAcceptor;
@@ -23,8 +24,8 @@ use tonic::body::Body;
 
 use super::conn::{self, ConnectionError, Lifetime};
 
-/// Connections that have not finished their TLS handshake, or sent nothing yet. Whoever
-/// connects and is silent holds one of these until a timeout.
+/// Connections that have not finished their TLS handshake or their HTTP/2 preface.
+/// Whoever connects and is silent holds one of these until a timeout.
 const MAX_OPENING: usize = 1024;
 
 /// Open connections. A gateway needs one per worker thread; this is room for hundreds
@@ -38,9 +39,9 @@ pub struct ConnectionMetrics {
     pub accepted: AtomicU64,
     /// Closed at once, because too many were open or being opened.
     pub refused: AtomicU64,
-    /// TLS handshakes that failed or took too long, and connections without a byte.
+    /// TLS handshakes and HTTP/2 prefaces that failed or took too long.
     pub unopened: AtomicU64,
-    /// Ended because the client didn't speak HTTP/2 or broke it, or went away.
+    /// Ended because the client broke HTTP/2, went away, or no longer answered.
     pub broken: AtomicU64,
 }
 
@@ -226,27 +227,31 @@ where
 {
     let Connection { stream, opening, guard: _guard, .. } = connection;
     let stream = TcpStream::from_std(stream)?;
-    let failed = |_: &ConnectionError| {
+    match acceptor {
+        None => serve_on(std::future::ready(Ok(stream)), opening, service, lifetime, metrics).await,
+        Some(acceptor) => serve_on(acceptor.accept(stream), opening, service, lifetime, metrics).await,
+    }
+}
+
+/// Opens the connection that `transport` becomes, gives `opening` back, and serves.
+async fn serve_on<I, S>(
+    transport: impl Future<Output = io::Result<I>>,
+    opening: OwnedSemaphorePermit,
+    service: S,
+    lifetime: &Lifetime,
+    metrics: &ConnectionMetrics,
+) -> Result<(), ConnectionError>
+where
+    I: AsyncRead + AsyncWrite + Unpin,
+    S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible>,
+    S::Future: Send + 'static,
+{
+    let opened = conn::open(transport, lifetime).await.inspect_err(|_| {
         metrics.unopened.fetch_add(1, Relaxed);
-    };
-    let result = match acceptor {
-        None => {
-            let Some(()) = conn::open(stream.readable(), lifetime).await.inspect_err(failed)? else {
-                return Ok(());
-            };
-            drop(opening);
-            conn::serve(stream, service, lifetime).await
-        }
-        Some(acceptor) => {
-            let handshake = acceptor.accept(stream);
-            let Some(stream) = conn::open(handshake, lifetime).await.inspect_err(failed)? else {
-                return Ok(());
-            };
-            drop(opening);
-            conn::serve(stream, service, lifetime).await
-        }
-    };
-    result.inspect_err(|_| {
+    });
+    drop(opening);
+    let Some(io) = opened? else { return Ok(()) };
+    conn::serve(io, service, lifetime).await.inspect_err(|_| {
         metrics.broken.fetch_add(1, Relaxed);
     })
 }

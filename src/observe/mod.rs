@@ -4,4 +4,5 @@
 pub mod counters;
 pub mod endpoints;
 pub mod http;
+pub mod page;
 pub mod pool;

@@ -1,11 +1,12 @@
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
-use http::StatusCode;
+use futures_util::future::join_all;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use usher::observe::http::{HttpServer, Routes, text};
+use tokio::time::Instant;
+use usher::observe::http::{HttpServer, Routes};
 
 use crate::support::listener;
 
@@ -51,11 +52,24 @@ async fn metrics_are_rendered_anew_for_every_scrape() {
 async fn the_index_of_the_admin_server_lists_its_paths() {
     let listener = listener();
     let address = listener.local_addr().unwrap();
-    let routes = Routes::new().with("/endpoints", Arc::new(|_| text(StatusCode::OK, "none\n"))).with_index();
+    let routes = Routes::new().with_page("/endpoints", "text/plain", || "none\n").with_index();
     let _server = HttpServer::start(listener, routes).unwrap();
     assert!(ask(address, "GET", "/").await.ends_with("\r\n\r\n/endpoints\n/healthz\n"));
     assert!(ask(address, "GET", "/endpoints").await.ends_with("\r\n\r\nnone\n"));
     assert!(ask(address, "GET", "/healthz").await.ends_with("\r\n\r\nok\n"));
+}
+
+/// Connects and asks for the metrics, and reads nothing.
+async fn ask_only(address: SocketAddr) -> TcpStream {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    stream
+}
+
+async fn rest(mut stream: TcpStream) -> usize {
+    let mut bytes = Vec::new();
+    let _ = stream.read_to_end(&mut bytes).await;
+    bytes.len()
 }
 
 #[tokio::test]
@@ -64,14 +78,66 @@ async fn connections_beyond_the_bound_are_closed() {
     let address = listener.local_addr().unwrap();
     let _server = HttpServer::start(listener, Routes::new().with_index()).unwrap();
     let mut held = Vec::new();
-    let mut closed = 0;
-    for _ in 0..100 {
+    for _ in 0..64 {
         let mut stream = TcpStream::connect(address).await.unwrap();
-        let _ = stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await;
-        match stream.read_u8().await {
-            Ok(_) => held.push(stream),
-            Err(_) => closed += 1,
-        }
+        stream.write_all(b"GET /healthz HTTP/1.1\r\n").await.unwrap();
+        held.push(stream);
     }
-    assert_eq!((held.len(), closed), (64, 36));
+    for _ in 0..36 {
+        assert_eq!(rest(TcpStream::connect(address).await.unwrap()).await, 0);
+    }
+    for stream in &mut held {
+        stream.write_all(b"host: x\r\n\r\n").await.unwrap();
+    }
+    for size in join_all(held.into_iter().map(rest)).await {
+        assert!(size > 0);
+    }
+    assert!(ask(address, "GET", "/healthz").await.ends_with("\r\n\r\nok\n"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_silent_and_those_who_do_not_read_give_their_place_back() {
+    // More than sockets hold.
+    const PAGE: usize = 32 << 20;
+    let listener = listener();
+    let address = listener.local_addr().unwrap();
+    let routes = Routes::new().with_metrics(|| vec![b'x'; PAGE]).with_index();
+    let _server = HttpServer::start(listener, routes).unwrap();
+    assert!(rest(ask_only(address).await).await > PAGE);
+
+    let start = Instant::now();
+    let mut never_read = Vec::new();
+    for _ in 0..3 {
+        never_read.push(ask_only(address).await);
+    }
+    let mut silent = Vec::new();
+    for _ in 0..61 {
+        silent.push(TcpStream::connect(address).await.unwrap());
+    }
+    assert_eq!(rest(TcpStream::connect(address).await.unwrap()).await, 0, "there is place left");
+    for stream in silent {
+        assert_eq!(rest(stream).await, 0);
+    }
+    assert_eq!(start.elapsed().as_secs(), 5);
+    assert!(ask(address, "GET", "/healthz").await.ends_with("\r\n\r\nok\n"));
+
+    // The clock jumps there once nobody has anything to do.
+    tokio::time::sleep_until(start + Duration::from_secs(31)).await;
+    for stream in never_read {
+        assert!(rest(stream).await < PAGE);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_closes_who_does_not_read() {
+    let listener = listener();
+    let address = listener.local_addr().unwrap();
+    let routes = Routes::new().with_metrics(|| vec![b'x'; 32 << 20]);
+    let server = HttpServer::start(listener, routes).unwrap();
+    let mut stream = ask_only(address).await;
+    stream.read_u8().await.unwrap();
+    let start = Instant::now();
+    server.stop().await;
+    assert_eq!(start.elapsed().as_secs(), 5);
+    assert!(rest(stream).await < 32 << 20);
 }

@@ -18,6 +18,9 @@ const DEFAULT_ADMIN: &str = "127.0.0.1:9095";
 /// More threads than this is a typing error.
 const MAX_THREADS: u16 = 1024;
 
+/// A longer drain is a typing error, and would keep the process for as long as it says.
+const MAX_DRAIN: Duration = Duration::from_secs(24 * 60 * 60);
+
 /// Ports, sizes, threads and the drain.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Server")]
@@ -44,8 +47,8 @@ pub struct ListenFlags {
     pub admin_address: Option<String>,
 
     /// Time after SIGTERM in which health says "not serving" and connections are still
-    /// accepted; then open streams are finished.
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_duration)]
+    /// accepted; then open streams are finished. At most 24h.
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = drain_window)]
     pub drain_timeout: Duration,
 
     /// Largest gRPC message that is read.
@@ -112,6 +115,14 @@ impl ListenFlags {
         let cores = || std::thread::available_parallelism().map_or(1, NonZero::get);
         self.worker_threads.map_or_else(cores, usize::from)
     }
+}
+
+fn drain_window(text: &str) -> Result<Duration, String> {
+    let window = parse_duration(text)?;
+    if window > MAX_DRAIN {
+        return Err(format!("{text:?} is longer than a drain may last; write at most 24h, for example 30s"));
+    }
+    Ok(window)
 }
 
 fn recv_size(text: &str) -> Result<usize, String> {

@@ -141,6 +141,7 @@ fn sizes_and_intervals() {
     let refreshed = |text| serve(&["--refresh-metrics-interval", text]).unwrap().refresh_metrics_interval;
     assert_eq!(refreshed("1ms"), Duration::from_millis(50));
     assert_eq!(refreshed("1s"), Duration::from_secs(1));
+    assert_eq!(serve(&["--drain-timeout=24h"]).unwrap().drain_timeout, Duration::from_secs(86_400));
     assert_eq!(serve(&["--worker-threads=3"]).unwrap().worker_threads, 3);
     assert!(serve(&["--admin-address=off"]).unwrap().listen.admin.is_none());
     let admin = serve(&["--admin-address", "[::1]:1"]).unwrap().listen;
@@ -181,6 +182,8 @@ fn mistakes_are_one_line_with_the_flag_and_what_to_do() {
             &["--metrics-cert-dir", "--metrics-client-ca-file"],
         ),
         (&["--drain-timeout=30"], &["--drain-timeout", "30s"]),
+        (&["--drain-timeout=99999999999h"], &["--drain-timeout", "at most 24h"]),
+        (&["--drain-timeout=24h1s"], &["--drain-timeout", "at most 24h"]),
         (&["--grpc-max-recv-msg-size=3Gi"], &["--grpc-max-recv-msg-size", "2147483647"]),
         (&["--grpc-max-recv-msg-size=0"], &["--grpc-max-recv-msg-size", "10Mi"]),
         (&["--max-request-body-bytes=much"], &["--max-request-body-bytes", "10Mi"]),

@@ -1,0 +1,125 @@
+//! A page that is rendered off the runtime, once for everybody who waits for it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use tokio::sync::Mutex;
+use tokio::task::JoinError;
+
+/// A page and the way to render it.
+///
+/// Who asks gets a page that was begun after they asked, so it shows all that they did
+/// before. There is one rendering at a time: those who ask meanwhile share the next, in
+/// one piece of memory however many they are and however slowly they read.
+pub struct Page {
+    render: Box<dyn Fn() -> Bytes + Send + Sync>,
+    /// Renderings begun, ever.
+    begun: AtomicU64,
+    /// The last page. Locked while the next is rendered.
+    last: Arc<Mutex<Rendered>>,
+}
+
+#[derive(Default)]
+struct Rendered {
+    /// Which rendering this is; 0 for none yet.
+    number: u64,
+    page: Bytes,
+}
+
+impl Page {
+    /// A page that `render` makes. It may take its time, but not wait.
+    pub fn new<B: Into<Bytes>>(render: impl Fn() -> B + Send + Sync + 'static) -> Self {
+        Self { render: Box::new(move || render().into()), begun: AtomicU64::new(0), last: Arc::default() }
+    }
+
+    /// The page as it is now, or a little later.
+    ///
+    /// Cancel safe: a rendering is finished even if nobody waits for it any more, so
+    /// that those who come and go don't start one each.
+    ///
+    /// # Errors
+    /// When rendering panicked, or the runtime shuts down.
+    pub async fn get(self: Arc<Self>) -> Result<Bytes, JoinError> {
+        let begun = self.begun.load(Ordering::SeqCst);
+        let mut last = Arc::clone(&self.last).lock_owned().await;
+        if last.number > begun {
+            return Ok(last.page.clone());
+        }
+        let number = self.begun.fetch_add(1, Ordering::SeqCst) + 1;
+        tokio::task::spawn_blocking(move || {
+            let page = (self.render)();
+            *last = Rendered { number, page: page.clone() };
+            page
+        })
+        .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use futures_util::future::join_all;
+    use futures_util::poll;
+
+    use super::*;
+
+    /// A page whose renderings wait for a word each, and are numbered from 1.
+    fn gated() -> (Arc<Page>, mpsc::Sender<()>) {
+        let (go, gate) = mpsc::channel();
+        let state = std::sync::Mutex::new((gate, 0));
+        let page = Page::new(move || {
+            let (gate, count) = &mut *state.lock().unwrap();
+            gate.recv().unwrap();
+            *count += 1;
+            count.to_string()
+        });
+        (Arc::new(page), go)
+    }
+
+    #[tokio::test]
+    async fn who_asks_during_a_rendering_shares_the_next() {
+        let (page, go) = gated();
+        let mut first = Box::pin(Arc::clone(&page).get());
+        assert!(poll!(&mut first).is_pending());
+        let mut waiting: Vec<_> = (0..50).map(|_| Box::pin(Arc::clone(&page).get())).collect();
+        for request in &mut waiting {
+            assert!(poll!(request).is_pending());
+        }
+        go.send(()).unwrap();
+        go.send(()).unwrap();
+        assert_eq!(first.await.unwrap(), "1");
+        let pages: Vec<_> = join_all(waiting).await.into_iter().map(Result::unwrap).collect();
+        for shared in &pages {
+            assert_eq!((shared, shared.as_ptr()), (&Bytes::from("2"), pages[0].as_ptr()));
+        }
+        // What is done after a page is on the next.
+        go.send(()).unwrap();
+        assert_eq!(page.get().await.unwrap(), "3");
+    }
+
+    #[tokio::test]
+    async fn who_leaves_does_not_start_a_second_rendering() {
+        let (page, go) = gated();
+        for _ in 0..10 {
+            let mut request = Box::pin(Arc::clone(&page).get());
+            assert!(poll!(&mut request).is_pending());
+        }
+        go.send(()).unwrap();
+        go.send(()).unwrap();
+        // The rendering that the first began, then this one.
+        assert_eq!(page.get().await.unwrap(), "2");
+    }
+
+    #[tokio::test]
+    async fn a_panic_is_an_error_of_one_request() {
+        let first = std::sync::atomic::AtomicBool::new(true);
+        let page = Arc::new(Page::new(move || {
+            assert!(!first.swap(false, Ordering::Relaxed), "as the test wants it");
+            "fine"
+        }));
+        assert!(Arc::clone(&page).get().await.unwrap_err().is_panic());
+        assert_eq!(page.get().await.unwrap(), "fine");
+    }
+}
