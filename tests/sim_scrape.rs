@@ -1,0 +1,72 @@
+//! A simulated server and the scraper together: what the engine does is what the
+//! picker knows.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
+
+use std::io::Write;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::time::Duration;
+
+use prometheus::Registry;
+use usher::endpoints::{Clock, EndpointSpec, Load, Store};
+use usher::scrape::{ScrapeConfig, ScrapeMetrics, Scraper};
+use usher::sim::{EngineConfig, SimConfig, start};
+
+/// Sends a completion and doesn't read the answer.
+fn ask(address: SocketAddr, model: &str) -> TcpStream {
+    let body = format!(r#"{{"model":"{model}","prompt":"{}","max_tokens":8}}"#, "word ".repeat(100));
+    let head = format!(
+        "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.write_all(head.as_bytes()).unwrap();
+    stream.write_all(body.as_bytes()).unwrap();
+    stream
+}
+
+/// Waits until the scraper has read what is wanted. Nothing announces a scrape, so
+/// this looks again whenever the runtime comes round; the time is for a hang.
+async fn until(what: &str, load: &Load, read: impl Fn(&Load) -> bool) {
+    let look = async {
+        while !read(load) {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), look).await.unwrap_or_else(|_| panic!("{what}: {load:?}"));
+}
+
+#[tokio::test]
+async fn the_picker_knows_what_the_engine_does() {
+    let engine = EngineConfig {
+        max_running: 2,
+        // A step takes an hour: who runs goes on running.
+        decode_step: Duration::from_secs(3600),
+        num_blocks: 1000,
+        ..EngineConfig::default()
+    };
+    let config = SimConfig { loras: vec!["tuned".to_owned()], engine, ..SimConfig::default() };
+    let sim = start(config, vec![TcpListener::bind("127.0.0.1:0").unwrap()]).await.unwrap();
+    let address = sim.addresses()[0];
+    let store = Arc::new(Store::default());
+    store.replace(vec![EndpointSpec::new("sim-0", address)]);
+    let metrics = ScrapeMetrics::register(&Registry::new()).unwrap();
+    let scraper = Scraper::start(Arc::clone(&store), Clock::start(), ScrapeConfig::default(), &metrics);
+    let load = Arc::clone(store.snapshot().endpoints()[0].load());
+
+    until("an idle engine", &load, |load| load.scraped_at_ms().is_some()).await;
+    assert_eq!((load.waiting.last(), load.running.last(), load.kv_usage.last()), (0.0, 0.0, 0.0));
+    assert_eq!((load.block_size.last(), load.num_blocks.last()), (16.0, 1000.0));
+
+    let _open: Vec<TcpStream> = (0..5).map(|_| ask(address, "tuned")).collect();
+    until("five requests, two of them running", &load, |load| {
+        (load.running.last(), load.waiting.last()) == (2.0, 3.0)
+    })
+    .await;
+    assert!(load.kv_usage.last() > 0.0);
+    let adapters = load.adapters.load_full().unwrap();
+    assert_eq!(adapters.running, ["tuned"]);
+    scraper.shutdown().await;
+    sim.shutdown().await;
+}
