@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+/// The longest step of decoding for one request.
+const LONGEST_STEP: Duration = Duration::from_secs(24 * 60 * 60);
+
 /// A setting that no server could have.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
@@ -13,12 +16,12 @@ pub struct ConfigError(pub(crate) String);
 #[derive(Debug, Clone, PartialEq)]
 pub struct EngineConfig {
     /// Prompt tokens that an otherwise idle engine computes per second. 0 means that
-    /// prefill costs nothing. Default 15928, the rate that the picker assumes too.
+    /// prefill costs nothing; otherwise at least 0.001. Default 15928, the rate that the picker assumes too.
     pub prefill_tokens_per_second: f64,
-    /// Time of a step that decodes for one request. Default 8 ms; zero: free.
+    /// Time of a step that decodes for one request, a day at most. Default 8 ms; zero: free.
     pub decode_step: Duration,
     /// By how much of `decode_step` each further request in the step prolongs it.
-    /// Default 0.01: a batch of 101 takes twice as long as a batch of one.
+    /// In 0..=1000, default 0.01: a batch of 101 takes twice as long as a batch of one.
     pub batch_factor: f64,
     /// Each step's time is drawn evenly from `1 ± jitter` times its cost. In 0..1,
     /// default 0.05, so that equal servers do not run in lockstep.
@@ -86,9 +89,12 @@ impl EngineConfig {
     /// Names the setting and its range.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let rate = self.prefill_tokens_per_second;
+        let free_or_finite = rate == 0.0 || (rate >= 1e-3 && rate.is_finite());
         let checks = [
-            (rate >= 0.0 && rate.is_finite(), "prefill tokens per second must be 0 (free) or more"),
-            (self.batch_factor >= 0.0 && self.batch_factor.is_finite(), "the batch factor must be 0 or more"),
+            // Bounds, so that the time of a step fits its type.
+            (free_or_finite, "prefill tokens per second must be 0 (free) or at least 0.001"),
+            (self.decode_step <= LONGEST_STEP, "a decode step must take a day at most"),
+            ((0.0..=1000.0).contains(&self.batch_factor), "the batch factor must be 0 to 1000"),
             ((0.0..1.0).contains(&self.jitter), "jitter must be at least 0 and below 1"),
             (self.max_running > 0, "max running must be at least 1"),
             (self.max_batched_tokens > 0, "max batched tokens must be at least 1"),
@@ -125,7 +131,7 @@ pub struct SimConfig {
     /// For how long after the start, in simulated time, everything but `/admin` and
     /// `/metrics` answers 503. Default zero.
     pub startup: Duration,
-    /// Simulated seconds per real second. Default 1.
+    /// Simulated seconds per real second, 0.001 to 1,000,000. Default 1.
     pub time_scale: f64,
     /// The engine. Server number `i` gets the seed plus `i`.
     pub engine: EngineConfig,
@@ -155,8 +161,9 @@ impl SimConfig {
     /// Names the setting and its range.
     pub fn validate(&self) -> Result<(), ConfigError> {
         self.engine.validate()?;
-        if !(self.time_scale > 0.0 && self.time_scale.is_finite()) {
-            return Err(ConfigError("the time scale must be above 0".to_owned()));
+        // Far enough for any use, and times so scaled fit their type.
+        if !(1e-3..=1e6).contains(&self.time_scale) {
+            return Err(ConfigError("the time scale must be 0.001 to 1000000".to_owned()));
         }
         if self.default_output_tokens == 0 {
             return Err(ConfigError("the default output must be at least 1 token".to_owned()));
@@ -176,10 +183,20 @@ mod tests {
     fn defaults_are_valid_and_bad_settings_are_named() {
         SimConfig::default().validate().unwrap();
         EngineConfig::instant().validate().unwrap();
-        let bad = EngineConfig { jitter: 1.0, ..EngineConfig::default() };
-        assert!(bad.validate().unwrap_err().to_string().contains("jitter"));
-        let bad = SimConfig { time_scale: f64::NAN, ..SimConfig::default() };
-        assert!(bad.validate().unwrap_err().to_string().contains("time scale"));
+        let default = EngineConfig::default();
+        let engines = [
+            (EngineConfig { jitter: 1.0, ..default.clone() }, "jitter"),
+            (EngineConfig { prefill_tokens_per_second: 1e-300, ..default.clone() }, "prefill tokens"),
+            (EngineConfig { decode_step: Duration::MAX, ..default.clone() }, "decode step"),
+            (EngineConfig { batch_factor: 1e300, ..default }, "batch factor"),
+        ];
+        for (bad, name) in engines {
+            assert!(bad.validate().unwrap_err().to_string().contains(name));
+        }
+        for time_scale in [f64::NAN, f64::INFINITY, 0.0, 1e-300, 1e300] {
+            let bad = SimConfig { time_scale, ..SimConfig::default() };
+            assert!(bad.validate().unwrap_err().to_string().contains("time scale"));
+        }
     }
 
     #[test]
