@@ -521,7 +521,8 @@ mod command {
 
     #[tokio::test]
     async fn the_endpoints_file_lists_the_servers_with_ports_as_strings() {
-        let group = servers(SimConfig::default(), 2).await;
+        let name_prefix = r#"a"b\c"#.to_owned();
+        let group = servers(SimConfig { name_prefix, ..SimConfig::default() }, 2).await;
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("endpoints.yaml");
         write_endpoints(&path, &group).unwrap();
@@ -529,7 +530,7 @@ mod command {
         let port = group.addresses()[1].port().to_string();
         assert_eq!(
             file["endpoints"][1],
-            json!({"name": "sim-1", "namespace": "default", "address": "127.0.0.1", "port": port})
+            json!({"name": r#"a"b\c-1"#, "namespace": "default", "address": "127.0.0.1", "port": port})
         );
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing partial is left");
     }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
+use serde_json::Value;
 
 use super::CliError;
 use crate::config::units::parse_duration;
@@ -219,9 +220,9 @@ fn serve(args: &SimArgs) -> anyhow::Result<()> {
 pub fn write_endpoints(path: &Path, servers: &SimHandle) -> io::Result<()> {
     let mut text = String::from("endpoints:\n");
     for (name, address) in servers.names().iter().zip(servers.addresses()) {
-        let (ip, port) = (address.ip(), address.port());
+        let (name, ip, port) = (Value::from(name.as_str()), address.ip(), address.port());
         // Writing to a String can't fail. The port is a string in this format.
-        let _ = writeln!(text, "- {{name: \"{name}\", namespace: default, address: {ip}, port: \"{port}\"}}");
+        let _ = writeln!(text, "- {{name: {name}, namespace: default, address: {ip}, port: \"{port}\"}}");
     }
     let mut partial = path.as_os_str().to_owned();
     partial.push(".partial");
