@@ -8,8 +8,11 @@ pub(crate) mod log;
 pub(crate) mod servers;
 pub(crate) mod usher;
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::OnceLock;
 use std::time::Duration;
+
+use socket2::{Domain, Socket, Type};
 
 /// After this a test gives up waiting. Long, because a loaded machine is not a failure.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -33,9 +36,16 @@ pub(crate) async fn eventually<T>(what: &str, mut ask: impl AsyncFnMut() -> Opti
     }
 }
 
-/// A free port of loopback that refuses connections, for a server that is down.
+/// A port of loopback that refuses connections, for a server that is down. It is taken
+/// by a socket that never listens, so that nothing else can come to listen there.
 pub(crate) fn nobody() -> SocketAddr {
-    listener().local_addr().unwrap()
+    static TAKEN: OnceLock<Socket> = OnceLock::new();
+    let taken = TAKEN.get_or_init(|| {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()).unwrap();
+        socket
+    });
+    taken.local_addr().unwrap().as_socket().unwrap()
 }
 
 /// A listener on a free port of loopback.
