@@ -2,7 +2,7 @@
 # CI does not build this image yet: it has no container engine.
 
 FROM rust:1.95-slim-bookworm AS build
-RUN apt-get update && apt-get install -y --no-install-recommends cmake gcc libc6-dev make && rm -rf /var/lib/apt/lists/*
+RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev make && rm -rf /var/lib/apt/lists/*
 WORKDIR /usher
 COPY . .
 ARG COMMIT=unknown
