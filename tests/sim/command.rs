@@ -1,0 +1,66 @@
+//! `usher sim`.
+
+use std::net::TcpListener;
+
+use clap::Parser;
+use serde_json::{Value, json};
+use usher::cli::CliError;
+use usher::cli::sim::{SimArgs, run, write_endpoints};
+use usher::sim::{EngineConfig, SimConfig};
+
+use crate::support::*;
+
+#[derive(Parser)]
+struct Cli {
+    #[command(flatten)]
+    sim: SimArgs,
+}
+
+fn args(line: &str) -> SimArgs {
+    Cli::try_parse_from(["sim"].into_iter().chain(line.split_whitespace())).unwrap().sim
+}
+
+#[test]
+fn the_defaults_of_the_flags_are_those_of_the_configuration() {
+    assert_eq!(args("").config(), SimConfig::default());
+    assert_eq!(args("--instant").config().engine, EngineConfig::instant());
+}
+
+#[test]
+fn a_taken_port_is_named_in_one_line() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let line = format!("--port {port}");
+    let error = run(&args(&line)).unwrap_err().to_string();
+    assert_eq!(error, format!("port {port} on 127.0.0.1 is in use; choose another with --port"));
+    assert!(args("--port 65535 --count 2").bind().unwrap_err().to_string().contains("65535"));
+    assert!(matches!(run(&args(&line)), Err(CliError::Failed(_))));
+    assert!(
+        matches!(run(&args("--jitter 2 --port 0")), Err(CliError::Usage(text)) if text.contains("jitter"))
+    );
+}
+
+#[test]
+fn addresses_follow_each_other() {
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let line = format!("--count 3 --spread addresses --address 127.0.0.9 --port {free}");
+    let bound: Vec<String> =
+        args(&line).bind().unwrap().iter().map(|l| l.local_addr().unwrap().ip().to_string()).collect();
+    assert_eq!(bound, ["127.0.0.9", "127.0.0.10", "127.0.0.11"]);
+}
+
+#[tokio::test]
+async fn the_endpoints_file_lists_the_servers_with_ports_as_strings() {
+    let name_prefix = r#"a"b\c"#.to_owned();
+    let group = servers(SimConfig { name_prefix, ..SimConfig::default() }, 2).await;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("endpoints.yaml");
+    write_endpoints(&path, &group).unwrap();
+    let file: Value = serde_saphyr::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+    let port = group.addresses()[1].port().to_string();
+    assert_eq!(
+        file["endpoints"][1],
+        json!({"name": r#"a"b\c-1"#, "namespace": "default", "address": "127.0.0.1", "port": port})
+    );
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing partial is left");
+}
