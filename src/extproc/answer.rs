@@ -8,7 +8,7 @@ use prometheus::IntGauge;
 
 use crate::request::restore::ModelRestorer;
 use crate::request::usage::UsageScanner;
-use crate::request::{Api, Parsers, Request};
+use crate::request::{Api, ParserKind, Parsers, Request};
 
 use super::metrics::ExtProcMetrics;
 use super::series::{Series, SeriesKey};
@@ -34,6 +34,8 @@ pub(super) struct Answer {
     last_chunk: Option<Instant>,
     bytes: u64,
     streaming: bool,
+    /// What reads the answer; a parser that reads nothing has no usage to find.
+    parser: ParserKind,
     usage: Option<UsageScanner>,
     restorer: Option<ModelRestorer>,
 }
@@ -61,6 +63,7 @@ impl Answer {
             last_chunk: None,
             bytes: 0,
             streaming: false,
+            parser: ParserKind::PassThrough,
             usage: None,
             restorer: None,
         };
@@ -85,10 +88,16 @@ impl Answer {
 
     /// Chooses how the answer is read.
     pub(super) fn read_as(&mut self, api: Api) {
+        self.parser = api.parser();
         self.usage = match api {
             Api::ChatCompletions | Api::Completions => Some(UsageScanner::default()),
             Api::PassThrough => None,
         };
+    }
+
+    /// The parser that reads the answer, while it does.
+    pub(super) fn parser(&self) -> Option<ParserKind> {
+        self.usage.as_ref().map(|_| self.parser)
     }
 
     pub(super) fn headers(&mut self, event_stream: bool, end: bool) -> Result<(), &'static str> {

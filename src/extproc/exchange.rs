@@ -16,7 +16,7 @@ use bytes::Bytes;
 
 use crate::endpoints::SubsetHint;
 use crate::flow::{Code, Rejection, Routed};
-use crate::request::{Headers, Parsers, Request, RequestParser};
+use crate::request::{Headers, ParserKind, Parsers, Request, RequestParser};
 
 use super::answer::Answer;
 use super::event::{Event, Message, Mode, Modes};
@@ -134,6 +134,11 @@ impl Exchange {
     /// Whether a decision is still wanted.
     pub fn is_deciding(&self) -> bool {
         matches!(self.state, State::Deciding(..))
+    }
+
+    /// The parser that reads the answer, while it does.
+    pub fn answer_parser(&self) -> Option<ParserKind> {
+        self.answer.parser()
     }
 
     /// Takes a message.

@@ -8,20 +8,38 @@ use crate::schedule::SchedulerMetrics;
 /// The durations of every parser, looked up once.
 #[derive(Debug)]
 pub struct Parsing {
-    parsers: Vec<(ParserKind, Histogram)>,
+    parsers: Vec<Durations>,
+}
+
+#[derive(Debug)]
+struct Durations {
+    of: ParserKind,
+    requests: Histogram,
+    answers: Histogram,
 }
 
 impl Parsing {
     /// The durations in the scheduler's family.
     pub fn new(metrics: &SchedulerMetrics) -> Self {
-        let duration = |kind: ParserKind| (kind, metrics.elsewhere("RequestParsing", kind.plugin_type()));
-        Self { parsers: ParserKind::ALL.map(duration).into() }
+        let durations = |of: ParserKind| Durations {
+            of,
+            requests: metrics.elsewhere("RequestParsing", of.plugin_type()),
+            answers: metrics.elsewhere("ResponseParsing", of.plugin_type()),
+        };
+        Self { parsers: ParserKind::ALL.map(durations).into() }
     }
 
-    /// A request took so many seconds to parse.
+    /// A request took so many seconds, all its messages together.
     pub fn request(&self, kind: ParserKind, seconds: f64) {
-        if let Some((_, duration)) = self.parsers.iter().find(|(of, _)| *of == kind) {
-            duration.observe(seconds);
+        if let Some(durations) = self.parsers.iter().find(|durations| durations.of == kind) {
+            durations.requests.observe(seconds);
+        }
+    }
+
+    /// A message of an answer took so many seconds.
+    pub fn answer(&self, kind: ParserKind, seconds: f64) {
+        if let Some(durations) = self.parsers.iter().find(|durations| durations.of == kind) {
+            durations.answers.observe(seconds);
         }
     }
 }

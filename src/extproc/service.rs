@@ -101,6 +101,7 @@ impl ProcessStream {
                     | pb::processing_request::Request::ResponseBody(_)
             )
         );
+        let answer_parser = self.exchange.answer_parser();
         let step = envoy::read(message).and_then(|message| {
             self.exchange
                 .on_message(message, now)
@@ -109,6 +110,9 @@ impl ProcessStream {
         let taken = now.elapsed().as_secs_f64();
         if is_answer {
             self.shared.metrics.response_processing.observe(taken);
+            if let Some(parser) = answer_parser {
+                self.shared.parsing.answer(parser, taken);
+            }
         } else {
             self.parsing += taken;
         }

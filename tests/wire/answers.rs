@@ -49,6 +49,14 @@ async fn json_passes_as_it_comes_and_its_usage_is_counted() {
             "{family}"
         );
     }
+    for (point, count) in [("RequestParsing", 1.0), ("ResponseParsing", 4.0)] {
+        let labels =
+            format!(r#"extension_point="{point}",plugin_name="openai-parser",plugin_type="openai-parser""#);
+        for family in ["llm_d_epp", "inference_extension"] {
+            let series = format!("{family}_plugin_duration_seconds_count{{{labels}}}");
+            assert_eq!(picker.metric(&series), Some(count), "{series}");
+        }
+    }
     let labels = r#"{fairness_id="default-flow",model_name="m",priority="0",target_model_name="m"}"#;
     assert_eq!(picker.metric(&format!("llm_d_epp_request_total{labels}")), Some(1.0));
     assert_eq!(picker.in_flight(), 0);
