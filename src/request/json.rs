@@ -387,7 +387,9 @@ fn error(offset: usize, kind: JsonErrorKind) -> JsonError {
 }
 
 /// How many bytes from the start are ordinary text of a string. Blocks of 32 are
-/// tested without a branch per byte, which the compiler turns into vector code.
+/// tested without a branch per byte, which the compiler turns into vector code as
+/// long as it stands alone; what stops a block is found a word at a time.
+#[inline(never)]
 fn plain_run(bytes: &[u8]) -> usize {
     let special = |byte: u8| (byte < 0x20) | (byte == b'"') | (byte == b'\\');
     let mut at = 0;
@@ -397,7 +399,24 @@ fn plain_run(bytes: &[u8]) -> usize {
         }
         at += 32;
     }
+    for word in bytes[at..].chunks_exact(8) {
+        let marks = word.try_into().map_or(0, |word| special_bytes(u64::from_le_bytes(word)));
+        if marks != 0 {
+            return at + marks.trailing_zeros() as usize / 8;
+        }
+        at += 8;
+    }
     at + bytes[at..].iter().position(|&byte| special(byte)).unwrap_or(bytes.len() - at)
+}
+
+/// Sets the top bit of the first byte of a little-endian word that is a quote, a
+/// backslash or a control character; bits above it may be set as well. Subtracting
+/// borrows from a byte that is smaller, which leaves its top bit set.
+fn special_bytes(word: u64) -> u64 {
+    const ONES: u64 = u64::MAX / 255;
+    let below = |word: u64, limit: u8| word.wrapping_sub(ONES * u64::from(limit)) & !word;
+    let equal = |byte: u8| below(word ^ (ONES * u64::from(byte)), 1);
+    (below(word, 0x20) | equal(b'"') | equal(b'\\')) & (ONES << 7)
 }
 
 /// Undoes JSON's escapes. `raw` has passed the scanner; lone surrogates and

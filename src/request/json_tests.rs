@@ -102,6 +102,17 @@ proptest! {
         prop_assert_eq!(ours, theirs, "{}", text);
     }
 
+    /// The run of plain text is what a loop over the bytes says.
+    #[test]
+    fn a_plain_run_ends_at_the_first_special_byte(
+        plain in prop::collection::vec(0x20u8.., 0..120),
+        rest in prop::collection::vec(any::<u8>(), 0..40),
+    ) {
+        let text = [plain, rest].concat();
+        let want = text.iter().position(|b| matches!(b, 0..0x20 | b'"' | b'\\')).unwrap_or(text.len());
+        prop_assert_eq!(plain_run(&text), want);
+    }
+
     #[test]
     fn random_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         let _ = scan(&[&bytes]);
