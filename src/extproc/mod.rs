@@ -3,14 +3,17 @@
 
 pub mod accept;
 mod answer;
+pub mod call;
 pub mod cert;
 pub mod conn;
 pub mod envoy;
 pub mod event;
 pub mod exchange;
 pub mod health;
+pub mod inbox;
 pub mod listen;
 pub mod metrics;
+pub mod outbox;
 pub mod parsing;
 pub mod preface;
 pub mod reply;
@@ -20,5 +23,5 @@ pub mod server;
 pub mod service;
 pub mod stop;
 pub mod tls;
-mod wire;
+pub(crate) mod wire;
 pub mod workers;
