@@ -344,11 +344,31 @@ pub(super) fn status_of(trailers: Option<&HeaderMap>) -> Result<(), Failure> {
     match text("grpc-status") {
         Some("0") => Ok(()),
         Some(code) => {
-            let message = text("grpc-message").unwrap_or("without a message");
+            let message = text("grpc-message").map_or_else(|| "without a message".to_owned(), unescaped);
             Err(Failure::new(format!("grpc-{code}"), message))
         }
         None => Err(Failure::protocol("the exchange ended without a gRPC status")),
     }
+}
+
+/// A message of gRPC, in which `%` and two digits stand for other bytes than letters.
+fn unescaped(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&byte, after)) = rest.split_first() {
+        let digits = after.get(..2).filter(|_| byte == b'%').and_then(|two| std::str::from_utf8(two).ok());
+        match digits.and_then(|two| u8::from_str_radix(two, 16).ok()) {
+            Some(escaped) => {
+                bytes.push(escaped);
+                rest = &after[2..];
+            }
+            None => {
+                bytes.push(byte);
+                rest = after;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 fn refused(status: u64, body: &[u8]) -> Failure {

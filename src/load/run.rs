@@ -84,8 +84,8 @@ async fn prepare(
     interrupt: impl Future<Output = ()>,
 ) -> Result<Outcome, LoadError> {
     let mut processes = settings.processes.iter().map(Watched::new).collect::<Result<Vec<_>, _>>()?;
-    let peer = Peer::connect(&settings).await?;
     let source = source(&settings)?;
+    let peer = Peer::connect(&settings).await?;
     let begin = Instant::now();
     let start = begin + settings.warm_up;
     let run = Rc::new(Run {
