@@ -105,8 +105,14 @@ impl Packer {
     }
 
     /// Different requests of `tokens` tokens, of which the first `prefix` are those of
-    /// one of `groups` groups.
-    pub(super) fn pool(&self, tokens: usize, groups: usize, prefix: usize, seed: u64) -> Vec<Arc<Prompt>> {
+    /// one of `groups` groups; no more than `most`.
+    pub(super) fn pool(
+        &self,
+        tokens: usize,
+        (groups, prefix): (usize, usize),
+        seed: u64,
+        most: usize,
+    ) -> Vec<Arc<Prompt>> {
         let output = self.output_tokens.unwrap_or(OUTPUT_TOKENS);
         let text = |number: usize| {
             let mut text = String::new();
@@ -125,7 +131,7 @@ impl Packer {
             Wire::Messages(messages) => messages.bytes,
             Wire::Body(body) => body.len(),
         };
-        let rest = (1..pool_size(size, groups))
+        let rest = (1..pool_size(size, groups).min(most))
             .map(|number| self.pack(&text(number), tokens, output, Duration::ZERO));
         std::iter::once(first).chain(rest).map(Arc::new).collect()
     }
@@ -165,12 +171,13 @@ mod tests {
         for (bytes, groups, count) in table {
             assert_eq!(pool_size(bytes, groups), count, "{bytes} bytes, {groups} groups");
         }
-        assert_eq!(packer(None).pool(2, 1025, 1, 0).len(), 1025);
+        assert_eq!(packer(None).pool(2, (1025, 1), 0, usize::MAX).len(), 1025);
+        assert_eq!(packer(None).pool(2, (0, 0), 0, 3).len(), 3);
     }
 
     #[test]
     fn prompts_follow_from_the_seed() {
-        let first = |seed, groups| body(&packer(None).pool(8, groups, 4, seed)[0])["prompt"].clone();
+        let first = |seed, groups| body(&packer(None).pool(8, (groups, 4), seed, 1)[0])["prompt"].clone();
         for groups in [0, 2] {
             assert_eq!(first(1, groups), first(1, groups));
             assert_ne!(first(1, groups), first(2, groups));

@@ -14,8 +14,11 @@ use envoy_types::pb::envoy::service::ext_proc::v3::{
     ProcessingRequest, ProcessingResponse, StreamedBodyResponse, body_mutation,
 };
 use envoy_types::pb::envoy::r#type::v3::HttpStatus;
+use futures_util::StreamExt;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
@@ -47,6 +50,8 @@ pub(crate) enum Fault {
 pub(crate) struct Fake {
     runtime: Option<Runtime>,
     seen: UnboundedReceiver<ProcessingRequest>,
+    /// Ends the listening, which ends the task.
+    listening: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
     pub(crate) address: SocketAddr,
 }
 
@@ -58,13 +63,22 @@ impl Fake {
         let (sender, seen) = mpsc::unbounded_channel();
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        runtime.spawn(async move {
+        let (stop, stopped) = oneshot::channel();
+        let task = runtime.spawn(async move {
             let incoming = TcpIncoming::from(tokio::net::TcpListener::from_std(listener).unwrap());
+            let incoming = incoming.take_until(stopped);
             let service = Service { fault, seen: sender, begun: AtomicUsize::new(0) };
             let service = ExternalProcessorServer::new(service);
             Server::builder().add_service(service).serve_with_incoming(incoming).await.unwrap();
         });
-        Self { runtime: Some(runtime), seen, address }
+        Self { runtime: Some(runtime), seen, listening: Some((stop, task)), address }
+    }
+
+    /// Ends at once: connections are refused, and after that the open ones break.
+    pub(crate) async fn kill(mut self) {
+        let (stop, task) = self.listening.take().unwrap();
+        stop.send(()).unwrap();
+        task.await.unwrap();
     }
 
     /// The next message that any request sent.
