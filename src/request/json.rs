@@ -187,8 +187,12 @@ impl Scanner {
             let byte = chunk[at];
             match self.state {
                 State::String { key, escape: Escape::No } => {
-                    let run = plain_run(&chunk[at..]);
-                    at += run;
+                    at += plain_run(&chunk[at..]);
+                    // Most escapes are line ends and quotes, and whole.
+                    while let [b'\\', b'n' | b'"', rest @ ..] = &chunk[at..] {
+                        self.escaped = true;
+                        at += 2 + plain_run(rest);
+                    }
                     let Some(&stop) = chunk.get(at) else { break };
                     match stop {
                         b'"' => {
@@ -386,37 +390,24 @@ fn error(offset: usize, kind: JsonErrorKind) -> JsonError {
     JsonError { offset, kind }
 }
 
-/// How many bytes from the start are ordinary text of a string. Blocks of 32 are
-/// tested without a branch per byte, which the compiler turns into vector code as
-/// long as it stands alone; what stops a block is found a word at a time.
-#[inline(never)]
+/// How many bytes from the start are ordinary text of a string: what ends it is found
+/// first, and then whether a control character stands before that.
 fn plain_run(bytes: &[u8]) -> usize {
-    let special = |byte: u8| (byte < 0x20) | (byte == b'"') | (byte == b'\\');
-    let mut at = 0;
-    for block in bytes.chunks_exact(32) {
-        if block.iter().fold(false, |any, &byte| any | special(byte)) {
-            break;
-        }
-        at += 32;
-    }
-    for word in bytes[at..].chunks_exact(8) {
-        let marks = word.try_into().map_or(0, |word| special_bytes(u64::from_le_bytes(word)));
-        if marks != 0 {
-            return at + marks.trailing_zeros() as usize / 8;
-        }
-        at += 8;
-    }
-    at + bytes[at..].iter().position(|&byte| special(byte)).unwrap_or(bytes.len() - at)
+    let run = memchr::memchr2(b'"', b'\\', bytes).unwrap_or(bytes.len());
+    let text = &bytes[..run];
+    if has_control(text) { text.iter().position(|&byte| byte < 0x20).unwrap_or(run) } else { run }
 }
 
-/// Sets the top bit of the first byte of a little-endian word that is a quote, a
-/// backslash or a control character; bits above it may be set as well. Subtracting
-/// borrows from a byte that is smaller, which leaves its top bit set.
-fn special_bytes(word: u64) -> u64 {
-    const ONES: u64 = u64::MAX / 255;
-    let below = |word: u64, limit: u8| word.wrapping_sub(ONES * u64::from(limit)) & !word;
-    let equal = |byte: u8| below(word ^ (ONES * u64::from(byte)), 1);
-    (below(word, 0x20) | equal(b'"') | equal(b'\\')) & (ONES << 7)
+/// Whether a byte is a control character. Blocks of 32 are tested without a branch per
+/// byte, which the compiler turns into vector code as long as it stands alone.
+#[inline(never)]
+fn has_control(text: &[u8]) -> bool {
+    let any = |block: &[u8]| block.iter().fold(false, |any, &byte| any | (byte < 0x20));
+    match text.last_chunk::<32>() {
+        // The last block overlaps with the one before.
+        Some(last) => text.as_chunks::<32>().0.iter().any(|block| any(block)) || any(last),
+        None => any(text),
+    }
 }
 
 /// Undoes JSON's escapes. `raw` has passed the scanner; lone surrogates and
