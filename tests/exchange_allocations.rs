@@ -11,6 +11,12 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 mod bodies;
 #[path = "../benches/common/drive.rs"]
 mod drive;
+#[path = "../benches/instructions/gateway.rs"]
+#[allow(dead_code, reason = "the guard uses more of it")]
+mod gateway;
+#[path = "../benches/instructions/messages.rs"]
+#[allow(dead_code, reason = "the guard uses more of it")]
+mod messages;
 #[path = "../benches/common/picker.rs"]
 mod picker;
 
@@ -19,7 +25,7 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 /// The exchange, parsing and re-emitting a 500 KB body; the codec is not part of it.
 #[test]
-fn a_large_body_is_not_copied_and_nothing_is_kept() {
+fn a_large_body_is_not_copied_and_little_is_kept() {
     let picker = picker::Picker::new(10);
     let chunks = bodies::completions(500_000);
     let answer = picker::answer();
@@ -41,4 +47,21 @@ fn a_large_body_is_not_copied_and_nothing_is_kept() {
     let change = region.change();
     let kept = change.bytes_allocated as i64 - change.bytes_deallocated as i64;
     assert!(kept.abs() < 4096, "{change:?}");
+
+    // What waits for a model server: a stream whose request was sent on.
+    let mut service = gateway::service(&picker);
+    let request = messages::request(&messages::chat(200, true));
+    let mut open = || {
+        let mut stream = gateway::Stream::open(&mut service);
+        request.iter().for_each(|message| stream.send(message, &mut drop));
+        stream
+    };
+    drop(open());
+    let mut streams = Vec::with_capacity(100);
+    let region = Region::new(ALLOCATOR);
+    streams.extend((0..100).map(|_| open()));
+    let change = region.change();
+    let kept = change.bytes_allocated as i64 - change.bytes_deallocated as i64;
+    let each = kept / 100 + size_of::<gateway::Stream>() as i64;
+    assert!(each < 1536, "{each} bytes: {change:?}");
 }
