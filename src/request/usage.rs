@@ -99,21 +99,24 @@ impl UsageScanner {
                 }
                 State::Object(inner) => {
                     let (scanner, fields) = &mut **inner;
-                    let broken = scanner.feed(rest, fields).is_err();
+                    let error = scanner.feed(rest, fields).err();
                     let before = fields.fed;
                     fields.fed += rest.len();
-                    if scanner.is_done() {
-                        let after = fields.end - before;
+                    let next = if scanner.is_done() {
                         if fields.usage != Usage::default() {
                             self.found = Some(fields.usage);
                         }
-                        self.state = State::SEARCH;
-                        &rest[after..]
+                        Some(fields.end)
                     } else {
-                        if broken {
+                        // What is broken ends where it breaks: the next event is read again.
+                        error.map(|error| error.offset)
+                    };
+                    match next {
+                        Some(next) => {
                             self.state = State::SEARCH;
+                            &rest[next - before..]
                         }
-                        &[]
+                        None => &[],
                     }
                 }
             };
@@ -213,7 +216,7 @@ mod tests {
     fn usage_is_found_however_the_answer_is_cut() {
         // text, prompt, completion, cached
         type Row = (&'static str, Option<u64>, Option<u64>, Option<u64>);
-        let table: [Row; 11] = [
+        let table: [Row; 13] = [
             (
                 r#"{"usage":{"prompt_tokens":7,"completion_tokens":10,"total_tokens":17}}"#,
                 Some(7),
@@ -250,6 +253,8 @@ mod tests {
             (r#"{"us""usage":{"prompt_tokens":8}"#, Some(8), None, None),
             (r#"{"a\"usage":{"prompt_tokens":9}}"#, None, None, None),
             (r#"{"\\":"\\","usage":{"prompt_tokens":9}}"#, Some(9), None, None),
+            ("data: {\"usage\":{\"x\n\ndata: {\"usage\":{\"prompt_tokens\":3}}\n\n", Some(3), None, None),
+            (r#"{"usage":{broken"usage":{"prompt_tokens":4}}"#, Some(4), None, None),
         ];
         for (text, prompt_tokens, completion_tokens, cached_tokens) in table {
             let want = Usage { prompt_tokens, completion_tokens, cached_tokens };
