@@ -171,6 +171,8 @@ impl Sink for Fields {
                     self.details = matches!(self.field, Some(Field::Details));
                 }
                 self.depth += 1;
+                // What is inside is not the field's value.
+                self.field = None;
             }
             Token::ObjectEnd | Token::ArrayEnd => {
                 self.depth -= 1;
@@ -187,7 +189,9 @@ impl Sink for Fields {
             }
             // Some servers write numbers as strings.
             Token::Number | Token::String { .. } => {
-                let number = std::str::from_utf8(head).ok().and_then(|text| text.parse().ok());
+                let whole = head.len() == span.len();
+                let text = std::str::from_utf8(head).ok().filter(|_| whole);
+                let number = text.and_then(|text| text.parse().ok());
                 match self.field {
                     Some(Field::Prompt) => self.usage.prompt_tokens = number,
                     Some(Field::Completion) => self.usage.completion_tokens = number,
@@ -216,7 +220,7 @@ mod tests {
     fn usage_is_found_however_the_answer_is_cut() {
         // text, prompt, completion, cached
         type Row = (&'static str, Option<u64>, Option<u64>, Option<u64>);
-        let table: [Row; 13] = [
+        let table: [Row; 15] = [
             (
                 r#"{"usage":{"prompt_tokens":7,"completion_tokens":10,"total_tokens":17}}"#,
                 Some(7),
@@ -253,6 +257,13 @@ mod tests {
             (r#"{"us""usage":{"prompt_tokens":8}"#, Some(8), None, None),
             (r#"{"a\"usage":{"prompt_tokens":9}}"#, None, None, None),
             (r#"{"\\":"\\","usage":{"prompt_tokens":9}}"#, Some(9), None, None),
+            (r#"{"usage":{"completion_tokens":1,"prompt_tokens":[9]}}"#, None, Some(1), None),
+            (
+                r#"{"usage":{"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":[9]}}}"#,
+                None,
+                Some(1),
+                None,
+            ),
             ("data: {\"usage\":{\"x\n\ndata: {\"usage\":{\"prompt_tokens\":3}}\n\n", Some(3), None, None),
             (r#"{"usage":{broken"usage":{"prompt_tokens":4}}"#, Some(4), None, None),
         ];
@@ -270,5 +281,7 @@ mod tests {
         assert_eq!(scan(r#"{"usage":{prompt_tokens:1}}"#, 5), None);
         assert_eq!(scan(r#"{"usage":{"prompt_tokens":1"#, 5), None);
         assert_eq!(scan(r#"{"usage":{"prompt_tokens":-1}}"#, 5), None);
+        let long = format!(r#"{{"usage":{{"prompt_tokens":"{}12"}}}}"#, "0".repeat(70));
+        assert_eq!(scan(&long, 5), None, "a number of which only a part is seen");
     }
 }
