@@ -89,6 +89,31 @@ pub struct Parsed {
     pub first_member: (usize, bool),
 }
 
+/// What a block of a message's content said. A block may hold members of other
+/// kinds than its own: only the one that its type names counts.
+#[derive(Clone, Copy, Debug, Default)]
+struct Block {
+    kind: Option<PartKind>,
+    text: Option<Part>,
+    image: Option<Part>,
+    video: Option<Part>,
+    audio: Option<Part>,
+}
+
+impl Block {
+    fn part(self) -> Option<Part> {
+        let kind = self.kind?;
+        let value = match kind {
+            PartKind::Text => self.text,
+            PartKind::Image => self.image,
+            PartKind::Video => self.video,
+            PartKind::Audio => self.audio,
+            PartKind::Tools | PartKind::Role | PartKind::Tokens => None,
+        };
+        value.map(|part| Part { kind, ..part })
+    }
+}
+
 /// Collects a [`Parsed`] from the tokens of a body.
 #[derive(Debug)]
 pub struct Collector {
@@ -108,8 +133,7 @@ pub struct Collector {
     /// Where the parts of the current message begin.
     message_from: usize,
     role: Option<Part>,
-    block_kind: Option<PartKind>,
-    block_value: Option<Part>,
+    content: Block,
     value_start: usize,
 }
 
@@ -131,8 +155,7 @@ impl Collector {
             shape: Shape::Missing,
             message_from: 0,
             role: None,
-            block_kind: None,
-            block_value: None,
+            content: Block::default(),
             value_start: 0,
         }
     }
@@ -252,27 +275,29 @@ impl Collector {
         if !matches!(token, Token::ObjectStart | Token::Null) {
             self.shape = Shape::Wrong;
         }
-        self.block_kind = None;
-        self.block_value = None;
+        self.content = Block::default();
     }
 
-    /// The value of a member of a block, or of the asset inside of one.
+    /// The value of a member of a block.
     fn block_value(&mut self, token: Token, span: Span, head: &[u8]) {
+        match self.block {
+            Member::Type => self.content.kind = block_kind(token, span, head),
+            Member::Text => self.content.text = part(PartKind::Text, token, span),
+            // Their values are in objects, and this is a new one.
+            Member::ImageUrl => self.content.image = None,
+            Member::VideoUrl => self.content.video = None,
+            Member::InputAudio => self.content.audio = None,
+            _ => {}
+        }
+    }
+
+    /// The value of a member of an asset, which is the value of a block's member.
+    fn asset_value(&mut self, token: Token, span: Span) {
+        let value = part(PartKind::Text, token, span);
         match (self.block, self.asset) {
-            (Member::Type, _) => {
-                self.block_kind = match head {
-                    b"text" => Some(PartKind::Text),
-                    b"image_url" => Some(PartKind::Image),
-                    b"video_url" => Some(PartKind::Video),
-                    b"input_audio" => Some(PartKind::Audio),
-                    _ => None,
-                };
-            }
-            (Member::Text, _)
-            | (Member::ImageUrl | Member::VideoUrl, Member::Url)
-            | (Member::InputAudio, Member::Data) => {
-                self.block_value = part(PartKind::Text, token, span).or(self.block_value);
-            }
+            (Member::ImageUrl, Member::Url) => self.content.image = value,
+            (Member::VideoUrl, Member::Url) => self.content.video = value,
+            (Member::InputAudio, Member::Data) => self.content.audio = value,
             _ => {}
         }
     }
@@ -300,9 +325,7 @@ impl Collector {
                 }
             }
             4 if in_messages && self.inner == Member::Content => {
-                if let (Some(kind), Some(value)) = (self.block_kind.take(), self.block_value.take()) {
-                    self.parsed.prompt.parts.push(Part { kind, ..value });
-                }
+                self.parsed.prompt.parts.extend(std::mem::take(&mut self.content).part());
             }
             _ => {}
         }
@@ -349,12 +372,28 @@ impl Sink for Collector {
             }
             3 if in_messages => self.message_value(token, span),
             4 if in_messages && self.inner == Member::Content => self.block(token),
-            5 | 6 if in_messages && self.inner == Member::Content => self.block_value(token, span, head),
+            5 if in_messages && self.inner == Member::Content => self.block_value(token, span, head),
+            6 if in_messages && self.inner == Member::Content => self.asset_value(token, span),
             _ => {}
         }
         if matches!(token, Token::ObjectStart | Token::ArrayStart) {
             self.depth += 1;
         }
+    }
+}
+
+/// The kind of block that a `type` names.
+fn block_kind(token: Token, span: Span, head: &[u8]) -> Option<PartKind> {
+    let Token::String { escaped } = token else { return None };
+    if escaped && head.len() == span.len() {
+        return block_kind(Token::String { escaped: false }, span, unescape(head).as_bytes());
+    }
+    match head {
+        b"text" => Some(PartKind::Text),
+        b"image_url" => Some(PartKind::Image),
+        b"video_url" => Some(PartKind::Video),
+        b"input_audio" => Some(PartKind::Audio),
+        _ => None,
     }
 }
 
