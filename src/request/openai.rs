@@ -31,10 +31,11 @@ enum Member {
 
 impl Member {
     fn of(key: &[u8]) -> Self {
-        if key.contains(&b'\\') {
-            return Self::of(unescape(key).as_bytes());
-        }
-        match key {
+        if key.contains(&b'\\') { Self::named(unescape(key).as_bytes()) } else { Self::named(key) }
+    }
+
+    fn named(name: &[u8]) -> Self {
+        match name {
             b"model" => Self::Model,
             b"stream" => Self::Stream,
             b"max_tokens" => Self::MaxTokens,
@@ -384,11 +385,17 @@ impl Sink for Collector {
 
 /// The kind of block that a `type` names.
 fn block_kind(token: Token, span: Span, head: &[u8]) -> Option<PartKind> {
-    let Token::String { escaped } = token else { return None };
-    if escaped && head.len() == span.len() {
-        return block_kind(Token::String { escaped: false }, span, unescape(head).as_bytes());
+    match token {
+        Token::String { escaped: false } => block_kind_named(head),
+        Token::String { escaped: true } if head.len() == span.len() => {
+            block_kind_named(unescape(head).as_bytes())
+        }
+        _ => None,
     }
-    match head {
+}
+
+fn block_kind_named(name: &[u8]) -> Option<PartKind> {
+    match name {
         b"text" => Some(PartKind::Text),
         b"image_url" => Some(PartKind::Image),
         b"video_url" => Some(PartKind::Video),

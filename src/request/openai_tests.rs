@@ -94,6 +94,12 @@ fn members_are_read_wherever_they_stand() {
 }
 
 #[test]
+fn a_name_may_hold_a_backslash() {
+    let text = r#"{"\\":1,"model\\":"no","\\u006dodel":"no","prompt":"x"}"#;
+    assert_eq!(parse(Api::Completions, text).unwrap().0.model, None);
+}
+
+#[test]
 fn the_output_cap_is_the_first_that_counts() {
     let cap = |api, member: &str| {
         let base = r#""prompt":"x","messages":[{"role":"user"}]"#;
