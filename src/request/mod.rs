@@ -5,6 +5,7 @@ pub mod api;
 pub mod body;
 pub mod headers;
 pub mod json;
+mod name;
 pub mod openai;
 pub mod parser;
 pub mod pieces;

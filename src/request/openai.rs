@@ -31,10 +31,11 @@ enum Member {
 
 impl Member {
     fn of(key: &[u8]) -> Self {
-        if key.contains(&b'\\') {
-            return Self::of(unescape(key).as_bytes());
-        }
-        match key {
+        if key.contains(&b'\\') { Self::named(unescape(key).as_bytes()) } else { Self::named(key) }
+    }
+
+    fn named(name: &[u8]) -> Self {
+        match name {
             b"model" => Self::Model,
             b"stream" => Self::Stream,
             b"max_tokens" => Self::MaxTokens,
@@ -89,6 +90,31 @@ pub struct Parsed {
     pub first_member: (usize, bool),
 }
 
+/// What a block of a message's content said. A block may hold members of other
+/// kinds than its own: only the one that its type names counts.
+#[derive(Clone, Copy, Debug, Default)]
+struct Block {
+    kind: Option<PartKind>,
+    text: Option<Part>,
+    image: Option<Part>,
+    video: Option<Part>,
+    audio: Option<Part>,
+}
+
+impl Block {
+    fn part(self) -> Option<Part> {
+        let kind = self.kind?;
+        let value = match kind {
+            PartKind::Text => self.text,
+            PartKind::Image => self.image,
+            PartKind::Video => self.video,
+            PartKind::Audio => self.audio,
+            PartKind::Tools | PartKind::Role | PartKind::Tokens => None,
+        };
+        value.map(|part| Part { kind, ..part })
+    }
+}
+
 /// Collects a [`Parsed`] from the tokens of a body.
 #[derive(Debug)]
 pub struct Collector {
@@ -108,8 +134,7 @@ pub struct Collector {
     /// Where the parts of the current message begin.
     message_from: usize,
     role: Option<Part>,
-    block_kind: Option<PartKind>,
-    block_value: Option<Part>,
+    content: Block,
     value_start: usize,
 }
 
@@ -131,8 +156,7 @@ impl Collector {
             shape: Shape::Missing,
             message_from: 0,
             role: None,
-            block_kind: None,
-            block_value: None,
+            content: Block::default(),
             value_start: 0,
         }
     }
@@ -252,27 +276,29 @@ impl Collector {
         if !matches!(token, Token::ObjectStart | Token::Null) {
             self.shape = Shape::Wrong;
         }
-        self.block_kind = None;
-        self.block_value = None;
+        self.content = Block::default();
     }
 
-    /// The value of a member of a block, or of the asset inside of one.
+    /// The value of a member of a block.
     fn block_value(&mut self, token: Token, span: Span, head: &[u8]) {
+        match self.block {
+            Member::Type => self.content.kind = block_kind(token, span, head),
+            Member::Text => self.content.text = part(PartKind::Text, token, span),
+            // Their values are in objects, and this is a new one.
+            Member::ImageUrl => self.content.image = None,
+            Member::VideoUrl => self.content.video = None,
+            Member::InputAudio => self.content.audio = None,
+            _ => {}
+        }
+    }
+
+    /// The value of a member of an asset, which is the value of a block's member.
+    fn asset_value(&mut self, token: Token, span: Span) {
+        let value = part(PartKind::Text, token, span);
         match (self.block, self.asset) {
-            (Member::Type, _) => {
-                self.block_kind = match head {
-                    b"text" => Some(PartKind::Text),
-                    b"image_url" => Some(PartKind::Image),
-                    b"video_url" => Some(PartKind::Video),
-                    b"input_audio" => Some(PartKind::Audio),
-                    _ => None,
-                };
-            }
-            (Member::Text, _)
-            | (Member::ImageUrl | Member::VideoUrl, Member::Url)
-            | (Member::InputAudio, Member::Data) => {
-                self.block_value = part(PartKind::Text, token, span).or(self.block_value);
-            }
+            (Member::ImageUrl, Member::Url) => self.content.image = value,
+            (Member::VideoUrl, Member::Url) => self.content.video = value,
+            (Member::InputAudio, Member::Data) => self.content.audio = value,
             _ => {}
         }
     }
@@ -300,9 +326,7 @@ impl Collector {
                 }
             }
             4 if in_messages && self.inner == Member::Content => {
-                if let (Some(kind), Some(value)) = (self.block_kind.take(), self.block_value.take()) {
-                    self.parsed.prompt.parts.push(Part { kind, ..value });
-                }
+                self.parsed.prompt.parts.extend(std::mem::take(&mut self.content).part());
             }
             _ => {}
         }
@@ -349,12 +373,34 @@ impl Sink for Collector {
             }
             3 if in_messages => self.message_value(token, span),
             4 if in_messages && self.inner == Member::Content => self.block(token),
-            5 | 6 if in_messages && self.inner == Member::Content => self.block_value(token, span, head),
+            5 if in_messages && self.inner == Member::Content => self.block_value(token, span, head),
+            6 if in_messages && self.inner == Member::Content => self.asset_value(token, span),
             _ => {}
         }
         if matches!(token, Token::ObjectStart | Token::ArrayStart) {
             self.depth += 1;
         }
+    }
+}
+
+/// The kind of block that a `type` names.
+fn block_kind(token: Token, span: Span, head: &[u8]) -> Option<PartKind> {
+    match token {
+        Token::String { escaped: false } => block_kind_named(head),
+        Token::String { escaped: true } if head.len() == span.len() => {
+            block_kind_named(unescape(head).as_bytes())
+        }
+        _ => None,
+    }
+}
+
+fn block_kind_named(name: &[u8]) -> Option<PartKind> {
+    match name {
+        b"text" => Some(PartKind::Text),
+        b"image_url" => Some(PartKind::Image),
+        b"video_url" => Some(PartKind::Video),
+        b"input_audio" => Some(PartKind::Audio),
+        _ => None,
     }
 }
 

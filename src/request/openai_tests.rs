@@ -48,6 +48,28 @@ fn a_chat_is_tools_then_role_and_content_of_each_message() {
 }
 
 #[test]
+fn a_block_says_what_its_type_names() {
+    use PartKind::*;
+    // block, what is read of it
+    let table: [(&str, &[(PartKind, &str)]); 9] = [
+        (r#"{"type":"text","text":"a","image_url":{"url":"b"}}"#, &[(Text, "a")]),
+        (r#"{"type":"image_url","text":"a","image_url":{"url":"b"}}"#, &[(Image, "b")]),
+        (r#"{"type":"video_url","video_url":{"url":"b"},"image_url":{"url":"c"}}"#, &[(Video, "b")]),
+        (r#"{"t\u0079pe":"te\u0078t","text":"a"}"#, &[(Text, "a")]),
+        (r#"{"type":"text","text":{"text":"a"}}"#, &[]),
+        (r#"{"type":"text","text":["a"]}"#, &[]),
+        (r#"{"type":["text"],"text":"a"}"#, &[]),
+        (r#"{"type":"image_url","image_url":{"x":{"url":"a"}}}"#, &[]),
+        (r#"{"type":"image_url","image_url":{"url":"a"},"image_url":"b"}"#, &[]),
+    ];
+    for (block, want) in table {
+        let text = format!(r#"{{"messages":[{{"content":[{block}]}}]}}"#);
+        let want: Vec<_> = want.iter().map(|(kind, text)| (*kind, (*text).to_owned())).collect();
+        assert_eq!(parts(Api::ChatCompletions, &text), want, "{block}");
+    }
+}
+
+#[test]
 fn a_completion_has_text_texts_or_tokens() {
     use PartKind::*;
     assert_eq!(parts(Api::Completions, r#"{"prompt":"hi"}"#), [(Text, "hi".into())]);
@@ -69,6 +91,12 @@ fn members_are_read_wherever_they_stand() {
     assert!(parsed.stream);
     assert_eq!(parsed.max_output_tokens, Some(5));
     assert_eq!(parsed.first_member, (1, true));
+}
+
+#[test]
+fn a_name_may_hold_a_backslash() {
+    let text = r#"{"\\":1,"model\\":"no","\\u006dodel":"no","prompt":"x"}"#;
+    assert_eq!(parse(Api::Completions, text).unwrap().0.model, None);
 }
 
 #[test]

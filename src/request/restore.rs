@@ -3,12 +3,11 @@
 use std::sync::LazyLock;
 
 use bytes::{Bytes, BytesMut};
-use memchr::memmem::Finder;
 
 use super::json;
+use super::name::Name;
 
-const KEY: &[u8] = b"\"model\"";
-static FIND_KEY: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(KEY));
+static MODEL: LazyLock<Name> = LazyLock::new(|| Name::new("\"model\""));
 /// White space that may stand around the colon. More than this is nobody's
 /// answer, and what is held back must have a bound.
 const MAX_SPACE: usize = 16;
@@ -23,6 +22,8 @@ pub struct ModelRestorer {
     /// What to put in its place.
     incoming: Vec<u8>,
     held: BytesMut,
+    /// Whether a backslash stood before what is held back, or before the next chunk.
+    backslash: bool,
 }
 
 enum Found {
@@ -36,7 +37,7 @@ impl ModelRestorer {
     /// `target` is the name that was sent upstream, `incoming` the client's.
     pub fn new(target: &str, incoming: &str) -> Self {
         let quoted = |name: &str| format!("\"{}\"", json::escape(name)).into_bytes();
-        Self { target: quoted(target), incoming: quoted(incoming), held: BytesMut::new() }
+        Self { target: quoted(target), incoming: quoted(incoming), held: BytesMut::new(), backslash: false }
     }
 
     /// The next chunk with names replaced. With `last`, nothing is held back.
@@ -50,8 +51,8 @@ impl ModelRestorer {
         let mut out = BytesMut::new();
         let (mut copied, mut from) = (0, 0);
         let mut keep = bytes.len();
-        while let Some(at) = FIND_KEY.find(&bytes[from..]).map(|at| from + at) {
-            from = at + KEY.len();
+        while let Some(at) = MODEL.find(&bytes, from, self.backslash) {
+            from = at + MODEL.len();
             match self.value_after(&bytes, from) {
                 Found::Target(start, end) => {
                     out.extend_from_slice(&bytes[copied..start]);
@@ -66,12 +67,15 @@ impl ModelRestorer {
             }
         }
         if keep == bytes.len() {
-            let tail = &bytes[from..];
-            let partial = (1..KEY.len()).rev().find(|&n| tail.ends_with(&KEY[..n]));
-            keep -= partial.unwrap_or(0);
+            // The quotes of what was found are nobody's beginning.
+            let backslash = self.backslash && from == 0;
+            keep -= MODEL.begun(&bytes[from..], backslash);
         }
         if last {
             keep = bytes.len();
+        }
+        if let Some(before) = keep.checked_sub(1) {
+            self.backslash = bytes[before] == b'\\';
         }
         self.held.extend_from_slice(&bytes[keep..]);
         if copied == 0 {
@@ -131,6 +135,8 @@ mod tests {
             ),
             (r#"{"model":"back\"ender"}"#, r#"{"model":"back\"ender"}"#),
             (r#"{"model""model":"back\"end"}"#, r#"{"model""model":"public"}"#),
+            (r#"{"a\"model":"back\"end"}"#, r#"{"a\"model":"back\"end"}"#),
+            (r#"{"\\":"\\","model":"back\"end"}"#, r#"{"\\":"\\","model":"public"}"#),
             (r#"{"model":"back\"e"#, r#"{"model":"back\"e"#),
             ("", ""),
         ];
@@ -147,7 +153,7 @@ mod tests {
         restorer.feed(Bytes::from_static(b"\"model\""), false);
         for _ in 0..100 {
             restorer.feed(Bytes::from_static(b"          "), false);
-            assert!(restorer.held.len() <= KEY.len() + 2 * MAX_SPACE + 16);
+            assert!(restorer.held.len() <= MODEL.len() + 2 * MAX_SPACE + 16);
         }
     }
 

@@ -4,16 +4,18 @@
 //! named `usage` and reads the object behind it, however the bytes are cut into
 //! chunks, and keeps nothing of the answer itself. Text that a model generated
 //! can't be mistaken for it, as quotes inside a JSON string are escaped.
+//!
+//! Of an event stream it sees the events' lines one after the other: an object
+//! that is spread over several `data:` lines, which no model server does, is not
+//! found.
 
 use std::sync::LazyLock;
 
-use memchr::memmem::Finder;
-
 use super::body::Span;
 use super::json::{Scanner, Sink, Token};
+use super::name::Name;
 
-const KEY: &[u8] = b"\"usage\"";
-static FIND_KEY: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(KEY));
+static USAGE: LazyLock<Name> = LazyLock::new(|| Name::new("\"usage\""));
 
 /// Tokens of one request, as the model server counted them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,8 +37,11 @@ pub struct UsageScanner {
 
 #[derive(Debug)]
 enum State {
-    /// So many bytes of the key stood at the end of the last chunk.
-    Search(usize),
+    /// So many bytes of the name stood at the end of the last chunk, or a backslash.
+    Search {
+        matched: usize,
+        backslash: bool,
+    },
     Colon,
     Value,
     Object(Box<(Scanner, Fields)>),
@@ -44,8 +49,12 @@ enum State {
 
 impl Default for State {
     fn default() -> Self {
-        Self::Search(0)
+        Self::SEARCH
     }
+}
+
+impl State {
+    const SEARCH: Self = Self::Search { matched: 0, backslash: false };
 }
 
 impl UsageScanner {
@@ -60,13 +69,13 @@ impl UsageScanner {
         let mut rest = chunk;
         while !rest.is_empty() {
             rest = match &mut self.state {
-                State::Search(matched) => match find_key(rest, *matched) {
-                    Ok(after) => {
+                State::Search { matched, backslash } => match find_name(rest, *matched, *backslash) {
+                    Some(after) => {
                         self.state = State::Colon;
                         &rest[after..]
                     }
-                    Err(matched) => {
-                        self.state = State::Search(matched);
+                    None => {
+                        self.state = search_on(rest, *matched, *backslash);
                         &[]
                     }
                 },
@@ -83,28 +92,31 @@ impl UsageScanner {
                             skipped
                         }
                         _ => {
-                            self.state = State::Search(0);
+                            self.state = State::SEARCH;
                             skipped
                         }
                     }
                 }
                 State::Object(inner) => {
                     let (scanner, fields) = &mut **inner;
-                    let broken = scanner.feed(rest, fields).is_err();
+                    let error = scanner.feed(rest, fields).err();
                     let before = fields.fed;
                     fields.fed += rest.len();
-                    if scanner.is_done() {
-                        let after = fields.end - before;
+                    let next = if scanner.is_done() {
                         if fields.usage != Usage::default() {
                             self.found = Some(fields.usage);
                         }
-                        self.state = State::Search(0);
-                        &rest[after..]
+                        Some(fields.end)
                     } else {
-                        if broken {
-                            self.state = State::Search(0);
+                        // What is broken ends where it breaks: the next event is read again.
+                        error.map(|error| error.offset)
+                    };
+                    match next {
+                        Some(next) => {
+                            self.state = State::SEARCH;
+                            &rest[next - before..]
                         }
-                        &[]
+                        None => &[],
                     }
                 }
             };
@@ -112,24 +124,24 @@ impl UsageScanner {
     }
 }
 
-/// Finds the key: the offset behind it, or how much of it stands at the end.
-/// `matched` bytes of it stood before the first byte.
-fn find_key(bytes: &[u8], matched: usize) -> Result<usize, usize> {
-    if matched > 0 {
-        let wanted = &KEY[matched..];
-        let common = bytes.iter().zip(wanted).take_while(|(a, b)| a == b).count();
-        if common == wanted.len() {
-            return Ok(common);
-        }
-        if common == bytes.len() {
-            return Err(matched + common);
-        }
+/// Finds the name: the offset behind it. `matched` bytes of it stood before the
+/// first byte, or a backslash.
+fn find_name(bytes: &[u8], matched: usize, backslash: bool) -> Option<usize> {
+    let left = USAGE.len() - matched;
+    if matched > 0 && USAGE.goes_on(bytes, matched) == left {
+        return Some(left);
     }
-    if let Some(at) = FIND_KEY.find(bytes) {
-        return Ok(at + KEY.len());
-    }
-    let longest = bytes.len().min(KEY.len() - 1);
-    Err((1..=longest).rev().find(|&n| bytes.ends_with(&KEY[..n])).unwrap_or(0))
+    USAGE.find(bytes, 0, backslash).map(|at| at + USAGE.len())
+}
+
+/// What to remember of bytes in which the name doesn't end.
+fn search_on(bytes: &[u8], matched: usize, backslash: bool) -> State {
+    let matched = if matched > 0 && USAGE.goes_on(bytes, matched) == bytes.len() {
+        matched + bytes.len()
+    } else {
+        USAGE.begun(bytes, backslash)
+    };
+    State::Search { matched, backslash: bytes.ends_with(b"\\") }
 }
 
 /// Reads the members of a usage object.
@@ -159,6 +171,8 @@ impl Sink for Fields {
                     self.details = matches!(self.field, Some(Field::Details));
                 }
                 self.depth += 1;
+                // What is inside is not the field's value.
+                self.field = None;
             }
             Token::ObjectEnd | Token::ArrayEnd => {
                 self.depth -= 1;
@@ -175,7 +189,9 @@ impl Sink for Fields {
             }
             // Some servers write numbers as strings.
             Token::Number | Token::String { .. } => {
-                let number = std::str::from_utf8(head).ok().and_then(|text| text.parse().ok());
+                let whole = head.len() == span.len();
+                let text = std::str::from_utf8(head).ok().filter(|_| whole);
+                let number = text.and_then(|text| text.parse().ok());
                 match self.field {
                     Some(Field::Prompt) => self.usage.prompt_tokens = number,
                     Some(Field::Completion) => self.usage.completion_tokens = number,
@@ -204,7 +220,7 @@ mod tests {
     fn usage_is_found_however_the_answer_is_cut() {
         // text, prompt, completion, cached
         type Row = (&'static str, Option<u64>, Option<u64>, Option<u64>);
-        let table: [Row; 9] = [
+        let table: [Row; 15] = [
             (
                 r#"{"usage":{"prompt_tokens":7,"completion_tokens":10,"total_tokens":17}}"#,
                 Some(7),
@@ -239,6 +255,17 @@ mod tests {
             (r#"{"text":"\"usage\":{\"prompt_tokens\":9}"}"#, None, None, None),
             (r#"{"usage":[1],"usage":5,"usage":"x"}"#, None, None, None),
             (r#"{"us""usage":{"prompt_tokens":8}"#, Some(8), None, None),
+            (r#"{"a\"usage":{"prompt_tokens":9}}"#, None, None, None),
+            (r#"{"\\":"\\","usage":{"prompt_tokens":9}}"#, Some(9), None, None),
+            (r#"{"usage":{"completion_tokens":1,"prompt_tokens":[9]}}"#, None, Some(1), None),
+            (
+                r#"{"usage":{"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":[9]}}}"#,
+                None,
+                Some(1),
+                None,
+            ),
+            ("data: {\"usage\":{\"x\n\ndata: {\"usage\":{\"prompt_tokens\":3}}\n\n", Some(3), None, None),
+            (r#"{"usage":{broken"usage":{"prompt_tokens":4}}"#, Some(4), None, None),
         ];
         for (text, prompt_tokens, completion_tokens, cached_tokens) in table {
             let want = Usage { prompt_tokens, completion_tokens, cached_tokens };
@@ -254,5 +281,7 @@ mod tests {
         assert_eq!(scan(r#"{"usage":{prompt_tokens:1}}"#, 5), None);
         assert_eq!(scan(r#"{"usage":{"prompt_tokens":1"#, 5), None);
         assert_eq!(scan(r#"{"usage":{"prompt_tokens":-1}}"#, 5), None);
+        let long = format!(r#"{{"usage":{{"prompt_tokens":"{}12"}}}}"#, "0".repeat(70));
+        assert_eq!(scan(&long, 5), None, "a number of which only a part is seen");
     }
 }

@@ -182,7 +182,7 @@ impl std::fmt::Display for Fields {
 #[derive(Clone, Debug)]
 pub struct Engine {
     name: String,
-    pub(super) wanted: Wanted,
+    wanted: Wanted,
     /// By position in `wanted`.
     pub(super) feeds: Vec<Feed>,
     pub(super) block_size_label: String,
@@ -213,6 +213,11 @@ impl Engine {
     /// Name of the engine.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Its metrics, for a scanner. [`Readings`](super::Readings) take what that finds.
+    pub fn wanted(&self) -> &Wanted {
+        &self.wanted
     }
 
     /// Fields that every page should have. A server without adapters has no

@@ -183,7 +183,7 @@ mod tests {
     fn read(load: &Load, now_ms: u64, page: &str) -> Problems {
         let engine = Arc::new(Engine::new(EngineSpec::vllm()));
         let mut readings = Readings::new(Arc::clone(&engine));
-        engine.wanted.scan(page.as_bytes(), |metric, line| readings.take(metric, line));
+        engine.wanted().scan(page.as_bytes(), |metric, line| readings.take(metric, line));
         readings.apply(load, now_ms)
     }
 
@@ -285,9 +285,9 @@ vllm:cache_config_info{engine="1",num_gpu_blocks="500",block_size="16"} 1
         let engine = Arc::new(Engine::new(EngineSpec::vllm()));
         let mut readings = Readings::new(Arc::clone(&engine));
         let load = Load::default();
-        engine.wanted.scan(b"vllm:num_requests_waiting 5", |metric, line| readings.take(metric, line));
+        engine.wanted().scan(b"vllm:num_requests_waiting 5", |metric, line| readings.take(metric, line));
         readings.restart();
-        engine.wanted.scan(b"vllm:num_requests_running 6", |metric, line| readings.take(metric, line));
+        engine.wanted().scan(b"vllm:num_requests_running 6", |metric, line| readings.take(metric, line));
         let problems = readings.apply(&load, 5);
         assert!(problems.missing.has(Field::Waiting));
         assert_eq!(numbers(&load), [0.0, 6.0, 0.0, 0.0, 0.0]);

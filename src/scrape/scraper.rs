@@ -170,7 +170,7 @@ async fn scrape(endpoint: Arc<Endpoint>, source: Arc<Source>) {
     address.set_port(config.port.unwrap_or(address.port()));
     let mut client = Client::new(address, config.path.clone(), config.max_body_bytes, ticker.clone());
     let engine = Arc::clone(config.engines.of(&endpoint));
-    let mut scanner = Scanner::new(&engine.wanted);
+    let mut scanner = Scanner::new(engine.wanted());
     let mut readings = Readings::new(Arc::clone(&engine));
     let mut log = Log::new(&endpoint);
     let schedule = Schedule::new(*origin, config.interval, endpoint.slot().number());
