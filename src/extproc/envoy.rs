@@ -1,5 +1,6 @@
-//! Envoy's messages and ours: the only file that knows how they are encoded. Incoming
-//! messages become [`Message`]s, [`Reply`]s become outgoing ones.
+//! Envoy's messages and ours: the only place that knows how they are encoded. Incoming
+//! messages become [`Message`](super::event::Message)s, [`Reply`](super::reply::Reply)s
+//! become outgoing ones.
 //!
 //! Messages are read where they lie and written where they are sent from, without
 //! structures in between: of what a gateway sends we need little, and its bodies pass
