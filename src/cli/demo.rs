@@ -1,11 +1,11 @@
 //! `usher demo`: everything on one machine, under the requests of a real trace.
 
-mod children;
+pub mod children;
 mod client;
-mod envoy;
+pub mod envoy;
 mod latency;
-mod ports;
-mod process;
+pub mod ports;
+pub mod process;
 mod progress;
 mod replay;
 mod report;

@@ -9,17 +9,17 @@ const TICKS_PER_SECOND: u64 = 100;
 
 /// Use of a process since it started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Usage {
+pub struct Usage {
     /// Processor time, user and system, of all its threads.
-    pub(super) cpu: Duration,
+    pub cpu: Duration,
     /// Resident memory in bytes.
-    pub(super) memory: u64,
+    pub memory: u64,
     /// Most resident memory so far, in bytes.
-    pub(super) peak_memory: u64,
+    pub peak_memory: u64,
 }
 
 /// What process `pid` used so far. `None` where there is no `/proc`.
-pub(super) fn usage(pid: u32) -> Option<Usage> {
+pub fn usage(pid: u32) -> Option<Usage> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     Some(Usage {
