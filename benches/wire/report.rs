@@ -318,7 +318,7 @@ fn budget(check: &Check, allowed: Option<f64>) -> String {
     let unit = check.metric.unit();
     match check.bound {
         Bound::Times(factor) => format!("≤ {factor} ×"),
-        Bound::Share(share) => format!("≥ {}", percent(share)),
+        Bound::Share(share) => format!("≥ {:.0} %", share * 100.0),
         Bound::MibAndBodies(mib, bodies) => {
             let sum = allowed.map_or_else(String::new, |sum| format!(" = {}", with_unit(sum, unit)));
             format!("≤ {mib} {unit} + {bodies} × the bodies in flight{sum}")
