@@ -9,6 +9,7 @@ pub mod discovery;
 pub mod endpoints;
 pub mod extproc;
 pub mod flow;
+pub mod load;
 pub mod metrics;
 pub mod observe;
 pub mod request;

@@ -27,6 +27,7 @@ mod workloads;
 
 use clap::Parser;
 use serde_json::json;
+use usher::cli::Command;
 
 use arguments::{Arguments, order};
 use generator::Times;
@@ -56,7 +57,7 @@ fn load(picker: &str, cpu_ms: f64, p99: f64) -> LoadReport {
             "total": {"count": 1000, "mean": 1.0, "p50": p99 / 4.0, "p90": 2.0, "p99": p99, "p999": 9.0, "max": 9.0},
             "chunk": {"count": 1000, "mean": 1.0, "p50": 0.1, "p90": 0.2, "p99": 0.3, "p999": 0.4, "max": 0.5},
         },
-        "errors": {}, "late": {"requests": 5, "share": 0.005, "p99_ms": 1.5, "max_ms": 3.0},
+        "errors": {}, "generator_cpu_share": 0.5, "late": {"requests": 5, "share": 0.005, "p99_ms": 1.5, "max_ms": 3.0},
         "endpoints": {"127.0.0.1:8000": 1000},
         "peak_body_bytes_in_flight": 4 << 20,
         "processes": [
@@ -259,6 +260,18 @@ fn the_generators_command_is_the_workloads() {
 }
 
 #[test]
+fn the_generator_knows_every_workloads_arguments() {
+    for workload in WORKLOADS {
+        let target = generator::target(workload.way, &place().ports);
+        let words = generator::words(workload, Times::of(workload, false), &target, &["usher=7".to_owned()]);
+        let parsed = usher::cli::parse(["usher".to_owned()].into_iter().chain(words).map(Into::into));
+        assert!(matches!(parsed, Ok(Command::Load(_))), "{}: {parsed:?}", workload.name);
+    }
+    let probe = generator::probe("127.0.0.1:9002");
+    assert!(usher::cli::parse(["usher".to_owned()].into_iter().chain(probe).map(Into::into)).is_ok());
+}
+
+#[test]
 fn numbers_have_three_digits_that_count() {
     let texts = [
         (0.0, "0"),
@@ -292,6 +305,7 @@ fn the_page_says_what_is_met_and_what_is_missed() {
         "Usher against the limit: 1 of 2 lines of the budget are met.",
         "| CPU per request, ms | 0.100 (0.100–0.100) | 0.170 (0.160–0.190) |",
         "- Requests that the generator sent late, in the worst round: limit 0.500 % (p99 1.50 ms), usher 0.500 % (p99 1.50 ms).",
+        "- Of a core the generator used at most: limit 50.0 %, usher 50.0 %.",
         "![CPU per request by picker](benchmarks/small-envoy.svg)",
         "    usher load --target http://127.0.0.1:8081 --tokens 200 --rate 500 --duration 20s --warm-up 2s --pid PICKER=PID --pid envoy=PID --output json",
         "    limit --grpc-port=8082 ",
@@ -315,6 +329,7 @@ fn the_page_hides_no_failure() {
     let mut runs = runs([0.1; 3], [0.1; 3]);
     runs[4].load.requests.failed = 12;
     runs[4].load.errors.insert("timeout".to_owned(), 12);
+    runs[4].load.reasons.insert("timeout".to_owned(), "no reply in 30 s".to_owned());
     let failure = Failure { who: LIMIT.to_owned(), round: 2, why: "limit ended".to_owned() };
     let direct = Section { workload: workload("small-direct"), runs, failures: vec![failure] };
     let none = Section { workload: workload("idle-direct"), runs: Vec::new(), failures: Vec::new() };
@@ -323,7 +338,7 @@ fn the_page_hides_no_failure() {
     let page = report.markdown();
     for text in [
         "| 1.00 | yes, 12 requests failed |",
-        "- **Round 2, usher: 12 requests failed** (timeout 12).",
+        "- **Round 2, usher: 12 requests failed** (timeout 12: no reply in 30 s).",
         "- **Not measured: round 2, limit: limit ended.**",
         "| memory per stream | ≤ 1.5 × | – | – | – | **not measured** |",
         "**A quick run",

@@ -24,16 +24,18 @@ pub struct Times {
     pub warm_up: Duration,
 }
 
+/// Just enough to see whether everything works.
+const QUICK: Times = Times { measured: Duration::from_secs(2), warm_up: Duration::from_millis(500) };
+
 impl Times {
-    /// As the workload says; with `quick` just enough to see whether all works.
+    /// As the workload says, or with `quick` far less.
     pub fn of(workload: &Workload, quick: bool) -> Self {
+        let measured = Duration::from_secs(workload.seconds.into());
+        let warm_up = Duration::from_secs(workload.warm_up.into());
         if quick {
-            return Self { measured: Duration::from_secs(2), warm_up: Duration::from_millis(500) };
+            return Self { measured: QUICK.measured.min(measured), warm_up: QUICK.warm_up.min(warm_up) };
         }
-        Self {
-            measured: Duration::from_secs(workload.seconds.into()),
-            warm_up: Duration::from_secs(workload.warm_up.into()),
-        }
+        Self { measured, warm_up }
     }
 }
 
@@ -55,7 +57,9 @@ pub fn words(workload: &Workload, times: Times, target: &str, watched: &[String]
     let mut words = vec!["load".to_owned(), "--target".to_owned(), target.to_owned()];
     words.extend(workload.load.iter().copied().map(str::to_owned));
     words.extend(["--duration".to_owned(), duration(times.measured)]);
-    words.extend(["--warm-up".to_owned(), duration(times.warm_up)]);
+    if !times.warm_up.is_zero() {
+        words.extend(["--warm-up".to_owned(), duration(times.warm_up)]);
+    }
     words.extend(watched.iter().flat_map(|process| ["--pid".to_owned(), process.clone()]));
     words.extend(["--output".to_owned(), "json".to_owned()]);
     words
@@ -63,9 +67,7 @@ pub fn words(workload: &Workload, times: Times, target: &str, watched: &[String]
 
 /// Arguments of `usher` for a single request, which tells whether somebody is ready.
 pub fn probe(target: &str) -> Vec<String> {
-    ["load", "--target", target, "--requests", "1", "--warm-up", "0s", "--output", "json"]
-        .map(str::to_owned)
-        .into()
+    ["load", "--target", target, "--requests", "1", "--output", "json"].map(str::to_owned).into()
 }
 
 fn duration(time: Duration) -> String {

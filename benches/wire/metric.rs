@@ -20,10 +20,14 @@ pub struct LoadReport {
     pub latency_ms: Latencies,
     /// What failed, by kind.
     pub errors: BTreeMap<String, u64>,
+    /// What was said when a kind of failure came first.
+    pub reasons: BTreeMap<String, String>,
     /// What the generator was too slow for.
     pub late: Option<Late>,
-    /// The most bytes of request bodies that were under way.
+    /// The most bytes of request bodies that were under way; without a gateway only.
     pub peak_body_bytes_in_flight: Option<f64>,
+    /// The part of a core that the generator itself used, 0 to 1.
+    pub generator_cpu_share: Option<f64>,
     /// What the watched processes used.
     pub processes: Vec<Process>,
 }

@@ -265,8 +265,17 @@ access log.
         if !late.is_empty() {
             notes.push(format!("Requests that the generator sent late, in the worst round: {late}."));
         }
+        let busy = by_picker(&|runs| {
+            runs.iter().filter_map(|run| run.load.generator_cpu_share).reduce(f64::max).map(percent)
+        });
+        if !busy.is_empty() {
+            notes.push(format!("Of a core the generator used at most: {busy}."));
+        }
         for run in section.runs.iter().filter(|run| run.load.requests.failed > 0) {
-            let kinds = run.load.errors.iter().map(|(kind, count)| format!("{kind} {count}"));
+            let kinds = run.load.errors.iter().map(|(kind, count)| {
+                let reason = run.load.reasons.get(kind).map(|reason| format!(": {reason}"));
+                format!("{kind} {count}{}", reason.unwrap_or_default())
+            });
             notes.push(format!(
                 "**Round {}, {}: {} requests failed** ({}).",
                 run.round,

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 use usher::cli::demo::children::Group;
 use usher::cli::demo::envoy::{self, Extras};
 use usher::cli::demo::ports::{Ports, local};
-use usher::cli::demo::process::usage;
+use usher::load::process::usage;
 
 use crate::generator::{self, Times};
 use crate::metric::{ENVOY, LoadReport, Run};

@@ -5,8 +5,6 @@ mod client;
 pub mod envoy;
 mod latency;
 pub mod ports;
-pub mod process;
-mod progress;
 mod replay;
 mod report;
 mod stack;
@@ -27,13 +25,14 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::CliError;
 use super::check::Output;
+use super::progress::Progress;
+use crate::load::trace::{Row, parse};
 use client::Client;
 use ports::Ports;
-use progress::Progress;
 use replay::Counters;
 use report::{Measured, Report};
 use stack::{Plan, Stack};
-use trace::{MODEL, Row};
+use trace::MODEL;
 
 /// The first requests of a published trace; its licence is beside it.
 const TRACE: &str = include_str!("../../deploy/demo/trace.jsonl");
@@ -150,9 +149,9 @@ impl Stop {
 }
 
 fn read_trace(args: &DemoArgs) -> anyhow::Result<Vec<Row>> {
-    let Some(path) = &args.trace else { return Ok(trace::parse(TRACE, args.requests)?) };
+    let Some(path) = &args.trace else { return Ok(parse(TRACE, args.requests)?) };
     let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    trace::parse(&text, args.requests).with_context(|| format!("cannot use {}", path.display()))
+    parse(&text, args.requests).with_context(|| format!("cannot use {}", path.display()))
 }
 
 async fn demo(args: &DemoArgs, rows: &Arc<[Row]>, ports: Ports) -> anyhow::Result<(Stack, Report)> {
@@ -183,7 +182,7 @@ async fn measure(
 ) -> anyhow::Result<Report> {
     progress.step(&format!("replaying {} requests", rows.len()));
     let (envoy, servers) = (stack.envoy(), stack.servers());
-    let (client, counters) = (Client::new(), Arc::new(Counters::default()));
+    let (client, counters) = (Client::default(), Arc::new(Counters::default()));
     let before = stack.usher();
     let begin = Instant::now();
     let work = async {

@@ -3,9 +3,12 @@
 pub mod check;
 pub mod demo;
 pub mod flags;
+pub mod load;
 mod logging;
+mod progress;
 mod serve;
 pub mod sim;
+mod table;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -32,6 +35,8 @@ pub enum Command {
     Serve(Box<ServeArgs>),
     /// Run simulated vLLM servers.
     Sim(sim::SimArgs),
+    /// Load an ext_proc server or a gateway with requests, and measure it.
+    Load(Box<load::LoadArgs>),
     /// Run everything on this machine under the requests of a real trace.
     Demo(demo::DemoArgs),
     /// Validate a configuration, and print the pipeline it comes to.
@@ -102,6 +107,7 @@ fn run(command: Command) -> Result<ExitCode, CliError> {
     match command {
         Command::Serve(args) => serve::serve(*args).map(|()| ExitCode::SUCCESS),
         Command::Sim(args) => sim::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Load(args) => load::run(*args).map(|()| ExitCode::SUCCESS),
         Command::Demo(args) => demo::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Check(args) => Ok(check::run(&args)),
     }

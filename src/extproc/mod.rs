@@ -20,5 +20,5 @@ pub mod server;
 pub mod service;
 pub mod stop;
 pub mod tls;
-mod wire;
+pub(crate) mod wire;
 pub mod workers;

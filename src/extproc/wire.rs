@@ -8,14 +8,14 @@ use bytes::{BufMut, Bytes, BytesMut};
 
 /// A field of a message: its number and its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Field {
-    pub(super) number: u32,
-    pub(super) value: Value,
+pub(crate) struct Field {
+    pub(crate) number: u32,
+    pub(crate) value: Value,
 }
 
 /// The value of a field. Fixed-width values are skipped: nothing here has any.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Value {
+pub(crate) enum Value {
     Varint(u64),
     Bytes(Bytes),
     Fixed,
@@ -23,15 +23,15 @@ pub(super) enum Value {
 
 /// The bytes are not a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Malformed;
+pub(crate) struct Malformed;
 
 /// The fields of an encoded message, in order.
-pub(super) struct Fields {
+pub(crate) struct Fields {
     rest: Bytes,
 }
 
 impl Fields {
-    pub(super) fn of(message: &Bytes) -> Self {
+    pub(crate) fn of(message: &Bytes) -> Self {
         Self { rest: message.clone() }
     }
 
@@ -88,7 +88,7 @@ impl Iterator for Fields {
 
 /// The length-delimited fields with the given numbers, the last of each; empty
 /// where there is none.
-pub(super) fn pick<const N: usize>(message: &Bytes, numbers: [u32; N]) -> Result<[Bytes; N], Malformed> {
+pub(crate) fn pick<const N: usize>(message: &Bytes, numbers: [u32; N]) -> Result<[Bytes; N], Malformed> {
     let mut found = std::array::from_fn(|_| Bytes::new());
     for field in Fields::of(message) {
         let field = field?;
@@ -107,12 +107,12 @@ fn varint_len(value: usize) -> usize {
 }
 
 /// Length of a length-delimited field with a number below 16.
-pub(super) fn field_len(content: usize) -> usize {
+pub(crate) fn field_len(content: usize) -> usize {
     1 + varint_len(content) + content
 }
 
 /// Writes the head of a length-delimited field; the content comes next.
-pub(super) fn put_head(out: &mut BytesMut, number: u8, content: usize) {
+pub(crate) fn put_head(out: &mut BytesMut, number: u8, content: usize) {
     out.put_u8(number << 3 | 2);
     let mut rest = content;
     while rest >= 0x80 {
@@ -123,7 +123,7 @@ pub(super) fn put_head(out: &mut BytesMut, number: u8, content: usize) {
 }
 
 /// Writes a length-delimited field.
-pub(super) fn put_bytes(out: &mut BytesMut, number: u8, content: &[u8]) {
+pub(crate) fn put_bytes(out: &mut BytesMut, number: u8, content: &[u8]) {
     put_head(out, number, content.len());
     out.put_slice(content);
 }

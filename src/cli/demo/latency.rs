@@ -12,7 +12,8 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use super::client::{Client, MODELS};
-use super::trace::Row;
+use super::trace::body;
+use crate::load::trace::Row;
 
 /// What a sample is, in the words of the report.
 pub(super) const METHOD: &str = "a request through Envoy minus the same one straight to a server";
@@ -44,7 +45,7 @@ pub(super) async fn measure(
 ) -> Added {
     // Connections of its own, open before the first sample: with those of the replay
     // a pair could wait for one.
-    let client = Client::new();
+    let client = Client::default();
     for way in servers.iter().chain([&envoy]) {
         // Should it fail, so will samples.
         let _ = client.get(*way, MODELS).await;
@@ -61,7 +62,7 @@ pub(super) async fn measure(
         tokio::time::sleep_until(begin + step * u32::try_from(number).unwrap_or(u32::MAX)).await;
         // A text that no other request has: nothing must learn that a server has its
         // prefix.
-        let body = row.body(number as u64 + 1);
+        let body = body(row, number as u64 + 1);
         // What comes second may find warmer caches of the processor.
         let ways = if number % 2 == 0 { [envoy, *server] } else { [*server, envoy] };
         let mut times = [None; 2];

@@ -10,7 +10,8 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 
 use super::client::{Answer, Client};
-use super::trace::Row;
+use super::trace;
+use crate::load::trace::Row;
 
 /// Requests that are open at once. What is due beyond that waits, and its waiting
 /// counts as its latency.
@@ -64,7 +65,7 @@ pub(super) async fn replay(
     let source = rows.clone();
     tokio::task::spawn_blocking(move || {
         for (at, row) in source.iter().enumerate() {
-            if sender.blocking_send((at, row.body(0))).is_err() {
+            if sender.blocking_send((at, trace::body(row, 0))).is_err() {
                 break;
             }
         }

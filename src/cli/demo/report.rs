@@ -8,9 +8,10 @@ use serde::Serialize;
 
 use super::latency::{Added, METHOD, percentile};
 use super::ports::Ports;
-use super::process::Usage;
 use super::replay::Outcome;
 use super::trace::OUTPUT_DIVISOR;
+use crate::cli::table::{grouped, line};
+use crate::load::process::Usage;
 
 /// Everything that is told about a run.
 #[derive(Debug, Serialize)]
@@ -248,10 +249,6 @@ impl Display for Report {
     }
 }
 
-fn line(f: &mut Formatter<'_>, title: &str, text: fmt::Arguments<'_>) -> fmt::Result {
-    writeln!(f, "{title:<15}{text}")
-}
-
 impl Display for Percentiles {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match (self.p50, self.p99) {
@@ -259,19 +256,6 @@ impl Display for Percentiles {
             _ => f.write_str("no sample"),
         }
     }
-}
-
-/// A number with its digits in groups of three.
-fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }
 
 #[cfg(test)]
@@ -308,7 +292,13 @@ sim-2                0               0               0         0.0 %
         Outcome {
             first: Some(Duration::from_millis(20)),
             total: Duration::from_millis(40),
-            answer: Ok(Answer { status, pod: Some(pod.to_owned()), first: None, usage }),
+            answer: Ok(Answer {
+                status,
+                pod: Some(pod.to_owned()),
+                first: None,
+                usage,
+                reason: String::new(),
+            }),
         }
     }
 
@@ -362,13 +352,5 @@ sim-2                0               0               0         0.0 %
         assert_eq!(json["statuses"]["503"], 1);
         assert_eq!(json["first_token_ms"]["p99"], 20.0);
         assert_eq!(json["ports"]["envoy"], 8081);
-    }
-
-    #[test]
-    fn digits_are_in_groups_of_three() {
-        let table = [(0, "0"), (999, "999"), (1000, "1,000"), (1_234_567, "1,234,567")];
-        for (number, text) in table {
-            assert_eq!(grouped(number), text);
-        }
     }
 }

@@ -14,9 +14,9 @@ use super::children::Group;
 use super::client::{Client, MODELS};
 use super::envoy::{self, Extras};
 use super::ports::{Ports, local};
-use super::process::{Usage, usage};
-use super::progress::Progress;
 use super::trace::MODEL;
+use crate::cli::progress::Progress;
+use crate::load::process::{Usage, usage};
 
 /// Time to get ready, once everything is installed.
 const START: Duration = Duration::from_secs(20);
@@ -62,7 +62,7 @@ impl Stack {
         let envoy = envoy::install(&dir, group.id()).await?;
 
         progress.step("starting servers, Usher and Envoy");
-        let client = Client::new();
+        let client = Client::default();
         let program = current_exe().context("cannot find the path of this program")?;
         let endpoints = run_dir.join("endpoints.yaml");
         let sim = sim_command(&program, &ports, speed, &endpoints);

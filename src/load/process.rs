@@ -3,6 +3,9 @@
 use std::fs;
 use std::time::Duration;
 
+use super::LoadError;
+use super::settings::Process;
+
 /// Clock ticks of `/proc/PID/stat`. The kernel reports in units of 1/100 s on every
 /// architecture that Envoy runs on, whatever its own tick is.
 const TICKS_PER_SECOND: u64 = 100;
@@ -18,15 +21,62 @@ pub struct Usage {
     pub peak_memory: u64,
 }
 
-/// What process `pid` used so far. `None` where there is no `/proc`.
+/// What process `pid` used so far. `None` where there is no `/proc`, and when there is no
+/// such process.
 pub fn usage(pid: u32) -> Option<Usage> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let cpu = threads_time(pid).or_else(|| cpu_time(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?));
     Some(Usage {
-        cpu: cpu_time(&stat)?,
+        cpu: cpu?,
         memory: kilobytes(&status, "VmRSS:")?,
         peak_memory: kilobytes(&status, "VmHWM:")?,
     })
+}
+
+/// The sum over all threads of the first number of `schedstat`, in nanoseconds. Not all
+/// kernels have it; where they do, it is finer than ticks.
+fn threads_time(pid: u32) -> Option<Duration> {
+    let mut sum = Duration::ZERO;
+    for thread in fs::read_dir(format!("/proc/{pid}/task")).ok()? {
+        // A thread that just ended can't be read.
+        let Ok(text) = fs::read_to_string(thread.ok()?.path().join("schedstat")) else { continue };
+        sum += Duration::from_nanos(text.split_whitespace().next()?.parse().ok()?);
+    }
+    (!sum.is_zero()).then_some(sum)
+}
+
+/// A process, looked at three times: before the first request, and at the start and the
+/// end of the measured time.
+#[derive(Clone, Debug)]
+pub struct Watched {
+    /// Which one.
+    pub process: Process,
+    /// Before the first request.
+    pub before: Usage,
+    /// At the start of the measured time; `None` when it had ended.
+    pub start: Option<Usage>,
+    /// At its end.
+    pub end: Option<Usage>,
+}
+
+impl Watched {
+    pub(super) fn new(process: &Process) -> Result<Self, LoadError> {
+        let reason = match cfg!(target_os = "linux") {
+            true => "there is no such process, or it is another user's",
+            false => "only Linux tells what a process uses",
+        };
+        let error = || LoadError::Process { pid: process.pid, reason: reason.to_owned() };
+        let before = usage(process.pid).ok_or_else(error)?;
+        Ok(Self { process: process.clone(), before, start: None, end: None })
+    }
+
+    pub(super) fn start(&mut self) {
+        self.start = usage(self.process.pid);
+    }
+
+    pub(super) fn end(&mut self) {
+        self.end = usage(self.process.pid);
+    }
 }
 
 /// Fields 14 and 15 (proc_pid_stat(5)). The second one, the name, may hold anything,

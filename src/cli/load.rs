@@ -1,0 +1,68 @@
+//! `usher load`: the load generator.
+
+mod args;
+mod report;
+
+use std::future::pending;
+use std::io::{self, IsTerminal, Write};
+
+use super::CliError;
+use super::check::Output;
+use super::progress::Progress;
+use crate::load::{LoadError, Outcome, Standing, run as generate};
+pub use args::LoadArgs;
+use report::Report;
+
+/// Runs a load and prints what it found.
+///
+/// # Errors
+/// [`CliError::Usage`] for arguments that don't fit together; [`CliError::Failed`] when
+/// no load could be made.
+pub fn run(args: LoadArgs) -> Result<(), CliError> {
+    let (target, output) = (args.target.clone(), args.output);
+    let settings = args.settings().map_err(CliError::Usage)?;
+    let failed = |error: &dyn std::fmt::Display| CliError::Failed(error.to_string());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| failed(&error))?;
+    // Only a terminal gets it: elsewhere nobody would read it.
+    let mut progress = io::stderr().is_terminal().then(Progress::new);
+    let show = |standing: Standing| {
+        if let Some(progress) = &mut progress {
+            progress.step(&line(standing));
+        }
+    };
+    let outcome = runtime.block_on(generate(settings, show, interrupted()));
+    drop(progress);
+    // A request that is being made keeps nobody waiting.
+    runtime.shutdown_background();
+    let outcome = outcome.map_err(|error| match error {
+        LoadError::Trace { .. } => CliError::Usage(error.to_string()),
+        error => failed(&error),
+    })?;
+    print(&target, &outcome, output).map_err(|error| failed(&format!("cannot print the result: {error}")))
+}
+
+/// Ctrl-C. Without a handler for it, the run can't be ended early.
+async fn interrupted() {
+    if tokio::signal::ctrl_c().await.is_err() {
+        pending().await
+    }
+}
+
+fn line(standing: Standing) -> String {
+    let Standing { elapsed, begun, ended, failed } = standing;
+    let seconds = elapsed.as_secs_f64();
+    let rate = ended as f64 / seconds;
+    let open = begun.saturating_sub(ended);
+    format!("{seconds:.0} s: {ended} requests, {rate:.0} per second, {open} open, {failed} failed")
+}
+
+fn print(target: &str, outcome: &Outcome, output: Output) -> io::Result<()> {
+    let report = Report::new(target, outcome);
+    let text = match output {
+        Output::Text => report.to_string(),
+        Output::Json => serde_json::to_string_pretty(&report)? + "\n",
+    };
+    let mut out = io::stdout();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush())
+}

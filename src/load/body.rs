@@ -1,0 +1,82 @@
+//! Bodies of requests.
+
+use bytes::Bytes;
+use serde::Serialize;
+
+use super::settings::Api;
+
+/// What is the same in all bodies of a run.
+#[derive(Clone, Debug)]
+pub struct Style {
+    /// Which API they are of.
+    pub api: Api,
+    /// The model that they ask for.
+    pub model: String,
+    /// Whether the answer is to be a stream, which then tells usage at its end.
+    pub stream: bool,
+}
+
+#[derive(Serialize)]
+struct Body<'a> {
+    model: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    messages: Option<[Message<'a>; 1]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt: Option<&'a str>,
+    max_tokens: usize,
+    stream: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stream_options: Option<StreamOptions>,
+}
+
+#[derive(Serialize)]
+struct Message<'a> {
+    role: &'a str,
+    content: &'a str,
+}
+
+#[derive(Serialize)]
+struct StreamOptions {
+    include_usage: bool,
+}
+
+impl Style {
+    /// The body that asks with `prompt` for an answer of at most `max_tokens` tokens.
+    pub fn body(&self, prompt: &str, max_tokens: usize) -> Bytes {
+        let chat = self.api == Api::Chat;
+        let body = Body {
+            model: &self.model,
+            messages: chat.then_some([Message { role: "user", content: prompt }]),
+            prompt: (!chat).then_some(prompt),
+            max_tokens,
+            stream: self.stream,
+            stream_options: self.stream.then_some(StreamOptions { include_usage: true }),
+        };
+        // Strings and numbers always serialise.
+        serde_json::to_vec(&body).unwrap_or_default().into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn bodies_are_those_of_the_apis() {
+        let body = |api, stream| -> Value {
+            let style = Style { api, model: "m".to_owned(), stream };
+            serde_json::from_slice(&style.body("a\n", 3)).unwrap()
+        };
+        assert_eq!(
+            body(Api::Chat, true),
+            json!({"model": "m", "messages": [{"role": "user", "content": "a\n"}], "max_tokens": 3,
+                   "stream": true, "stream_options": {"include_usage": true}})
+        );
+        assert_eq!(
+            body(Api::Completions, false),
+            json!({"model": "m", "prompt": "a\n", "max_tokens": 3, "stream": false})
+        );
+    }
+}

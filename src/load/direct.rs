@@ -1,0 +1,123 @@
+//! An ext_proc server as the target.
+
+use std::cell::{Cell, RefCell};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderValue, Request};
+use tokio::time::timeout;
+
+use super::LoadError;
+use super::exchange::{self, Open, checked};
+use super::failure::Failure;
+use super::link::{Dialer, Link};
+use super::prompt::Messages;
+use super::record::{Numbers, Started};
+use super::settings::TlsMode;
+
+const PATH: &str = "/envoy.service.ext_proc.v3.ExternalProcessor/Process";
+
+/// A request that takes longer than this, besides the time between its chunks, has
+/// failed.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// For the answer to the first call.
+const FIRST_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Connections to a server, and what is asked over them.
+pub(super) struct Direct {
+    links: Vec<Link>,
+    next: Cell<usize>,
+    call: Request<()>,
+    interval: Duration,
+}
+
+impl Direct {
+    /// Connects, and finds out whether the other end is an ext_proc server.
+    ///
+    /// # Errors
+    /// When there is no server, or another one.
+    pub(super) async fn connect(
+        address: &str,
+        tls: TlsMode,
+        connections: usize,
+        interval: Duration,
+    ) -> Result<Self, LoadError> {
+        let dialer = Dialer::new(address, tls).await?;
+        let scheme = if dialer.has_tls() { "https" } else { "http" };
+        let mut call = Request::post(format!("{scheme}://{address}{PATH}")).body(()).map_err(|error| {
+            LoadError::Unreachable { target: address.to_owned(), reason: error.to_string() }
+        })?;
+        for (name, value) in
+            [("te", "trailers"), ("content-type", "application/grpc"), ("user-agent", "usher-load")]
+        {
+            call.headers_mut().insert(name, HeaderValue::from_static(value));
+        }
+        let links = (0..connections).map(|_| Link::new(dialer.clone())).collect();
+        let direct = Self { links, next: Cell::new(0), call, interval };
+        for link in &direct.links {
+            let first = timeout(FIRST_PATIENCE, direct.first(link)).await.unwrap_or_else(|_| {
+                Err(Failure::new("timeout", format!("no answer within {} s", FIRST_PATIENCE.as_secs())))
+            });
+            first.map_err(|failure| LoadError::NotExtProc {
+                target: address.to_owned(),
+                reason: format!("{} ({})", failure.detail, failure.kind),
+            })?;
+        }
+        Ok(direct)
+    }
+
+    /// A call without a message: any ext_proc server ends it.
+    async fn first(&self, link: &Link) -> Result<(), Failure> {
+        let mut requests = link.ready().await?;
+        let (response, _stream) = requests.send_request(self.call.clone(), true)?;
+        let mut body = checked(response.await?)?;
+        while let Some(data) = body.data().await {
+            let _: Bytes = data?;
+        }
+        Ok(())
+    }
+
+    fn link(&self) -> &Link {
+        let at = self.next.get();
+        self.next.set((at + 1) % self.links.len());
+        &self.links[at]
+    }
+
+    /// A whole request with its answer.
+    ///
+    /// # Errors
+    /// When it fails.
+    pub(super) async fn exchange(
+        &self,
+        messages: &Messages,
+        numbers: &RefCell<Numbers>,
+        started: Started,
+    ) -> Result<(), Failure> {
+        let chunks = u32::try_from(messages.answer.count()).unwrap_or(u32::MAX);
+        let patience = PATIENCE.saturating_add(self.interval.saturating_mul(chunks));
+        let exchange = async {
+            let open = exchange::open(self.link(), &self.call, messages, numbers, started).await?;
+            open.answer(&messages.answer, self.interval).await
+        };
+        timeout(patience, exchange).await.unwrap_or_else(|_| Err(late(patience)))
+    }
+
+    /// A request up to its decision, held open after that.
+    ///
+    /// # Errors
+    /// When it fails.
+    pub(super) async fn open<'a>(
+        &self,
+        messages: &Messages,
+        numbers: &'a RefCell<Numbers>,
+        started: Started,
+    ) -> Result<Open<'a>, Failure> {
+        let open = exchange::open(self.link(), &self.call, messages, numbers, started);
+        timeout(PATIENCE, open).await.unwrap_or_else(|_| Err(late(PATIENCE)))
+    }
+}
+
+fn late(patience: Duration) -> Failure {
+    Failure::new("timeout", format!("not over within {} s", patience.as_secs()))
+}

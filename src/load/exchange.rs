@@ -1,0 +1,356 @@
+//! One HTTP request as an ext_proc server sees it: what a gateway tells it, and what
+//! it replies.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use h2::client::ResponseFuture;
+use h2::{RecvStream, SendStream};
+use http::{HeaderMap, Request, Response};
+use tokio::time::{Instant, Sleep};
+
+use super::failure::Failure;
+use super::link::Link;
+use super::message::Chunk;
+use super::prompt::Messages;
+use super::record::{Numbers, Started};
+use super::reply::{Frames, Part, Reply, read};
+use super::script::Script;
+
+/// Chunks of an answer that may be on their way, when there is no time between them. A
+/// gateway has what a socket holds.
+const AHEAD: usize = 64;
+
+/// An exchange whose request has been decided.
+pub(super) struct Open<'a> {
+    stream: SendStream<Bytes>,
+    replies: Replies,
+    numbers: &'a RefCell<Numbers>,
+    started: Started,
+}
+
+/// Opens an exchange, sends the request and waits for its decision and its body.
+///
+/// # Errors
+/// When the server fails, refuses the request, or loses a part of it.
+pub(super) async fn open<'a>(
+    link: &Link,
+    call: &Request<()>,
+    messages: &Messages,
+    numbers: &'a RefCell<Numbers>,
+    started: Started,
+) -> Result<Open<'a>, Failure> {
+    let mut requests = link.ready().await?;
+    let (response, mut stream) = requests.send_request(call.clone(), false)?;
+    send(&mut stream, messages.head.with_id(started.number))?;
+    for chunk in &messages.body {
+        send_chunk(&mut stream, chunk)?;
+    }
+    let mut in_flight = InFlight::new(numbers, messages.bytes);
+    let mut replies = Replies { source: Source::Headers(response), frames: Frames::default() };
+    let (mut decided, mut ended) = (false, false);
+    let (mut returned, mut expected) = (0, messages.bytes);
+    while !(decided && ended) {
+        match poll_fn(|context| replies.poll(context)).await? {
+            Reply::RequestHeaders { destination, content_length } => {
+                if destination.is_empty() {
+                    return Err(Failure::new("no-destination", "the reply names no endpoint"));
+                }
+                numbers.borrow_mut().decided(started, &destination, Instant::now());
+                expected = content_length.unwrap_or(expected);
+                decided = true;
+            }
+            Reply::RequestBody(Part { bytes, end }) => {
+                in_flight.returned(bytes);
+                returned += bytes;
+                ended |= end;
+            }
+            Reply::Immediate { status, body } => return Err(refused(status, &body)),
+            Reply::Other => {}
+            early => return Err(Failure::protocol(format!("{} came too early", early.name()))),
+        }
+    }
+    if returned != expected {
+        let detail = format!("{returned} bytes of a body of {expected} came back");
+        return Err(Failure::new("body-mismatch", detail));
+    }
+    Ok(Open { stream, replies, numbers, started })
+}
+
+impl Open<'_> {
+    /// Plays the model server's answer, waits for all of it, and ends the exchange.
+    /// Between two chunks is `interval`.
+    ///
+    /// # Errors
+    /// When the server fails, or loses a part of the answer.
+    pub(super) async fn answer(mut self, script: &Script, interval: Duration) -> Result<(), Failure> {
+        send(&mut self.stream, script.head.clone())?;
+        let mut answering = Answering {
+            script,
+            next: 0,
+            sent: VecDeque::with_capacity(4),
+            headers: false,
+            returned: 0,
+            pacing: (!interval.is_zero()).then(|| Pacing {
+                begin: Instant::now(),
+                interval,
+                sleep: Box::pin(tokio::time::sleep(Duration::ZERO)),
+            }),
+        };
+        poll_fn(|context| answering.poll(&mut self, context)).await?;
+        if answering.returned != script.bytes {
+            let detail = format!("{} bytes of an answer of {} came back", answering.returned, script.bytes);
+            return Err(Failure::new("answer-mismatch", detail));
+        }
+        self.stream.send_data(Bytes::new(), true)?;
+        self.replies.end().await
+    }
+
+    /// Whether the server still has nothing to say about a request that waits.
+    pub(super) fn is_waiting(&mut self) -> Result<(), Failure> {
+        match poll_fn(|context| self.replies.poll(context)).now_or_never() {
+            None => Ok(()),
+            Some(Ok(_)) => Err(Failure::protocol("a reply came to an exchange that was idle")),
+            Some(Err(failure)) => Err(failure),
+        }
+    }
+}
+
+/// Where an answer stands.
+struct Answering<'a> {
+    script: &'a Script,
+    /// The chunk that is sent next.
+    next: usize,
+    /// When the chunks were sent that are not back.
+    sent: VecDeque<Instant>,
+    /// Whether the headers are back.
+    headers: bool,
+    /// Bytes that are back.
+    returned: usize,
+    pacing: Option<Pacing>,
+}
+
+/// When chunks are due.
+struct Pacing {
+    begin: Instant,
+    interval: Duration,
+    sleep: Pin<Box<Sleep>>,
+}
+
+impl Answering<'_> {
+    fn poll(&mut self, open: &mut Open<'_>, context: &mut Context<'_>) -> Poll<Result<(), Failure>> {
+        loop {
+            while let Poll::Ready(reply) = open.replies.poll(context)? {
+                if self.replied(&reply, open)? {
+                    return Poll::Ready(Ok(()));
+                }
+            }
+            if self.send_due(open)? || self.wait(context).is_pending() {
+                return Poll::Pending;
+            }
+        }
+    }
+
+    /// Counts a reply. Whether it was the last.
+    fn replied(&mut self, reply: &Reply, open: &Open<'_>) -> Result<bool, Failure> {
+        match reply {
+            Reply::ResponseHeaders => self.headers = true,
+            Reply::ResponseBody(Part { bytes, end }) => {
+                let now = Instant::now();
+                let mut numbers = open.numbers.borrow_mut();
+                if self.returned == 0 && *bytes > 0 {
+                    numbers.first_byte(open.started, now);
+                }
+                self.returned += bytes;
+                // A server may join chunks; then the end stands for the last of them.
+                let back = if *end { self.sent.len() } else { 1 };
+                for sent in self.sent.drain(..back.min(self.sent.len())) {
+                    numbers.chunk_returned(sent, now);
+                }
+                if *end && !self.headers {
+                    return Err(Failure::protocol("the answer's body came back without its headers"));
+                }
+                return Ok(*end);
+            }
+            Reply::Immediate { status, body } => return Err(refused(*status, body)),
+            Reply::RequestHeaders { .. } | Reply::RequestBody(_) | Reply::Other => {}
+        }
+        Ok(false)
+    }
+
+    /// Sends what is due. Whether there is nothing to do until a reply comes.
+    fn send_due(&mut self, open: &mut Open<'_>) -> Result<bool, Failure> {
+        while let Some(chunk) = self.script.chunk(self.next) {
+            let now = Instant::now();
+            match &self.pacing {
+                Some(pacing) if now < pacing.due(self.next) => return Ok(false),
+                None if self.sent.len() >= AHEAD => return Ok(true),
+                _ => {}
+            }
+            send_chunk(&mut open.stream, chunk)?;
+            open.numbers.borrow_mut().chunk_sent();
+            self.sent.push_back(now);
+            self.next += 1;
+        }
+        Ok(true)
+    }
+
+    /// Waits until the next chunk is due.
+    fn wait(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let Some(pacing) = &mut self.pacing else { return Poll::Pending };
+        let due = pacing.due(self.next);
+        if pacing.sleep.deadline() != due {
+            pacing.sleep.as_mut().reset(due);
+        }
+        pacing.sleep.as_mut().poll(context)
+    }
+}
+
+impl Pacing {
+    fn due(&self, chunk: usize) -> Instant {
+        self.begin + self.interval * u32::try_from(chunk).unwrap_or(u32::MAX)
+    }
+}
+
+/// Body bytes that were sent and have not come back, counted until the exchange ends.
+struct InFlight<'a> {
+    numbers: &'a RefCell<Numbers>,
+    bytes: usize,
+}
+
+impl<'a> InFlight<'a> {
+    fn new(numbers: &'a RefCell<Numbers>, bytes: usize) -> Self {
+        numbers.borrow_mut().body_sent(bytes);
+        Self { numbers, bytes }
+    }
+
+    fn returned(&mut self, bytes: usize) {
+        let bytes = bytes.min(self.bytes);
+        self.bytes -= bytes;
+        self.numbers.borrow_mut().body_returned(bytes);
+    }
+}
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        self.numbers.borrow_mut().body_returned(self.bytes);
+    }
+}
+
+/// What comes from the server.
+struct Replies {
+    source: Source,
+    frames: Frames,
+}
+
+enum Source {
+    Headers(ResponseFuture),
+    Body(RecvStream),
+}
+
+impl Replies {
+    /// The next reply.
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Reply, Failure>> {
+        loop {
+            if let Some(message) = self.frames.next() {
+                let reply = read(&message).map_err(|_| Failure::protocol("a reply is malformed"))?;
+                return Poll::Ready(Ok(reply));
+            }
+            let body = match &mut self.source {
+                Source::Headers(response) => {
+                    let Poll::Ready(response) = response.poll_unpin(context) else { return Poll::Pending };
+                    self.source = Source::Body(checked(response?)?);
+                    continue;
+                }
+                Source::Body(body) => body,
+            };
+            match body.poll_data(context) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Some(data)) => {
+                    let data = data?;
+                    body.flow_control().release_capacity(data.len())?;
+                    self.frames.push(data);
+                }
+                Poll::Ready(None) => {
+                    let Poll::Ready(trailers) = body.poll_trailers(context) else { return Poll::Pending };
+                    let ended = match status_of(trailers?.as_ref()) {
+                        Ok(()) => Failure::protocol("the server ended the exchange before its end"),
+                        Err(failure) => failure,
+                    };
+                    return Poll::Ready(Err(ended));
+                }
+            }
+        }
+    }
+
+    /// Waits for the end that the server gives when we have ended, and its status.
+    async fn end(self) -> Result<(), Failure> {
+        let Source::Body(mut body) = self.source else {
+            return Err(Failure::protocol("an answer before the response"));
+        };
+        while let Some(data) = body.data().await {
+            let data = data?;
+            body.flow_control().release_capacity(data.len())?;
+        }
+        status_of(body.trailers().await?.as_ref())
+    }
+}
+
+impl Reply {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::RequestHeaders { .. } => "a reply to the request's headers",
+            Self::RequestBody(_) => "a reply to the request's body",
+            Self::ResponseHeaders => "a reply to the response's headers",
+            Self::ResponseBody(_) => "a reply to the response's body",
+            Self::Immediate { .. } => "an immediate response",
+            Self::Other => "a reply",
+        }
+    }
+}
+
+fn send(stream: &mut SendStream<Bytes>, message: Bytes) -> Result<(), Failure> {
+    // The library keeps what the server has no room for yet.
+    Ok(stream.send_data(message, false)?)
+}
+
+fn send_chunk(stream: &mut SendStream<Bytes>, chunk: &Chunk) -> Result<(), Failure> {
+    chunk.frames.iter().try_for_each(|frame| send(stream, frame.clone()))
+}
+
+/// The start of a gRPC response.
+pub(super) fn checked(response: Response<RecvStream>) -> Result<RecvStream, Failure> {
+    let (head, body) = response.into_parts();
+    if head.headers.contains_key("grpc-status") {
+        status_of(Some(&head.headers))?;
+    }
+    let content_type = head.headers.get("content-type").map_or(&b""[..], |value| value.as_bytes());
+    if head.status != 200 || !content_type.starts_with(b"application/grpc") {
+        let text = format!("it answered {} as {}", head.status, String::from_utf8_lossy(content_type));
+        return Err(Failure::new("not-grpc", text));
+    }
+    Ok(body)
+}
+
+/// A gRPC status in trailers.
+pub(super) fn status_of(trailers: Option<&HeaderMap>) -> Result<(), Failure> {
+    let text = |name| trailers.and_then(|map| map.get(name)).and_then(|value| value.to_str().ok());
+    match text("grpc-status") {
+        Some("0") => Ok(()),
+        Some(code) => {
+            let message = text("grpc-message").unwrap_or("without a message");
+            Err(Failure::new(format!("grpc-{code}"), message))
+        }
+        None => Err(Failure::protocol("the exchange ended without a gRPC status")),
+    }
+}
+
+fn refused(status: u64, body: &[u8]) -> Failure {
+    Failure::new(format!("http-{status}"), String::from_utf8_lossy(body))
+}

@@ -1,0 +1,185 @@
+//! A connection to an ext_proc server, made again when it broke.
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+use bytes::Bytes;
+use h2::client::{Builder, SendRequest};
+use rustls::pki_types::ServerName;
+use tokio::net::TcpStream;
+use tokio::sync::Mutex;
+use tokio::time::{Instant, sleep_until, timeout};
+use tokio_rustls::TlsConnector;
+
+use super::batch::{Io, batched};
+use super::failure::Failure;
+use super::{LoadError, TlsMode};
+
+/// What may be on its way to us, on one stream and on all: so much that a server never
+/// waits for us.
+const STREAM_WINDOW: u32 = 16 << 20;
+const CONNECTION_WINDOW: u32 = 1 << 30;
+
+/// Between two attempts to connect.
+const RETRY: Duration = Duration::from_millis(100);
+
+/// For a connection and its handshake.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+type Requests = SendRequest<Bytes>;
+
+/// How a server is reached.
+#[derive(Clone)]
+pub(super) struct Dialer {
+    target: String,
+    tls: Option<TlsConnector>,
+}
+
+impl Dialer {
+    /// Finds out whether the server speaks TLS, if that is asked for.
+    ///
+    /// # Errors
+    /// When there is no server, or it doesn't speak what it should.
+    pub(super) async fn new(target: &str, mode: TlsMode) -> Result<Self, LoadError> {
+        let failed =
+            |failure: Failure| LoadError::Unreachable { target: target.to_owned(), reason: failure.detail };
+        let plain = Self { target: target.to_owned(), tls: None };
+        if mode == TlsMode::Off {
+            return Ok(plain);
+        }
+        let tls = super::tls::connector().map_err(|error| failure_of(&error)).map_err(failed)?;
+        let with_tls = Self { tls: Some(tls), ..plain.clone() };
+        match with_tls.open().await {
+            Ok(_) => Ok(with_tls),
+            Err(refused) if refused.kind != TLS => Err(failed(refused)),
+            Err(_) if mode == TlsMode::Auto => Ok(plain),
+            Err(refused) => Err(LoadError::NoTls { target: target.to_owned(), reason: refused.detail }),
+        }
+    }
+
+    /// Whether connections are encrypted.
+    pub(super) fn has_tls(&self) -> bool {
+        self.tls.is_some()
+    }
+
+    async fn open(&self) -> Result<Box<dyn Io>, Failure> {
+        let open = async {
+            let stream = TcpStream::connect(&self.target).await.map_err(|error| Failure::of_io(&error))?;
+            stream.set_nodelay(true).map_err(|error| Failure::of_io(&error))?;
+            let Some(tls) = &self.tls else { return Ok(Box::new(stream) as Box<dyn Io>) };
+            let host = self.target.rsplit_once(':').map_or(&*self.target, |(host, _)| host);
+            let host = host.trim_start_matches('[').trim_end_matches(']');
+            let name = ServerName::try_from(host.to_owned()).map_err(|error| failure_of(&error))?;
+            // A server without TLS may also just wait for more.
+            let handshake = timeout(PATIENCE / 2, tls.connect(name, stream)).await;
+            let stream = handshake
+                .map_err(|_| Failure::new(TLS, "no TLS handshake in time"))?
+                .map_err(|error| failure_of(&error))?;
+            Ok(Box::new(stream) as Box<dyn Io>)
+        };
+        timeout(PATIENCE, open).await.unwrap_or_else(|_| {
+            Err(Failure::new("connection-lost", format!("no connection within {} s", PATIENCE.as_secs())))
+        })
+    }
+}
+
+/// The kind of a failed handshake.
+const TLS: &str = "tls";
+
+fn failure_of(error: &dyn std::error::Error) -> Failure {
+    Failure::new(TLS, error.to_string())
+}
+
+/// One connection.
+pub(super) struct Link {
+    dialer: Dialer,
+    /// The connection while it lives; its driver removes it.
+    requests: Rc<RefCell<Option<Requests>>>,
+    /// Held by who connects; the others wait for what comes of it.
+    attempt: Mutex<Attempt>,
+    attempts: Cell<u64>,
+}
+
+#[derive(Default)]
+struct Attempt {
+    last: Option<(Instant, Failure)>,
+}
+
+impl Link {
+    pub(super) fn new(dialer: Dialer) -> Self {
+        Self {
+            dialer,
+            requests: Rc::default(),
+            attempt: Mutex::new(Attempt::default()),
+            attempts: Cell::new(0),
+        }
+    }
+
+    /// The connection, ready for a request.
+    ///
+    /// # Errors
+    /// When there is none and none can be made. Attempts are apart in time, so that who
+    /// tries again and again waits.
+    pub(super) async fn ready(&self) -> Result<Requests, Failure> {
+        loop {
+            let living = self.requests.borrow().clone();
+            let Some(requests) = living else {
+                self.connect().await?;
+                continue;
+            };
+            match requests.ready().await {
+                Ok(requests) => return Ok(requests),
+                // It is about to end: a server that stops takes no more requests.
+                Err(_) => *self.requests.borrow_mut() = None,
+            }
+        }
+    }
+
+    async fn connect(&self) -> Result<(), Failure> {
+        let seen = self.attempts.get();
+        let mut attempt = self.attempt.lock().await;
+        if self.requests.borrow().is_some() {
+            return Ok(());
+        }
+        if let Some((at, failure)) = &attempt.last {
+            if self.attempts.get() != seen {
+                return Err(failure.clone());
+            }
+            sleep_until(*at + RETRY).await;
+        }
+        let opened = self.open().await;
+        self.attempts.set(self.attempts.get() + 1);
+        attempt.last = opened.as_ref().err().map(|failure| (Instant::now(), failure.clone()));
+        opened
+    }
+
+    async fn open(&self) -> Result<(), Failure> {
+        let (io, sender) = batched(self.dialer.open().await?);
+        let mut builder = Builder::new();
+        builder
+            .initial_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            // Until the server has said how many it takes.
+            .initial_max_send_streams(100)
+            .enable_push(false);
+        let handshake = builder.handshake(io).await;
+        let (requests, mut connection) =
+            handshake.map_err(|error| Failure::new("connection-lost", error.to_string()))?;
+        *self.requests.borrow_mut() = Some(requests);
+        let slot = self.requests.clone();
+        tokio::task::spawn_local(async move {
+            poll_fn(|context| match sender.poll(&mut connection, context) {
+                Poll::Ready(_) => Poll::Ready(()),
+                Poll::Pending => Poll::Pending,
+            })
+            .await;
+            // The requests on it are told by the library.
+            drop(connection);
+            *slot.borrow_mut() = None;
+        });
+        Ok(())
+    }
+}

@@ -1,0 +1,89 @@
+//! The load generator: requests to an ext_proc server, as a gateway makes them, or to a
+//! gateway.
+//!
+//! [`run`] goes from settings to numbers. A [`source`](self) of requests, made before
+//! they are needed, feeds a closed loop (so many at a time) or an open one (when they are
+//! due). Each goes to a peer: over HTTP/2 frames that are written and read by hand, or
+//! over HTTP. All on one thread: the generator shares the machine with what it measures,
+//! and must cost less. All times count from when a request was due, and how late the
+//! generator itself was is part of the numbers.
+
+mod batch;
+pub mod body;
+pub mod client;
+mod direct;
+mod exchange;
+mod failure;
+mod gateway;
+mod histogram;
+mod link;
+mod message;
+pub mod process;
+mod prompt;
+mod record;
+mod reply;
+mod run;
+mod schedule;
+mod script;
+pub mod settings;
+mod source;
+mod text;
+mod timer;
+mod tls;
+pub mod trace;
+
+use std::path::PathBuf;
+
+pub use failure::Failure;
+pub use histogram::Histogram;
+pub use record::Numbers;
+pub use run::{Outcome, Standing, run};
+use settings::TlsMode;
+
+/// Why no load could be made. Its text is one line.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// Nobody is there.
+    #[error("can't reach {target}: {reason}; is it running, and is the address right?")]
+    Unreachable {
+        /// Who was asked.
+        target: String,
+        /// What the system said.
+        reason: String,
+    },
+    /// Somebody is there without TLS.
+    #[error("{target} doesn't speak TLS: {reason}; try --tls off")]
+    NoTls {
+        /// Who was asked.
+        target: String,
+        /// What the handshake said.
+        reason: String,
+    },
+    /// Somebody else is there.
+    #[error("{target} is no ext_proc server: {reason}; is it the gRPC port, and is --tls right?")]
+    NotExtProc {
+        /// Who was asked.
+        target: String,
+        /// How it answered.
+        reason: String,
+    },
+    /// The trace is of no use.
+    #[error("cannot use {}: {reason}", path.display())]
+    Trace {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// There is no such process, or no way to ask.
+    #[error("can't watch process {pid}: {reason}")]
+    Process {
+        /// Its id.
+        pid: u32,
+        /// Why.
+        reason: String,
+    },
+    /// It was ended during the warm-up.
+    #[error("interrupted before anything was measured")]
+    Interrupted,
+}

@@ -1,0 +1,134 @@
+//! Requests, ready to be sent.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::body::Style;
+use super::message::{Chunk, Context, RequestHead};
+use super::script::{Script, Voice};
+use super::text::words;
+use super::trace::Row;
+use crate::sim::mix;
+
+/// Bytes of prompts of one length that are kept.
+const POOL_BYTES: usize = 16 << 20;
+
+/// How many different prompts of one length there are at least, and at most.
+const POOL: (usize, usize) = (64, 1024);
+
+/// A request.
+#[derive(Debug)]
+pub(super) struct Prompt {
+    /// When a trace says that it came, since the start of the trace.
+    pub(super) arrival: Duration,
+    /// What is sent.
+    pub(super) wire: Wire,
+}
+
+/// A request as it is sent.
+#[derive(Debug)]
+pub(super) enum Wire {
+    /// Messages for an ext_proc server, and the model server's answer.
+    Messages(Messages),
+    /// A body for a gateway.
+    Body(Bytes),
+}
+
+/// What a gateway sends to an ext_proc server for one request.
+#[derive(Debug)]
+pub(super) struct Messages {
+    pub(super) head: RequestHead,
+    pub(super) body: Vec<Chunk>,
+    /// Bytes of the body.
+    pub(super) bytes: usize,
+    pub(super) answer: Script,
+}
+
+/// Makes requests of prompts.
+#[derive(Debug)]
+pub(super) struct Packer {
+    pub(super) style: Style,
+    /// Tokens of an answer, whatever a trace says.
+    pub(super) output_tokens: Option<usize>,
+    /// For an ext_proc server.
+    pub(super) messages: Option<Envelope>,
+}
+
+/// What a gateway puts around all requests.
+#[derive(Debug)]
+pub(super) struct Envelope {
+    pub(super) context: Context,
+    pub(super) authority: String,
+    pub(super) headers: Vec<(String, String)>,
+    pub(super) voice: Voice,
+}
+
+/// Tokens of an answer when nobody says how many.
+const OUTPUT_TOKENS: usize = 16;
+
+impl Packer {
+    fn pack(&self, text: &str, tokens: usize, output: usize, arrival: Duration) -> Prompt {
+        let body = self.style.body(text, output);
+        let wire = match &self.messages {
+            None => Wire::Body(body),
+            Some(envelope) => {
+                let length = body.len().to_string();
+                let mut headers = vec![
+                    (":authority", envelope.authority.as_str()),
+                    (":path", self.style.api.path()),
+                    (":method", "POST"),
+                    (":scheme", "http"),
+                    ("content-type", "application/json"),
+                    ("content-length", &length),
+                    ("user-agent", concat!("usher-load/", env!("CARGO_PKG_VERSION"))),
+                    ("accept", "*/*"),
+                    ("x-forwarded-proto", "http"),
+                ];
+                headers.extend(envelope.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())));
+                Wire::Messages(Messages {
+                    head: envelope.context.request_headers(&headers),
+                    bytes: body.len(),
+                    body: envelope.context.request_body(&body),
+                    answer: envelope.voice.script(tokens, output),
+                })
+            }
+        };
+        Prompt { arrival, wire }
+    }
+
+    /// The request of a trace's row. Rows of different `salt` share no text.
+    pub(super) fn row(&self, row: &Row, salt: u64) -> Prompt {
+        let output = self.output_tokens.unwrap_or(row.output_length as usize).max(1);
+        self.pack(&row.prompt(salt), row.input_length, output, Duration::from_millis(row.timestamp))
+    }
+
+    /// Different requests of `tokens` tokens, of which the first `prefix` are those of
+    /// one of `groups` groups.
+    pub(super) fn pool(&self, tokens: usize, groups: usize, prefix: usize, seed: u64) -> Vec<Arc<Prompt>> {
+        let output = self.output_tokens.unwrap_or(OUTPUT_TOKENS);
+        let text = |number: usize| {
+            let mut text = String::new();
+            let own = mix(seed) ^ (number as u64 + 1);
+            match number.checked_rem(groups) {
+                None => words(own, tokens, &mut text),
+                Some(group) => {
+                    words(mix(seed.wrapping_add(1)) ^ (group as u64), prefix, &mut text);
+                    words(own, tokens - prefix, &mut text);
+                }
+            }
+            text
+        };
+        let first = self.pack(&text(0), tokens, output, Duration::ZERO);
+        let size = match &first.wire {
+            Wire::Messages(messages) => messages.bytes,
+            Wire::Body(body) => body.len(),
+        };
+        let fitting = (POOL_BYTES / size.max(1)).clamp(POOL.0, POOL.1);
+        // Each group as often as the others.
+        let count = fitting.next_multiple_of(groups.max(1));
+        let rest = (1..count).map(|number| self.pack(&text(number), tokens, output, Duration::ZERO));
+        std::iter::once(first).chain(rest).map(Arc::new).collect()
+    }
+}

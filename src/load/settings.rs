@@ -1,0 +1,142 @@
+//! What a run is to do, as plain values.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// A run.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Who is asked.
+    pub target: Target,
+    /// How requests follow each other.
+    pub pace: Pace,
+    /// How long is measured; `None` with arrivals of a trace: until its end.
+    pub duration: Option<Duration>,
+    /// The same load before that, which is not measured.
+    pub warm_up: Duration,
+    /// Ends after so many measured requests.
+    pub requests: Option<u64>,
+    /// Open exchanges that an open loop may have.
+    pub max_in_flight: usize,
+    /// Of all randomness: texts, arrivals, request ids.
+    pub seed: u64,
+    /// What is asked.
+    pub prompts: Prompts,
+    /// Which API the bodies are of.
+    pub api: Api,
+    /// The model that requests ask for.
+    pub model: String,
+    /// Answers as server-sent events.
+    pub stream: bool,
+    /// Tokens of an answer; `None`: as the trace says, or 16.
+    pub output_tokens: Option<usize>,
+    /// Headers of requests, besides those that a client sends anyway. Names in lower case.
+    pub headers: Vec<(String, String)>,
+    /// Processes whose use of the machine is reported.
+    pub processes: Vec<Process>,
+}
+
+/// Who is asked, and how.
+#[derive(Clone, Debug)]
+pub enum Target {
+    /// An ext_proc server, spoken to as a gateway does.
+    ExtProc {
+        /// `HOST:PORT`.
+        address: String,
+        /// Whether connections are encrypted.
+        tls: TlsMode,
+        /// Connections, over which requests are spread in turn; at least 1.
+        connections: usize,
+        /// The hint that only these endpoints may be picked.
+        subset: Option<String>,
+        /// Time between two chunks of a streamed answer; zero: as fast as they go.
+        chunk_interval: Duration,
+    },
+    /// A gateway.
+    Http {
+        /// `http://HOST:PORT`, and a path before the API's if there is one.
+        url: String,
+    },
+}
+
+/// Whether connections are encrypted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TlsMode {
+    /// If the server can.
+    Auto,
+    /// Always.
+    On,
+    /// Never.
+    Off,
+}
+
+/// How requests follow each other.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Pace {
+    /// So many at a time: the next one begins when one ends.
+    Concurrency(usize),
+    /// So many per second, whatever becomes of them.
+    Rate {
+        /// Requests per second; above 0.
+        per_second: f64,
+        /// How they are spread.
+        arrivals: Arrivals,
+    },
+    /// When the trace says, so many times as fast.
+    Trace(f64),
+    /// So many are begun, and held open without a byte; direct only.
+    Idle(usize),
+}
+
+/// How an open loop spreads its requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrivals {
+    /// Equal times between them.
+    Even,
+    /// Independent of each other: exponential times between them.
+    Poisson,
+}
+
+/// What is asked.
+#[derive(Clone, Debug)]
+pub enum Prompts {
+    /// Prompts of one length.
+    Tokens {
+        /// Tokens of a prompt, those of its prefix included.
+        tokens: usize,
+        /// Prefixes that prompts share; zero: none.
+        groups: usize,
+        /// Tokens of a prefix.
+        prefix: usize,
+    },
+    /// The requests of a trace, again from its start when it is over.
+    Trace(PathBuf),
+}
+
+/// An API of OpenAI's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Api {
+    /// Chat completions.
+    Chat,
+    /// Completions.
+    Completions,
+}
+
+impl Api {
+    /// Its path.
+    pub fn path(self) -> &'static str {
+        match self {
+            Self::Chat => "/v1/chat/completions",
+            Self::Completions => "/v1/completions",
+        }
+    }
+}
+
+/// A process that is watched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Process {
+    /// What the report calls it.
+    pub name: String,
+    /// Its id.
+    pub pid: u32,
+}
