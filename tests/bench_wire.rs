@@ -136,7 +136,8 @@ fn a_budget_is_met_or_missed_by_medians() {
     assert_eq!(judge(Metric::PeakMemory, Bound::MibAndBodies(21.0, 2.0), &three).met, Some(false));
 
     // 0.5 s in 10 s, and 0.02 cores without streams.
-    assert_eq!(judge(Metric::IdleCpu, Bound::AtMost(0.031), &three).met, Some(true));
+    let idle = judge(Metric::IdleCpu, Bound::AtMost(0.031), &three);
+    assert_eq!((idle.met, idle.ratio), (Some(true), None));
     assert_eq!(judge(Metric::IdleCpu, Bound::AtMost(0.029), &three).met, Some(false));
 }
 
@@ -163,6 +164,7 @@ fn metrics_come_from_what_the_generator_prints() {
     let run = run(USHER, 1, 0.125);
     let expected = [
         (Metric::CpuPerRequest, 0.125),
+        (Metric::CpuBeyondIdle, 0.075),
         (Metric::CpuPerChunk, 2.5),
         (Metric::EnvoyCpuPerRequest, 0.5),
         (Metric::Throughput, 100.0),
@@ -212,6 +214,13 @@ fn wrong_arguments_are_explained() {
 
     let twice = Arguments::try_parse_from(["bench-wire", "--peer", "a=x", "--peer", "a=y"]).unwrap();
     assert!(twice.pickers().unwrap_err().contains("two pickers are called \"a\""));
+}
+
+#[test]
+fn envoys_version_is_found_behind_its_path() {
+    let said = "/a/version/bin/envoy  version: 0123abcd/1.40.0/Clean/RELEASE/BoringSSL";
+    assert_eq!(machine::envoy_version(said), "1.40.0");
+    assert_eq!(machine::envoy_version("something else"), "something else");
 }
 
 #[test]

@@ -64,9 +64,10 @@ fn said(program: &str, arguments: &[&str]) -> Option<String> {
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// `… version: COMMIT/1.40.0/Clean/RELEASE/BoringSSL`.
-fn envoy_version(text: &str) -> String {
-    text.split('/').nth(1).unwrap_or(text).to_owned()
+/// Of `/PATH/envoy  version: COMMIT/1.40.0/Clean/RELEASE/BoringSSL`.
+pub fn envoy_version(text: &str) -> String {
+    let version = text.rsplit_once("version:").map_or(text, |(_, version)| version);
+    version.split('/').nth(1).unwrap_or(version).trim().to_owned()
 }
 
 fn commit() -> Option<String> {

@@ -116,7 +116,7 @@ pub struct Run {
     pub load: LoadReport,
     /// The same load without gateway and picker, in the same round.
     pub straight: Option<LoadReport>,
-    /// Cores that the picker used before there was any stream.
+    /// Cores that the picker used before there was any stream: scraping, mostly.
     pub cores_before: Option<f64>,
 }
 
@@ -152,6 +152,8 @@ impl Run {
 pub enum Metric {
     /// Processor time of the picker per request.
     CpuPerRequest,
+    /// The same, less what the picker uses without any request.
+    CpuBeyondIdle,
     /// Processor time of the picker per response chunk.
     CpuPerChunk,
     /// Processor time of Envoy per request.
@@ -196,6 +198,7 @@ impl Metric {
     pub fn name(self) -> &'static str {
         match self {
             Self::CpuPerRequest => "CPU per request",
+            Self::CpuBeyondIdle => "of it, without what idling costs",
             Self::CpuPerChunk => "CPU per chunk",
             Self::EnvoyCpuPerRequest => "Envoy's CPU per request",
             Self::Throughput => "requests per second",
@@ -219,7 +222,7 @@ impl Metric {
     /// What a value is counted in; empty for what its name says.
     pub fn unit(self) -> &'static str {
         match self {
-            Self::CpuPerRequest | Self::EnvoyCpuPerRequest => "ms",
+            Self::CpuPerRequest | Self::CpuBeyondIdle | Self::EnvoyCpuPerRequest => "ms",
             Self::P50 | Self::P99 | Self::StraightP99 | Self::ChunkP99 => "ms",
             Self::AddedP50 | Self::AddedP99 => "ms",
             Self::CpuPerChunk => "µs",
@@ -235,6 +238,11 @@ impl Metric {
         let load = &run.load;
         let value = match self {
             Self::CpuPerRequest => run.picker()?.cpu_ms_per_request?,
+            Self::CpuBeyondIdle => {
+                let (all, cores) = (run.picker()?.cpu_ms_per_request?, run.cores()?);
+                // Of all the processor time this part came with requests.
+                all * (cores - run.cores_before?) / cores
+            }
             Self::CpuPerChunk => run.picker()?.cpu_us_per_chunk?,
             Self::EnvoyCpuPerRequest => run.process(ENVOY)?.cpu_ms_per_request?,
             Self::Throughput => load.requests_per_second,

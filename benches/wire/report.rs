@@ -176,8 +176,10 @@ parses, scrapes and decides nothing. What Usher costs more than that is what it 
   Everything runs on this one machine, over loopback, without TLS, the generator too.
 - Rounds alternate: the limit first, then last, and so on, so that what changes slowly hits all alike.
 - Direct means that the generator speaks ext_proc to the picker, over one connection, as Envoy does.
-- CPU is what the operating system counted for all threads of the picker over the measured time; its scraping of the
-  servers every 50 ms is part of it. Memory is resident memory; its peak is that since the process started.
+- CPU is what the operating system counted for all threads of the picker over the measured time. The scraping of the
+  servers every 50 ms is part of it, which the limit doesn't do; with few requests it is most of it. So where the rate
+  is given, a second line has the CPU without that of the same process before there was any request.
+- Memory is resident memory; its peak is that since the process started.
 - Latency counts from when a request was due, not from when it was sent. Through Envoy it is that of the whole
   request, direct that of the decision.
 - Added latency is a percentile through Envoy less the same percentile straight to a server, under the same load in the

@@ -26,6 +26,9 @@ const LOOK: Duration = Duration::from_millis(100);
 /// After a picker is ready: its first scrapes and the end of what it does once.
 const SETTLE: Duration = Duration::from_secs(1);
 
+/// How long a picker without requests is looked at.
+const IDLE: Duration = Duration::from_secs(2);
+
 /// The configuration of the pickers, but for the place of its endpoints.
 const CONFIG: &str = include_str!("../../deploy/config/default.yaml");
 
@@ -116,11 +119,9 @@ impl Stage {
             watched.push(format!("{ENVOY}={envoy}"));
         }
         sleep(SETTLE).await;
-        let cores_before = if workload.is_idle() {
-            Some(cores(pid, Times::of(workload, self.quick).measured).await?)
-        } else {
-            None
-        };
+        // Where it is what is judged, it is looked at for as long as what it is compared with.
+        let long = if workload.is_idle() { Times::of(workload, self.quick).measured } else { IDLE };
+        let cores_before = Some(cores(pid, long).await?);
         let load = self.load(workload, &target, &watched, group.id()).await?;
         group.check()?;
         if load.requests.completed == 0 {

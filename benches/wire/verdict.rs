@@ -41,7 +41,8 @@ pub struct Verdict {
     pub limit: Option<Summary>,
     /// Of the picker.
     pub value: Option<Summary>,
-    /// The picker's median in terms of the limit's, where that is above 0.
+    /// The picker's median in terms of the limit's, where that is above 0 and the bound is
+    /// not a number of its own.
     pub ratio: Option<f64>,
     /// What the bound comes to in the metric's unit.
     pub allowed: Option<f64>,
@@ -67,7 +68,8 @@ impl Verdict {
             Bound::Share(_) => value.median >= allowed,
             Bound::Times(_) | Bound::MibAndBodies(..) | Bound::AtMost(_) => value.median <= allowed,
         });
-        let ratio = value.zip(compared).map(|(value, limit)| value.median / limit);
+        let relative = !matches!(check.bound, Bound::AtMost(_));
+        let ratio = value.zip(compared).filter(|_| relative).map(|(value, limit)| value.median / limit);
         Self { limit: base, value, ratio, allowed, met }
     }
 }

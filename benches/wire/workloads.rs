@@ -97,6 +97,7 @@ pub const WORKLOADS: &[Workload] = &[
             check(Metric::AddedP99, Bound::Times(1.5)),
         ],
         also: &[
+            Metric::CpuBeyondIdle,
             Metric::AddedP50,
             Metric::P99,
             Metric::StraightP99,
@@ -127,7 +128,13 @@ pub const WORKLOADS: &[Workload] = &[
         way: Way::Envoy,
         // What of a body is at the picker, only Envoy knows: memory is judged directly.
         checks: &[check(Metric::CpuPerRequest, Bound::Times(1.5))],
-        also: &[Metric::PeakMemory, Metric::P50, Metric::P99, Metric::EnvoyCpuPerRequest],
+        also: &[
+            Metric::CpuBeyondIdle,
+            Metric::PeakMemory,
+            Metric::P50,
+            Metric::P99,
+            Metric::EnvoyCpuPerRequest,
+        ],
         ..LONG
     },
     Workload {
@@ -186,6 +193,6 @@ const LONG: Workload = Workload {
         check(Metric::CpuPerRequest, Bound::Times(1.5)),
         check(Metric::PeakMemory, Bound::MibAndBodies(40.0, 2.0)),
     ],
-    also: &[Metric::BodiesInFlight, Metric::P50, Metric::P99],
+    also: &[Metric::CpuBeyondIdle, Metric::BodiesInFlight, Metric::P50, Metric::P99],
     ..USUAL
 };
