@@ -59,9 +59,15 @@ impl Direct {
             let first = timeout(FIRST_PATIENCE, direct.first(link)).await.unwrap_or_else(|_| {
                 Err(Failure::new("timeout", format!("no answer within {} s", FIRST_PATIENCE.as_secs())))
             });
-            first.map_err(|failure| LoadError::NotExtProc {
-                target: address.to_owned(),
-                reason: format!("{} ({})", failure.detail, failure.kind),
+            first.map_err(|failure| {
+                let target = address.to_owned();
+                match &*failure.kind {
+                    "connection-refused" => LoadError::Unreachable { target, reason: failure.detail },
+                    kind => {
+                        let reason = format!("{} ({kind})", failure.detail);
+                        LoadError::NotExtProc { target, reason }
+                    }
+                }
             })?;
         }
         Ok(direct)

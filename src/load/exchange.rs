@@ -27,6 +27,9 @@ use super::script::Script;
 /// gateway has what a socket holds.
 const AHEAD: usize = 64;
 
+/// The highest of gRPC's status codes.
+const LAST_CODE: u8 = 16;
+
 /// An exchange whose request has been decided.
 pub(super) struct Open<'a> {
     stream: SendStream<Bytes>,
@@ -343,14 +346,39 @@ pub(super) fn status_of(trailers: Option<&HeaderMap>) -> Result<(), Failure> {
     let text = |name| trailers.and_then(|map| map.get(name)).and_then(|value| value.to_str().ok());
     match text("grpc-status") {
         Some("0") => Ok(()),
-        Some(code) => {
-            let message = text("grpc-message").unwrap_or("without a message");
+        // Few kinds, whatever a server makes up.
+        Some(code) if code.parse().is_ok_and(|code: u8| code <= LAST_CODE) => {
+            let message = text("grpc-message").map_or_else(|| "without a message".to_owned(), unescaped);
             Err(Failure::new(format!("grpc-{code}"), message))
         }
+        Some(other) => Err(Failure::protocol(format!("{other:?} is no gRPC status"))),
         None => Err(Failure::protocol("the exchange ended without a gRPC status")),
     }
 }
 
+/// A message of gRPC, in which `%` and two digits stand for other bytes than letters.
+fn unescaped(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&byte, after)) = rest.split_first() {
+        let digits = after.get(..2).filter(|_| byte == b'%').and_then(|two| std::str::from_utf8(two).ok());
+        match digits.and_then(|two| u8::from_str_radix(two, 16).ok()) {
+            Some(escaped) => {
+                bytes.push(escaped);
+                rest = &after[2..];
+            }
+            None => {
+                bytes.push(byte);
+                rest = after;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
 fn refused(status: u64, body: &[u8]) -> Failure {
+    if !(100..600).contains(&status) {
+        return Failure::protocol(format!("an immediate response with status {status}"));
+    }
     Failure::new(format!("http-{status}"), String::from_utf8_lossy(body))
 }

@@ -1,12 +1,18 @@
 //! The load generator: requests to an ext_proc server, as a gateway makes them, or to a
 //! gateway.
 //!
-//! [`run`] goes from settings to numbers. A [`source`](self) of requests, made before
-//! they are needed, feeds a closed loop (so many at a time) or an open one (when they are
-//! due). Each goes to a peer: over HTTP/2 frames that are written and read by hand, or
-//! over HTTP. All on one thread: the generator shares the machine with what it measures,
-//! and must cost less. All times count from when a request was due, and how late the
-//! generator itself was is part of the numbers.
+//! [`run`] goes from settings to numbers:
+//!
+//! 1. `source` gives requests that `prompt` made ready to be sent, from `text` or a
+//!    `trace`.
+//! 2. `run` begins them: so many at a time, or when `schedule` says that they are due.
+//! 3. A peer gets each: an ext_proc server (`direct`, over a `link`, as an `exchange` of
+//!    `message`s and `reply`s, with the answer of a `script`), or a `gateway`.
+//! 4. `record` counts.
+//!
+//! All on one thread: the generator shares the machine with what it measures, and must
+//! cost less. All times count from when a request was due, and how late the generator
+//! itself was is part of the numbers.
 
 mod batch;
 pub mod body;

@@ -118,7 +118,17 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[test]
     fn this_process_uses_something() {
-        let usage = usage(std::process::id()).unwrap();
-        assert!(usage.memory > 0 && usage.peak_memory > 0);
+        let before = usage(std::process::id()).unwrap();
+        assert!(before.memory > 0 && before.peak_memory > 0);
+        // Ends as soon as it has used more, whatever the kernel counts in.
+        while usage(std::process::id()).unwrap().cpu <= before.cpu {}
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_process_that_is_none_is_an_error() {
+        let process = Process { name: "x".to_owned(), pid: u32::MAX };
+        let error = Watched::new(&process).unwrap_err().to_string();
+        assert!(error.contains("4294967295") && error.contains("no such process"), "{error}");
     }
 }

@@ -13,10 +13,10 @@ use super::trace::Row;
 use crate::sim::mix;
 
 /// Bytes of prompts of one length that are kept.
-const POOL_BYTES: usize = 16 << 20;
+const POOL_BYTES: usize = 32 << 20;
 
 /// How many different prompts of one length there are at least, and at most.
-const POOL: (usize, usize) = (64, 1024);
+const POOL: (usize, usize) = (8, 1024);
 
 /// A request.
 #[derive(Debug)]
@@ -105,8 +105,14 @@ impl Packer {
     }
 
     /// Different requests of `tokens` tokens, of which the first `prefix` are those of
-    /// one of `groups` groups.
-    pub(super) fn pool(&self, tokens: usize, groups: usize, prefix: usize, seed: u64) -> Vec<Arc<Prompt>> {
+    /// one of `groups` groups; no more than `most`.
+    pub(super) fn pool(
+        &self,
+        tokens: usize,
+        (groups, prefix): (usize, usize),
+        seed: u64,
+        most: usize,
+    ) -> Vec<Arc<Prompt>> {
         let output = self.output_tokens.unwrap_or(OUTPUT_TOKENS);
         let text = |number: usize| {
             let mut text = String::new();
@@ -125,10 +131,64 @@ impl Packer {
             Wire::Messages(messages) => messages.bytes,
             Wire::Body(body) => body.len(),
         };
-        let fitting = (POOL_BYTES / size.max(1)).clamp(POOL.0, POOL.1);
-        // Each group as often as the others.
-        let count = fitting.next_multiple_of(groups.max(1));
-        let rest = (1..count).map(|number| self.pack(&text(number), tokens, output, Duration::ZERO));
+        let rest = (1..pool_size(size, groups).min(most))
+            .map(|number| self.pack(&text(number), tokens, output, Duration::ZERO));
         std::iter::once(first).chain(rest).map(Arc::new).collect()
+    }
+}
+
+/// How many prompts of so many bytes are kept: those that fit, and each group as often as
+/// the others.
+fn pool_size(bytes: usize, groups: usize) -> usize {
+    (POOL_BYTES / bytes.max(1)).clamp(POOL.0, POOL.1).next_multiple_of(groups.max(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load::settings::Api;
+
+    fn packer(output_tokens: Option<usize>) -> Packer {
+        let style = Style { api: Api::Completions, model: "m".to_owned(), stream: false };
+        Packer { style, output_tokens, messages: None }
+    }
+
+    fn body(prompt: &Prompt) -> serde_json::Value {
+        let Wire::Body(body) = &prompt.wire else { panic!("for an ext_proc server") };
+        serde_json::from_slice(body).unwrap()
+    }
+
+    #[test]
+    fn a_pool_has_as_many_prompts_as_fit_and_each_group_as_often() {
+        let table = [
+            (900, 0, 1024),
+            (32 << 10, 0, 1024),
+            (400_000, 0, 83),
+            (1 << 30, 0, 8),
+            (900, 7, 1029),
+            (900, 2000, 2000),
+        ];
+        for (bytes, groups, count) in table {
+            assert_eq!(pool_size(bytes, groups), count, "{bytes} bytes, {groups} groups");
+        }
+        assert_eq!(packer(None).pool(2, (1025, 1), 0, usize::MAX).len(), 1025);
+        assert_eq!(packer(None).pool(2, (0, 0), 0, 3).len(), 3);
+    }
+
+    #[test]
+    fn prompts_follow_from_the_seed() {
+        let first = |seed, groups| body(&packer(None).pool(8, (groups, 4), seed, 1)[0])["prompt"].clone();
+        for groups in [0, 2] {
+            assert_eq!(first(1, groups), first(1, groups));
+            assert_ne!(first(1, groups), first(2, groups));
+        }
+    }
+
+    #[test]
+    fn a_row_says_how_much_is_answered_unless_the_user_does() {
+        let row = Row { timestamp: 5, input_length: 3, output_length: 70, hash_ids: vec![1] };
+        let most = |output| body(&packer(output).row(&row, 0))["max_tokens"].clone();
+        assert_eq!((most(None), most(Some(2))), (70.into(), 2.into()));
+        assert_eq!(packer(None).row(&row, 0).arrival, Duration::from_millis(5));
     }
 }

@@ -201,3 +201,90 @@ impl Numbers {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_begins_a_millisecond_after_it_was_due_is_late() {
+        let mut numbers = Numbers::default();
+        for delay in [0, 900, 1000, 1100, 40_000] {
+            let started = numbers.begin(Instant::now(), true);
+            advance(Duration::from_micros(delay)).await;
+            numbers.late(started, Instant::now());
+        }
+        let warm_up = numbers.begin(Instant::now(), false);
+        advance(Duration::from_secs(1)).await;
+        numbers.late(warm_up, Instant::now());
+        assert_eq!((numbers.late.count(), numbers.late_requests), (5, 2));
+        assert_eq!(numbers.late.max(), Duration::from_millis(40));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn latencies_count_from_when_a_request_was_due() {
+        let mut numbers = Numbers::default();
+        let due = Instant::now();
+        advance(Duration::from_millis(3)).await;
+        let started = numbers.begin(due, true);
+        numbers.decided(started, b"a:1, b:2", Instant::now());
+        advance(Duration::from_millis(2)).await;
+        numbers.end(started, &Ok(()), Instant::now());
+        let times = [numbers.decision.max(), numbers.total.max()];
+        assert_eq!(times, [Duration::from_millis(3), Duration::from_millis(5)]);
+        assert_eq!(numbers.endpoints, HashMap::from([(b"a:1".to_vec(), 1)]));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_what_is_measured_counts() {
+        let mut numbers = Numbers::default();
+        let (now, bad) = (Instant::now(), Err(Failure::protocol("x")));
+        let warm_up = [(); 2].map(|()| numbers.begin(now, false));
+        numbers.decided(warm_up[0], b"a:1", now);
+        numbers.end(warm_up[0], &Ok(()), now);
+        numbers.end(warm_up[1], &bad, now);
+        let measured = [(); 3].map(|()| numbers.begin(now, true));
+        numbers.end(measured[0], &Ok(()), now);
+        numbers.end(measured[1], &bad, now);
+        numbers.give_up();
+        assert_eq!((numbers.due, numbers.completed, numbers.failed), (3, 1, 2));
+        let errors = [("interrupted".to_owned(), 1), ("protocol".to_owned(), 1)];
+        assert_eq!(numbers.errors, BTreeMap::from(errors));
+        assert!(numbers.endpoints.is_empty());
+        assert_eq!((numbers.begun, numbers.ended, numbers.ended_badly), (5, 4, 2));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn chunks_count_within_the_measured_time_whoever_sent_them() {
+        let mut numbers = Numbers::default();
+        let now = Instant::now();
+        for in_time in [false, true, false] {
+            numbers.in_time = in_time;
+            numbers.chunk_sent();
+            numbers.chunk_returned(now, now);
+        }
+        assert_eq!((numbers.chunks_sent, numbers.chunks_returned, numbers.chunk.count()), (1, 1, 1));
+    }
+
+    #[test]
+    fn many_endpoints_take_bounded_memory() {
+        let mut numbers = Numbers::default();
+        for endpoint in 0..MOST_ENDPOINTS + 5 {
+            numbers.endpoint(endpoint.to_string().as_bytes());
+        }
+        assert_eq!(numbers.endpoints.len(), MOST_ENDPOINTS + 1);
+        assert_eq!(numbers.endpoints[OTHERS], 5);
+    }
+
+    #[test]
+    fn bodies_in_flight_have_a_peak() {
+        let mut numbers = Numbers::default();
+        for (sent, returned) in [(10, 0), (20, 10), (5, 25)] {
+            numbers.body_sent(sent);
+            numbers.body_returned(returned);
+        }
+        assert_eq!((numbers.peak_body_bytes, numbers.body_bytes), (30, 0));
+    }
+}

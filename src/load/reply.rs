@@ -155,3 +155,119 @@ fn immediate(content: &Bytes) -> Result<Reply, Malformed> {
     }
     Ok(Reply::Immediate { status: code, body })
 }
+
+#[cfg(test)]
+mod tests {
+    use envoy_types::pb::envoy::config::core::v3::{HeaderValue, HeaderValueOption};
+    use envoy_types::pb::envoy::service::ext_proc::v3::processing_response::Response;
+    use envoy_types::pb::envoy::service::ext_proc::v3::{
+        BodyMutation, BodyResponse, CommonResponse, HeaderMutation, HeadersResponse, ImmediateResponse,
+        ProcessingResponse, StreamedBodyResponse, TrailersResponse, body_mutation::Mutation,
+    };
+    use envoy_types::pb::envoy::r#type::v3::HttpStatus;
+    use envoy_types::pb::google::protobuf::Struct;
+    use proptest::prelude::*;
+    use prost::Message;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn messages_are_whole_however_they_are_cut(
+            messages in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 0..8),
+            cuts in prop::collection::vec(1usize..30, 1..60),
+        ) {
+            let mut bytes = Vec::new();
+            for message in &messages {
+                bytes.push(0);
+                bytes.extend((message.len() as u32).to_be_bytes());
+                bytes.extend(message);
+            }
+            let (mut rest, mut frames, mut found) = (&bytes[..], Frames::default(), Vec::new());
+            for cut in cuts.iter().cycle() {
+                if rest.is_empty() {
+                    break;
+                }
+                let (now, later) = rest.split_at((*cut).min(rest.len()));
+                rest = later;
+                frames.push(Bytes::copy_from_slice(now));
+                found.extend(std::iter::from_fn(|| frames.next()));
+            }
+            prop_assert_eq!(found, messages);
+        }
+    }
+
+    fn reply(response: Response) -> Reply {
+        let message = ProcessingResponse {
+            response: Some(response),
+            dynamic_metadata: Some(Struct::default()),
+            ..ProcessingResponse::default()
+        };
+        read(&message.encode_to_vec().into()).unwrap()
+    }
+
+    fn body(mutation: Mutation) -> BodyResponse {
+        let mutation = BodyMutation { mutation: Some(mutation) };
+        BodyResponse {
+            response: Some(CommonResponse { body_mutation: Some(mutation), ..CommonResponse::default() }),
+        }
+    }
+
+    #[test]
+    fn headers_name_the_destination_in_either_field() {
+        for raw in [true, false] {
+            let option = |key: &str, text: &str| HeaderValueOption {
+                header: Some(HeaderValue {
+                    key: key.to_owned(),
+                    value: if raw { String::new() } else { text.to_owned() },
+                    raw_value: if raw { text.as_bytes().to_vec() } else { Vec::new() },
+                }),
+                ..HeaderValueOption::default()
+            };
+            let set_headers =
+                vec![option("Content-Length", "12"), option("X-Gateway-Destination-Endpoint", "a:1,b:2")];
+            let mutation = HeaderMutation { set_headers, ..HeaderMutation::default() };
+            let response = CommonResponse { header_mutation: Some(mutation), ..CommonResponse::default() };
+            let found = reply(Response::RequestHeaders(HeadersResponse { response: Some(response) }));
+            let want = Reply::RequestHeaders { destination: "a:1,b:2".into(), content_length: Some(12) };
+            assert_eq!(found, want);
+        }
+    }
+
+    #[test]
+    fn bodies_are_counted() {
+        let streamed = |text: &str, end_of_stream| {
+            let body = text.as_bytes().to_vec();
+            Mutation::StreamedResponse(StreamedBodyResponse { body, end_of_stream, ..Default::default() })
+        };
+        let table = [
+            (streamed("abc", false), Part { bytes: 3, end: false }),
+            (streamed("", true), Part { bytes: 0, end: true }),
+            (Mutation::Body(b"ab".to_vec()), Part { bytes: 2, end: false }),
+            (Mutation::ClearBody(true), Part::default()),
+        ];
+        for (mutation, part) in table {
+            assert_eq!(reply(Response::RequestBody(body(mutation.clone()))), Reply::RequestBody(part));
+            assert_eq!(reply(Response::ResponseBody(body(mutation))), Reply::ResponseBody(part));
+        }
+    }
+
+    #[test]
+    fn the_other_replies_are_told_apart() {
+        let immediate = ImmediateResponse {
+            status: Some(HttpStatus { code: 503 }),
+            body: b"none".to_vec(),
+            ..ImmediateResponse::default()
+        };
+        let table = [
+            (Response::ImmediateResponse(immediate), Reply::Immediate { status: 503, body: "none".into() }),
+            (Response::ResponseHeaders(HeadersResponse::default()), Reply::ResponseHeaders),
+            (Response::RequestTrailers(TrailersResponse::default()), Reply::Other),
+        ];
+        for (response, want) in table {
+            assert_eq!(reply(response), want);
+        }
+        assert_eq!(read(&Bytes::new()).unwrap(), Reply::Other);
+        assert_eq!(read(&Bytes::from_static(b"\x0a\xff")), Err(Malformed));
+    }
+}

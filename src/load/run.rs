@@ -84,8 +84,8 @@ async fn prepare(
     interrupt: impl Future<Output = ()>,
 ) -> Result<Outcome, LoadError> {
     let mut processes = settings.processes.iter().map(Watched::new).collect::<Result<Vec<_>, _>>()?;
-    let peer = Peer::connect(&settings).await?;
     let source = source(&settings)?;
+    let peer = Peer::connect(&settings).await?;
     let begin = Instant::now();
     let start = begin + settings.warm_up;
     let run = Rc::new(Run {
@@ -175,7 +175,10 @@ fn source(settings: &Settings) -> Result<Source, LoadError> {
     let packer = Packer { style: Style { api, model, stream }, output_tokens, messages };
     Ok(match &settings.prompts {
         Prompts::Tokens { tokens, groups, prefix } => {
-            Source::pool(packer.pool(*tokens, *groups, *prefix, seed))
+            // More than are sent are made for nothing.
+            let most = settings.requests.filter(|_| settings.warm_up.is_zero());
+            let most = most.and_then(|most| usize::try_from(most).ok()).unwrap_or(usize::MAX);
+            Source::pool(packer.pool(*tokens, (*groups, *prefix), seed, most))
         }
         Prompts::Trace(path) => {
             let failed = |reason: String| LoadError::Trace { path: path.clone(), reason };
@@ -307,9 +310,12 @@ impl Run {
             tracker.spawn_local(self.clone().when_due(schedule, Timer::new(), most, tracker.clone()));
         }
         tracker.close();
-        tokio::select! {
-            () = sleep_until(self.start) => {}
-            () = interrupt.asked() => return None,
+        // Without a warm-up nothing may run before the window is open.
+        if !settings.warm_up.is_zero() {
+            tokio::select! {
+                () = sleep_until(self.start) => {}
+                () = interrupt.asked() => return None,
+            }
         }
         let before = self.open_window(processes);
         tokio::select! {
@@ -389,3 +395,6 @@ async fn until(moment: Option<Instant>) {
         None => std::future::pending().await,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -13,6 +13,9 @@ use crate::load::settings::{Api, Arrivals, Pace, Process, Prompts, Settings, Tar
 /// Of a run that says nothing else.
 const DURATION: Duration = Duration::from_secs(10);
 
+/// Of all prompts that are kept in memory, 4 bytes each.
+const MOST_TOKENS: usize = 1 << 28;
+
 /// Load an ext_proc server or a gateway with requests, and measure it.
 ///
 /// Latencies count from when a request was due, whatever kept it waiting. The report says
@@ -264,6 +267,12 @@ impl LoadArgs {
         let (groups, prefix) = (self.prefix_groups.unwrap_or(0), self.prefix_tokens.unwrap_or(0));
         if prefix > tokens {
             return Err(format!("--prefix-tokens {prefix} are more than the {tokens} of --tokens"));
+        }
+        // At least one prompt of each group is kept in memory.
+        let most = MOST_TOKENS / tokens;
+        if groups.max(8) > most {
+            let what = if groups == 0 { "prompts" } else { "--prefix-groups" };
+            return Err(format!("{what} of {tokens} tokens take too much memory; at most {most} fit"));
         }
         Ok(Prompts::Tokens { tokens, groups, prefix })
     }

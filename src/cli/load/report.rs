@@ -311,3 +311,78 @@ impl Report<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load::Numbers;
+    use crate::load::process::Usage;
+    use crate::load::settings;
+
+    const TABLE: &str = "\
+target         127.0.0.1:9002 (ext_proc), 2.0 s
+requests       1,000 due, 990 completed, 10 failed
+               495.0 per second
+chunks         2,000 sent, 1,980 returned, 990 per second
+error          10 × http-503: no endpoint
+generator      20 requests (2.00 %) began more than 1 ms late; p99 2.000 ms, max 2.000 ms
+WARNING        the generator was late: latencies hold its own delay too; lower the rate, or give it a core
+WARNING        the generator used 97 % of a core: it may be what limits the rate
+
+latency, ms          mean       p50       p90       p99     p99.9       max
+decision            0.250     0.250     0.250     0.250     0.250     0.250
+
+endpoint                            requests     share
+10.0.0.1:8000                            750    75.0 %
+10.0.0.2:8000                            250    25.0 %
+
+usher          process 7: CPU 0.990 s, 0.495 cores
+               1.0000 ms CPU per request
+               500.000 µs CPU per chunk of an answer
+               memory 10.0 MiB before, 20.0 MiB at the end, 30.0 MiB at most
+";
+
+    fn outcome() -> Outcome {
+        let mut numbers = Numbers::default();
+        (numbers.due, numbers.completed, numbers.failed, numbers.ended_in_time) = (1000, 990, 10, 990);
+        (numbers.chunks_sent, numbers.chunks_returned) = (2000, 1980);
+        numbers.errors.insert("http-503".to_owned(), 10);
+        numbers.reasons.insert("http-503".to_owned(), "no endpoint".to_owned());
+        numbers.late.record(Duration::from_millis(2));
+        numbers.late_requests = 20;
+        numbers.decision.record(Duration::from_micros(250));
+        numbers.endpoints.insert(b"10.0.0.1:8000".to_vec(), 750);
+        numbers.endpoints.insert(b"10.0.0.2:8000".to_vec(), 250);
+        let usage = |cpu, memory: u64| Usage {
+            cpu: Duration::from_millis(cpu),
+            memory: memory << 20,
+            peak_memory: 30 << 20,
+        };
+        let process = settings::Process { name: "usher".to_owned(), pid: 7 };
+        let watched =
+            Watched { process, before: usage(0, 10), start: Some(usage(10, 15)), end: Some(usage(1000, 20)) };
+        let gone = Watched { end: None, ..watched.clone() };
+        Outcome {
+            protocol: "ext_proc",
+            seconds: 2.0,
+            open_loop: true,
+            numbers,
+            processes: vec![watched, gone],
+            own_cpu: Some(Duration::from_millis(1940)),
+        }
+    }
+
+    #[test]
+    fn the_table_reads_like_this() {
+        assert_eq!(Report::new("127.0.0.1:9002", &outcome()).to_string(), TABLE);
+    }
+
+    #[test]
+    fn a_generator_that_was_in_time_warns_of_nothing() {
+        let mut outcome = outcome();
+        outcome.numbers.late_requests = 10;
+        outcome.own_cpu = Some(Duration::from_millis(1900));
+        let text = Report::new("x", &outcome).to_string();
+        assert!(text.contains("10 requests (1.00 %)") && !text.contains("WARNING"), "{text}");
+    }
+}

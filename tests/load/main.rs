@@ -1,0 +1,63 @@
+//! `usher load` from outside: its report about servers whose behaviour is known.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "the helpers of a test may panic like the test")]
+
+#[allow(dead_code, reason = "shared with tests that need more of it")]
+#[path = "../support/mod.rs"]
+mod support;
+
+mod arguments;
+mod direct;
+mod failures;
+mod fake;
+mod gateway;
+
+use std::process::{Output, Stdio};
+
+use serde_json::Value;
+use tokio::process::{Child, Command};
+
+/// Starts it; the report will be JSON.
+fn spawn(target: &str, arguments: &[&str]) -> Child {
+    Command::new(env!("CARGO_BIN_EXE_usher"))
+        .args(["load", "--output", "json", "--target", target])
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap()
+}
+
+async fn ended(child: Child) -> Output {
+    tokio::time::timeout(support::PATIENCE, child.wait_with_output()).await.unwrap().unwrap()
+}
+
+/// The report of a run, which must be made.
+async fn report(child: Child) -> Value {
+    let output = ended(child).await;
+    assert!(output.status.success(), "{output:?}");
+    assert!(output.stderr.is_empty(), "no progress where there is no terminal: {output:?}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// The report of a whole run.
+async fn load(target: impl ToString, arguments: &[&str]) -> Value {
+    report(spawn(&target.to_string(), arguments)).await
+}
+
+/// The only line of a run that can't be made, and its exit code.
+async fn refusal(target: impl ToString, arguments: &[&str]) -> (String, i32) {
+    let output = ended(spawn(&target.to_string(), arguments)).await;
+    let line = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((line.lines().count(), output.stdout.len()), (1, 0), "{line}");
+    (line, output.status.code().unwrap())
+}
+
+/// Asserts how many requests were due, completed and failed.
+#[track_caller]
+fn assert_requests(report: &Value, completed: u64, failed: u64) {
+    let want = serde_json::json!({"due": completed + failed, "completed": completed, "failed": failed});
+    assert_eq!(report["requests"], want, "{report:#}");
+}
