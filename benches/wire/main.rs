@@ -98,10 +98,13 @@ async fn measure(
     pickers: &[Picker],
     rounds: usize,
 ) -> Section {
+    let logs = stage.logs().to_string();
     let mut section = Section { workload, runs: Vec::new(), failures: Vec::new() };
     for round in 1..=rounds {
         let mut fail = |who: &str, error: anyhow::Error| {
-            let failure = Failure { who: who.to_owned(), round, why: format!("{error:#}") };
+            // The page has no place for paths of this machine.
+            let why = format!("{error:#}").replace(&format!("{logs}/"), "");
+            let failure = Failure { who: who.to_owned(), round, why };
             eprintln!("{}, {failure}", workload.name);
             section.failures.push(failure);
         };

@@ -117,7 +117,15 @@ impl Picker {
     /// The command for people.
     pub fn shown(&self, place: &Place) -> String {
         match &self.kind {
-            Kind::Other(command) => format!("{command} {}", flags(place).join(" ")),
+            // Where it is on this machine is of no use to others.
+            Kind::Other(command) => {
+                let bare = |word: &'_ str| match word.strip_prefix('/') {
+                    Some(path) => path.rsplit('/').next().unwrap_or(path).to_owned(),
+                    None => word.to_owned(),
+                };
+                let words = command.split(' ').map(bare).chain(flags(place));
+                words.collect::<Vec<_>>().join(" ")
+            }
             Kind::Limit | Kind::Usher => self.words(place).join(" "),
         }
     }

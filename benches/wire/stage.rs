@@ -125,7 +125,7 @@ impl Stage {
         let load = self.load(workload, &target, &watched, group.id()).await?;
         group.check()?;
         if load.requests.completed == 0 {
-            bail!("no request succeeded; the logs are in {}", self.folder.display());
+            bail!("no request succeeded: {:?}", load.errors);
         }
         Ok(Run { picker: picker.name.clone(), round, load, straight: None, cores_before })
     }

@@ -2,7 +2,8 @@
 
 /// With three digits that count, thousands apart.
 pub fn number(value: f64) -> String {
-    if value == 0.0 {
+    // Below this all the decimals are 0.
+    if value.abs() < 0.000_005 {
         return "0".to_owned();
     }
     // The digits before the point; negative where there are zeros behind it.
