@@ -5,14 +5,14 @@ CARGO ?= cargo
 USHER_ENVOY_DIR ?= .demo
 STAGE := @deploy/ci/stage.sh
 
-.PHONY: demo test fmt fmt-check clippy doc test-rust deny bench bench-wire envoy
+.PHONY: demo test fmt fmt-check clippy doc test-rust deny instructions instructions-accept bench bench-wire envoy
 
 # Simulated servers, Usher and a real Envoy under a slice of a real trace.
 # ARGS="--keep" leaves them running; `usher demo --help` lists the rest.
 demo:
 	$(CARGO) run --quiet --release --bin usher -- demo $(ARGS)
 
-test: fmt-check clippy doc test-rust deny
+test: fmt-check clippy doc test-rust instructions deny
 
 fmt:
 	$(CARGO) fmt
@@ -33,6 +33,14 @@ test-rust:
 # Licences, bans and sources of the dependencies; advisories where their database can be had.
 deny:
 	$(STAGE) dependencies deploy/ci/deny.sh
+
+# Instructions that a request costs, compared with benches/instructions/expected.txt.
+instructions:
+	$(STAGE) "instruction counts" deploy/ci/instructions.sh check
+
+# Writes down what they are now.
+instructions-accept:
+	$(STAGE) "instruction counts" deploy/ci/instructions.sh accept
 
 bench:
 	$(CARGO) bench --locked $(ARGS)

@@ -4,7 +4,7 @@ use std::error::Error;
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=proto");
-    let files = protox::compile(["external_processor.proto", "health.proto"], ["proto"])?;
+    let files = protox::compile(["health.proto"], ["proto"])?;
     tonic_prost_build::configure().build_client(false).bytes(".").compile_fds(files)?;
     Ok(())
 }

@@ -16,10 +16,10 @@ use envoy_types::pb::envoy::service::ext_proc::v3::processing_request::Request a
 use envoy_types::pb::envoy::service::ext_proc::v3::{HttpBody, HttpHeaders, ProcessingRequest};
 use tokio::runtime::Runtime;
 use tonic::transport::Channel;
-use usher::extproc::envoy::pb::external_processor_server::ExternalProcessorServer;
+use usher::extproc::call::{Calls, MessageLimits};
 use usher::extproc::health::HealthState;
 use usher::extproc::server::{Server, ServerOptions};
-use usher::extproc::service::ExtProcService;
+use usher::extproc::service::ProcessCall;
 use usher::extproc::stop::Stops;
 
 #[path = "common/bodies.rs"]
@@ -74,7 +74,8 @@ fn start(runtime: &Runtime) -> Client {
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let service = ExternalProcessorServer::new(ExtProcService::new(picker.shared, picker.dispatcher));
+            let limits = MessageLimits { receive: 4 << 20, send: usize::MAX };
+            let service = Calls::new(move || ProcessCall::new(&picker.shared, &picker.dispatcher), limits);
             let options = ServerOptions { threads: 1, tls: None, drain_timeout: Duration::ZERO };
             let health_state = Arc::new(HealthState::new(false));
             let server = Server::start(extproc, health, service, health_state, options).unwrap();

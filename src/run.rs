@@ -13,14 +13,14 @@ use crate::config::settings::{ConfigSource, ServeSettings};
 use crate::config::{self, EndpointPickerConfig};
 use crate::discovery::{FileDiscovery, FileError};
 use crate::endpoints::{CachedLocator, Clock, PodLocator, Store, StoreLocator};
-use crate::extproc::envoy::pb::external_processor_server::ExternalProcessorServer;
+use crate::extproc::call::{Calls, MessageLimits};
 use crate::extproc::exchange::Shared;
 use crate::extproc::health::HealthState;
 use crate::extproc::listen::Listeners;
 use crate::extproc::metrics::ExtProcMetrics;
 use crate::extproc::parsing::Parsing;
 use crate::extproc::server::{Ended, Server, ServerOptions, StartError};
-use crate::extproc::service::ExtProcService;
+use crate::extproc::service::ProcessCall;
 use crate::extproc::stop::Stops;
 use crate::extproc::workers::ConnectionMetrics;
 use crate::flow::{Attempts, Dispatcher};
@@ -224,9 +224,10 @@ async fn serve(
     });
     register_collectors(&settings, &store, clock, &dispatcher, &registry)?;
 
-    let service = ExternalProcessorServer::new(ExtProcService::new(shared, Arc::clone(&dispatcher)))
-        .max_decoding_message_size(settings.limits.max_recv_message)
-        .max_encoding_message_size(settings.limits.max_send_message);
+    let limits =
+        MessageLimits { receive: settings.limits.max_recv_message, send: settings.limits.max_send_message };
+    let processing = Arc::clone(&dispatcher);
+    let service = Calls::new(move || ProcessCall::new(&shared, &processing), limits);
     // Without leader election in this version, every replica serves.
     let health = Arc::new(HealthState::new(false));
     let options = ServerOptions {

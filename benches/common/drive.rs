@@ -20,11 +20,16 @@ pub fn run(picker: &Picker, headers: &[(&str, &str)], chunks: &[Bytes], answer: 
     step(picker, &mut exchange, Event::RequestHeaders { headers, end_of_stream: false }, &mut sent);
     for (index, chunk) in chunks.iter().enumerate() {
         let end_of_stream = index + 1 == chunks.len();
-        step(picker, &mut exchange, Event::RequestBody { data: chunk.clone(), end_of_stream }, &mut sent);
+        step(
+            picker,
+            &mut exchange,
+            Event::RequestBody { data: chunk.clone().into(), end_of_stream },
+            &mut sent,
+        );
     }
     let event = Event::ResponseHeaders { event_stream: false, end_of_stream: false };
     step(picker, &mut exchange, event, &mut sent);
-    let event = Event::ResponseBody { data: answer.clone(), end_of_stream: true };
+    let event = Event::ResponseBody { data: answer.clone().into(), end_of_stream: true };
     step(picker, &mut exchange, event, &mut sent);
     sent
 }

@@ -8,7 +8,7 @@ use prometheus::IntGauge;
 
 use crate::request::restore::ModelRestorer;
 use crate::request::usage::UsageScanner;
-use crate::request::{Api, ParserKind, Parsers, Request};
+use crate::request::{Api, ParserKind, Parsers, Pieces, Request};
 
 use super::metrics::ExtProcMetrics;
 use super::series::{Series, SeriesKey};
@@ -110,14 +110,14 @@ impl Answer {
     }
 
     /// Reads a chunk.
-    pub(super) fn chunk(&mut self, data: &[u8], now: Instant) -> Result<(), &'static str> {
+    pub(super) fn chunk(&mut self, data: &Pieces, now: Instant) -> Result<(), &'static str> {
         match self.state {
             State::Body => {}
             State::Waiting => return Err("a response body came before its headers"),
             State::Ended | State::Done => return Err("a response body went on after its end"),
         }
         if let Some(usage) = &mut self.usage {
-            usage.feed(data);
+            data.iter().for_each(|piece| usage.feed(piece));
         }
         self.bytes += data.len() as u64;
         if data.is_empty() {
@@ -141,25 +141,27 @@ impl Answer {
     }
 
     /// The chunk as the client gets it.
-    pub(super) fn restore(&mut self, data: Bytes, last: bool) -> Bytes {
-        match &mut self.restorer {
-            Some(restorer) => restorer.feed(data, last),
-            None => data,
+    pub(super) fn restore(&mut self, data: Pieces, last: bool) -> Pieces {
+        let Some(restorer) = &mut self.restorer else { return data };
+        let mut restored: Pieces = data.into_iter().map(|piece| restorer.feed(piece, false)).collect();
+        if last {
+            restored.push(restorer.feed(Bytes::new(), true));
         }
+        restored
     }
 
     /// Takes the trailers; returns what was held back of the body.
-    pub(super) fn trailers(&mut self) -> Result<Bytes, &'static str> {
+    pub(super) fn trailers(&mut self) -> Result<Pieces, &'static str> {
         match self.state {
             State::Waiting => Err("response trailers came before their headers"),
             State::Done => Err("response trailers came twice"),
             State::Body => {
                 self.state = State::Done;
-                Ok(self.restore(Bytes::new(), true))
+                Ok(self.restore(Pieces::default(), true))
             }
             State::Ended => {
                 self.state = State::Done;
-                Ok(Bytes::new())
+                Ok(Pieces::default())
             }
         }
     }

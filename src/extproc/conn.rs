@@ -7,15 +7,16 @@ use std::pin::pin;
 use std::time::Duration;
 
 use http::{Request, Response};
+use http_body::Body;
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::Service;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
-use tonic::body::Body;
 
 use super::preface::Greeted;
+use super::router::BoxError;
 
 /// Time for the TLS handshake, if any, and the client's HTTP/2 preface.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
@@ -132,11 +133,12 @@ pub async fn open<I: AsyncRead + Unpin>(
 ///
 /// # Errors
 /// When the client breaks HTTP/2, goes away or doesn't answer.
-pub async fn serve<I, S>(io: Greeted<I>, service: S, lifetime: &Lifetime) -> Result<(), ConnectionError>
+pub async fn serve<I, S, B>(io: Greeted<I>, service: S, lifetime: &Lifetime) -> Result<(), ConnectionError>
 where
     I: AsyncRead + AsyncWrite + Unpin,
-    S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible>,
+    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
     S::Future: Send + 'static,
+    B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
 {
     let mut connection = pin!(
         http2::Builder::new(TokioExecutor::new())
@@ -167,6 +169,8 @@ where
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+    use http_body_util::Empty;
     use hyper::service::service_fn;
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
     use tokio::time::Instant;
@@ -184,7 +188,7 @@ mod tests {
         let served = tokio::spawn(async move {
             let lifetime = Lifetime::new();
             let Some(io) = open(std::future::ready(Ok(server)), &lifetime).await? else { return Ok(()) };
-            let service = service_fn(|_| async { Ok::<_, Infallible>(Response::new(Body::empty())) });
+            let service = service_fn(|_| async { Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new())) });
             serve(io, service, &lifetime).await
         });
         (client, served)

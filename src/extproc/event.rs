@@ -2,10 +2,8 @@
 
 use std::net::SocketAddr;
 
-use bytes::Bytes;
-
 use crate::endpoints::SubsetHint;
-use crate::request::Headers;
+use crate::request::{Headers, Pieces};
 
 /// A message from the gateway.
 #[derive(Clone, Debug)]
@@ -33,7 +31,7 @@ pub enum Event {
     /// A chunk of the request's body.
     RequestBody {
         /// The bytes; may be empty.
-        data: Bytes,
+        data: Pieces,
         /// The body ends here.
         end_of_stream: bool,
     },
@@ -49,7 +47,7 @@ pub enum Event {
     /// A chunk of the answer's body.
     ResponseBody {
         /// The bytes; may be empty.
-        data: Bytes,
+        data: Pieces,
         /// The body ends here.
         end_of_stream: bool,
     },

@@ -16,7 +16,7 @@ use bytes::Bytes;
 
 use crate::endpoints::SubsetHint;
 use crate::flow::{Code, Rejection, Routed};
-use crate::request::{Headers, ParserKind, Parsers, Request, RequestParser};
+use crate::request::{Headers, ParserKind, Parsers, Pieces, Request, RequestParser};
 
 use super::answer::Answer;
 use super::event::{Event, Message, Mode, Modes};
@@ -273,7 +273,7 @@ impl Exchange {
         Ok(Step::Continue)
     }
 
-    fn request_body(&mut self, data: Bytes, end_of_stream: bool, now: Instant) -> Result<Step, Violation> {
+    fn request_body(&mut self, data: Pieces, end_of_stream: bool, now: Instant) -> Result<Step, Violation> {
         match &mut self.state {
             State::Body(parser) => {
                 if parser.body_len() + data.len() > self.shared.max_request_body_bytes {
@@ -282,7 +282,7 @@ impl Exchange {
                     let rejection = Rejection::new(Code::PayloadTooLarge, message);
                     return Ok(self.refuse(rejection, &SeriesKey::unknown(), now));
                 }
-                parser.push(data);
+                data.into_iter().for_each(|piece| parser.push(piece));
                 if end_of_stream { Ok(self.finish(BodyEnd::Flag, now)) } else { Ok(Step::Continue) }
             }
             State::Relaying | State::Deciding(_, BodyEnd::NotOurs { ended: false }) => {
@@ -373,15 +373,11 @@ impl Exchange {
                 return self.answer.read_as(request.api);
             }
         }
-        let flagged = end == BodyEnd::Flag;
-        let chunks = body.chunks();
-        for (index, chunk) in chunks.iter().enumerate() {
-            let last = flagged && index + 1 == chunks.len();
-            self.emit(chunk.clone(), last, |data, end_of_stream| Reply::RequestBody { data, end_of_stream });
-        }
-        if flagged && chunks.is_empty() {
-            self.replies.push_back(Reply::RequestBody { data: Bytes::new(), end_of_stream: true });
-        }
+        let chunks = body.chunks().iter().cloned();
+        self.emit(chunks, end == BodyEnd::Flag, |data, end_of_stream| Reply::RequestBody {
+            data,
+            end_of_stream,
+        });
         if end == BodyEnd::Trailers {
             self.replies.push_back(Reply::RequestTrailers);
         }
@@ -408,14 +404,27 @@ impl Exchange {
         Step::End
     }
 
-    /// Queues a chunk of a body in pieces that a gateway takes. Nothing is sent
+    /// Queues a body, or a part of it, in chunks that a gateway takes. Nothing is sent
     /// for an empty one that doesn't end its body.
-    fn emit(&mut self, mut data: Bytes, end_of_stream: bool, reply: impl Fn(Bytes, bool) -> Reply) {
-        while data.len() > CHUNK_LIMIT {
-            self.replies.push_back(reply(data.split_to(CHUNK_LIMIT), false));
+    fn emit(
+        &mut self,
+        pieces: impl IntoIterator<Item = Bytes>,
+        end_of_stream: bool,
+        reply: impl Fn(Pieces, bool) -> Reply,
+    ) {
+        let mut chunk = Pieces::default();
+        let mut room = CHUNK_LIMIT;
+        for mut piece in pieces {
+            while piece.len() > room {
+                chunk.push(piece.split_to(room));
+                self.replies.push_back(reply(std::mem::take(&mut chunk), false));
+                room = CHUNK_LIMIT;
+            }
+            room -= piece.len();
+            chunk.push(piece);
         }
-        if !data.is_empty() || end_of_stream {
-            self.replies.push_back(reply(data, end_of_stream));
+        if !chunk.is_empty() || end_of_stream {
+            self.replies.push_back(reply(chunk, end_of_stream));
         }
     }
 

@@ -91,7 +91,7 @@ fn headers(pairs: &[(&str, &str)], end_of_stream: bool) -> Event {
 }
 
 fn body(text: &str, end_of_stream: bool) -> Event {
-    Event::RequestBody { data: Bytes::copy_from_slice(text.as_bytes()), end_of_stream }
+    Event::RequestBody { data: Bytes::copy_from_slice(text.as_bytes()).into(), end_of_stream }
 }
 
 fn answer_headers() -> Event {
@@ -99,7 +99,7 @@ fn answer_headers() -> Event {
 }
 
 fn answer_body(text: &str, end_of_stream: bool) -> Event {
-    Event::ResponseBody { data: Bytes::copy_from_slice(text.as_bytes()), end_of_stream }
+    Event::ResponseBody { data: Bytes::copy_from_slice(text.as_bytes()).into(), end_of_stream }
 }
 
 const POST: [(&str, &str); 2] = [(":path", "/v1/completions"), ("x-request-id", "r-1")];
@@ -108,7 +108,7 @@ const PROMPT: &str = r#"{"model":"m","prompt":"hi"}"#;
 /// Kind of each reply, with the size of body chunks; `!` ends a body.
 fn kinds(replies: &[Reply]) -> Vec<String> {
     let body =
-        |name: &str, data: &Bytes, end: bool| format!("{name}{}{}", data.len(), if end { "!" } else { "" });
+        |name: &str, data: &Pieces, end: bool| format!("{name}{}{}", data.len(), if end { "!" } else { "" });
     replies
         .iter()
         .map(|reply| match reply {

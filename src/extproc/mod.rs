@@ -3,14 +3,17 @@
 
 pub mod accept;
 mod answer;
+pub mod call;
 pub mod cert;
 pub mod conn;
 pub mod envoy;
 pub mod event;
 pub mod exchange;
 pub mod health;
+pub mod inbox;
 pub mod listen;
 pub mod metrics;
+pub mod outbox;
 pub mod parsing;
 pub mod preface;
 pub mod reply;

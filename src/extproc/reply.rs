@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::flow::Rejection;
+use crate::request::Pieces;
 
 /// An answer to the gateway, independent of how it is encoded.
 #[derive(Clone, Debug, PartialEq)]
@@ -14,7 +15,7 @@ pub enum Reply {
     /// A chunk of the body to send upstream.
     RequestBody {
         /// At most [`CHUNK_LIMIT`] bytes.
-        data: Bytes,
+        data: Pieces,
         /// Nothing follows.
         end_of_stream: bool,
     },
@@ -27,7 +28,7 @@ pub enum Reply {
     /// A chunk of the answer to send to the client.
     ResponseBody {
         /// At most [`CHUNK_LIMIT`] bytes.
-        data: Bytes,
+        data: Pieces,
         /// Nothing follows.
         end_of_stream: bool,
     },

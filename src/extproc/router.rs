@@ -1,31 +1,48 @@
 //! Which gRPC service a call is for.
 
 use std::convert::Infallible;
-use std::future::{Ready, ready};
+use std::future::ready;
+use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use futures_util::future::Either;
+use bytes::Bytes;
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, Either, Map};
 use http::{Request, Response};
+use http_body::{Body, Frame};
 use hyper::body::Incoming;
 use hyper::service::Service;
 use tonic::Status;
-use tonic::body::Body;
-use tonic::codegen::{BoxFuture, Service as TowerService};
+use tonic::body::Body as TonicBody;
+use tonic::codegen::Service as TowerService;
 
 use super::health::HealthService;
 
-const EXTPROC_PREFIX: &str = "/envoy.service.ext_proc.v3.ExternalProcessor/";
+const PROCESS: &str = "/envoy.service.ext_proc.v3.ExternalProcessor/Process";
 const HEALTH_PREFIX: &str = "/grpc.health.v1.Health/";
 
-/// A gRPC service as tonic generates it: it answers, and never fails itself.
+/// The body of a gRPC response.
+pub trait GrpcBody: Body<Data: From<Bytes> + Send, Error: Into<BoxError>> + Unpin + Send + 'static {}
+
+impl<B> GrpcBody for B where B: Body<Data: From<Bytes> + Send, Error: Into<BoxError>> + Unpin + Send + 'static {}
+
+/// Any error.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// A gRPC service: it answers, and never fails itself.
 pub trait GrpcService:
-    TowerService<Request<Incoming>, Response = Response<Body>, Error = Infallible>
+    TowerService<Request<Incoming>, Response = Response<Self::Body>, Error = Infallible>
 {
+    /// What it answers with.
+    type Body: GrpcBody;
 }
 
-impl<T> GrpcService for T where
-    T: TowerService<Request<Incoming>, Response = Response<Body>, Error = Infallible>
+impl<T, B> GrpcService for T
+where
+    T: TowerService<Request<Incoming>, Response = Response<B>, Error = Infallible>,
+    B: GrpcBody,
 {
+    type Body = B;
 }
 
 /// Routes the calls of one port to the ext_proc service or to health. Any other call is
@@ -43,42 +60,64 @@ impl<E> Router<E> {
     }
 }
 
+type Answer<B> = Result<Response<B>, Infallible>;
+
 impl<E: GrpcService + Clone> Service<Request<Incoming>> for Router<E> {
-    type Response = Response<Body>;
+    type Response = Response<EitherBody<E::Body>>;
     type Error = Infallible;
-    type Future = Either<E::Future, Either<BoxFuture<Response<Body>, Infallible>, Answered>>;
+    type Future = Either<
+        Map<E::Future, fn(Answer<E::Body>) -> Answer<EitherBody<E::Body>>>,
+        BoxFuture<'static, Answer<EitherBody<E::Body>>>,
+    >;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
-        // tonic's services are always ready, and cloning one counts a reference.
         let path = request.uri().path();
-        if path.starts_with(EXTPROC_PREFIX) {
-            Either::Left(self.extproc.clone().call(request))
-        } else if path.starts_with(HEALTH_PREFIX) {
-            Either::Right(Either::Left(self.health.clone().call(request)))
-        } else {
-            Either::Right(Either::Right(Unimplemented.call(request)))
+        if path == PROCESS {
+            // These services are always ready, and cloning one counts references.
+            let answer = self.extproc.clone().call(request);
+            return Either::Left(answer.map(|answer| answer.map(|answer| answer.map(EitherBody::ExtProc))));
         }
+        let other = |answer: Answer<TonicBody>| answer.map(|answer| answer.map(EitherBody::Other));
+        Either::Right(if path.starts_with(HEALTH_PREFIX) {
+            self.health.clone().call(request).map(other).boxed()
+        } else {
+            let status = Status::unimplemented("no such service; this port serves ext_proc and health");
+            ready(other(Ok(status.into_http()))).boxed()
+        })
     }
 }
 
-/// An answer that is there at once.
-type Answered = Ready<Result<Response<Body>, Infallible>>;
+/// The body of an answer of the ext_proc service, or of another.
+#[derive(Debug)]
+pub enum EitherBody<B> {
+    /// Of ext_proc.
+    ExtProc(B),
+    /// Of any other.
+    Other(TonicBody),
+}
 
-/// Answers every call with UNIMPLEMENTED.
-#[derive(Debug, Clone, Copy)]
-pub struct Unimplemented;
+impl<B: GrpcBody> Body for EitherBody<B> {
+    type Data = B::Data;
+    type Error = BoxError;
 
-impl<B> TowerService<Request<B>> for Unimplemented {
-    type Response = Response<Body>;
-    type Error = Infallible;
-    type Future = Answered;
-
-    fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, BoxError>>> {
+        match self.get_mut() {
+            Self::ExtProc(body) => {
+                Pin::new(body).poll_frame(context).map(|frame| frame.map(|frame| frame.map_err(Into::into)))
+            }
+            Self::Other(body) => Pin::new(body).poll_frame(context).map(|frame| {
+                frame.map(|frame| frame.map(|frame| frame.map_data(Into::into)).map_err(Into::into))
+            }),
+        }
     }
 
-    fn call(&mut self, _request: Request<B>) -> Answered {
-        let status = Status::unimplemented("no such service; this port serves ext_proc and health");
-        ready(Ok(status.into_http()))
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::ExtProc(body) => body.is_end_stream(),
+            Self::Other(body) => body.is_end_stream(),
+        }
     }
 }

@@ -1,59 +1,33 @@
 //! The gRPC service: drives one [`Exchange`] per stream.
 
 use std::future::Future;
+use std::ops::ControlFlow;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Instant;
 
-use futures_core::Stream;
 use prometheus::IntGauge;
-use tonic::{Code, Request, Response, Status, Streaming};
+use tonic::{Code, Status};
 
 use crate::flow::{Dispatcher, Rejection, Routed};
 
-use super::envoy::{self, pb};
+use super::call::{Call, End};
+use super::envoy;
+use super::event::Event;
 use super::exchange::{Exchange, Question, Shared, Step};
-
-/// The ext_proc service. Clones share everything.
-#[derive(Clone, Debug)]
-pub struct ExtProcService {
-    shared: Arc<Shared>,
-    dispatcher: Arc<Dispatcher>,
-}
-
-impl ExtProcService {
-    /// A service over these parts.
-    pub fn new(shared: Arc<Shared>, dispatcher: Arc<Dispatcher>) -> Self {
-        Self { shared, dispatcher }
-    }
-}
-
-#[tonic::async_trait]
-impl pb::external_processor_server::ExternalProcessor for ExtProcService {
-    type ProcessStream = ProcessStream;
-
-    async fn process(
-        &self,
-        request: Request<Streaming<pb::ProcessingRequest>>,
-    ) -> Result<Response<Self::ProcessStream>, Status> {
-        Ok(Response::new(ProcessStream::new(request.into_inner(), self)))
-    }
-}
+use super::inbox::Payload;
+use super::outbox::Outbox;
 
 type Decision = Pin<Box<dyn Future<Output = Result<Routed, Rejection>> + Send>>;
 
-/// The replies of one stream. It is polled by the connection and polls what the
-/// gateway sends: no task and no channel stand in between. Dropping it, which is
-/// what happens when the gateway goes away, gives everything back.
-pub struct ProcessStream {
-    incoming: Streaming<pb::ProcessingRequest>,
+/// One stream of the ext_proc service. Dropping it, which is what happens when the
+/// gateway goes away, gives everything back.
+pub struct ProcessCall {
     exchange: Exchange,
     dispatcher: Arc<Dispatcher>,
     shared: Arc<Shared>,
     deciding: Option<Decision>,
-    /// No more messages are read; what is left to send is sent.
-    ending: Option<Result<(), Status>>,
     counted: Option<Counted>,
     /// Seconds that the request's messages took so far.
     parsing: f64,
@@ -67,42 +41,36 @@ struct Counted {
     code: Code,
 }
 
-impl ProcessStream {
-    fn new(incoming: Streaming<pb::ProcessingRequest>, service: &ExtProcService) -> Self {
-        let shared = Arc::clone(&service.shared);
+impl ProcessCall {
+    /// A call before its first message.
+    pub fn new(shared: &Arc<Shared>, dispatcher: &Arc<Dispatcher>) -> Self {
         let counted = shared.metrics.streams.as_ref().map(|streams| {
             streams.inflight.inc();
             Counted {
                 started: Instant::now(),
                 inflight: streams.inflight.clone(),
-                shared: Arc::clone(&shared),
+                shared: Arc::clone(shared),
                 // Until it ends otherwise: the gateway went away.
                 code: Code::Cancelled,
             }
         });
         Self {
-            incoming,
-            exchange: Exchange::new(Arc::clone(&shared)),
-            dispatcher: Arc::clone(&service.dispatcher),
-            shared,
+            exchange: Exchange::new(Arc::clone(shared)),
+            dispatcher: Arc::clone(dispatcher),
+            shared: Arc::clone(shared),
             deciding: None,
-            ending: None,
             counted,
             parsing: 0.0,
         }
     }
 
-    fn on_message(&mut self, message: pb::ProcessingRequest) {
+    /// Takes a message, and says whether the stream goes on.
+    fn take(&mut self, payload: Payload) -> ControlFlow<End> {
         let now = Instant::now();
-        let is_answer = matches!(
-            message.request,
-            Some(
-                pb::processing_request::Request::ResponseHeaders(_)
-                    | pb::processing_request::Request::ResponseBody(_)
-            )
-        );
         let answer_parser = self.exchange.answer_parser();
-        let step = envoy::read(message).and_then(|message| {
+        let mut is_answer = false;
+        let step = envoy::read(payload).and_then(|message| {
+            is_answer = matches!(message.event, Event::ResponseHeaders { .. } | Event::ResponseBody { .. });
             self.exchange
                 .on_message(message, now)
                 .map_err(|error| Status::failed_precondition(error.to_string()))
@@ -116,79 +84,76 @@ impl ProcessStream {
         } else {
             self.parsing += taken;
         }
-        match step {
+        let flow = match step {
             Ok(Step::Decide(question)) => {
                 self.shared.parsing.request(question.request.api.parser(), self.parsing);
-                self.decide(question);
+                self.decide(question)
             }
-            Ok(step) => self.after(&step),
-            Err(status) => self.ending = Some(Err(status)),
-        }
+            Ok(step) => after(&step),
+            Err(status) => ControlFlow::Break(Err(status)),
+        };
         if !self.exchange.is_deciding() {
             self.deciding = None;
         }
+        flow
     }
 
-    fn decide(&mut self, question: Question) {
+    fn decide(&mut self, question: Question) -> ControlFlow<End> {
         if let Some(result) = self.dispatcher.try_dispatch(&question.request, &question.subset) {
-            let step = self.exchange.decided(result, Instant::now());
-            return self.after(&step);
+            return after(&self.exchange.decided(result, Instant::now()));
         }
         let dispatcher = Arc::clone(&self.dispatcher);
         self.deciding =
             Some(Box::pin(async move { dispatcher.dispatch(&question.request, &question.subset).await }));
+        ControlFlow::Continue(())
     }
 
-    fn after(&mut self, step: &Step) {
-        if matches!(step, Step::End) {
-            self.ending = Some(Ok(()));
+    /// Writes what the exchange has to say, and notes how the stream ends, if it does.
+    fn reply(&mut self, flow: ControlFlow<End>, out: &mut Outbox) -> ControlFlow<End> {
+        while let Some(reply) = self.exchange.next_reply() {
+            envoy::write(reply, out);
         }
+        if let ControlFlow::Break(end) = &flow {
+            self.count(end);
+        }
+        flow
     }
 
-    /// The stream's last item, if it has to be an error.
-    fn end(&mut self) -> Option<Result<pb::ProcessingResponse, Status>> {
-        let end = self.ending.as_mut().map(|end| std::mem::replace(end, Ok(())));
-        let error = end.and_then(Result::err);
+    fn count(&mut self, end: &End) {
         if let Some(counted) = &mut self.counted {
-            counted.code = error.as_ref().map_or(Code::Ok, Status::code);
+            counted.code = end.as_ref().err().map_or(Code::Ok, Status::code);
         }
-        // Counted once, also when the stream is polled again.
         self.counted = None;
-        error.map(Err)
     }
 }
 
-impl Stream for ProcessStream {
-    type Item = Result<pb::ProcessingResponse, Status>;
+fn after(step: &Step) -> ControlFlow<End> {
+    match step {
+        Step::End => ControlFlow::Break(Ok(())),
+        Step::Continue | Step::Decide(_) => ControlFlow::Continue(()),
+    }
+}
 
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let this = &mut *self;
-        loop {
-            if let Some(reply) = this.exchange.next_reply() {
-                return Poll::Ready(Some(Ok(envoy::write(reply))));
-            }
-            if this.ending.is_some() {
-                return Poll::Ready(this.end());
-            }
-            if let Some(deciding) = &mut this.deciding
-                && let Poll::Ready(result) = deciding.as_mut().poll(cx)
-            {
-                this.deciding = None;
-                let step = this.exchange.decided(result, Instant::now());
-                this.after(&step);
-                continue;
-            }
-            match ready!(Pin::new(&mut this.incoming).poll_next(cx)) {
-                Some(Ok(message)) => this.on_message(message),
-                // The gateway is done with us: with its request, or with waiting.
-                None => this.ending = Some(Ok(())),
-                Some(Err(status)) if status.code() == Code::Cancelled => this.ending = Some(Ok(())),
-                Some(Err(status)) => {
-                    let text = format!("cannot read from the stream: {}", status.message());
-                    this.ending = Some(Err(Status::unknown(text)));
-                }
-            }
-        }
+impl Call for ProcessCall {
+    fn on_message(&mut self, message: Payload, out: &mut Outbox) -> ControlFlow<End> {
+        let flow = self.take(message);
+        self.reply(flow, out)
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>, out: &mut Outbox) -> ControlFlow<End> {
+        let Some(deciding) = &mut self.deciding else { return ControlFlow::Continue(()) };
+        let Poll::Ready(result) = deciding.as_mut().poll(context) else { return ControlFlow::Continue(()) };
+        self.deciding = None;
+        let step = self.exchange.decided(result, Instant::now());
+        self.reply(after(&step), out)
+    }
+
+    fn on_end(&mut self, received: End) -> End {
+        // The gateway is done with us: with its request, or with waiting.
+        let end = received
+            .map_err(|status| Status::unknown(format!("cannot read from the stream: {}", status.message())));
+        self.count(&end);
+        end
     }
 }
 

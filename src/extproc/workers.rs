@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::thread::JoinHandle;
 
 use http::{Request, Response};
+use http_body::Body;
 use hyper::body::Incoming;
 use hyper::service::Service;
 use rustls::ServerConfig;
@@ -20,9 +21,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
-use tonic::body::Body;
 
 use super::conn::{self, ConnectionError, Lifetime};
+use super::router::BoxError;
 
 /// Connections that have not finished their TLS handshake or their HTTP/2 preface.
 /// Whoever connects and is silent holds one of these until a timeout.
@@ -93,10 +94,11 @@ impl Workers {
     ///
     /// # Errors
     /// When a thread or its runtime can't be made.
-    pub fn start<S>(threads: usize, service: &S, tls: Option<Arc<ServerConfig>>) -> io::Result<Self>
+    pub fn start<S, B>(threads: usize, service: &S, tls: Option<Arc<ServerConfig>>) -> io::Result<Self>
     where
-        S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible> + Clone + Send + 'static,
+        S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
         S::Future: Send + 'static,
+        B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
     {
         let lifetime = Lifetime::new();
         let metrics = Arc::new(ConnectionMetrics::default());
@@ -191,14 +193,15 @@ struct ConnectionServer<S> {
     metrics: Arc<ConnectionMetrics>,
 }
 
-impl<S> ConnectionServer<S>
-where
-    S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible> + Clone + Send + 'static,
-    S::Future: Send + 'static,
-{
+impl<S> ConnectionServer<S> {
     /// Serves until the other end of `connections` is dropped. Tasks that are left then
     /// end with the runtime.
-    async fn run(self, mut connections: mpsc::UnboundedReceiver<Connection>) {
+    async fn run<B>(self, mut connections: mpsc::UnboundedReceiver<Connection>)
+    where
+        S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
+        S::Future: Send + 'static,
+        B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
+    {
         while let Some(connection) = connections.recv().await {
             let service = self.service.clone();
             let acceptor = self.acceptor.clone();
@@ -214,7 +217,7 @@ where
     }
 }
 
-async fn serve<S>(
+async fn serve<S, B>(
     connection: Connection,
     service: S,
     acceptor: Option<TlsAcceptor>,
@@ -222,8 +225,9 @@ async fn serve<S>(
     metrics: &ConnectionMetrics,
 ) -> Result<(), ConnectionError>
 where
-    S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible>,
+    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
     S::Future: Send + 'static,
+    B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
 {
     let Connection { stream, opening, guard: _guard, .. } = connection;
     let stream = TcpStream::from_std(stream)?;
@@ -234,7 +238,7 @@ where
 }
 
 /// Opens the connection that `transport` becomes, gives `opening` back, and serves.
-async fn serve_on<I, S>(
+async fn serve_on<I, S, B>(
     transport: impl Future<Output = io::Result<I>>,
     opening: OwnedSemaphorePermit,
     service: S,
@@ -243,8 +247,9 @@ async fn serve_on<I, S>(
 ) -> Result<(), ConnectionError>
 where
     I: AsyncRead + AsyncWrite + Unpin,
-    S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible>,
+    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
     S::Future: Send + 'static,
+    B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
 {
     let opened = conn::open(transport, lifetime).await.inspect_err(|_| {
         metrics.unopened.fetch_add(1, Relaxed);

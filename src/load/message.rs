@@ -121,7 +121,7 @@ impl Context {
     }
 
     fn chunk(&self, field: u8, body: &[u8], last: bool) -> Chunk {
-        let mut content = BytesMut::with_capacity(field_len(body.len()) + END_OF_BODY.len());
+        let mut content = Vec::with_capacity(field_len(body.len()) + END_OF_BODY.len());
         put_bytes(&mut content, 1, body);
         if last {
             content.put_slice(&END_OF_BODY);
@@ -135,8 +135,8 @@ impl Context {
         Chunk { frames, bytes: body.len() }
     }
 
-    fn encoded(&self) -> BytesMut {
-        let mut out = BytesMut::new();
+    fn encoded(&self) -> Vec<u8> {
+        let mut out = Vec::new();
         put_bytes(&mut out, METADATA, &self.metadata);
         out
     }
@@ -145,39 +145,39 @@ impl Context {
 /// A gRPC frame of a message with `content` in one field, and more fields after it.
 fn framed(field: u8, content: &[u8], rest: &[u8]) -> Bytes {
     let length = field_len(content.len()) + rest.len();
-    let mut out = BytesMut::with_capacity(5 + length);
+    let mut out = Vec::with_capacity(5 + length);
     out.put_u8(0);
     // Chunks and headers are far below 4 GiB.
     out.put_u32(length as u32);
     put_bytes(&mut out, field, content);
     out.put_slice(rest);
-    out.freeze()
+    out.into()
 }
 
 /// An `HttpHeaders`, with values where Envoy writes them.
-fn header_map(headers: &[(&str, &str)]) -> BytesMut {
-    let mut map = BytesMut::new();
+fn header_map(headers: &[(&str, &str)]) -> Vec<u8> {
+    let mut map = Vec::new();
     for (name, value) in headers {
-        let mut header = BytesMut::new();
+        let mut header = Vec::new();
         put_bytes(&mut header, 1, name.as_bytes());
         put_bytes(&mut header, 3, value.as_bytes());
         put_bytes(&mut map, 1, &header);
     }
-    let mut out = BytesMut::new();
+    let mut out = Vec::new();
     put_bytes(&mut out, 1, &map);
     out
 }
 
 /// A message with `content` in one field.
 fn field(number: u8, content: &[u8]) -> Bytes {
-    let mut out = BytesMut::new();
+    let mut out = Vec::new();
     put_bytes(&mut out, number, content);
-    out.freeze()
+    out.into()
 }
 
 /// An entry of a map from strings to messages.
-fn entry(key: &str, value: &[u8]) -> BytesMut {
-    let mut out = BytesMut::new();
+fn entry(key: &str, value: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
     put_bytes(&mut out, 1, key.as_bytes());
     put_bytes(&mut out, 2, value);
     out

@@ -90,11 +90,11 @@ pub(super) fn read(message: &Bytes) -> Result<Reply, Malformed> {
     for field in Fields::of(message) {
         let Field { number, value: Value::Bytes(content) } = field? else { continue };
         return Ok(match number {
-            1 => request_headers(&content)?,
+            1 => request_headers(message, content)?,
             2 => Reply::ResponseHeaders,
-            3 => Reply::RequestBody(part(&content)?),
-            4 => Reply::ResponseBody(part(&content)?),
-            7 => immediate(&content)?,
+            3 => Reply::RequestBody(part(content)?),
+            4 => Reply::ResponseBody(part(content)?),
+            7 => immediate(message, content)?,
             // Metadata and settings can stand before the reply itself.
             8..=10 => continue,
             _ => Reply::Other,
@@ -103,19 +103,19 @@ pub(super) fn read(message: &Bytes) -> Result<Reply, Malformed> {
     Ok(Reply::Other)
 }
 
-fn request_headers(content: &Bytes) -> Result<Reply, Malformed> {
+fn request_headers(message: &Bytes, content: &[u8]) -> Result<Reply, Malformed> {
     let [common] = pick(content, [1])?;
-    let [mutation] = pick(&common, [2])?;
+    let [mutation] = pick(common, [2])?;
     let (mut destination, mut content_length) = (Bytes::new(), None);
-    for field in Fields::of(&mutation) {
+    for field in Fields::of(mutation) {
         if let Field { number: 1, value: Value::Bytes(option) } = field? {
-            let [header] = pick(&option, [1])?;
-            let [key, value, raw_value] = pick(&header, [1, 2, 3])?;
+            let [header] = pick(option, [1])?;
+            let [key, value, raw_value] = pick(header, [1, 2, 3])?;
             let value = if raw_value.is_empty() { value } else { raw_value };
             if key.eq_ignore_ascii_case(DESTINATION) {
-                destination = value;
+                destination = message.slice_ref(value);
             } else if key.eq_ignore_ascii_case(b"content-length") {
-                content_length = std::str::from_utf8(&value).ok().and_then(|text| text.trim().parse().ok());
+                content_length = std::str::from_utf8(value).ok().and_then(|text| text.trim().parse().ok());
             }
         }
     }
@@ -123,15 +123,15 @@ fn request_headers(content: &Bytes) -> Result<Reply, Malformed> {
 }
 
 /// A `BodyResponse`: a part of a body that is streamed, or one that replaces it.
-fn part(content: &Bytes) -> Result<Part, Malformed> {
+fn part(content: &[u8]) -> Result<Part, Malformed> {
     let [common] = pick(content, [1])?;
-    let [mutation] = pick(&common, [3])?;
+    let [mutation] = pick(common, [3])?;
     let mut part = Part::default();
-    for field in Fields::of(&mutation) {
+    for field in Fields::of(mutation) {
         match field? {
             Field { number: 1, value: Value::Bytes(body) } => part.bytes = body.len(),
             Field { number: 3, value: Value::Bytes(streamed) } => {
-                for field in Fields::of(&streamed) {
+                for field in Fields::of(streamed) {
                     match field? {
                         Field { number: 1, value: Value::Bytes(body) } => part.bytes = body.len(),
                         Field { number: 2, value: Value::Varint(end) } => part.end = end != 0,
@@ -145,15 +145,15 @@ fn part(content: &Bytes) -> Result<Part, Malformed> {
     Ok(part)
 }
 
-fn immediate(content: &Bytes) -> Result<Reply, Malformed> {
+fn immediate(message: &Bytes, content: &[u8]) -> Result<Reply, Malformed> {
     let [status, body] = pick(content, [1, 3])?;
     let mut code = 0;
-    for field in Fields::of(&status) {
+    for field in Fields::of(status) {
         if let Field { number: 1, value: Value::Varint(value) } = field? {
             code = value;
         }
     }
-    Ok(Reply::Immediate { status: code, body })
+    Ok(Reply::Immediate { status: code, body: message.slice_ref(body) })
 }
 
 #[cfg(test)]

@@ -4,6 +4,8 @@ use std::borrow::Cow;
 
 use bytes::{Bytes, BytesMut};
 
+use super::pieces::Pieces;
+
 /// A part of a body, by byte offsets from its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Span {
@@ -88,6 +90,20 @@ impl Body {
     /// The chunks of a sealed body, none of them empty.
     pub fn chunks(&self) -> &[Bytes] {
         &self.chunks
+    }
+
+    /// The bytes of a span, without a copy.
+    pub fn slice(&self, span: Span) -> Pieces {
+        let mut offset = 0;
+        let mut pieces = Pieces::default();
+        for chunk in &self.chunks {
+            let end = offset + chunk.len();
+            if end > span.start && offset < span.end {
+                pieces.push(chunk.slice(span.start.max(offset) - offset..span.end.min(end) - offset));
+            }
+            offset = end;
+        }
+        pieces
     }
 
     /// The bytes of a span; copied only where it crosses a chunk's end.
@@ -208,6 +224,8 @@ mod tests {
             let start = from.min(plain.len());
             let end = (start + len).min(plain.len());
             prop_assert_eq!(body.bytes(Span { start, end }).into_owned(), &plain[start..end]);
+            let sliced: Vec<u8> = body.slice(Span { start, end }).iter().flatten().copied().collect();
+            prop_assert_eq!(sliced, &plain[start..end]);
             body.replace(Span { start, end }, &with);
             plain.splice(start..end, with);
             prop_assert_eq!(body.len(), plain.len());

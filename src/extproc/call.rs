@@ -1,0 +1,210 @@
+//! A gRPC call with a stream of messages in both directions, on one HTTP/2 stream.
+//!
+//! The body of the response is polled by the connection, and polls the body of the
+//! request: no task and no channel stand in between. All that there is to say at a time
+//! is said in one write.
+
+use std::convert::Infallible;
+use std::future::{Ready, ready};
+use std::ops::ControlFlow;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
+use http_body::{Body, Frame};
+use tonic::codegen::Service;
+use tonic::{Code, Status};
+
+use super::inbox::{Inbox, Payload};
+use super::outbox::{Outbox, Written};
+use super::router::BoxError;
+
+/// Bytes after which replies are handed to the connection, though more could be said.
+const ENOUGH: usize = 64 * 1024;
+
+const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
+const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+const OK: HeaderValue = HeaderValue::from_static("0");
+
+/// How a call ends: with the status OK, or another.
+pub type End = Result<(), Status>;
+
+/// What answers a call. Dropping it is how a call ends whose client went away.
+pub trait Call {
+    /// Takes a message of the client. What there is to answer is put into `out`.
+    fn on_message(&mut self, message: Payload, out: &mut Outbox) -> ControlFlow<End>;
+
+    /// Goes on with what takes time, if there is any, and wakes the task when there is
+    /// more to do. Called after messages, and whenever the task is woken.
+    fn poll(&mut self, context: &mut Context<'_>, out: &mut Outbox) -> ControlFlow<End>;
+
+    /// The client has sent its last message, or its stream has broken.
+    fn on_end(&mut self, received: End) -> End;
+}
+
+/// Answers every call with a new [`Call`].
+#[derive(Clone, Debug)]
+pub struct Calls<F> {
+    call: F,
+    limits: MessageLimits,
+}
+
+/// Largest messages, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct MessageLimits {
+    /// That are read.
+    pub receive: usize,
+    /// That are sent.
+    pub send: usize,
+}
+
+impl<C: Call, F: Fn() -> C> Calls<F> {
+    /// Calls made by `call`.
+    pub fn new(call: F, limits: MessageLimits) -> Self {
+        Self { call, limits }
+    }
+}
+
+impl<C, F, B> Service<Request<B>> for Calls<F>
+where
+    C: Call,
+    F: Fn() -> C,
+    B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin,
+{
+    type Response = Response<CallBody<C, B>>;
+    type Error = Infallible;
+    type Future = Ready<Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let body = CallBody {
+            incoming: request.into_body(),
+            inbox: Inbox::new(self.limits.receive),
+            call: (self.call)(),
+            out: Outbox::new(self.limits.send),
+            state: State::Open,
+        };
+        let mut response = Response::new(body);
+        response.headers_mut().insert(CONTENT_TYPE, GRPC);
+        ready(Ok(response))
+    }
+}
+
+#[derive(Debug)]
+enum State {
+    Open,
+    /// What is left to say is said, then the status.
+    Ending(End),
+    Done,
+}
+
+/// The body of a call's response: its messages, and its status as trailers.
+#[derive(Debug)]
+pub struct CallBody<C, B> {
+    incoming: B,
+    inbox: Inbox,
+    call: C,
+    out: Outbox,
+    state: State,
+}
+
+impl<C: Call, B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin> CallBody<C, B> {
+    /// Reads and answers until nothing is left to read, or enough to send.
+    fn run(&mut self, context: &mut Context<'_>) -> ControlFlow<End> {
+        self.call.poll(context, &mut self.out)?;
+        while self.out.len() < ENOUGH {
+            match self.inbox.next_message() {
+                Ok(Some(message)) => {
+                    self.call.on_message(message, &mut self.out)?;
+                    self.call.poll(context, &mut self.out)?;
+                    continue;
+                }
+                Ok(None) => {}
+                Err(status) => return ControlFlow::Break(self.call.on_end(Err(status))),
+            }
+            match Pin::new(&mut self.incoming).poll_frame(context) {
+                Poll::Pending => break,
+                Poll::Ready(Some(Ok(frame))) => {
+                    if let Ok(data) = frame.into_data() {
+                        self.inbox.push(data);
+                    }
+                }
+                Poll::Ready(Some(Err(error))) => {
+                    // A client that resets its stream is done with it.
+                    let status = Status::from_error(error.into());
+                    let received = if status.code() == Code::Cancelled { Ok(()) } else { Err(status) };
+                    return ControlFlow::Break(self.call.on_end(received));
+                }
+                Poll::Ready(None) => {
+                    let received = if self.inbox.is_within_message() {
+                        Err(Status::internal("the stream ended within a message"))
+                    } else {
+                        Ok(())
+                    };
+                    return ControlFlow::Break(self.call.on_end(received));
+                }
+            }
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+impl<C, B> Body for CallBody<C, B>
+where
+    C: Call + Unpin,
+    B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin,
+{
+    type Data = Written;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Written>, Infallible>>> {
+        let this = &mut *self;
+        if matches!(this.state, State::Open) {
+            let flow = this.run(context);
+            if let Err(status) = this.out.check() {
+                this.state = State::Ending(Err(status));
+            } else if let ControlFlow::Break(end) = flow {
+                this.state = State::Ending(end);
+            }
+        }
+        if !this.out.is_empty() {
+            return Poll::Ready(Some(Ok(Frame::data(this.out.take()))));
+        }
+        match std::mem::replace(&mut this.state, State::Done) {
+            State::Open => {
+                this.state = State::Open;
+                Poll::Pending
+            }
+            State::Ending(end) => Poll::Ready(Some(Ok(Frame::trailers(trailers(end))))),
+            State::Done => Poll::Ready(None),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        matches!(self.state, State::Done)
+    }
+}
+
+fn trailers(end: End) -> HeaderMap {
+    let mut trailers = HeaderMap::with_capacity(2);
+    match end {
+        Ok(()) => {
+            trailers.insert(GRPC_STATUS, OK);
+        }
+        Err(status) => {
+            // Fails for metadata that no header can hold, and we set none.
+            if status.add_header(&mut trailers).is_err() {
+                trailers.insert(GRPC_STATUS, HeaderValue::from(status.code() as i32));
+            }
+        }
+    }
+    trailers
+}

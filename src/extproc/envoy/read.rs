@@ -1,0 +1,314 @@
+//! What a gateway sends: `ProcessingRequest`.
+
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use tonic::Status;
+
+use super::super::event::{Event, Message, Mode, Modes};
+use super::super::inbox::Payload;
+use super::super::wire::{self, Fields, Malformed, Value};
+use super::{LB_NAMESPACE, SERVED, SUBSET_KEY, SUBSET_NAMESPACE};
+use crate::endpoints::SubsetHint;
+use crate::request::{Body, Headers, Pieces, Span};
+
+/// Parts of a `ProcessingRequest`, by their number.
+mod part {
+    pub(super) const REQUEST_HEADERS: u32 = 2;
+    pub(super) const RESPONSE_HEADERS: u32 = 3;
+    pub(super) const REQUEST_BODY: u32 = 4;
+    pub(super) const RESPONSE_BODY: u32 = 5;
+    pub(super) const REQUEST_TRAILERS: u32 = 6;
+    pub(super) const RESPONSE_TRAILERS: u32 = 7;
+    pub(super) const METADATA_CONTEXT: u32 = 8;
+    pub(super) const PROTOCOL_CONFIG: u32 = 11;
+}
+
+/// Reads a message.
+///
+/// # Errors
+/// A status when the message is malformed or has no content.
+pub fn read(payload: Payload) -> Result<Message, Status> {
+    let read = match payload {
+        Payload::One(message) => read_whole(&message),
+        Payload::Many(body) => match read_body(&body) {
+            Some(message) => Ok(Some(message)),
+            None => {
+                let all = Span { start: 0, end: body.len() };
+                read_whole(&Bytes::from(body.bytes(all).into_owned()))
+            }
+        },
+    };
+    match read {
+        Ok(Some(message)) => Ok(message),
+        Ok(None) => {
+            Err(Status::invalid_argument("a ProcessingRequest has to carry headers, a body or trailers"))
+        }
+        Err(Malformed) => Err(Status::invalid_argument("malformed ProcessingRequest")),
+    }
+}
+
+/// What a message says besides its part.
+#[derive(Default)]
+struct Beside<'a> {
+    metadata: &'a [u8],
+    modes: Option<Modes>,
+}
+
+impl<'a> Beside<'a> {
+    fn take(&mut self, field: wire::Field<'a>) -> Result<(), Malformed> {
+        match (field.number, field.value) {
+            (part::METADATA_CONTEXT, Value::Bytes(metadata)) => self.metadata = metadata,
+            (part::PROTOCOL_CONFIG, Value::Bytes(config)) => self.modes = Some(modes(config)?),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn message(self, event: Event) -> Result<Message, Malformed> {
+        let (mut subset, mut served) = (None, None);
+        if !self.metadata.is_empty() {
+            match event {
+                Event::ResponseHeaders { .. } => served = read_served(self.metadata)?,
+                Event::RequestHeaders { .. } | Event::RequestBody { .. } | Event::RequestTrailers => {
+                    subset = read_subset(self.metadata)?;
+                }
+                Event::ResponseBody { .. } | Event::ResponseTrailers => {}
+            }
+        }
+        Ok(Message { event, modes: self.modes, subset, served })
+    }
+}
+
+/// Reads a message that lies in one piece; `None` when it has no content.
+fn read_whole(message: &Bytes) -> Result<Option<Message>, Malformed> {
+    let mut content = None;
+    let mut beside = Beside::default();
+    for field in Fields::of(message) {
+        let field = field?;
+        match field.value {
+            // Of several parts the last counts, as in every oneof.
+            Value::Bytes(bytes)
+                if (part::REQUEST_HEADERS..=part::RESPONSE_TRAILERS).contains(&field.number) =>
+            {
+                content = Some((field.number, bytes));
+            }
+            _ => beside.take(field)?,
+        }
+    }
+    let Some((number, content)) = content else { return Ok(None) };
+    let event = match number {
+        part::REQUEST_HEADERS => {
+            let (map, end_of_stream) = read_headers(content)?;
+            Event::RequestHeaders { headers: headers(&message.slice_ref(map))?, end_of_stream }
+        }
+        part::RESPONSE_HEADERS => {
+            let (map, end_of_stream) = read_headers(content)?;
+            Event::ResponseHeaders { event_stream: is_event_stream(map)?, end_of_stream }
+        }
+        part::REQUEST_BODY | part::RESPONSE_BODY => {
+            let (mut body, mut end_of_stream) = (&[][..], false);
+            for field in Fields::of(content) {
+                match field? {
+                    wire::Field { number: 1, value: Value::Bytes(bytes) } => body = bytes,
+                    wire::Field { number: 2, value: Value::Varint(flag) } => end_of_stream = flag != 0,
+                    _ => {}
+                }
+            }
+            body_event(number, message.slice_ref(body).into(), end_of_stream)
+        }
+        part::REQUEST_TRAILERS => Event::RequestTrailers,
+        _ => Event::ResponseTrailers,
+    };
+    beside.message(event).map(Some)
+}
+
+/// Reads a chunk of a body that lies in several pieces, without putting them together.
+/// `None` when it isn't laid out as Envoy does: the body first, its flag behind it. Then
+/// it has to be read as any other message, errors included.
+fn read_body(message: &Body) -> Option<Message> {
+    let first = message.chunks().first()?;
+    let mut head = Fields::of(first);
+    let number = |head: &mut Fields<'_>| head.varint().ok().and_then(|value| usize::try_from(value).ok());
+    // The key of a length-delimited field is its number and 2.
+    let part = match number(&mut head)? {
+        0x22 => part::REQUEST_BODY,
+        0x2a => part::RESPONSE_BODY,
+        _ => return None,
+    };
+    let part_length = number(&mut head)?;
+    let part_start = first.len() - head.rest().len();
+    if number(&mut head)? != 0x0a {
+        return None;
+    }
+    let body_length = number(&mut head)?;
+    let body_start = first.len() - head.rest().len();
+    let body_end = body_start.checked_add(body_length)?;
+    let part_end = part_start.checked_add(part_length)?;
+    if body_end > part_end || part_end > message.len() {
+        return None;
+    }
+    let mut end_of_stream = false;
+    for field in Fields::of(&message.bytes(Span { start: body_end, end: part_end })) {
+        match field.ok()? {
+            wire::Field { number: 1, .. } => return None,
+            wire::Field { number: 2, value: Value::Varint(flag) } => end_of_stream = flag != 0,
+            _ => {}
+        }
+    }
+    let mut beside = Beside::default();
+    let rest = message.bytes(Span { start: part_end, end: message.len() });
+    for field in Fields::of(&rest) {
+        let field = field.ok()?;
+        if (part::REQUEST_HEADERS..=part::RESPONSE_TRAILERS).contains(&field.number) {
+            return None;
+        }
+        beside.take(field).ok()?;
+    }
+    let data = message.slice(Span { start: body_start, end: body_end });
+    beside.message(body_event(part, data, end_of_stream)).ok()
+}
+
+fn body_event(number: u32, data: Pieces, end_of_stream: bool) -> Event {
+    if number == part::REQUEST_BODY {
+        Event::RequestBody { data, end_of_stream }
+    } else {
+        Event::ResponseBody { data, end_of_stream }
+    }
+}
+
+/// `ProtocolConfiguration`
+fn modes(config: &[u8]) -> Result<Modes, Malformed> {
+    let mut modes = Modes { request: Mode::None, response: Mode::None };
+    for field in Fields::of(config) {
+        match field? {
+            wire::Field { number: 1, value: Value::Varint(value) } => modes.request = mode(value),
+            wire::Field { number: 2, value: Value::Varint(value) } => modes.response = mode(value),
+            _ => {}
+        }
+    }
+    Ok(modes)
+}
+
+/// `ProcessingMode.BodySendMode`
+fn mode(value: u64) -> Mode {
+    match value {
+        0 => Mode::None,
+        4 => Mode::FullDuplex,
+        _ => Mode::OneToOne,
+    }
+}
+
+/// `HttpHeaders`: the encoded `HeaderMap`, and whether nothing follows.
+fn read_headers(content: &[u8]) -> Result<(&[u8], bool), Malformed> {
+    let (mut map, mut end_of_stream) = (&[][..], false);
+    for field in Fields::of(content) {
+        match field? {
+            wire::Field { number: 1, value: Value::Bytes(bytes) } => map = bytes,
+            wire::Field { number: 3, value: Value::Varint(flag) } => end_of_stream = flag != 0,
+            _ => {}
+        }
+    }
+    Ok((map, end_of_stream))
+}
+
+/// Calls `each` with the name and the value of every header of a `HeaderMap`.
+fn walk_headers<'a>(map: &'a [u8], mut each: impl FnMut(&'a [u8], &'a [u8])) -> Result<(), Malformed> {
+    for field in Fields::of(map) {
+        let field = field?;
+        if let (1, Value::Bytes(header)) = (field.number, field.value) {
+            // Envoy fills raw_value, other clients value.
+            let [key, value, raw_value] = wire::pick(header, [1, 2, 3])?;
+            each(key, if raw_value.is_empty() { value } else { raw_value });
+        }
+    }
+    Ok(())
+}
+
+fn headers(map: &Bytes) -> Result<Headers, Malformed> {
+    let mut headers = Headers::of(map.clone());
+    let place = |part: &[u8]| {
+        // An empty one may be anywhere.
+        let start = (part.as_ptr().addr()).saturating_sub(map.as_ptr().addr()).min(map.len());
+        start..start + part.len()
+    };
+    walk_headers(map, |key, value| headers.push(place(key), place(value)))?;
+    Ok(headers)
+}
+
+fn is_event_stream(map: &[u8]) -> Result<bool, Malformed> {
+    let mut found = false;
+    walk_headers(map, |key, value| {
+        if key.eq_ignore_ascii_case(b"content-type") {
+            let wanted = b"text/event-stream";
+            found = value.windows(wanted.len()).any(|part| part.eq_ignore_ascii_case(wanted));
+        }
+    })?;
+    Ok(found)
+}
+
+/// The value at `filter_metadata[namespace][key]`: an encoded `Value`.
+fn metadata_value<'a>(context: &'a [u8], namespace: &str, key: &str) -> Result<Option<&'a [u8]>, Malformed> {
+    // Metadata.filter_metadata = 1, Struct.fields = 1; a map entry has key 1 and value 2.
+    let entry = |message: &'a [u8], wanted: &str| -> Result<Option<&'a [u8]>, Malformed> {
+        let mut found = None;
+        for field in Fields::of(message) {
+            let field = field?;
+            if let (1, Value::Bytes(entry)) = (field.number, field.value) {
+                let [name, value] = wire::pick(entry, [1, 2])?;
+                if name == wanted.as_bytes() {
+                    found = Some(value);
+                }
+            }
+        }
+        Ok(found)
+    };
+    match entry(context, namespace)? {
+        Some(fields) => entry(fields, key),
+        None => Ok(None),
+    }
+}
+
+/// The text of a `Value.string_value`.
+fn string_value(value: &[u8]) -> Result<Option<&[u8]>, Malformed> {
+    for field in Fields::of(value) {
+        let field = field?;
+        if let (3, Value::Bytes(text)) = (field.number, field.value) {
+            return Ok(Some(text));
+        }
+    }
+    Ok(None)
+}
+
+/// The subset hint: a string or a list of strings; anything else is no hint.
+fn read_subset(context: &[u8]) -> Result<Option<SubsetHint>, Malformed> {
+    let Some(value) = metadata_value(context, SUBSET_NAMESPACE, SUBSET_KEY)? else { return Ok(None) };
+    let mut entries = Vec::new();
+    let mut is_hint = false;
+    for field in Fields::of(value) {
+        match field? {
+            wire::Field { number: 3, value: Value::Bytes(text) } => {
+                is_hint = true;
+                entries.push(text);
+            }
+            wire::Field { number: 6, value: Value::Bytes(list) } => {
+                is_hint = true;
+                for item in Fields::of(list) {
+                    if let wire::Field { number: 1, value: Value::Bytes(item) } = item? {
+                        entries.extend(string_value(item)?);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    let texts = entries.iter().filter_map(|entry| std::str::from_utf8(entry).ok());
+    Ok(is_hint.then(|| SubsetHint::from_entries(texts)))
+}
+
+/// Which endpoint served, as the gateway tells with the response headers.
+fn read_served(context: &[u8]) -> Result<Option<SocketAddr>, Malformed> {
+    let Some(value) = metadata_value(context, LB_NAMESPACE, SERVED)? else { return Ok(None) };
+    let text = string_value(value)?.unwrap_or_default();
+    Ok(std::str::from_utf8(text).ok().and_then(|text| text.trim().parse().ok()))
+}

@@ -1,0 +1,246 @@
+//! What a call sends: messages of a stream, framed as gRPC asks for, gathered until the
+//! connection takes them.
+//!
+//! Small parts are written one behind the other; large ones, which are pieces of bodies,
+//! are kept as they are and go to the socket from where they arrived.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+
+use bytes::{Buf, Bytes};
+use tonic::Status;
+
+/// Smallest piece that is kept instead of copied: a write has a place for each, and
+/// finding and releasing one costs as much as copying some hundred bytes.
+const KEEP: usize = 1024;
+
+/// First allocation: the replies to a small request, or to a chunk of an answer.
+const FIRST: usize = 512;
+
+/// Length of a message's frame: no compression, and 32 bits of length.
+const FRAME: usize = 5;
+
+/// Messages to send.
+#[derive(Debug)]
+pub struct Outbox {
+    written: Written,
+    /// Bytes in the pieces.
+    large: usize,
+    /// Largest message.
+    limit: usize,
+    /// Length of a message that is larger, and was left out.
+    refused: Option<usize>,
+}
+
+/// Bytes in the order in which they are sent: those of `small`, and between them the
+/// pieces that were kept.
+#[derive(Debug, Default)]
+pub struct Written {
+    small: Vec<u8>,
+    /// How far `small` is sent.
+    sent: usize,
+    /// Pieces, and where in `small` each belongs.
+    pieces: VecDeque<(usize, Bytes)>,
+}
+
+impl Outbox {
+    /// For messages of at most `limit` bytes.
+    pub fn new(limit: usize) -> Self {
+        Self { written: Written::default(), large: 0, limit, refused: None }
+    }
+
+    /// Fails when a message was too large to be sent.
+    ///
+    /// # Errors
+    /// The status to end with.
+    pub fn check(&self) -> Result<(), Status> {
+        let Some(length) = self.refused else { return Ok(()) };
+        let limit = self.limit;
+        Err(Status::resource_exhausted(format!(
+            "a reply of {length} bytes is larger than {limit} (--grpc-max-send-msg-size)"
+        )))
+    }
+
+    /// Adds a message of `length` bytes: what `head` writes, the pieces, and the tail.
+    pub fn message(
+        &mut self,
+        length: usize,
+        head: impl FnOnce(&mut Vec<u8>),
+        pieces: impl IntoIterator<Item = Bytes>,
+        tail: &[u8],
+    ) {
+        if length > self.limit {
+            self.refused = Some(length);
+            return;
+        }
+        let small = &mut self.written.small;
+        if small.capacity() == 0 {
+            small.reserve(FIRST);
+        }
+        let start = small.len();
+        small.push(0);
+        small.extend_from_slice(&u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes());
+        head(small);
+        let mut kept = 0;
+        for piece in pieces {
+            if piece.len() < KEEP {
+                self.written.small.extend_from_slice(&piece);
+            } else {
+                kept += piece.len();
+                let at = self.written.small.len();
+                self.written.pieces.push_back((at, piece));
+            }
+        }
+        self.written.small.extend_from_slice(tail);
+        self.large += kept;
+        debug_assert_eq!(self.written.small.len() - start + kept, FRAME + length, "length of a message");
+    }
+
+    /// Bytes that wait to be sent.
+    pub fn len(&self) -> usize {
+        self.written.small.len() + self.large
+    }
+
+    /// Whether nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Takes everything.
+    pub fn take(&mut self) -> Written {
+        self.large = 0;
+        std::mem::take(&mut self.written)
+    }
+}
+
+impl Buf for Written {
+    fn remaining(&self) -> usize {
+        self.small.len() - self.sent + self.pieces.iter().map(|(_, piece)| piece.len()).sum::<usize>()
+    }
+
+    fn chunk(&self) -> &[u8] {
+        match self.pieces.front() {
+            Some((at, piece)) if *at == self.sent => piece,
+            Some((at, _)) => &self.small[self.sent..*at],
+            None => &self.small[self.sent..],
+        }
+    }
+
+    fn chunks_vectored<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
+        let mut filled = 0;
+        let mut sent = self.sent;
+        let mut put = |bytes: &'a [u8]| {
+            if bytes.is_empty() {
+                return true;
+            }
+            let Some(slot) = slices.get_mut(filled) else { return false };
+            *slot = IoSlice::new(bytes);
+            filled += 1;
+            true
+        };
+        for (at, piece) in &self.pieces {
+            if !put(&self.small[sent..*at]) || !put(piece) {
+                return filled;
+            }
+            sent = *at;
+        }
+        put(&self.small[sent..]);
+        filled
+    }
+
+    fn advance(&mut self, mut count: usize) {
+        while count > 0 {
+            let Some((at, piece)) = self.pieces.front_mut() else {
+                self.sent = self.small.len().min(self.sent + count);
+                break;
+            };
+            let before = *at - self.sent;
+            if before > 0 {
+                let step = before.min(count);
+                self.sent += step;
+                count -= step;
+            } else if piece.len() > count {
+                piece.advance(count);
+                break;
+            } else {
+                count -= piece.len();
+                self.pieces.pop_front();
+            }
+        }
+    }
+}
+
+impl From<Bytes> for Written {
+    fn from(bytes: Bytes) -> Self {
+        let mut pieces = VecDeque::new();
+        if !bytes.is_empty() {
+            pieces.push_back((0, bytes));
+        }
+        Self { small: Vec::new(), sent: 0, pieces }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_reply_that_is_too_large_ends_the_call() {
+        let mut outbox = Outbox::new(4);
+        outbox.message(4, |out| out.extend(*b"1234"), [], &[]);
+        assert!(outbox.check().is_ok());
+        outbox.message(5, |out| out.extend(*b"12345"), [], &[]);
+        assert_eq!((outbox.len(), outbox.check().unwrap_err().code()), (9, tonic::Code::ResourceExhausted));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_comes_out_however_it_is_read(
+            messages in prop::collection::vec(
+                (0usize..40, prop::collection::vec(0usize..3000, 0..4), 0usize..3),
+                0..5,
+            ),
+            steps in prop::collection::vec(1usize..2500, 1..200),
+            vectored in any::<bool>(),
+        ) {
+            let mut outbox = Outbox::new(1 << 20);
+            let mut want = Vec::new();
+            for (index, (head, pieces, tail)) in messages.into_iter().enumerate() {
+                let byte = index as u8 + 1;
+                let length = head + pieces.iter().sum::<usize>() + tail;
+                want.push(0);
+                want.extend((length as u32).to_be_bytes());
+                want.extend(vec![byte; length]);
+                let pieces: Vec<_> = pieces.into_iter().map(|len| Bytes::from(vec![byte; len])).collect();
+                outbox.message(length, |out| out.extend(vec![byte; head]), pieces, &vec![byte; tail]);
+            }
+            prop_assert_eq!(outbox.len(), want.len());
+            let mut written = outbox.take();
+            prop_assert!(outbox.is_empty());
+            let mut got: Vec<u8> = Vec::new();
+            for step in steps.iter().cycle() {
+                prop_assert_eq!(written.remaining(), want.len() - got.len());
+                if !written.has_remaining() {
+                    break;
+                }
+                let taken = if vectored {
+                    let mut slices = [IoSlice::new(&[]); 3];
+                    let filled = written.chunks_vectored(&mut slices);
+                    prop_assert!(filled > 0);
+                    let all: Vec<u8> = slices[..filled].iter().flat_map(|s| s.iter().copied()).collect();
+                    let taken = all.len().min(*step);
+                    got.extend(&all[..taken]);
+                    taken
+                } else {
+                    let taken = written.chunk().len().min(*step);
+                    prop_assert!(taken > 0);
+                    got.extend(&written.chunk()[..taken]);
+                    taken
+                };
+                written.advance(taken);
+            }
+            prop_assert_eq!(got, want);
+        }
+    }
+}
