@@ -5,7 +5,7 @@ CARGO ?= cargo
 USHER_ENVOY_DIR ?= .demo
 STAGE := @deploy/ci/stage.sh
 
-.PHONY: demo test fmt fmt-check clippy doc test-rust deny instructions instructions-accept bench envoy
+.PHONY: demo test fmt fmt-check clippy doc test-rust deny instructions instructions-accept bench bench-wire envoy
 
 # Simulated servers, Usher and a real Envoy under a slice of a real trace.
 # ARGS="--keep" leaves them running; `usher demo --help` lists the rest.
@@ -44,6 +44,13 @@ instructions-accept:
 
 bench:
 	$(CARGO) bench --locked $(ARGS)
+
+# The limit and Usher in turns, directly and through a real Envoy; writes docs/benchmarks.md.
+# PEER='name=COMMAND' adds a picker that takes the flags of `usher serve`.
+# ARGS="--only small-direct --rounds 1 --quick" tries it; ARGS=--help lists the rest.
+export PEER
+bench-wire:
+	$(CARGO) bench --locked --bench wire -- --envoy-dir $(USHER_ENVOY_DIR) $(if $(PEER),--peer "$$PEER") $(ARGS)
 
 # Installs Envoy and prints where it is.
 envoy:

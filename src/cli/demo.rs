@@ -1,10 +1,10 @@
 //! `usher demo`: everything on one machine, under the requests of a real trace.
 
-mod children;
+pub mod children;
 mod client;
-mod envoy;
+pub mod envoy;
 mod latency;
-mod ports;
+pub mod ports;
 mod replay;
 mod report;
 mod stack;

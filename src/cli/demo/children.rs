@@ -17,36 +17,58 @@ const GUARD: &str = "read -r line; kill -KILL 0";
 
 /// Why a child is not running.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum ChildError {
+pub enum ChildError {
     /// The program can't be started.
     #[error("cannot start {name} ({program}): {reason}")]
-    Start { name: &'static str, program: String, reason: io::Error },
+    Start {
+        /// What it is called.
+        name: String,
+        /// What should have run.
+        program: String,
+        /// What the system said.
+        reason: io::Error,
+    },
     /// The file for its output can't be made.
     #[error("cannot write {}: {reason}", path.display())]
-    Log { path: PathBuf, reason: io::Error },
+    Log {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        reason: io::Error,
+    },
     /// It ended by itself.
     #[error("{name} ended ({status}){}; its output is in {}", last_words(log), log.display())]
-    Ended { name: &'static str, status: ExitStatus, log: PathBuf },
+    Ended {
+        /// What it is called.
+        name: String,
+        /// How it ended.
+        status: ExitStatus,
+        /// The file with what it wrote.
+        log: PathBuf,
+    },
 }
 
 /// A group of child processes. Dropped, it kills them and waits until they are gone,
 /// and with them the ports on which they listened.
 #[derive(Debug)]
-pub(super) struct Group {
+pub struct Group {
     guard: Child,
     children: Vec<Running>,
 }
 
 #[derive(Debug)]
 struct Running {
-    name: &'static str,
+    name: String,
     child: Child,
     log: PathBuf,
 }
 
 impl Group {
     /// A group without children. `label` shows in the list of processes.
-    pub(super) fn new(label: &Path) -> Result<Self, ChildError> {
+    ///
+    /// # Errors
+    /// When there is no shell.
+    pub fn new(label: &Path) -> Result<Self, ChildError> {
         let mut command = Command::new("sh");
         command.arg("-c").arg(GUARD).arg(label).process_group(0);
         let guard = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
@@ -55,24 +77,22 @@ impl Group {
     }
 
     /// The number of the group, for a process that is started elsewhere.
-    pub(super) fn id(&self) -> i32 {
+    pub fn id(&self) -> i32 {
         // A process number fits: the kernel's own type for it is signed.
         self.guard.id().cast_signed()
     }
 
     /// Starts a child with its output in the file `log`, and tells its process number.
-    pub(super) fn spawn(
-        &mut self,
-        name: &'static str,
-        mut command: Command,
-        log: PathBuf,
-    ) -> Result<u32, ChildError> {
+    ///
+    /// # Errors
+    /// When the program or its log can't be had.
+    pub fn spawn(&mut self, name: &str, mut command: Command, log: PathBuf) -> Result<u32, ChildError> {
         let files = File::create(&log).and_then(|out| Ok((out.try_clone()?, out)));
         let (out, err) = files.map_err(|reason| ChildError::Log { path: log.clone(), reason })?;
         command.process_group(self.id()).stdin(Stdio::null()).stdout(out).stderr(err);
         let child = command.spawn().map_err(|reason| not_started(name, &command, reason))?;
         let pid = child.id();
-        self.children.push(Running { name, child, log });
+        self.children.push(Running { name: name.to_owned(), child, log });
         Ok(pid)
     }
 
@@ -80,11 +100,11 @@ impl Group {
     ///
     /// # Errors
     /// Names the first that doesn't, with the last line that it wrote.
-    pub(super) fn check(&mut self) -> Result<(), ChildError> {
+    pub fn check(&mut self) -> Result<(), ChildError> {
         for Running { name, child, log } in &mut self.children {
             // Should the question fail, requests will tell.
             if let Ok(Some(status)) = child.try_wait() {
-                return Err(ChildError::Ended { name, status, log: log.clone() });
+                return Err(ChildError::Ended { name: name.clone(), status, log: log.clone() });
             }
         }
         Ok(())
@@ -104,8 +124,9 @@ impl Drop for Group {
     }
 }
 
-fn not_started(name: &'static str, command: &Command, reason: io::Error) -> ChildError {
-    ChildError::Start { name, program: command.get_program().to_string_lossy().into_owned(), reason }
+fn not_started(name: &str, command: &Command, reason: io::Error) -> ChildError {
+    let program = command.get_program().to_string_lossy().into_owned();
+    ChildError::Start { name: name.to_owned(), program, reason }
 }
 
 /// The last line in a log, as the end of a sentence.

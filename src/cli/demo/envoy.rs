@@ -1,5 +1,5 @@
-//! Envoy: where its binary comes from, and the configuration of the repository with the
-//! demo's ports in it.
+//! Envoy: where its binary comes from, and the configuration of the repository with
+//! other ports in it.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -14,15 +14,18 @@ use super::ports::Ports;
 /// Prints the path of an Envoy binary, after installing it if need be.
 const GET: &str = include_str!("../../../deploy/envoy/get.sh");
 
-/// The configuration that the demo uses, with ports of its own.
+/// The configuration that is used, with other ports.
 const CONFIG: &str = include_str!("../../../deploy/envoy/original-dst.yaml");
+
+/// Where the HTTP connection manager is in it.
+const MANAGER: &str = "/static_resources/listeners/0/filter_chains/0/filters/0/typed_config";
 
 /// Finds Envoy or installs it into `dir`. What runs for that is in the process group
 /// `group`.
 ///
 /// # Errors
 /// The last line that the script wrote, which says what to do.
-pub(super) async fn install(dir: &Path, group: i32) -> anyhow::Result<PathBuf> {
+pub async fn install(dir: &Path, group: i32) -> anyhow::Result<PathBuf> {
     let mut command = Command::new("sh");
     command.arg("-s").arg("--").arg(dir).process_group(group).kill_on_drop(true);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -43,25 +46,45 @@ pub(super) async fn install(dir: &Path, group: i32) -> anyhow::Result<PathBuf> {
     }
 }
 
+/// What Envoy spends on a request besides serving it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Extras {
+    /// As in the repository's file: TLS to Usher, and a line per request in the log.
+    AsShipped,
+    /// Plain text and no log, for measurements of a picker that has no TLS.
+    None,
+}
+
 /// The configuration for `ports`, as JSON, which is YAML too.
 ///
 /// # Errors
 /// Names the part of the configuration that is not as expected.
-pub(super) fn config(ports: &Ports) -> anyhow::Result<String> {
+pub fn config(ports: &Ports, extras: Extras) -> anyhow::Result<String> {
     let mut config: Value = serde_saphyr::from_str(CONFIG).context("the built-in Envoy configuration")?;
     // Nobody asks it here, and it would be one more port.
     part(&mut config, "")?.as_object_mut().and_then(|config| config.remove("admin"));
     *part(&mut config, "/static_resources/listeners/0/address")? = address(ports.envoy);
-    let filters = part(
-        &mut config,
-        "/static_resources/listeners/0/filter_chains/0/filters/0/typed_config/http_filters",
-    )?;
+    let manager = part(&mut config, MANAGER)?;
+    if extras == Extras::None {
+        remove(manager, "access_log")?;
+    }
+    let filters = part(manager, "/http_filters")?;
     // Requests that go on without Usher would hide that it doesn't answer.
     *part(named(filters, "envoy.filters.http.ext_proc")?, "/typed_config/failure_mode_allow")? = false.into();
     let clusters = part(&mut config, "/static_resources/clusters")?;
-    set_endpoints(named(clusters, "usher")?, &[ports.extproc])?;
+    let usher = named(clusters, "usher")?;
+    set_endpoints(usher, &[ports.extproc])?;
+    if extras == Extras::None {
+        remove(usher, "transport_socket")?;
+    }
     set_endpoints(named(clusters, "model_servers")?, &ports.servers)?;
     Ok(config.to_string())
+}
+
+/// Takes a field away, which must be there.
+fn remove(object: &mut Value, name: &str) -> anyhow::Result<()> {
+    let removed = object.as_object_mut().and_then(|object| object.remove(name));
+    removed.map(drop).with_context(|| format!("the built-in Envoy configuration has no {name}"))
 }
 
 fn part<'a>(config: &'a mut Value, pointer: &str) -> anyhow::Result<&'a mut Value> {
@@ -95,11 +118,22 @@ mod tests {
     #[test]
     fn the_configuration_has_the_demos_ports_and_no_other() {
         let ports = Ports::from_first(20_000, 2).unwrap();
-        let config: Value = serde_json::from_str(&config(&ports).unwrap()).unwrap();
+        let config: Value = serde_json::from_str(&config(&ports, Extras::AsShipped).unwrap()).unwrap();
         let mut found = Vec::new();
         collect(&config, &mut found);
         found.sort_unstable();
         assert_eq!(found, [ports.envoy, ports.extproc, ports.servers[0], ports.servers[1]]);
+    }
+
+    #[test]
+    fn tls_and_the_log_can_be_left_out() {
+        let ports = Ports::from_first(20_000, 2).unwrap();
+        let has = |extras| {
+            let config = config(&ports, extras).unwrap();
+            ["access_log", "transport_socket"].map(|part| config.contains(part))
+        };
+        assert_eq!(has(Extras::AsShipped), [true, true]);
+        assert_eq!(has(Extras::None), [false, false]);
     }
 
     fn collect(value: &Value, found: &mut Vec<u16>) {

@@ -16,38 +16,56 @@ const TRIES: usize = 100;
 
 /// Why there are no ports.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum PortError {
+pub enum PortError {
     /// Somebody listens there.
     #[error(
         "port {port} on 127.0.0.1 is in use; choose other ports with --port (the first of {count} in a row)"
     )]
-    InUse { port: u16, count: u16 },
+    InUse {
+        /// The port.
+        port: u16,
+        /// How many in a row are needed.
+        count: u16,
+    },
     /// The system refuses the port.
     #[error("cannot listen on port {port} of 127.0.0.1: {reason}; choose other ports with --port")]
-    Refused { port: u16, reason: String },
+    Refused {
+        /// The port.
+        port: u16,
+        /// What the system said.
+        reason: String,
+    },
     /// There are not so many.
     #[error("{count} ports from {first} on would end above 65535; choose a lower --port")]
-    TooHigh { first: u16, count: u16 },
+    TooHigh {
+        /// The lowest of them.
+        first: u16,
+        /// How many are needed.
+        count: u16,
+    },
     /// None was found.
     #[error("found no {count} free ports in a row; choose the first one with --port")]
-    NoneFree { count: u16 },
+    NoneFree {
+        /// How many are needed.
+        count: u16,
+    },
 }
 
 /// The ports of a demo, on 127.0.0.1.
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct Ports {
+pub struct Ports {
     /// Where clients send requests.
-    pub(super) envoy: u16,
+    pub envoy: u16,
     /// Where Envoy asks Usher.
-    pub(super) extproc: u16,
+    pub extproc: u16,
     /// Usher's gRPC health.
-    pub(super) health: u16,
+    pub health: u16,
     /// Usher's metrics.
-    pub(super) metrics: u16,
+    pub metrics: u16,
     /// Usher's admin server.
-    pub(super) admin: u16,
+    pub admin: u16,
     /// The simulated servers.
-    pub(super) servers: Vec<u16>,
+    pub servers: Vec<u16>,
 }
 
 impl Ports {
@@ -55,7 +73,7 @@ impl Ports {
     ///
     /// # Errors
     /// When one of them is taken.
-    pub(super) fn choose(first: u16, servers: u16) -> Result<Self, PortError> {
+    pub fn choose(first: u16, servers: u16) -> Result<Self, PortError> {
         if first != 0 {
             let ports = Self::from_first(first, servers)?;
             return ports.check().map(|()| ports);
@@ -67,7 +85,10 @@ impl Ports {
     }
 
     /// The ports from `first` on, free or not.
-    pub(super) fn from_first(first: u16, servers: u16) -> Result<Self, PortError> {
+    ///
+    /// # Errors
+    /// When there are not so many.
+    pub fn from_first(first: u16, servers: u16) -> Result<Self, PortError> {
         let count = FIXED.saturating_add(servers);
         let end = first.checked_add(count - 1).ok_or(PortError::TooHigh { first, count })?;
         Ok(Self {
@@ -100,7 +121,7 @@ impl Ports {
 }
 
 /// The address of a port.
-pub(super) fn local(port: u16) -> SocketAddr {
+pub fn local(port: u16) -> SocketAddr {
     (Ipv4Addr::LOCALHOST, port).into()
 }
 

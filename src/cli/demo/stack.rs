@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 
 use super::children::Group;
 use super::client::{Client, MODELS};
-use super::envoy;
+use super::envoy::{self, Extras};
 use super::ports::{Ports, local};
 use super::trace::MODEL;
 use crate::cli::progress::Progress;
@@ -79,7 +79,7 @@ impl Stack {
         stack.answers(&client, local(stack.ports.admin), "/healthz", "Usher").await?;
 
         let config = stack.run_dir.join("envoy.json");
-        write(&config, &envoy::config(&stack.ports)?)?;
+        write(&config, &envoy::config(&stack.ports, Extras::AsShipped)?)?;
         stack.group.spawn("Envoy", envoy_command(&envoy, &config), stack.run_dir.join("envoy.log"))?;
         stack.answers(&client, stack.envoy(), MODELS, "Envoy").await?;
         Ok(stack)

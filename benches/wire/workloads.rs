@@ -1,0 +1,198 @@
+//! What is measured: the workloads, and what each may cost. Data only.
+
+use crate::metric::Metric;
+
+/// How requests reach the picker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// The generator speaks ext_proc, as a gateway does.
+    Direct,
+    /// The generator speaks HTTP, to Envoy.
+    Envoy,
+}
+
+/// What a metric may be at most, or must be at least.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Bound {
+    /// At most so many times that of the limit.
+    Times(f64),
+    /// At least this share of that of the limit.
+    Share(f64),
+    /// Memory: at most so many MiB and so many times the bodies in flight.
+    MibAndBodies(f64, f64),
+    /// At most this, in the metric's unit.
+    AtMost(f64),
+}
+
+/// A line of the budget.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Check {
+    /// What is looked at.
+    pub metric: Metric,
+    /// What it has to be.
+    pub bound: Bound,
+}
+
+/// A load and its budget.
+#[derive(Debug)]
+pub struct Workload {
+    /// For `--only`, and of its plot.
+    pub name: &'static str,
+    /// For people.
+    pub title: &'static str,
+    /// How requests reach the picker.
+    pub way: Way,
+    /// Arguments of `usher load` that make it this workload.
+    pub load: &'static [&'static str],
+    /// Measured time of a run, in seconds.
+    pub seconds: u32,
+    /// Time before that under the same load, in seconds; 0 for none.
+    pub warm_up: u32,
+    /// Whether the same load also goes straight to a server, for the latency that is added.
+    pub straight: bool,
+    /// What it may cost.
+    pub checks: &'static [Check],
+    /// What the plot shows.
+    pub plotted: Metric,
+    /// What else the report shows.
+    pub also: &'static [Metric],
+}
+
+impl Workload {
+    /// Whether its streams carry nothing, so that processor time is looked at apart.
+    pub fn is_idle(&self) -> bool {
+        self.load.contains(&"--idle")
+    }
+}
+
+const fn check(metric: Metric, bound: Bound) -> Check {
+    Check { metric, bound }
+}
+
+/// What most have in common.
+const USUAL: Workload = Workload {
+    name: "",
+    title: "",
+    way: Way::Direct,
+    load: &[],
+    seconds: 10,
+    warm_up: 2,
+    straight: false,
+    checks: &[],
+    plotted: Metric::CpuPerRequest,
+    also: &[],
+};
+
+/// All of them, in the order in which they run.
+pub const WORKLOADS: &[Workload] = &[
+    Workload {
+        name: "small-envoy",
+        title: "200-token bodies, 500 per second, through Envoy",
+        way: Way::Envoy,
+        load: &["--tokens", "200", "--rate", "500"],
+        seconds: 20,
+        straight: true,
+        checks: &[
+            check(Metric::CpuPerRequest, Bound::Times(1.5)),
+            check(Metric::AddedP99, Bound::Times(1.5)),
+        ],
+        also: &[
+            Metric::CpuBeyondIdle,
+            Metric::AddedP50,
+            Metric::P99,
+            Metric::StraightP99,
+            Metric::EnvoyCpuPerRequest,
+            Metric::PeakMemory,
+        ],
+        ..USUAL
+    },
+    Workload {
+        name: "small-direct",
+        title: "200-token bodies, 32 at a time, direct",
+        load: &["--tokens", "200", "--concurrency", "32"],
+        checks: &[
+            check(Metric::CpuPerRequest, Bound::Times(1.6)),
+            check(Metric::Throughput, Bound::Share(0.6)),
+        ],
+        also: &[Metric::P50, Metric::P99, Metric::PeakMemory],
+        ..USUAL
+    },
+    Workload {
+        name: "long-direct",
+        title: "100k-token bodies, 10 per second, streamed answers, direct",
+        ..LONG
+    },
+    Workload {
+        name: "long-envoy",
+        title: "100k-token bodies, 10 per second, streamed answers, through Envoy",
+        way: Way::Envoy,
+        // What of a body is at the picker, only Envoy knows: memory is judged directly.
+        checks: &[check(Metric::CpuPerRequest, Bound::Times(1.5))],
+        also: &[
+            Metric::CpuBeyondIdle,
+            Metric::PeakMemory,
+            Metric::P50,
+            Metric::P99,
+            Metric::EnvoyCpuPerRequest,
+        ],
+        ..LONG
+    },
+    Workload {
+        name: "bodies-envoy",
+        title: "220 KB bodies, 100 at a time, streamed answers, through Envoy",
+        way: Way::Envoy,
+        load: &["--tokens", "55000", "--concurrency", "100", "--stream", "--output-tokens", "20"],
+        checks: &[
+            check(Metric::CpuPerRequest, Bound::Times(1.5)),
+            check(Metric::Throughput, Bound::Share(0.85)),
+        ],
+        also: &[Metric::P50, Metric::P99, Metric::PeakMemory, Metric::EnvoyCpuPerRequest],
+        ..USUAL
+    },
+    Workload {
+        name: "chunks-direct",
+        title: "response chunks, 20,000 per second on 200 streams, direct",
+        // 100 answers start per second and take 2 s each.
+        load: &[
+            "--tokens",
+            "20",
+            "--rate",
+            "100",
+            "--stream",
+            "--output-tokens",
+            "200",
+            "--chunk-interval",
+            "10ms",
+        ],
+        warm_up: 3,
+        checks: &[check(Metric::CpuPerChunk, Bound::Times(1.3))],
+        plotted: Metric::CpuPerChunk,
+        also: &[Metric::ChunksPerSecond, Metric::ChunkP99, Metric::PeakMemory],
+        ..USUAL
+    },
+    Workload {
+        name: "idle-direct",
+        title: "10,000 idle streams, direct",
+        load: &["--tokens", "20", "--idle", "10000"],
+        warm_up: 0,
+        checks: &[
+            check(Metric::MemoryPerStream, Bound::Times(1.5)),
+            // Below what the system's clock resolves.
+            check(Metric::IdleCpu, Bound::AtMost(0.01)),
+        ],
+        plotted: Metric::CpuWithStreams,
+        also: &[Metric::CpuWithStreams, Metric::CpuWithoutStreams, Metric::Memory],
+        ..USUAL
+    },
+];
+
+/// Bodies of 100k tokens. Twice a body in memory, and what a picker needs without one.
+const LONG: Workload = Workload {
+    load: &["--tokens", "100000", "--rate", "10", "--stream", "--output-tokens", "20"],
+    checks: &[
+        check(Metric::CpuPerRequest, Bound::Times(1.5)),
+        check(Metric::PeakMemory, Bound::MibAndBodies(40.0, 2.0)),
+    ],
+    also: &[Metric::CpuBeyondIdle, Metric::BodiesInFlight, Metric::P50, Metric::P99],
+    ..USUAL
+};
