@@ -186,9 +186,10 @@ pub const WORKLOADS: &[Workload] = &[
     },
 ];
 
-/// Bodies of 100k tokens. Twice a body in memory, and what a picker needs without one.
+/// Bodies of 100k tokens, and answers as long as those of a chat. Twice a body in memory,
+/// and what a picker needs without one.
 const LONG: Workload = Workload {
-    load: &["--tokens", "100000", "--rate", "10", "--stream", "--output-tokens", "20"],
+    load: &["--tokens", "100000", "--rate", "10", "--stream", "--output-tokens", "200"],
     checks: &[
         check(Metric::CpuPerRequest, Bound::Times(1.5)),
         check(Metric::PeakMemory, Bound::MibAndBodies(40.0, 2.0)),

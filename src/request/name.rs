@@ -37,9 +37,11 @@ impl Name {
 
     /// How many bytes of the name stand at the end of `bytes`.
     pub(super) fn begun(&self, bytes: &[u8], backslash: bool) -> usize {
-        let longest = bytes.len().min(self.len() - 1);
-        // One length at most fits: a part of the name has a quote only at its start.
-        let found = (1..=longest).rev().find(|&n| bytes.ends_with(&self.quoted[..n])).unwrap_or(0);
+        let tail = &bytes[bytes.len().saturating_sub(self.len() - 1)..];
+        // A part of the name has a quote only at its start.
+        let last = tail.iter().rposition(|&byte| byte == b'"');
+        let found = last.map_or(0, |at| tail.len() - at);
+        let found = if tail.ends_with(&self.quoted[..found]) { found } else { 0 };
         if is_escaped(bytes, bytes.len() - found, backslash) { 0 } else { found }
     }
 

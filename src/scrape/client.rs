@@ -16,8 +16,6 @@ use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
-use super::ticked::{Ticked, Ticker};
-
 /// What one connection reads at a time, and what it holds while it is idle.
 /// hyper's adaptive buffer would grow to the size of a page for every endpoint.
 const READ_BYTES: usize = 32 << 10;
@@ -60,7 +58,6 @@ pub(super) struct Client {
     host: String,
     uri: Uri,
     max_body_bytes: usize,
-    ticker: Ticker,
     /// Kept when the last exchange on it ended well.
     idle: Option<Connection>,
 }
@@ -78,7 +75,7 @@ struct Connection {
 struct Driver {
     /// `None` when the connection has ended: only when it is dropped does
     /// whoever waits for it hear of that.
-    running: Option<http1::Connection<TokioIo<Ticked>, Empty<Bytes>>>,
+    running: Option<http1::Connection<TokioIo<TcpStream>, Empty<Bytes>>>,
 }
 
 impl Driver {
@@ -97,10 +94,9 @@ impl Driver {
 }
 
 impl Connection {
-    async fn open(address: SocketAddr, ticker: &Ticker) -> Result<Self, ScrapeError> {
+    async fn open(address: SocketAddr) -> Result<Self, ScrapeError> {
         let stream = TcpStream::connect(address).await.map_err(ScrapeError::Connect)?;
         stream.set_nodelay(true).map_err(ScrapeError::Connect)?;
-        let stream = Ticked::new(stream, ticker.clone()).map_err(ScrapeError::Connect)?;
         let (sender, connection) = http1::Builder::new()
             .read_buf_exact_size(Some(READ_BYTES))
             .handshake(TokioIo::new(stream))
@@ -121,13 +117,8 @@ impl Connection {
 }
 
 impl Client {
-    pub(super) fn new(
-        address: SocketAddr,
-        path: PathAndQuery,
-        max_body_bytes: usize,
-        ticker: Ticker,
-    ) -> Self {
-        Self { address, host: address.to_string(), uri: Uri::from(path), max_body_bytes, ticker, idle: None }
+    pub(super) fn new(address: SocketAddr, path: PathAndQuery, max_body_bytes: usize) -> Self {
+        Self { address, host: address.to_string(), uri: Uri::from(path), max_body_bytes, idle: None }
     }
 
     /// Fetches a page and hands it over piece by piece. The pieces are a whole
@@ -154,7 +145,7 @@ impl Client {
         {
             return Ok((connection, response));
         }
-        let mut connection = Connection::open(self.address, &self.ticker).await?;
+        let mut connection = Connection::open(self.address).await?;
         let response = connection.head(self.request()?).await?;
         Ok((connection, response))
     }

@@ -17,7 +17,6 @@ mod report;
 mod schedule;
 mod scraper;
 mod selector;
-mod ticked;
 
 pub use client::ScrapeError;
 pub use engine::{ENGINE_LABEL, Engine, EngineSpec, Engines, Field, Fields};

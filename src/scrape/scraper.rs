@@ -20,7 +20,6 @@ use super::metrics::{Counters, EXTRACTOR_TYPE, SOURCE_TYPE, ScrapeMetrics};
 use super::readings::{Problems, Readings};
 use super::report::Told;
 use super::schedule::{Schedule, backoff};
-use super::ticked::Ticker;
 
 /// How one source of metrics is scraped.
 #[derive(Clone, Debug)]
@@ -81,7 +80,6 @@ impl Scraper {
             config: ScrapeConfig { interval, ..config },
             clock,
             counters: metrics.counters(SOURCE_TYPE, EXTRACTOR_TYPE),
-            ticker: Ticker::start(),
             origin: Instant::now(),
         });
         let stop = CancellationToken::new();
@@ -102,8 +100,6 @@ struct Source {
     config: ScrapeConfig,
     clock: Clock,
     counters: Counters,
-    /// When sockets are looked at.
-    ticker: Ticker,
     /// Where the intervals of all endpoints start.
     origin: Instant,
 }
@@ -165,10 +161,10 @@ impl Tasks {
 
 /// Scrapes one endpoint until the task is aborted.
 async fn scrape(endpoint: Arc<Endpoint>, source: Arc<Source>) {
-    let Source { config, clock, counters, ticker, origin } = &*source;
+    let Source { config, clock, counters, origin } = &*source;
     let mut address = endpoint.address();
     address.set_port(config.port.unwrap_or(address.port()));
-    let mut client = Client::new(address, config.path.clone(), config.max_body_bytes, ticker.clone());
+    let mut client = Client::new(address, config.path.clone(), config.max_body_bytes);
     let engine = Arc::clone(config.engines.of(&endpoint));
     let mut scanner = Scanner::new(engine.wanted());
     let mut readings = Readings::new(Arc::clone(&engine));
