@@ -173,12 +173,13 @@ The limit is a server in the same stack as Usher that receives, sends back and a
 parses, scrapes and decides nothing. What Usher costs more than that is what it does.
 
 - Every run has a fresh picker, and a fresh Envoy where there is one. The servers are simulated and answer at once.
+  The picker knows two of them, or as many as the workload says.
   Everything runs on this one machine, over loopback, without TLS, the generator too.
 - Rounds alternate: the limit first, then last, and so on, so that what changes slowly hits all alike.
 - Direct means that the generator speaks ext_proc to the picker, over one connection, as Envoy does.
 - CPU is what the operating system counted for all threads of the picker over the measured time. The scraping of the
-  servers every 50 ms is part of it, which the limit doesn't do; with few requests it is most of it. So where the rate
-  is given, a second line has the CPU without that of the same process before there was any request.
+  servers every 50 ms is part of it, which the limit doesn't do. So where the rate is given, a second line has the CPU
+  without that of the same process before there was any request.
 - Memory is resident memory; its peak is that since the process started.
 - Latency counts from when a request was due, not from when it was sent. Through Envoy it is that of the whole
   request, direct that of the decision.

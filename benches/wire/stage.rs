@@ -68,7 +68,6 @@ impl Stage {
             envoy_config: file("envoy.json"),
             ports,
         };
-        write(&place.config, &configuration(&place.endpoints)?)?;
         write(&place.envoy_config, &envoy::config(&place.ports, Extras::None)?)?;
         servers.spawn("usher sim", command(&pickers::servers(&place)), folder.join("sim.log"))?;
         // The file is written after the last server listens.
@@ -107,6 +106,9 @@ impl Stage {
     pub async fn run(&mut self, workload: &Workload, picker: &Picker, round: usize) -> anyhow::Result<Run> {
         self.servers.check()?;
         let ports = self.place.ports.clone();
+        let pool = self.folder.join("pool.yaml").to_string_lossy().into_owned();
+        write(&pool, &first_endpoints(&read(&self.place.endpoints)?, workload.pods))?;
+        write(&self.place.config, &configuration(&pool)?)?;
         let mut group = Group::new(&self.folder)?;
         let log = |name: &str| self.folder.join(format!("{}-{round}-{name}.log", workload.name));
         let pid = group.spawn(&picker.name, command(&picker.words(&self.place)), log(&picker.name))?;
@@ -186,11 +188,20 @@ fn configuration(endpoints: &str) -> anyhow::Result<String> {
     Ok(CONFIG.replace(ENDPOINTS, &format!("path: {}", serde_json::Value::from(endpoints))))
 }
 
+/// The first endpoints of a file of `usher sim`, which has one on each line below the first.
+fn first_endpoints(file: &str, count: u16) -> String {
+    file.lines().take(1 + usize::from(count)).map(|line| format!("{line}\n")).collect()
+}
+
 fn command(words: &[String]) -> Command {
     let (program, arguments) = words.split_first().map_or(("", words), |(first, rest)| (first, rest));
     let mut command = Command::new(program);
     command.args(arguments);
     command
+}
+
+fn read(path: &str) -> anyhow::Result<String> {
+    fs::read_to_string(path).with_context(|| format!("cannot read {path}"))
 }
 
 fn write(path: &str, text: &str) -> anyhow::Result<()> {

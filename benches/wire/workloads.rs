@@ -42,6 +42,8 @@ pub struct Workload {
     pub title: &'static str,
     /// How requests reach the picker.
     pub way: Way,
+    /// Servers that the picker knows, and scrapes every 50 ms.
+    pub pods: u16,
     /// Arguments of `usher load` that make it this workload.
     pub load: &'static [&'static str],
     /// Measured time of a run, in seconds.
@@ -74,6 +76,9 @@ const USUAL: Workload = Workload {
     name: "",
     title: "",
     way: Way::Direct,
+    // The least between which something is to be decided: how requests are handled is
+    // looked at here, and scraping where it says so.
+    pods: 2,
     load: &[],
     seconds: 10,
     warm_up: 2,
@@ -87,8 +92,9 @@ const USUAL: Workload = Workload {
 pub const WORKLOADS: &[Workload] = &[
     Workload {
         name: "small-envoy",
-        title: "200-token bodies, 500 per second, through Envoy",
+        title: "200-token bodies, 500 per second, through Envoy, 10 pods",
         way: Way::Envoy,
+        pods: 10,
         load: &["--tokens", "200", "--rate", "500"],
         seconds: 20,
         straight: true,
@@ -172,7 +178,8 @@ pub const WORKLOADS: &[Workload] = &[
     },
     Workload {
         name: "idle-direct",
-        title: "10,000 idle streams, direct",
+        title: "10,000 idle streams, direct, 10 pods",
+        pods: 10,
         load: &["--tokens", "20", "--idle", "10000"],
         warm_up: 0,
         checks: &[
