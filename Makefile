@@ -5,7 +5,7 @@ CARGO ?= cargo
 USHER_ENVOY_DIR ?= .demo
 STAGE := @deploy/ci/stage.sh
 
-.PHONY: demo test fmt fmt-check clippy doc test-rust deny bench envoy
+.PHONY: demo test fmt fmt-check clippy doc test-rust deny bench fuzz fuzz-corpus envoy
 
 # Simulated servers, Usher and a real Envoy under a slice of a real trace.
 # ARGS="--keep" leaves them running; `usher demo --help` lists the rest.
@@ -36,6 +36,15 @@ deny:
 
 bench:
 	$(CARGO) bench --locked $(ARGS)
+
+# Every fuzz target for ten minutes, or TARGET=name alone, for SECONDS_EACH seconds.
+# CI replays the corpora: that is the test `fuzz_corpus`.
+fuzz:
+	@fuzz/fuzz.sh run "$(TARGET)" "$(SECONDS_EACH)"
+
+# Takes what the runs of this clone found into the corpora, and minimises those.
+fuzz-corpus:
+	@fuzz/fuzz.sh corpus
 
 # Installs Envoy and prints where it is.
 envoy:
