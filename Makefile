@@ -5,7 +5,7 @@ CARGO ?= cargo
 USHER_ENVOY_DIR ?= .demo
 STAGE := @deploy/ci/stage.sh
 
-.PHONY: demo test fmt fmt-check clippy doc test-rust deny instructions instructions-accept bench bench-wire envoy
+.PHONY: demo test fmt fmt-check clippy doc test-rust deny instructions instructions-accept bench bench-wire fuzz fuzz-corpus envoy
 
 # Simulated servers, Usher and a real Envoy under a slice of a real trace.
 # ARGS="--keep" leaves them running; `usher demo --help` lists the rest.
@@ -51,6 +51,15 @@ bench:
 export PEER
 bench-wire:
 	$(CARGO) bench --locked --bench wire -- --envoy-dir $(USHER_ENVOY_DIR) $(if $(PEER),--peer "$$PEER") $(ARGS)
+
+# Every fuzz target for ten minutes, or TARGET=name alone, for SECONDS_EACH seconds.
+# CI replays the corpora: that is the test `fuzz_corpus`.
+fuzz:
+	@fuzz/fuzz.sh run "$(TARGET)" "$(SECONDS_EACH)"
+
+# Takes what the runs of this clone found into the corpora, and minimises those.
+fuzz-corpus:
+	@fuzz/fuzz.sh corpus
 
 # Installs Envoy and prints where it is.
 envoy:

@@ -69,7 +69,11 @@ mod tests {
         assert_eq!(schedule.after(first), first + 50 * MS, "a tick is not its own next");
         assert_eq!(schedule.after(first + 49 * MS), first + 50 * MS);
         assert_eq!(schedule.after(first + 1234 * MS), first + 1250 * MS);
-        assert_eq!(Schedule::new(origin, 50 * MS, 2 * GROUP - 1).after(origin), first, "one phase for a group");
+        assert_eq!(
+            Schedule::new(origin, 50 * MS, 2 * GROUP - 1).after(origin),
+            first,
+            "one phase for a group"
+        );
     }
 
     /// How long after the origin each of the first slots has its tick.

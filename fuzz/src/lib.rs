@@ -1,0 +1,25 @@
+//! What is checked of untrusted bytes, each a function of one input.
+//!
+//! The fuzz targets and the test `fuzz_corpus` call the same functions. A property
+//! that does not hold is a panic. Most compare Usher's incremental code with code
+//! that reads the whole input at once and isn't ours (`serde_json`, `envoy-types`,
+//! `prometheus-parse`), and every input is fed in several splits.
+//!
+//! Inputs are text where that is possible: the first line chooses what is done
+//! (see [`input`]), the rest is the data.
+
+mod exchange;
+mod exposition;
+mod input;
+mod pool;
+mod request_body;
+mod script;
+mod tree;
+mod usage;
+mod wire;
+
+pub use exchange::exchange;
+pub use exposition::exposition;
+pub use request_body::request_body;
+pub use usage::{usage_json, usage_sse};
+pub use wire::wire;

@@ -1,0 +1,89 @@
+//! Every file of the fuzz corpora, checked as the fuzz targets check it.
+
+#![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used, reason = "a check fails by a panic")]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+
+#[path = "../fuzz/src/lib.rs"]
+mod checks;
+
+type Check = fn(&[u8]);
+
+const TARGETS: [(&str, Check); 6] = [
+    ("exchange", checks::exchange),
+    ("exposition", checks::exposition),
+    ("request_body", checks::request_body),
+    ("usage_json", checks::usage_json),
+    ("usage_sse", checks::usage_sse),
+    ("wire", checks::wire),
+];
+
+fn fuzz() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz")
+}
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    let mut files: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    assert!(!files.is_empty(), "{} is empty", folder.display());
+    files
+}
+
+fn replay(target: &str) {
+    let (_, check) = TARGETS.iter().find(|(name, _)| *name == target).unwrap();
+    let folders = ["seeds", "corpus"].map(|kind| fuzz().join(kind).join(target));
+    let mut failed = Vec::new();
+    for file in folders.iter().flat_map(|folder| files(folder)) {
+        let bytes = fs::read(&file).unwrap();
+        if catch_unwind(AssertUnwindSafe(|| check(&bytes))).is_err() {
+            failed.push(file);
+        }
+    }
+    assert!(failed.is_empty(), "{target} fails with {failed:#?}");
+}
+
+#[test]
+fn exchange() {
+    replay("exchange");
+}
+
+#[test]
+fn exposition() {
+    replay("exposition");
+}
+
+#[test]
+fn request_body() {
+    replay("request_body");
+}
+
+#[test]
+fn usage_json() {
+    replay("usage_json");
+}
+
+#[test]
+fn usage_sse() {
+    replay("usage_sse");
+}
+
+#[test]
+fn wire() {
+    replay("wire");
+}
+
+/// A target without a corpus, or a corpus without a test, would go unnoticed.
+#[test]
+fn every_target_is_replayed() {
+    let known: BTreeSet<String> = TARGETS.iter().map(|(name, _)| (*name).to_owned()).collect();
+    for folder in ["fuzz_targets", "seeds", "corpus", "dictionaries"] {
+        let names = files(&fuzz().join(folder))
+            .into_iter()
+            .map(|file| file.file_stem().unwrap().to_str().unwrap().to_owned());
+        assert_eq!(names.collect::<BTreeSet<_>>(), known, "fuzz/{folder}");
+    }
+}
