@@ -42,6 +42,11 @@ pub trait Call {
 
     /// The client has sent its last message, or its stream has broken.
     fn on_end(&mut self, received: End) -> End;
+
+    /// A reply was too large to be sent.
+    fn on_refused(&mut self, status: Status) -> End {
+        Err(status)
+    }
 }
 
 /// Answers every call with a new [`Call`].
@@ -170,7 +175,7 @@ where
         if matches!(this.state, State::Open) {
             let flow = this.run(context);
             if let Err(status) = this.out.check() {
-                this.state = State::Ending(Err(status));
+                this.state = State::Ending(this.call.on_refused(status));
             } else if let ControlFlow::Break(end) = flow {
                 this.state = State::Ending(end);
             }

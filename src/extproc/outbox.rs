@@ -24,8 +24,6 @@ const FRAME: usize = 5;
 #[derive(Debug)]
 pub struct Outbox {
     written: Written,
-    /// Bytes in the pieces.
-    large: usize,
     /// Largest message.
     limit: usize,
     /// Length of a message that is larger, and was left out.
@@ -41,12 +39,14 @@ pub struct Written {
     sent: usize,
     /// Pieces, and where in `small` each belongs.
     pieces: VecDeque<(usize, Bytes)>,
+    /// Bytes in the pieces.
+    large: usize,
 }
 
 impl Outbox {
     /// For messages of at most `limit` bytes.
     pub fn new(limit: usize) -> Self {
-        Self { written: Written::default(), large: 0, limit, refused: None }
+        Self { written: Written::default(), limit, refused: None }
     }
 
     /// Fails when a message was too large to be sent.
@@ -69,8 +69,9 @@ impl Outbox {
         pieces: impl IntoIterator<Item = Bytes>,
         tail: &[u8],
     ) {
-        if length > self.limit {
-            self.refused = Some(length);
+        // Nothing may follow: what comes after a hole would be taken for the whole.
+        if self.refused.is_some() || length > self.limit {
+            self.refused.get_or_insert(length);
             return;
         }
         let small = &mut self.written.small;
@@ -92,13 +93,13 @@ impl Outbox {
             }
         }
         self.written.small.extend_from_slice(tail);
-        self.large += kept;
+        self.written.large += kept;
         debug_assert_eq!(self.written.small.len() - start + kept, FRAME + length, "length of a message");
     }
 
     /// Bytes that wait to be sent.
     pub fn len(&self) -> usize {
-        self.written.small.len() + self.large
+        self.written.remaining()
     }
 
     /// Whether nothing waits.
@@ -108,14 +109,13 @@ impl Outbox {
 
     /// Takes everything.
     pub fn take(&mut self) -> Written {
-        self.large = 0;
         std::mem::take(&mut self.written)
     }
 }
 
 impl Buf for Written {
     fn remaining(&self) -> usize {
-        self.small.len() - self.sent + self.pieces.iter().map(|(_, piece)| piece.len()).sum::<usize>()
+        self.small.len() - self.sent + self.large
     }
 
     fn chunk(&self) -> &[u8] {
@@ -160,10 +160,12 @@ impl Buf for Written {
                 self.sent += step;
                 count -= step;
             } else if piece.len() > count {
+                self.large -= count;
                 piece.advance(count);
                 break;
             } else {
                 count -= piece.len();
+                self.large -= piece.len();
                 self.pieces.pop_front();
             }
         }
@@ -172,11 +174,12 @@ impl Buf for Written {
 
 impl From<Bytes> for Written {
     fn from(bytes: Bytes) -> Self {
+        let large = bytes.len();
         let mut pieces = VecDeque::new();
-        if !bytes.is_empty() {
+        if large > 0 {
             pieces.push_back((0, bytes));
         }
-        Self { small: Vec::new(), sent: 0, pieces }
+        Self { small: Vec::new(), sent: 0, pieces, large }
     }
 }
 
@@ -191,7 +194,10 @@ mod tests {
         outbox.message(4, |out| out.extend(*b"1234"), [], &[]);
         assert!(outbox.check().is_ok());
         outbox.message(5, |out| out.extend(*b"12345"), [], &[]);
-        assert_eq!((outbox.len(), outbox.check().unwrap_err().code()), (9, tonic::Code::ResourceExhausted));
+        outbox.message(1, |out| out.extend(*b"6"), [], &[]);
+        let refused = outbox.check().unwrap_err();
+        assert_eq!((outbox.len(), refused.code()), (9, tonic::Code::ResourceExhausted));
+        assert!(refused.message().starts_with("a reply of 5 bytes"), "{refused}");
     }
 
     proptest! {

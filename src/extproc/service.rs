@@ -155,6 +155,12 @@ impl Call for ProcessCall {
         self.count(&end);
         end
     }
+
+    fn on_refused(&mut self, status: Status) -> End {
+        let end = Err(status);
+        self.count(&end);
+        end
+    }
 }
 
 impl Drop for Counted {
