@@ -51,7 +51,7 @@ fn place() -> Place {
 fn load(picker: &str, cpu_ms: f64, p99: f64) -> LoadReport {
     serde_json::from_value(json!({
         "target": "127.0.0.1:9002", "protocol": "ext_proc", "seconds": 10.0,
-        "requests": {"due": 1000, "completed": 1000, "failed": 0}, "requests_per_second": 100.0,
+        "requests": {"due": 1000, "completed": 1000, "failed": 0}, "requests_per_second": 500.0,
         "chunks": {"sent": 10, "returned": 10, "per_second": 20_000.0},
         "latency_ms": {
             "total": {"count": 1000, "mean": 1.0, "p50": p99 / 4.0, "p90": 2.0, "p99": p99, "p999": 9.0, "max": 9.0},
@@ -167,7 +167,7 @@ fn metrics_come_from_what_the_generator_prints() {
         (Metric::CpuBeyondIdle, 0.075),
         (Metric::CpuPerChunk, 2.5),
         (Metric::EnvoyCpuPerRequest, 0.5),
-        (Metric::Throughput, 100.0),
+        (Metric::Throughput, 500.0),
         (Metric::ChunksPerSecond, 20_000.0),
         (Metric::P99, 4.0),
         (Metric::AddedP50, 0.75),
@@ -310,8 +310,8 @@ fn the_page_says_what_is_met_and_what_is_missed() {
     let report = report(vec![section], pair());
     let page = report.markdown();
     let rows = [
-        "| 200-token bodies, 500 per second, through Envoy | CPU per request | ≤ 1.5 × | 0.100 ms | 0.170 ms | 1.70 | **missed** |",
-        "| 200-token bodies, 500 per second, through Envoy | added latency p99 | ≤ 1.5 × | 3.00 ms | 3.00 ms | 1.00 | yes |",
+        "| 200-token bodies, 500 per second, through Envoy, 10 pods | CPU per request | ≤ 1.5 × | 0.100 ms | 0.170 ms | 1.70 | **missed** |",
+        "| 200-token bodies, 500 per second, through Envoy, 10 pods | added latency p99 | ≤ 1.5 × | 3.00 ms | 3.00 ms | 1.00 | yes |",
         "Usher against the limit: 1 of 2 lines of the budget are met.",
         "| CPU per request, ms | 0.100 (0.100–0.100) | 0.170 (0.160–0.190) |",
         "- Requests that the generator sent late, in the worst round: limit 0.500 % (p99 1.50 ms), usher 0.500 % (p99 1.50 ms).",
@@ -335,6 +335,22 @@ fn the_page_says_what_is_met_and_what_is_missed() {
 }
 
 #[test]
+fn a_load_that_was_not_what_it_should_be_is_named_beside_the_result() {
+    let table: [(fn(&mut LoadReport), &str); 3] = [
+        (|load| load.requests_per_second = 480.0, "| 1.00 | yes, the rate was not reached |"),
+        (|load| load.generator_cpu_share = Some(0.97), "| 1.00 | yes, the generator was at its limit |"),
+        (|load| load.late.as_mut().unwrap().share = 0.3, "| 1.00 | yes, the generator was often late |"),
+    ];
+    for (change, row) in table {
+        let mut runs = runs([0.1; 3], [0.1; 3]);
+        change(&mut runs[4].load);
+        let section = Section { workload: workload("small-envoy"), runs, failures: Vec::new() };
+        let page = report(vec![section], pair()).markdown();
+        assert!(page.contains(row), "{row}\nis not in\n{page}");
+    }
+}
+
+#[test]
 fn the_page_hides_no_failure() {
     let mut runs = runs([0.1; 3], [0.1; 3]);
     runs[4].load.requests.failed = 12;
@@ -347,7 +363,7 @@ fn the_page_hides_no_failure() {
     report.quick = true;
     let page = report.markdown();
     for text in [
-        "| 1.00 | yes, 12 requests failed |",
+        "| 1.00 | yes, 12 requests failed, some rounds not measured |",
         "- **Round 2, usher: 12 requests failed** (timeout 12: no reply in 30 s).",
         "- **Not measured: round 2, limit: limit ended.**",
         "| memory per stream | ≤ 1.5 × | – | – | – | **not measured** |",
@@ -360,6 +376,7 @@ fn the_page_hides_no_failure() {
         report.unmeasured(),
         [
             "small-direct: round 2, limit: limit ended",
+            "idle-direct: memory can't be judged",
             "idle-direct: memory per stream can't be judged",
             "idle-direct: CPU for idle streams can't be judged",
         ]

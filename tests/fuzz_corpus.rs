@@ -46,40 +46,27 @@ fn replay(target: &str) {
     assert!(failed.is_empty(), "{target} fails with {failed:#?}");
 }
 
-#[test]
-fn exchange() {
-    replay("exchange");
+/// A test for each target.
+macro_rules! replays {
+    ($($target:ident),*) => {
+        $(
+            #[test]
+            fn $target() {
+                replay(stringify!($target));
+            }
+        )*
+
+        const REPLAYED: &[&str] = &[$(stringify!($target)),*];
+    };
 }
 
-#[test]
-fn exposition() {
-    replay("exposition");
-}
-
-#[test]
-fn request_body() {
-    replay("request_body");
-}
-
-#[test]
-fn usage_json() {
-    replay("usage_json");
-}
-
-#[test]
-fn usage_sse() {
-    replay("usage_sse");
-}
-
-#[test]
-fn wire() {
-    replay("wire");
-}
+replays!(exchange, exposition, request_body, usage_json, usage_sse, wire);
 
 /// A target without a corpus, or a corpus without a test, would go unnoticed.
 #[test]
 fn every_target_is_replayed() {
     let known: BTreeSet<String> = TARGETS.iter().map(|(name, _)| (*name).to_owned()).collect();
+    assert_eq!(REPLAYED.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>(), known);
     for folder in ["fuzz_targets", "seeds", "corpus", "dictionaries"] {
         let names = files(&fuzz().join(folder))
             .into_iter()

@@ -59,7 +59,8 @@ impl fmt::Display for Numbers {
 pub struct Comparison {
     /// What there is to say, a line each.
     pub lines: Vec<String>,
-    /// The cases that took more than is allowed, or that nothing was written down for.
+    /// The cases that took more than is allowed, that nothing was written down for,
+    /// or that are gone.
     pub worse: Vec<String>,
 }
 
@@ -106,6 +107,7 @@ pub fn compare(expected: &Numbers, measured: &Numbers) -> Comparison {
     }
     for (name, _) in expected.cases.iter().filter(|(name, _)| measured.get(name).is_none()) {
         lines.push(format!("{name}: there is no such case any more; make instructions-accept drops it"));
+        comparison.worse.push(name.clone());
     }
     comparison
 }

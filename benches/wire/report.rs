@@ -11,6 +11,15 @@ use crate::text::{number, percent, with_unit};
 use crate::verdict::{Summary, Verdict, summary, values};
 use crate::workloads::{Bound, Check, Way, Workload};
 
+/// Share of a core from which the generator may be what is measured.
+const GENERATOR_BUSY: f64 = 0.95;
+
+/// Share of the rate that has to be reached.
+const RATE_REACHED: f64 = 0.98;
+
+/// Share of requests from which their lateness is worth a word beside a result.
+const OFTEN_LATE: f64 = 0.1;
+
 /// What was measured.
 #[derive(Debug)]
 pub struct Report {
@@ -56,6 +65,23 @@ impl Section {
     /// Judges one check for a picker.
     pub fn verdict(&self, check: &Check, picker: &str) -> Verdict {
         Verdict::of(check, LIMIT, picker, &self.runs)
+    }
+
+    /// Why the load was not what it should have been, in a round of the limit or of Usher.
+    fn doubt(&self) -> Option<String> {
+        let runs = || self.runs.iter().filter(|run| [LIMIT, USHER].contains(&run.picker.as_str()));
+        let busy = runs().any(|run| run.load.generator_cpu_share.is_some_and(|share| share > GENERATOR_BUSY));
+        let rate = self.workload.rate();
+        let short =
+            rate.is_some_and(|rate| runs().any(|run| run.load.requests_per_second < RATE_REACHED * rate));
+        let late = runs().any(|run| run.load.late.as_ref().is_some_and(|late| late.share > OFTEN_LATE));
+        let doubt = match (short, busy, late) {
+            (true, _, _) => "the rate was not reached",
+            (_, true, _) => "the generator was at its limit",
+            (_, _, true) => "the generator was often late",
+            _ => return None,
+        };
+        Some(doubt.to_owned())
     }
 
     /// Failed requests of all rounds.
@@ -346,7 +372,13 @@ fn met_text(section: &Section, met: Option<bool>) -> String {
         None => "**not measured**",
     };
     let failed = section.failed(LIMIT) + section.failed(USHER);
-    if failed > 0 { format!("{text}, {failed} requests failed") } else { text.to_owned() }
+    let failed = (failed > 0).then(|| format!("{failed} requests failed"));
+    let short = (!section.failures.is_empty()).then(|| "some rounds not measured".to_owned());
+    [Some(text.to_owned()), failed, short, section.doubt()]
+        .into_iter()
+        .flatten()
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 fn ratio(ratio: Option<f64>) -> String {

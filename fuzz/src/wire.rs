@@ -28,9 +28,12 @@ const DESTINATION: &str = "x-gateway-destination-endpoint";
 /// - What `envoy-types` decodes we read, and what it holds is what we read of it,
 ///   written again as an encoder writes it: no field of a message twice.
 pub fn wire(bytes: &[u8]) {
-    let whole = shown(envoy::read(Payload::One(Bytes::copy_from_slice(bytes))));
-    for cut in [1, 9, bytes.len() / 3, bytes.len() / 2] {
-        let (first, rest) = bytes.split_at(cut.min(bytes.len()));
+    // A field that nobody knows, long enough that no piece is joined with another.
+    let unknown = [&[15 << 3 | 2, 0x80, 0x10][..], &[0; 2048]].concat();
+    let padded = [bytes, &unknown].concat();
+    let whole = shown(envoy::read(Payload::One(padded.clone().into())));
+    for cut in [1, 9, bytes.len() / 3, bytes.len() / 2, bytes.len()] {
+        let (first, rest) = padded.split_at(cut.min(bytes.len()));
         let mut body = Body::default();
         body.push(Bytes::copy_from_slice(first));
         body.push(Bytes::copy_from_slice(rest));
