@@ -130,7 +130,7 @@ struct Answering<'a> {
     script: &'a Script,
     /// The chunk that is sent next.
     next: usize,
-    /// When the chunks were sent that are not back.
+    /// When the chunks were due that are not back.
     sent: VecDeque<Instant>,
     /// Whether the headers are back.
     headers: bool,
@@ -190,15 +190,18 @@ impl Answering<'_> {
     /// Sends what is due. Whether there is nothing to do until a reply comes.
     fn send_due(&mut self, open: &mut Open<'_>) -> Result<bool, Failure> {
         while let Some(chunk) = self.script.chunk(self.next) {
-            let now = Instant::now();
-            match &self.pacing {
-                Some(pacing) if now < pacing.due(self.next) => return Ok(false),
+            // A chunk that is late waits from when it was due.
+            let due = match &self.pacing {
+                Some(pacing) => pacing.due(self.next),
                 None if self.sent.len() >= AHEAD => return Ok(true),
-                _ => {}
+                None => Instant::now(),
+            };
+            if due > Instant::now() {
+                return Ok(false);
             }
             send_chunk(&mut open.stream, chunk)?;
             open.numbers.borrow_mut().chunk_sent();
-            self.sent.push_back(now);
+            self.sent.push_back(due);
             self.next += 1;
         }
         Ok(true)

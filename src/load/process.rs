@@ -25,15 +25,16 @@ pub struct Usage {
 /// such process.
 pub fn usage(pid: u32) -> Option<Usage> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let cpu = threads_time(pid).or_else(|| cpu_time(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?));
+    let whole = cpu_time(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)?;
     Some(Usage {
-        cpu: cpu?,
+        // The sum is finer, but knows nothing of threads that have ended.
+        cpu: threads_time(pid).map_or(whole, |living| living.max(whole)),
         memory: kilobytes(&status, "VmRSS:")?,
         peak_memory: kilobytes(&status, "VmHWM:")?,
     })
 }
 
-/// The sum over all threads of the first number of `schedstat`, in nanoseconds. Not all
+/// The sum over all threads that live of the first number of `schedstat`, in nanoseconds. Not all
 /// kernels have it; where they do, it is finer than ticks.
 fn threads_time(pid: u32) -> Option<Duration> {
     let mut sum = Duration::ZERO;

@@ -69,7 +69,14 @@ pub(super) struct Envelope {
 const OUTPUT_TOKENS: usize = 16;
 
 impl Packer {
-    fn pack(&self, text: &str, tokens: usize, output: usize, arrival: Duration) -> Prompt {
+    /// `answer` is that of another prompt with as many tokens, if there is one.
+    fn pack(
+        &self,
+        text: &str,
+        (tokens, output): (usize, usize),
+        arrival: Duration,
+        answer: Option<&Script>,
+    ) -> Prompt {
         let body = self.style.body(text, output);
         let wire = match &self.messages {
             None => Wire::Body(body),
@@ -91,7 +98,7 @@ impl Packer {
                     head: envelope.context.request_headers(&headers),
                     bytes: body.len(),
                     body: envelope.context.request_body(&body),
-                    answer: envelope.voice.script(tokens, output),
+                    answer: answer.cloned().unwrap_or_else(|| envelope.voice.script(tokens, output)),
                 })
             }
         };
@@ -101,7 +108,7 @@ impl Packer {
     /// The request of a trace's row. Rows of different `salt` share no text.
     pub(super) fn row(&self, row: &Row, salt: u64) -> Prompt {
         let output = self.output_tokens.unwrap_or(row.output_length as usize).max(1);
-        self.pack(&row.prompt(salt), row.input_length, output, Duration::from_millis(row.timestamp))
+        self.pack(&row.prompt(salt), (row.input_length, output), Duration::from_millis(row.timestamp), None)
     }
 
     /// Different requests of `tokens` tokens, of which the first `prefix` are those of
@@ -126,13 +133,13 @@ impl Packer {
             }
             text
         };
-        let first = self.pack(&text(0), tokens, output, Duration::ZERO);
-        let size = match &first.wire {
-            Wire::Messages(messages) => messages.bytes,
-            Wire::Body(body) => body.len(),
+        let first = self.pack(&text(0), (tokens, output), Duration::ZERO, None);
+        let (size, answer) = match &first.wire {
+            Wire::Messages(messages) => (messages.bytes, Some(messages.answer.clone())),
+            Wire::Body(body) => (body.len(), None),
         };
         let rest = (1..pool_size(size, groups).min(most))
-            .map(|number| self.pack(&text(number), tokens, output, Duration::ZERO));
+            .map(|number| self.pack(&text(number), (tokens, output), Duration::ZERO, answer.as_ref()));
         std::iter::once(first).chain(rest).map(Arc::new).collect()
     }
 }

@@ -1,6 +1,6 @@
 //! A run from its start to its numbers.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
 use std::fs;
 use std::rc::Rc;
@@ -98,6 +98,7 @@ async fn prepare(
         end: settings.duration.map(|duration| start + duration),
         most: settings.requests,
         stop: CancellationToken::new(),
+        stopped: Cell::new(None),
     });
     let mut interrupt = Interrupt(Box::pin(interrupt), false);
     let measured = async {
@@ -204,6 +205,8 @@ struct Run {
     most: Option<u64>,
     /// Cancelled when no more requests begin.
     stop: CancellationToken,
+    /// When that was.
+    stopped: Cell<Option<Instant>>,
 }
 
 impl Run {
@@ -264,7 +267,14 @@ impl Run {
             let due = self.begin + schedule.next(prompt.arrival);
             tokio::select! {
                 () = timer.until(due) => {}
-                () = self.stop.cancelled() => return,
+                () = self.stop.cancelled() => {}
+            }
+            if let Some(stopped) = self.stopped.get() {
+                // A generator that was too slow owes what was due until then.
+                if due >= stopped || !self.owe(due) {
+                    return;
+                }
+                continue;
             }
             let Some(started) = self.next(due) else { return };
             if self.in_flight() > max_in_flight as u64 {
@@ -280,6 +290,19 @@ impl Run {
             // Those that are open must get on, also when this one is behind its time.
             yield_now().await;
         }
+    }
+
+    /// Counts a request that was due and never sent, unless enough were due before.
+    fn owe(&self, due: Instant) -> bool {
+        let measured = due >= self.start;
+        let mut numbers = self.numbers.borrow_mut();
+        let enough = self.most.is_some_and(|most| numbers.due >= most);
+        if !enough {
+            let started = numbers.begin(due, measured);
+            let late = "the time was over before the generator came to it";
+            numbers.end(started, &Err(Failure::new("not-sent", late)), Instant::now());
+        }
+        !enough
     }
 
     fn in_flight(&self) -> u64 {
@@ -383,6 +406,7 @@ impl Run {
         let now = process::usage(std::process::id());
         processes.iter_mut().for_each(Watched::end);
         self.numbers.borrow_mut().in_time = false;
+        self.stopped.set(Some(Instant::now()));
         self.stop.cancel();
         let own_cpu = own.zip(now).map(|(before, now)| now.cpu.saturating_sub(before.cpu));
         Window { seconds, own_cpu }

@@ -74,7 +74,12 @@ impl Voice {
             (self.whole(&choice_of(&choice, true), &usage), 0)
         };
         let last = Context::default().response_body(body.as_bytes());
-        let streamed: usize = (0..tokens).map(|k| self.tokens[k % self.tokens.len()].bytes).sum();
+        let bytes = |chunks: &[Chunk]| chunks.iter().map(|chunk| chunk.bytes).sum::<usize>();
+        let (rounds, rest) = match self.tokens.len() {
+            0 => (0, 0),
+            different => (tokens / different, tokens % different),
+        };
+        let streamed = rounds * bytes(&self.tokens) + bytes(&self.tokens[..rest]);
         Script {
             head: self.head.clone(),
             tokens: self.tokens.clone(),

@@ -16,6 +16,9 @@ const BLOCK_TOKENS: usize = 512;
 /// for each row, so that no two rows share one.
 const OWN_BLOCKS: u64 = 1 << 32;
 
+/// Longest prompt and answer of a row. The longest contexts are a tenth of it.
+const MOST_TOKENS: usize = 10_000_000;
+
 /// The first line of Azure's format.
 const AZURE_HEADER: &str = "TIMESTAMP,ContextTokens,GeneratedTokens";
 
@@ -45,6 +48,12 @@ pub enum TraceError {
         /// What is wrong with it.
         reason: serde_json::Error,
     },
+    /// A request that no model takes.
+    #[error("line {line}: a prompt or an answer of more than {MOST_TOKENS} tokens")]
+    TooLong {
+        /// Its number, from 1.
+        line: usize,
+    },
     /// A line that is not a request, in Azure's format.
     #[error("line {line}: {text:?} is no {AZURE_HEADER}, such as 2023-11-16 18:17:03.9799600,4808,10")]
     Csv {
@@ -71,7 +80,10 @@ pub fn parse(text: &str, limit: usize) -> Result<Vec<Row>, TraceError> {
         None => lines
             .take(limit)
             .map(|(at, line)| {
-                serde_json::from_str(line).map_err(|reason| TraceError::Json { line: at + 1, reason })
+                let row: Row =
+                    serde_json::from_str(line).map_err(|reason| TraceError::Json { line: at + 1, reason })?;
+                let longest = row.input_length.max(row.output_length as usize);
+                if longest > MOST_TOKENS { Err(TraceError::TooLong { line: at + 1 }) } else { Ok(row) }
             })
             .collect(),
     };
@@ -89,7 +101,7 @@ fn azure<'a>(lines: impl Iterator<Item = (usize, &'a str)>) -> Result<Vec<Row>, 
         let mut fields = line.trim().split(',');
         let mut row = || {
             let time = milliseconds(fields.next()?)?;
-            let input_length: usize = fields.next()?.parse().ok()?;
+            let input_length: usize = fields.next()?.parse().ok().filter(|tokens| *tokens <= MOST_TOKENS)?;
             let output_length = fields.next()?.parse().ok()?;
             let start = *first.get_or_insert(time);
             let blocks = input_length.div_ceil(BLOCK_TOKENS) as u64;
@@ -209,6 +221,14 @@ mod tests {
             let error = parse(&format!("{AZURE_HEADER}\n\n{line}\n"), 9).unwrap_err().to_string();
             assert!(error.starts_with(&format!("line 3: {line:?} is no ")), "{error}");
         }
+    }
+
+    #[test]
+    fn a_prompt_that_no_model_takes_is_an_error_before_it_takes_memory() {
+        let mooncake = r#"{"timestamp":0,"input_length":1,"output_length":4000000000,"hash_ids":[]}"#;
+        assert!(matches!(parse(mooncake, 9), Err(TraceError::TooLong { line: 1 })));
+        let azure = format!("{AZURE_HEADER}\n2023-11-16 18:17:03,99999999999999,1\n");
+        assert!(matches!(parse(&azure, 9), Err(TraceError::Csv { line: 2, .. })));
     }
 
     #[test]

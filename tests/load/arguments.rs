@@ -5,7 +5,7 @@ use crate::refusal;
 #[tokio::test]
 async fn wrong_arguments_are_one_line_that_names_them() {
     let direct = "127.0.0.1:1";
-    let table: [(&str, &[&str], &[&str]); 22] = [
+    let table: [(&str, &[&str], &[&str]); 23] = [
         ("nowhere", &[], &["--target", "HOST:PORT", "http://"]),
         ("127.0.0.1:x", &[], &["--target"]),
         (direct, &["--rate=1", "--concurrency=1"], &["--rate", "--concurrency"]),
@@ -25,7 +25,8 @@ async fn wrong_arguments_are_one_line_that_names_them() {
             &["--prefix-groups=9000000", "--prefix-tokens=20"],
             &["--prefix-groups", "memory", "1342177"],
         ),
-        (direct, &["--tokens=900000000"], &["memory"]),
+        (direct, &["--tokens=900000000"], &["--tokens", "at most 10000000"]),
+        (direct, &["--duration=5000000000000h"], &["--duration", "720h"]),
         (direct, &["--max-in-flight=5"], &["--max-in-flight", "--rate"]),
         (direct, &["--duration=0"], &["--duration", "above 0"]),
         (direct, &["--header=a b=c"], &["--header", "x-tenant=blue"]),

@@ -59,7 +59,7 @@ pub struct LoadArgs {
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub duration: Option<Duration>,
     /// The same load before that, not measured.
-    #[arg(long, value_name = "TIME", default_value = "0", value_parser = parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "0", value_parser = pause)]
     pub warm_up: Duration,
     /// End after so many measured requests.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
@@ -104,7 +104,7 @@ pub struct LoadArgs {
     #[arg(long, value_name = "N", value_parser = positive)]
     pub output_tokens: Option<usize>,
     /// Direct: time between two chunks of a streamed answer. Default: as fast as they go.
-    #[arg(long, value_name = "TIME", value_parser = parse_duration, requires = "stream")]
+    #[arg(long, value_name = "TIME", value_parser = pause, requires = "stream")]
     pub chunk_interval: Option<Duration>,
 
     /// Report CPU and memory of this process over the measured time. May be given several
@@ -145,9 +145,16 @@ pub enum ApiName {
     Completions,
 }
 
+/// Most of anything that is counted: tokens, connections, requests at a time.
+const MOST: usize = 10_000_000;
+
+/// Longest time: a month.
+const LONGEST: Duration = Duration::from_secs(720 * 3600);
+
 fn positive(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(0) => Err("give at least 1".to_owned()),
+        Ok(number) if number > MOST => Err(format!("give at most {MOST}")),
         Ok(number) => Ok(number),
         Err(_) => Err(format!("{text:?} is no whole number")),
     }
@@ -161,10 +168,15 @@ fn above_zero(text: &str) -> Result<f64, String> {
 }
 
 fn time(text: &str) -> Result<Duration, String> {
-    match parse_duration(text)? {
+    match pause(text)? {
         Duration::ZERO => Err("give a time above 0".to_owned()),
         duration => Ok(duration),
     }
+}
+
+fn pause(text: &str) -> Result<Duration, String> {
+    let duration = parse_duration(text)?;
+    if duration > LONGEST { Err("give a time of at most 720h".to_owned()) } else { Ok(duration) }
 }
 
 fn header(text: &str) -> Result<(String, String), String> {

@@ -20,6 +20,7 @@ async fn silence(listener: &TcpListener, most: u64) -> Rc<Run> {
         end: None,
         most: Some(most),
         stop: CancellationToken::new(),
+        stopped: Cell::new(None),
     })
 }
 
@@ -71,4 +72,17 @@ async fn a_closed_loop_that_is_stopped_begins_nothing() {
     run.stop.cancel();
     run.clone().one_at_a_time().await;
     assert_eq!(run.numbers.borrow().begun, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_due_and_never_begun_has_failed() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let run = silence(&listener, 1000).await;
+    run.stopped.set(Some(run.begin + Duration::from_millis(30)));
+    run.stop.cancel();
+    open_loop(&run, Duration::from_millis(30), 100).await;
+    let numbers = run.numbers.take();
+    // One each millisecond, of which the first 5 are not measured.
+    assert_eq!((numbers.begun, numbers.due, numbers.failed), (30, 25, 25));
+    assert_eq!(numbers.errors, [("not-sent".to_owned(), 25)].into());
 }
