@@ -5,7 +5,9 @@
 //! is said in one write.
 
 use std::convert::Infallible;
+use std::error::Error;
 use std::future::{Ready, ready};
+use std::iter::successors;
 use std::ops::ControlFlow;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -14,8 +16,8 @@ use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
 use http_body::{Body, Frame};
+use tonic::Status;
 use tonic::codegen::Service;
-use tonic::{Code, Status};
 
 use super::inbox::{Inbox, Payload};
 use super::outbox::{Outbox, Written};
@@ -140,9 +142,10 @@ impl<C: Call, B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin> CallBody<C, 
                     }
                 }
                 Poll::Ready(Some(Err(error))) => {
+                    let error = error.into();
                     // A client that resets its stream is done with it.
-                    let status = Status::from_error(error.into());
-                    let received = if status.code() == Code::Cancelled { Ok(()) } else { Err(status) };
+                    let received =
+                        if is_reset(&*error) { Ok(()) } else { Err(Status::unknown(error.to_string())) };
                     return ControlFlow::Break(self.call.on_end(received));
                 }
                 Poll::Ready(None) => {
@@ -198,6 +201,13 @@ where
     }
 }
 
+/// Whether a client took its call back.
+fn is_reset(error: &(dyn Error + 'static)) -> bool {
+    let mut causes = successors(Some(error), |&error| error.source());
+    let reason = causes.find_map(|cause| cause.downcast_ref::<h2::Error>()).and_then(h2::Error::reason);
+    matches!(reason, Some(h2::Reason::CANCEL | h2::Reason::NO_ERROR))
+}
+
 fn trailers(end: End) -> HeaderMap {
     let mut trailers = HeaderMap::with_capacity(2);
     match end {
@@ -213,3 +223,7 @@ fn trailers(end: End) -> HeaderMap {
     }
     trailers
 }
+
+#[cfg(test)]
+#[path = "call_tests.rs"]
+mod tests;

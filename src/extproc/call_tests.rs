@@ -1,0 +1,179 @@
+//! Calls over a connection that is a list of frames.
+
+use std::collections::VecDeque;
+use std::task::Waker;
+
+use bytes::Buf;
+use futures_util::FutureExt;
+
+use super::*;
+use crate::request::Span;
+
+/// The client's half: frames, then the end, or silence.
+#[derive(Default)]
+struct Sent {
+    frames: VecDeque<Frame<Bytes>>,
+    /// How it breaks, after the frames.
+    broken: Option<h2::Reason>,
+    ends: bool,
+}
+
+impl Body for Sent {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        match self.frames.pop_front() {
+            Some(frame) => Poll::Ready(Some(Ok(frame))),
+            None if self.broken.is_some() => {
+                let error = h2::Error::from(self.broken.take().unwrap());
+                Poll::Ready(Some(Err(Box::new(error))))
+            }
+            None if self.ends => Poll::Ready(None),
+            None => Poll::Pending,
+        }
+    }
+}
+
+/// Sends every message back as often as its first byte says. One that begins with 0 asks
+/// for something that takes until the call is looked at again.
+#[derive(Default)]
+struct Echo {
+    deciding: bool,
+}
+
+impl Call for Echo {
+    fn on_message(&mut self, message: Payload, out: &mut Outbox) -> ControlFlow<End> {
+        let bytes = match message {
+            Payload::One(bytes) => bytes,
+            Payload::Many(body) => body.bytes(Span { start: 0, end: body.len() }).into_owned().into(),
+        };
+        self.deciding = bytes.first() == Some(&0);
+        for _ in 0..bytes.first().copied().unwrap_or(0) {
+            out.message(bytes.len(), |_| {}, [bytes.clone()], &[]);
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>, out: &mut Outbox) -> ControlFlow<End> {
+        if std::mem::take(&mut self.deciding) {
+            out.message(7, |out| out.extend(*b"decided"), [], &[]);
+            context.waker().wake_by_ref();
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn on_end(&mut self, received: End) -> End {
+        received
+    }
+}
+
+const LIMITS: MessageLimits = MessageLimits { receive: 1000, send: 2000 };
+
+fn framed(message: &[u8]) -> Vec<u8> {
+    [&[0][..], &(message.len() as u32).to_be_bytes(), message].concat()
+}
+
+fn call(sent: Sent, limits: MessageLimits) -> CallBody<Echo, Sent> {
+    let mut calls = Calls::new(Echo::default, limits);
+    calls.call(Request::new(sent)).now_or_never().unwrap().unwrap().into_body()
+}
+
+/// All frames that there are, and the trailers if the call ended.
+fn run(call: &mut CallBody<Echo, Sent>) -> (Vec<Vec<u8>>, Option<HeaderMap>) {
+    let mut context = Context::from_waker(Waker::noop());
+    let mut frames = Vec::new();
+    while let Poll::Ready(Some(frame)) = Pin::new(&mut *call).poll_frame(&mut context) {
+        match frame.unwrap().into_data() {
+            Ok(mut data) => frames.push(data.copy_to_bytes(data.remaining()).to_vec()),
+            Err(frame) => return (frames, frame.into_trailers().ok()),
+        }
+    }
+    (frames, None)
+}
+
+#[test]
+fn a_call_ends_with_what_happened() {
+    let message = framed(b"\x01one");
+    let cut = |bytes: &[u8]| [&message, bytes].concat();
+    let too_large = framed(&[1; 1001]);
+    let compressed = [&[1][..], &message[1..]].concat();
+    // what is sent, replies, status
+    let table: [(Vec<u8>, usize, &str); 6] = [
+        (message.clone(), 1, "0"),
+        (cut(&message), 2, "0"),
+        (cut(&message[..3]), 1, "13"),
+        (cut(&message[..7]), 1, "13"),
+        (cut(&compressed), 1, "12"),
+        (cut(&too_large), 1, "8"),
+    ];
+    for (sent, replies, status) in table {
+        // In one frame, and byte by byte.
+        for step in [sent.len(), 1] {
+            let frames = sent.chunks(step).map(|bytes| Frame::data(Bytes::copy_from_slice(bytes)));
+            let mut call = call(Sent { frames: frames.collect(), ends: true, ..Sent::default() }, LIMITS);
+            let (frames, trailers) = run(&mut call);
+            assert_eq!(frames.concat(), message.repeat(replies), "{sent:?}");
+            assert_eq!(trailers.unwrap()["grpc-status"], status, "{sent:?}");
+            assert!(call.is_end_stream());
+        }
+    }
+}
+
+#[test]
+fn a_client_that_takes_its_call_back_is_no_error_and_one_that_breaks_off_is() {
+    for (reason, status) in [(h2::Reason::CANCEL, "0"), (h2::Reason::PROTOCOL_ERROR, "2")] {
+        let mut call = call(Sent { broken: Some(reason), ..Sent::default() }, LIMITS);
+        assert_eq!(run(&mut call).1.unwrap()["grpc-status"], status, "{reason:?}");
+    }
+}
+
+#[test]
+fn trailers_and_silence_of_the_client_change_nothing() {
+    let message = framed(b"\x01x");
+    let frames = [Frame::data(message.clone().into()), Frame::trailers(HeaderMap::new())];
+    let mut open = call(Sent { frames: frames.into(), ends: false, ..Sent::default() }, LIMITS);
+    let (frames, trailers) = run(&mut open);
+    assert_eq!((frames, trailers), (vec![message], None));
+    assert!(!open.is_end_stream());
+}
+
+#[test]
+fn many_replies_are_handed_over_in_parts_and_none_is_lost() {
+    let message = framed(&[200; 1000]);
+    let frames = (0..3).map(|_| Frame::data(message.clone().into()));
+    let mut call = call(Sent { frames: frames.collect(), ends: true, ..Sent::default() }, LIMITS);
+    let (frames, trailers) = run(&mut call);
+    assert_eq!(frames.len(), 3, "more than enough each time");
+    assert!(frames.concat() == message.repeat(600));
+    assert_eq!(trailers.unwrap()["grpc-status"], "0");
+}
+
+#[test]
+fn a_reply_that_is_too_large_ends_the_call() {
+    let limits = MessageLimits { receive: 1000, send: 10 };
+    let sent = [framed(b"\x01first"), framed(b"\x01much too large"), framed(b"\x01third")].concat();
+    let mut call =
+        call(Sent { frames: [Frame::data(sent.into())].into(), ends: true, ..Sent::default() }, limits);
+    let (frames, trailers) = run(&mut call);
+    assert_eq!(frames.concat(), framed(b"\x01first"));
+    assert_eq!(trailers.unwrap()["grpc-status"], "8");
+}
+
+#[test]
+fn what_takes_time_is_sent_when_it_is_there() {
+    let mut call = call(
+        Sent { frames: [Frame::data(framed(&[0]).into())].into(), ends: false, ..Sent::default() },
+        LIMITS,
+    );
+    assert_eq!(run(&mut call), (vec![framed(b"decided")], None));
+    // And a client that ends meanwhile ends it.
+    call.call.deciding = true;
+    call.incoming.ends = true;
+    let (frames, trailers) = run(&mut call);
+    assert_eq!(frames.concat(), framed(b"decided"));
+    assert_eq!(trailers.unwrap()["grpc-status"], "0");
+}
