@@ -15,12 +15,14 @@ use h2::{RecvStream, SendStream};
 use http::{HeaderMap, Request, Response};
 use tokio::time::{Instant, Sleep};
 
+use crate::extproc::inbox::Inbox;
+
 use super::failure::Failure;
 use super::link::Link;
 use super::message::Chunk;
 use super::prompt::Messages;
 use super::record::{Numbers, Started};
-use super::reply::{Frames, Part, Reply, read};
+use super::reply::{self, Part, Reply};
 use super::script::Script;
 
 /// Chunks of an answer that may be on their way, when there is no time between them. A
@@ -56,7 +58,7 @@ pub(super) async fn open<'a>(
         send_chunk(&mut stream, chunk)?;
     }
     let mut in_flight = InFlight::new(numbers, messages.bytes);
-    let mut replies = Replies { source: Source::Headers(response), frames: Frames::default() };
+    let mut replies = Replies { source: Source::Headers(response), inbox: Inbox::new(reply::MOST) };
     let (mut decided, mut ended) = (false, false);
     let (mut returned, mut expected) = (0, messages.bytes);
     while !(decided && ended) {
@@ -252,7 +254,7 @@ impl Drop for InFlight<'_> {
 /// What comes from the server.
 struct Replies {
     source: Source,
-    frames: Frames,
+    inbox: Inbox,
 }
 
 enum Source {
@@ -264,8 +266,9 @@ impl Replies {
     /// The next reply.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Reply, Failure>> {
         loop {
-            if let Some(message) = self.frames.next() {
-                let reply = read(&message).map_err(|_| Failure::protocol("a reply is malformed"))?;
+            let message = self.inbox.next_message().map_err(|status| Failure::protocol(status.message()))?;
+            if let Some(message) = message {
+                let reply = reply::read(message).map_err(|_| Failure::protocol("a reply is malformed"))?;
                 return Poll::Ready(Ok(reply));
             }
             let body = match &mut self.source {
@@ -281,7 +284,7 @@ impl Replies {
                 Poll::Ready(Some(data)) => {
                     let data = data?;
                     body.flow_control().release_capacity(data.len())?;
-                    self.frames.push(data);
+                    self.inbox.push(data);
                 }
                 Poll::Ready(None) => {
                     let Poll::Ready(trailers) = body.poll_trailers(context) else { return Poll::Pending };

@@ -1,14 +1,12 @@
-//! Replies of an ext_proc server: gRPC frames out of HTTP/2 frames, and the few fields
-//! that count, found by walking.
+//! Replies of an ext_proc server: the few fields that count, found by walking.
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::Bytes;
 
+use crate::extproc::inbox::Payload;
 use crate::extproc::wire::{Field, Fields, Malformed, Value, pick};
+use crate::request::Span;
 
 const DESTINATION: &[u8] = b"x-gateway-destination-endpoint";
-
-/// Length of what stands before a message: compression, and the message's length.
-const HEAD: usize = 5;
 
 /// What a server replied.
 #[derive(Debug, PartialEq, Eq)]
@@ -44,49 +42,21 @@ pub(super) struct Part {
     pub(super) end: bool,
 }
 
-/// Cuts the bytes of a stream into messages.
-#[derive(Debug, Default)]
-pub(super) struct Frames {
-    /// What has come and was not given yet, as it came.
-    whole: Bytes,
-    /// The start of a message whose end was not there yet.
-    partial: BytesMut,
-}
-
-impl Frames {
-    /// Takes what came. All messages of what came before must have been taken out.
-    pub(super) fn push(&mut self, data: Bytes) {
-        if self.partial.is_empty() {
-            self.whole = data;
-        } else {
-            self.partial.extend_from_slice(&data);
-            if message_end(&self.partial).is_some_and(|end| end <= self.partial.len()) {
-                self.whole = self.partial.split().freeze();
-            }
-        }
-    }
-
-    /// The next message that is whole.
-    pub(super) fn next(&mut self) -> Option<Bytes> {
-        if let Some(end) = message_end(&self.whole).filter(|end| *end <= self.whole.len()) {
-            let mut message = self.whole.split_to(end);
-            message.advance(HEAD);
-            return Some(message);
-        }
-        if !self.whole.is_empty() {
-            self.partial.extend_from_slice(&std::mem::take(&mut self.whole));
-        }
-        None
-    }
-}
-
-fn message_end(bytes: &[u8]) -> Option<usize> {
-    let length = bytes.get(1..HEAD)?.try_into().map(u32::from_be_bytes).ok()?;
-    Some(HEAD + length as usize)
-}
+/// Largest reply. Servers cut bodies into chunks of 64 KiB.
+pub(super) const MOST: usize = 64 << 20;
 
 /// Reads a `ProcessingResponse`.
-pub(super) fn read(message: &Bytes) -> Result<Reply, Malformed> {
+pub(super) fn read(message: Payload) -> Result<Reply, Malformed> {
+    match message {
+        Payload::One(message) => read_whole(&message),
+        Payload::Many(body) => {
+            let all = Span { start: 0, end: body.len() };
+            read_whole(&body.bytes(all).into_owned().into())
+        }
+    }
+}
+
+fn read_whole(message: &Bytes) -> Result<Reply, Malformed> {
     for field in Fields::of(message) {
         let Field { number, value: Value::Bytes(content) } = field? else { continue };
         return Ok(match number {
@@ -166,36 +136,9 @@ mod tests {
     };
     use envoy_types::pb::envoy::r#type::v3::HttpStatus;
     use envoy_types::pb::google::protobuf::Struct;
-    use proptest::prelude::*;
     use prost::Message;
 
     use super::*;
-
-    proptest! {
-        #[test]
-        fn messages_are_whole_however_they_are_cut(
-            messages in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 0..8),
-            cuts in prop::collection::vec(1usize..30, 1..60),
-        ) {
-            let mut bytes = Vec::new();
-            for message in &messages {
-                bytes.push(0);
-                bytes.extend((message.len() as u32).to_be_bytes());
-                bytes.extend(message);
-            }
-            let (mut rest, mut frames, mut found) = (&bytes[..], Frames::default(), Vec::new());
-            for cut in cuts.iter().cycle() {
-                if rest.is_empty() {
-                    break;
-                }
-                let (now, later) = rest.split_at((*cut).min(rest.len()));
-                rest = later;
-                frames.push(Bytes::copy_from_slice(now));
-                found.extend(std::iter::from_fn(|| frames.next()));
-            }
-            prop_assert_eq!(found, messages);
-        }
-    }
 
     fn reply(response: Response) -> Reply {
         let message = ProcessingResponse {
@@ -203,7 +146,7 @@ mod tests {
             dynamic_metadata: Some(Struct::default()),
             ..ProcessingResponse::default()
         };
-        read(&message.encode_to_vec().into()).unwrap()
+        read_whole(&message.encode_to_vec().into()).unwrap()
     }
 
     fn body(mutation: Mutation) -> BodyResponse {
@@ -267,7 +210,7 @@ mod tests {
         for (response, want) in table {
             assert_eq!(reply(response), want);
         }
-        assert_eq!(read(&Bytes::new()).unwrap(), Reply::Other);
-        assert_eq!(read(&Bytes::from_static(b"\x0a\xff")), Err(Malformed));
+        assert_eq!(read_whole(&Bytes::new()).unwrap(), Reply::Other);
+        assert_eq!(read_whole(&Bytes::from_static(b"\x0a\xff")), Err(Malformed));
     }
 }
