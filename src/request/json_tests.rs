@@ -75,24 +75,7 @@ fn depth_is_limited_and_costs_a_bit_per_level() {
     assert_eq!(error, JsonError { offset: MAX_DEPTH, kind: JsonErrorKind::TooDeep });
 }
 
-#[test]
-fn escapes_are_undone_as_serde_json_does() {
-    for text in [r#"plain"#, r#"a\"b\\c\/d"#, r#"\b\f\n\r\t"#, r#"\u00e9\u4e2d"#, r#"\ud83d\ude00!"#] {
-        let want: String = serde_json::from_str(&format!("\"{text}\"")).unwrap();
-        assert_eq!(unescape(text.as_bytes()), want);
-    }
-    assert_eq!(unescape(br"\ud83dx"), "\u{fffd}x", "a lone surrogate");
-    assert_eq!(unescape(b"\xff"), "\u{fffd}");
-}
-
 proptest! {
-    #[test]
-    fn escape_and_unescape_are_inverse(text in any::<String>()) {
-        let escaped = escape(&text);
-        prop_assert_eq!(unescape(escaped.as_bytes()), text.clone());
-        prop_assert_eq!(serde_json::from_str::<String>(&format!("\"{escaped}\"")).unwrap(), text);
-    }
-
     /// Any bytes: no panic, and accepted exactly when serde_json accepts them.
     #[test]
     fn agrees_with_serde_json(text in "[\\[\\]{}:,\"a0-9.eE+\\\\ntrufals\\- \n-]{0,24}") {
@@ -100,17 +83,6 @@ proptest! {
         // An IgnoredAny does not check lone surrogates and numbers out of range, and neither do we.
         let theirs = serde_json::from_str::<serde::de::IgnoredAny>(&text).is_ok();
         prop_assert_eq!(ours, theirs, "{}", text);
-    }
-
-    /// The run of plain text is what a loop over the bytes says.
-    #[test]
-    fn a_plain_run_ends_at_the_first_special_byte(
-        plain in prop::collection::vec(0x20u8.., 0..120),
-        rest in prop::collection::vec(any::<u8>(), 0..40),
-    ) {
-        let text = [plain, rest].concat();
-        let want = text.iter().position(|b| matches!(b, 0..0x20 | b'"' | b'\\')).unwrap_or(text.len());
-        prop_assert_eq!(plain_run(&text), want);
     }
 
     #[test]

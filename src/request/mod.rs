@@ -11,6 +11,7 @@ pub mod parser;
 pub mod pieces;
 pub mod prompt;
 pub mod restore;
+pub mod text;
 pub mod usage;
 
 use std::borrow::Cow;

@@ -3,8 +3,9 @@
 
 use super::api::Api;
 use super::body::Span;
-use super::json::{Sink, Token, unescape};
+use super::json::{Sink, Token};
 use super::prompt::{Part, PartKind, Prompt};
+use super::text::unescape;
 
 /// A member of an object that means something to us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,8 +6,9 @@ use thiserror::Error;
 use super::api::{Api, Parsers};
 use super::body::{Body, Span};
 use super::headers::Headers;
-use super::json::{self, JsonError, Scanner};
+use super::json::{JsonError, Scanner};
 use super::openai::{Collector, Parsed};
+use super::text;
 use super::{Request, Rewrite};
 
 /// Header that names the model to send upstream, and its older name.
@@ -128,7 +129,7 @@ fn name_model(request: &mut Request, parsed: &Parsed) -> Result<(), ParseError> 
         return Err(ParseError::NoModel);
     }
     if target != model {
-        let value = format!("\"{}\"", json::escape(&target));
+        let value = format!("\"{}\"", text::escape(&target));
         request.rewrite = Some(match parsed.model_value {
             Some(span) => Rewrite { span, with: value },
             None => {

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::body::{Body, Span};
-use super::json;
+use super::text;
 
 /// What a part of a prompt is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +40,7 @@ impl Part {
     /// are some or where the slice crosses a chunk's end.
     pub fn bytes<'a>(&self, body: &'a Body) -> Cow<'a, [u8]> {
         let raw = body.bytes(self.span);
-        if self.escaped { Cow::Owned(json::unescape(&raw).into_bytes()) } else { raw }
+        if self.escaped { Cow::Owned(text::unescape(&raw).into_bytes()) } else { raw }
     }
 }
 

@@ -4,8 +4,8 @@ use std::sync::LazyLock;
 
 use bytes::{Bytes, BytesMut};
 
-use super::json;
 use super::name::Name;
+use super::text;
 
 static MODEL: LazyLock<Name> = LazyLock::new(|| Name::new("\"model\""));
 /// White space that may stand around the colon. More than this is nobody's
@@ -36,7 +36,7 @@ enum Found {
 impl ModelRestorer {
     /// `target` is the name that was sent upstream, `incoming` the client's.
     pub fn new(target: &str, incoming: &str) -> Self {
-        let quoted = |name: &str| format!("\"{}\"", json::escape(name)).into_bytes();
+        let quoted = |name: &str| format!("\"{}\"", text::escape(name)).into_bytes();
         Self { target: quoted(target), incoming: quoted(incoming), held: BytesMut::new(), backslash: false }
     }
 
