@@ -42,9 +42,15 @@ minimise() {
     cargo fuzz run "$1" "$merged" "fuzz/corpus/$1" "fuzz/new/$1" -- \
         -set_cover_merge=1 -use_counters=0 -max_len="$max_len" -timeout=10
     (cd "fuzz/seeds/$1" && ls) | (cd "$merged" && xargs rm -f)
+    # Only when there is a new one does the old one go.
+    mkdir "$merged/corpus"
+    find "$merged" -maxdepth 1 -type f -exec mv {} "$merged/corpus" \;
+    if [ -z "$(ls "$merged/corpus")" ]; then
+        echo "$1: the seeds reach all that the corpus does; it stays as it is" >&2
+        return
+    fi
     rm -rf "fuzz/corpus/$1" "fuzz/new/$1"
-    mkdir "fuzz/corpus/$1"
-    cp "$merged"/* "fuzz/corpus/$1"
+    cp -r "$merged/corpus" "fuzz/corpus/$1"
     rm -r "$merged"
     echo "== $1: $(ls "fuzz/corpus/$1" | wc -l) files"
 }

@@ -62,6 +62,8 @@ pub struct Comparison {
     /// The cases that took more than is allowed, that nothing was written down for,
     /// or that are gone.
     pub worse: Vec<String>,
+    /// Whether the counts could be compared at all.
+    pub compared: bool,
 }
 
 impl fmt::Display for Comparison {
@@ -75,6 +77,7 @@ pub fn compare(expected: &Numbers, measured: &Numbers) -> Comparison {
     let mut comparison = Comparison::default();
     let lines = &mut comparison.lines;
     let compared = expected.target == measured.target;
+    comparison.compared = compared;
     if !compared {
         lines.push(format!(
             "not compared: the numbers are of {}, this is {}",

@@ -81,6 +81,11 @@ fn route(destination: SocketAddr) -> Vec<u8> {
     field(1, &field(1, &field(2, &field(1, &field(1, &header)))))
 }
 
+/// The reply to the headers of an answer: `ProcessingResponse.response_headers`, empty.
+fn go_on(out: &mut Outbox) {
+    out.message(2, |out| out.extend_from_slice(&[2 << 3 | 2, 0]), [], &[]);
+}
+
 /// Echoes a stream.
 struct Limit {
     route: Arc<Vec<u8>>,
@@ -102,7 +107,7 @@ impl Call for Limit {
                     return ControlFlow::Continue(());
                 }
                 Some(0x1a) => {
-                    envoy::write(Reply::ResponseHeaders, out);
+                    go_on(out);
                     return ControlFlow::Continue(());
                 }
                 _ => {}
@@ -119,7 +124,10 @@ impl Call for Limit {
             }
             Event::RequestBody { data, end_of_stream } => Reply::RequestBody { data, end_of_stream },
             Event::RequestTrailers => Reply::RequestTrailers,
-            Event::ResponseHeaders { .. } => Reply::ResponseHeaders,
+            Event::ResponseHeaders { .. } => {
+                go_on(out);
+                return ControlFlow::Continue(());
+            }
             Event::ResponseBody { data, end_of_stream } => Reply::ResponseBody { data, end_of_stream },
             Event::ResponseTrailers => Reply::ResponseTrailers,
         };
