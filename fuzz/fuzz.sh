@@ -30,7 +30,7 @@ run() {
     echo "== $1, $2 s"
     cargo fuzz run "$1" "fuzz/new/$1" "fuzz/corpus/$1" "fuzz/seeds/$1" -- \
         -dict="fuzz/dictionaries/$1.dict" -max_len="$max_len" -max_total_time="$2" \
-        -timeout=10 -print_final_stats=1
+        -timeout=60 -report_slow_units=5 -print_final_stats=1
 }
 
 # The seeds are written by hand and stay. Of everything else a smallest set is kept
@@ -40,7 +40,7 @@ minimise() {
     cp "fuzz/seeds/$1"/* "$merged"
     mkdir -p "fuzz/new/$1" "fuzz/corpus/$1"
     cargo fuzz run "$1" "$merged" "fuzz/corpus/$1" "fuzz/new/$1" -- \
-        -set_cover_merge=1 -use_counters=0 -max_len="$max_len" -timeout=10
+        -set_cover_merge=1 -use_counters=0 -max_len="$max_len" -timeout=60
     (cd "fuzz/seeds/$1" && ls) | (cd "$merged" && xargs rm -f)
     # Only when there is a new one does the old one go.
     mkdir "$merged/corpus"
@@ -57,9 +57,14 @@ minimise() {
 
 case "${1:-}" in
 run)
+    failed=""
     for target in ${2:-$(targets)}; do
-        run "$target" "${3:-600}"
+        run "$target" "${3:-600}" || failed="$failed $target"
     done
+    if [ -n "$failed" ]; then
+        echo "findings in:$failed" >&2
+        exit 1
+    fi
     ;;
 corpus)
     for target in $(targets); do

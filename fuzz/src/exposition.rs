@@ -7,10 +7,11 @@ use usher::scrape::exposition::{Line, MetricSpec, Scanner, Wanted};
 use usher::scrape::{Engine, EngineSpec, Field, Problems, Readings};
 
 use super::input::Input;
+use super::reference;
 
 /// What is looked for: names that begin alike, one that needs a label, and those
 /// of a real engine, in the order in which that one lists them.
-const NAMES: [&str; 9] = [
+pub const NAMES: [&str; 9] = [
     "queue",
     "queue_depth",
     "cache_usage",
@@ -22,8 +23,10 @@ const NAMES: [&str; 9] = [
     "vllm:lora_requests_info",
 ];
 /// The metric that needs a label, and the first of the engine's.
-const LABELLED: usize = 3;
+pub const LABELLED: usize = 3;
 const ENGINE: usize = 4;
+/// The label that it needs.
+pub const LABEL: (&str, &str) = ("kind", "a\"b");
 
 static WANTED: LazyLock<Wanted> = LazyLock::new(|| Wanted::new(specs()));
 static ALONE: LazyLock<Vec<Wanted>> =
@@ -32,13 +35,14 @@ static VLLM: LazyLock<Arc<Engine>> = LazyLock::new(|| Arc::new(Engine::new(Engin
 
 fn specs() -> Vec<MetricSpec> {
     let mut specs = NAMES.map(MetricSpec::named).to_vec();
-    specs[LABELLED].labels.push(("kind".to_owned(), "a\"b".to_owned()));
+    let (name, value) = LABEL;
+    specs[LABELLED].labels.push((name.to_owned(), value.to_owned()));
     specs
 }
 
 /// A line that was found. Bits of the value, so that NaN equals NaN.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Found {
+pub enum Found {
     Sample { metric: usize, labels: Vec<(String, String)>, bits: u64 },
     Malformed { metric: usize },
 }
@@ -65,6 +69,7 @@ impl Found {
 ///
 /// - Every split finds the same lines, and a second page the same as the first.
 /// - A metric is found whatever else is looked for.
+/// - Text reads as a reader does that takes it line by line and byte by byte.
 /// - A page of plain lines reads as `prometheus-parse` reads it.
 /// - What reaches an endpoint's load is finite and in its range.
 pub fn exposition(bytes: &[u8]) {
@@ -81,8 +86,10 @@ pub fn exposition(bytes: &[u8]) {
         assert_eq!(found, other, "another split finds other lines");
     }
     alone(&found, input.data);
-    labelled(&found);
-    against_oracle(&found, input.data);
+    if let Ok(page) = std::str::from_utf8(input.data) {
+        assert_eq!(found, reference::read(page), "ours and the reference's");
+        against_oracle(&found, page);
+    }
     load(&input, &found);
 }
 
@@ -96,28 +103,11 @@ fn alone(found: &[Found], page: &[u8]) {
     }
 }
 
-/// The metric with a label is what is left of the one without.
-fn labelled(found: &[Found]) {
-    let of = |wanted: usize| found.iter().filter(move |found| found.metric() == wanted);
-    let has = |labels: &[(String, String)]| {
-        labels.iter().find(|(name, _)| name == "kind").is_some_and(|(_, value)| value == "a\"b")
-    };
-    let matching = of(0).filter_map(|line| match line {
-        Found::Sample { labels, bits, .. } if has(labels) => {
-            Some(Found::Sample { metric: LABELLED, labels: labels.clone(), bits: *bits })
-        }
-        Found::Sample { .. } => None,
-        Found::Malformed { .. } => Some(Found::Malformed { metric: LABELLED }),
-    });
-    assert!(of(LABELLED).cloned().eq(matching));
-}
-
-fn against_oracle(found: &[Found], page: &[u8]) {
-    let Ok(text) = std::str::from_utf8(page) else { return };
-    if !text.lines().all(is_plain) {
+fn against_oracle(found: &[Found], page: &str) {
+    if !page.lines().all(is_plain) {
         return;
     }
-    let lines = text.lines().map(|line| Ok(line.to_owned()));
+    let lines = page.lines().map(|line| Ok(line.to_owned()));
     let scrape = prometheus_parse::Scrape::parse(lines).expect("reading text does not fail");
     let mut theirs: Vec<Found> = Vec::new();
     for sample in scrape.samples {

@@ -39,9 +39,14 @@ impl<'a> Input<'a> {
 }
 
 /// Cuts data into chunks: `1` stands for one byte, `2` for two, `a` for 49 and so
-/// on; `0` is an empty chunk.
+/// on; `0` is an empty chunk. What is not an ASCII character behind `0` stands for a
+/// chunk of more than a thousand bytes: a body keeps those where they are.
 fn cut(mut data: Bytes, sizes: &[u8]) -> Vec<Bytes> {
-    let sizes: Vec<usize> = sizes.iter().map(|size| usize::from(size.wrapping_sub(b'0'))).collect();
+    let size = |letter: &u8| match usize::from(letter.wrapping_sub(b'0')) {
+        small @ 0..80 => small,
+        large => large * 16,
+    };
+    let sizes: Vec<usize> = sizes.iter().map(size).collect();
     let mut chunks = Vec::new();
     if sizes.iter().any(|size| *size > 0) {
         for size in sizes.iter().cycle() {

@@ -12,6 +12,7 @@ mod exchange;
 mod exposition;
 mod input;
 mod pool;
+mod reference;
 mod request_body;
 mod script;
 mod tree;
