@@ -15,7 +15,7 @@ use usher::config::EndpointPickerConfig;
 use usher::endpoints::{Candidates, EndpointSpec, Store};
 use usher::request::{Headers, ParserKind, Parsers, RequestParser};
 use usher::schedule::registry::Pipeline;
-use usher::schedule::{Context, Record, Scheduler, SchedulerMetrics, Scratch};
+use usher::schedule::{Context, Record, Scheduler, SchedulerMetrics, Scratch, State};
 
 fn candidates(count: u32) -> Candidates {
     let store = Store::default();
@@ -47,14 +47,14 @@ schedulingProfiles:
 "
     );
     let config = EndpointPickerConfig::parse(&text).unwrap();
-    Pipeline::build(Some(&config), false, metrics).unwrap().scheduler
+    Pipeline::build(Some(&config), false, metrics, &State::default()).unwrap().scheduler
 }
 
 fn decide(c: &mut Criterion) {
     let metrics = SchedulerMetrics::register(&Registry::new()).unwrap();
     let parsers = Parsers::new(&[ParserKind::PassThrough]);
     let request = RequestParser::new(Headers::default(), &parsers).without_body();
-    let cx = Context { request: &request, now_ms: 10, max_age: Duration::from_secs(2) };
+    let cx = Context::new(&request, 10, Duration::from_secs(2));
     let (one, three) = (scheduler(1, &metrics), scheduler(3, &metrics));
     let mut group = c.benchmark_group("decide");
     for count in [10, 100, 1000] {

@@ -23,14 +23,14 @@ use crate::extproc::server::{Ended, Server, ServerOptions, StartError};
 use crate::extproc::service::ProcessCall;
 use crate::extproc::stop::Stops;
 use crate::extproc::workers::ConnectionMetrics;
-use crate::flow::{Attempts, Dispatcher};
+use crate::flow::{Attempts, Dispatcher, Policy};
 use crate::metrics;
 use crate::observe::counters::{Kind, Number};
 use crate::observe::http::{HttpServer, Routes};
 use crate::observe::{endpoints, pool};
 use crate::request::Parsers;
 use crate::schedule::registry::{MetricsSource, Pipeline};
-use crate::schedule::{Record, SchedulerMetrics};
+use crate::schedule::{Record, SchedulerMetrics, State};
 use crate::scrape::{ScrapeConfig, ScrapeMetrics, Scraper};
 
 /// How often what is kept for endpoints that are gone is dropped.
@@ -87,6 +87,7 @@ pub struct Setup {
     pipeline: Pipeline,
     registry: Registry,
     scheduler_metrics: SchedulerMetrics,
+    state: Arc<State>,
     discovery: Option<FileDiscovery>,
     locator: Option<Arc<dyn PodLocator>>,
 }
@@ -112,7 +113,9 @@ impl Setup {
         let in_file = |error: config::ConfigError| RunError::Config(error.in_file(&name));
         let config = text.map(|text| EndpointPickerConfig::parse(&text)).transpose().map_err(in_file)?;
         let allowed = settings.allow_experimental_plugins;
-        let pipeline = Pipeline::build(config.as_ref(), allowed, &scheduler_metrics).map_err(in_file)?;
+        let state = Arc::new(State::default());
+        let pipeline =
+            Pipeline::build(config.as_ref(), allowed, &scheduler_metrics, &state).map_err(in_file)?;
         let discovery = match (&settings.endpoints_file, &pipeline.discovery) {
             (Some(path), None) => Some(FileDiscovery::new(path, true)),
             (None, Some(params)) => Some(FileDiscovery::new(&params.path, params.watch_file)),
@@ -122,7 +125,7 @@ impl Setup {
             }
             (None, None) => None,
         };
-        Ok(Self { settings, pipeline, registry, scheduler_metrics, discovery, locator: None })
+        Ok(Self { settings, pipeline, registry, scheduler_metrics, state, discovery, locator: None })
     }
 
     /// Finds candidates with another locator than the endpoint store. The cache
@@ -195,7 +198,7 @@ async fn serve(
     stops: &mut Stops,
     background: &mut Background,
 ) -> Result<Ended, RunError> {
-    let Setup { settings, pipeline, registry, scheduler_metrics, discovery, locator } = setup;
+    let Setup { settings, pipeline, registry, scheduler_metrics, state, discovery, locator } = setup;
     if discovery.is_none() && locator.is_none() {
         let text = "no endpoints: this version finds them in a file only; give --endpoints-file FILE, or a file-discovery plugin under dataLayer.discovery";
         return Err(RunError::Config(text.to_owned()));
@@ -208,17 +211,19 @@ async fn serve(
     let locator = locator
         .unwrap_or_else(|| Arc::new(StoreLocator::new(Arc::clone(&store), settings.disable_subset_filter)));
     let (ttl, max_keys) = (CachedLocator::DEFAULT_TTL, CachedLocator::DEFAULT_MAX_KEYS);
+    let stages = pipeline.stages;
+    let (scheduler, max_age) = (pipeline.scheduler, settings.metrics_staleness);
+    let policy = Policy { scheduler, stages: Arc::clone(&stages), max_age, record };
     let dispatcher = Arc::new(Dispatcher::new(
         CachedLocator::new(locator, clock, ttl, max_keys),
-        pipeline.scheduler,
+        policy,
         clock,
-        settings.metrics_staleness,
-        record,
         Arc::clone(&attempts),
     ));
     let shared = Arc::new(Shared {
         parsers: Parsers::new(&pipeline.parsers),
         max_request_body_bytes: settings.limits.max_request_body,
+        stages,
         metrics: ExtProcMetrics::register(&registry, settings.stream_metrics)?,
         parsing: Parsing::new(&scheduler_metrics),
     });
@@ -245,7 +250,7 @@ async fn serve(
         background.tasks.spawn(discovery.watch(Arc::clone(&store), background.shutdown.clone()));
     }
     background.scrapers = start_scrapers(&settings, &pipeline.sources, &store, clock, &registry)?;
-    let forgetting = forget(attempts, Arc::clone(&dispatcher), Arc::clone(&store));
+    let forgetting = forget(attempts, Arc::clone(&dispatcher), Arc::clone(&store), state, clock);
     background.tasks.spawn(background.shutdown.clone().run_until_cancelled_owned(forgetting).map(|_| ()));
 
     let routes = Routes::new().with_metrics(move || metrics::render(&registry));
@@ -370,11 +375,19 @@ fn register_connections(metrics: &Arc<ConnectionMetrics>, registry: &Registry) -
 }
 
 /// Drops what is kept for endpoints that are gone.
-async fn forget(attempts: Arc<Attempts>, dispatcher: Arc<Dispatcher>, store: Arc<Store>) {
+async fn forget(
+    attempts: Arc<Attempts>,
+    dispatcher: Arc<Dispatcher>,
+    store: Arc<Store>,
+    state: Arc<State>,
+    clock: Clock,
+) {
     let mut ticks = tokio::time::interval(FORGET_INTERVAL);
     loop {
         ticks.tick().await;
-        attempts.retain(&store.snapshot());
+        let snapshot = store.snapshot();
+        attempts.retain(&snapshot);
+        state.sweep(&snapshot, clock.now_ms());
         dispatcher.locator().sweep();
     }
 }

@@ -9,13 +9,13 @@
 use prometheus::Registry;
 use proptest::prelude::*;
 use usher::config::{ConfigError, EndpointPickerConfig};
-use usher::schedule::SchedulerMetrics;
-use usher::schedule::registry::{PLUGIN_TYPES, Pipeline};
+use usher::schedule::registry::{Pipeline, PluginType};
+use usher::schedule::{SchedulerMetrics, State};
 
 fn build(text: &str) -> Result<Pipeline, ConfigError> {
     let config = EndpointPickerConfig::parse(text)?;
     let metrics = SchedulerMetrics::register(&Registry::new()).unwrap();
-    Pipeline::build(Some(&config), false, &metrics)
+    Pipeline::build(Some(&config), false, &metrics, &State::default())
 }
 
 /// A configuration with one plugin.
@@ -365,7 +365,7 @@ fn assert_parameters_refused(plugin_type: &str, parameters: &str, column: u32, m
 
 #[test]
 fn every_type_of_the_peer_is_known_and_supported_or_refused_by_name() {
-    for plugin_type in PLUGIN_TYPES {
+    for plugin_type in PluginType::all() {
         let parameters = if plugin_type.name == "file-discovery" { "{path: a}" } else { "{}" };
         let result = build(&with_parameters(plugin_type.name, parameters));
         if plugin_type.is_supported() {

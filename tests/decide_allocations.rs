@@ -12,7 +12,7 @@ use usher::config::EndpointPickerConfig;
 use usher::endpoints::{Candidates, EndpointSpec, Store};
 use usher::request::{Headers, ParserKind, Parsers, RequestParser};
 use usher::schedule::registry::Pipeline;
-use usher::schedule::{Context, Record, SchedulerMetrics, Scratch};
+use usher::schedule::{Context, Record, SchedulerMetrics, Scratch, State};
 
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
@@ -37,14 +37,14 @@ fn a_decision_allocates_at_most_ten_times() {
     let metrics = SchedulerMetrics::register(&Registry::new()).unwrap();
     let request =
         RequestParser::new(Headers::default(), &Parsers::new(&[ParserKind::PassThrough])).without_body();
-    let cx = Context { request: &request, now_ms: 10, max_age: Duration::from_secs(2) };
+    let cx = Context::new(&request, 10, Duration::from_secs(2));
     let mut rng = StdRng::seed_from_u64(1);
     for picks in [1, 3] {
         let text = format!(
             "plugins: [{{type: queue-scorer}}, {{type: kv-cache-utilization-scorer}}, {{type: max-score-picker, parameters: {{maxNumOfEndpoints: {picks}}}}}]\n"
         );
         let config = EndpointPickerConfig::parse(&text).unwrap();
-        let scheduler = Pipeline::build(Some(&config), false, &metrics).unwrap().scheduler;
+        let scheduler = Pipeline::build(Some(&config), false, &metrics, &State::default()).unwrap().scheduler;
         for count in [10, 1000] {
             let candidates = candidates(count);
             let mut scratch = Scratch::default();

@@ -11,18 +11,18 @@ use std::time::Duration;
 use prometheus::Registry;
 use usher::config::{EndpointPickerConfig, Quantity};
 use usher::request::ParserKind;
-use usher::schedule::SchedulerMetrics;
 use usher::schedule::registry::{Origin, Pipeline, ResolvedProfile};
+use usher::schedule::{SchedulerMetrics, State};
 
 fn build(text: &str) -> Pipeline {
     let config = EndpointPickerConfig::parse(text).unwrap();
     let metrics = SchedulerMetrics::register(&Registry::new()).unwrap();
-    Pipeline::build(Some(&config), false, &metrics).unwrap()
+    Pipeline::build(Some(&config), false, &metrics, &State::default()).unwrap()
 }
 
 fn built_in() -> Pipeline {
     let metrics = SchedulerMetrics::register(&Registry::new()).unwrap();
-    Pipeline::build(None, false, &metrics).unwrap()
+    Pipeline::build(None, false, &metrics, &State::default()).unwrap()
 }
 
 fn scorers(profile: &ResolvedProfile) -> Vec<(&str, f64)> {

@@ -35,7 +35,7 @@ pub fn run(picker: &Picker, headers: &[(&str, &str)], chunks: &[Bytes], answer: 
 }
 
 fn step(picker: &Picker, exchange: &mut Exchange, event: Event, sent: &mut usize) {
-    let message = Message { event, modes: None, subset: None, served: None };
+    let message = Message { event, modes: None, subset: None, served: usher::schedule::Served::Unknown };
     if let Step::Decide(question) = exchange.on_message(message, Instant::now()).unwrap() {
         let result = match picker.dispatcher.try_dispatch(&question.request, &question.subset) {
             Some(result) => result,

@@ -9,10 +9,10 @@ use usher::endpoints::{CachedLocator, Clock, EndpointSpec, Store, StoreLocator};
 use usher::extproc::exchange::Shared;
 use usher::extproc::metrics::ExtProcMetrics;
 use usher::extproc::parsing::Parsing;
-use usher::flow::{Attempts, Dispatcher};
+use usher::flow::{Attempts, Dispatcher, Policy};
 use usher::request::Parsers;
 use usher::schedule::registry::Pipeline;
-use usher::schedule::{Record, SchedulerMetrics};
+use usher::schedule::{Record, SchedulerMetrics, State};
 
 /// What an exchange needs, and the server.
 pub struct Picker {
@@ -33,20 +33,21 @@ impl Picker {
             endpoint.load().kv_usage.set((index % 11) as f64 / 11.0, clock.now_ms());
         }
         let metrics = SchedulerMetrics::register(&registry).unwrap();
-        let pipeline = Pipeline::build(None, false, &metrics).unwrap();
+        let pipeline = Pipeline::build(None, false, &metrics, &State::default()).unwrap();
         let locator = Arc::new(StoreLocator::new(store, false));
         let hour = Duration::from_secs(3600);
+        let (scheduler, stages) = (pipeline.scheduler, pipeline.stages);
+        let policy = Policy { scheduler, stages: Arc::clone(&stages), max_age: hour, record: Record::No };
         let dispatcher = Dispatcher::new(
             CachedLocator::new(locator, clock, hour, 16),
-            pipeline.scheduler,
+            policy,
             clock,
-            hour,
-            Record::No,
             Arc::new(Attempts::register(&registry).unwrap()),
         );
         let shared = Shared {
             parsers: Parsers::new(&pipeline.parsers),
             max_request_body_bytes: 32 << 20,
+            stages,
             metrics: ExtProcMetrics::register(&registry, false).unwrap(),
             parsing: Parsing::new(&metrics),
         };

@@ -285,11 +285,11 @@ impl Run {
                 self.upstream.as_is += 1;
             }
             Reply::RequestTrailers => self.upstream.trailers(),
-            Reply::ResponseHeaders => {
+            Reply::ResponseHeaders(_) => {
                 assert!(!self.downstream.headers);
                 self.downstream.headers = true;
             }
-            Reply::ResponseBody { data, end_of_stream } => {
+            Reply::ResponseBody { data, end_of_stream, .. } => {
                 assert!(self.full_duplex.1);
                 self.downstream.chunk(&data, end_of_stream);
             }
@@ -297,7 +297,7 @@ impl Run {
                 assert!(!self.full_duplex.1 && self.downstream.headers);
                 self.downstream.as_is += 1;
             }
-            Reply::ResponseTrailers => self.downstream.trailers(),
+            Reply::ResponseTrailers { .. } => self.downstream.trailers(),
             Reply::Immediate(rejection) => {
                 self.refused = true;
                 let too_large = self.request.body.len() > MAX_BODY;

@@ -21,6 +21,7 @@ use bytes::Bytes;
 use usher::endpoints::SubsetHint;
 use usher::extproc::event::{Event, Message, Mode, Modes};
 use usher::request::Headers;
+use usher::schedule::Served;
 
 use super::input::Input;
 
@@ -89,7 +90,7 @@ impl Reader {
         let (&letter, rest) = line.split_first()?;
         let has = |option: u8| rest.contains(&option);
         let end_of_stream = letter.is_ascii_uppercase();
-        let mut served = None;
+        let mut served = Served::Unknown;
         let event = match letter {
             b'h' => Event::RequestHeaders { headers: headers(rest), end_of_stream: has(b'.') },
             b'b' | b'B' => Event::RequestBody { data: Bytes::copy_from_slice(rest).into(), end_of_stream },
@@ -97,7 +98,8 @@ impl Reader {
             b't' => Event::RequestTrailers,
             b'r' => {
                 let digit = rest.iter().copied().find(u8::is_ascii_digit);
-                served = digit.map(|digit| ([10, 0, 0, digit - b'0'], 8000).into());
+                let address = digit.map(|digit| format!("10.0.0.{}:8000", digit - b'0'));
+                served = address.map_or(Served::Unknown, Served::By);
                 Event::ResponseHeaders { event_stream: has(b'e'), end_of_stream: has(b'.') }
             }
             b'a' | b'A' => Event::ResponseBody { data: Bytes::copy_from_slice(rest).into(), end_of_stream },

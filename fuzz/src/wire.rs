@@ -16,6 +16,7 @@ use usher::extproc::inbox::Payload;
 use usher::extproc::outbox::Outbox;
 use usher::extproc::reply::Reply;
 use usher::request::{Body, Headers, Pieces};
+use usher::schedule::Served;
 
 const SUBSET: (&str, &str) = ("envoy.lb.subset_hint", "x-gateway-destination-endpoint-subset");
 const SERVED: (&str, &str) = ("envoy.lb", "x-gateway-destination-endpoint-served");
@@ -74,22 +75,27 @@ fn check(message: &theirs::ProcessingRequest, request: &Incoming, read: &Message
     assert_eq!(read.modes, modes);
     let metadata = message.metadata_context.as_ref();
     let mut subset = metadata.and_then(|metadata| value(metadata, SUBSET)).and_then(hint);
-    let mut served =
-        metadata.and_then(|metadata| value(metadata, SERVED)).and_then(|value| match &value.kind {
-            Some(Kind::StringValue(text)) => text.trim().parse().ok(),
-            _ => None,
-        });
+    let mut served = Served::Unknown;
+    if metadata.is_some_and(|metadata| metadata.filter_metadata.contains_key(SERVED.0)) {
+        let text =
+            metadata.and_then(|metadata| value(metadata, SERVED)).and_then(|value| match &value.kind {
+                Some(Kind::StringValue(text)) => Some(text.trim()),
+                _ => None,
+            });
+        let text = text.filter(|text| !text.is_empty());
+        served = text.map_or(Served::Missing, |text| Served::By(text.to_owned()));
+    }
     match (&read.event, request) {
         (Event::RequestHeaders { headers, end_of_stream }, Incoming::RequestHeaders(part)) => {
-            served = None;
+            served = Served::Unknown;
             assert_eq!(*end_of_stream, part.end_of_stream);
             check_headers(headers, part.headers.as_ref());
         }
         (Event::RequestBody { data, end_of_stream }, Incoming::RequestBody(part)) => {
-            served = None;
+            served = Served::Unknown;
             assert_eq!((bytes_of(data), *end_of_stream), (part.body.clone(), part.end_of_stream));
         }
-        (Event::RequestTrailers, Incoming::RequestTrailers(_)) => served = None,
+        (Event::RequestTrailers, Incoming::RequestTrailers(_)) => served = Served::Unknown,
         (Event::ResponseHeaders { event_stream, end_of_stream }, Incoming::ResponseHeaders(part)) => {
             subset = None;
             assert_eq!(*end_of_stream, part.end_of_stream);
@@ -100,10 +106,12 @@ fn check(message: &theirs::ProcessingRequest, request: &Incoming, read: &Message
             assert_eq!(*event_stream, last.is_some_and(|value| value.contains("text/event-stream")));
         }
         (Event::ResponseBody { data, end_of_stream }, Incoming::ResponseBody(part)) => {
-            (subset, served) = (None, None);
+            (subset, served) = (None, Served::Unknown);
             assert_eq!((bytes_of(data), *end_of_stream), (part.body.clone(), part.end_of_stream));
         }
-        (Event::ResponseTrailers, Incoming::ResponseTrailers(_)) => (subset, served) = (None, None),
+        (Event::ResponseTrailers, Incoming::ResponseTrailers(_)) => {
+            (subset, served) = (None, Served::Unknown)
+        }
         (event, request) => panic!("{request:?} was read as {event:?}"),
     }
     assert_eq!(read.subset, subset);
@@ -180,7 +188,7 @@ pub fn check_reply(reply: &Reply) {
             check_metadata(&metadata, &route.destination);
         }
         (Reply::RequestBody { data, end_of_stream }, Outgoing::RequestBody(body))
-        | (Reply::ResponseBody { data, end_of_stream }, Outgoing::ResponseBody(body)) => {
+        | (Reply::ResponseBody { data, end_of_stream, .. }, Outgoing::ResponseBody(body)) => {
             match body.response.and_then(|common| common.body_mutation).and_then(|body| body.mutation) {
                 Some(Mutation::StreamedResponse(streamed)) => {
                     assert_eq!((bytes_of(data), *end_of_stream), (streamed.body, streamed.end_of_stream));
@@ -198,8 +206,8 @@ pub fn check_reply(reply: &Reply) {
             assert_eq!(immediate.body, rejection.body().into_bytes());
         }
         (Reply::RequestTrailers, Outgoing::RequestTrailers(_))
-        | (Reply::ResponseHeaders, Outgoing::ResponseHeaders(_))
-        | (Reply::ResponseTrailers, Outgoing::ResponseTrailers(_)) => {}
+        | (Reply::ResponseHeaders(_), Outgoing::ResponseHeaders(_))
+        | (Reply::ResponseTrailers { .. }, Outgoing::ResponseTrailers(_)) => {}
         (reply, response) => panic!("{reply:?} was sent as {response:?}"),
     }
 }

@@ -10,8 +10,8 @@ use prometheus::Registry;
 use serde_json::{Value, json};
 
 use crate::config::{ConfigError, EndpointPickerConfig, source};
-use crate::schedule::SchedulerMetrics;
 use crate::schedule::registry::{Origin, Pipeline, Resolved, ResolvedPlugin, Use};
+use crate::schedule::{SchedulerMetrics, State};
 
 /// What follows from a configuration that doesn't say where endpoints come from.
 const NO_DISCOVERY: &str =
@@ -59,8 +59,9 @@ fn check(args: &CheckArgs, input: &mut dyn Read) -> Result<String, String> {
     let locate = |error: ConfigError| error.in_file(&name);
     let config = EndpointPickerConfig::parse(&text).map_err(locate)?;
     let metrics = SchedulerMetrics::register(&Registry::new()).map_err(|error| error.to_string())?;
-    let pipeline =
-        Pipeline::build(Some(&config), args.allow_experimental_plugins, &metrics).map_err(locate)?;
+    let state = State::default();
+    let pipeline = Pipeline::build(Some(&config), args.allow_experimental_plugins, &metrics, &state);
+    let pipeline = pipeline.map_err(locate)?;
     let mut notes = pipeline.notes;
     if pipeline.discovery.is_none() {
         notes.push(format!("dataLayer.discovery: {NO_DISCOVERY}"));

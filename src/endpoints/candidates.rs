@@ -107,6 +107,13 @@ impl Candidates {
         self.indices.is_empty()
     }
 
+    /// Some of these candidates: positions in the snapshot, ascending, each once
+    /// and below the number of endpoints.
+    #[must_use]
+    pub fn narrowed(&self, indices: &[u32]) -> Self {
+        Self { snapshot: Arc::clone(&self.snapshot), indices: indices.into() }
+    }
+
     /// The candidates as filters and scorers see them.
     pub fn view(&self) -> View<'_> {
         View { snapshot: &self.snapshot, indices: &self.indices }

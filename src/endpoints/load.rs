@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
 
+use super::in_flight::{InFlight, InFlightId};
+
 /// Milliseconds since an origin of this process. Ages of readings are
 /// differences of these, so a stepping wall clock can't make data fresh.
 #[derive(Clone, Copy, Debug)]
@@ -96,6 +98,8 @@ pub struct Load {
     scraped_ms: AtomicU64,
     /// Requests that this process sent there and whose answer is not complete.
     in_flight: AtomicI64,
+    /// The same as the configuration's producers count it.
+    tracked: [InFlight; InFlightId::MAX],
 }
 
 impl Load {
@@ -120,6 +124,11 @@ impl Load {
     /// Requests of this process in flight there.
     pub fn in_flight(&self) -> i64 {
         self.in_flight.load(Relaxed)
+    }
+
+    /// What a producer counts as under way there.
+    pub fn in_flight_of(&self, producer: InFlightId) -> &InFlight {
+        &self.tracked[producer.index()]
     }
 
     /// Books one request. Dropping the guard gives it back, however the stream ends.

@@ -9,6 +9,7 @@
 mod cache;
 mod candidates;
 mod endpoint;
+mod in_flight;
 mod load;
 mod locator;
 mod slot;
@@ -18,6 +19,7 @@ mod subset;
 pub use cache::{CachedLocator, LocatorMetrics};
 pub use candidates::{Candidates, Snapshot, View};
 pub use endpoint::{Endpoint, EndpointSpec, ROLE_LABEL, Role};
+pub use in_flight::{InFlight, InFlightId, Share};
 pub use load::{Adapters, Booking, Clock, Gauge, Load};
 pub use locator::{Located, PodLocator, StoreLocator};
 pub use slot::Slot;

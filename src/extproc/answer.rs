@@ -7,7 +7,7 @@ use bytes::Bytes;
 use prometheus::IntGauge;
 
 use crate::request::restore::ModelRestorer;
-use crate::request::usage::UsageScanner;
+use crate::request::usage::{Usage, UsageScanner};
 use crate::request::{Api, ParserKind, Parsers, Pieces, Request};
 
 use super::metrics::ExtProcMetrics;
@@ -164,6 +164,11 @@ impl Answer {
                 Ok(Pieces::default())
             }
         }
+    }
+
+    /// What the answer says it used, so far.
+    pub(super) fn used(&self) -> Usage {
+        self.usage.as_ref().and_then(UsageScanner::found).unwrap_or_default()
     }
 
     /// The answer is complete.

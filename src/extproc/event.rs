@@ -1,9 +1,8 @@
 //! What a gateway tells, independent of how it is encoded.
 
-use std::net::SocketAddr;
-
 use crate::endpoints::SubsetHint;
 use crate::request::{Headers, Pieces};
+use crate::schedule::Served;
 
 /// A message from the gateway.
 #[derive(Clone, Debug)]
@@ -14,8 +13,8 @@ pub struct Message {
     pub modes: Option<Modes>,
     /// Which endpoints may be picked, where the message says so.
     pub subset: Option<SubsetHint>,
-    /// Which endpoint served, where the message says so.
-    pub served: Option<SocketAddr>,
+    /// Which endpoint served.
+    pub served: Served,
 }
 
 /// A part of a request or of an answer.

@@ -8,7 +8,6 @@
 //! ```
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -17,6 +16,7 @@ use bytes::Bytes;
 use crate::endpoints::SubsetHint;
 use crate::flow::{Code, Rejection, Routed};
 use crate::request::{Headers, ParserKind, Parsers, Pieces, Request, RequestParser};
+use crate::schedule::{Attribute, Served, Stages};
 
 use super::answer::Answer;
 use super::event::{Event, Message, Mode, Modes};
@@ -32,6 +32,8 @@ pub struct Shared {
     pub parsers: Parsers,
     /// Largest body of a request in bytes; beyond it the client gets 413.
     pub max_request_body_bytes: usize,
+    /// The plugins around the decision; exchanges run those that read headers.
+    pub stages: Arc<Stages>,
     /// What exchanges count.
     pub metrics: ExtProcMetrics,
     /// How long parsers take.
@@ -154,19 +156,14 @@ impl Exchange {
         if let Some(subset) = message.subset {
             self.subset = subset;
         }
-        let step = self.on_event(message.event, message.served, now);
+        let step = self.on_event(message.event, &message.served, now);
         if step.is_err() {
             self.shared.metrics.violations.inc();
         }
         step
     }
 
-    fn on_event(
-        &mut self,
-        event: Event,
-        served: Option<SocketAddr>,
-        now: Instant,
-    ) -> Result<Step, Violation> {
+    fn on_event(&mut self, event: Event, served: &Served, now: Instant) -> Result<Step, Violation> {
         match event {
             Event::RequestHeaders { headers, end_of_stream } => {
                 self.request_headers(headers, end_of_stream, now)
@@ -180,32 +177,41 @@ impl Exchange {
                     // belongs to nobody.
                     self.state = State::Abandoned;
                 }
-                if let (Some(routed), Some(served)) = (&mut self.routed, served) {
-                    routed.served(served);
-                }
                 self.answer.headers(event_stream, end_of_stream).map_err(Violation)?;
-                self.replies.push_back(Reply::ResponseHeaders);
+                let set = self.routed.as_mut().map(|routed| routed.answer_begins(served)).unwrap_or_default();
+                self.replies.push_back(Reply::ResponseHeaders(set));
+                if end_of_stream {
+                    // There is no message left that could carry numbers.
+                    self.attributes();
+                }
                 self.complete(end_of_stream, now);
                 Ok(Step::Continue)
             }
             Event::ResponseBody { data, end_of_stream } => {
                 self.answer.chunk(&data, now).map_err(Violation)?;
+                if let Some(routed) = &mut self.routed
+                    && !data.is_empty()
+                {
+                    routed.first_bytes();
+                }
+                let attributes = if end_of_stream { self.attributes() } else { Vec::new() };
                 if self.modes.is_some_and(|modes| modes.response != Mode::FullDuplex) {
                     self.replies.push_back(Reply::ResponseBodyAsIs);
                 } else {
                     let data = self.answer.restore(data, end_of_stream);
-                    self.emit(data, end_of_stream, |data, end_of_stream| Reply::ResponseBody {
-                        data,
-                        end_of_stream,
-                    });
+                    self.emit(data, end_of_stream, answer_chunk);
+                    if let Some(Reply::ResponseBody { attributes: last, .. }) = self.replies.back_mut() {
+                        *last = attributes;
+                    }
                 }
                 self.complete(end_of_stream, now);
                 Ok(Step::Continue)
             }
             Event::ResponseTrailers => {
                 let held = self.answer.trailers().map_err(Violation)?;
-                self.emit(held, false, |data, end_of_stream| Reply::ResponseBody { data, end_of_stream });
-                self.replies.push_back(Reply::ResponseTrailers);
+                self.emit(held, false, answer_chunk);
+                let attributes = self.attributes();
+                self.replies.push_back(Reply::ResponseTrailers { attributes });
                 self.complete(true, now);
                 Ok(Step::Continue)
             }
@@ -346,7 +352,8 @@ impl Exchange {
         }
     }
 
-    fn decide(&mut self, request: Request, end: BodyEnd) -> Step {
+    fn decide(&mut self, mut request: Request, end: BodyEnd) -> Step {
+        self.shared.stages.process_headers(&mut request);
         let request = Arc::new(request);
         self.state = State::Deciding(Arc::clone(&request), end);
         Step::Decide(Question { request, subset: self.subset.clone() })
@@ -359,6 +366,7 @@ impl Exchange {
             destination: routed.destination(),
             request_id: (!has_id).then(new_request_id),
             content_length: (body.len() != request.body.len()).then_some(body.len()),
+            headers: routed.headers().to_vec(),
             scores: routed.scores(),
         };
         self.replies.push_back(Reply::RequestHeaders(Box::new(route)));
@@ -428,6 +436,14 @@ impl Exchange {
         }
     }
 
+    /// What the gateway is told once the answer is complete.
+    fn attributes(&mut self) -> Vec<Attribute> {
+        match &mut self.routed {
+            Some(routed) => routed.answer_ends(&self.answer.used()),
+            None => Vec::new(),
+        }
+    }
+
     /// Ends the answer if this was its last part: its load is given back at once,
     /// whenever the gateway closes the stream.
     fn complete(&mut self, last: bool, now: Instant) {
@@ -443,6 +459,10 @@ impl Drop for Exchange {
         // An answer that was cut off: what it used so far is counted.
         self.answer.cut_off(&self.shared.metrics);
     }
+}
+
+fn answer_chunk(data: Pieces, end_of_stream: bool) -> Reply {
+    Reply::ResponseBody { data, end_of_stream, attributes: Vec::new() }
 }
 
 fn series_key(request: &Request) -> SeriesKey {

@@ -1,6 +1,6 @@
 use super::*;
 use crate::endpoints::{CachedLocator, Clock, EndpointSpec, Store, StoreLocator};
-use crate::flow::{Attempts, Dispatcher};
+use crate::flow::{Attempts, Dispatcher, Policy};
 use crate::request::ParserKind;
 use crate::schedule::{
     MaxScorePicker, PluginId, Profile, QueueScorer, Record, Scheduler, SchedulerMetrics, SingleProfileHandler,
@@ -8,6 +8,7 @@ use crate::schedule::{
 use futures_util::FutureExt;
 use prometheus::Registry;
 use proptest::prelude::*;
+use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
@@ -39,11 +40,13 @@ impl Harness {
         let locator = Arc::new(StoreLocator::new(Arc::clone(&store), false));
         let cached = CachedLocator::new(locator, clock, Duration::from_secs(60), 16);
         let attempts = Arc::new(Attempts::register(&registry).unwrap());
-        let dispatcher =
-            Dispatcher::new(cached, scheduler, clock, Duration::from_secs(2), Record::No, attempts);
+        let max_age = Duration::from_secs(2);
+        let policy = Policy { scheduler, stages: Arc::default(), max_age, record: Record::No };
+        let dispatcher = Dispatcher::new(cached, policy, clock, attempts);
         let shared = Shared {
             parsers: Parsers::new(&[ParserKind::OpenAi, ParserKind::PassThrough]),
             max_request_body_bytes: LIMIT,
+            stages: Arc::default(),
             metrics: ExtProcMetrics::register(&registry, false).unwrap(),
             parsing: Parsing::new(&metrics),
         };
@@ -83,7 +86,7 @@ fn endpoint(i: u8) -> EndpointSpec {
 }
 
 fn message(event: Event) -> Message {
-    Message { event, modes: None, subset: None, served: None }
+    Message { event, modes: None, subset: None, served: Served::Unknown }
 }
 
 fn headers(pairs: &[(&str, &str)], end_of_stream: bool) -> Event {
@@ -116,10 +119,10 @@ fn kinds(replies: &[Reply]) -> Vec<String> {
             Reply::RequestBody { data, end_of_stream } => body("body", data, *end_of_stream),
             Reply::RequestBodyAsIs => "body-as-is".to_owned(),
             Reply::RequestTrailers => "trailers".to_owned(),
-            Reply::ResponseHeaders => "answer-headers".to_owned(),
-            Reply::ResponseBody { data, end_of_stream } => body("answer-body", data, *end_of_stream),
+            Reply::ResponseHeaders(_) => "answer-headers".to_owned(),
+            Reply::ResponseBody { data, end_of_stream, .. } => body("answer-body", data, *end_of_stream),
             Reply::ResponseBodyAsIs => "answer-body-as-is".to_owned(),
-            Reply::ResponseTrailers => "answer-trailers".to_owned(),
+            Reply::ResponseTrailers { .. } => "answer-trailers".to_owned(),
             Reply::Immediate(rejection) => format!("immediate{}", rejection.code.status()),
         })
         .collect()
@@ -260,7 +263,9 @@ fn the_booking_moves_to_the_endpoint_that_served() {
     let Reply::RequestHeaders(route) = &replies[0] else { panic!() };
     let other: SocketAddr =
         if route.destination == "10.0.0.1:8000" { "10.0.0.2:8000" } else { "10.0.0.1:8000" }.parse().unwrap();
-    harness.send_message(Message { served: Some(other), ..message(answer_headers()) }).unwrap();
+    harness
+        .send_message(Message { served: Served::By(other.to_string()), ..message(answer_headers()) })
+        .unwrap();
     let snapshot = harness.store.snapshot();
     assert_eq!(snapshot.at(other.ip(), other.port()).unwrap().load().in_flight(), 1);
     assert_eq!(harness.in_flight(), 1);
@@ -393,7 +398,7 @@ proptest! {
             for reply in &replies {
                 match reply {
                     Reply::RequestHeaders(_) | Reply::RequestBody { .. } | Reply::RequestTrailers => prop_assert!(request_seen),
-                    Reply::ResponseHeaders | Reply::ResponseBody { .. } | Reply::ResponseTrailers => prop_assert!(answer_seen),
+                    Reply::ResponseHeaders(_) | Reply::ResponseBody { .. } | Reply::ResponseTrailers { .. } => prop_assert!(answer_seen),
                     _ => {}
                 }
             }
@@ -425,15 +430,15 @@ fn check_order(replies: &[Reply]) -> Result<(), TestCaseError> {
                 prop_assert!(headers == 1 && (!full_duplex || (trailers == 1 && !ended)));
             }
             Reply::RequestBodyAsIs => prop_assert_eq!(headers, 1),
-            Reply::ResponseHeaders => {
+            Reply::ResponseHeaders(_) => {
                 answer_headers += 1;
                 prop_assert_eq!(answer_headers, 1);
             }
-            Reply::ResponseBody { data, end_of_stream } => {
+            Reply::ResponseBody { data, end_of_stream, .. } => {
                 prop_assert!(answer_headers == 1 && !answer_ended && data.len() <= CHUNK_LIMIT);
                 answer_ended = *end_of_stream;
             }
-            Reply::ResponseBodyAsIs | Reply::ResponseTrailers => prop_assert_eq!(answer_headers, 1),
+            Reply::ResponseBodyAsIs | Reply::ResponseTrailers { .. } => prop_assert_eq!(answer_headers, 1),
             Reply::Immediate(_) => prop_assert_eq!(index + 1, replies.len(), "nothing may follow"),
         }
     }

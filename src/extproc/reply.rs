@@ -6,6 +6,7 @@ use bytes::Bytes;
 
 use crate::flow::Rejection;
 use crate::request::Pieces;
+use crate::schedule::{Attribute, Header};
 
 /// An answer to the gateway, independent of how it is encoded.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,19 +24,24 @@ pub enum Reply {
     RequestBodyAsIs,
     /// Go on with the trailers.
     RequestTrailers,
-    /// Go on with the answer's headers.
-    ResponseHeaders,
+    /// Go on with the answer's headers, these set.
+    ResponseHeaders(Vec<Header>),
     /// A chunk of the answer to send to the client.
     ResponseBody {
         /// At most [`CHUNK_LIMIT`] bytes.
         data: Pieces,
         /// Nothing follows.
         end_of_stream: bool,
+        /// Numbers for the gateway's metadata; only with the last chunk.
+        attributes: Vec<Attribute>,
     },
     /// Go on with the chunk that you have: outside of full duplex.
     ResponseBodyAsIs,
     /// Go on with the trailers.
-    ResponseTrailers,
+    ResponseTrailers {
+        /// Numbers for the gateway's metadata.
+        attributes: Vec<Attribute>,
+    },
     /// Answer the client yourself. Nothing follows.
     Immediate(Rejection),
 }
@@ -51,6 +57,8 @@ pub struct Route {
     pub destination: Bytes,
     /// A request id, where the client sent none.
     pub request_id: Option<String>,
+    /// Headers that plugins set.
+    pub headers: Vec<Header>,
     /// Length of the body, where it changed.
     pub content_length: Option<usize>,
     /// Total score per candidate that was not filtered out, where asked for.

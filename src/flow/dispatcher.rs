@@ -1,45 +1,52 @@
 //! Finds a destination: candidates, decision, booking.
 
 use std::cell::RefCell;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::endpoints::{CachedLocator, Candidates, Clock, SubsetHint};
 use crate::request::Request;
-use crate::schedule::{Context, Record, ScheduleError, Scheduler, Scratch};
+use crate::schedule::{
+    Context, Decision, Effects, Facts, Record, ScheduleError, Scheduler, Scratch, Situation, Stages,
+};
 
+use super::conditional;
 use super::{Attempts, Code, Rejection, Routed};
 
 thread_local! {
     /// A thread decides one request at a time, so its buffers can be reused.
-    static SCRATCH: RefCell<Scratch> = RefCell::default();
+    static SCRATCH: RefCell<(Scratch, Facts)> = RefCell::default();
 }
 
 /// Sends requests where the scheduler says.
 #[derive(Debug)]
 pub struct Dispatcher {
     locator: CachedLocator,
-    scheduler: Scheduler,
+    policy: Policy,
+    /// Held while a profile that reads what is in flight decides and books, so that
+    /// each decision sees the one before it.
+    booking: Mutex<()>,
     clock: Clock,
-    max_age: Duration,
-    record: Record,
     attempts: Arc<Attempts>,
+}
+
+/// How destinations are chosen.
+#[derive(Debug)]
+pub struct Policy {
+    /// Chooses among candidates.
+    pub scheduler: Scheduler,
+    /// What happens around that.
+    pub stages: Arc<Stages>,
+    /// How old metrics may be before they count as missing.
+    pub max_age: Duration,
+    /// How much of a decision is kept.
+    pub record: Record,
 }
 
 impl Dispatcher {
     /// A dispatcher.
-    ///
-    /// `max_age` is how old metrics may be before they count as missing; `record`
-    /// is how much of a decision is kept.
-    pub fn new(
-        locator: CachedLocator,
-        scheduler: Scheduler,
-        clock: Clock,
-        max_age: Duration,
-        record: Record,
-        attempts: Arc<Attempts>,
-    ) -> Self {
-        Self { locator, scheduler, clock, max_age, record, attempts }
+    pub fn new(locator: CachedLocator, policy: Policy, clock: Clock, attempts: Arc<Attempts>) -> Self {
+        Self { locator, policy, booking: Mutex::default(), clock, attempts }
     }
 
     /// Finds a destination at once, when the candidates are in the cache.
@@ -63,26 +70,61 @@ impl Dispatcher {
     }
 
     fn decide(&self, request: &Request, candidates: &Candidates) -> Result<Routed, Rejection> {
-        if candidates.is_empty() {
-            self.attempts.failure(&request.target_model);
-            return Err(Rejection::no_endpoints());
-        }
-        let context = Context { request, now_ms: self.clock.now_ms(), max_age: self.max_age };
-        let decision = SCRATCH.with_borrow_mut(|scratch| {
-            self.scheduler.decide(&context, candidates, &mut rand::rng(), scratch, self.record)
+        let routed = SCRATCH.with_borrow_mut(|(scratch, facts)| {
+            let routed = self.route(request, candidates, scratch, facts);
+            facts.clear();
+            routed
         });
-        match decision {
-            Ok(decision) => {
-                let endpoint = decision.primary_endpoint();
+        match &routed {
+            Ok(routed) => {
+                let endpoint = routed.decision().primary_endpoint();
                 self.attempts.success(&request.target_model, endpoint);
                 tracing::debug!(endpoint = %endpoint.id(), candidates = candidates.len(), "endpoint picked");
-                Ok(Routed::book(decision, self.record))
             }
-            Err(error) => {
-                self.attempts.failure(&request.target_model);
-                Err(refusal(&error))
-            }
+            Err(_) => self.attempts.failure(&request.target_model),
         }
+        routed
+    }
+
+    /// The stages of a request, one after the other.
+    fn route(
+        &self,
+        request: &Request,
+        candidates: &Candidates,
+        scratch: &mut Scratch,
+        facts: &mut Facts,
+    ) -> Result<Routed, Rejection> {
+        if candidates.is_empty() {
+            return Err(Rejection::no_endpoints());
+        }
+        let rng = &mut rand::rng();
+        let mut effects = Effects::default();
+        let situation = Situation { request, now_ms: self.clock.now_ms(), max_age: self.policy.max_age };
+        let screened = self.policy.stages.screen(&situation, candidates, rng, &mut effects);
+        let candidates = screened.as_ref().unwrap_or(candidates);
+        if candidates.is_empty() {
+            return Err(Rejection::screened());
+        }
+        self.policy.stages.produce(&situation, candidates, facts);
+        let context = Context { facts, ..Context::new(request, situation.now_ms, situation.max_age) };
+        self.policy
+            .stages
+            .admit(&context, candidates, rng)
+            .map_err(|denied| Rejection::saturated(format!("request cannot be admitted: {denied}")))?;
+        let _one_at_a_time =
+            self.policy.stages.books().then(|| self.booking.lock().unwrap_or_else(PoisonError::into_inner));
+        let decision = self
+            .policy
+            .scheduler
+            .decide(&context, candidates, rng, scratch, self.policy.record)
+            .map_err(|error| refusal(&error))?;
+        conditional::check(&context, &decision, self.policy.stages.prefix())?;
+        Ok(self.book(&context, decision, effects))
+    }
+
+    fn book(&self, context: &Context<'_>, decision: Decision, mut effects: Effects) -> Routed {
+        self.policy.stages.act(context, &decision, &mut effects);
+        Routed::book(decision, effects, self.policy.record)
     }
 }
 

@@ -2,11 +2,12 @@
 //! what that books.
 
 mod attempts;
+mod conditional;
 mod dispatcher;
 mod rejection;
 mod routed;
 
 pub use attempts::Attempts;
-pub use dispatcher::Dispatcher;
+pub use dispatcher::{Dispatcher, Policy};
 pub use rejection::{Code, NO_ENDPOINTS, Rejection};
 pub use routed::Routed;

@@ -7,6 +7,8 @@ use std::borrow::Cow;
 pub enum Code {
     /// The request can't be understood.
     BadRequest,
+    /// What the request depends on is not so.
+    PreconditionFailed,
     /// The body is larger than allowed. Ours: the peer has no limit.
     PayloadTooLarge,
     /// The pool is saturated.
@@ -20,6 +22,7 @@ impl Code {
     pub fn status(self) -> u16 {
         match self {
             Self::BadRequest => 400,
+            Self::PreconditionFailed => 412,
             Self::PayloadTooLarge => 413,
             Self::ResourceExhausted => 429,
             Self::ServiceUnavailable => 503,
@@ -30,6 +33,7 @@ impl Code {
     pub fn name(self) -> &'static str {
         match self {
             Self::BadRequest => "BadRequest",
+            Self::PreconditionFailed => "PreconditionFailed",
             Self::PayloadTooLarge => "PayloadTooLarge",
             Self::ResourceExhausted => "ResourceExhausted",
             Self::ServiceUnavailable => "ServiceUnavailable",
@@ -39,6 +43,9 @@ impl Code {
 
 /// Value of the reason header when nothing can be picked.
 pub const NO_ENDPOINTS: &str = "rejected-no-endpoints";
+
+/// Value of the reason header when the pool has no room.
+pub const SATURATED: &str = "rejected-saturated";
 
 /// Why the client gets no answer from a model server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,6 +75,17 @@ impl Rejection {
                 "failed to find endpoint candidates for serving the request",
             )
         }
+    }
+
+    /// No screener's candidate is every screener's.
+    pub fn screened() -> Self {
+        let message = "screeners eliminated all endpoint candidates";
+        Self { reason: Some(NO_ENDPOINTS), ..Self::new(Code::ServiceUnavailable, message) }
+    }
+
+    /// There is no room; the client may try again soon.
+    pub fn saturated(message: impl Into<Cow<'static, str>>) -> Self {
+        Self { reason: Some(SATURATED), retry_after: Some(1), ..Self::new(Code::ResourceExhausted, message) }
     }
 
     /// The body that the client gets; its prefix is the peer's.

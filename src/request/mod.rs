@@ -50,6 +50,9 @@ pub struct Request {
     pub prompt: Prompt,
     /// Priority from the request's objective; negative may be shed.
     pub priority: i32,
+    /// The agent that the request comes from, where a plugin looked for one: the
+    /// flow of requests that name none.
+    pub agent: Option<String>,
     rewrite: Option<Rewrite>,
 }
 
@@ -73,6 +76,7 @@ impl Request {
             cache_salt: None,
             prompt: Prompt::default(),
             priority: 0,
+            agent: None,
             rewrite: None,
         }
     }
@@ -80,7 +84,8 @@ impl Request {
     /// The flow that the request belongs to.
     pub fn fairness_id(&self) -> &str {
         let names = ["x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id"];
-        self.headers.first_text(&names).unwrap_or(DEFAULT_FAIRNESS_ID)
+        let named = self.headers.first_text(&names).or(self.agent.as_deref());
+        named.unwrap_or(DEFAULT_FAIRNESS_ID)
     }
 
     /// The body to send upstream: byte for byte what arrived, but for the model's

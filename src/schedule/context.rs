@@ -7,6 +7,7 @@ use crate::endpoints::{Candidates, Endpoint};
 use crate::request::Request;
 
 use super::decision::Run;
+use super::facts::Facts;
 use super::profile::Profile;
 
 /// What every plugin sees of the decision under way.
@@ -14,10 +15,22 @@ use super::profile::Profile;
 pub struct Context<'a> {
     /// The request to place.
     pub request: &'a Request,
+    /// What producers learned about it.
+    pub facts: &'a Facts,
+    /// The endpoint that another profile picked and that this profile's pick will
+    /// work with, in a disaggregated pool.
+    pub peer: Option<&'a Arc<Endpoint>>,
     /// Now, on the clock that stamps the readings of a load; never 0.
     pub now_ms: u64,
     /// How old a reading may be before it counts as missing (`--metrics-staleness-threshold`).
     pub max_age: Duration,
+}
+
+impl<'a> Context<'a> {
+    /// A context without facts and without a peer.
+    pub fn new(request: &'a Request, now_ms: u64, max_age: Duration) -> Self {
+        Self { request, facts: Facts::NONE, peer: None, now_ms, max_age }
+    }
 }
 
 /// Why no endpoint was chosen. `Display` is the message for the client.

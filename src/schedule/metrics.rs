@@ -1,5 +1,10 @@
 //! What scheduling counts.
 
+use std::any::{Any, TypeId};
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
 use prometheus::{Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, Opts, Registry};
 
 use crate::metrics::{Legacy, register};
@@ -18,26 +23,54 @@ pub struct SchedulerMetrics {
     plugins: HistogramVec,
     /// `usher_scheduler_invalid_scores_total`: scores that were no finite number.
     invalid_scores: IntCounterVec,
+    /// Where plugins register what they count themselves.
+    registry: Registry,
+    families: Families,
+}
+
+/// Families of plugins by their type, each registered once however many plugins
+/// count in it.
+#[derive(Clone, Default)]
+struct Families(Arc<Mutex<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>>);
+
+impl fmt::Debug for Families {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Families")
+    }
 }
 
 /// Where in a decision a plugin is called; the `extension_point` label.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Point {
+    RequestHeader,
+    Screener,
+    DataProducer,
+    Admission,
     ProfilePicker,
     Filter,
     Scorer,
     Picker,
     ProcessProfilesResults,
+    PreRequest,
+    ResponseReceived,
+    ResponseStreaming,
 }
 
 impl Point {
     fn label(self) -> &'static str {
         match self {
+            Self::RequestHeader => "RequestHeader",
+            Self::Screener => "Screener",
+            Self::DataProducer => "DataProducer",
+            Self::Admission => "Admission",
             Self::ProfilePicker => "ProfilePicker",
             Self::Filter => "Filter",
             Self::Scorer => "Scorer",
             Self::Picker => "Picker",
             Self::ProcessProfilesResults => "ProcessProfilesResults",
+            Self::PreRequest => "PreRequest",
+            Self::ResponseReceived => "ResponseReceived",
+            Self::ResponseStreaming => "ResponseStreaming",
         }
     }
 }
@@ -77,12 +110,31 @@ impl SchedulerMetrics {
         register(registry, e2e.clone(), Some(e2e_legacy))?;
         register(registry, plugins.clone(), Some(plugins_legacy))?;
         register(registry, invalid_scores.clone(), None)?;
-        Ok(Self { e2e, plugins, invalid_scores })
+        let (registry, families) = (registry.clone(), Families::default());
+        Ok(Self { e2e, plugins, invalid_scores, registry, families })
     }
 
     /// The duration of a plugin outside of scheduling, under the name of its type.
     pub fn elsewhere(&self, extension_point: &str, plugin_type: &str) -> Histogram {
         self.plugins.with_label_values(&[extension_point, plugin_type, plugin_type])
+    }
+
+    /// What plugins of a type count together, registered when the first of them is built.
+    ///
+    /// # Errors
+    /// When a name is already taken in the registry.
+    pub fn family<T: Any + Send + Sync>(
+        &self,
+        register: impl FnOnce(&Registry) -> prometheus::Result<T>,
+    ) -> prometheus::Result<Arc<T>> {
+        let mut families = self.families.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = families.get(&TypeId::of::<T>()).cloned().and_then(|any| any.downcast::<T>().ok());
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let made = Arc::new(register(&self.registry)?);
+        families.insert(TypeId::of::<T>(), Arc::clone(&made) as Arc<dyn Any + Send + Sync>);
+        Ok(made)
     }
 
     /// The duration of one plugin at one point, looked up once and kept.

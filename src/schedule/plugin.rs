@@ -1,4 +1,5 @@
-//! The interfaces of plugins. Filters and scorers can't fail: what they can't
+//! The interfaces of the plugins that decide; [`super::lifecycle`] has those around
+//! a decision. Filters and scorers can't fail: what they can't
 //! judge they keep, or score 0.
 
 use std::sync::Arc;
@@ -6,7 +7,7 @@ use std::sync::Arc;
 use rand::Rng;
 use smallvec::SmallVec;
 
-use crate::endpoints::{Snapshot, View};
+use crate::endpoints::{Endpoint, Snapshot, View};
 
 use super::context::{Context, Runs, ScheduleError};
 use super::pick::Picks;
@@ -55,6 +56,12 @@ pub trait ProfileHandler: Send + Sync {
     /// When no profile can answer. A profile's own error takes precedence, as
     /// it says more.
     fn finish(&self, cx: &Context<'_>, runs: &Runs<'_>) -> Result<usize, ScheduleError>;
+
+    /// The endpoint that the pick of a profile will work with, where another
+    /// profile has picked it already.
+    fn peer<'a>(&self, _profile: usize, _runs: &Runs<'a>) -> Option<&'a Arc<Endpoint>> {
+        None
+    }
 }
 
 /// Type and instance name of a plugin, as metrics and records show them.

@@ -96,7 +96,12 @@ impl Scheduler {
                     continue;
                 }
                 ran = true;
-                outcomes[index] = match profile.run(cx, candidates, rng, scratch, record, &mut mark) {
+                let peer = self
+                    .handler
+                    .plugin
+                    .peer(index, &Runs { profiles: &self.profiles, outcomes: &outcomes, candidates });
+                let cx = Context { peer, ..*cx };
+                outcomes[index] = match profile.run(&cx, candidates, rng, scratch, record, &mut mark) {
                     Ok(run) => Outcome::Picked(run),
                     Err(error) => Outcome::Failed(error),
                 };

@@ -49,7 +49,7 @@ pub(crate) fn request() -> Request {
 
 pub(crate) fn with_context<T>(run: impl FnOnce(&Context<'_>) -> T) -> T {
     let request = request();
-    run(&Context { request: &request, now_ms: NOW, max_age: MAX_AGE })
+    run(&Context::new(&request, NOW, MAX_AGE))
 }
 
 pub(crate) fn metrics() -> SchedulerMetrics {

@@ -1,7 +1,5 @@
 //! What a gateway sends: `ProcessingRequest`.
 
-use std::net::SocketAddr;
-
 use bytes::Bytes;
 use tonic::Status;
 
@@ -11,6 +9,7 @@ use super::super::wire::{self, Fields, Malformed, Value};
 use super::{LB_NAMESPACE, SERVED, SUBSET_KEY, SUBSET_NAMESPACE};
 use crate::endpoints::SubsetHint;
 use crate::request::{Body, Headers, Pieces, Span};
+use crate::schedule::Served;
 
 /// Parts of a `ProcessingRequest`, by their number.
 mod part {
@@ -66,7 +65,7 @@ impl<'a> Beside<'a> {
     }
 
     fn message(self, event: Event) -> Result<Message, Malformed> {
-        let (mut subset, mut served) = (None, None);
+        let (mut subset, mut served) = (None, Served::Unknown);
         if !self.metadata.is_empty() {
             match event {
                 Event::ResponseHeaders { .. } => served = read_served(self.metadata)?,
@@ -247,26 +246,20 @@ fn is_event_stream(map: &[u8]) -> Result<bool, Malformed> {
     Ok(found)
 }
 
-/// The value at `filter_metadata[namespace][key]`: an encoded `Value`.
-fn metadata_value<'a>(context: &'a [u8], namespace: &str, key: &str) -> Result<Option<&'a [u8]>, Malformed> {
-    // Metadata.filter_metadata = 1, Struct.fields = 1; a map entry has key 1 and value 2.
-    let entry = |message: &'a [u8], wanted: &str| -> Result<Option<&'a [u8]>, Malformed> {
-        let mut found = None;
-        for field in Fields::of(message) {
-            let field = field?;
-            if let (1, Value::Bytes(entry)) = (field.number, field.value) {
-                let [name, value] = wire::pick(entry, [1, 2])?;
-                if name == wanted.as_bytes() {
-                    found = Some(value);
-                }
+/// The value under a key of a map: an encoded `Struct.fields` or `Metadata.filter_metadata`,
+/// which are field 1, with entries of key 1 and value 2.
+fn entry<'a>(message: &'a [u8], wanted: &str) -> Result<Option<&'a [u8]>, Malformed> {
+    let mut found = None;
+    for field in Fields::of(message) {
+        let field = field?;
+        if let (1, Value::Bytes(entry)) = (field.number, field.value) {
+            let [name, value] = wire::pick(entry, [1, 2])?;
+            if name == wanted.as_bytes() {
+                found = Some(value);
             }
         }
-        Ok(found)
-    };
-    match entry(context, namespace)? {
-        Some(fields) => entry(fields, key),
-        None => Ok(None),
     }
+    Ok(found)
 }
 
 /// The text of a `Value.string_value`.
@@ -282,7 +275,10 @@ fn string_value(value: &[u8]) -> Result<Option<&[u8]>, Malformed> {
 
 /// The subset hint: a string or a list of strings; anything else is no hint.
 fn read_subset(context: &[u8]) -> Result<Option<SubsetHint>, Malformed> {
-    let Some(value) = metadata_value(context, SUBSET_NAMESPACE, SUBSET_KEY)? else { return Ok(None) };
+    let fields = entry(context, SUBSET_NAMESPACE)?;
+    let Some(value) = fields.map(|fields| entry(fields, SUBSET_KEY)).transpose()?.flatten() else {
+        return Ok(None);
+    };
     let mut entries = Vec::new();
     let mut is_hint = false;
     for field in Fields::of(value) {
@@ -307,8 +303,9 @@ fn read_subset(context: &[u8]) -> Result<Option<SubsetHint>, Malformed> {
 }
 
 /// Which endpoint served, as the gateway tells with the response headers.
-fn read_served(context: &[u8]) -> Result<Option<SocketAddr>, Malformed> {
-    let Some(value) = metadata_value(context, LB_NAMESPACE, SERVED)? else { return Ok(None) };
-    let text = string_value(value)?.unwrap_or_default();
-    Ok(std::str::from_utf8(text).ok().and_then(|text| text.trim().parse().ok()))
+fn read_served(context: &[u8]) -> Result<Served, Malformed> {
+    let Some(fields) = entry(context, LB_NAMESPACE)? else { return Ok(Served::Unknown) };
+    let text = entry(fields, SERVED)?.map(string_value).transpose()?.flatten();
+    let text = text.and_then(|text| std::str::from_utf8(text).ok()).map(str::trim);
+    Ok(text.filter(|text| !text.is_empty()).map_or(Served::Missing, |text| Served::By(text.to_owned())))
 }

@@ -11,6 +11,7 @@ use super::super::wire::{field_len, put_bytes, put_head, put_true};
 use super::{DESTINATION, DROPPED_REASON, LB_NAMESPACE, ROUTING_HEADERS, SCORES};
 use crate::flow::Rejection;
 use crate::request::Pieces;
+use crate::schedule::{Attribute, Header};
 
 /// Parts of a `ProcessingResponse`, by their number.
 mod part {
@@ -27,35 +28,56 @@ mod part {
 /// `HeaderMutation.remove_headers` of every request: what a client may not set.
 static REMOVED: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let mut fields = Vec::new();
-    for name in ROUTING_HEADERS.iter().filter(|name| **name != DESTINATION) {
-        put_bytes(&mut fields, 2, name.as_bytes());
-    }
+    put_removed(&mut fields, &[]);
     fields
 });
 
+/// The names to remove: all but those that are set.
+fn put_removed(out: &mut Vec<u8>, set: &[Header]) {
+    let is_set = |name: &str| name == DESTINATION || set.iter().any(|header| &*header.name == name);
+    for name in ROUTING_HEADERS.iter().filter(|name| !is_set(name)) {
+        put_bytes(out, 2, name.as_bytes());
+    }
+}
+
 /// The reply to the headers of every answer: `HeadersResponse` with one header to set.
-static ANSWER_HEADERS: LazyLock<Vec<u8>> = LazyLock::new(|| {
+static ANSWER_HEADERS: LazyLock<Vec<u8>> = LazyLock::new(|| answer_headers(&[]));
+
+fn answer_headers(set: &[Header]) -> Vec<u8> {
     let mut mutation = Vec::new();
     put_header(&mut mutation, "x-went-into-resp-headers", b"true");
+    for header in set {
+        put_header(&mut mutation, &header.name, &header.value);
+    }
     let mut common = Vec::new();
     put_bytes(&mut common, 2, &mutation);
     let mut response = Vec::new();
     put_bytes(&mut response, 1, &common);
     response
-});
+}
 
 /// Writes a reply.
 pub fn write(reply: Reply, out: &mut Outbox) {
     match reply {
         Reply::RequestHeaders(route) => request_headers(&route, out),
-        Reply::RequestBody { data, end_of_stream } => body(part::REQUEST_BODY, data, end_of_stream, out),
-        Reply::ResponseBody { data, end_of_stream } => body(part::RESPONSE_BODY, data, end_of_stream, out),
+        Reply::RequestBody { data, end_of_stream } => body(part::REQUEST_BODY, data, end_of_stream, &[], out),
+        Reply::ResponseBody { data, end_of_stream, attributes } => {
+            body(part::RESPONSE_BODY, data, end_of_stream, &attributes, out);
+        }
         // A `BodyResponse` with an empty `CommonResponse`: go on with what you have.
         Reply::RequestBodyAsIs => small(part::REQUEST_BODY, &[1 << 3 | 2, 0], out),
         Reply::ResponseBodyAsIs => small(part::RESPONSE_BODY, &[1 << 3 | 2, 0], out),
         Reply::RequestTrailers => small(part::REQUEST_TRAILERS, &[], out),
-        Reply::ResponseTrailers => small(part::RESPONSE_TRAILERS, &[], out),
-        Reply::ResponseHeaders => small(part::RESPONSE_HEADERS, &ANSWER_HEADERS, out),
+        Reply::ResponseTrailers { attributes } => {
+            let metadata = attributes_metadata(&attributes);
+            let head = |out: &mut Vec<u8>| {
+                put_bytes(out, part::RESPONSE_TRAILERS, &[]);
+                out.extend_from_slice(&metadata);
+            };
+            out.message(field_len(0) + metadata.len(), head, [], &[]);
+        }
+        Reply::ResponseHeaders(set) if set.is_empty() => small(part::RESPONSE_HEADERS, &ANSWER_HEADERS, out),
+        Reply::ResponseHeaders(set) => small(part::RESPONSE_HEADERS, &answer_headers(&set), out),
         Reply::Immediate(rejection) => small(part::IMMEDIATE_RESPONSE, &immediate(&rejection), out),
     }
 }
@@ -66,11 +88,11 @@ fn small(part: u8, content: &[u8], out: &mut Outbox) {
 }
 
 /// A chunk of a body: `BodyResponse.response.body_mutation.streamed_response`.
-fn body(part: u8, data: Pieces, end_of_stream: bool, out: &mut Outbox) {
+fn body(part: u8, data: Pieces, end_of_stream: bool, attributes: &[Attribute], out: &mut Outbox) {
     let length = data.len();
     // As in every message, what is empty or false is left out.
-    let tail: &[u8] = if end_of_stream { &[2 << 3, 1] } else { &[] };
-    let streamed = if length > 0 { field_len(length) } else { 0 } + tail.len();
+    let flag: &[u8] = if end_of_stream { &[2 << 3, 1] } else { &[] };
+    let streamed = if length > 0 { field_len(length) } else { 0 } + flag.len();
     let mutation = field_len(streamed);
     let common = field_len(mutation);
     let response = field_len(common);
@@ -83,7 +105,42 @@ fn body(part: u8, data: Pieces, end_of_stream: bool, out: &mut Outbox) {
             put_head(out, 1, length);
         }
     };
-    out.message(field_len(response), head, data, tail);
+    if attributes.is_empty() {
+        return out.message(field_len(response), head, data, flag);
+    }
+    let metadata = attributes_metadata(attributes);
+    let tail = [flag, &metadata].concat();
+    out.message(field_len(response) + metadata.len(), head, data, &tail);
+}
+
+/// The field `dynamic_metadata` with these numbers; nothing when there are none.
+fn attributes_metadata(attributes: &[Attribute]) -> Vec<u8> {
+    let mut namespaces: Vec<(&str, Vec<u8>)> = Vec::new();
+    for Attribute { namespace, name, value } in attributes {
+        let known = namespaces.iter().position(|(known, _)| *known == &**namespace);
+        let at = known.unwrap_or_else(|| {
+            namespaces.push((&**namespace, Vec::new()));
+            namespaces.len() - 1
+        });
+        put_entry(&mut namespaces[at].1, name, &number_value(*value));
+    }
+    let mut metadata = Vec::new();
+    for (namespace, fields) in &namespaces {
+        put_entry(&mut metadata, namespace, &struct_value(fields));
+    }
+    let mut field = Vec::new();
+    if !metadata.is_empty() {
+        put_bytes(&mut field, part::DYNAMIC_METADATA, &metadata);
+    }
+    field
+}
+
+/// A `Value` that holds a number: field 2, 64 bits.
+fn number_value(value: f64) -> [u8; 9] {
+    let mut number = [0; 9];
+    number[0] = 2 << 3 | 1;
+    number[1..].copy_from_slice(&value.to_le_bytes());
+    number
 }
 
 /// `HeadersResponse.response` with the destination, and the same as metadata.
@@ -96,7 +153,14 @@ fn request_headers(route: &Route, out: &mut Outbox) {
     if let Some(length) = route.content_length {
         put_header(&mut mutation, "content-length", length.to_string().as_bytes());
     }
-    mutation.extend_from_slice(&REMOVED);
+    if route.headers.is_empty() {
+        mutation.extend_from_slice(&REMOVED);
+    } else {
+        for header in &route.headers {
+            put_header(&mut mutation, &header.name, &header.value);
+        }
+        put_removed(&mut mutation, &route.headers);
+    }
     let metadata = route_metadata(route);
     // And `clear_route_cache`.
     let common = field_len(mutation.len()) + 2;
@@ -130,11 +194,7 @@ fn route_metadata(route: &Route) -> Vec<u8> {
     if let Some(scores) = &route.scores {
         let mut numbers = Vec::with_capacity(scores.len() * 48);
         for (endpoint, score) in scores {
-            // Value.number_value = 2, a fixed 64-bit field.
-            let mut number = [0; 9];
-            number[0] = 2 << 3 | 1;
-            number[1..].copy_from_slice(&score.to_le_bytes());
-            put_entry(&mut numbers, endpoint, &number);
+            put_entry(&mut numbers, endpoint, &number_value(*score));
         }
         put_entry(&mut fields, SCORES, &struct_value(&numbers));
     }

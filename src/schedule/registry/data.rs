@@ -20,7 +20,7 @@ pub(super) struct Sources {
 /// Adds the model servers' metrics unless they are configured or not wanted.
 pub(super) fn add_defaults(
     config: &EndpointPickerConfig,
-    instances: &mut Instances,
+    instances: &mut Instances<'_>,
 ) -> Result<Sources, ConfigError> {
     let layer = &config.data_layer;
     let mut written = layer.sources.clone();
@@ -38,7 +38,7 @@ pub(super) fn add_defaults(
 /// What is polled.
 pub(super) fn sources(
     sources: &Sources,
-    instances: &Instances,
+    instances: &Instances<'_>,
     notes: &mut Vec<String>,
 ) -> Result<(Vec<MetricsSource>, Vec<ResolvedSource>), ConfigError> {
     let (mut built, mut resolved) = (Vec::new(), Vec::new());
@@ -69,7 +69,7 @@ pub(super) fn sources(
 /// The plugin that finds endpoints, and the checks of what surrounds it.
 pub(super) fn discovery<'a>(
     config: &EndpointPickerConfig,
-    instances: &'a Instances,
+    instances: &'a Instances<'_>,
 ) -> Result<Option<&'a Instance>, ConfigError> {
     let layer = &config.data_layer;
     if let Some(Reference { plugin_ref }) = &layer.peer_discovery {

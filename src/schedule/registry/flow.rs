@@ -12,12 +12,15 @@ const POLICIES: [&str; 3] =
     ["fcfs-ordering-policy", "global-strict-fairness-policy", "static-usage-limit-policy"];
 
 /// Adds the policies that the peer always has.
-pub(super) fn add_defaults(instances: &mut Instances) -> Result<(), ConfigError> {
+pub(super) fn add_defaults(instances: &mut Instances<'_>) -> Result<(), ConfigError> {
     POLICIES.iter().try_for_each(|policy| instances.inject(policy, START))
 }
 
 /// The saturation detector; only the default one may stand undeclared.
-pub(super) fn detector(config: &EndpointPickerConfig, instances: &mut Instances) -> Result<Use, ConfigError> {
+pub(super) fn detector(
+    config: &EndpointPickerConfig,
+    instances: &mut Instances<'_>,
+) -> Result<Use, ConfigError> {
     let (reference, defaulted) = match &config.saturation_detector {
         Some(reference) => (reference.clone(), false),
         None => (Name { at: START, value: DETECTOR.to_owned() }, true),
@@ -33,7 +36,7 @@ pub(super) fn detector(config: &EndpointPickerConfig, instances: &mut Instances)
 /// Checks what the flow control section refers to.
 pub(super) fn check(
     config: &EndpointPickerConfig,
-    instances: &Instances,
+    instances: &Instances<'_>,
     notes: &mut Vec<String>,
 ) -> Result<(), ConfigError> {
     if !config.feature_gates.flow_control {
@@ -60,7 +63,7 @@ fn check_reference(
     key: &str,
     reference: Option<&Name>,
     kind: Kind,
-    instances: &Instances,
+    instances: &Instances<'_>,
 ) -> Result<(), ConfigError> {
     match reference.filter(|reference| !reference.value.is_empty()) {
         Some(reference) => instances.get_kind(key, reference, kind).map(|_| ()),

@@ -11,7 +11,7 @@ use super::profiles::START;
 const SINGLE: &str = "single-profile-handler";
 
 /// Adds the handler for a single profile if there is none. Says whether it did.
-pub(super) fn add(instances: &mut Instances, profiles: usize) -> Result<bool, ConfigError> {
+pub(super) fn add(instances: &mut Instances<'_>, profiles: usize) -> Result<bool, ConfigError> {
     let missing = instances.iter().all(|instance| instance.built.handler.is_none());
     if missing && profiles == 1 {
         instances.inject(SINGLE, START)?;
@@ -21,7 +21,7 @@ pub(super) fn add(instances: &mut Instances, profiles: usize) -> Result<bool, Co
 
 /// The one handler among all plugins.
 pub(super) fn only<'a>(
-    instances: &'a Instances,
+    instances: &'a Instances<'_>,
     profiles: &[Profile],
 ) -> Result<(&'a Instance, Arc<dyn ProfileHandler>), ConfigError> {
     let mut handlers =

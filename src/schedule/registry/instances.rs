@@ -1,9 +1,12 @@
 //! The plugins of a configuration, built.
 
 use crate::config::{ConfigError, Name, Node, Plugin, Position};
+use crate::schedule::{SchedulerMetrics, State};
 
-use super::plugins::{Build, Built};
-use super::types::{Kind, PLUGIN_TYPES, PluginType, Stability};
+use super::keys::{Keys, Missing};
+use super::profiles::START;
+use super::site::{Build, Built, Site};
+use super::types::{Kind, PluginType, Stability};
 
 /// A built plugin.
 pub(super) struct Instance {
@@ -15,21 +18,80 @@ pub(super) struct Instance {
 }
 
 /// All plugins, the declared ones first and in the order of the file.
-#[derive(Default)]
-pub(super) struct Instances {
+pub(super) struct Instances<'a> {
     list: Vec<Instance>,
+    keys: Keys,
+    metrics: &'a SchedulerMetrics,
+    state: &'a State,
 }
 
-impl Instances {
+impl<'a> Instances<'a> {
     /// Builds the declared plugins. All types are checked before the first is built.
-    pub(super) fn declare(plugins: &[Plugin]) -> Result<Self, ConfigError> {
+    pub(super) fn declare(
+        plugins: &[Plugin],
+        metrics: &'a SchedulerMetrics,
+        state: &'a State,
+    ) -> Result<Self, ConfigError> {
         let types = plugins.iter().map(known_type).collect::<Result<Vec<_>, _>>()?;
-        let mut list = Vec::with_capacity(plugins.len());
+        let list = Vec::with_capacity(plugins.len());
+        let mut instances = Self { list, keys: Keys::default(), metrics, state };
         for (plugin, plugin_type) in plugins.iter().zip(types) {
-            let built = build(plugin_type, plugin).map_err(|error| error.in_plugin(&plugin.name))?;
-            list.push(Instance { name: plugin.name.clone(), plugin_type, at: Some(plugin.at), built });
+            instances.add(plugin_type, plugin, Some(plugin.at))?;
         }
-        Ok(Self { list })
+        Ok(instances)
+    }
+
+    fn add(
+        &mut self,
+        plugin_type: &'static PluginType,
+        plugin: &Plugin,
+        at: Option<Position>,
+    ) -> Result<(), ConfigError> {
+        let mut site = Site {
+            name: &plugin.name,
+            at: plugin.at,
+            parameters: &plugin.parameters,
+            metrics: self.metrics,
+            state: self.state,
+            keys: &mut self.keys,
+        };
+        let built = build(plugin_type, plugin.plugin_type.at, &mut site);
+        let built = built.map_err(|error| error.in_plugin(&plugin.name))?;
+        self.list.push(Instance { name: plugin.name.clone(), plugin_type, at, built });
+        Ok(())
+    }
+
+    /// Adds the default producers of what plugins can't do without.
+    pub(super) fn add_producers(&mut self) -> Result<(), ConfigError> {
+        while let Some(missing) = self.keys.missing() {
+            let reader = self.find(&missing.reader);
+            let at = reader.and_then(|reader| reader.at).unwrap_or(START);
+            let declared = self.find(&missing.producer).is_some();
+            match missing.data.default_producer() {
+                Some(producer) if producer == missing.producer && !declared => self.inject(producer, at)?,
+                _ => return Err(self.nobody_produces(&missing, at)),
+            }
+        }
+        Ok(())
+    }
+
+    fn nobody_produces(&self, missing: &Missing, at: Position) -> ConfigError {
+        let Missing { data, producer, reader } = missing;
+        let (problem, hint) = if self.find(producer).is_some() {
+            ("which does not produce it", "name a plugin that does")
+        } else {
+            ("which is not declared", "declare it under plugins")
+        };
+        let producers = self.list.iter().map(|instance| instance.name.as_str());
+        ConfigError::at(at, format!("it reads {data} from the plugin '{producer}', {problem}"))
+            .hint(hint)
+            .did_you_mean(producer, producers)
+            .in_plugin(reader)
+    }
+
+    /// Who produces what.
+    pub(super) fn keys(&self) -> &Keys {
+        &self.keys
     }
 
     /// For the built-in configuration, which is in no file.
@@ -55,9 +117,7 @@ impl Instances {
         let plugin_type = Name { at, value: name.clone() };
         let plugin = Plugin { at, name, plugin_type, parameters: Node::empty_map(at) };
         let plugin_type = known_type(&plugin)?;
-        let built = build(plugin_type, &plugin).map_err(|error| error.in_plugin(&plugin.name))?;
-        self.list.push(Instance { name: plugin.name, plugin_type, at: None, built });
-        Ok(())
+        self.add(plugin_type, &plugin, None)
     }
 
     /// Which plugins are there without doing anything, in one sentence.
@@ -96,21 +156,20 @@ pub(super) fn wrong_kind(key: &str, reference: &Name, wanted: &str) -> ConfigErr
 fn known_type(plugin: &Plugin) -> Result<&'static PluginType, ConfigError> {
     let name = &plugin.plugin_type;
     PluginType::find(&name.value).ok_or_else(|| {
-        let known = PLUGIN_TYPES.iter().map(|plugin_type| plugin_type.name);
+        let known = PluginType::all().map(|plugin_type| plugin_type.name);
         ConfigError::at(name.at, format!("plugin type '{}' is not registered", name.value))
             .in_plugin(&plugin.name)
             .did_you_mean(&name.value, known)
     })
 }
 
-fn build(plugin_type: &PluginType, plugin: &Plugin) -> Result<Built, ConfigError> {
+fn build(plugin_type: &PluginType, type_at: Position, site: &mut Site<'_>) -> Result<Built, ConfigError> {
     match plugin_type.build {
-        Build::Reading(build) => build(&plugin.parameters),
-        Build::Ignoring(build) => Ok(build()),
-        Build::NoEffect(parameters) => parameters(&plugin.parameters).map(Built::without_effect),
+        Build::Reading(build) | Build::Ignoring(build) => build(site),
+        Build::NoEffect(parameters) => parameters(site).map(Built::without_effect),
         Build::Unsupported => {
             let message = format!("plugin type '{}' is not supported by this version", plugin_type.name);
-            Err(ConfigError::at(plugin.plugin_type.at, message))
+            Err(ConfigError::at(type_at, message))
         }
     }
 }
@@ -185,7 +244,7 @@ mod tests {
     #[test]
     fn names_of_types_are_unique_and_supported_ones_are_described() {
         let mut names = std::collections::HashSet::new();
-        for plugin_type in PLUGIN_TYPES {
+        for plugin_type in PluginType::all() {
             assert!(names.insert(plugin_type.name), "{} twice", plugin_type.name);
             assert!(!plugin_type.kinds.is_empty(), "{}", plugin_type.name);
             assert_eq!(plugin_type.summary.is_empty(), !plugin_type.is_supported(), "{}", plugin_type.name);

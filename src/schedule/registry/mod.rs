@@ -1,6 +1,6 @@
 //! From a configuration to what runs.
 //!
-//! [`PLUGIN_TYPES`] is the one list of plugin types: what each is, what it
+//! [`PluginType::all`] is the one list of plugin types: what each is, what it
 //! takes and how it is built. [`Pipeline::build`] adds the defaults to a
 //! configuration, builds its plugins and puts each in its places; [`Resolved`]
 //! says what came out of it.
@@ -9,13 +9,18 @@ mod data;
 mod flow;
 mod handler;
 mod instances;
+mod keys;
 mod parsers;
 mod pipeline;
-mod plugins;
 mod profiles;
 mod resolved;
+mod site;
+mod stages;
+mod table;
 mod types;
 
 pub use pipeline::{MetricsSource, Pipeline};
-pub use resolved::{Origin, Resolved, ResolvedPlugin, ResolvedProfile, ResolvedScorer, ResolvedSource, Use};
-pub use types::{Kind, PLUGIN_TYPES, Parameter, PluginType, Stability};
+pub use resolved::{
+    Origin, Resolved, ResolvedData, ResolvedPlugin, ResolvedProfile, ResolvedScorer, ResolvedSource, Use,
+};
+pub use types::{Kind, Parameter, PluginType, Stability};

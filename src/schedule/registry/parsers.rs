@@ -17,7 +17,7 @@ const DEFAULT: [&str; 4] = ["openai-parser", "anthropic-parser", "vllmhttp-parse
 /// are not declared are added by type.
 pub(super) fn add(
     config: &EndpointPickerConfig,
-    instances: &mut Instances,
+    instances: &mut Instances<'_>,
     notes: &mut Vec<String>,
 ) -> Result<Vec<Name>, ConfigError> {
     for reference in &config.parsers {
@@ -46,7 +46,7 @@ pub(super) fn add(
 pub(super) fn asked(
     references: &[Name],
     defaulted: bool,
-    instances: &Instances,
+    instances: &Instances<'_>,
     notes: &mut Vec<String>,
 ) -> Result<(Vec<ParserKind>, Vec<Use>), ConfigError> {
     let (mut kinds, mut uses): (Vec<ParserKind>, Vec<Use>) = (Vec::new(), Vec::new());

@@ -1,14 +1,16 @@
 //! A configuration with its defaults, built and ready to run.
 
+use std::sync::Arc;
+
 use crate::config::{ConfigError, EndpointPickerConfig};
 use crate::discovery::params::FileDiscoveryParams;
 use crate::request::ParserKind;
-use crate::schedule::{Scheduler, SchedulerMetrics};
+use crate::schedule::{Scheduler, SchedulerMetrics, Stages, State};
 use crate::scrape::params::{CoreMetricsExtractorParams, MetricsSourceParams};
 
 use super::instances::{self, Instances};
 use super::resolved::{Resolved, ResolvedPlugin, Use};
-use super::{data, flow, handler, parsers, profiles};
+use super::{data, flow, handler, parsers, profiles, stages};
 
 /// What the peer runs without a configuration, but for the prefix scorer.
 const BUILT_IN: &str = "
@@ -27,6 +29,8 @@ schedulingProfiles:
 pub struct Pipeline {
     /// Chooses endpoints.
     pub scheduler: Scheduler,
+    /// What happens around a decision.
+    pub stages: Arc<Stages>,
     /// The parsers in the order in which they are asked.
     pub parsers: Vec<ParserKind>,
     /// The file that lists the endpoints; `None`: the configuration doesn't say
@@ -58,10 +62,13 @@ impl Pipeline {
         config: Option<&EndpointPickerConfig>,
         allow_experimental: bool,
         metrics: &SchedulerMetrics,
+        state: &State,
     ) -> Result<Self, ConfigError> {
         match config {
-            Some(config) => Self::of(config, false, allow_experimental, metrics),
-            None => Self::of(&EndpointPickerConfig::parse(BUILT_IN)?, true, allow_experimental, metrics),
+            Some(config) => Self::of(config, false, allow_experimental, metrics, state),
+            None => {
+                Self::of(&EndpointPickerConfig::parse(BUILT_IN)?, true, allow_experimental, metrics, state)
+            }
         }
     }
 
@@ -70,9 +77,10 @@ impl Pipeline {
         built_in: bool,
         allow_experimental: bool,
         metrics: &SchedulerMetrics,
+        state: &State,
     ) -> Result<Self, ConfigError> {
         let mut notes = config.notes.clone();
-        let mut instances = Instances::declare(&config.plugins)?;
+        let mut instances = Instances::declare(&config.plugins, metrics, state)?;
         if built_in {
             instances.forget_places();
             let text = "prefix-cache-scorer is not in this version; the default profile scores without it";
@@ -90,25 +98,28 @@ impl Pipeline {
         let parser_names = parsers::add(config, &mut instances, &mut notes)?;
         let saturation_detector = flow::detector(config, &mut instances)?;
         let sources = data::add_defaults(config, &mut instances)?;
+        instances.add_producers()?;
         notes.extend(instances.without_effect());
 
         let defaulted = built_in || config.profiles.is_empty();
         let place =
             |profile| profiles::place(profile, defaulted, &instances, &default_picker, metrics, &mut notes);
         let placed: Vec<_> = written.iter().map(place).collect::<Result<_, _>>()?;
-        let (built_profiles, resolved_profiles) = placed.into_iter().unzip();
+        let (built_profiles, resolved_profiles): (Vec<_>, Vec<_>) = placed.into_iter().unzip();
         let (handler, handler_plugin) = handler::only(&instances, &written)?;
         let (sources, resolved_sources) = data::sources(&sources, &instances, &mut notes)?;
         let discovery = data::discovery(config, &instances)?;
         flow::check(config, &instances, &mut notes)?;
         let (parsers, resolved_parsers) =
             parsers::asked(&parser_names, config.parsers.is_empty(), &instances, &mut notes)?;
+        let stages = stages::place(&instances, &resolved_profiles, metrics)?;
         for (plugin, built) in config.plugins.iter().zip(instances.iter()) {
             instances::check_stability(built.plugin_type, plugin.plugin_type.at, allow_experimental)
                 .map_err(|error| error.in_plugin(&plugin.name))?;
         }
         Ok(Self {
             scheduler: Scheduler::new(built_profiles, &profiles::id(handler), handler_plugin, metrics),
+            stages: Arc::new(stages),
             parsers,
             discovery: discovery.and_then(|instance| instance.built.discovery.clone()),
             sources,
@@ -121,7 +132,10 @@ impl Pipeline {
                 discovery: discovery.map(|instance| Use::of(&instance.name, false)),
                 sources: resolved_sources,
                 saturation_detector,
-                plugins: instances.iter().map(ResolvedPlugin::of).collect(),
+                plugins: instances
+                    .iter()
+                    .map(|instance| ResolvedPlugin::of(instance, instances.keys()))
+                    .collect(),
             },
         })
     }

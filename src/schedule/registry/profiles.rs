@@ -14,7 +14,7 @@ pub(super) const START: Position = Position { line: 1, column: 1 };
 
 /// The configured profiles; without any, one that uses every declared plugin
 /// that fits.
-pub(super) fn written(config: &EndpointPickerConfig, instances: &Instances) -> Vec<Written> {
+pub(super) fn written(config: &EndpointPickerConfig, instances: &Instances<'_>) -> Vec<Written> {
     if !config.profiles.is_empty() {
         return config.profiles.clone();
     }
@@ -30,8 +30,8 @@ pub(super) fn written(config: &EndpointPickerConfig, instances: &Instances) -> V
 }
 
 /// Makes sure that there is a picker, and names the one for profiles without.
-pub(super) fn default_picker(instances: &mut Instances) -> Result<String, ConfigError> {
-    let first = |instances: &Instances| {
+pub(super) fn default_picker(instances: &mut Instances<'_>) -> Result<String, ConfigError> {
+    let first = |instances: &Instances<'_>| {
         instances
             .iter()
             .find(|instance| instance.built.picker.is_some())
@@ -52,7 +52,7 @@ pub(super) fn default_picker(instances: &mut Instances) -> Result<String, Config
 pub(super) fn place(
     written: &Written,
     defaulted: bool,
-    instances: &Instances,
+    instances: &Instances<'_>,
     default_picker: &str,
     metrics: &SchedulerMetrics,
     notes: &mut Vec<String>,

@@ -4,8 +4,10 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::instances::Instance;
+use super::keys::Keys;
 use super::types::{Kind, Stability};
 use crate::config::{FeatureGates, Position};
+use crate::schedule::DataType;
 
 /// A configuration with its defaults filled in.
 #[derive(Clone, Debug, Serialize)]
@@ -93,6 +95,22 @@ pub struct ResolvedPlugin {
     pub origin: Origin,
     /// Its parameters as they count.
     pub parameters: Value,
+    /// Data that it reads, and the plugin that produces it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub reads: Vec<ResolvedData>,
+    /// Data that it produces.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub produces: Vec<DataType>,
+}
+
+/// Data that a plugin reads.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ResolvedData {
+    /// The kind of data.
+    pub data: DataType,
+    /// Name of the plugin that produces it.
+    pub producer: String,
 }
 
 /// Where a plugin comes from.
@@ -106,7 +124,8 @@ pub enum Origin {
 }
 
 impl ResolvedPlugin {
-    pub(super) fn of(instance: &Instance) -> Self {
+    pub(super) fn of(instance: &Instance, keys: &Keys) -> Self {
+        let reads = keys.read_by(&instance.name);
         Self {
             name: instance.name.clone(),
             plugin_type: instance.plugin_type.name,
@@ -114,6 +133,8 @@ impl ResolvedPlugin {
             stability: instance.plugin_type.stability,
             origin: instance.at.map_or(Origin::Defaulted, Origin::Declared),
             parameters: instance.built.parameters.clone(),
+            reads: reads.map(|(data, from)| ResolvedData { data, producer: from.to_owned() }).collect(),
+            produces: keys.produced_by(&instance.name).collect(),
         }
     }
 }

@@ -1,8 +1,10 @@
 //! Scorers, one file per kind.
 
+mod active_request;
 mod kv_cache;
 mod queue;
 
+pub use active_request::{ActiveRequestParams, ActiveRequestScorer};
 pub use kv_cache::KvCacheUtilizationScorer;
 pub use queue::QueueScorer;
 

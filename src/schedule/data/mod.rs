@@ -1,0 +1,14 @@
+//! The facts that plugins exchange, one file per kind. Producers write them,
+//! scorers, filters and effects read them.
+
+mod encoder_cache;
+mod prefix_match;
+mod prompt_tokens;
+mod session;
+mod uncached;
+
+pub use encoder_cache::EncoderCacheMatch;
+pub use prefix_match::PrefixMatch;
+pub use prompt_tokens::PromptTokens;
+pub use session::SessionId;
+pub use uncached::UncachedTokens;

@@ -1,0 +1,31 @@
+//! How much of a prompt is in each endpoint's prefix cache.
+
+use crate::schedule::{DataType, Fact};
+
+/// Blocks of the prompt, and how many of the first of them each endpoint has.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PrefixMatch {
+    /// Blocks of the prompt.
+    pub total: u32,
+    /// Tokens per block.
+    pub block_size: u32,
+    /// Blocks that an endpoint has, contiguous from the first, by its position in
+    /// the snapshot. Endpoints behind the end have none.
+    pub matched: Vec<u32>,
+}
+
+impl PrefixMatch {
+    /// Blocks that the endpoint at this position of the snapshot has.
+    pub fn blocks_at(&self, position: u32) -> u32 {
+        self.matched.get(position as usize).copied().unwrap_or(0).min(self.total)
+    }
+
+    /// The same as a share of the prompt, 0..=1; 0 for a prompt without blocks.
+    pub fn ratio_at(&self, position: u32) -> f64 {
+        if self.total == 0 { 0.0 } else { f64::from(self.blocks_at(position)) / f64::from(self.total) }
+    }
+}
+
+impl Fact for PrefixMatch {
+    const DATA: DataType = DataType::PrefixCacheMatchInfo;
+}

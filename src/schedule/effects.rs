@@ -1,0 +1,197 @@
+//! What follows from a decision: headers, and whoever follows the answer.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use prometheus::Histogram;
+use smallvec::SmallVec;
+
+use crate::endpoints::Endpoint;
+use crate::request::usage::Usage;
+
+/// A header to set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Its name, lower case.
+    pub name: Arc<str>,
+    /// Its value.
+    pub value: Bytes,
+}
+
+/// A number for the gateway's dynamic metadata.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Attribute {
+    /// Namespace of the metadata.
+    pub namespace: Arc<str>,
+    /// Key in the namespace.
+    pub name: Arc<str>,
+    /// The number.
+    pub value: f64,
+}
+
+/// What the gateway says about who served a request.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Served {
+    /// It sent no metadata of the namespace that would say so.
+    #[default]
+    Unknown,
+    /// It sent the namespace, without the key.
+    Missing,
+    /// This address, as it was written.
+    By(String),
+}
+
+/// What is known of an answer when it begins.
+#[derive(Clone, Copy, Debug)]
+pub struct AnswerHead<'a> {
+    /// What the gateway says about who served.
+    pub served: &'a Served,
+    /// The endpoint that served: the one that the gateway named, if the pool knows it,
+    /// or else the first choice.
+    pub endpoint: &'a Arc<Endpoint>,
+}
+
+/// Goes with one request until its stream ends, however that happens: dropping it
+/// gives back what it holds.
+pub trait Follower: Send {
+    /// The gateway was served by another endpoint than the first choice.
+    fn moved(&mut self, _to: &Arc<Endpoint>) {}
+
+    /// The answer begins. Headers in `out` are set on it.
+    fn begins(&mut self, _head: &AnswerHead<'_>, _out: &mut Vec<Header>) {}
+
+    /// The first bytes of the answer's body are there.
+    fn first_bytes(&mut self) {}
+
+    /// The answer is complete. What is in `out` goes to the gateway.
+    fn ends(&mut self, _usage: &Usage, _out: &mut Vec<Attribute>) {}
+}
+
+/// What the plugins want done.
+#[derive(Default)]
+pub struct Effects {
+    headers: SmallVec<[Header; 1]>,
+    answer_headers: Vec<Header>,
+    port: Option<u16>,
+    followers: Followers,
+}
+
+impl Effects {
+    /// Sets a header of the request, in place of an earlier one of that name.
+    pub fn set_header(&mut self, name: &Arc<str>, value: impl Into<Bytes>) {
+        self.headers.retain(|header| header.name != *name);
+        self.headers.push(Header { name: Arc::clone(name), value: value.into() });
+    }
+
+    /// Sets a header of the answer.
+    pub fn set_answer_header(&mut self, name: &Arc<str>, value: impl Into<Bytes>) {
+        self.answer_headers.push(Header { name: Arc::clone(name), value: value.into() });
+    }
+
+    /// Sends the request to this port of the chosen pods instead of their own. The
+    /// gateway gets no scores then, as they would name the pods' own ports.
+    pub fn set_port(&mut self, port: u16) {
+        self.port = Some(port);
+    }
+
+    /// Lets somebody follow the answer.
+    pub fn follow(&mut self, follower: impl Follower + 'static) {
+        self.followers.list.push(Following { follower: Box::new(follower), durations: None });
+    }
+
+    /// Headers to set on the request.
+    pub fn headers(&self) -> &[Header] {
+        &self.headers
+    }
+
+    /// The port to use instead of the endpoints' own.
+    pub fn port(&self) -> Option<u16> {
+        self.port
+    }
+
+    /// Takes who follows the answer, and the headers that are set on it whoever serves.
+    pub fn take_followers(&mut self) -> (Followers, Vec<Header>) {
+        (std::mem::take(&mut self.followers), std::mem::take(&mut self.answer_headers))
+    }
+
+    /// Marks those who came since there were `before` of them as belonging to a plugin.
+    pub(super) fn belong(&mut self, before: usize, received: &Histogram, streaming: &Histogram) {
+        for following in self.followers.list.iter_mut().skip(before) {
+            following.durations = Some((received.clone(), streaming.clone()));
+        }
+    }
+
+    pub(super) fn followers_len(&self) -> usize {
+        self.followers.list.len()
+    }
+}
+
+/// Who follows one answer, in the order of the configuration.
+#[derive(Default)]
+pub struct Followers {
+    list: SmallVec<[Following; 1]>,
+}
+
+struct Following {
+    follower: Box<dyn Follower>,
+    /// Where the time of its calls is counted: for headers, and for the body.
+    durations: Option<(Histogram, Histogram)>,
+}
+
+impl Followers {
+    /// Whether nobody follows.
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// See [`Follower::moved`].
+    pub fn moved(&mut self, to: &Arc<Endpoint>) {
+        self.list.iter_mut().for_each(|following| following.follower.moved(to));
+    }
+
+    /// See [`Follower::begins`].
+    pub fn begins(&mut self, head: &AnswerHead<'_>, out: &mut Vec<Header>) {
+        self.each(|durations| &durations.0, |follower| follower.begins(head, out));
+    }
+
+    /// See [`Follower::first_bytes`].
+    pub fn first_bytes(&mut self) {
+        self.each(|durations| &durations.1, Follower::first_bytes);
+    }
+
+    /// See [`Follower::ends`].
+    pub fn ends(&mut self, usage: &Usage, out: &mut Vec<Attribute>) {
+        self.each(|durations| &durations.1, |follower| follower.ends(usage, out));
+    }
+
+    fn each(
+        &mut self,
+        point: impl Fn(&(Histogram, Histogram)) -> &Histogram,
+        mut call: impl FnMut(&mut (dyn Follower + 'static)),
+    ) {
+        for following in &mut self.list {
+            let start = Instant::now();
+            call(following.follower.as_mut());
+            if let Some(durations) = &following.durations {
+                point(durations).observe(start.elapsed().as_secs_f64());
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Effects {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Effects")
+            .field("headers", &self.headers)
+            .field("port", &self.port)
+            .field("followers", &self.followers)
+            .finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for Followers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Followers({})", self.list.len())
+    }
+}

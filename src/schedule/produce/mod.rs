@@ -1,0 +1,8 @@
+//! Data producers, one file per kind: what is learned about a request before it is
+//! scheduled, and what is booked once it is.
+
+mod inflight_load;
+mod tokens;
+
+pub use inflight_load::{InflightLoadParams, InflightLoadProducer};
+pub use tokens::{TokenParams, TokenProducer};

@@ -1,0 +1,142 @@
+//! Where a plugin is built: what its constructor is given, and what it gives back.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::config::{ConfigError, Node, Position};
+use crate::discovery::params::FileDiscoveryParams;
+use crate::endpoints::InFlightId;
+use crate::request::ParserKind;
+use crate::schedule::{
+    Admitter, DataType, Fact, Filter, HeaderProcessor, Key, Picker, PreRequest, Producer, ProfileHandler,
+    SchedulerMetrics, Scorer, Screener, State,
+};
+use crate::scrape::params::{CoreMetricsExtractorParams, MetricsSourceParams};
+
+use super::keys::Keys;
+
+/// How a type is built.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Build {
+    /// From its parameters, strictly.
+    Reading(fn(&mut Site<'_>) -> Result<Built, ConfigError>),
+    /// The peer ignores whatever its parameters say, so they can't be wrong.
+    Ignoring(fn(&mut Site<'_>) -> Result<Built, ConfigError>),
+    /// Accepted, as the peer's defaults hold it, but nothing uses it yet.
+    NoEffect(fn(&mut Site<'_>) -> Result<Value, ConfigError>),
+    /// Not in this version.
+    Unsupported,
+}
+
+/// What a plugin's constructor may use.
+pub(super) struct Site<'a> {
+    /// Name of the instance.
+    pub(super) name: &'a str,
+    /// Where it is asked for.
+    pub(super) at: Position,
+    /// Its parameters as they are written.
+    pub(super) parameters: &'a Node,
+    /// Where it may register what it counts.
+    #[expect(dead_code, reason = "no plugin counts anything of its own yet")]
+    pub(super) metrics: &'a SchedulerMetrics,
+    /// What outlives it.
+    pub(super) state: &'a State,
+    pub(super) keys: &'a mut Keys,
+}
+
+impl Site<'_> {
+    /// The plugin can't do without the facts of the producer of this name.
+    pub(super) fn reads<T: Fact>(&mut self, producer: &str) -> Key<T> {
+        Key::new(self.keys.read(T::DATA, producer, self.name, true))
+    }
+
+    /// The plugin uses the facts of the producer of this name if there is one.
+    pub(super) fn may_read<T: Fact>(&mut self, producer: &str) -> Key<T> {
+        Key::new(self.keys.read(T::DATA, producer, self.name, false))
+    }
+
+    /// The plugin produces facts, under its own name.
+    pub(super) fn produces<T: Fact>(&mut self) -> Key<T> {
+        Key::new(self.keys.produce(T::DATA, self.name))
+    }
+
+    /// The plugin reads what lives in the endpoints and is kept up to date by the
+    /// plugin of this name.
+    pub(super) fn reads_live(&mut self, data: DataType, producer: &str) {
+        self.keys.read(data, producer, self.name, true);
+    }
+
+    /// The plugin keeps something in the endpoints up to date.
+    pub(super) fn produces_live(&mut self, data: DataType) {
+        self.keys.produce(data, self.name);
+    }
+
+    /// The plugin reads what the producer of this name counts as under way.
+    pub(super) fn reads_in_flight(&mut self, producer: &str) -> Result<InFlightId, ConfigError> {
+        self.reads_live(DataType::InFlightLoad, producer);
+        self.in_flight(producer)
+    }
+
+    /// The plugin counts what is under way, under its own name.
+    pub(super) fn counts_in_flight(&mut self) -> Result<InFlightId, ConfigError> {
+        self.produces_live(DataType::InFlightLoad);
+        self.in_flight(self.name)
+    }
+
+    fn in_flight(&self, producer: &str) -> Result<InFlightId, ConfigError> {
+        self.state.in_flight(producer).ok_or_else(|| {
+            let message = format!("there can be {} in-flight load producers at most", InFlightId::MAX);
+            ConfigError::at(self.at, message).hint("share one of them")
+        })
+    }
+
+    /// For types without parameters that don't ignore them.
+    pub(super) fn takes_nothing(&self) -> Result<(), ConfigError> {
+        #[derive(serde::Deserialize)]
+        struct Nothing {}
+        self.parameters.decode::<Nothing>().map(|_| ())
+    }
+}
+
+/// A plugin, for each place that it can take, and its parameters as they count.
+#[derive(Clone, Default)]
+pub(super) struct Built {
+    pub(super) filter: Option<Arc<dyn Filter>>,
+    pub(super) scorer: Option<Arc<dyn Scorer>>,
+    pub(super) picker: Option<Arc<dyn Picker>>,
+    pub(super) handler: Option<Arc<dyn ProfileHandler>>,
+    pub(super) header_processor: Option<Arc<dyn HeaderProcessor>>,
+    pub(super) screener: Option<Arc<dyn Screener>>,
+    pub(super) producer: Option<Arc<dyn Producer>>,
+    pub(super) admitter: Option<Arc<dyn Admitter>>,
+    pub(super) pre_request: Option<Arc<dyn PreRequest>>,
+    pub(super) parser: Option<ParserKind>,
+    pub(super) discovery: Option<FileDiscoveryParams>,
+    pub(super) source: Option<MetricsSourceParams>,
+    pub(super) extractor: Option<CoreMetricsExtractorParams>,
+    pub(super) parameters: Value,
+}
+
+impl Built {
+    /// A plugin without any place yet, and its parameters.
+    pub(super) fn with(parameters: &impl Serialize) -> Result<Self, ConfigError> {
+        Ok(Self { parameters: shown(parameters)?, ..Self::bare() })
+    }
+
+    /// A plugin that does nothing yet.
+    pub(super) fn without_effect(parameters: Value) -> Self {
+        Self { parameters, ..Self::default() }
+    }
+
+    /// A plugin without any place yet and without parameters.
+    pub(super) fn bare() -> Self {
+        Self { parameters: json!({}), ..Self::default() }
+    }
+}
+
+/// Parameters as people see them.
+pub(super) fn shown(parameters: &impl Serialize) -> Result<Value, ConfigError> {
+    serde_json::to_value(parameters).map_err(|error| ConfigError::new(error.to_string()))
+}

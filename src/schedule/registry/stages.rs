@@ -1,0 +1,65 @@
+//! Puts plugins into the stages around a decision. Every declared plugin takes all its
+//! places there, whether or not a profile refers to it, as with the peer.
+
+use std::sync::Arc;
+
+use crate::config::ConfigError;
+use crate::schedule::{DataType, Key, SchedulerMetrics, Stages, StagesBuilder};
+
+use super::instances::Instances;
+use super::profiles::{START, id};
+use super::resolved::ResolvedProfile;
+
+/// The producer whose match a conditional request asks for.
+const PREFIX_PRODUCER: &str = "approx-prefix-cache-producer";
+
+/// Builds the stages.
+pub(super) fn place(
+    instances: &Instances<'_>,
+    profiles: &[ResolvedProfile],
+    metrics: &SchedulerMetrics,
+) -> Result<Stages, ConfigError> {
+    let mut stages = StagesBuilder::new(metrics);
+    for instance in instances.iter() {
+        let (id, built) = (id(instance), &instance.built);
+        if let Some(plugin) = &built.header_processor {
+            stages.header_processor(&id, Arc::clone(plugin));
+        }
+        if let Some(plugin) = &built.screener {
+            stages.screener(&id, Arc::clone(plugin));
+        }
+        if let Some(plugin) = &built.admitter {
+            stages.admitter(&id, Arc::clone(plugin));
+        }
+        if let Some(plugin) = &built.pre_request {
+            stages.pre_request(&id, Arc::clone(plugin));
+        }
+    }
+    for name in producers(instances)? {
+        if let Some(instance) = instances.find(name)
+            && let Some(plugin) = &instance.built.producer
+        {
+            stages.producer(&id(instance), Arc::clone(plugin));
+        }
+    }
+    let keys = instances.keys();
+    let reads_in_flight =
+        |plugin: &String| keys.read_by(plugin).any(|(data, _)| data == DataType::InFlightLoad);
+    let books = profiles.iter().any(|profile| {
+        let scorers = profile.scorers.iter().map(|scorer| &scorer.plugin);
+        profile.filters.iter().chain(scorers).any(reads_in_flight)
+    });
+    let prefix = keys.produced(DataType::PrefixCacheMatchInfo, PREFIX_PRODUCER);
+    Ok(stages.build(books, prefix.map(Key::new)))
+}
+
+/// The names of the producers, in the order in which they run.
+fn producers<'a>(instances: &'a Instances<'_>) -> Result<Vec<&'a str>, ConfigError> {
+    let all = instances.iter().filter(|instance| instance.built.producer.is_some());
+    let names: Vec<&str> = all.map(|instance| instance.name.as_str()).collect();
+    instances.keys().ordered(&names).map_err(|circle| {
+        let first = circle.first().and_then(|name| instances.find(name)).and_then(|instance| instance.at);
+        let message = format!("these plugins read each other's data: {}", circle.join(", "));
+        ConfigError::at(first.unwrap_or(START), message).hint("let one of them read another producer's")
+    })
+}

@@ -1,0 +1,22 @@
+//! Filters.
+
+use super::super::types::Kind::{Filter, PreRequest, Response};
+use super::super::types::{PluginType, later};
+
+#[rustfmt::skip]
+pub(super) static ROWS: &[PluginType] = &[
+    later("decode-filter", &[Filter]),
+    later("prefill-filter", &[Filter]),
+    later("encode-filter", &[Filter]),
+    later("label-selector-filter", &[Filter]),
+    later("by-label-selector", &[Filter]).instead("label-selector-filter"),
+    later("by-label", &[Filter]).instead("label-selector-filter"),
+    later("endpoint-attribute-filter", &[Filter]).alpha(),
+    later("utilization-filter", &[Filter]).alpha(),
+    later("prefix-cache-affinity-filter", &[Filter]),
+    later("slo-headroom-tier-filter", &[Filter]),
+    later("session-affinity-filter", &[Filter, PreRequest, Response]).alpha(),
+    later("multicluster-session-affinity-filter", &[Filter, PreRequest, Response]).alpha(),
+    later("topology-affinity-filter", &[Filter]).alpha(),
+    later("header-based-testing-filter", &[Filter]),
+];

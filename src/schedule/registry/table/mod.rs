@@ -1,0 +1,27 @@
+//! The list of plugin types, a file per kind: what each is, what it takes, and how it
+//! is built.
+
+mod around;
+mod data;
+mod filters;
+mod flow;
+mod handlers;
+mod parsers;
+mod pickers;
+mod producers;
+mod scorers;
+
+use super::types::PluginType;
+
+/// All of them.
+pub(super) static ALL: [&[PluginType]; 9] = [
+    scorers::ROWS,
+    filters::ROWS,
+    pickers::ROWS,
+    handlers::ROWS,
+    producers::ROWS,
+    around::ROWS,
+    parsers::ROWS,
+    data::ROWS,
+    flow::ROWS,
+];

@@ -1,0 +1,40 @@
+//! Pickers.
+
+use std::sync::Arc;
+
+use super::super::site::{Build, Built, Site};
+use super::super::types::Kind::Picker;
+use super::super::types::{Parameter, PluginType, beta, later, parameter};
+use crate::config::ConfigError;
+use crate::schedule::params::PickerParams;
+use crate::schedule::{MaxScorePicker, RandomPicker};
+
+const MAX_ENDPOINTS: &[Parameter] = &[parameter(
+    "maxNumOfEndpoints",
+    "1",
+    "endpoints",
+    "How many are picked: the first serves, the others are fallbacks. Below 1 means 1.",
+)];
+
+#[rustfmt::skip]
+pub(super) static ROWS: &[PluginType] = &[
+    beta("max-score-picker", &[Picker],
+        "Picks the endpoints with the highest totals; equals in random order.",
+        MAX_ENDPOINTS, Build::Reading(max_score_picker)),
+    beta("random-picker", &[Picker],
+        "Picks any endpoints that the filters left, whatever their totals.",
+        MAX_ENDPOINTS, Build::Reading(random_picker)),
+    later("weighted-random-picker", &[Picker]),
+];
+
+fn max_score_picker(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = PickerParams::decode(site.parameters)?;
+    let picker = Arc::new(MaxScorePicker::new(params.max_num_of_endpoints));
+    Ok(Built { picker: Some(picker), ..Built::with(&params)? })
+}
+
+fn random_picker(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = PickerParams::decode(site.parameters)?;
+    let picker = Arc::new(RandomPicker::new(params.max_num_of_endpoints));
+    Ok(Built { picker: Some(picker), ..Built::with(&params)? })
+}

@@ -1,0 +1,60 @@
+//! Data producers.
+
+use std::sync::Arc;
+
+use super::super::site::{Build, Built, Site};
+use super::super::types::Kind::{DataProducer, Extractor, PreRequest, Response};
+use super::super::types::{Parameter, PluginType, beta, later, parameter};
+use crate::config::ConfigError;
+use crate::schedule::{InflightLoadParams, InflightLoadProducer, TokenParams, TokenProducer};
+
+const TOKENS: &[Parameter] = &[
+    parameter("estimate", "{}", "", "How to estimate; nothing can be set in this version."),
+    parameter("vllm", "none", "", "Ask a vLLM server to tokenize. Not in this version."),
+    parameter("modelName", "none", "", "The tokenizer's model. Not in this version."),
+];
+
+#[rustfmt::skip]
+pub(super) static ROWS: &[PluginType] = &[
+    beta("token-producer", &[DataProducer],
+        "Estimates how many tokens a prompt has: one for four bytes.",
+        TOKENS, Build::Reading(token_producer)),
+    beta("tokenizer", &[DataProducer],
+        "The older name of token-producer.",
+        TOKENS, Build::Reading(token_producer)).instead("token-producer"),
+    later("approx-prefix-cache-producer", &[DataProducer, PreRequest]),
+    later("multicluster-approx-prefix-cache-producer", &[DataProducer, PreRequest]).alpha(),
+    later("precise-prefix-cache-producer", &[DataProducer, PreRequest, Extractor]),
+    later("burst-prefix-cache-producer", &[DataProducer]).alpha(),
+    beta("inflight-load-producer", &[DataProducer, PreRequest, Response],
+        "Counts requests and tokens under way at each endpoint, and says what a request would add.",
+        &[
+            parameter("addEstimatedOutputTokens", "false", "", "Count the tokens that will probably be generated, too."),
+            parameter("outputRatio", "1.5", "", "Generated tokens per token of the prompt."),
+            parameter("maxEstimatedOutputTokens", "no limit", "tokens", "Most generated tokens counted for a request."),
+            parameter("prefixMatchInfoProducerName", "approx-prefix-cache-producer", "", "The producer that knows what is cached."),
+            parameter("syncCrossReplicaState", "true", "", "Share what is in flight with other replicas. No effect yet."),
+        ],
+        Build::Reading(inflight_load_producer)),
+    later("mm-embeddings-cache-producer", &[DataProducer, PreRequest]),
+    later("predicted-latency-producer", &[DataProducer, PreRequest, Response]),
+    later("session-id-producer", &[DataProducer]),
+    later("p2p-source-producer", &[DataProducer, PreRequest]).alpha(),
+];
+
+fn token_producer(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = TokenParams::decode(site.parameters)?;
+    let producer = Arc::new(TokenProducer::new(site.produces()));
+    Ok(Built { producer: Some(producer), ..Built::with(&params)? })
+}
+
+fn inflight_load_producer(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = InflightLoadParams::decode(site.parameters)?;
+    let built = Built::with(&params)?;
+    let counters = site.counts_in_flight()?;
+    let tokens = site.reads("token-producer");
+    let prefix = site.may_read(&params.prefix_match_info_producer_name);
+    let uncached = site.produces();
+    let plugin = Arc::new(InflightLoadProducer::new(params, counters, tokens, prefix, uncached));
+    Ok(Built { producer: Some(Arc::clone(&plugin) as _), pre_request: Some(plugin), ..built })
+}

@@ -1,0 +1,204 @@
+//! What happens to a request around its decision: the plugins of every stage, in the
+//! order of the configuration.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Instant;
+
+use prometheus::Histogram;
+use rand::Rng;
+
+use crate::endpoints::Candidates;
+use crate::request::Request;
+
+use super::context::Context;
+use super::data::PrefixMatch;
+use super::decision::Decision;
+use super::effects::Effects;
+use super::facts::{Facts, Key};
+use super::lifecycle::{Admitter, Denied, HeaderProcessor, PreRequest, Producer, Screener, Situation};
+use super::metrics::{Point, SchedulerMetrics};
+use super::plugin::PluginId;
+use super::profile::{Placed, charge};
+
+/// The plugins around the scheduler. Empty for a configuration that uses none.
+#[derive(Default)]
+pub struct Stages {
+    headers: Vec<Placed<dyn HeaderProcessor>>,
+    screeners: Vec<Placed<dyn Screener>>,
+    producers: Vec<Placed<dyn Producer>>,
+    admitters: Vec<Placed<dyn Admitter>>,
+    acting: Vec<Acting>,
+    books: bool,
+    prefix: Option<Key<PrefixMatch>>,
+}
+
+struct Acting {
+    placed: Placed<dyn PreRequest>,
+    received: Histogram,
+    streaming: Histogram,
+}
+
+impl Stages {
+    /// Whether a profile reads what is in flight, so that deciding and booking have to
+    /// be one step.
+    pub fn books(&self) -> bool {
+        self.books
+    }
+
+    /// Where the match of the default prefix cache is, if there is one.
+    pub fn prefix(&self) -> Option<Key<PrefixMatch>> {
+        self.prefix
+    }
+
+    /// Lets the header processors note what they look for.
+    pub fn process_headers(&self, request: &mut Request) {
+        if self.headers.is_empty() {
+            return;
+        }
+        let mut mark = Instant::now();
+        for placed in &self.headers {
+            placed.plugin.process(request);
+            charge(&placed.duration, &mut mark);
+        }
+    }
+
+    /// The candidates that every screener keeps; `None` when there are no screeners.
+    pub fn screen(
+        &self,
+        cx: &Situation<'_>,
+        candidates: &Candidates,
+        rng: &mut dyn Rng,
+        effects: &mut Effects,
+    ) -> Option<Candidates> {
+        if self.screeners.is_empty() {
+            return None;
+        }
+        let mut mark = Instant::now();
+        let mut all: Option<Vec<u32>> = None;
+        for placed in &self.screeners {
+            let mut kept = candidates.indices().to_vec();
+            placed.plugin.screen(cx, candidates, rng, &mut kept, effects);
+            all = Some(match all {
+                None => kept,
+                Some(all) => all.into_iter().filter(|index| kept.binary_search(index).is_ok()).collect(),
+            });
+            charge(&placed.duration, &mut mark);
+        }
+        all.map(|indices| candidates.narrowed(&indices))
+    }
+
+    /// Lets the producers learn about the request.
+    pub fn produce(&self, cx: &Situation<'_>, candidates: &Candidates, facts: &mut Facts) {
+        if self.producers.is_empty() {
+            return;
+        }
+        let mut mark = Instant::now();
+        for placed in &self.producers {
+            placed.plugin.produce(cx, candidates, facts);
+            charge(&placed.duration, &mut mark);
+        }
+    }
+
+    /// Asks the admitters. The first denial counts.
+    ///
+    /// # Errors
+    /// Why the request is not let in.
+    pub fn admit(&self, cx: &Context<'_>, candidates: &Candidates, rng: &mut dyn Rng) -> Result<(), Denied> {
+        if self.admitters.is_empty() {
+            return Ok(());
+        }
+        let mut mark = Instant::now();
+        for placed in &self.admitters {
+            let admitted = placed.plugin.admit(cx, candidates, rng);
+            charge(&placed.duration, &mut mark);
+            admitted?;
+        }
+        Ok(())
+    }
+
+    /// Does what follows from a decision.
+    pub fn act(&self, cx: &Context<'_>, decision: &Decision, effects: &mut Effects) {
+        if self.acting.is_empty() {
+            return;
+        }
+        let mut mark = Instant::now();
+        for acting in &self.acting {
+            let before = effects.followers_len();
+            acting.placed.plugin.decided(cx, decision, effects);
+            effects.belong(before, &acting.received, &acting.streaming);
+            charge(&acting.placed.duration, &mut mark);
+        }
+    }
+}
+
+impl fmt::Debug for Stages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fn names<T: ?Sized>(placed: &[Placed<T>]) -> Vec<&Arc<str>> {
+            placed.iter().map(|placed| &placed.id.name).collect()
+        }
+        f.debug_struct("Stages")
+            .field("headers", &names(&self.headers))
+            .field("screeners", &names(&self.screeners))
+            .field("producers", &names(&self.producers))
+            .field("admitters", &names(&self.admitters))
+            .field("acting", &self.acting.iter().map(|acting| &acting.placed.id.name).collect::<Vec<_>>())
+            .field("books", &self.books)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Puts [`Stages`] together; plugins of a stage run in the order in which they are added.
+pub struct StagesBuilder<'a> {
+    metrics: &'a SchedulerMetrics,
+    stages: Stages,
+}
+
+impl<'a> StagesBuilder<'a> {
+    /// No plugins yet.
+    pub fn new(metrics: &'a SchedulerMetrics) -> Self {
+        Self { metrics, stages: Stages::default() }
+    }
+
+    /// Adds a header processor.
+    pub fn header_processor(&mut self, id: &PluginId, plugin: Arc<dyn HeaderProcessor>) {
+        let placed = self.placed(Point::RequestHeader, id, plugin);
+        self.stages.headers.push(placed);
+    }
+
+    /// Adds a screener.
+    pub fn screener(&mut self, id: &PluginId, plugin: Arc<dyn Screener>) {
+        let placed = self.placed(Point::Screener, id, plugin);
+        self.stages.screeners.push(placed);
+    }
+
+    /// Adds a producer. Those whose facts it reads have to be there already.
+    pub fn producer(&mut self, id: &PluginId, plugin: Arc<dyn Producer>) {
+        let placed = self.placed(Point::DataProducer, id, plugin);
+        self.stages.producers.push(placed);
+    }
+
+    /// Adds an admitter.
+    pub fn admitter(&mut self, id: &PluginId, plugin: Arc<dyn Admitter>) {
+        let placed = self.placed(Point::Admission, id, plugin);
+        self.stages.admitters.push(placed);
+    }
+
+    /// Adds a plugin that acts on decisions.
+    pub fn pre_request(&mut self, id: &PluginId, plugin: Arc<dyn PreRequest>) {
+        let placed = self.placed(Point::PreRequest, id, plugin);
+        let received = self.metrics.duration(Point::ResponseReceived, id);
+        let streaming = self.metrics.duration(Point::ResponseStreaming, id);
+        self.stages.acting.push(Acting { placed, received, streaming });
+    }
+
+    /// The stages. `books`: a profile reads what is in flight; `prefix`: where the
+    /// match of the default prefix cache is.
+    pub fn build(self, books: bool, prefix: Option<Key<PrefixMatch>>) -> Stages {
+        Stages { books, prefix, ..self.stages }
+    }
+
+    fn placed<T: ?Sized>(&self, point: Point, id: &PluginId, plugin: Arc<T>) -> Placed<T> {
+        Placed { plugin, id: id.clone(), duration: self.metrics.duration(point, id) }
+    }
+}

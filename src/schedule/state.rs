@@ -1,0 +1,106 @@
+//! What outlives a configuration: sessions, caches, loads. Plugins hold handles to
+//! it, so that a configuration that is read again finds it as it was.
+
+use std::any::{Any, TypeId};
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::endpoints::{InFlightId, Snapshot};
+
+/// Something that outlives the plugin which asked for it.
+pub trait Kept: Any + Send + Sync {
+    /// Drops what is of no more use: of endpoints that are not in the snapshot, or
+    /// expired at `now_ms` (on the clock of the readings). Called now and then, by
+    /// one task.
+    fn sweep(&self, snapshot: &Snapshot, now_ms: u64);
+}
+
+type Value = Arc<dyn Kept>;
+
+/// State by its type and the name of the plugin that it belongs to.
+#[derive(Default)]
+pub struct State {
+    // Taken while a configuration is built and while state is swept, never by a request.
+    kept: Mutex<HashMap<(TypeId, String), (Value, Arc<dyn Any + Send + Sync>)>>,
+    in_flight: Mutex<Vec<String>>,
+}
+
+impl State {
+    /// The state of this type and name; made when it is asked for first.
+    pub fn of<T: Kept>(&self, name: &str, make: impl FnOnce() -> T) -> Arc<T> {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (TypeId::of::<T>(), name.to_owned());
+        if let Some(found) = kept.get(&key).and_then(|(_, any)| Arc::clone(any).downcast::<T>().ok()) {
+            return found;
+        }
+        let made = Arc::new(make());
+        kept.insert(key, (Arc::clone(&made) as Value, Arc::clone(&made) as Arc<dyn Any + Send + Sync>));
+        made
+    }
+
+    /// Where the producer of this name counts what is in flight; `None` when there
+    /// are too many of them.
+    pub fn in_flight(&self, producer: &str) -> Option<InFlightId> {
+        let mut names = self.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
+        let index = names.iter().position(|name| name == producer).unwrap_or_else(|| {
+            names.push(producer.to_owned());
+            names.len() - 1
+        });
+        let id = InFlightId::new(index);
+        names.truncate(InFlightId::MAX);
+        id
+    }
+
+    /// Drops what is of no more use.
+    pub fn sweep(&self, snapshot: &Snapshot, now_ms: u64) {
+        let values: Vec<Value> = {
+            let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+            kept.values().map(|(value, _)| Arc::clone(value)).collect()
+        };
+        values.iter().for_each(|value| value.sweep(snapshot, now_ms));
+    }
+}
+
+impl fmt::Debug for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("State")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+    use super::*;
+    use crate::endpoints::Store;
+
+    #[derive(Default)]
+    struct Swept(AtomicU64);
+
+    impl Kept for Swept {
+        fn sweep(&self, _snapshot: &Snapshot, now_ms: u64) {
+            self.0.store(now_ms, Relaxed);
+        }
+    }
+
+    #[test]
+    fn state_is_found_again_by_its_name_and_swept() {
+        let state = State::default();
+        let first = state.of("a", Swept::default);
+        assert!(Arc::ptr_eq(&first, &state.of("a", Swept::default)));
+        let other = state.of("b", Swept::default);
+        assert!(!Arc::ptr_eq(&first, &other));
+        state.sweep(&Store::default().snapshot(), 9);
+        assert_eq!((first.0.load(Relaxed), other.0.load(Relaxed)), (9, 9));
+    }
+
+    #[test]
+    fn counters_of_what_is_in_flight_are_few_and_stay() {
+        let state = State::default();
+        let ids: Vec<_> = ["a", "b", "c", "d"].map(|name| state.in_flight(name)).into();
+        assert!(ids.iter().all(Option::is_some));
+        assert_eq!(state.in_flight("e"), None);
+        assert_eq!(state.in_flight("b"), ids[1]);
+    }
+}
