@@ -128,8 +128,10 @@ impl Call for Limit {
                 go_on(out);
                 return ControlFlow::Continue(());
             }
-            Event::ResponseBody { data, end_of_stream } => Reply::ResponseBody { data, end_of_stream },
-            Event::ResponseTrailers => Reply::ResponseTrailers,
+            Event::ResponseBody { data, end_of_stream } => {
+                Reply::ResponseBody { data, end_of_stream, attributes: Vec::new() }
+            }
+            Event::ResponseTrailers => Reply::ResponseTrailers { attributes: Vec::new() },
         };
         envoy::write(reply, out);
         ControlFlow::Continue(())
