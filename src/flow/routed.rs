@@ -16,6 +16,13 @@ pub struct Routed {
     decision: Decision,
     record: Record,
     booking: Booking,
+    /// `None` where no plugin wants anything: most streams wait, and hold this.
+    follows: Option<Box<Follows>>,
+}
+
+/// What plugins want done.
+#[derive(Debug)]
+struct Follows {
     effects: Effects,
     followers: Followers,
     answer_headers: Vec<Header>,
@@ -27,8 +34,11 @@ impl Routed {
     /// Books the decision's first choice.
     pub(super) fn book(decision: Decision, mut effects: Effects, record: Record) -> Self {
         let booking = decision.primary_endpoint().load().book();
-        let (followers, answer_headers) = effects.take_followers();
-        Self { decision, record, booking, effects, followers, answer_headers, begun: false }
+        let follows = (!effects.is_empty()).then(|| {
+            let (followers, answer_headers) = effects.take_followers();
+            Box::new(Follows { effects, followers, answer_headers, begun: false })
+        });
+        Self { decision, record, booking, follows }
     }
 
     /// The decision.
@@ -38,13 +48,13 @@ impl Routed {
 
     /// `host:port` of the picks, the first choice first, separated by commas.
     pub fn destination(&self) -> Bytes {
-        let picks = self.decision.endpoints();
+        let (picks, port) = (self.decision.endpoints(), self.port());
         let mut text = BytesMut::with_capacity(24 * picks.len());
         for (position, pick) in picks.enumerate() {
             if position > 0 {
                 text.put_u8(b',');
             }
-            match self.effects.port() {
+            match port {
                 None => text.put_slice(pick.authority().as_bytes()),
                 Some(port) => text.put_slice(SocketAddr::new(pick.ip(), port).to_string().as_bytes()),
             }
@@ -54,13 +64,13 @@ impl Routed {
 
     /// Headers that plugins set on the request.
     pub fn headers(&self) -> &[Header] {
-        self.effects.headers()
+        self.follows.as_ref().map_or(&[], |follows| follows.effects.headers())
     }
 
     /// Total score of every candidate that the filters left, where it was asked for
     /// and the destination is the endpoints' own.
     pub fn scores(&self) -> Option<Vec<(Arc<str>, f64)>> {
-        let recorded = self.record != Record::No && self.effects.port().is_none();
+        let recorded = self.record != Record::No && self.port().is_none();
         recorded
             .then(|| self.decision.scores().map(|(endpoint, score)| (Arc::clone(endpoint), score)).collect())
     }
@@ -69,39 +79,48 @@ impl Routed {
     /// address that the pool doesn't know changes nothing. Returns headers to set on
     /// the answer.
     pub fn answer_begins(&mut self, served: &Served) -> Vec<Header> {
-        let first = Arc::clone(self.decision.primary_endpoint());
-        let endpoint = self.named(served).unwrap_or_else(|| Arc::clone(&first));
-        if !Arc::ptr_eq(&endpoint, &first) {
+        let named = self.named(served);
+        if let Some(endpoint) = &named {
             self.booking.move_to(endpoint.load());
-            self.followers.moved(&endpoint);
         }
-        let mut headers = std::mem::take(&mut self.answer_headers);
-        if !self.followers.is_empty() {
-            self.followers.begins(&AnswerHead { served, endpoint: &endpoint }, &mut headers);
+        let Some(follows) = &mut self.follows else { return Vec::new() };
+        let first = self.decision.primary_endpoint();
+        let endpoint = named.as_ref().unwrap_or(first);
+        if !Arc::ptr_eq(endpoint, first) {
+            follows.followers.moved(endpoint);
         }
+        let mut headers = std::mem::take(&mut follows.answer_headers);
+        follows.followers.begins(&AnswerHead { served, endpoint }, &mut headers);
         headers
     }
 
     /// Bytes of the answer's body are there.
     pub fn first_bytes(&mut self) {
-        if !self.begun {
-            self.begun = true;
-            self.followers.first_bytes();
+        if let Some(follows) = self.follows.as_mut().filter(|follows| !follows.begun) {
+            follows.begun = true;
+            follows.followers.first_bytes();
         }
     }
 
     /// The answer is complete. Returns numbers for the gateway.
     pub fn answer_ends(&mut self, usage: &Usage) -> Vec<Attribute> {
         let mut attributes = Vec::new();
-        self.followers.ends(usage, &mut attributes);
+        if let Some(follows) = &mut self.follows {
+            follows.followers.ends(usage, &mut attributes);
+        }
         attributes
+    }
+
+    /// The port to use instead of the endpoints' own.
+    fn port(&self) -> Option<u16> {
+        self.follows.as_ref().and_then(|follows| follows.effects.port())
     }
 
     /// The endpoint that the gateway names.
     fn named(&self, served: &Served) -> Option<Arc<Endpoint>> {
         let Served::By(address) = served else { return None };
         let address: SocketAddr = address.parse().ok()?;
-        if self.effects.port() == Some(address.port()) {
+        if self.port() == Some(address.port()) {
             // A port that stands for all ports of the pod doesn't say which of them served.
             return None;
         }

@@ -100,6 +100,14 @@ impl Effects {
         self.followers.list.push(Following { follower: Box::new(follower), durations: None });
     }
 
+    /// Whether there is nothing to do.
+    pub fn is_empty(&self) -> bool {
+        self.headers.is_empty()
+            && self.answer_headers.is_empty()
+            && self.port.is_none()
+            && self.followers.is_empty()
+    }
+
     /// Headers to set on the request.
     pub fn headers(&self) -> &[Header] {
         &self.headers
