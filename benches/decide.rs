@@ -5,9 +5,10 @@
 
 use std::hint::black_box;
 use std::net::Ipv4Addr;
-use std::time::Duration;
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
 
-use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use prometheus::Registry;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
@@ -74,5 +75,49 @@ fn decide(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, decide);
+/// Several threads deciding at once on one pool. The time is that of all together, for
+/// so many decisions each: two threads on two cores should take as long as one alone.
+fn threads(c: &mut Criterion) {
+    let metrics = SchedulerMetrics::register(&Registry::new()).unwrap();
+    let parsers = Parsers::new(&[ParserKind::PassThrough]);
+    let request = RequestParser::new(Headers::default(), &parsers).without_body();
+    let scheduler = scheduler(1, &metrics);
+    let candidates = candidates(100);
+    let mut group = c.benchmark_group("threads");
+    for count in [1, 2, 8] {
+        group.throughput(Throughput::Elements(count));
+        group.bench_function(BenchmarkId::from_parameter(count), |b| {
+            b.iter_custom(|repetitions| {
+                let start = Barrier::new(count as usize + 1);
+                std::thread::scope(|scope| {
+                    let threads: Vec<_> = (0..count)
+                        .map(|seed| {
+                            let (scheduler, candidates, request) = (&scheduler, &candidates, &request);
+                            let start = &start;
+                            scope.spawn(move || {
+                                let cx = Context::new(request, 10, Duration::from_secs(2));
+                                let (mut rng, mut scratch) =
+                                    (StdRng::seed_from_u64(seed), Scratch::default());
+                                start.wait();
+                                for _ in 0..repetitions {
+                                    let record = Record::No;
+                                    let decision =
+                                        scheduler.decide(&cx, candidates, &mut rng, &mut scratch, record);
+                                    black_box(decision).unwrap();
+                                }
+                            })
+                        })
+                        .collect();
+                    start.wait();
+                    let started = Instant::now();
+                    threads.into_iter().for_each(|thread| thread.join().unwrap());
+                    started.elapsed()
+                })
+            });
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, decide, threads);
 criterion_main!(benches);

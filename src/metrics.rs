@@ -2,12 +2,16 @@
 //! on the way; dashboards and autoscalers read either. A family is counted once,
 //! under its new name, and the old one is made from it when it is read.
 
+mod timing;
+
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 
 use prometheus::Registry;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType};
+
+pub use timing::{Timing, Timings};
 
 /// How a family was called before.
 #[derive(Clone, Copy, Debug)]

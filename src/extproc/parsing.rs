@@ -1,7 +1,8 @@
 //! How long parsers take, as `plugin_duration_seconds` has it for every plugin.
 
-use prometheus::Histogram;
+use std::time::Duration;
 
+use crate::metrics::Timing;
 use crate::request::ParserKind;
 use crate::schedule::SchedulerMetrics;
 
@@ -14,8 +15,8 @@ pub struct Parsing {
 #[derive(Debug)]
 struct Durations {
     of: ParserKind,
-    requests: Histogram,
-    answers: Histogram,
+    requests: Timing,
+    answers: Timing,
 }
 
 impl Parsing {
@@ -29,17 +30,17 @@ impl Parsing {
         Self { parsers: ParserKind::ALL.map(durations).into() }
     }
 
-    /// A request took so many seconds, all its messages together.
-    pub fn request(&self, kind: ParserKind, seconds: f64) {
+    /// A request took so long, all its messages together.
+    pub fn request(&self, kind: ParserKind, taken: Duration) {
         if let Some(durations) = self.parsers.iter().find(|durations| durations.of == kind) {
-            durations.requests.observe(seconds);
+            durations.requests.observe(taken);
         }
     }
 
-    /// A message of an answer took so many seconds.
-    pub fn answer(&self, kind: ParserKind, seconds: f64) {
+    /// A message of an answer took so long.
+    pub fn answer(&self, kind: ParserKind, taken: Duration) {
         if let Some(durations) = self.parsers.iter().find(|durations| durations.of == kind) {
-            durations.answers.observe(seconds);
+            durations.answers.observe(taken);
         }
     }
 }

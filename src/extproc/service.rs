@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use prometheus::IntGauge;
 use tonic::{Code, Status};
@@ -29,8 +29,8 @@ pub struct ProcessCall {
     shared: Arc<Shared>,
     deciding: Option<Decision>,
     counted: Option<Counted>,
-    /// Seconds that the request's messages took so far.
-    parsing: f64,
+    /// How long the request's messages took so far.
+    parsing: Duration,
 }
 
 /// A stream in the metrics, from its start to its end.
@@ -60,7 +60,7 @@ impl ProcessCall {
             shared: Arc::clone(shared),
             deciding: None,
             counted,
-            parsing: 0.0,
+            parsing: Duration::ZERO,
         }
     }
 
@@ -75,9 +75,9 @@ impl ProcessCall {
                 .on_message(message, now)
                 .map_err(|error| Status::failed_precondition(error.to_string()))
         });
-        let taken = now.elapsed().as_secs_f64();
+        let taken = now.elapsed();
         if is_answer {
-            self.shared.metrics.response_processing.observe(taken);
+            self.shared.metrics.response_processing.observe(taken.as_secs_f64());
             if let Some(parser) = answer_parser {
                 self.shared.parsing.answer(parser, taken);
             }

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use prometheus::Histogram;
 use smallvec::SmallVec;
 
 use crate::endpoints::Endpoint;
+use crate::metrics::Timing;
 use crate::request::usage::Usage;
 
 /// A header to set.
@@ -124,7 +124,7 @@ impl Effects {
     }
 
     /// Marks those who came since there were `before` of them as belonging to a plugin.
-    pub(super) fn belong(&mut self, before: usize, received: &Histogram, streaming: &Histogram) {
+    pub(super) fn belong(&mut self, before: usize, received: &Timing, streaming: &Timing) {
         for following in self.followers.list.iter_mut().skip(before) {
             following.durations = Some((received.clone(), streaming.clone()));
         }
@@ -144,7 +144,7 @@ pub struct Followers {
 struct Following {
     follower: Box<dyn Follower>,
     /// Where the time of its calls is counted: for headers, and for the body.
-    durations: Option<(Histogram, Histogram)>,
+    durations: Option<(Timing, Timing)>,
 }
 
 impl Followers {
@@ -175,14 +175,14 @@ impl Followers {
 
     fn each(
         &mut self,
-        point: impl Fn(&(Histogram, Histogram)) -> &Histogram,
+        point: impl Fn(&(Timing, Timing)) -> &Timing,
         mut call: impl FnMut(&mut (dyn Follower + 'static)),
     ) {
         for following in &mut self.list {
             let start = Instant::now();
             call(following.follower.as_mut());
             if let Some(durations) = &following.durations {
-                point(durations).observe(start.elapsed().as_secs_f64());
+                point(durations).observe(start.elapsed());
             }
         }
     }

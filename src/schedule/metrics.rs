@@ -5,22 +5,19 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use prometheus::{Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, Opts, Registry};
+use prometheus::{IntCounter, IntCounterVec, Opts, Registry};
 
-use crate::metrics::{Legacy, register};
+use crate::metrics::{Legacy, Timing, Timings, register};
 
 use super::plugin::PluginId;
-
-/// Bounds in seconds for what takes microseconds to milliseconds.
-const MICRO: [f64; 10] = [0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1];
 
 /// Metrics of the scheduler. Clones share the numbers.
 #[derive(Clone, Debug)]
 pub struct SchedulerMetrics {
     /// `scheduler_e2e_duration_seconds`: one decision, all profiles.
-    pub(super) e2e: Histogram,
+    pub(super) e2e: Timing,
     /// `plugin_duration_seconds`: one call of one plugin.
-    plugins: HistogramVec,
+    plugins: Timings,
     /// `usher_scheduler_invalid_scores_total`: scores that were no finite number.
     invalid_scores: IntCounterVec,
     /// Where plugins register what they count themselves.
@@ -81,17 +78,15 @@ impl SchedulerMetrics {
     /// # Errors
     /// When a name is already taken in the registry.
     pub fn register(registry: &Registry) -> prometheus::Result<Self> {
-        let e2e = Histogram::with_opts(opts(
+        let e2e = Timings::new(
             "llm_d_epp_scheduler_e2e_duration_seconds",
             "[ALPHA] Seconds that a scheduling decision took, all profiles together.",
-        ))?;
-        let labels = ["extension_point", "plugin_type", "plugin_name"];
-        let plugins = HistogramVec::new(
-            opts(
-                "llm_d_epp_plugin_duration_seconds",
-                "[ALPHA] Seconds that one call of a plugin took, by extension point and plugin.",
-            ),
-            &labels,
+            &[],
+        )?;
+        let plugins = Timings::new(
+            "llm_d_epp_plugin_duration_seconds",
+            "[ALPHA] Seconds that one call of a plugin took, by extension point and plugin.",
+            &["extension_point", "plugin_type", "plugin_name"],
         )?;
         let invalid_scores = IntCounterVec::new(
             Opts::new(
@@ -111,12 +106,13 @@ impl SchedulerMetrics {
         register(registry, plugins.clone(), Some(plugins_legacy))?;
         register(registry, invalid_scores.clone(), None)?;
         let (registry, families) = (registry.clone(), Families::default());
+        let e2e = e2e.with(&[]);
         Ok(Self { e2e, plugins, invalid_scores, registry, families })
     }
 
     /// The duration of a plugin outside of scheduling, under the name of its type.
-    pub fn elsewhere(&self, extension_point: &str, plugin_type: &str) -> Histogram {
-        self.plugins.with_label_values(&[extension_point, plugin_type, plugin_type])
+    pub fn elsewhere(&self, extension_point: &str, plugin_type: &str) -> Timing {
+        self.plugins.with(&[extension_point, plugin_type, plugin_type])
     }
 
     /// What plugins of a type count together, registered when the first of them is built.
@@ -138,16 +134,12 @@ impl SchedulerMetrics {
     }
 
     /// The duration of one plugin at one point, looked up once and kept.
-    pub(super) fn duration(&self, point: Point, id: &PluginId) -> Histogram {
-        self.plugins.with_label_values(&[point.label(), &id.plugin_type, &id.name])
+    pub(super) fn duration(&self, point: Point, id: &PluginId) -> Timing {
+        self.plugins.with(&[point.label(), &id.plugin_type, &id.name])
     }
 
     /// The invalid scores of one scorer.
     pub(super) fn invalid_scores(&self, id: &PluginId) -> IntCounter {
         self.invalid_scores.with_label_values(&[&*id.plugin_type, &*id.name])
     }
-}
-
-fn opts(name: &str, help: &str) -> HistogramOpts {
-    HistogramOpts::new(name, help).buckets(MICRO.to_vec())
 }

@@ -4,10 +4,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
-use prometheus::{Histogram, IntCounter};
+use prometheus::IntCounter;
 use rand::Rng;
 
 use crate::endpoints::{Candidates, View};
+use crate::metrics::Timing;
 
 use super::context::{Context, ScheduleError};
 use super::decision::{Column, Record, Run, Scores};
@@ -19,7 +20,7 @@ use super::scheduler::Scratch;
 pub(super) struct Placed<T: ?Sized> {
     pub(super) plugin: Arc<T>,
     pub(super) id: PluginId,
-    pub(super) duration: Histogram,
+    pub(super) duration: Timing,
 }
 
 struct Weighted {
@@ -136,9 +137,9 @@ impl Weighted {
 }
 
 /// Books what passed since `mark` and moves it to now.
-pub(super) fn charge(duration: &Histogram, mark: &mut Instant) {
+pub(super) fn charge(duration: &Timing, mark: &mut Instant) {
     let now = Instant::now();
-    duration.observe((now - *mark).as_secs_f64());
+    duration.observe(now - *mark);
     *mark = now;
 }
 

@@ -4,11 +4,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
-use prometheus::Histogram;
 use rand::Rng;
 use smallvec::SmallVec;
 
 use crate::endpoints::Candidates;
+use crate::metrics::Timing;
 
 use super::context::{Context, Outcome, Runs, ScheduleError};
 use super::decision::{Decision, Record, Run};
@@ -31,8 +31,8 @@ pub struct Scratch {
 pub struct Scheduler {
     profiles: Vec<Profile>,
     handler: Placed<dyn ProfileHandler>,
-    finish_duration: Histogram,
-    e2e: Histogram,
+    finish_duration: Timing,
+    e2e: Timing,
 }
 
 impl Scheduler {
@@ -70,7 +70,7 @@ impl Scheduler {
     ) -> Result<Decision, ScheduleError> {
         let start = Instant::now();
         let decision = self.run(cx, candidates, rng, scratch, record, start);
-        self.e2e.observe(start.elapsed().as_secs_f64());
+        self.e2e.observe(start.elapsed());
         decision
     }
 

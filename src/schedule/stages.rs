@@ -5,10 +5,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
-use prometheus::Histogram;
 use rand::Rng;
 
 use crate::endpoints::Candidates;
+use crate::metrics::Timing;
 use crate::request::Request;
 
 use super::context::Context;
@@ -35,8 +35,8 @@ pub struct Stages {
 
 struct Acting {
     placed: Placed<dyn PreRequest>,
-    received: Histogram,
-    streaming: Histogram,
+    received: Timing,
+    streaming: Timing,
 }
 
 impl Stages {
