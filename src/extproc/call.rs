@@ -227,3 +227,7 @@ fn trailers(end: End) -> HeaderMap {
 #[cfg(test)]
 #[path = "call_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "call_properties.rs"]
+mod properties;
