@@ -312,3 +312,7 @@ fn read_served(context: &[u8]) -> Result<Option<SocketAddr>, Malformed> {
     let text = string_value(value)?.unwrap_or_default();
     Ok(std::str::from_utf8(text).ok().and_then(|text| text.trim().parse().ok()))
 }
+
+#[cfg(test)]
+#[path = "read_properties.rs"]
+mod properties;
