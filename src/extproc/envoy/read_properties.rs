@@ -10,6 +10,8 @@ use prop::collection::{hash_map, vec};
 use prop::sample::select;
 use proptest::prelude::*;
 use prost::Message as _;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
 use theirs::processing_request::Request;
 use theirs::{HttpBody, HttpHeaders, HttpTrailers, ProcessingRequest, ProtocolConfiguration};
 
@@ -254,6 +256,107 @@ fn arrived(encoded: &[u8], cuts: &[usize]) -> Payload {
     }
 }
 
+/// Messages with messages in them.
+#[derive(Clone, Copy)]
+enum Level {
+    Request,
+    Headers,
+    Metadata,
+    NamespaceEntry,
+    Struct,
+    ValueEntry,
+    Value,
+    List,
+    /// Nothing below is a message that is read.
+    Flat,
+}
+
+impl Level {
+    /// What is in the field with this number, if that is a message.
+    fn within(self, number: u32) -> Option<Self> {
+        match (self, number) {
+            (Self::Request, 2 | 3) => Some(Self::Headers),
+            (Self::Request, 4..=7 | 11) | (Self::Headers, 1) => Some(Self::Flat),
+            (Self::Request, 8) => Some(Self::Metadata),
+            (Self::Metadata, 1) => Some(Self::NamespaceEntry),
+            (Self::NamespaceEntry, 2) | (Self::Value, 5) => Some(Self::Struct),
+            (Self::Struct, 1) => Some(Self::ValueEntry),
+            (Self::ValueEntry, 2) | (Self::List, 1) => Some(Self::Value),
+            (Self::Value, 6) => Some(Self::List),
+            _ => None,
+        }
+    }
+}
+
+/// A message with the fields of both, in turns, on every level, and with fields that
+/// nobody knows: what decoders have to merge.
+fn weave(messages: [&[u8]; 2], level: Level, random: &mut StdRng) -> Vec<u8> {
+    let mut rest = messages.map(Fields::of);
+    let mut out = Vec::new();
+    loop {
+        if random.random_ratio(1, 8) {
+            out.extend(unknown(random));
+        }
+        let mut turn = usize::from(random.random::<bool>());
+        if rest[turn].rest().is_empty() {
+            turn = 1 - turn;
+        }
+        let before = rest[turn].rest();
+        let Some(field) = rest[turn].next() else { return out };
+        let field = field.unwrap();
+        let raw = &before[..before.len() - rest[turn].rest().len()];
+        let (Some(within), Value::Bytes(content)) = (level.within(field.number), field.value) else {
+            out.extend(raw);
+            continue;
+        };
+        // Two that follow each other on both sides become one, or stay two.
+        let mut other = rest[1 - turn].clone();
+        let mut contents = [content, &[]];
+        if let Some(Ok(wire::Field { number, value: Value::Bytes(content) })) = other.next()
+            && number == field.number
+            && random.random()
+        {
+            contents[1] = content;
+            rest[1 - turn] = other;
+        }
+        let woven = weave(contents, within, random);
+        wire::put_bytes(&mut out, field.number as u8, &woven);
+    }
+}
+
+/// The field `metadata_context` of a message, with this value where it is looked for.
+fn metadata_with((namespace, key): (&str, &str), value: &[u8]) -> Vec<u8> {
+    let wrap = |key: &str, value: &[u8]| {
+        let mut entry = Vec::new();
+        wire::put_bytes(&mut entry, 1, key.as_bytes());
+        wire::put_bytes(&mut entry, 2, value);
+        let mut field = Vec::new();
+        wire::put_bytes(&mut field, 1, &entry);
+        field
+    };
+    let mut field = Vec::new();
+    wire::put_bytes(&mut field, 8, &wrap(namespace, &wrap(key, value)));
+    field
+}
+
+/// A field with a number that no message has.
+fn unknown(random: &mut StdRng) -> Vec<u8> {
+    let (content, kind) = match random.random_range(0..4) {
+        0 => (vec![0x80 | random.random::<u8>(), 1], 0),
+        1 => (vec![random.random(); 8], 1),
+        2 => {
+            let mut bytes = Vec::new();
+            wire::put_bytes(&mut bytes, 0, &vec![random.random(); random.random_range(0..2000)]);
+            (bytes.split_off(1), 2)
+        }
+        _ => (vec![random.random(); 4], 5),
+    };
+    let key: u32 = random.random_range(100..1 << 29) << 3 | kind;
+    let mut field: Vec<u8> = (0..4).map(|i| (key >> (7 * i)) as u8 | 0x80).collect();
+    field.push((key >> 28) as u8);
+    [field, content].concat()
+}
+
 /// Checks that a message means this in one piece and in these, on every way to read it.
 fn check(encoded: &[u8], cuts: &[usize], want: Option<&Meant>) -> Result<(), TestCaseError> {
     let read_as = |payload| read(payload).ok().map(read_of);
@@ -271,7 +374,7 @@ fn check(encoded: &[u8], cuts: &[usize], want: Option<&Meant>) -> Result<(), Tes
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2000))]
+    #![proptest_config(ProptestConfig::with_cases(500))]
 
     #[test]
     fn what_was_encoded_is_read_whole_and_in_pieces(message in message(), cuts in cuts()) {
@@ -285,5 +388,25 @@ proptest! {
         {
             prop_assert!(read_body(&body).is_some(), "a body was put together");
         }
+    }
+
+    #[test]
+    fn what_comes_twice_is_merged_and_what_nobody_knows_is_skipped(
+        messages in [message(), message()],
+        values in [value(), value()],
+        place in select(&[(SUBSET_NAMESPACE, SUBSET_KEY), (LB_NAMESPACE, SERVED)][..]),
+        seed in any::<u64>(),
+        cuts in cuts(),
+    ) {
+        let mut random = StdRng::seed_from_u64(seed);
+        let [one, other] = messages.map(|message| message.encode_to_vec());
+        let mut woven = weave([&one, &other], Level::Request, &mut random);
+        if random.random() {
+            let [one, other] = values.map(|value| value.encode_to_vec());
+            let value = weave([&one, &other], Level::Value, &mut random);
+            woven.extend(metadata_with(place, &value));
+        }
+        let message = ProcessingRequest::decode(&woven[..]).unwrap();
+        check(&woven, &cuts, meant(&message).as_ref())?;
     }
 }
