@@ -62,3 +62,13 @@ async fn a_reply_over_the_limit_ends_its_stream_and_no_other() {
     open.request_headers().await;
     assert_eq!(open.request_body().await, (PROMPT.as_bytes().to_vec(), true));
 }
+
+#[tokio::test]
+async fn a_refusal_that_is_too_large_is_counted_as_it_ends() {
+    let flags = ["--grpc-max-send-msg-size=50", "--enable-grpc-stream-metrics"];
+    let picker = Picker::start(&[], &flags).await;
+    let mut stream = picker.stream().await;
+    stream.send(headers(&POST, true));
+    assert_eq!(stream.end().await.unwrap_err().code(), Code::ResourceExhausted);
+    assert_eq!((ended_with(&picker, "ResourceExhausted"), ended_with(&picker, "OK")), (Some(1.0), None));
+}
