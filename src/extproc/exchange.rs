@@ -7,12 +7,9 @@
 //!              answer: waiting ─▶ body ─▶ done  (may begin at any time: gateways answer themselves)
 //! ```
 
-use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
-
-use bytes::Bytes;
 
 use crate::endpoints::SubsetHint;
 use crate::flow::{Code, Rejection, Routed};
@@ -22,7 +19,8 @@ use super::answer::Answer;
 use super::event::{Event, Message, Mode, Modes};
 use super::metrics::ExtProcMetrics;
 use super::parsing::Parsing;
-use super::reply::{CHUNK_LIMIT, Reply, Route};
+use super::replies::Replies;
+use super::reply::{Reply, Route};
 use super::series::SeriesKey;
 
 /// What all exchanges of a server share.
@@ -104,9 +102,7 @@ pub struct Exchange {
     started: Option<Instant>,
     routed: Option<Routed>,
     answer: Answer,
-    replies: VecDeque<Reply>,
-    /// Replies that wait for the headers' reply.
-    early: VecDeque<Reply>,
+    replies: Replies,
 }
 
 impl Exchange {
@@ -121,14 +117,13 @@ impl Exchange {
             started: None,
             routed: None,
             answer,
-            replies: VecDeque::new(),
-            early: VecDeque::new(),
+            replies: Replies::default(),
         }
     }
 
     /// The next reply to send.
     pub fn next_reply(&mut self) -> Option<Reply> {
-        self.replies.pop_front()
+        self.replies.next()
     }
 
     /// Whether a decision is still wanted.
@@ -184,28 +179,25 @@ impl Exchange {
                     routed.served(served);
                 }
                 self.answer.headers(event_stream, end_of_stream).map_err(Violation)?;
-                self.replies.push_back(Reply::ResponseHeaders);
+                self.replies.push(Reply::ResponseHeaders);
                 self.complete(end_of_stream, now);
                 Ok(Step::Continue)
             }
             Event::ResponseBody { data, end_of_stream } => {
                 self.answer.chunk(&data, now).map_err(Violation)?;
                 if self.modes.is_some_and(|modes| modes.response != Mode::FullDuplex) {
-                    self.replies.push_back(Reply::ResponseBodyAsIs);
+                    self.replies.push(Reply::ResponseBodyAsIs);
                 } else {
                     let data = self.answer.restore(data, end_of_stream);
-                    self.emit(data, end_of_stream, |data, end_of_stream| Reply::ResponseBody {
-                        data,
-                        end_of_stream,
-                    });
+                    self.replies.response_body(data, end_of_stream);
                 }
                 self.complete(end_of_stream, now);
                 Ok(Step::Continue)
             }
             Event::ResponseTrailers => {
                 let held = self.answer.trailers().map_err(Violation)?;
-                self.emit(held, false, |data, end_of_stream| Reply::ResponseBody { data, end_of_stream });
-                self.replies.push_back(Reply::ResponseTrailers);
+                self.replies.response_body(held, false);
+                self.replies.push(Reply::ResponseTrailers);
                 self.complete(true, now);
                 Ok(Step::Continue)
             }
@@ -320,13 +312,13 @@ impl Exchange {
         match &mut self.state {
             State::Deciding(_, BodyEnd::NotOurs { ended }) => {
                 *ended = last;
-                self.early.push_back(reply);
+                self.replies.push_after_headers(reply);
             }
             _ => {
                 if last {
                     self.state = State::Sent(BodyEnd::NotOurs { ended: true });
                 }
-                self.replies.push_back(reply);
+                self.replies.push(reply);
             }
         }
         Step::Continue
@@ -361,8 +353,7 @@ impl Exchange {
             content_length: (body.len() != request.body.len()).then_some(body.len()),
             scores: routed.scores(),
         };
-        self.replies.push_back(Reply::RequestHeaders(Box::new(route)));
-        self.replies.append(&mut self.early);
+        self.replies.request_headers(route);
         self.routed = Some(routed);
         match end {
             BodyEnd::Flag | BodyEnd::Trailers => self.state = State::Sent(end),
@@ -373,13 +364,9 @@ impl Exchange {
                 return self.answer.read_as(request.api);
             }
         }
-        let chunks = body.chunks().iter().cloned();
-        self.emit(chunks, end == BodyEnd::Flag, |data, end_of_stream| Reply::RequestBody {
-            data,
-            end_of_stream,
-        });
+        self.replies.request_body(body.chunks().iter().cloned(), end == BodyEnd::Flag);
         if end == BodyEnd::Trailers {
-            self.replies.push_back(Reply::RequestTrailers);
+            self.replies.push(Reply::RequestTrailers);
         }
         let metrics = &self.shared.metrics;
         let series = metrics.series(&series_key(request));
@@ -399,33 +386,8 @@ impl Exchange {
             metrics.request_processing.observe(now.saturating_duration_since(started).as_secs_f64());
         }
         self.state = State::Refused;
-        self.replies.clear();
-        self.replies.push_back(Reply::Immediate(rejection));
+        self.replies.immediate(rejection);
         Step::End
-    }
-
-    /// Queues a body, or a part of it, in chunks that a gateway takes. Nothing is sent
-    /// for an empty one that doesn't end its body.
-    fn emit(
-        &mut self,
-        pieces: impl IntoIterator<Item = Bytes>,
-        end_of_stream: bool,
-        reply: impl Fn(Pieces, bool) -> Reply,
-    ) {
-        let mut chunk = Pieces::default();
-        let mut room = CHUNK_LIMIT;
-        for mut piece in pieces {
-            while piece.len() > room {
-                chunk.push(piece.split_to(room));
-                self.replies.push_back(reply(std::mem::take(&mut chunk), false));
-                room = CHUNK_LIMIT;
-            }
-            room -= piece.len();
-            chunk.push(piece);
-        }
-        if !chunk.is_empty() || end_of_stream {
-            self.replies.push_back(reply(chunk, end_of_stream));
-        }
     }
 
     /// Ends the answer if this was its last part: its load is given back at once,
