@@ -61,9 +61,10 @@ pub struct Calls<F> {
 /// Largest messages, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct MessageLimits {
-    /// That are read.
+    /// That are read. [`Call::on_end`] is told of a larger one with `RESOURCE_EXHAUSTED`, as
+    /// soon as its length is known.
     pub receive: usize,
-    /// That are sent.
+    /// That are sent. [`Call::on_refused`] is told of a larger one, and nothing follows it.
     pub send: usize,
 }
 
@@ -227,3 +228,7 @@ fn trailers(end: End) -> HeaderMap {
 #[cfg(test)]
 #[path = "call_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "call_properties.rs"]
+mod properties;

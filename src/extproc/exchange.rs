@@ -7,11 +7,8 @@
 //!              answer: waiting ─▶ body ─▶ done  (may begin at any time: gateways answer themselves)
 //! ```
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
-
-use bytes::Bytes;
 
 use crate::endpoints::SubsetHint;
 use crate::flow::{Code, Rejection, Routed};
@@ -22,7 +19,8 @@ use super::answer::Answer;
 use super::event::{Event, Message, Mode, Modes};
 use super::metrics::ExtProcMetrics;
 use super::parsing::Parsing;
-use super::reply::{CHUNK_LIMIT, Reply, Route};
+use super::replies::Replies;
+use super::reply::{Reply, Route};
 use super::series::SeriesKey;
 
 /// What all exchanges of a server share.
@@ -106,9 +104,7 @@ pub struct Exchange {
     started: Option<Instant>,
     routed: Option<Routed>,
     answer: Answer,
-    replies: VecDeque<Reply>,
-    /// Replies that wait for the headers' reply.
-    early: VecDeque<Reply>,
+    replies: Replies,
 }
 
 impl Exchange {
@@ -123,14 +119,13 @@ impl Exchange {
             started: None,
             routed: None,
             answer,
-            replies: VecDeque::new(),
-            early: VecDeque::new(),
+            replies: Replies::default(),
         }
     }
 
     /// The next reply to send.
     pub fn next_reply(&mut self) -> Option<Reply> {
-        self.replies.pop_front()
+        self.replies.next()
     }
 
     /// Whether a decision is still wanted.
@@ -179,7 +174,7 @@ impl Exchange {
                 }
                 self.answer.headers(event_stream, end_of_stream).map_err(Violation)?;
                 let set = self.routed.as_mut().map(|routed| routed.answer_begins(served)).unwrap_or_default();
-                self.replies.push_back(Reply::ResponseHeaders(set));
+                self.replies.push(Reply::ResponseHeaders(set));
                 if end_of_stream {
                     // There is no message left that could carry numbers.
                     self.attributes();
@@ -196,22 +191,19 @@ impl Exchange {
                 }
                 let attributes = if end_of_stream { self.attributes() } else { Vec::new() };
                 if self.modes.is_some_and(|modes| modes.response != Mode::FullDuplex) {
-                    self.replies.push_back(Reply::ResponseBodyAsIs);
+                    self.replies.push(Reply::ResponseBodyAsIs);
                 } else {
                     let data = self.answer.restore(data, end_of_stream);
-                    self.emit(data, end_of_stream, answer_chunk);
-                    if let Some(Reply::ResponseBody { attributes: last, .. }) = self.replies.back_mut() {
-                        *last = attributes;
-                    }
+                    self.replies.response_body(data, end_of_stream, attributes);
                 }
                 self.complete(end_of_stream, now);
                 Ok(Step::Continue)
             }
             Event::ResponseTrailers => {
                 let held = self.answer.trailers().map_err(Violation)?;
-                self.emit(held, false, answer_chunk);
                 let attributes = self.attributes();
-                self.replies.push_back(Reply::ResponseTrailers { attributes });
+                self.replies.response_body(held, false, Vec::new());
+                self.replies.push(Reply::ResponseTrailers { attributes });
                 self.complete(true, now);
                 Ok(Step::Continue)
             }
@@ -326,13 +318,13 @@ impl Exchange {
         match &mut self.state {
             State::Deciding(_, BodyEnd::NotOurs { ended }) => {
                 *ended = last;
-                self.early.push_back(reply);
+                self.replies.push_after_headers(reply);
             }
             _ => {
                 if last {
                     self.state = State::Sent(BodyEnd::NotOurs { ended: true });
                 }
-                self.replies.push_back(reply);
+                self.replies.push(reply);
             }
         }
         Step::Continue
@@ -369,8 +361,7 @@ impl Exchange {
             headers: routed.headers().to_vec(),
             scores: routed.scores(),
         };
-        self.replies.push_back(Reply::RequestHeaders(Box::new(route)));
-        self.replies.append(&mut self.early);
+        self.replies.request_headers(route);
         self.routed = Some(routed);
         match end {
             BodyEnd::Flag | BodyEnd::Trailers => self.state = State::Sent(end),
@@ -381,13 +372,9 @@ impl Exchange {
                 return self.answer.read_as(request.api);
             }
         }
-        let chunks = body.chunks().iter().cloned();
-        self.emit(chunks, end == BodyEnd::Flag, |data, end_of_stream| Reply::RequestBody {
-            data,
-            end_of_stream,
-        });
+        self.replies.request_body(body.chunks().iter().cloned(), end == BodyEnd::Flag);
         if end == BodyEnd::Trailers {
-            self.replies.push_back(Reply::RequestTrailers);
+            self.replies.push(Reply::RequestTrailers);
         }
         let metrics = &self.shared.metrics;
         let series = metrics.series(&series_key(request));
@@ -407,33 +394,8 @@ impl Exchange {
             metrics.request_processing.observe(now.saturating_duration_since(started).as_secs_f64());
         }
         self.state = State::Refused;
-        self.replies.clear();
-        self.replies.push_back(Reply::Immediate(rejection));
+        self.replies.immediate(rejection);
         Step::End
-    }
-
-    /// Queues a body, or a part of it, in chunks that a gateway takes. Nothing is sent
-    /// for an empty one that doesn't end its body.
-    fn emit(
-        &mut self,
-        pieces: impl IntoIterator<Item = Bytes>,
-        end_of_stream: bool,
-        reply: impl Fn(Pieces, bool) -> Reply,
-    ) {
-        let mut chunk = Pieces::default();
-        let mut room = CHUNK_LIMIT;
-        for mut piece in pieces {
-            while piece.len() > room {
-                chunk.push(piece.split_to(room));
-                self.replies.push_back(reply(std::mem::take(&mut chunk), false));
-                room = CHUNK_LIMIT;
-            }
-            room -= piece.len();
-            chunk.push(piece);
-        }
-        if !chunk.is_empty() || end_of_stream {
-            self.replies.push_back(reply(chunk, end_of_stream));
-        }
     }
 
     /// What the gateway is told once the answer is complete.
@@ -459,10 +421,6 @@ impl Drop for Exchange {
         // An answer that was cut off: what it used so far is counted.
         self.answer.cut_off(&self.shared.metrics);
     }
-}
-
-fn answer_chunk(data: Pieces, end_of_stream: bool) -> Reply {
-    Reply::ResponseBody { data, end_of_stream, attributes: Vec::new() }
 }
 
 fn series_key(request: &Request) -> SeriesKey {

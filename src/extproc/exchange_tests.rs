@@ -1,3 +1,4 @@
+use super::super::reply::CHUNK_LIMIT;
 use super::*;
 use crate::endpoints::{CachedLocator, Clock, EndpointSpec, Store, StoreLocator};
 use crate::flow::{Attempts, Dispatcher, Policy};
@@ -5,6 +6,7 @@ use crate::request::ParserKind;
 use crate::schedule::{
     MaxScorePicker, PluginId, Profile, QueueScorer, Record, Scheduler, SchedulerMetrics, SingleProfileHandler,
 };
+use bytes::Bytes;
 use futures_util::FutureExt;
 use prometheus::Registry;
 use proptest::prelude::*;

@@ -16,6 +16,7 @@ pub mod metrics;
 pub mod outbox;
 pub mod parsing;
 pub mod preface;
+mod replies;
 pub mod reply;
 pub mod router;
 pub mod series;

@@ -113,7 +113,10 @@ impl ProcessCall {
         while let Some(reply) = self.exchange.next_reply() {
             envoy::write(reply, out);
         }
-        if let ControlFlow::Break(end) = &flow {
+        // A reply that is too large is another end.
+        if let ControlFlow::Break(end) = &flow
+            && out.check().is_ok()
+        {
             self.count(end);
         }
         flow

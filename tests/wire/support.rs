@@ -17,6 +17,7 @@ use envoy_types::pb::google::protobuf::value::Kind as ValueKind;
 use envoy_types::pb::google::protobuf::{ListValue, Struct, Value};
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::UnboundedReceiverStream;
+use tonic::transport::Channel;
 use tonic::{Status, Streaming};
 use usher::RunError;
 use usher::cli::Command;
@@ -69,12 +70,15 @@ impl Picker {
         Self { extproc, metrics, admin, stopper, thread: Some(thread), _files: files }
     }
 
+    /// A new connection.
+    pub async fn connect(&self) -> Connection {
+        let address = format!("http://{}", self.extproc);
+        Connection { client: ExternalProcessorClient::connect(address).await.unwrap() }
+    }
+
     /// A new stream on a new connection.
     pub async fn stream(&self) -> Stream {
-        let mut client = ExternalProcessorClient::connect(format!("http://{}", self.extproc)).await.unwrap();
-        let (send, messages) = mpsc::unbounded_channel();
-        let replies = client.process(UnboundedReceiverStream::new(messages)).await.unwrap().into_inner();
-        Stream { send, replies }
+        self.connect().await.stream().await
     }
 
     /// The text behind `http://<address><path>`.
@@ -112,6 +116,21 @@ impl Drop for Picker {
             // The second stop closes what a test left open.
             assert!(matches!(ended, Some(Ok(Ok(()) | Err(RunError::Forced)))), "{ended:?}");
         }
+    }
+}
+
+/// One HTTP/2 connection. It ends with the last of its streams.
+pub struct Connection {
+    client: ExternalProcessorClient<Channel>,
+}
+
+impl Connection {
+    /// A new stream on this connection.
+    pub async fn stream(&self) -> Stream {
+        let (send, messages) = mpsc::unbounded_channel();
+        let messages = UnboundedReceiverStream::new(messages);
+        let replies = self.client.clone().process(messages).await.unwrap().into_inner();
+        Stream { send, replies }
     }
 }
 

@@ -1,11 +1,12 @@
 //! What a gateway sends: `ProcessingRequest`.
 
 use bytes::Bytes;
+use smallvec::SmallVec;
 use tonic::Status;
 
 use super::super::event::{Event, Message, Mode, Modes};
 use super::super::inbox::Payload;
-use super::super::wire::{self, Fields, Malformed, Value};
+use super::super::wire::{self, Field, Fields, Malformed, Value};
 use super::{LB_NAMESPACE, SERVED, SUBSET_KEY, SUBSET_NAMESPACE};
 use crate::endpoints::SubsetHint;
 use crate::request::{Body, Headers, Pieces, Span};
@@ -47,18 +48,33 @@ pub fn read(payload: Payload) -> Result<Message, Status> {
     }
 }
 
+/// The runs of bytes that encode a message in a message: one, unless it comes several
+/// times. Then it means what they mean one behind the other.
+type Runs<'a> = SmallVec<[&'a [u8]; 1]>;
+
+/// The fields of a message in a message, in order.
+fn fields<'a>(runs: &Runs<'a>) -> impl Iterator<Item = Result<Field<'a>, Malformed>> {
+    runs.iter().flat_map(|run| Fields::of(run))
+}
+
 /// What a message says besides its part.
 #[derive(Default)]
 struct Beside<'a> {
-    metadata: &'a [u8],
+    metadata: Runs<'a>,
     modes: Option<Modes>,
 }
 
 impl<'a> Beside<'a> {
-    fn take(&mut self, field: wire::Field<'a>) -> Result<(), Malformed> {
+    fn take(&mut self, field: Field<'a>) -> Result<(), Malformed> {
         match (field.number, field.value) {
-            (part::METADATA_CONTEXT, Value::Bytes(metadata)) => self.metadata = metadata,
-            (part::PROTOCOL_CONFIG, Value::Bytes(config)) => self.modes = Some(modes(config)?),
+            // Gateways send it empty when there is nothing to tell.
+            (part::METADATA_CONTEXT, Value::Bytes(metadata)) if !metadata.is_empty() => {
+                self.metadata.push(metadata);
+            }
+            (part::PROTOCOL_CONFIG, Value::Bytes(config)) => {
+                let modes = self.modes.get_or_insert(Modes { request: Mode::None, response: Mode::None });
+                read_modes(config, modes)?;
+            }
             _ => {}
         }
         Ok(())
@@ -68,9 +84,9 @@ impl<'a> Beside<'a> {
         let (mut subset, mut served) = (None, Served::Unknown);
         if !self.metadata.is_empty() {
             match event {
-                Event::ResponseHeaders { .. } => served = read_served(self.metadata)?,
+                Event::ResponseHeaders { .. } => served = read_served(&self.metadata)?,
                 Event::RequestHeaders { .. } | Event::RequestBody { .. } | Event::RequestTrailers => {
-                    subset = read_subset(self.metadata)?;
+                    subset = read_subset(&self.metadata)?;
                 }
                 Event::ResponseBody { .. } | Event::ResponseTrailers => {}
             }
@@ -79,41 +95,68 @@ impl<'a> Beside<'a> {
     }
 }
 
+/// The part of a message: headers, a chunk of a body, or trailers.
+struct Content<'a> {
+    number: u32,
+    /// Encoded `HeaderMap`.
+    headers: Runs<'a>,
+    body: &'a [u8],
+    end_of_stream: bool,
+}
+
+impl<'a> Content<'a> {
+    fn of(number: u32) -> Self {
+        Self { number, headers: Runs::new(), body: &[], end_of_stream: false }
+    }
+
+    fn take(&mut self, content: &'a [u8]) -> Result<(), Malformed> {
+        let flag = match self.number {
+            part::REQUEST_HEADERS | part::RESPONSE_HEADERS => 3,
+            part::REQUEST_BODY | part::RESPONSE_BODY => 2,
+            _ => return Ok(()),
+        };
+        for field in Fields::of(content) {
+            match field? {
+                Field { number: 1, value: Value::Bytes(bytes) } if flag == 3 => self.headers.push(bytes),
+                Field { number: 1, value: Value::Bytes(bytes) } => self.body = bytes,
+                Field { number, value: Value::Varint(value) } if number == flag => {
+                    self.end_of_stream = value != 0;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
 /// Reads a message that lies in one piece; `None` when it has no content.
 fn read_whole(message: &Bytes) -> Result<Option<Message>, Malformed> {
-    let mut content = None;
+    let mut content: Option<Content<'_>> = None;
     let mut beside = Beside::default();
     for field in Fields::of(message) {
         let field = field?;
         match field.value {
-            // Of several parts the last counts, as in every oneof.
             Value::Bytes(bytes)
                 if (part::REQUEST_HEADERS..=part::RESPONSE_TRAILERS).contains(&field.number) =>
             {
-                content = Some((field.number, bytes));
+                // Of different parts the last counts, as in every oneof.
+                match &mut content {
+                    Some(content) if content.number == field.number => content.take(bytes)?,
+                    content => content.insert(Content::of(field.number)).take(bytes)?,
+                }
             }
             _ => beside.take(field)?,
         }
     }
-    let Some((number, content)) = content else { return Ok(None) };
+    let Some(Content { number, headers, body, end_of_stream }) = content else { return Ok(None) };
     let event = match number {
         part::REQUEST_HEADERS => {
-            let (map, end_of_stream) = read_headers(content)?;
-            Event::RequestHeaders { headers: headers(&message.slice_ref(map))?, end_of_stream }
+            Event::RequestHeaders { headers: read_headers(message, &headers)?, end_of_stream }
         }
         part::RESPONSE_HEADERS => {
-            let (map, end_of_stream) = read_headers(content)?;
-            Event::ResponseHeaders { event_stream: is_event_stream(map)?, end_of_stream }
+            Event::ResponseHeaders { event_stream: is_event_stream(&headers)?, end_of_stream }
         }
         part::REQUEST_BODY | part::RESPONSE_BODY => {
-            let (mut body, mut end_of_stream) = (&[][..], false);
-            for field in Fields::of(content) {
-                match field? {
-                    wire::Field { number: 1, value: Value::Bytes(bytes) } => body = bytes,
-                    wire::Field { number: 2, value: Value::Varint(flag) } => end_of_stream = flag != 0,
-                    _ => {}
-                }
-            }
             body_event(number, message.slice_ref(body).into(), end_of_stream)
         }
         part::REQUEST_TRAILERS => Event::RequestTrailers,
@@ -150,13 +193,13 @@ fn read_body(message: &Body) -> Option<Message> {
     let mut end_of_stream = false;
     for field in Fields::of(&message.bytes(Span { start: body_end, end: part_end })) {
         match field.ok()? {
-            wire::Field { number: 1, .. } => return None,
-            wire::Field { number: 2, value: Value::Varint(flag) } => end_of_stream = flag != 0,
+            Field { number: 1, .. } => return None,
+            Field { number: 2, value: Value::Varint(flag) } => end_of_stream = flag != 0,
             _ => {}
         }
     }
-    let mut beside = Beside::default();
     let rest = message.bytes(Span { start: part_end, end: message.len() });
+    let mut beside = Beside::default();
     for field in Fields::of(&rest) {
         let field = field.ok()?;
         if (part::REQUEST_HEADERS..=part::RESPONSE_TRAILERS).contains(&field.number) {
@@ -177,16 +220,15 @@ fn body_event(number: u32, data: Pieces, end_of_stream: bool) -> Event {
 }
 
 /// `ProtocolConfiguration`
-fn modes(config: &[u8]) -> Result<Modes, Malformed> {
-    let mut modes = Modes { request: Mode::None, response: Mode::None };
+fn read_modes(config: &[u8], modes: &mut Modes) -> Result<(), Malformed> {
     for field in Fields::of(config) {
         match field? {
-            wire::Field { number: 1, value: Value::Varint(value) } => modes.request = mode(value),
-            wire::Field { number: 2, value: Value::Varint(value) } => modes.response = mode(value),
+            Field { number: 1, value: Value::Varint(value) } => modes.request = mode(value),
+            Field { number: 2, value: Value::Varint(value) } => modes.response = mode(value),
             _ => {}
         }
     }
-    Ok(modes)
+    Ok(())
 }
 
 /// `ProcessingMode.BodySendMode`
@@ -198,24 +240,11 @@ fn mode(value: u64) -> Mode {
     }
 }
 
-/// `HttpHeaders`: the encoded `HeaderMap`, and whether nothing follows.
-fn read_headers(content: &[u8]) -> Result<(&[u8], bool), Malformed> {
-    let (mut map, mut end_of_stream) = (&[][..], false);
-    for field in Fields::of(content) {
-        match field? {
-            wire::Field { number: 1, value: Value::Bytes(bytes) } => map = bytes,
-            wire::Field { number: 3, value: Value::Varint(flag) } => end_of_stream = flag != 0,
-            _ => {}
-        }
-    }
-    Ok((map, end_of_stream))
-}
-
 /// Calls `each` with the name and the value of every header of a `HeaderMap`.
-fn walk_headers<'a>(map: &'a [u8], mut each: impl FnMut(&'a [u8], &'a [u8])) -> Result<(), Malformed> {
-    for field in Fields::of(map) {
-        let field = field?;
-        if let (1, Value::Bytes(header)) = (field.number, field.value) {
+fn walk_headers<'a>(map: &Runs<'a>, mut each: impl FnMut(&'a [u8], &'a [u8])) -> Result<(), Malformed> {
+    for run in map {
+        for field in Fields::of(run) {
+            let Field { number: 1, value: Value::Bytes(header) } = field? else { continue };
             // Envoy fills raw_value, other clients value.
             let [key, value, raw_value] = wire::pick(header, [1, 2, 3])?;
             each(key, if raw_value.is_empty() { value } else { raw_value });
@@ -224,18 +253,19 @@ fn walk_headers<'a>(map: &'a [u8], mut each: impl FnMut(&'a [u8], &'a [u8])) -> 
     Ok(())
 }
 
-fn headers(map: &Bytes) -> Result<Headers, Malformed> {
-    let mut headers = Headers::of(map.clone());
+/// The headers of a `HeaderMap` that lies in `message`.
+fn read_headers(message: &Bytes, map: &Runs<'_>) -> Result<Headers, Malformed> {
+    let mut headers = Headers::of(message.clone());
     let place = |part: &[u8]| {
         // An empty one may be anywhere.
-        let start = (part.as_ptr().addr()).saturating_sub(map.as_ptr().addr()).min(map.len());
+        let start = (part.as_ptr().addr()).saturating_sub(message.as_ptr().addr()).min(message.len());
         start..start + part.len()
     };
     walk_headers(map, |key, value| headers.push(place(key), place(value)))?;
     Ok(headers)
 }
 
-fn is_event_stream(map: &[u8]) -> Result<bool, Malformed> {
+fn is_event_stream(map: &Runs<'_>) -> Result<bool, Malformed> {
     let mut found = false;
     walk_headers(map, |key, value| {
         if key.eq_ignore_ascii_case(b"content-type") {
@@ -248,50 +278,63 @@ fn is_event_stream(map: &[u8]) -> Result<bool, Malformed> {
 
 /// The value under a key of a map: an encoded `Struct.fields` or `Metadata.filter_metadata`,
 /// which are field 1, with entries of key 1 and value 2.
-fn entry<'a>(message: &'a [u8], wanted: &str) -> Result<Option<&'a [u8]>, Malformed> {
+fn entry<'a>(message: &Runs<'a>, wanted: &str) -> Result<Option<Runs<'a>>, Malformed> {
     let mut found = None;
-    for field in Fields::of(message) {
-        let field = field?;
-        if let (1, Value::Bytes(entry)) = (field.number, field.value) {
-            let [name, value] = wire::pick(entry, [1, 2])?;
-            if name == wanted.as_bytes() {
-                found = Some(value);
+    for field in fields(message) {
+        let Field { number: 1, value: Value::Bytes(entry) } = field? else { continue };
+        let (mut name, mut value) = (&[][..], Runs::new());
+        for field in Fields::of(entry) {
+            match field? {
+                Field { number: 1, value: Value::Bytes(bytes) } => name = bytes,
+                Field { number: 2, value: Value::Bytes(bytes) } => value.push(bytes),
+                _ => {}
             }
+        }
+        // Of several entries with a key the last counts.
+        if name == wanted.as_bytes() {
+            found = Some(value);
         }
     }
     Ok(found)
 }
 
+/// Number of the last field of a `Value` that its kind may be in: 1 to 6.
+const KINDS: u32 = 6;
+
 /// The text of a `Value.string_value`.
-fn string_value(value: &[u8]) -> Result<Option<&[u8]>, Malformed> {
-    for field in Fields::of(value) {
-        let field = field?;
-        if let (3, Value::Bytes(text)) = (field.number, field.value) {
-            return Ok(Some(text));
+fn string_value<'a>(
+    value: impl Iterator<Item = Result<Field<'a>, Malformed>>,
+) -> Result<Option<&'a [u8]>, Malformed> {
+    let mut text = None;
+    for field in value {
+        match field? {
+            Field { number: 3, value: Value::Bytes(bytes) } => text = Some(bytes),
+            Field { number: 1..=KINDS, .. } => text = None,
+            _ => {}
         }
     }
-    Ok(None)
+    Ok(text)
 }
 
 /// The subset hint: a string or a list of strings; anything else is no hint.
-fn read_subset(context: &[u8]) -> Result<Option<SubsetHint>, Malformed> {
-    let fields = entry(context, SUBSET_NAMESPACE)?;
-    let Some(value) = fields.map(|fields| entry(fields, SUBSET_KEY)).transpose()?.flatten() else {
-        return Ok(None);
-    };
+fn read_subset(context: &Runs<'_>) -> Result<Option<SubsetHint>, Malformed> {
+    let Some(namespace) = entry(context, SUBSET_NAMESPACE)? else { return Ok(None) };
+    let Some(value) = entry(&namespace, SUBSET_KEY)? else { return Ok(None) };
     let mut entries = Vec::new();
-    let mut is_hint = false;
-    for field in Fields::of(value) {
-        match field? {
-            wire::Field { number: 3, value: Value::Bytes(text) } => {
-                is_hint = true;
-                entries.push(text);
-            }
-            wire::Field { number: 6, value: Value::Bytes(list) } => {
-                is_hint = true;
+    let mut kind = None;
+    for field in fields(&value) {
+        let Field { number: number @ 1..=KINDS, value } = field? else { continue };
+        // A list goes on, everything else begins anew.
+        if kind != Some(6) || number != 6 {
+            entries.clear();
+        }
+        kind = Some(number);
+        match (number, value) {
+            (3, Value::Bytes(text)) => entries.push(text),
+            (6, Value::Bytes(list)) => {
                 for item in Fields::of(list) {
-                    if let wire::Field { number: 1, value: Value::Bytes(item) } = item? {
-                        entries.extend(string_value(item)?);
+                    if let Field { number: 1, value: Value::Bytes(item) } = item? {
+                        entries.extend(string_value(Fields::of(item))?);
                     }
                 }
             }
@@ -299,13 +342,17 @@ fn read_subset(context: &[u8]) -> Result<Option<SubsetHint>, Malformed> {
         }
     }
     let texts = entries.iter().filter_map(|entry| std::str::from_utf8(entry).ok());
-    Ok(is_hint.then(|| SubsetHint::from_entries(texts)))
+    Ok(matches!(kind, Some(3 | 6)).then(|| SubsetHint::from_entries(texts)))
 }
 
 /// Which endpoint served, as the gateway tells with the response headers.
-fn read_served(context: &[u8]) -> Result<Served, Malformed> {
-    let Some(fields) = entry(context, LB_NAMESPACE)? else { return Ok(Served::Unknown) };
-    let text = entry(fields, SERVED)?.map(string_value).transpose()?.flatten();
-    let text = text.and_then(|text| std::str::from_utf8(text).ok()).map(str::trim);
+fn read_served(context: &Runs<'_>) -> Result<Served, Malformed> {
+    let Some(namespace) = entry(context, LB_NAMESPACE)? else { return Ok(Served::Unknown) };
+    let Some(value) = entry(&namespace, SERVED)? else { return Ok(Served::Missing) };
+    let text = string_value(fields(&value))?.and_then(|text| std::str::from_utf8(text).ok()).map(str::trim);
     Ok(text.filter(|text| !text.is_empty()).map_or(Served::Missing, |text| Served::By(text.to_owned())))
 }
+
+#[cfg(test)]
+#[path = "read_properties.rs"]
+mod properties;

@@ -236,3 +236,7 @@ fn immediate(rejection: &Rejection) -> Vec<u8> {
     put_bytes(&mut response, 3, rejection.body().as_bytes());
     response
 }
+
+#[cfg(test)]
+#[path = "write_properties.rs"]
+mod properties;
