@@ -378,6 +378,12 @@ fn every_type_of_the_peer_is_known_and_supported_or_refused_by_name() {
         // What can't be left out.
         let parameters = match plugin_type.name {
             "file-discovery" => "{path: a}",
+            "endpoint-attribute-filter" => {
+                "{attribute: WaitingQueueSize, algorithm: {threshold: {operator: LessThan, value: 9}}}"
+            }
+            "endpoint-attribute-scorer" => {
+                "{attributeKey: WaitingQueueSize, algorithm: {type: linear_lower_is_better}}"
+            }
             _ => "{}",
         };
         let result = build_all(&with_parameters(plugin_type.name, parameters), true);

@@ -93,6 +93,16 @@ impl Site<'_> {
         })
     }
 
+    /// The plugin reads a number of endpoints that the plugin of this name keeps up to
+    /// date under this name.
+    pub(super) fn reads_attribute(&mut self, name: &str, producer: &str) -> Result<Reading, ConfigError> {
+        self.keys.read_named(DataType::ScalarMetricValue, name, producer, self.name, true);
+        match Reading::named(name) {
+            Some(reading) => Ok(reading),
+            None => self.attribute(name, producer).map(Reading::Attribute),
+        }
+    }
+
     /// The plugin keeps a number of endpoints up to date.
     pub(super) fn produces_attribute(&mut self, name: &str) -> Result<AttributeId, ConfigError> {
         self.keys.produce_named(DataType::ScalarMetricValue, name, self.name);

@@ -1,10 +1,12 @@
 //! Scorers, one file per kind.
 
 mod active_request;
+mod endpoint_attribute;
 mod kv_cache;
 mod queue;
 
 pub use active_request::{ActiveRequestParams, ActiveRequestScorer};
+pub use endpoint_attribute::{EndpointAttributeScorer, EndpointAttributeScorerParams};
 pub use kv_cache::KvCacheUtilizationScorer;
 pub use queue::QueueScorer;
 

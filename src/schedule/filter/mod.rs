@@ -1,0 +1,6 @@
+//! Filters, one file per kind.
+
+mod endpoint_attribute;
+mod fallback;
+
+pub use endpoint_attribute::{EndpointAttributeFilter, EndpointAttributeFilterParams};
