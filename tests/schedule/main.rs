@@ -12,3 +12,4 @@ mod attributes;
 mod decisions;
 mod scorers;
 mod support;
+mod topology;

@@ -2,5 +2,7 @@
 
 mod endpoint_attribute;
 mod fallback;
+mod topology_affinity;
 
 pub use endpoint_attribute::{EndpointAttributeFilter, EndpointAttributeFilterParams};
+pub use topology_affinity::{MinAffinity, TopologyAffinityFilter, TopologyAffinityFilterParams};

@@ -7,6 +7,7 @@ use super::super::types::Kind::{DataSource, Discovery, Extractor};
 use super::super::types::{Parameter, PluginType, beta, later, parameter};
 use crate::config::ConfigError;
 use crate::discovery::params::FileDiscoveryParams;
+use crate::schedule::DataType;
 use crate::scrape::params::{CoreMetricsExtractorParams, MetricsSourceParams};
 
 #[rustfmt::skip]
@@ -59,7 +60,9 @@ pub(super) static ROWS: &[PluginType] = &[
         CORE_METRICS, Build::Reading(core_metrics_extractor)),
     later("models-data-extractor", &[Extractor]),
     later("dcgm-extractor", &[Extractor]).alpha(),
-    later("topology-extractor", &[Extractor]).alpha(),
+    beta("topology-extractor", &[Extractor],
+        "Says on which host, in which rack, zone and region each endpoint is, by its labels kubernetes.io/hostname and topology.kubernetes.io/rack, zone and region. It needs no data source.",
+        &[], Build::Reading(topology_extractor)).alpha(),
     later("multicluster-metrics-extractor", &[Extractor]).alpha(),
 ];
 
@@ -85,4 +88,10 @@ fn core_metrics_extractor(site: &mut Site<'_>) -> Result<Built, ConfigError> {
     }
     let engines = params.engines(|key| ids.get(key).copied());
     Ok(Built { engines: Some(engines), ..built })
+}
+
+fn topology_extractor(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    site.takes_nothing()?;
+    site.produces_live(DataType::Topology);
+    Ok(Built::bare())
 }

@@ -6,6 +6,7 @@ use super::super::site::{Build, Built, Site};
 use super::super::types::Kind::{Filter, PreRequest, Response};
 use super::super::types::{PluginType, beta, later, parameter};
 use crate::config::ConfigError;
+use crate::schedule::{DataType, TopologyAffinityFilter, TopologyAffinityFilterParams};
 use crate::schedule::{EndpointAttributeFilter, EndpointAttributeFilterParams};
 
 #[rustfmt::skip]
@@ -33,7 +34,13 @@ pub(super) static ROWS: &[PluginType] = &[
     later("slo-headroom-tier-filter", &[Filter]),
     later("session-affinity-filter", &[Filter, PreRequest, Response]).alpha(),
     later("multicluster-session-affinity-filter", &[Filter, PreRequest, Response]).alpha(),
-    later("topology-affinity-filter", &[Filter]).alpha(),
+    beta("topology-affinity-filter", &[Filter],
+        "Keeps the endpoints that are near enough to the one that another profile picked; all of them when there is no such one, or nobody is near it.",
+        &[
+            parameter("minAffinity", "host", "", "host, rack, zone or region: the widest place that has to be the same."),
+            parameter("topologyProducerName", "topology-extractor", "", "The plugin that says where endpoints are."),
+        ],
+        Build::Reading(topology_affinity_filter)).alpha(),
     later("header-based-testing-filter", &[Filter]),
 ];
 
@@ -41,5 +48,12 @@ fn endpoint_attribute_filter(site: &mut Site<'_>) -> Result<Built, ConfigError> 
     let params = EndpointAttributeFilterParams::decode(site.parameters)?;
     let reading = site.reads_attribute(&params.attribute, &params.producer)?;
     let filter = Arc::new(EndpointAttributeFilter::new(reading, &params));
+    Ok(Built { filter: Some(filter), ..Built::with(&params)? })
+}
+
+fn topology_affinity_filter(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = TopologyAffinityFilterParams::decode(site.parameters)?;
+    site.reads_live(DataType::Topology, &params.topology_producer_name);
+    let filter = Arc::new(TopologyAffinityFilter::new(params.min_affinity));
     Ok(Built { filter: Some(filter), ..Built::with(&params)? })
 }

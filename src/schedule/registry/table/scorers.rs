@@ -7,6 +7,7 @@ use super::super::types::Kind::{DataProducer, Filter, PreRequest, Response, Scor
 use super::super::types::{PluginType, beta, later, parameter};
 use crate::config::ConfigError;
 use crate::schedule::{ActiveRequestParams, ActiveRequestScorer, KvCacheUtilizationScorer, QueueScorer};
+use crate::schedule::{DataType, TopologyAffinityScorer, TopologyAffinityScorerParams};
 use crate::schedule::{EndpointAttributeScorer, EndpointAttributeScorerParams};
 
 #[rustfmt::skip]
@@ -49,7 +50,10 @@ pub(super) static ROWS: &[PluginType] = &[
             parameter("algorithm.normalization.fixedRange.max", "", "as the number", "and this one; what is outside counts as the nearer."),
         ],
         Build::Reading(endpoint_attribute_scorer)).alpha(),
-    later("topology-affinity-scorer", &[Scorer]).alpha(),
+    beta("topology-affinity-scorer", &[Scorer],
+        "The nearer an endpoint is to the one that another profile picked, the better: the same host scores 1, rack 0.2, zone 0.05, region 0.02.",
+        &[parameter("topologyProducerName", "topology-extractor", "", "The plugin that says where endpoints are.")],
+        Build::Reading(topology_affinity_scorer)).alpha(),
     later("multicluster-queue-scorer", &[Scorer]).alpha(),
     later("multicluster-kv-cache-utilization-scorer", &[Scorer]).alpha(),
     later("multicluster-prefix-cache-scorer", &[Scorer]).alpha(),
@@ -75,4 +79,10 @@ fn endpoint_attribute_scorer(site: &mut Site<'_>) -> Result<Built, ConfigError> 
     let reading = site.reads_attribute(&params.attribute_key, &params.producer)?;
     let scorer = Arc::new(EndpointAttributeScorer::new(reading, &params));
     Ok(Built { scorer: Some(scorer), ..Built::with(&params)? })
+}
+
+fn topology_affinity_scorer(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = TopologyAffinityScorerParams::decode(site.parameters)?;
+    site.reads_live(DataType::Topology, &params.topology_producer_name);
+    Ok(Built { scorer: Some(Arc::new(TopologyAffinityScorer)), ..Built::with(&params)? })
 }
