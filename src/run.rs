@@ -291,13 +291,15 @@ fn start_scrapers(
 ) -> Result<Vec<Scraper>, RunError> {
     let metrics = ScrapeMetrics::register(registry)?;
     let mut scrapers = Vec::new();
-    for source in sources.iter().filter(|source| source.extractor.is_some()) {
+    for source in sources {
+        let Some(engines) = source.engines.clone() else { continue };
         let config = ScrapeConfig {
             interval: source.params.interval.unwrap_or(settings.refresh_metrics_interval),
             path: source.params.path.parse().map_err(|error| {
                 RunError::Config(format!("path {:?} of metrics-data-source: {error}", source.params.path))
             })?,
             port: source.params.port,
+            engines,
             ..ScrapeConfig::default()
         };
         scrapers.push(Scraper::start(Arc::clone(store), clock, config, &metrics));

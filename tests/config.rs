@@ -13,9 +13,13 @@ use usher::schedule::registry::{Pipeline, PluginType};
 use usher::schedule::{SchedulerMetrics, State};
 
 fn build(text: &str) -> Result<Pipeline, ConfigError> {
+    build_all(text, false)
+}
+
+fn build_all(text: &str, experimental: bool) -> Result<Pipeline, ConfigError> {
     let config = EndpointPickerConfig::parse(text)?;
     let metrics = SchedulerMetrics::register(&Registry::new()).unwrap();
-    Pipeline::build(Some(&config), false, &metrics, &State::default())
+    Pipeline::build(Some(&config), experimental, &metrics, &State::default())
 }
 
 /// A configuration with one plugin.
@@ -316,9 +320,9 @@ fn parameters_of_engines_and_detectors_are_strict() {
     let core = "core-metrics-extractor";
     let engine = |rest: &str| format!("{{engineConfigs: [{{name: vllm, {rest}}}]}}");
     let table = [
-        (core, "{defaultEngine: sglang}".to_owned(), 17, "defaultEngine sglang: not supported", ""),
         (core, "{defaultEngine: vlm}".to_owned(), 17, "defaultEngine 'vlm' is not known", "`vllm`"),
-        (core, "{engineLabelKey: engine}".to_owned(), 18, "engineLabelKey", ""),
+        (core, "{defaultEngine: mine}".to_owned(), 17, "defaultEngine 'mine' is not known", "vllm, sglang"),
+        (core, "{engineLabel: engine}".to_owned(), 2, "unknown field 'engineLabel'", "`engineLabelKey`"),
         (core, "{engineConfigs: [{}]}".to_owned(), 18, "missing a name", ""),
         (
             core,
@@ -327,25 +331,30 @@ fn parameters_of_engines_and_detectors_are_strict() {
             "can't be named 'default'",
             "defaultEngine",
         ),
-        (core, "{engineConfigs: [{name: a}, {name: a}]}".to_owned(), 36, "two engines named 'a'", ""),
-        (core, "{engineConfigs: [{name: a}]}".to_owned(), 18, "the engine 'a': not supported", ""),
+        (core, "{engineConfigs: [{name: a}, {name: a}]}".to_owned(), 36, "two engines named 'a'", "remove"),
         (core, engine("kvUsageSpec: 'a b'"), 44, "kvUsageSpec: \"a b\" is not a metric's name", "name{label"),
-        (core, engine("queuedRequestsSpec: mine"), 51, "than 'vllm:num_requests_waiting': not supported", ""),
-        (core, engine("cacheBlockSizeLabelName: mine"), 18, "a queuedRequestsSpec of vllm other than", ""),
+        (core, engine("loraSpec: 'm{a=b'"), 41, "loraSpec: \"m{a=b\" has no closing brace", "name{label"),
         (core, engine("customMetrics: [{attributeKey: a}]"), 47, "missing its metricSpec", ""),
         (
             core,
             engine("customMetrics: [{attributeKey: a, metricSpec: m}, {attributeKey: a, metricSpec: m}]"),
             96,
             "the attributeKey 'a' twice",
-            "",
+            "another key",
         ),
         (
             core,
-            engine("customMetrics: [{attributeKey: a, metricSpec: m}]"),
-            47,
-            "customMetrics: not supported",
-            "",
+            engine("customMetrics: [{attributeKey: WaitingQueueSize, metricSpec: m}]"),
+            62,
+            "the attributeKey 'WaitingQueueSize' is the name of what every engine reports",
+            "another key",
+        ),
+        (
+            core,
+            engine("customMetrics: [{attributeKey: a, metricSpec: 'm{}{'}]"),
+            77,
+            "metricSpec: ",
+            "name{label",
         ),
         ("utilization-detector", "{kvCacheUtilThreshold: 1.5}".to_owned(), 24, "can't be 1.5", "0.8"),
         ("utilization-detector", "{queueDepth: 1}".to_owned(), 2, "unknown field 'queueDepth'", "known here"),
@@ -366,8 +375,18 @@ fn assert_parameters_refused(plugin_type: &str, parameters: &str, column: u32, m
 #[test]
 fn every_type_of_the_peer_is_known_and_supported_or_refused_by_name() {
     for plugin_type in PluginType::all() {
-        let parameters = if plugin_type.name == "file-discovery" { "{path: a}" } else { "{}" };
-        let result = build(&with_parameters(plugin_type.name, parameters));
+        // What can't be left out.
+        let parameters = match plugin_type.name {
+            "file-discovery" => "{path: a}",
+            "endpoint-attribute-filter" => {
+                "{attribute: WaitingQueueSize, algorithm: {threshold: {operator: LessThan, value: 9}}}"
+            }
+            "endpoint-attribute-scorer" => {
+                "{attributeKey: WaitingQueueSize, algorithm: {type: linear_lower_is_better}}"
+            }
+            _ => "{}",
+        };
+        let result = build_all(&with_parameters(plugin_type.name, parameters), true);
         if plugin_type.is_supported() {
             assert!(result.is_ok(), "{}: {:?}", plugin_type.name, result.err());
         } else {

@@ -72,9 +72,49 @@ dataLayer:
     let [source] = pipeline.sources.as_slice() else { panic!("{:?}", pipeline.sources) };
     assert_eq!((source.params.path.as_str(), source.params.port), ("/m", Some(9100)));
     assert_eq!(source.params.interval, Some(Duration::from_millis(200)));
-    assert_eq!(source.extractor.as_ref().unwrap().default_engine, "vllm");
+    assert_eq!(source.engines.as_ref().unwrap().default_engine().name(), "vllm");
     let picker = pipeline.resolved.plugins.iter().find(|p| p.name == "max-score-picker").unwrap();
     assert_eq!(picker.parameters["maxNumOfEndpoints"], 3);
+}
+
+#[test]
+fn engines_are_those_that_are_configured_and_the_built_in_ones() {
+    let build = |parameters: &str| {
+        build(&format!("plugins: [{{type: core-metrics-extractor, parameters: {parameters}}}]\n"))
+    };
+    let default = |parameters: &str| {
+        let pipeline = build(parameters);
+        pipeline.sources[0].engines.as_ref().unwrap().default_engine().name().to_owned()
+    };
+    let table = [
+        ("{}", "vllm"),
+        ("{defaultEngine: ''}", "vllm"),
+        ("{defaultEngine: triton}", "triton"),
+        ("{defaultEngine: mine, engineConfigs: [{name: mine, queuedRequestsSpec: q}]}", "mine"),
+        ("{engineLabelKey: engine, engineConfigs: [{name: vllm}]}", "vllm"),
+    ];
+    for (parameters, engine) in table {
+        assert_eq!(default(parameters), engine, "{parameters}");
+    }
+    let pipeline = build("{engineConfigs: [{name: mine, queuedRequestsSpec: ' q{a=b} ', loraSpec: ''}]}");
+    let expected = serde_json::json!({
+        "engineLabelKey": "llm-d.ai/engine-type",
+        "defaultEngine": "vllm",
+        "engineConfigs": [{
+            "name": "mine",
+            "queuedRequestsSpec": "q{a=b}",
+            "runningRequestsSpec": null,
+            "kvUsageSpec": null,
+            "loraSpec": null,
+            "cacheInfoSpec": null,
+            "cacheBlockSizeLabelName": "block_size",
+            "cacheNumBlocksLabelName": "num_gpu_blocks",
+            "cacheBlockSizeSpec": null,
+            "cacheNumBlocksSpec": null,
+            "customMetrics": [],
+        }],
+    });
+    assert_eq!(pipeline.resolved.plugins[0].parameters, expected);
 }
 
 #[test]
@@ -128,7 +168,7 @@ fn the_shipped_default_is_the_built_in_one() {
     });
     assert_eq!(shipped_plugins, built_in_plugins);
     let sources = |pipeline: &Pipeline| {
-        pipeline.sources.iter().map(|s| (s.params.clone(), s.extractor.clone())).collect::<Vec<_>>()
+        pipeline.sources.iter().map(|s| (s.params.clone(), s.engines.is_some())).collect::<Vec<_>>()
     };
     assert_eq!(sources(&shipped), sources(&built_in));
 }

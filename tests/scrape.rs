@@ -20,7 +20,9 @@ use hyper_util::rt::TokioIo;
 use prometheus::Registry;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
-use usher::endpoints::{Clock, Endpoint, EndpointSpec, Store};
+use usher::config::Node;
+use usher::endpoints::{AttributeId, Clock, Endpoint, EndpointSpec, Store};
+use usher::scrape::params::CoreMetricsExtractorParams;
 use usher::scrape::{Engine, EngineSpec, Engines, ScrapeConfig, ScrapeMetrics, Scraper};
 
 /// What a server does with a request.
@@ -350,6 +352,53 @@ async fn a_new_label_chooses_another_engine() {
     pool.store.replace(vec![labelled]);
     server.more(3).await;
     assert_eq!(numbers(&pool.endpoint(0))[0], 5.0);
+}
+
+#[tokio::test]
+async fn a_configuration_says_what_is_read_of_each_engine() {
+    let parameters = r#"{
+        "engineLabelKey": "engine", "defaultEngine": "sglang",
+        "engineConfigs": [
+            {"name": "vllm", "queuedRequestsSpec": "queue{kind=\"own\"}",
+             "cacheInfoSpec": "geometry", "cacheBlockSizeLabelName": "size", "cacheNumBlocksSpec": "blocks",
+             "customMetrics": [{"attributeKey": "hot", "metricSpec": "degrees"}]}
+        ]
+    }"#;
+    let params = CoreMetricsExtractorParams::decode(&Node::parse(parameters).unwrap()).unwrap();
+    assert_eq!(params.attribute_keys().collect::<Vec<_>>(), ["hot"]);
+    let id = AttributeId::new(5).unwrap();
+    let engines = params.engines(|key| (key == "hot").then_some(id));
+    // What each engine has, under names of both.
+    let page = "queue{kind=\"other\"} 90\nqueue{kind=\"own\"} 1\nqueue{kind=\"own\",rank=\"1\"} 2\n\
+                vllm:num_requests_running 8\ngeometry{size=\"32\",num_gpu_blocks=\"9\"} 1\nblocks 70\n\
+                degrees -3.5\ndegrees 9\n\
+                sglang:num_queue_reqs 11\nsglang:num_running_reqs 12\nsglang:token_usage 0.25\n\
+                sglang:cache_config_info{page_size=\"64\",num_pages=\"500\"} 1\n\
+                trtllm_num_requests_waiting 21\n";
+    let labels = [
+        ("engine", "vllm"),
+        ("engine", "unheard-of"),
+        ("inference.networking.k8s.io/engine-type", "trtllm-serve"),
+    ];
+    let pool = Pool::start(&[], ScrapeConfig { engines, ..ScrapeConfig::default() });
+    let (mut servers, mut specs) = (Vec::new(), Vec::new());
+    for (label, engine) in labels {
+        let server = Server::start(Does::Answers(page.into())).await;
+        let mut spec = spec(engine, server.address);
+        spec.labels.insert(label.to_owned(), engine.to_owned());
+        servers.push(server);
+        specs.push(spec);
+    }
+    pool.store.replace(specs);
+    for server in &servers {
+        server.more(2).await;
+    }
+    assert_eq!(numbers(&pool.endpoint(0)), [3.0, 0.0, 0.0, 32.0, 70.0]);
+    assert_eq!(numbers(&pool.endpoint(1)), [11.0, 12.0, 0.25, 64.0, 500.0]);
+    assert_eq!(numbers(&pool.endpoint(2)), [21.0, 0.0, 0.0, 0.0, 0.0]);
+    let hot = [0, 1].map(|index| pool.endpoint(index).load().attribute(id).read_at_ms().is_some());
+    assert_eq!((pool.endpoint(0).load().attribute(id).last(), hot), (-3.5, [true, false]));
+    assert_eq!(pool.endpoint(0).load().running.read_at_ms(), None, "its engine has no such metric");
 }
 
 #[tokio::test]

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prometheus::Registry;
-use usher::endpoints::{Clock, EndpointSpec, Load, Store};
+use usher::endpoints::{Clock, EndpointSpec, Gauge, Load, Store};
 use usher::scrape::{ScrapeConfig, ScrapeMetrics, Scraper};
-use usher::sim::{EngineConfig, SimConfig, start};
+use usher::sim::{Dialect, EngineConfig, SimConfig, start};
 
 /// Sends a completion and doesn't read the answer.
 fn ask(address: SocketAddr, model: &str) -> TcpStream {
@@ -69,4 +69,51 @@ async fn the_picker_knows_what_the_engine_does() {
     assert_eq!(adapters.running, ["tuned"]);
     scraper.shutdown().await;
     sim.shutdown().await;
+}
+
+#[tokio::test]
+async fn every_engine_is_read_in_its_own_words() {
+    // What an engine says nothing about has no reading.
+    let all = [Some(2.0), Some(1.0), Some(16.0), Some(1000.0)];
+    for (name, dialect) in Dialect::ALL {
+        let engine = EngineConfig {
+            max_running: 1,
+            // A step takes an hour: who runs goes on running.
+            decode_step: Duration::from_secs(3600),
+            num_blocks: 1000,
+            ..EngineConfig::default()
+        };
+        let config = SimConfig { dialect, engine, ..SimConfig::default() };
+        let sim = start(config, vec![TcpListener::bind("127.0.0.1:0").unwrap()]).await.unwrap();
+        let store = Arc::new(Store::default());
+        let mut spec = EndpointSpec::new(name, sim.addresses()[0]);
+        spec.labels.insert("llm-d.ai/engine-type".to_owned(), name.to_owned());
+        store.replace(vec![spec]);
+        let registry = Registry::new();
+        let metrics = ScrapeMetrics::register(&registry).unwrap();
+        let scraper = Scraper::start(Arc::clone(&store), Clock::start(), ScrapeConfig::default(), &metrics);
+        let load = Arc::clone(store.snapshot().endpoints()[0].load());
+
+        let _open: Vec<TcpStream> = (0..3).map(|_| ask(sim.addresses()[0], "any")).collect();
+        until(name, &load, |load| load.waiting.last() == 2.0).await;
+        let read = |gauge: &Gauge| gauge.read_at_ms().map(|_| gauge.last());
+        let numbers = [&load.waiting, &load.running, &load.block_size, &load.num_blocks].map(read);
+        let usage = read(&load.kv_usage);
+        if dialect == Dialect::Triton {
+            // What it has of running requests is a count of executions.
+            assert!(numbers[1].is_some_and(|executions| executions >= 1.0), "{numbers:?}");
+            assert_eq!((numbers[0], numbers[2], numbers[3], usage), (Some(2.0), None, None, None));
+        } else {
+            assert_eq!(numbers, all, "{name}");
+            assert!(
+                usage.is_some_and(|usage| (0.0..1.0).contains(&usage) && usage > 0.0),
+                "{name}: {usage:?}"
+            );
+        }
+        let page = prometheus::TextEncoder::new().encode_to_string(&registry.gather()).unwrap();
+        let complete = "llm_d_epp_datalayer_extract_errors_total{extractor_type=\"core-metrics-extractor\",source_type=\"metrics-data-source\"} 0";
+        assert!(page.contains(complete), "{name}: {page}");
+        scraper.shutdown().await;
+        sim.shutdown().await;
+    }
 }

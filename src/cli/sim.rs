@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::CliError;
 use crate::config::units::parse_duration;
-use crate::sim::{ConfigError, EngineConfig, SimConfig, SimHandle, start};
+use crate::sim::{ConfigError, Dialect, EngineConfig, SimConfig, SimHandle, start};
 
 /// How the servers differ in where they listen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -50,6 +50,10 @@ pub struct SimArgs {
     /// Write the servers to this file, in the format of the plugin file-discovery.
     #[arg(long, value_name = "FILE")]
     pub write_endpoints: Option<PathBuf>,
+    /// Engine whose names the metrics have: vllm, sglang, trtllm-serve, triton-tensorrt-llm
+    /// or triton. Everything else is vLLM's.
+    #[arg(long, default_value = "vllm", value_name = "ENGINE")]
+    pub metrics_of: Dialect,
     /// Name of the model.
     #[arg(long, default_value = "meta-llama/Llama-3.1-8B-Instruct")]
     pub model: String,
@@ -125,6 +129,7 @@ impl SimArgs {
         };
         SimConfig {
             name_prefix: self.name.clone(),
+            dialect: self.metrics_of,
             model: self.model.clone(),
             strict_models: self.strict_models,
             loras: self.loras.clone(),

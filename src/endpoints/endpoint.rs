@@ -5,8 +5,8 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use super::Load;
 use super::slot::Slot;
+use super::{Load, Topology};
 
 /// Label that carries the role of a model server in a disaggregated pool.
 pub const ROLE_LABEL: &str = "llm-d.ai/role";
@@ -86,18 +86,19 @@ pub struct Endpoint {
     authority: Arc<str>,
     port: Arc<str>,
     role: Role,
+    topology: Topology,
     slot: Arc<Slot>,
     load: Arc<Load>,
 }
 
 impl Endpoint {
-    pub(super) fn new(spec: EndpointSpec, slot: Arc<Slot>, load: Arc<Load>) -> Self {
+    pub(super) fn new(spec: EndpointSpec, topology: Topology, slot: Arc<Slot>, load: Arc<Load>) -> Self {
         // `SocketAddr` prints IPv6 addresses in brackets, as the header needs them.
         let authority = Arc::from(spec.address.to_string());
         let id = Arc::from(spec.id());
         let port = Arc::from(spec.address.port().to_string());
         let role = Role::from_label(spec.labels.get(ROLE_LABEL).map(String::as_str));
-        Self { spec, id, authority, port, role, slot, load }
+        Self { spec, id, authority, port, role, topology, slot, load }
     }
 
     /// `namespace/name`, unique in the pool.
@@ -153,6 +154,11 @@ impl Endpoint {
     /// Role in a disaggregated pool.
     pub fn role(&self) -> Role {
         self.role
+    }
+
+    /// Where it is, from its labels.
+    pub fn topology(&self) -> &Topology {
+        &self.topology
     }
 
     /// Small number that is stable while the endpoint exists. An index that

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
 
+use super::attributes::{AttributeId, Reading};
 use super::in_flight::{InFlight, InFlightId};
 
 /// Milliseconds since an origin of this process. Ages of readings are
@@ -94,6 +95,8 @@ pub struct Load {
     pub num_blocks: Gauge,
     /// LoRA adapters, once the server has reported any.
     pub adapters: ArcSwapOption<Adapters>,
+    /// What the configuration added.
+    attributes: [Gauge; AttributeId::MAX],
     /// When any field was last updated by a scrape; 0 = never.
     scraped_ms: AtomicU64,
     /// Requests that this process sent there and whose answer is not complete.
@@ -129,6 +132,21 @@ impl Load {
     /// What a producer counts as under way there.
     pub fn in_flight_of(&self, producer: InFlightId) -> &InFlight {
         &self.tracked[producer.index()]
+    }
+
+    /// A number that the configuration added.
+    pub fn attribute(&self, id: AttributeId) -> &Gauge {
+        &self.attributes[id.index()]
+    }
+
+    /// A number that the configuration names.
+    pub fn reading(&self, reading: Reading) -> &Gauge {
+        match reading {
+            Reading::Waiting => &self.waiting,
+            Reading::Running => &self.running,
+            Reading::KvUsage => &self.kv_usage,
+            Reading::Attribute(id) => self.attribute(id),
+        }
     }
 
     /// Books one request. Dropping the guard gives it back, however the stream ends.

@@ -6,6 +6,7 @@
 //! [`SubsetHint`] into [`Candidates`] (a view of that snapshot), and the numbers
 //! that change all the time live in each endpoint's [`Load`] as atomics.
 
+mod attributes;
 mod cache;
 mod candidates;
 mod endpoint;
@@ -15,7 +16,9 @@ mod locator;
 mod slot;
 mod store;
 mod subset;
+mod topology;
 
+pub use attributes::{AttributeId, Reading};
 pub use cache::{CachedLocator, LocatorMetrics};
 pub use candidates::{Candidates, Snapshot, View};
 pub use endpoint::{Endpoint, EndpointSpec, ROLE_LABEL, Role};
@@ -25,3 +28,4 @@ pub use locator::{Located, PodLocator, StoreLocator};
 pub use slot::Slot;
 pub use store::{Change, Store};
 pub use subset::SubsetHint;
+pub use topology::{Nearness, PLACE_LABELS, Topology};

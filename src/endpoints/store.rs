@@ -8,6 +8,7 @@ use arc_swap::ArcSwap;
 use tokio::sync::watch;
 
 use super::slot::Slots;
+use super::topology::Places;
 use super::{Endpoint, EndpointSpec, Load, Snapshot};
 
 /// What a replacement of the membership did.
@@ -35,8 +36,8 @@ pub struct Store {
     current: ArcSwap<Snapshot>,
     slots: Slots,
     // Serialises writers, so that two sources of discovery can't lose each
-    // other's change. Readers never take it.
-    writer: Mutex<()>,
+    // other's change. Guards what only they need; readers never take it.
+    writer: Mutex<Places>,
     changed: watch::Sender<u64>,
 }
 
@@ -45,7 +46,7 @@ impl Default for Store {
         Self {
             current: ArcSwap::from_pointee(Snapshot::new(0, Vec::new())),
             slots: Slots::default(),
-            writer: Mutex::new(()),
+            writer: Mutex::default(),
             changed: watch::Sender::new(0),
         }
     }
@@ -71,7 +72,7 @@ impl Store {
     /// by `namespace/name`: one that stays keeps its slot and its load, also
     /// when its address or labels changed. Of two with the same name the last counts.
     pub fn replace(&self, specs: Vec<EndpointSpec>) -> Change {
-        let _writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut places = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         let old = self.snapshot();
         let mut known: HashMap<&str, &Arc<Endpoint>> =
             old.endpoints().iter().map(|e| (e.id().as_ref(), e)).collect();
@@ -82,17 +83,21 @@ impl Store {
                 Some(same) if *same.spec() == spec => Arc::clone(same),
                 Some(other) => {
                     change.updated += 1;
-                    Arc::new(Endpoint::new(spec, Arc::clone(other.slot()), Arc::clone(other.load())))
+                    let (slot, load) = (Arc::clone(other.slot()), Arc::clone(other.load()));
+                    let topology = places.of(&spec.labels);
+                    Arc::new(Endpoint::new(spec, topology, slot, load))
                 }
                 None => {
                     change.added += 1;
-                    Arc::new(Endpoint::new(spec, self.slots.take(), Arc::new(Load::default())))
+                    let topology = places.of(&spec.labels);
+                    Arc::new(Endpoint::new(spec, topology, self.slots.take(), Arc::new(Load::default())))
                 }
             };
             next.push(endpoint);
         }
         change.removed = known.len();
         if !change.is_empty() {
+            places.keep(next.iter().map(|endpoint| *endpoint.topology()));
             let generation = old.generation() + 1;
             self.current.store(Arc::new(Snapshot::new(generation, next)));
             self.changed.send_replace(generation);

@@ -36,7 +36,9 @@ impl DataType {
             Self::InFlightLoad | Self::UncachedRequestTokens => Some("inflight-load-producer"),
             Self::SessionId => Some("session-id-producer"),
             Self::EncoderCacheMatchInfo => Some("mm-embeddings-cache-producer"),
-            Self::Topology | Self::ScalarMetricValue => None,
+            // The peer adds none; reading labels takes nothing but the plugin.
+            Self::Topology => Some("topology-extractor"),
+            Self::ScalarMetricValue => None,
         }
     }
 }

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::endpoints::{InFlightId, Snapshot};
+use crate::endpoints::{AttributeId, InFlightId, Snapshot};
 
 /// Something that outlives the plugin which asked for it.
 pub trait Kept: Any + Send + Sync {
@@ -24,6 +24,8 @@ pub struct State {
     // Taken while a configuration is built and while state is swept, never by a request.
     kept: Mutex<HashMap<(TypeId, String), (Value, Arc<dyn Any + Send + Sync>)>>,
     in_flight: Mutex<Vec<String>>,
+    /// Producer and name of each attribute.
+    attributes: Mutex<Vec<(String, String)>>,
 }
 
 impl State {
@@ -50,6 +52,19 @@ impl State {
         let id = InFlightId::new(index);
         names.truncate(InFlightId::MAX);
         id
+    }
+
+    /// Where a producer's attribute of this name is kept; `None` when there are too many
+    /// of them, those of earlier configurations included.
+    pub fn attribute(&self, producer: &str, name: &str) -> Option<AttributeId> {
+        let mut known = self.attributes.lock().unwrap_or_else(PoisonError::into_inner);
+        let same = |(of, called): &(String, String)| of == producer && called == name;
+        let index = known.iter().position(same).unwrap_or(known.len());
+        let id = AttributeId::new(index)?;
+        if index == known.len() {
+            known.push((producer.to_owned(), name.to_owned()));
+        }
+        Some(id)
     }
 
     /// Drops what is of no more use.
@@ -102,5 +117,17 @@ mod tests {
         assert!(ids.iter().all(Option::is_some));
         assert_eq!(state.in_flight("e"), None);
         assert_eq!(state.in_flight("b"), ids[1]);
+    }
+
+    #[test]
+    fn attributes_are_few_and_stay() {
+        let state = State::default();
+        let first = state.attribute("extractor", "temperature");
+        assert_ne!(state.attribute("other", "temperature"), first, "another producer's");
+        let names: Vec<_> =
+            (2..AttributeId::MAX).map(|n| state.attribute("extractor", &n.to_string())).collect();
+        assert!(names.iter().all(Option::is_some));
+        assert_eq!(state.attribute("extractor", "one too many"), None);
+        assert_eq!(state.attribute("extractor", "temperature"), first);
     }
 }

@@ -3,16 +3,18 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::endpoints::{Endpoint, Gauge, Load};
+use crate::endpoints::{AttributeId, Endpoint, Gauge, Load};
 
 use super::exposition::{MetricSpec, Wanted};
 
 /// Label of a pod that names its engine.
 pub const ENGINE_LABEL: &str = "llm-d.ai/engine-type";
 
+/// Its former name, for pods that don't have the other.
+const FORMER_ENGINE_LABEL: &str = "inference.networking.k8s.io/engine-type";
+
 /// A field of a [`Load`] that scrapes fill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
 pub enum Field {
     /// Requests waiting; the sum over the series.
     Waiting,
@@ -28,31 +30,50 @@ pub enum Field {
     NumBlocks,
     /// LoRA adapters.
     Adapters,
+    /// What the configuration added: any finite number, from the first series. What
+    /// several of them mean together is not known.
+    Attribute(AttributeId),
 }
 
-impl Field {
-    /// Every field, in the order of their numbers.
-    pub const ALL: [Self; 6] =
-        [Self::Waiting, Self::Running, Self::KvUsage, Self::BlockSize, Self::NumBlocks, Self::Adapters];
+/// What an engine may report without being told.
+const CORE: [(Field, &str); 6] = [
+    (Field::Waiting, "waiting"),
+    (Field::Running, "running"),
+    (Field::KvUsage, "kv usage"),
+    (Field::BlockSize, "block size"),
+    (Field::NumBlocks, "number of blocks"),
+    (Field::Adapters, "adapters"),
+];
 
-    /// Short name for logs.
-    pub fn name(self) -> &'static str {
+impl Field {
+    /// How many fields there can be.
+    pub(super) const COUNT: usize = CORE.len() + AttributeId::MAX;
+
+    /// A number below [`COUNT`](Self::COUNT).
+    pub(super) fn index(self) -> usize {
         match self {
-            Self::Waiting => "waiting",
-            Self::Running => "running",
-            Self::KvUsage => "kv usage",
-            Self::BlockSize => "block size",
-            Self::NumBlocks => "number of blocks",
-            Self::Adapters => "adapters",
+            Self::Waiting => 0,
+            Self::Running => 1,
+            Self::KvUsage => 2,
+            Self::BlockSize => 3,
+            Self::NumBlocks => 4,
+            Self::Adapters => 5,
+            Self::Attribute(id) => CORE.len() + id.index(),
         }
     }
 
-    /// Joins the values of two series. An endpoint has several when one server
-    /// process runs several engines.
-    pub(super) fn join(self, a: f64, b: f64) -> f64 {
+    /// Whether the field can have this value.
+    pub(super) fn allows(self, value: f64) -> bool {
+        value.is_finite() && (value >= 0.0 || matches!(self, Self::Attribute(_)))
+    }
+
+    /// Joins the values of two series, in their order. An endpoint has several when one
+    /// server process runs several engines.
+    pub(super) fn join(self, first: f64, other: f64) -> f64 {
         match self {
-            Self::Waiting | Self::Running | Self::NumBlocks => a + b,
-            Self::KvUsage | Self::BlockSize | Self::Adapters => a.max(b),
+            Self::Waiting | Self::Running | Self::NumBlocks => first + other,
+            Self::KvUsage | Self::BlockSize | Self::Adapters => first.max(other),
+            Self::Attribute(_) => first,
         }
     }
 
@@ -65,6 +86,7 @@ impl Field {
             Self::BlockSize => Some(&load.block_size),
             Self::NumBlocks => Some(&load.num_blocks),
             Self::Adapters => None,
+            Self::Attribute(id) => Some(load.attribute(id)),
         }
     }
 }
@@ -88,22 +110,23 @@ pub struct EngineSpec {
     pub block_size_label: String,
     /// Label of `cache_info` with the number of blocks.
     pub num_blocks_label: String,
+    /// Tokens per block as a value; then the label isn't read.
+    pub block_size: Option<MetricSpec>,
+    /// The number of blocks as a value; then the label isn't read.
+    pub num_blocks: Option<MetricSpec>,
+    /// What the configuration adds.
+    pub attributes: Vec<AttributeSpec>,
 }
 
-impl EngineSpec {
-    /// vLLM, version 1 of its engine.
-    pub fn vllm() -> Self {
-        Self {
-            name: "vllm".to_owned(),
-            waiting: Some(MetricSpec::named("vllm:num_requests_waiting")),
-            running: Some(MetricSpec::named("vllm:num_requests_running")),
-            kv_usage: Some(MetricSpec::named("vllm:kv_cache_usage_perc")),
-            adapters: Some(MetricSpec::named("vllm:lora_requests_info")),
-            cache_info: Some(MetricSpec::named("vllm:cache_config_info")),
-            block_size_label: "block_size".to_owned(),
-            num_blocks_label: "num_gpu_blocks".to_owned(),
-        }
-    }
+/// A metric that the configuration adds to those of an engine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AttributeSpec {
+    /// Where its number is kept.
+    pub id: AttributeId,
+    /// What filters and scorers call it.
+    pub name: String,
+    /// The metric.
+    pub metric: MetricSpec,
 }
 
 /// What a wanted metric feeds.
@@ -130,12 +153,15 @@ impl Feed {
 
 /// A set of fields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Fields(u8);
+pub struct Fields(u32);
+
+// A bit for each field.
+const _: () = assert!(Field::COUNT <= u32::BITS as usize);
 
 impl Fields {
     /// The set of one field.
     pub fn of(field: Field) -> Self {
-        Self(1 << field as u8)
+        Self(1 << field.index())
     }
 
     /// The set with another field.
@@ -167,17 +193,6 @@ impl Fields {
     }
 }
 
-impl std::fmt::Display for Fields {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mut separator = "";
-        for field in Field::ALL.into_iter().filter(|field| self.has(*field)) {
-            write!(f, "{separator}{}", field.name())?;
-            separator = ", ";
-        }
-        Ok(())
-    }
-}
-
 /// An [`EngineSpec`], compiled for the scanner.
 #[derive(Clone, Debug)]
 pub struct Engine {
@@ -185,29 +200,37 @@ pub struct Engine {
     wanted: Wanted,
     /// By position in `wanted`.
     pub(super) feeds: Vec<Feed>,
-    pub(super) block_size_label: String,
-    pub(super) num_blocks_label: String,
+    /// Labels with the cache's geometry; `None`: not read from a label.
+    pub(super) block_size_label: Option<String>,
+    pub(super) num_blocks_label: Option<String>,
+    /// What the configuration added, by the name that it gave it.
+    attributes: Vec<(AttributeId, String)>,
 }
 
 impl Engine {
     /// Compiles the metrics of an engine.
     pub fn new(spec: EngineSpec) -> Self {
+        let block_size_label = spec.block_size.is_none().then_some(spec.block_size_label);
+        let num_blocks_label = spec.num_blocks.is_none().then_some(spec.num_blocks_label);
         let rows = [
             (spec.waiting, Feed::Value(Field::Waiting)),
             (spec.running, Feed::Value(Field::Running)),
             (spec.kv_usage, Feed::Value(Field::KvUsage)),
             (spec.cache_info, Feed::CacheInfo),
+            (spec.block_size, Feed::Value(Field::BlockSize)),
+            (spec.num_blocks, Feed::Value(Field::NumBlocks)),
             (spec.adapters, Feed::Adapters),
         ];
         let rows = rows.into_iter().filter_map(|(metric, feed)| Some((metric?, feed)));
-        let (metrics, feeds) = rows.unzip();
-        Self {
-            name: spec.name,
-            wanted: Wanted::new(metrics),
-            feeds,
-            block_size_label: spec.block_size_label,
-            num_blocks_label: spec.num_blocks_label,
+        let (mut metrics, mut feeds): (Vec<_>, Vec<_>) = rows.unzip();
+        let mut attributes = Vec::with_capacity(spec.attributes.len());
+        for AttributeSpec { id, name, metric } in spec.attributes {
+            metrics.push(metric);
+            feeds.push(Feed::Value(Field::Attribute(id)));
+            attributes.push((id, name));
         }
+        let wanted = Wanted::new(metrics);
+        Self { name: spec.name, wanted, feeds, block_size_label, num_blocks_label, attributes }
     }
 
     /// Name of the engine.
@@ -220,11 +243,24 @@ impl Engine {
         &self.wanted
     }
 
+    /// What is read of a page, and what it is called in logs.
+    pub(super) fn fields(&self) -> impl Iterator<Item = (Field, &str)> {
+        let attributes = self.attributes.iter().map(|(id, name)| (Field::Attribute(*id), name.as_str()));
+        CORE.into_iter().chain(attributes)
+    }
+
     /// Fields that every page should have. A server without adapters has no
     /// metric about them, so these may be missing.
     pub(super) fn expected(&self) -> Fields {
         let adapters = Fields::of(Field::Adapters);
         self.feeds.iter().fold(Fields::default(), |set, feed| set.and(feed.fields())).without(adapters)
+    }
+
+    /// Names of fields, for logs.
+    pub(super) fn names(&self, fields: Fields) -> String {
+        let names: Vec<&str> =
+            self.fields().filter(|(field, _)| fields.has(*field)).map(|(_, name)| name).collect();
+        names.join(", ")
     }
 }
 
@@ -237,8 +273,9 @@ pub struct Engines {
 }
 
 impl Engines {
-    /// Engines chosen by the value of `label`; an endpoint without the label,
-    /// or with an engine that isn't in the list, gets `default`.
+    /// Engines chosen by the value of `label`, or of the label's former name where that
+    /// is missing or empty; an endpoint without either, or with an engine that isn't in
+    /// the list, gets `default`.
     pub fn new(label: &str, default: Engine, others: Vec<Engine>) -> Self {
         let default = Arc::new(default);
         let mut named: HashMap<_, _> =
@@ -249,14 +286,22 @@ impl Engines {
 
     /// The engine of an endpoint.
     pub fn of(&self, endpoint: &Endpoint) -> &Arc<Engine> {
-        endpoint.label(&self.label).and_then(|name| self.named.get(name)).unwrap_or(&self.default)
+        let label = |key| endpoint.label(key).filter(|name| !name.is_empty());
+        let name = label(&self.label).or_else(|| label(FORMER_ENGINE_LABEL));
+        name.and_then(|name| self.named.get(name)).unwrap_or(&self.default)
+    }
+
+    /// The engine of endpoints that don't say theirs.
+    pub fn default_engine(&self) -> &Arc<Engine> {
+        &self.default
     }
 }
 
 impl Default for Engines {
-    /// vLLM for everybody.
+    /// The built-in engines; vLLM unless the label says another.
     fn default() -> Self {
-        Self::new(ENGINE_LABEL, Engine::new(EngineSpec::vllm()), Vec::new())
+        let others = EngineSpec::built_in().map(Engine::new).into();
+        Self::new(ENGINE_LABEL, Engine::new(EngineSpec::vllm()), others)
     }
 }
 
@@ -268,27 +313,48 @@ mod tests {
     #[test]
     fn the_label_chooses_the_engine() {
         let other = Engine::new(EngineSpec { name: "other".to_owned(), ..EngineSpec::default() });
-        let engines = Engines::new(ENGINE_LABEL, Engine::new(EngineSpec::vllm()), vec![other]);
+        let engines = Engines::new("engine", Engine::new(EngineSpec::vllm()), vec![other]);
+        let former = FORMER_ENGINE_LABEL;
+        let table: [(&[(&str, &str)], &str); 8] = [
+            (&[], "vllm"),
+            (&[("engine", "vllm")], "vllm"),
+            (&[("engine", "other")], "other"),
+            (&[("engine", "new")], "vllm"),
+            (&[(former, "other")], "other"),
+            (&[("engine", ""), (former, "other")], "other"),
+            (&[("engine", "vllm"), (former, "other")], "vllm"),
+            (&[("engine", "new"), (former, "other")], "vllm"),
+        ];
         let store = Store::default();
-        let table = [(None, "vllm"), (Some("vllm"), "vllm"), (Some("other"), "other"), (Some("new"), "vllm")];
-        let spec = |label: Option<&str>| EndpointSpec {
-            labels: label.map(|value| (ENGINE_LABEL.to_owned(), value.to_owned())).into_iter().collect(),
-            pod: "pod".into(),
-            ..EndpointSpec::new(label.unwrap_or("none"), ([10, 0, 0, 1], 8000))
-        };
-        store.replace(table.iter().map(|(label, _)| spec(*label)).collect());
-        for (endpoint, (label, engine)) in store.snapshot().endpoints().iter().zip(table) {
-            assert_eq!(engines.of(endpoint).name(), engine, "{label:?}");
+        let specs = table.iter().zip(1..).map(|((labels, _), number)| EndpointSpec {
+            labels: labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
+            ..EndpointSpec::new(format!("pod-{number}"), ([10, 0, 0, number], 8000))
+        });
+        store.replace(specs.collect());
+        for (endpoint, (labels, engine)) in store.snapshot().endpoints().iter().zip(table) {
+            assert_eq!(engines.of(endpoint).name(), engine, "{labels:?}");
         }
     }
 
     #[test]
-    fn a_set_of_fields_names_its_members() {
-        let set = Fields::of(Field::NumBlocks).with(Field::Waiting);
-        assert_eq!(set.to_string(), "waiting, number of blocks");
-        assert_eq!(set.without(Fields::of(Field::Waiting)), Fields::of(Field::NumBlocks));
-        let expected = Engine::new(EngineSpec::vllm()).expected();
-        assert_eq!(expected.to_string(), "waiting, running, kv usage, block size, number of blocks");
+    fn a_set_of_fields_has_the_names_that_its_engine_gives() {
+        let id = AttributeId::new(AttributeId::MAX - 1).unwrap();
+        let metric = MetricSpec::named("gpu_temperature");
+        let attributes = vec![AttributeSpec { id, name: "temperature".to_owned(), metric }];
+        let engine = Engine::new(EngineSpec { attributes, ..EngineSpec::vllm() });
+        let set = Fields::of(Field::Attribute(id)).with(Field::Waiting);
+        assert_eq!(engine.names(set), "waiting, temperature");
+        assert_eq!(set.without(Fields::of(Field::Waiting)), Fields::of(Field::Attribute(id)));
+        let expected = "waiting, running, kv usage, block size, number of blocks, temperature";
+        assert_eq!(engine.names(engine.expected()), expected);
         assert!(Engine::new(EngineSpec::default()).expected().is_empty());
+    }
+
+    #[test]
+    fn every_field_has_a_number_of_its_own() {
+        let attributes = (0..AttributeId::MAX).filter_map(AttributeId::new).map(Field::Attribute);
+        let fields = CORE.into_iter().map(|(field, _)| field).chain(attributes);
+        let numbers: Vec<usize> = fields.map(Field::index).collect();
+        assert_eq!(numbers, (0..Field::COUNT).collect::<Vec<_>>());
     }
 }

@@ -6,6 +6,7 @@
 //! [`Engine`] names, and, when the page is complete, from the [`Readings`] into
 //! the endpoint's [`Load`](crate::endpoints::Load).
 
+mod builtin;
 mod client;
 mod engine;
 pub mod exposition;
@@ -19,7 +20,7 @@ mod scraper;
 mod selector;
 
 pub use client::ScrapeError;
-pub use engine::{ENGINE_LABEL, Engine, EngineSpec, Engines, Field, Fields};
+pub use engine::{AttributeSpec, ENGINE_LABEL, Engine, EngineSpec, Engines, Field, Fields};
 pub use labels::{LabelValue, Labels};
 pub use metrics::{EXTRACTOR_TYPE, SOURCE_TYPE, ScrapeMetrics};
 pub use readings::{Problems, Readings};

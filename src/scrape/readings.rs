@@ -45,7 +45,8 @@ struct Latest {
 #[derive(Debug)]
 pub struct Readings {
     engine: Arc<Engine>,
-    values: [Option<f64>; Field::ALL.len()],
+    /// By the fields' numbers.
+    values: [Option<f64>; Field::COUNT],
     refused: Fields,
     latest: Latest,
     /// Labels of the adapters that the endpoint has now: equal labels needn't
@@ -58,7 +59,7 @@ impl Readings {
     pub fn new(engine: Arc<Engine>) -> Self {
         Self {
             engine,
-            values: Default::default(),
+            values: [None; Field::COUNT],
             refused: Fields::default(),
             latest: Latest::default(),
             applied: None,
@@ -67,7 +68,7 @@ impl Readings {
 
     /// Forgets what has been read and not applied.
     pub fn restart(&mut self) {
-        self.values = Default::default();
+        self.values = [None; Field::COUNT];
         self.refused = Fields::default();
         self.latest.at = None;
     }
@@ -80,8 +81,9 @@ impl Readings {
             (Feed::Value(field), Line::Sample { value, .. }) => self.value(field, value),
             (Feed::CacheInfo, Line::Sample { labels, .. }) => {
                 let engine = Arc::clone(&self.engine);
-                self.integer(Field::BlockSize, labels.get(&engine.block_size_label));
-                self.integer(Field::NumBlocks, labels.get(&engine.num_blocks_label));
+                let of = |label: &Option<String>| label.as_ref().and_then(|label| labels.get(label));
+                self.integer(Field::BlockSize, of(&engine.block_size_label));
+                self.integer(Field::NumBlocks, of(&engine.num_blocks_label));
             }
             (Feed::Adapters, Line::Sample { labels, value }) => self.adapters(labels, value),
         }
@@ -91,8 +93,8 @@ impl Readings {
     /// older. `now_ms` is from the [`Clock`](crate::endpoints::Clock).
     pub fn apply(&mut self, load: &Load, now_ms: u64) -> Problems {
         let mut read = Fields::default();
-        for field in Field::ALL {
-            let Some(value) = self.values[field as usize] else { continue };
+        for (field, _) in self.engine.fields() {
+            let Some(value) = self.values[field.index()] else { continue };
             if !value.is_finite() {
                 // Each series was finite, their sum isn't.
                 self.refused = self.refused.with(field);
@@ -116,12 +118,12 @@ impl Readings {
     }
 
     fn value(&mut self, field: Field, value: f64) {
-        if !(0.0..f64::INFINITY).contains(&value) {
+        if !field.allows(value) {
             self.refused = self.refused.with(field);
             return;
         }
         let value = if field == Field::KvUsage { value.min(1.0) } else { value };
-        let so_far = &mut self.values[field as usize];
+        let so_far = &mut self.values[field.index()];
         *so_far = Some(so_far.map_or(value, |other| field.join(other, value)));
     }
 
@@ -178,10 +180,16 @@ fn names(list: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scrape::engine::EngineSpec;
+    use crate::endpoints::AttributeId;
+    use crate::scrape::engine::{AttributeSpec, EngineSpec};
+    use crate::scrape::exposition::MetricSpec;
 
     fn read(load: &Load, now_ms: u64, page: &str) -> Problems {
-        let engine = Arc::new(Engine::new(EngineSpec::vllm()));
+        read_as(EngineSpec::vllm(), load, now_ms, page)
+    }
+
+    fn read_as(spec: EngineSpec, load: &Load, now_ms: u64, page: &str) -> Problems {
+        let engine = Arc::new(Engine::new(spec));
         let mut readings = Readings::new(Arc::clone(&engine));
         engine.wanted().scan(page.as_bytes(), |metric, line| readings.take(metric, line));
         readings.apply(load, now_ms)
@@ -235,7 +243,8 @@ vllm:cache_config_info{engine="1",num_gpu_blocks="500",block_size="16"} 1
         read(&load, 5, PAGE);
         let problems =
             read(&load, 9, "vllm:num_requests_running 1\nvllm:cache_config_info{block_size=\"32\"} 1");
-        assert_eq!(problems.missing.to_string(), "waiting, kv usage, number of blocks");
+        let missing = Fields::of(Field::Waiting).with(Field::KvUsage).with(Field::NumBlocks);
+        assert_eq!(problems.missing, missing);
         assert_eq!(load.waiting.read_at_ms(), Some(5));
         assert_eq!(numbers(&load), [7.0, 1.0, 0.75, 32.0, 1500.0]);
         assert_eq!(load.scraped_at_ms(), Some(9));
@@ -249,7 +258,40 @@ vllm:cache_config_info{engine="1",num_gpu_blocks="500",block_size="16"} 1
         let page = "vllm:kv_cache_usage_perc 1.5\nvllm:cache_config_info{block_size=\"None\",num_gpu_blocks=\"-1\"} 1";
         let problems = read(&load, 5, page);
         assert_eq!(load.kv_usage.last(), 1.0);
-        assert_eq!(problems.refused.to_string(), "block size, number of blocks");
+        assert_eq!(problems.refused, Fields::of(Field::BlockSize).with(Field::NumBlocks));
+    }
+
+    #[test]
+    fn a_value_stands_in_for_the_label() {
+        let load = Load::default();
+        let spec = EngineSpec { num_blocks: Some(MetricSpec::named("blocks")), ..EngineSpec::vllm() };
+        let page = format!("blocks 70\n{PAGE}");
+        assert!(read_as(spec.clone(), &load, 5, &page).is_empty());
+        assert_eq!(numbers(&load), [7.0, 30.0, 0.75, 16.0, 70.0]);
+        let problems = read_as(spec, &load, 9, PAGE);
+        assert_eq!((problems.missing, load.num_blocks.read_at_ms()), (Fields::of(Field::NumBlocks), Some(5)));
+    }
+
+    #[test]
+    fn an_attribute_is_any_finite_number_of_the_first_series() {
+        let id = AttributeId::new(3).unwrap();
+        let metric = MetricSpec { name: "t".to_owned(), labels: vec![("unit".to_owned(), "c".to_owned())] };
+        let attributes = vec![AttributeSpec { id, name: "temperature".to_owned(), metric }];
+        let spec = EngineSpec { attributes, ..EngineSpec::default() };
+        let read = |load: &Load, now_ms, page: &str| read_as(spec.clone(), load, now_ms, page);
+        let load = Load::default();
+        let page = "t{unit=\"f\"} 1\nt{unit=\"c\",gpu=\"0\"} -40.5\nt{unit=\"c\",gpu=\"1\"} 7\n";
+        assert!(read(&load, 5, page).is_empty());
+        let gauge = load.attribute(id);
+        assert_eq!((gauge.last(), gauge.read_at_ms(), load.scraped_at_ms()), (-40.5, Some(5), Some(5)));
+        for bad in ["NaN", "+Inf", "-Inf", "cold"] {
+            let problems = read(&load, 9, &format!("t{{unit=\"c\"}} {bad}\n"));
+            assert_eq!(problems.refused, Fields::of(Field::Attribute(id)), "{bad}");
+        }
+        assert_eq!(read(&load, 9, "t 1\n").missing, Fields::of(Field::Attribute(id)));
+        assert_eq!((gauge.last(), gauge.read_at_ms()), (-40.5, Some(5)));
+        let other = load.attribute(AttributeId::new(2).unwrap());
+        assert_eq!(other.read_at_ms(), None);
     }
 
     #[test]

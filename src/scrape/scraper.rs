@@ -14,7 +14,7 @@ use tracing::{debug, info, warn};
 use crate::endpoints::{Clock, Endpoint, Snapshot, Store};
 
 use super::client::{Client, ScrapeError};
-use super::engine::Engines;
+use super::engine::{Engine, Engines};
 use super::exposition::{Line, Scanner};
 use super::metrics::{Counters, EXTRACTOR_TYPE, SOURCE_TYPE, ScrapeMetrics};
 use super::readings::{Problems, Readings};
@@ -168,7 +168,7 @@ async fn scrape(endpoint: Arc<Endpoint>, source: Arc<Source>) {
     let engine = Arc::clone(config.engines.of(&endpoint));
     let mut scanner = Scanner::new(engine.wanted());
     let mut readings = Readings::new(Arc::clone(&engine));
-    let mut log = Log::new(&endpoint);
+    let mut log = Log::new(&endpoint, &engine);
     let schedule = Schedule::new(*origin, config.interval, endpoint.slot().number());
     let mut failures = 0_u32;
     let mut next = schedule.after(Instant::now());
@@ -203,13 +203,14 @@ async fn scrape(endpoint: Arc<Endpoint>, source: Arc<Source>) {
 /// The log's view of one endpoint.
 struct Log<'a> {
     endpoint: &'a Endpoint,
+    engine: &'a Engine,
     failing: Told<bool>,
     problems: Told<Problems>,
 }
 
 impl<'a> Log<'a> {
-    fn new(endpoint: &'a Endpoint) -> Self {
-        Self { endpoint, failing: Told::new(false), problems: Told::new(Problems::default()) }
+    fn new(endpoint: &'a Endpoint, engine: &'a Engine) -> Self {
+        Self { endpoint, engine, failing: Told::new(false), problems: Told::new(Problems::default()) }
     }
 
     fn failed(&mut self, error: &ScrapeError, now: Instant) {
@@ -227,11 +228,11 @@ impl<'a> Log<'a> {
         if !self.problems.tell(problems, now) {
             return;
         }
-        let Problems { missing, refused } = problems;
+        let [missing, refused] = [problems.missing, problems.refused].map(|fields| self.engine.names(fields));
         if problems.is_empty() {
             info!(%endpoint, "metrics of the endpoint are complete again");
         } else {
-            warn!(%endpoint, %missing, %refused, "metrics of the endpoint are incomplete");
+            warn!(%endpoint, missing, refused, "metrics of the endpoint are incomplete");
         }
     }
 }

@@ -1,5 +1,6 @@
 //! What a simulated server is like.
 
+use std::str::FromStr;
 use std::time::Duration;
 
 /// The longest step of decoding for one request.
@@ -110,6 +111,45 @@ impl EngineConfig {
     }
 }
 
+/// The engine whose names the metrics have. Everything else is vLLM's.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Dialect {
+    /// vLLM.
+    #[default]
+    Vllm,
+    /// SGLang.
+    Sglang,
+    /// TensorRT-LLM with its own server.
+    TrtllmServe,
+    /// TensorRT-LLM behind Triton.
+    TritonTensorrtLlm,
+    /// Triton with any other backend.
+    Triton,
+}
+
+impl Dialect {
+    /// All of them, under the names that pickers know the engines by.
+    pub const ALL: [(&'static str, Self); 5] = [
+        ("vllm", Self::Vllm),
+        ("sglang", Self::Sglang),
+        ("trtllm-serve", Self::TrtllmServe),
+        ("triton-tensorrt-llm", Self::TritonTensorrtLlm),
+        ("triton", Self::Triton),
+    ];
+}
+
+impl FromStr for Dialect {
+    type Err = ConfigError;
+
+    fn from_str(name: &str) -> Result<Self, ConfigError> {
+        let found = Self::ALL.into_iter().find(|(known, _)| *known == name);
+        found.map(|(_, dialect)| dialect).ok_or_else(|| {
+            let known = Self::ALL.map(|(known, _)| known).join(", ");
+            ConfigError(format!("there is no engine '{name}'; known are {known}"))
+        })
+    }
+}
+
 /// What a group of simulated servers is like.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SimConfig {
@@ -117,6 +157,8 @@ pub struct SimConfig {
     pub name_prefix: String,
     /// Number of the first server. Default 0.
     pub first_index: usize,
+    /// Whose names the metrics have. Default vLLM's.
+    pub dialect: Dialect,
     /// The name of the base model.
     pub model: String,
     /// Answer 404 for a model that is neither `model` nor in `loras`, as vLLM does.
@@ -142,6 +184,7 @@ impl Default for SimConfig {
         Self {
             name_prefix: "sim".to_owned(),
             first_index: 0,
+            dialect: Dialect::default(),
             model: "meta-llama/Llama-3.1-8B-Instruct".to_owned(),
             strict_models: false,
             loras: Vec::new(),

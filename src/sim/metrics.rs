@@ -1,16 +1,19 @@
 //! `/metrics` in the text format, with the families that a vLLM server shows: its own
-//! under current and former names, those of its HTTP layer, and Python's.
+//! under current and former names, those of its HTTP layer, and Python's. Other engines'
+//! pages are shorter.
+
+mod dialects;
 
 use std::collections::VecDeque;
 use std::fmt::Write;
 
 use bytes::Bytes;
 
-use super::SimConfig;
 use super::http_stats::HttpStats;
 use super::model::Engine;
 use super::openai::Api;
 use super::stats::Histogram;
+use super::{Dialect, SimConfig};
 
 // vLLM keeps a series for every combination of adapters it ever had; this many of them
 // are enough to make a reader choose.
@@ -20,6 +23,7 @@ const KEPT_LORA_SERIES: usize = 16;
 /// whose numbers have not changed is not written again.
 #[derive(Debug)]
 pub(crate) struct MetricsPage {
+    dialect: Dialect,
     model: String,
     cache_info: String,
     max_loras: usize,
@@ -46,6 +50,7 @@ impl MetricsPage {
             engine.block_size, engine.num_blocks,
         );
         Self {
+            dialect: config.dialect,
             model: escape(&config.model),
             cache_info,
             max_loras: engine.max_loras,
@@ -66,10 +71,14 @@ impl MetricsPage {
         if self.shows != changes {
             self.line = 0;
             self.out = String::with_capacity(self.page.len() + 1024);
-            self.python();
-            self.engine(engine);
-            self.histograms(engine);
-            self.http(http);
+            if self.dialect == Dialect::Vllm {
+                self.python();
+                self.engine(engine);
+                self.histograms(engine);
+                self.http(http);
+            } else {
+                self.dialect(self.dialect, engine);
+            }
             self.page = std::mem::take(&mut self.out).into();
             self.shows = changes;
         }

@@ -1,4 +1,5 @@
-//! Simulated vLLM servers, for the demo, the tests and the benchmarks.
+//! Simulated vLLM servers, for the demo, the tests and the benchmarks; their metrics may
+//! be those of other engines ([`Dialect`]).
 //!
 //! A request's way: [`server`](start) accepts it, [`faults`](Fault) may break it,
 //! `openai` reads it, the [`Engine`] decides when each of its tokens exists, and
@@ -31,7 +32,7 @@ mod server;
 mod service;
 mod stats;
 
-pub use config::{ConfigError, EngineConfig, SimConfig};
+pub use config::{ConfigError, Dialect, EngineConfig, SimConfig};
 pub use faults::{Fault, MetricsFault};
 pub use kv::{KvCache, Lease, block_hashes};
 pub use model::{Engine, EngineState, Finish, Output, Rejected, SimRequest};

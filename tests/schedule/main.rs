@@ -7,6 +7,9 @@
     reason = "the exception for tests does not reach their helpers"
 )]
 
+mod attribute_sources;
+mod attributes;
 mod decisions;
 mod scorers;
 mod support;
+mod topology;

@@ -6,7 +6,7 @@ use clap::Parser;
 use serde_json::{Value, json};
 use usher::cli::CliError;
 use usher::cli::sim::{SimArgs, run, write_endpoints};
-use usher::sim::{EngineConfig, SimConfig};
+use usher::sim::{Dialect, EngineConfig, SimConfig};
 
 use crate::support::*;
 
@@ -24,6 +24,9 @@ fn args(line: &str) -> SimArgs {
 fn the_defaults_of_the_flags_are_those_of_the_configuration() {
     assert_eq!(args("").config(), SimConfig::default());
     assert_eq!(args("--instant").config().engine, EngineConfig::instant());
+    assert_eq!(args("--metrics-of trtllm-serve").config().dialect, Dialect::TrtllmServe);
+    let unknown = Cli::try_parse_from(["sim", "--metrics-of", "llama"]).map(|_| ()).unwrap_err();
+    assert!(unknown.to_string().contains("known are vllm, sglang"), "{unknown}");
 }
 
 #[test]

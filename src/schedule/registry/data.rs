@@ -51,14 +51,27 @@ pub(super) fn sources(
         for Reference { plugin_ref } in &source.extractors {
             extractors.push(instances.get_kind("extractors", plugin_ref, Kind::Extractor)?);
         }
-        let extractor = extractors.iter().find_map(|extractor| extractor.built.extractor.clone());
-        if extractor.is_none() {
+        let mut reading = extractors.iter().filter(|extractor| extractor.built.engines.is_some());
+        let engines = reading.next().and_then(|extractor| extractor.built.engines.clone());
+        for extractor in reading {
+            let (name, source) = (&extractor.name, &instance.name);
+            notes.push(format!(
+                "extractor '{name}' has no effect, as another one reads the data source '{source}'"
+            ));
+        }
+        if engines.is_none() {
             notes.push(format!("data source '{}' is not polled, as no extractor reads it", instance.name));
         }
-        built.push(MetricsSource { params, extractor });
+        built.push(MetricsSource { params, engines });
         let defaulted = sources.defaulted && index + 1 == sources.written.len();
         let extractors = extractors.iter().map(|extractor| extractor.name.clone()).collect();
         resolved.push(ResolvedSource { source: Use::of(&instance.name, defaulted), extractors });
+    }
+    let is_listed = |name| resolved.iter().any(|source: &ResolvedSource| source.extractors.contains(name));
+    for extractor in instances.iter().filter(|instance| instance.built.engines.is_some()) {
+        if !is_listed(&extractor.name) {
+            notes.push(format!("extractor '{}' has no effect, as no data source lists it", extractor.name));
+        }
     }
     if built.is_empty() {
         notes.push("no data source: no metrics are read, and scorers see all endpoints as equal".to_owned());

@@ -1,7 +1,7 @@
 //! The plugins of a configuration, built.
 
 use crate::config::{ConfigError, Name, Node, Plugin, Position};
-use crate::schedule::{SchedulerMetrics, State};
+use crate::schedule::{DataType, SchedulerMetrics, State};
 
 use super::keys::{Keys, Missing};
 use super::profiles::START;
@@ -76,17 +76,32 @@ impl<'a> Instances<'a> {
     }
 
     fn nobody_produces(&self, missing: &Missing, at: Position) -> ConfigError {
-        let Missing { data, producer, reader } = missing;
+        let Missing { data, producer, reader, .. } = missing;
+        if *data == DataType::ScalarMetricValue && self.find(producer).is_some() {
+            return self.no_such_attribute(missing, at);
+        }
         let (problem, hint) = if self.find(producer).is_some() {
             ("which does not produce it", "name a plugin that does")
         } else {
             ("which is not declared", "declare it under plugins")
         };
-        let producers = self.list.iter().map(|instance| instance.name.as_str());
+        let others = self.list.iter().map(|instance| instance.name.as_str()).filter(|name| name != producer);
         ConfigError::at(at, format!("it reads {data} from the plugin '{producer}', {problem}"))
             .hint(hint)
-            .did_you_mean(producer, producers)
+            .did_you_mean(producer, others)
             .in_plugin(reader)
+    }
+
+    fn no_such_attribute(&self, missing: &Missing, at: Position) -> ConfigError {
+        let Missing { data, name, producer, reader } = missing;
+        let known = self.keys.names(*data, producer);
+        let message =
+            format!("it reads the attribute '{name}' of the plugin '{producer}', which doesn't have it");
+        let error = ConfigError::at(at, message).in_plugin(reader);
+        if known.is_empty() {
+            return error.hint("name a plugin that has attributes");
+        }
+        error.hint(format!("it has: {}", known.join(", "))).did_you_mean(name, known)
     }
 
     /// Who produces what.

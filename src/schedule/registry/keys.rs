@@ -12,6 +12,8 @@ pub(super) struct Keys {
 #[derive(Debug)]
 struct Entry {
     data: DataType,
+    /// Which of its data; empty where it has one of a kind.
+    name: String,
     /// Name of the producer, which may not exist.
     producer: String,
     produced: bool,
@@ -28,38 +30,63 @@ struct Reader {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Missing {
     pub(super) data: DataType,
+    /// Which of the producer's data; empty where it has one of a kind.
+    pub(super) name: String,
     pub(super) producer: String,
     pub(super) reader: String,
 }
 
 impl Keys {
     pub(super) fn read(&mut self, data: DataType, producer: &str, reader: &str, required: bool) -> u32 {
-        let number = self.number(data, producer);
+        self.read_named(data, "", producer, reader, required)
+    }
+
+    /// The same for one of several data that a producer has of a kind.
+    pub(super) fn read_named(
+        &mut self,
+        data: DataType,
+        name: &str,
+        producer: &str,
+        reader: &str,
+        required: bool,
+    ) -> u32 {
+        let number = self.number(data, name, producer);
         self.entries[number].readers.push(Reader { plugin: reader.to_owned(), required });
         number as u32
     }
 
     pub(super) fn produce(&mut self, data: DataType, producer: &str) -> u32 {
-        let number = self.number(data, producer);
+        self.produce_named(data, "", producer)
+    }
+
+    /// The same for one of several data that a producer has of a kind.
+    pub(super) fn produce_named(&mut self, data: DataType, name: &str, producer: &str) -> u32 {
+        let number = self.number(data, name, producer);
         self.entries[number].produced = true;
         number as u32
     }
 
-    fn number(&mut self, data: DataType, producer: &str) -> usize {
-        let known = self.entries.iter().position(|entry| entry.data == data && entry.producer == producer);
-        known.unwrap_or_else(|| {
-            let producer = producer.to_owned();
-            self.entries.push(Entry { data, producer, produced: false, readers: Vec::new() });
+    fn number(&mut self, data: DataType, name: &str, producer: &str) -> usize {
+        let is = |entry: &Entry| entry.data == data && entry.name == name && entry.producer == producer;
+        self.entries.iter().position(is).unwrap_or_else(|| {
+            let (name, producer) = (name.to_owned(), producer.to_owned());
+            self.entries.push(Entry { data, name, producer, produced: false, readers: Vec::new() });
             self.entries.len() - 1
         })
+    }
+
+    /// The names of a producer's data of a kind.
+    pub(super) fn names(&self, data: DataType, producer: &str) -> Vec<&str> {
+        let of = |entry: &&Entry| entry.data == data && entry.producer == producer && entry.produced;
+        self.entries.iter().filter(of).map(|entry| entry.name.as_str()).collect()
     }
 
     /// The first required data without a producer.
     pub(super) fn missing(&self) -> Option<Missing> {
         self.entries.iter().filter(|entry| !entry.produced).find_map(|entry| {
             let reader = entry.readers.iter().find(|reader| reader.required)?;
-            let (producer, reader) = (entry.producer.clone(), reader.plugin.clone());
-            Some(Missing { data: entry.data, producer, reader })
+            let (name, producer) = (entry.name.clone(), entry.producer.clone());
+            Some(Missing { data: entry.data, name, producer, reader: reader.plugin.clone() })
         })
     }
 
@@ -77,10 +104,14 @@ impl Keys {
         self.entries.iter().filter(reads).map(|entry| (entry.data, entry.producer.as_str()))
     }
 
-    /// What a plugin produces.
+    /// What a plugin produces, each kind once.
     pub(super) fn produced_by<'a>(&'a self, plugin: &'a str) -> impl Iterator<Item = DataType> {
-        let of = move |entry: &&Entry| entry.produced && entry.producer == plugin;
-        self.entries.iter().filter(of).map(|entry| entry.data)
+        let of = move |entry: &Entry| entry.produced && entry.producer == plugin;
+        let earlier = move |number: usize, data| {
+            self.entries.iter().take(number).any(|entry| of(entry) && entry.data == data)
+        };
+        let produced = self.entries.iter().enumerate().filter(move |(_, entry)| of(entry));
+        produced.filter(move |(number, entry)| !earlier(*number, entry.data)).map(|(_, entry)| entry.data)
     }
 
     /// The producers so that each comes behind those whose data it reads, otherwise in
@@ -127,6 +158,21 @@ mod tests {
         assert_eq!((missing.producer.as_str(), missing.reader.as_str()), ("prefix", "scorer"));
         keys.produce(PrefixCacheMatchInfo, "prefix");
         assert_eq!(keys.missing(), None);
+    }
+
+    #[test]
+    fn a_producer_may_have_several_data_of_a_kind() {
+        let mut keys = Keys::default();
+        let data = DataType::ScalarMetricValue;
+        keys.produce_named(data, "a", "extractor");
+        keys.produce_named(data, "b", "extractor");
+        assert_eq!(keys.produced_by("extractor").collect::<Vec<_>>(), [data]);
+        keys.read_named(data, "b", "extractor", "scorer", true);
+        assert_eq!(keys.missing(), None);
+        keys.read_named(data, "c", "extractor", "scorer", true);
+        assert_eq!(keys.missing().unwrap().name, "c");
+        assert_eq!(keys.names(data, "extractor"), ["a", "b"]);
+        assert_eq!(keys.read_by("scorer").collect::<Vec<_>>(), [(data, "extractor")]);
     }
 
     #[test]

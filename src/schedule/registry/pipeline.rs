@@ -6,7 +6,8 @@ use crate::config::{ConfigError, EndpointPickerConfig};
 use crate::discovery::params::FileDiscoveryParams;
 use crate::request::ParserKind;
 use crate::schedule::{Scheduler, SchedulerMetrics, Stages, State};
-use crate::scrape::params::{CoreMetricsExtractorParams, MetricsSourceParams};
+use crate::scrape::Engines;
+use crate::scrape::params::MetricsSourceParams;
 
 use super::instances::{self, Instances};
 use super::resolved::{Resolved, ResolvedPlugin, Use};
@@ -49,8 +50,8 @@ pub struct Pipeline {
 pub struct MetricsSource {
     /// Where and how often.
     pub params: MetricsSourceParams,
-    /// How the page is read; `None`: nobody reads it.
-    pub extractor: Option<CoreMetricsExtractorParams>,
+    /// What is read of the page, by engine; `None`: nobody reads it.
+    pub engines: Option<Engines>,
 }
 
 impl Pipeline {

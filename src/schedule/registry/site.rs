@@ -7,13 +7,14 @@ use serde_json::{Value, json};
 
 use crate::config::{ConfigError, Node, Position};
 use crate::discovery::params::FileDiscoveryParams;
-use crate::endpoints::InFlightId;
+use crate::endpoints::{AttributeId, InFlightId, Reading};
 use crate::request::ParserKind;
 use crate::schedule::{
     Admitter, DataType, Fact, Filter, HeaderProcessor, Key, Picker, PreRequest, Producer, ProfileHandler,
     SchedulerMetrics, Scorer, Screener, State,
 };
-use crate::scrape::params::{CoreMetricsExtractorParams, MetricsSourceParams};
+use crate::scrape::Engines;
+use crate::scrape::params::MetricsSourceParams;
 
 use super::keys::Keys;
 
@@ -92,6 +93,37 @@ impl Site<'_> {
         })
     }
 
+    /// The plugin reads a number of endpoints that the plugin of this name keeps up to
+    /// date under this name.
+    pub(super) fn reads_attribute(&mut self, name: &str, producer: &str) -> Result<Reading, ConfigError> {
+        self.keys.read_named(DataType::ScalarMetricValue, name, producer, self.name, true);
+        match Reading::named(name) {
+            Some(reading) => Ok(reading),
+            None => self.attribute(name, producer).map(Reading::Attribute),
+        }
+    }
+
+    /// The plugin keeps a number of endpoints up to date.
+    pub(super) fn produces_attribute(&mut self, name: &str) -> Result<AttributeId, ConfigError> {
+        self.keys.produce_named(DataType::ScalarMetricValue, name, self.name);
+        self.attribute(name, self.name)
+    }
+
+    /// The plugin keeps up to date what every engine reports.
+    pub(super) fn produces_readings(&mut self) {
+        for (name, _) in Reading::NAMED {
+            self.keys.produce_named(DataType::ScalarMetricValue, name, self.name);
+        }
+    }
+
+    fn attribute(&self, name: &str, producer: &str) -> Result<AttributeId, ConfigError> {
+        self.state.attribute(producer, name).ok_or_else(|| {
+            let message = format!("there can be {} attributes at most", AttributeId::MAX);
+            ConfigError::at(self.at, message)
+                .hint("those of earlier configurations count until a restart; use fewer")
+        })
+    }
+
     /// For types without parameters that don't ignore them.
     pub(super) fn takes_nothing(&self) -> Result<(), ConfigError> {
         #[derive(serde::Deserialize)]
@@ -115,7 +147,7 @@ pub(super) struct Built {
     pub(super) parser: Option<ParserKind>,
     pub(super) discovery: Option<FileDiscoveryParams>,
     pub(super) source: Option<MetricsSourceParams>,
-    pub(super) extractor: Option<CoreMetricsExtractorParams>,
+    pub(super) engines: Option<Engines>,
     pub(super) parameters: Value,
 }
 

@@ -1,12 +1,16 @@
 //! Scorers, one file per kind.
 
 mod active_request;
+mod endpoint_attribute;
 mod kv_cache;
 mod queue;
+mod topology_affinity;
 
 pub use active_request::{ActiveRequestParams, ActiveRequestScorer};
+pub use endpoint_attribute::{EndpointAttributeScorer, EndpointAttributeScorerParams};
 pub use kv_cache::KvCacheUtilizationScorer;
 pub use queue::QueueScorer;
+pub use topology_affinity::{TopologyAffinityScorer, TopologyAffinityScorerParams};
 
 use crate::endpoints::{Gauge, Load, View};
 

@@ -1,11 +1,34 @@
 //! Where endpoints and their numbers come from.
 
+use std::collections::HashMap;
+
 use super::super::site::{Build, Built, Site};
 use super::super::types::Kind::{DataSource, Discovery, Extractor};
-use super::super::types::{PluginType, beta, later, parameter};
+use super::super::types::{Parameter, PluginType, beta, later, parameter};
 use crate::config::ConfigError;
 use crate::discovery::params::FileDiscoveryParams;
+use crate::schedule::DataType;
 use crate::scrape::params::{CoreMetricsExtractorParams, MetricsSourceParams};
+
+#[rustfmt::skip]
+const CORE_METRICS: &[Parameter] = &[
+    parameter("engineLabelKey", "llm-d.ai/engine-type", "", "Label that names an endpoint's engine. Where it is missing or empty, inference.networking.k8s.io/engine-type is read."),
+    parameter("defaultEngine", "vllm", "", "Engine of endpoints whose label names none, or none that is known."),
+    parameter("engineConfigs", "[]", "", "Engines beside the built-in ones; one with the name of a built-in engine replaces it as a whole."),
+    parameter("engineConfigs[].name", "", "", "Name of the engine; not default."),
+    parameter("engineConfigs[].queuedRequestsSpec", "none", "", "Metric with the requests waiting. All metrics are written name or name{label=value}, and several series are added up unless something else is said here. One that is left out isn't read."),
+    parameter("engineConfigs[].runningRequestsSpec", "none", "", "Metric with the requests running."),
+    parameter("engineConfigs[].kvUsageSpec", "none", "", "Metric with the share of the KV cache in use, 0 to 1; of several series the largest."),
+    parameter("engineConfigs[].loraSpec", "none", "", "Metric with LoRA adapters in the labels running_lora_adapters, waiting_lora_adapters and max_lora; of several series the one with the largest value."),
+    parameter("engineConfigs[].cacheInfoSpec", "none", "", "Metric with the geometry of the KV cache in labels."),
+    parameter("engineConfigs[].cacheBlockSizeLabelName", "block_size", "", "Its label with the tokens per block."),
+    parameter("engineConfigs[].cacheNumBlocksLabelName", "num_gpu_blocks", "", "Its label with the number of blocks."),
+    parameter("engineConfigs[].cacheBlockSizeSpec", "none", "", "Metric with the tokens per block, instead of the label; of several series the largest."),
+    parameter("engineConfigs[].cacheNumBlocksSpec", "none", "", "Metric with the number of blocks, instead of the label."),
+    parameter("engineConfigs[].customMetrics", "[]", "", "Further numbers, for endpoint-attribute-scorer and endpoint-attribute-filter; 16 in all."),
+    parameter("engineConfigs[].customMetrics[].attributeKey", "", "", "What these plugins call it. Several engines may have the same."),
+    parameter("engineConfigs[].customMetrics[].metricSpec", "", "", "Its metric; of several series the first."),
+];
 
 #[rustfmt::skip]
 pub(super) static ROWS: &[PluginType] = &[
@@ -33,16 +56,13 @@ pub(super) static ROWS: &[PluginType] = &[
     later("endpoint-notification-source", &[DataSource]),
     later("multicluster-metrics-data-source", &[DataSource]).alpha(),
     beta("core-metrics-extractor", &[Extractor],
-        "Takes load and cache geometry from the metrics page of an engine.",
-        &[
-            parameter("engineLabelKey", "llm-d.ai/engine-type", "", "Label that names an endpoint's engine; only the default in this version."),
-            parameter("defaultEngine", "vllm", "", "Engine of endpoints without the label; only vllm in this version."),
-            parameter("engineConfigs", "[]", "", "Metric names by engine; only vLLM's own in this version."),
-        ],
-        Build::Reading(core_metrics_extractor)),
+        "Takes load, cache geometry and numbers of your choice from the metrics page of an engine: vllm, sglang, trtllm-serve, triton-tensorrt-llm, triton, or one that you describe.",
+        CORE_METRICS, Build::Reading(core_metrics_extractor)),
     later("models-data-extractor", &[Extractor]),
     later("dcgm-extractor", &[Extractor]).alpha(),
-    later("topology-extractor", &[Extractor]).alpha(),
+    beta("topology-extractor", &[Extractor],
+        "Says on which host, in which rack, zone and region each endpoint is, by its labels kubernetes.io/hostname and topology.kubernetes.io/rack, zone and region. It needs no data source.",
+        &[], Build::Reading(topology_extractor)).alpha(),
     later("multicluster-metrics-extractor", &[Extractor]).alpha(),
 ];
 
@@ -61,5 +81,17 @@ fn metrics_data_source(site: &mut Site<'_>) -> Result<Built, ConfigError> {
 fn core_metrics_extractor(site: &mut Site<'_>) -> Result<Built, ConfigError> {
     let params = CoreMetricsExtractorParams::decode(site.parameters)?;
     let built = Built::with(&params)?;
-    Ok(Built { extractor: Some(params), ..built })
+    site.produces_readings();
+    let mut ids = HashMap::new();
+    for key in params.attribute_keys() {
+        ids.insert(key, site.produces_attribute(key)?);
+    }
+    let engines = params.engines(|key| ids.get(key).copied());
+    Ok(Built { engines: Some(engines), ..built })
+}
+
+fn topology_extractor(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    site.takes_nothing()?;
+    site.produces_live(DataType::Topology);
+    Ok(Built::bare())
 }

@@ -7,6 +7,8 @@ use super::super::types::Kind::{DataProducer, Filter, PreRequest, Response, Scor
 use super::super::types::{PluginType, beta, later, parameter};
 use crate::config::ConfigError;
 use crate::schedule::{ActiveRequestParams, ActiveRequestScorer, KvCacheUtilizationScorer, QueueScorer};
+use crate::schedule::{DataType, TopologyAffinityScorer, TopologyAffinityScorerParams};
+use crate::schedule::{EndpointAttributeScorer, EndpointAttributeScorerParams};
 
 #[rustfmt::skip]
 pub(super) static ROWS: &[PluginType] = &[
@@ -37,8 +39,21 @@ pub(super) static ROWS: &[PluginType] = &[
     later("context-length-aware", &[Filter, Scorer]),
     later("mm-embeddings-cache-scorer", &[Scorer]),
     later("latency-scorer", &[Scorer]),
-    later("endpoint-attribute-scorer", &[Scorer]).alpha(),
-    later("topology-affinity-scorer", &[Scorer]).alpha(),
+    beta("endpoint-attribute-scorer", &[Scorer],
+        "Scores by a number of the endpoints that the configuration names. Who has not got it, or not lately, scores 0.",
+        &[
+            parameter("attributeKey", "", "", "The number: an attributeKey of the producer's customMetrics, or WaitingQueueSize, RunningRequestsSize or KVCacheUsagePercent of a core-metrics-extractor."),
+            parameter("producer", "core-metrics-extractor", "", "The plugin that keeps the number up to date."),
+            parameter("algorithm.type", "", "", "linear_lower_is_better or linear_higher_is_better."),
+            parameter("algorithm.normalization.adaptiveRange", "{}", "", "Scores lie between the smallest and the largest number of the candidates; equals score 1. This is the default."),
+            parameter("algorithm.normalization.fixedRange.min", "0", "as the number", "Scores lie between this number"),
+            parameter("algorithm.normalization.fixedRange.max", "", "as the number", "and this one; what is outside counts as the nearer."),
+        ],
+        Build::Reading(endpoint_attribute_scorer)).alpha(),
+    beta("topology-affinity-scorer", &[Scorer],
+        "The nearer an endpoint is to the one that another profile picked, the better: the same host scores 1, rack 0.2, zone 0.05, region 0.02.",
+        &[parameter("topologyProducerName", "topology-extractor", "", "The plugin that says where endpoints are.")],
+        Build::Reading(topology_affinity_scorer)).alpha(),
     later("multicluster-queue-scorer", &[Scorer]).alpha(),
     later("multicluster-kv-cache-utilization-scorer", &[Scorer]).alpha(),
     later("multicluster-prefix-cache-scorer", &[Scorer]).alpha(),
@@ -57,4 +72,17 @@ fn active_request_scorer(site: &mut Site<'_>) -> Result<Built, ConfigError> {
     let counters = site.reads_in_flight(&params.in_flight_load_producer_name)?;
     let scorer = Arc::new(ActiveRequestScorer::new(&params, counters));
     Ok(Built { scorer: Some(scorer), ..Built::with(&params)? })
+}
+
+fn endpoint_attribute_scorer(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = EndpointAttributeScorerParams::decode(site.parameters)?;
+    let reading = site.reads_attribute(&params.attribute_key, &params.producer)?;
+    let scorer = Arc::new(EndpointAttributeScorer::new(reading, &params));
+    Ok(Built { scorer: Some(scorer), ..Built::with(&params)? })
+}
+
+fn topology_affinity_scorer(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = TopologyAffinityScorerParams::decode(site.parameters)?;
+    site.reads_live(DataType::Topology, &params.topology_producer_name);
+    Ok(Built { scorer: Some(Arc::new(TopologyAffinityScorer)), ..Built::with(&params)? })
 }

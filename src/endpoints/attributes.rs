@@ -1,0 +1,48 @@
+//! Numbers of an endpoint that a configuration names.
+
+/// Which gauge of an endpoint's [`Load`](super::Load) belongs to an attribute that a
+/// configuration adds to what every engine reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AttributeId(u8);
+
+impl AttributeId {
+    /// So many attributes can be kept at once: every endpoint has a gauge for each.
+    pub const MAX: usize = 16;
+
+    /// The gauge at this index, if there are so many.
+    pub fn new(index: usize) -> Option<Self> {
+        if index < Self::MAX { u8::try_from(index).ok().map(Self) } else { None }
+    }
+
+    /// Its number, below [`MAX`](Self::MAX).
+    pub fn index(self) -> usize {
+        usize::from(self.0)
+    }
+}
+
+/// A number of an endpoint that filters and scorers can be told to read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reading {
+    /// Requests waiting in the model server.
+    Waiting,
+    /// Requests running in the model server.
+    Running,
+    /// Share of the KV cache in use, 0..=1.
+    KvUsage,
+    /// What the configuration added.
+    Attribute(AttributeId),
+}
+
+impl Reading {
+    /// What every engine reports, under the names that the peer gives it.
+    pub const NAMED: [(&'static str, Self); 3] = [
+        ("WaitingQueueSize", Self::Waiting),
+        ("RunningRequestsSize", Self::Running),
+        ("KVCacheUsagePercent", Self::KvUsage),
+    ];
+
+    /// What every engine reports under this name, if it does.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::NAMED.into_iter().find(|(known, _)| *known == name).map(|(_, reading)| reading)
+    }
+}

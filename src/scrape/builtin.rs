@@ -1,0 +1,96 @@
+//! The engines whose metrics are known without being told, with the peer's names for them.
+
+use super::engine::EngineSpec;
+use super::exposition::MetricSpec;
+
+/// Metrics of all models and kinds in one family; a label says what a series is.
+const TENSORRT_REQUESTS: (&str, &str) = ("nv_trt_llm_request_metrics", "request_type");
+const TENSORRT_BLOCKS: (&str, &str) = ("nv_trt_llm_kv_cache_block_metrics", "kv_cache_block_type");
+
+impl EngineSpec {
+    /// Every engine that needs no configuration.
+    pub fn built_in() -> [Self; 5] {
+        [Self::vllm(), Self::sglang(), Self::trtllm_serve(), Self::triton_tensorrt_llm(), Self::triton()]
+    }
+
+    /// vLLM, version 1 of its engine.
+    pub fn vllm() -> Self {
+        Self {
+            adapters: Some(MetricSpec::named("vllm:lora_requests_info")),
+            cache_info: Some(MetricSpec::named("vllm:cache_config_info")),
+            block_size_label: "block_size".to_owned(),
+            num_blocks_label: "num_gpu_blocks".to_owned(),
+            ..Self::with_load(
+                "vllm",
+                "vllm:num_requests_waiting",
+                "vllm:num_requests_running",
+                "vllm:kv_cache_usage_perc",
+            )
+        }
+    }
+
+    /// SGLang. Its pages are what others call blocks.
+    pub fn sglang() -> Self {
+        Self {
+            cache_info: Some(MetricSpec::named("sglang:cache_config_info")),
+            block_size_label: "page_size".to_owned(),
+            num_blocks_label: "num_pages".to_owned(),
+            ..Self::with_load(
+                "sglang",
+                "sglang:num_queue_reqs",
+                "sglang:num_running_reqs",
+                "sglang:token_usage",
+            )
+        }
+    }
+
+    /// TensorRT-LLM with its own server.
+    pub fn trtllm_serve() -> Self {
+        Self {
+            block_size: Some(MetricSpec::named("trtllm_kv_cache_tokens_per_block")),
+            num_blocks: Some(MetricSpec::named("trtllm_kv_cache_max_blocks")),
+            ..Self::with_load(
+                "trtllm-serve",
+                "trtllm_num_requests_waiting",
+                "trtllm_num_requests_running",
+                "trtllm_kv_cache_utilization",
+            )
+        }
+    }
+
+    /// TensorRT-LLM behind Triton.
+    pub fn triton_tensorrt_llm() -> Self {
+        let of = |(name, label): (&str, &str), value: &str| {
+            Some(MetricSpec { name: name.to_owned(), labels: vec![(label.to_owned(), value.to_owned())] })
+        };
+        Self {
+            name: "triton-tensorrt-llm".to_owned(),
+            waiting: of(TENSORRT_REQUESTS, "waiting"),
+            running: of(TENSORRT_REQUESTS, "scheduled"),
+            kv_usage: of(TENSORRT_BLOCKS, "fraction"),
+            block_size: of(TENSORRT_BLOCKS, "tokens_per"),
+            num_blocks: of(TENSORRT_BLOCKS, "max"),
+            ..Self::default()
+        }
+    }
+
+    /// Triton with any other backend, which says nothing about a cache.
+    pub fn triton() -> Self {
+        Self {
+            name: "triton".to_owned(),
+            waiting: Some(MetricSpec::named("nv_inference_pending_request_count")),
+            running: Some(MetricSpec::named("nv_inference_exec_count")),
+            ..Self::default()
+        }
+    }
+
+    fn with_load(name: &str, waiting: &str, running: &str, kv_usage: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            waiting: Some(MetricSpec::named(waiting)),
+            running: Some(MetricSpec::named(running)),
+            kv_usage: Some(MetricSpec::named(kv_usage)),
+            ..Self::default()
+        }
+    }
+}
