@@ -109,6 +109,7 @@ fn without_a_configuration_the_default_runs() {
     assert_eq!(pipeline.sources.len(), 1);
     assert!(pipeline.discovery.is_none());
     assert!(pipeline.resolved.plugins.iter().all(|plugin| plugin.origin == Origin::Defaulted));
+    assert_says(&pipeline, "the built-in configuration runs");
     assert_says(&pipeline, "prefix-cache-scorer is not in this version");
     assert_says(&pipeline, "anthropic-parser, vllmhttp-parser");
     assert_says(&pipeline, "without effect in this version yet: fcfs-ordering-policy");

@@ -97,6 +97,15 @@ impl EndpointPickerConfig {
         Self::from_file(file)
     }
 
+    /// The same, for what was given to a server; `None` for an empty text, which asks for
+    /// the built-in configuration as no text at all does.
+    ///
+    /// # Errors
+    /// As [`parse`](Self::parse).
+    pub fn parse_unless_empty(text: &str) -> Result<Option<Self>, ConfigError> {
+        if text.is_empty() { Ok(None) } else { Self::parse(text).map(Some) }
+    }
+
     fn from_file(file: File) -> Result<Self, ConfigError> {
         let mut notes = Vec::new();
         check_version(&file, &mut notes)?;

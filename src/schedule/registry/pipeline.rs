@@ -83,6 +83,7 @@ impl Pipeline {
         let mut instances = Instances::declare(&config.plugins, metrics, state)?;
         if built_in {
             instances.forget_places();
+            notes.push("no configuration, or an empty one: the built-in configuration runs".to_owned());
             let text = "prefix-cache-scorer is not in this version; the default profile scores without it";
             notes.push(text.to_owned());
         } else {
