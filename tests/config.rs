@@ -15,10 +15,13 @@ mod keys;
 mod places;
 #[path = "config/references.rs"]
 mod references;
+#[path = "config/required.rs"]
+mod required;
 #[path = "config/schema.rs"]
 mod schema;
 
 use prometheus::Registry;
+use required::required;
 use usher::config::{ConfigError, EndpointPickerConfig};
 use usher::schedule::registry::{Pipeline, PluginType, Stability};
 use usher::schedule::{SchedulerMetrics, State};
@@ -153,19 +156,6 @@ fn assert_parameters_refused(plugin_type: &str, parameters: &str, column: u32, m
     let before = text.lines().nth(1).unwrap().find(parameters).unwrap() as u32;
     let error = assert_refused(&text, (2, before + column), message, hint);
     assert_eq!(error.plugin(), Some(plugin_type), "{error}");
-}
-
-/// Parameters that a type can't do without.
-fn required(plugin_type: &str) -> &'static str {
-    match plugin_type {
-        "file-discovery" | "multicluster-file-discovery" => "{path: a}",
-        "header-label-affinity-scorer" => "{headerName: a, labelKey: b}",
-        "by-label" => "{label: a}",
-        "utilization-filter" => "{conditions: [{metric: waiting-queue, maxValue: 3}]}",
-        "session-id-producer" => "{headerName: a}",
-        "priority-holdback-policy" => "{minCeiling: 0.5}",
-        _ => "{}",
-    }
 }
 
 #[test]

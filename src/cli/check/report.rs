@@ -152,10 +152,10 @@ mod tests {
     #[test]
     fn lines_are_filled_and_indented() {
         let mut report = Report(String::new());
-        let words = vec!["twelve-chars"; 9].join(" ");
+        let words = ["twelve-chars"; 9].join(" ");
         report.wrapped("  - ", &words);
-        let five = vec!["twelve-chars"; 5].join(" ");
-        let four = vec!["twelve-chars"; 4].join(" ");
+        let five = ["twelve-chars"; 5].join(" ");
+        let four = ["twelve-chars"; 4].join(" ");
         assert_eq!(report.0, format!("  - {five}\n    {four}\n"));
         assert!(report.0.lines().all(|line| line.chars().count() <= WIDTH));
     }

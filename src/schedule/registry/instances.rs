@@ -296,7 +296,9 @@ mod tests {
         for plugin_type in PluginType::all() {
             assert!(names.insert(plugin_type.name), "{} twice", plugin_type.name);
             assert!(!plugin_type.kinds.is_empty(), "{}", plugin_type.name);
-            assert_eq!(plugin_type.summary.is_empty(), !plugin_type.is_supported(), "{}", plugin_type.name);
+            for text in [plugin_type.summary, plugin_type.when] {
+                assert_eq!(text.is_empty(), !plugin_type.is_supported(), "{}", plugin_type.name);
+            }
         }
     }
 }

@@ -15,7 +15,8 @@ pub(super) static ROWS: &[PluginType] = &[
             parameter("path", "", "", "The endpoints file; a relative path counts from the working directory."),
             parameter("watchFile", "false", "", "Read the file again whenever it changes."),
         ],
-        Build::Reading(file_discovery)),
+        Build::Reading(file_discovery))
+        .when("Without Kubernetes, or with an endpoints file that something else writes."),
     later("multicluster-file-discovery", &[Discovery]).alpha(),
     beta("metrics-data-source", &[DataSource],
         "Polls the metrics page of every endpoint.",
@@ -26,7 +27,8 @@ pub(super) static ROWS: &[PluginType] = &[
             parameter("interval", "--refresh-metrics-interval", "duration", "How often."),
             parameter("insecureSkipVerify", "true", "", "Accepted; means something with https only."),
         ],
-        Build::Reading(metrics_data_source)),
+        Build::Reading(metrics_data_source))
+        .when("Whenever a plugin reads load. Part of the default; declare it for another path, port or interval."),
     later("models-data-source", &[DataSource]),
     later("dcgm-data-source", &[DataSource]).alpha(),
     later("k8s-notification-source", &[DataSource]),
@@ -39,7 +41,8 @@ pub(super) static ROWS: &[PluginType] = &[
             parameter("defaultEngine", "vllm", "", "Engine of endpoints without the label; only vllm in this version."),
             parameter("engineConfigs", "[]", "", "Metric names by engine; only vLLM's own in this version."),
         ],
-        Build::Reading(core_metrics_extractor)),
+        Build::Reading(core_metrics_extractor))
+        .when("With metrics-data-source. Part of the default."),
     later("models-data-extractor", &[Extractor]),
     later("dcgm-extractor", &[Extractor]).alpha(),
     later("topology-extractor", &[Extractor]).alpha(),

@@ -12,7 +12,8 @@ use crate::schedule::SingleProfileHandler;
 pub(super) static ROWS: &[PluginType] = &[
     beta("single-profile-handler", &[ProfileHandler],
         "Runs the one profile that is configured.",
-        &[], Build::Ignoring(single_profile_handler)),
+        &[], Build::Ignoring(single_profile_handler))
+        .when("One profile. Added by itself where there is no other handler."),
     later("disagg-profile-handler", &[ProfileHandler, PreRequest]).refers_to(named_deciders),
     later("pd-profile-handler", &[ProfileHandler]).instead("disagg-profile-handler").refers_to(pd_plugins),
     later("data-parallel-profile-handler", &[ProfileHandler, PreRequest]),
