@@ -5,7 +5,7 @@ CARGO ?= cargo
 USHER_ENVOY_DIR ?= .demo
 STAGE := @deploy/ci/stage.sh
 
-.PHONY: demo test fmt fmt-check clippy doc test-rust deny instructions instructions-accept bench bench-wire fuzz fuzz-corpus envoy
+.PHONY: demo test fmt fmt-check clippy doc docs-accept test-rust deny instructions instructions-accept bench bench-wire fuzz fuzz-corpus envoy
 
 # Simulated servers, Usher and a real Envoy under a slice of a real trace.
 # ARGS="--keep" leaves them running; `usher demo --help` lists the rest.
@@ -25,6 +25,10 @@ clippy:
 
 doc:
 	$(STAGE) documentation env RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --locked --quiet
+
+# Writes the tables of docs/configuration.md from the list of plugin types.
+docs-accept:
+	USHER_ACCEPT=1 $(CARGO) test --locked --quiet --test docs
 
 # All tests, the end-to-end ones with a real Envoy included.
 test-rust:

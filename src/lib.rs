@@ -19,3 +19,8 @@ pub mod scrape;
 pub mod sim;
 
 pub use run::{RunError, Setup, run};
+
+/// Compiles and runs the program of the page.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/add-a-plugin.md")]
+struct AddAPlugin;

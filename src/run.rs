@@ -111,7 +111,8 @@ impl Setup {
             }
         };
         let in_file = |error: config::ConfigError| RunError::Config(error.in_file(&name));
-        let config = text.map(|text| EndpointPickerConfig::parse(&text)).transpose().map_err(in_file)?;
+        let text = text.unwrap_or_default();
+        let config = EndpointPickerConfig::parse_unless_empty(&text).map_err(in_file)?;
         let allowed = settings.allow_experimental_plugins;
         let state = Arc::new(State::default());
         let pipeline =

@@ -11,7 +11,7 @@ use std::time::Duration;
 use prometheus::Registry;
 use usher::config::{EndpointPickerConfig, Quantity};
 use usher::request::ParserKind;
-use usher::schedule::registry::{Origin, Pipeline, ResolvedProfile};
+use usher::schedule::registry::{Origin, Pipeline, PluginType, ResolvedProfile};
 use usher::schedule::{SchedulerMetrics, State};
 
 fn build(text: &str) -> Pipeline {
@@ -149,6 +149,7 @@ fn without_a_configuration_the_default_runs() {
     assert_eq!(pipeline.sources.len(), 1);
     assert!(pipeline.discovery.is_none());
     assert!(pipeline.resolved.plugins.iter().all(|plugin| plugin.origin == Origin::Defaulted));
+    assert_says(&pipeline, "the built-in configuration runs");
     assert_says(&pipeline, "prefix-cache-scorer is not in this version");
     assert_says(&pipeline, "anthropic-parser, vllmhttp-parser");
     assert_says(&pipeline, "without effect in this version yet: fcfs-ordering-policy");
@@ -185,6 +186,89 @@ fn an_empty_configuration_gets_every_default() {
     assert_eq!(pipeline.resolved.sources[0].extractors, ["core-metrics-extractor"]);
     assert_eq!(pipeline.discovery, None);
     assert!(pipeline.notes.iter().all(|note| !note.contains("discovery")), "{:?}", pipeline.notes);
+}
+
+fn names(pipeline: &Pipeline) -> Vec<&str> {
+    pipeline.resolved.plugins.iter().map(|plugin| plugin.name.as_str()).collect()
+}
+
+#[test]
+fn defaults_are_added_in_the_order_of_the_peer() {
+    let parsers = ["openai-parser", "anthropic-parser", "vllmhttp-parser", "passthrough-parser"];
+    let parsers = parsers.into_iter().filter(|name| PluginType::find(name).unwrap().is_supported());
+    let expected: Vec<&str> = ["active-request-scorer", "single-profile-handler", "max-score-picker"]
+        .into_iter()
+        .chain(["fcfs-ordering-policy", "global-strict-fairness-policy", "static-usage-limit-policy"])
+        .chain(parsers)
+        .chain(["utilization-detector", "metrics-data-source", "core-metrics-extractor"])
+        .chain(["inflight-load-producer", "token-producer"])
+        .collect();
+    let pipeline = build("plugins: [{type: active-request-scorer}]\n");
+    assert_eq!(names(&pipeline), expected);
+    assert_eq!(pipeline.resolved.stages.producers, ["token-producer", "inflight-load-producer"]);
+    assert_eq!(pipeline.resolved.stages.pre_request, ["inflight-load-producer"]);
+    assert!(pipeline.stages.books());
+}
+
+#[test]
+fn what_is_declared_is_not_added_again() {
+    let pipeline = build(
+        "
+plugins:
+- {name: handler, type: single-profile-handler}
+- {name: top, type: max-score-picker}
+- {type: fcfs-ordering-policy, parameters: {anything: goes}}
+- {type: core-metrics-extractor}
+- {type: utilization-detector, parameters: {queueDepthThreshold: 7}}
+",
+    );
+    let handler = &pipeline.resolved.profile_handler;
+    assert_eq!((handler.plugin.as_str(), handler.defaulted), ("handler", false));
+    assert_eq!(pipeline.resolved.profiles[0].picker.plugin, "top");
+    let all = names(&pipeline);
+    for name in &all {
+        assert_eq!(all.iter().filter(|other| *other == name).count(), 1, "{all:?}");
+    }
+    assert!(!all.contains(&"single-profile-handler") && !all.contains(&"max-score-picker"), "{all:?}");
+    assert_eq!(pipeline.resolved.sources[0].extractors, ["core-metrics-extractor"]);
+    let detector = pipeline.resolved.plugins.iter().find(|p| p.name == "utilization-detector").unwrap();
+    assert_eq!(detector.parameters["queueDepthThreshold"], 7.0);
+    assert!(matches!(detector.origin, Origin::Declared(_)));
+}
+
+#[test]
+fn both_versions_and_none_are_accepted() {
+    let table = [
+        ("", 0),
+        ("apiVersion: llm-d.ai/v1alpha1\n", 0),
+        ("apiVersion: ''\n", 0),
+        ("apiVersion: inference.networking.x-k8s.io/v1alpha1\n", 1),
+    ];
+    for (version, deprecations) in table {
+        let pipeline = build(&format!("{version}kind: EndpointPickerConfig\n"));
+        let deprecated = |note: &&String| note.contains("apiVersion") && note.contains("deprecated");
+        assert_eq!(pipeline.notes.iter().filter(deprecated).count(), deprecations, "{version}");
+    }
+    assert!(build("plugins: [{type: queue-scorer}]\n").resolved.profiles[0].defaulted, "no kind");
+}
+
+#[test]
+fn what_is_written_and_what_is_not_can_be_told_apart() {
+    let pipeline = build(
+        "
+plugins:
+- type: metrics-data-source
+  parameters: {path: /m, port: , scheme: http}
+- {type: queue-scorer}
+- {name: kv, type: kv-cache-utilization-scorer}
+schedulingProfiles: [{name: p, plugins: [{pluginRef: queue-scorer, weight: 1}, {pluginRef: kv}]}]
+",
+    );
+    let of = |name: &str| pipeline.resolved.plugins.iter().find(|p| p.name == name).unwrap();
+    assert_eq!(of("metrics-data-source").defaulted_parameters, ["interval", "port"]);
+    assert_eq!(of("max-score-picker").defaulted_parameters, ["maxNumOfEndpoints"]);
+    let scorers = &pipeline.resolved.profiles[0].scorers;
+    assert_eq!(scorers.iter().map(|scorer| scorer.defaulted).collect::<Vec<_>>(), [false, true]);
 }
 
 #[test]

@@ -133,13 +133,31 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-/// The known word that needs the fewest edits, if they are few for its length.
+/// The known word that needs the fewest edits, if they are few for its length; else the
+/// only one that begins or ends with this one, as `data` begins `dataLayer`.
 pub(super) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let word = word.to_lowercase();
-    let limit = (word.chars().count() / 3).clamp(1, 4);
-    let distances = known.into_iter().map(|candidate| (edits(&word, &candidate.to_lowercase()), candidate));
-    distances.filter(|(distance, _)| *distance <= limit).min_by_key(|(distance, _)| *distance).map(|(_, c)| c)
+    let length = word.chars().count();
+    let limit = (length / 3).clamp(1, 4);
+    let mut best = None;
+    let (mut part_of, mut parts) = (None, 0);
+    for candidate in known {
+        let lower = candidate.to_lowercase();
+        let distance = edits(&word, &lower);
+        if distance <= limit && best.is_none_or(|(least, _)| distance < least) {
+            best = Some((distance, candidate));
+        }
+        if lower.starts_with(&word) || lower.ends_with(&word) {
+            part_of = Some(candidate);
+            parts += 1;
+        }
+    }
+    let part_of = part_of.filter(|_| parts == 1 && length >= LEAST_PART);
+    best.map(|(_, candidate)| candidate).or(part_of)
 }
+
+/// Characters from which a part of a word says which one was meant.
+const LEAST_PART: usize = 4;
 
 /// Levenshtein distance with swaps of neighbours counted as one edit.
 fn edits(a: &str, b: &str) -> usize {
@@ -171,6 +189,9 @@ mod tests {
         assert_eq!(nearest("wieght", known), Some("weight"));
         assert_eq!(nearest("maxnumofendpoint", known), Some("maxNumOfEndpoints"));
         assert_eq!(nearest("ref", known), None);
+        assert_eq!(nearest("endpoints", known), Some("maxNumOfEndpoints"));
+        assert_eq!(nearest("data", ["dataLayer", "plugins"]), Some("dataLayer"));
+        assert_eq!(nearest("data", ["dataLayer", "dataSource"]), None);
         assert_eq!(nearest("", known), None);
     }
 

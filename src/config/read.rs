@@ -20,7 +20,8 @@ pub struct EndpointPickerConfig {
     pub feature_gates: FeatureGates,
     /// The declared plugins, in the order of the file; names are unique.
     pub plugins: Vec<Plugin>,
-    /// The profiles, in the order of the file; names are unique.
+    /// The profiles, in the order of the file. Whether each has a name of its own is
+    /// checked once the plugins are known to be good, as with the peer.
     pub profiles: Vec<Profile>,
     /// Where endpoints and their numbers come from.
     pub data_layer: DataLayer,
@@ -66,7 +67,7 @@ pub struct Plugin {
 /// A scheduling profile.
 #[derive(Clone, Debug)]
 pub struct Profile {
-    /// Its name.
+    /// Its name; empty if it has none.
     pub name: Name,
     /// The plugins that it uses, in order.
     pub plugins: Vec<ProfilePlugin>,
@@ -75,7 +76,7 @@ pub struct Profile {
 /// The use of a plugin in a profile.
 #[derive(Clone, Debug)]
 pub struct ProfilePlugin {
-    /// Name of the plugin.
+    /// Name of the plugin; empty if it has none.
     pub plugin: Name,
     /// What its scores are multiplied with; any finite number. Default 1.
     pub weight: Option<f64>,
@@ -96,18 +97,25 @@ impl EndpointPickerConfig {
         Self::from_file(file)
     }
 
+    /// The same, for what was given to a server; `None` for an empty text, which asks for
+    /// the built-in configuration as no text at all does.
+    ///
+    /// # Errors
+    /// As [`parse`](Self::parse).
+    pub fn parse_unless_empty(text: &str) -> Result<Option<Self>, ConfigError> {
+        if text.is_empty() { Ok(None) } else { Self::parse(text).map(Some) }
+    }
+
     fn from_file(file: File) -> Result<Self, ConfigError> {
         let mut notes = Vec::new();
         check_version(&file, &mut notes)?;
         let feature_gates = feature_gates(&file.feature_gates)?;
         let plugins = plugins(file.plugins)?;
         let profiles = profiles(file.scheduling_profiles)?;
-        if let Some(flow) = &file.flow_control
-            && feature_gates.flow_control
-        {
-            check_bands(&flow.value)?;
-        }
         let new_detector = file.flow_control.as_ref().and_then(|flow| flow.value.saturation_detector.clone());
+        let mut data_layer = file.data_layer;
+        data_layer.cross_replica_syncer_plugin_ref =
+            data_layer.cross_replica_syncer_plugin_ref.filter(|name| !name.value.is_empty());
         let detector = replaced(
             new_detector,
             file.saturation_detector,
@@ -125,7 +133,7 @@ impl EndpointPickerConfig {
             feature_gates,
             plugins,
             profiles,
-            data_layer: file.data_layer,
+            data_layer,
             flow_control: file.flow_control,
             saturation_detector: detector.map(|Reference { plugin_ref }| plugin_ref),
             parsers: parsers.into_iter().map(|Reference { plugin_ref }| plugin_ref).collect(),
@@ -146,13 +154,13 @@ fn replaced<T>(new: Option<T>, old: Option<T>, keys: [&str; 2], notes: &mut Vec<
 }
 
 fn check_version(file: &File, notes: &mut Vec<String>) -> Result<(), ConfigError> {
-    if let Some(kind) = &file.kind
+    if let Some(kind) = file.kind.as_ref().filter(|kind| !kind.value.is_empty())
         && kind.value != KIND
     {
         let message = format!("kind '{}' is not known", kind.value);
         return Err(ConfigError::at(kind.at, message).hint(format!("write kind: {KIND}")));
     }
-    match &file.api_version {
+    match file.api_version.as_ref().filter(|version| !version.value.is_empty()) {
         Some(version) if version.value == OLD_API_VERSION => {
             notes.push(format!("apiVersion {OLD_API_VERSION} is deprecated, write {API_VERSION}"));
         }
@@ -164,6 +172,10 @@ fn check_version(file: &File, notes: &mut Vec<String>) -> Result<(), ConfigError
     }
     Ok(())
 }
+
+const GATES: [&str; 2] = ["flowControl", "haPopulateNonLeaderDatastore"];
+/// What older versions of the peer had, and newer ones refuse.
+const GONE_GATES: [&str; 3] = ["dataLayer", "prepareDataPlugins", "enableLegacyMetrics"];
 
 fn feature_gates(entries: &[Name]) -> Result<FeatureGates, ConfigError> {
     let mut gates = FeatureGates::default();
@@ -182,10 +194,13 @@ fn feature_gates(entries: &[Name]) -> Result<FeatureGates, ConfigError> {
             "flowControl" => gates.flow_control = on,
             "haPopulateNonLeaderDatastore" => gates.ha_populate_non_leader_datastore = on,
             _ => {
-                let known = ["flowControl", "haPopulateNonLeaderDatastore"];
-                return Err(ConfigError::at(entry.at, format!("unknown feature gate '{name}'"))
-                    .hint(format!("known here: {}", known.join(", ")))
-                    .did_you_mean(name, known));
+                let error = ConfigError::at(entry.at, format!("unknown feature gate '{name}'"));
+                if GONE_GATES.contains(&name) {
+                    return Err(error.hint("older versions had it; take the line out"));
+                }
+                return Err(error
+                    .hint(format!("known here: {}", GATES.join(", ")))
+                    .did_you_mean(name, GATES));
             }
         }
     }
@@ -213,39 +228,21 @@ fn plugins(entries: Vec<Positioned<FilePlugin>>) -> Result<Vec<Plugin>, ConfigEr
 }
 
 fn profiles(entries: Vec<Positioned<FileProfile>>) -> Result<Vec<Profile>, ConfigError> {
-    let mut names = HashSet::new();
+    let or_empty = |name: Option<Name>, at| name.unwrap_or_else(|| Name { at, value: String::new() });
     let mut profiles = Vec::with_capacity(entries.len());
     for Positioned { at, value: profile } in entries {
-        let Some(name) = profile.name.filter(|name| !name.value.is_empty()) else {
-            return Err(ConfigError::at(at, "a scheduling profile is missing a name"));
-        };
-        if !names.insert(name.value.clone()) {
-            return Err(ConfigError::at(name.at, format!("duplicate scheduling profile '{}'", name.value)));
-        }
+        let name = or_empty(profile.name, at);
         let mut plugins = Vec::with_capacity(profile.plugins.len());
         for Positioned { at, value } in profile.plugins {
-            let Some(plugin) = value.plugin_ref.filter(|plugin| !plugin.value.is_empty()) else {
-                let message = format!("profile '{}' has an entry without a pluginRef", name.value);
-                return Err(ConfigError::at(at, message));
-            };
             if let Some(weight) = value.weight.filter(|weight| !weight.value.is_finite()) {
                 return Err(ConfigError::at(weight.at, "a weight has to be a finite number"));
             }
-            plugins.push(ProfilePlugin { plugin, weight: value.weight.map(|weight| weight.value) });
+            let weight = value.weight.map(|weight| weight.value);
+            plugins.push(ProfilePlugin { plugin: or_empty(value.plugin_ref, at), weight });
         }
         profiles.push(Profile { name, plugins });
     }
     Ok(profiles)
-}
-
-fn check_bands(flow: &FlowControl) -> Result<(), ConfigError> {
-    let mut priorities = HashSet::new();
-    match flow.priority_bands.iter().find(|band| !priorities.insert(band.value.priority)) {
-        Some(band) => {
-            Err(ConfigError::at(band.at, format!("priority {} has two bands", band.value.priority)))
-        }
-        None => Ok(()),
-    }
 }
 
 /// The name of the plugin in whose declaration a place lies.

@@ -36,6 +36,12 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
         total_ns += number * unit_ns;
         rest = &rest[unit_end..];
     }
+    // Go's limit, 292 years. Beyond it a point in time could overflow.
+    if total_ns > i64::MAX as f64 {
+        return Err(format!(
+            "{text:?} is longer than a duration can be; write for example 50ms, 30s or 1h30m"
+        ));
+    }
     Duration::try_from_secs_f64(total_ns / 1e9).map_err(|_| refuse())
 }
 
@@ -46,15 +52,29 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
 /// A sentence that quotes the text; also for negative and for too large numbers.
 pub fn parse_quantity(text: &str) -> Result<u64, String> {
     let refuse = || format!("{text:?} is not a quantity; write for example 500, 10Mi or 1G");
-    let split = text.find(|c: char| c.is_ascii_alphabetic() && c != 'e' && c != 'E').unwrap_or(text.len());
-    // `E` alone is a suffix, `1E6` an exponent.
-    let (number, suffix) = match text.strip_suffix('E').or_else(|| text.strip_suffix("Ei")) {
-        Some(number) => (number, &text[number.len()..]),
-        None => text.split_at(split),
-    };
-    let factor: f64 = match suffix {
-        "" => 1.0,
+    if text.starts_with('-') {
+        return Err(format!("{text:?} is negative; write for example 500, 10Mi or 1G"));
+    }
+    let unsigned = text.strip_prefix('+').unwrap_or(text);
+    let end = unsigned.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(unsigned.len());
+    let (number, suffix) = unsigned.split_at(end);
+    let number: f64 = number.parse().map_err(|_| refuse())?;
+    let value = (number * factor(suffix).ok_or_else(refuse)?).ceil();
+    // Above 2^63 an f64 no longer says what the user wrote, and nothing here is that large.
+    if !(0.0..=9.2e18).contains(&value) {
+        return Err(format!("{text:?} is too large; the most is 9.2e18"));
+    }
+    Ok(value as u64)
+}
+
+/// What a number with this suffix is multiplied with. An exponent is a suffix, too: there
+/// is one or the other.
+fn factor(suffix: &str) -> Option<f64> {
+    Some(match suffix {
+        "n" => 1e-9,
+        "u" => 1e-6,
         "m" => 1e-3,
+        "" => 1.0,
         "k" => 1e3,
         "M" => 1e6,
         "G" => 1e9,
@@ -67,17 +87,8 @@ pub fn parse_quantity(text: &str) -> Result<u64, String> {
         "Ti" => 1024f64.powi(4),
         "Pi" => 1024f64.powi(5),
         "Ei" => 1024f64.powi(6),
-        _ => return Err(refuse()),
-    };
-    if !number.starts_with(|c: char| c.is_ascii_digit() || c == '.') {
-        return Err(refuse());
-    }
-    let value = (number.parse::<f64>().map_err(|_| refuse())? * factor).ceil();
-    // Above 2^63 an f64 no longer says what the user wrote, and nothing here is that large.
-    if !(0.0..=9.2e18).contains(&value) {
-        return Err(refuse());
-    }
-    Ok(value as u64)
+        _ => 10f64.powi(i32::from(suffix.strip_prefix(['e', 'E'])?.parse::<i16>().ok()?)),
+    })
 }
 
 /// Parses a boolean as Go's flags and feature gates do: `1`, `t`, `true`, `0`, `f`,
@@ -112,7 +123,9 @@ mod tests {
         for (text, micros) in table {
             assert_eq!(parse_duration(text), Ok(Duration::from_micros(micros)), "{text}");
         }
-        for text in ["", "5", "-1s", "1d", "s", "1.2.3s", "50 ms", "1e3s"] {
+        for text in
+            ["", "5", "-1s", "1d", "s", "1.2.3s", "50 ms", "1e3s", "2562048h", "99999999999999999999h"]
+        {
             assert!(parse_duration(text).unwrap_err().contains(&format!("{text:?}")), "{text}");
         }
     }
@@ -126,13 +139,24 @@ mod tests {
             ("1G", 1_000_000_000),
             ("1.5Ki", 1536),
             ("1e6", 1_000_000),
+            ("5E3", 5000),
+            ("25e-1", 3),
+            ("+7", 7),
+            (".5k", 500),
             ("1500m", 2),
+            ("2000000001n", 3),
+            ("1u", 1),
             ("2E", 2_000_000_000_000_000_000),
         ];
         for (text, value) in table {
             assert_eq!(parse_quantity(text), Ok(value), "{text}");
         }
-        for text in ["", "-1", "10MB", "Mi", "1 G", "x", "inf", "nan", "99E"] {
+        for text in ["", "+", ".", "10MB", "Mi", "1 G", "x", "inf", "nan", "1e3Ki", "1e", "1.2.3", "--1", "é"]
+        {
+            assert!(parse_quantity(text).unwrap_err().starts_with(&format!("{text:?} is ")), "{text}");
+        }
+        assert!(parse_quantity("-1").unwrap_err().contains("is negative"));
+        for text in ["99E", "1e400", "1e99999"] {
             assert!(parse_quantity(text).is_err(), "{text}");
         }
     }

@@ -47,8 +47,12 @@ impl Picker {
         let text = format!("endpoints:\n{}", entries.collect::<String>());
         std::fs::write(&path, if endpoints.is_empty() { "endpoints: []".to_owned() } else { text }).unwrap();
         let file = format!("--endpoints-file={}", path.display());
-        let quiet =
-            ["usher", "serve", "--secure-serving=false", "--drain-timeout=0", "--worker-threads=1", &file];
+        Self::serve(files, &[&[file.as_str()], flags].concat()).await
+    }
+
+    /// A picker with these flags, which may name these files.
+    pub async fn serve(files: tempfile::TempDir, flags: &[&str]) -> Self {
+        let quiet = ["usher", "serve", "--secure-serving=false", "--drain-timeout=0", "--worker-threads=1"];
         let arguments = quiet.iter().chain(flags).map(|text| (*text).into());
         let Command::Serve(args) = usher::cli::parse(arguments).unwrap() else { panic!("not serve") };
         let settings = args.settings(None).unwrap();

@@ -182,7 +182,7 @@ fn mistakes_are_one_line_with_the_flag_and_what_to_do() {
             &["--metrics-cert-dir", "--metrics-client-ca-file"],
         ),
         (&["--drain-timeout=30"], &["--drain-timeout", "30s"]),
-        (&["--drain-timeout=99999999999h"], &["--drain-timeout", "at most 24h"]),
+        (&["--drain-timeout=2562000h"], &["--drain-timeout", "at most 24h"]),
         (&["--drain-timeout=24h1s"], &["--drain-timeout", "at most 24h"]),
         (&["--grpc-max-recv-msg-size=3Gi"], &["--grpc-max-recv-msg-size", "2147483647"]),
         (&["--grpc-max-recv-msg-size=0"], &["--grpc-max-recv-msg-size", "10Mi"]),

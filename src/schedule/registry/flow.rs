@@ -1,5 +1,7 @@
 //! The plugins of flow control: known, checked, and without effect in this version.
 
+use std::collections::HashSet;
+
 use crate::config::{ConfigError, EndpointPickerConfig, FlowControl, Name, Positioned, PriorityBand};
 
 use super::instances::Instances;
@@ -8,6 +10,7 @@ use super::resolved::Use;
 use super::types::Kind;
 
 const DETECTOR: &str = "utilization-detector";
+const DETECTOR_KEY: &str = "flowControl.saturationDetector";
 const POLICIES: [&str; 3] =
     ["fcfs-ordering-policy", "global-strict-fairness-policy", "static-usage-limit-policy"];
 
@@ -16,20 +19,31 @@ pub(super) fn add_defaults(instances: &mut Instances<'_>) -> Result<(), ConfigEr
     POLICIES.iter().try_for_each(|policy| instances.inject(policy, START))
 }
 
-/// The saturation detector; only the default one may stand undeclared.
-pub(super) fn detector(
+/// Says which plugin is the saturation detector; only the default one may stand undeclared.
+pub(super) fn add_detector(
     config: &EndpointPickerConfig,
     instances: &mut Instances<'_>,
-) -> Result<Use, ConfigError> {
-    let (reference, defaulted) = match &config.saturation_detector {
-        Some(reference) => (reference.clone(), false),
-        None => (Name { at: START, value: DETECTOR.to_owned() }, true),
-    };
+) -> Result<Name, ConfigError> {
+    let default = || Name { at: START, value: DETECTOR.to_owned() };
+    let reference = config.saturation_detector.clone().unwrap_or_else(default);
     if reference.value == DETECTOR {
         instances.inject(DETECTOR, reference.at)?;
     }
-    let key = "flowControl.saturationDetector";
-    let instance = instances.get_kind(key, &reference, Kind::SaturationDetector)?;
+    Ok(reference)
+}
+
+/// Refuses a detector that does not exist.
+pub(super) fn check_detector(reference: &Name, instances: &Instances<'_>) -> Result<(), ConfigError> {
+    instances.get_or_type(DETECTOR_KEY, reference, [DETECTOR]).map(|_| ())
+}
+
+/// The saturation detector.
+pub(super) fn detector(
+    reference: &Name,
+    defaulted: bool,
+    instances: &Instances<'_>,
+) -> Result<Use, ConfigError> {
+    let instance = instances.get_kind(DETECTOR_KEY, reference, Kind::SaturationDetector)?;
     Ok(Use::of(&instance.name, defaulted))
 }
 
@@ -47,6 +61,7 @@ pub(super) fn check(
     }
     notes.push("flow control is not in this version: requests are not queued".to_owned());
     let Some(Positioned { value: flow, .. }) = &config.flow_control else { return Ok(()) };
+    check_priorities(flow)?;
     for band in bands(flow) {
         for (key, reference, kind) in [
             ("fairnessPolicyRef", &band.fairness_policy_ref, Kind::FairnessPolicy),
@@ -57,6 +72,17 @@ pub(super) fn check(
     }
     let policy = flow.usage_limit_policy_plugin_ref.as_ref();
     check_reference("usageLimitPolicyPluginRef", policy, Kind::UsageLimitPolicy, instances)
+}
+
+fn check_priorities(flow: &FlowControl) -> Result<(), ConfigError> {
+    let mut priorities = HashSet::new();
+    match flow.priority_bands.iter().find(|band| !priorities.insert(band.value.priority)) {
+        Some(band) => {
+            Err(ConfigError::at(band.at, format!("priority {} has two bands", band.value.priority))
+                .hint("keep one of them"))
+        }
+        None => Ok(()),
+    }
 }
 
 fn check_reference(

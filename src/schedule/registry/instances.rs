@@ -1,9 +1,10 @@
 //! The plugins of a configuration, built.
 
-use crate::config::{ConfigError, Name, Node, Plugin, Position};
+use crate::config::{ConfigError, Name, Node, Plugin, Position, Value};
 use crate::schedule::{DataType, SchedulerMetrics, State};
 
 use super::keys::{Keys, Missing};
+use super::order;
 use super::profiles::START;
 use super::site::{Build, Built, Site};
 use super::types::{Kind, PluginType, Stability};
@@ -14,6 +15,10 @@ pub(super) struct Instance {
     pub(super) plugin_type: &'static PluginType,
     /// Where it is declared; `None` for one that the defaults added.
     pub(super) at: Option<Position>,
+    /// Where its type is written, or what asked for it.
+    type_at: Position,
+    /// The parameters that the configuration sets.
+    pub(super) written: Vec<String>,
     pub(super) built: Built,
 }
 
@@ -26,18 +31,22 @@ pub(super) struct Instances<'a> {
 }
 
 impl<'a> Instances<'a> {
-    /// Builds the declared plugins. All types are checked before the first is built.
+    /// Builds the declared plugins, those first that others refer to. All types are
+    /// checked before the first is built.
     pub(super) fn declare(
         plugins: &[Plugin],
         metrics: &'a SchedulerMetrics,
         state: &'a State,
     ) -> Result<Self, ConfigError> {
         let types = plugins.iter().map(known_type).collect::<Result<Vec<_>, _>>()?;
+        let declared: Vec<_> = plugins.iter().zip(types).collect();
+        declared.iter().try_for_each(|(plugin, plugin_type)| check_supported(plugin_type, plugin))?;
         let list = Vec::with_capacity(plugins.len());
         let mut instances = Self { list, keys: Keys::default(), metrics, state };
-        for (plugin, plugin_type) in plugins.iter().zip(types) {
+        for (plugin, plugin_type) in order::of_building(&declared)? {
             instances.add(plugin_type, plugin, Some(plugin.at))?;
         }
+        instances.list.sort_by_key(|instance| instance.at);
         Ok(instances)
     }
 
@@ -55,9 +64,12 @@ impl<'a> Instances<'a> {
             state: self.state,
             keys: &mut self.keys,
         };
-        let built = build(plugin_type, plugin.plugin_type.at, &mut site);
+        let type_at = plugin.plugin_type.at;
+        let built = build(plugin_type, type_at, &mut site);
         let built = built.map_err(|error| error.in_plugin(&plugin.name))?;
-        self.list.push(Instance { name: plugin.name.clone(), plugin_type, at, built });
+        let set = plugin.parameters.entries().iter().filter(|entry| entry.value.value != Value::Null);
+        let written = set.map(|entry| entry.key.clone()).collect();
+        self.list.push(Instance { name: plugin.name.clone(), plugin_type, at, type_at, written, built });
         Ok(())
     }
 
@@ -85,7 +97,8 @@ impl<'a> Instances<'a> {
         } else {
             ("which is not declared", "declare it under plugins")
         };
-        let others = self.list.iter().map(|instance| instance.name.as_str()).filter(|name| name != producer);
+        let producers = self.keys.producers_of(*data).chain(data.default_producer());
+        let others = producers.filter(|known| known != producer);
         ConfigError::at(at, format!("it reads {data} from the plugin '{producer}', {problem}"))
             .hint(hint)
             .did_you_mean(producer, others)
@@ -102,6 +115,14 @@ impl<'a> Instances<'a> {
             return error.hint("name a plugin that has attributes");
         }
         error.hint(format!("it has: {}", known.join(", "))).did_you_mean(name, known)
+    }
+
+    /// Refuses Alpha types, those that the defaults added included, unless they are allowed.
+    pub(super) fn check_stability(&self, allow_experimental: bool) -> Result<(), ConfigError> {
+        self.list.iter().try_for_each(|instance| {
+            check_stability(instance.plugin_type, instance.type_at, allow_experimental)
+                .map_err(|error| error.in_plugin(&instance.name))
+        })
     }
 
     /// Who produces what.
@@ -144,12 +165,19 @@ impl<'a> Instances<'a> {
 
     /// The plugin that `key` refers to.
     pub(super) fn get(&self, key: &str, reference: &Name) -> Result<&Instance, ConfigError> {
+        self.get_or_type(key, reference, [])
+    }
+
+    /// The same, where these types could have been named without being declared.
+    pub(super) fn get_or_type<'t>(
+        &'t self,
+        key: &str,
+        reference: &Name,
+        types: impl IntoIterator<Item = &'t str>,
+    ) -> Result<&'t Instance, ConfigError> {
         self.find(&reference.value).ok_or_else(|| {
-            let message = format!("{key} refers to the undeclared plugin '{}'", reference.value);
             let names = self.list.iter().map(|instance| instance.name.as_str());
-            ConfigError::at(reference.at, message)
-                .hint("declare it under plugins")
-                .did_you_mean(&reference.value, names)
+            undeclared(key, reference, names.chain(types))
         })
     }
 
@@ -161,6 +189,17 @@ impl<'a> Instances<'a> {
         }
         Ok(instance)
     }
+}
+
+/// `key` refers to a plugin that is not among the known ones.
+pub(super) fn undeclared<'a>(
+    key: &str,
+    reference: &Name,
+    known: impl IntoIterator<Item = &'a str>,
+) -> ConfigError {
+    ConfigError::at(reference.at, format!("{key} refers to the undeclared plugin '{}'", reference.value))
+        .hint("declare it under plugins")
+        .did_you_mean(&reference.value, known)
 }
 
 /// `key` refers to a plugin that can't stand there.
@@ -182,15 +221,23 @@ fn build(plugin_type: &PluginType, type_at: Position, site: &mut Site<'_>) -> Re
     match plugin_type.build {
         Build::Reading(build) | Build::Ignoring(build) => build(site),
         Build::NoEffect(parameters) => parameters(site).map(Built::without_effect),
-        Build::Unsupported => {
-            let message = format!("plugin type '{}' is not supported by this version", plugin_type.name);
-            Err(ConfigError::at(type_at, message))
-        }
+        Build::Unsupported => Err(unsupported(plugin_type, type_at)),
     }
 }
 
+fn check_supported(plugin_type: &PluginType, plugin: &Plugin) -> Result<(), ConfigError> {
+    if plugin_type.is_supported() {
+        return Ok(());
+    }
+    Err(unsupported(plugin_type, plugin.plugin_type.at).in_plugin(&plugin.name))
+}
+
+fn unsupported(plugin_type: &PluginType, at: Position) -> ConfigError {
+    ConfigError::at(at, format!("plugin type '{}' is not supported by this version", plugin_type.name))
+}
+
 /// Refuses an Alpha type unless they are allowed.
-pub(super) fn check_stability(
+fn check_stability(
     plugin_type: &PluginType,
     at: Position,
     allow_experimental: bool,
@@ -227,7 +274,9 @@ mod tests {
             stability,
             deprecated,
             summary: "",
+            when: "",
             parameters: &[],
+            refers_to: |_| Vec::new(),
             build: Build::Unsupported,
         }
     }
@@ -262,7 +311,9 @@ mod tests {
         for plugin_type in PluginType::all() {
             assert!(names.insert(plugin_type.name), "{} twice", plugin_type.name);
             assert!(!plugin_type.kinds.is_empty(), "{}", plugin_type.name);
-            assert_eq!(plugin_type.summary.is_empty(), !plugin_type.is_supported(), "{}", plugin_type.name);
+            for text in [plugin_type.summary, plugin_type.when] {
+                assert_eq!(text.is_empty(), !plugin_type.is_supported(), "{}", plugin_type.name);
+            }
         }
     }
 }

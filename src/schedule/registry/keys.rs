@@ -96,6 +96,12 @@ impl Keys {
         self.entries.iter().position(is).map(|number| number as u32)
     }
 
+    /// Who produces data of a kind.
+    pub(super) fn producers_of(&self, data: DataType) -> impl Iterator<Item = &str> {
+        let of = move |entry: &&Entry| entry.produced && entry.data == data;
+        self.entries.iter().filter(of).map(|entry| entry.producer.as_str())
+    }
+
     /// What a plugin reads, and from whom; only what is there.
     pub(super) fn read_by<'a>(&'a self, plugin: &'a str) -> impl Iterator<Item = (DataType, &'a str)> {
         let reads = move |entry: &&Entry| {

@@ -10,6 +10,7 @@ mod flow;
 mod handler;
 mod instances;
 mod keys;
+mod order;
 mod parsers;
 mod pipeline;
 mod profiles;
@@ -21,6 +22,7 @@ mod types;
 
 pub use pipeline::{MetricsSource, Pipeline};
 pub use resolved::{
-    Origin, Resolved, ResolvedData, ResolvedPlugin, ResolvedProfile, ResolvedScorer, ResolvedSource, Use,
+    Origin, Resolved, ResolvedData, ResolvedPlugin, ResolvedProfile, ResolvedScorer, ResolvedSource,
+    ResolvedStages, Use,
 };
 pub use types::{Kind, Parameter, PluginType, Stability};

@@ -42,6 +42,14 @@ pub(super) fn add(
     Ok(ours.into_iter().map(|name| Name { at: START, value: name.to_owned() }).collect())
 }
 
+/// Refuses parsers that do not exist.
+pub(super) fn check(references: &[Name], instances: &Instances<'_>) -> Result<(), ConfigError> {
+    let types = || PluginType::all().filter(|plugin_type| plugin_type.is(Kind::Parser));
+    references.iter().try_for_each(|reference| {
+        instances.get_or_type(KEY, reference, types().map(|plugin_type| plugin_type.name)).map(|_| ())
+    })
+}
+
 /// The parsers that are asked: each type once, and none after one that takes every path.
 pub(super) fn asked(
     references: &[Name],

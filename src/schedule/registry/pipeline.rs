@@ -84,6 +84,7 @@ impl Pipeline {
         let mut instances = Instances::declare(&config.plugins, metrics, state)?;
         if built_in {
             instances.forget_places();
+            notes.push("no configuration, or an empty one: the built-in configuration runs".to_owned());
             let text = "prefix-cache-scorer is not in this version; the default profile scores without it";
             notes.push(text.to_owned());
         } else {
@@ -91,48 +92,56 @@ impl Pipeline {
             notes.extend(declared.filter_map(|(plugin, built)| instances::note(built.plugin_type, plugin)));
         }
 
-        // First everything that the defaults add, so that the file may refer to it.
+        // Everything that the defaults add, so that the file may refer to it.
         let written = profiles::written(config, &instances);
         let handler_defaulted = handler::add(&mut instances, written.len())?;
         let default_picker = profiles::default_picker(&mut instances)?;
         flow::add_defaults(&mut instances)?;
         let parser_names = parsers::add(config, &mut instances, &mut notes)?;
-        let saturation_detector = flow::detector(config, &mut instances)?;
+        let detector = flow::add_detector(config, &mut instances)?;
         let sources = data::add_defaults(config, &mut instances)?;
-        instances.add_producers()?;
-        notes.extend(instances.without_effect());
-
+        // What the file refers to.
+        profiles::check(&written, &instances)?;
+        flow::check_detector(&detector, &instances)?;
+        parsers::check(&parser_names, &instances)?;
+        // Every plugin into its places.
         let defaulted = built_in || config.profiles.is_empty();
         let place =
             |profile| profiles::place(profile, defaulted, &instances, &default_picker, metrics, &mut notes);
         let placed: Vec<_> = written.iter().map(place).collect::<Result<_, _>>()?;
         let (built_profiles, resolved_profiles): (Vec<_>, Vec<_>) = placed.into_iter().unzip();
         let (handler, handler_plugin) = handler::only(&instances, &written)?;
+        let handler_id = profiles::id(handler);
         let (sources, resolved_sources) = data::sources(&sources, &instances, &mut notes)?;
         let discovery = data::discovery(config, &instances)?;
+        let resolved_discovery = discovery.map(|instance| Use::of(&instance.name, false));
+        let discovery = discovery.and_then(|instance| instance.built.discovery.clone());
         flow::check(config, &instances, &mut notes)?;
         let (parsers, resolved_parsers) =
             parsers::asked(&parser_names, config.parsers.is_empty(), &instances, &mut notes)?;
-        let stages = stages::place(&instances, &resolved_profiles, metrics)?;
-        for (plugin, built) in config.plugins.iter().zip(instances.iter()) {
-            instances::check_stability(built.plugin_type, plugin.plugin_type.at, allow_experimental)
-                .map_err(|error| error.in_plugin(&plugin.name))?;
-        }
+        let saturation_detector =
+            flow::detector(&detector, config.saturation_detector.is_none(), &instances)?;
+        // What they read of each other.
+        instances.add_producers()?;
+        let (stages, resolved_stages) = stages::place(&instances, &resolved_profiles, metrics)?;
+        instances.check_stability(allow_experimental)?;
+        notes.extend(instances.without_effect());
         Ok(Self {
-            scheduler: Scheduler::new(built_profiles, &profiles::id(handler), handler_plugin, metrics),
+            scheduler: Scheduler::new(built_profiles, &handler_id, handler_plugin, metrics),
             stages: Arc::new(stages),
             parsers,
-            discovery: discovery.and_then(|instance| instance.built.discovery.clone()),
+            discovery,
             sources,
             notes,
             resolved: Resolved {
                 feature_gates: config.feature_gates,
                 profiles: resolved_profiles,
-                profile_handler: Use::of(&handler.name, handler_defaulted),
+                profile_handler: Use::of(&handler_id.name, handler_defaulted),
                 parsers: resolved_parsers,
-                discovery: discovery.map(|instance| Use::of(&instance.name, false)),
+                discovery: resolved_discovery,
                 sources: resolved_sources,
                 saturation_detector,
+                stages: resolved_stages,
                 plugins: instances
                     .iter()
                     .map(|instance| ResolvedPlugin::of(instance, instances.keys()))

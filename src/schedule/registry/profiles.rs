@@ -1,5 +1,6 @@
 //! Puts plugins into the places of a profile.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::config::{ConfigError, EndpointPickerConfig, Name, Position, Profile as Written, ProfilePlugin};
@@ -11,6 +12,9 @@ use super::types::Kind;
 
 /// Place of what no line of the file asks for.
 pub(super) const START: Position = Position { line: 1, column: 1 };
+
+/// Weight of a scorer whose reference says nothing.
+const DEFAULT_WEIGHT: f64 = 1.0;
 
 /// The configured profiles; without any, one that uses every declared plugin
 /// that fits.
@@ -27,6 +31,33 @@ pub(super) fn written(config: &EndpointPickerConfig, instances: &Instances<'_>) 
         ProfilePlugin { plugin: Name { at, value: instance.name.clone() }, weight: None }
     });
     vec![Written { name: Name { at: START, value: "default".to_owned() }, plugins: plugins.collect() }]
+}
+
+/// Refuses profiles without a name of their own, and references to nothing.
+pub(super) fn check(written: &[Written], instances: &Instances<'_>) -> Result<(), ConfigError> {
+    let mut names = HashSet::new();
+    for Written { name, plugins } in written {
+        if name.value.is_empty() {
+            return Err(ConfigError::at(name.at, "a scheduling profile is missing a name")
+                .hint("write for example name: default"));
+        }
+        if !names.insert(&name.value) {
+            let message = format!("duplicate scheduling profile '{}'", name.value);
+            return Err(ConfigError::at(name.at, message).hint("give one of them another name"));
+        }
+        for ProfilePlugin { plugin, .. } in plugins {
+            if plugin.value.is_empty() {
+                let message = format!("profile '{}' has an entry without a pluginRef", name.value);
+                return Err(ConfigError::at(plugin.at, message).hint("name a plugin of the list plugins"));
+            }
+            instances.get(&key(name), plugin)?;
+        }
+    }
+    Ok(())
+}
+
+fn key(profile: &Name) -> String {
+    format!("profile '{}'", profile.value)
 }
 
 /// Makes sure that there is a picker, and names the one for profiles without.
@@ -62,7 +93,7 @@ pub(super) fn place(
     let (mut filters, mut scorers) = (Vec::new(), Vec::new());
     let mut picker: Option<(&Instance, &Arc<dyn Picker>)> = None;
     for ProfilePlugin { plugin, weight } in &written.plugins {
-        let instance = instances.get(&format!("profile '{profile_name}'"), plugin)?;
+        let instance = instances.get(&key(&written.name), plugin)?;
         let built = &instance.built;
         let id = id(instance);
         if let Some(filter) = &built.filter {
@@ -70,9 +101,9 @@ pub(super) fn place(
             filters.push(instance.name.clone());
         }
         if let Some(scorer) = &built.scorer {
-            let weight = weight.unwrap_or(1.0);
+            let (weight, defaulted) = (weight.unwrap_or(DEFAULT_WEIGHT), weight.is_none());
             builder.scorer(&id, Arc::clone(scorer), weight);
-            scorers.push(ResolvedScorer { plugin: instance.name.clone(), weight });
+            scorers.push(ResolvedScorer { plugin: instance.name.clone(), weight, defaulted });
         } else if weight.is_some() {
             notes.push(format!("profile '{profile_name}': the weight of '{}' has no effect", instance.name));
         }

@@ -28,6 +28,8 @@ pub struct Resolved {
     pub sources: Vec<ResolvedSource>,
     /// The plugin that says how busy the pool is.
     pub saturation_detector: Use,
+    /// What happens to a request around its decision.
+    pub stages: ResolvedStages,
     /// Every plugin, the declared ones first.
     pub plugins: Vec<ResolvedPlugin>,
 }
@@ -66,6 +68,24 @@ pub struct ResolvedScorer {
     pub plugin: String,
     /// What its scores are multiplied with.
     pub weight: f64,
+    /// The configuration doesn't say the weight.
+    pub defaulted: bool,
+}
+
+/// The plugins around a decision: names, in the order in which they run.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ResolvedStages {
+    /// Read the request's headers first.
+    pub header_processors: Vec<String>,
+    /// Narrow the candidates before anything is learned about them.
+    pub screeners: Vec<String>,
+    /// Learn about the request and its candidates.
+    pub producers: Vec<String>,
+    /// Refuse requests.
+    pub admitters: Vec<String>,
+    /// Act on the decision.
+    pub pre_request: Vec<String>,
 }
 
 /// A source of numbers about endpoints.
@@ -91,10 +111,16 @@ pub struct ResolvedPlugin {
     pub kinds: &'static [Kind],
     /// How settled the type is.
     pub stability: Stability,
+    /// What to use instead of the type, if it is deprecated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deprecated: Option<&'static str>,
     /// Where it comes from.
     pub origin: Origin,
     /// Its parameters as they count.
     pub parameters: Value,
+    /// Those of them that the configuration doesn't set.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub defaulted_parameters: Vec<String>,
     /// Data that it reads, and the plugin that produces it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub reads: Vec<ResolvedData>,
@@ -131,12 +157,19 @@ impl ResolvedPlugin {
             plugin_type: instance.plugin_type.name,
             kinds: instance.plugin_type.kinds,
             stability: instance.plugin_type.stability,
+            deprecated: instance.plugin_type.deprecated,
             origin: instance.at.map_or(Origin::Defaulted, Origin::Declared),
             parameters: instance.built.parameters.clone(),
+            defaulted_parameters: defaulted(instance),
             reads: reads.map(|(data, from)| ResolvedData { data, producer: from.to_owned() }).collect(),
             produces: keys.produced_by(&instance.name).collect(),
         }
     }
+}
+
+fn defaulted(instance: &Instance) -> Vec<String> {
+    let Value::Object(parameters) = &instance.built.parameters else { return Vec::new() };
+    parameters.keys().filter(|key| !instance.written.contains(key)).cloned().collect()
 }
 
 impl Use {

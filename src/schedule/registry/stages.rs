@@ -8,7 +8,7 @@ use crate::schedule::{DataType, Key, SchedulerMetrics, Stages, StagesBuilder};
 
 use super::instances::Instances;
 use super::profiles::{START, id};
-use super::resolved::ResolvedProfile;
+use super::resolved::{ResolvedProfile, ResolvedStages};
 
 /// The producer whose match a conditional request asks for.
 const PREFIX_PRODUCER: &str = "approx-prefix-cache-producer";
@@ -18,21 +18,26 @@ pub(super) fn place(
     instances: &Instances<'_>,
     profiles: &[ResolvedProfile],
     metrics: &SchedulerMetrics,
-) -> Result<Stages, ConfigError> {
+) -> Result<(Stages, ResolvedStages), ConfigError> {
     let mut stages = StagesBuilder::new(metrics);
+    let mut resolved = ResolvedStages::default();
     for instance in instances.iter() {
         let (id, built) = (id(instance), &instance.built);
         if let Some(plugin) = &built.header_processor {
             stages.header_processor(&id, Arc::clone(plugin));
+            resolved.header_processors.push(instance.name.clone());
         }
         if let Some(plugin) = &built.screener {
             stages.screener(&id, Arc::clone(plugin));
+            resolved.screeners.push(instance.name.clone());
         }
         if let Some(plugin) = &built.admitter {
             stages.admitter(&id, Arc::clone(plugin));
+            resolved.admitters.push(instance.name.clone());
         }
         if let Some(plugin) = &built.pre_request {
             stages.pre_request(&id, Arc::clone(plugin));
+            resolved.pre_request.push(instance.name.clone());
         }
     }
     for name in producers(instances)? {
@@ -40,6 +45,7 @@ pub(super) fn place(
             && let Some(plugin) = &instance.built.producer
         {
             stages.producer(&id(instance), Arc::clone(plugin));
+            resolved.producers.push(instance.name.clone());
         }
     }
     let keys = instances.keys();
@@ -50,7 +56,7 @@ pub(super) fn place(
         profile.filters.iter().chain(scorers).any(reads_in_flight)
     });
     let prefix = keys.produced(DataType::PrefixCacheMatchInfo, PREFIX_PRODUCER);
-    Ok(stages.build(books, prefix.map(Key::new)))
+    Ok((stages.build(books, prefix.map(Key::new)), resolved))
 }
 
 /// The names of the producers, in the order in which they run.

@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use super::site::Build;
 use super::table;
+use crate::config::{Name, Node};
 
 /// What a plugin can be used as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -115,8 +116,12 @@ pub struct PluginType {
     pub deprecated: Option<&'static str>,
     /// One line about what it does; empty for types that this version doesn't have.
     pub summary: &'static str,
+    /// When to use it; empty for types that this version doesn't have.
+    pub when: &'static str,
     /// Its parameters.
     pub parameters: &'static [Parameter],
+    /// The plugins that its parameters name and that have to be declared.
+    pub(super) refers_to: fn(&Node) -> Vec<Name>,
     pub(super) build: Build,
 }
 
@@ -141,6 +146,16 @@ impl PluginType {
         self.kinds.contains(&kind)
     }
 
+    pub(super) const fn when(mut self, when: &'static str) -> Self {
+        self.when = when;
+        self
+    }
+
+    pub(super) const fn refers_to(mut self, names: fn(&Node) -> Vec<Name>) -> Self {
+        self.refers_to = names;
+        self
+    }
+
     pub(super) const fn alpha(mut self) -> Self {
         self.stability = Stability::Alpha;
         self
@@ -159,7 +174,17 @@ pub(super) const fn beta(
     parameters: &'static [Parameter],
     build: Build,
 ) -> PluginType {
-    PluginType { name, kinds, stability: Stability::Beta, deprecated: None, summary, parameters, build }
+    PluginType {
+        name,
+        kinds,
+        stability: Stability::Beta,
+        deprecated: None,
+        summary,
+        when: "",
+        parameters,
+        refers_to: |_| Vec::new(),
+        build,
+    }
 }
 
 /// A type of the peer that this version doesn't have.

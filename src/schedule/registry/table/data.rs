@@ -38,7 +38,8 @@ pub(super) static ROWS: &[PluginType] = &[
             parameter("path", "", "", "The endpoints file; a relative path counts from the working directory."),
             parameter("watchFile", "false", "", "Read the file again whenever it changes."),
         ],
-        Build::Reading(file_discovery)),
+        Build::Reading(file_discovery))
+        .when("Without Kubernetes, or with an endpoints file that something else writes."),
     later("multicluster-file-discovery", &[Discovery]).alpha(),
     beta("metrics-data-source", &[DataSource],
         "Polls the metrics page of every endpoint.",
@@ -49,7 +50,8 @@ pub(super) static ROWS: &[PluginType] = &[
             parameter("interval", "--refresh-metrics-interval", "duration", "How often."),
             parameter("insecureSkipVerify", "true", "", "Accepted; means something with https only."),
         ],
-        Build::Reading(metrics_data_source)),
+        Build::Reading(metrics_data_source))
+        .when("Whenever a plugin reads load. Part of the default; declare it for another path, port or interval."),
     later("models-data-source", &[DataSource]),
     later("dcgm-data-source", &[DataSource]).alpha(),
     later("k8s-notification-source", &[DataSource]),
@@ -57,7 +59,8 @@ pub(super) static ROWS: &[PluginType] = &[
     later("multicluster-metrics-data-source", &[DataSource]).alpha(),
     beta("core-metrics-extractor", &[Extractor],
         "Takes load, cache geometry and numbers of your choice from the metrics page of an engine: vllm, sglang, trtllm-serve, triton-tensorrt-llm, triton, or one that you describe.",
-        CORE_METRICS, Build::Reading(core_metrics_extractor)),
+        CORE_METRICS, Build::Reading(core_metrics_extractor))
+        .when("With metrics-data-source. Part of the default; declare it for engines other than vLLM, or for numbers of your own."),
     later("models-data-extractor", &[Extractor]),
     later("dcgm-extractor", &[Extractor]).alpha(),
     beta("topology-extractor", &[Extractor],

@@ -10,10 +10,12 @@ use crate::request::ParserKind;
 pub(super) static ROWS: &[PluginType] = &[
     beta("openai-parser", &[Parser],
         "Reads OpenAI chat completions and completions.",
-        &[], Build::Reading(openai_parser)),
+        &[], Build::Reading(openai_parser))
+        .when("Clients speak OpenAI's API. Part of the default."),
     beta("passthrough-parser", &[Parser],
         "Takes every path that no other parser claims, and doesn't read the body.",
-        &[], Build::Reading(passthrough_parser)),
+        &[], Build::Reading(passthrough_parser))
+        .when("Behind all others, so that other paths are routed, too; alone, so that no body is read. Part of the default."),
     later("anthropic-parser", &[Parser]),
     later("vllmhttp-parser", &[Parser]),
     later("sglanghttp-parser", &[Parser]),

@@ -20,10 +20,12 @@ const MAX_ENDPOINTS: &[Parameter] = &[parameter(
 pub(super) static ROWS: &[PluginType] = &[
     beta("max-score-picker", &[Picker],
         "Picks the endpoints with the highest totals; equals in random order.",
-        MAX_ENDPOINTS, Build::Reading(max_score_picker)),
+        MAX_ENDPOINTS, Build::Reading(max_score_picker))
+        .when("The usual choice, and the default."),
     beta("random-picker", &[Picker],
         "Picks any endpoints that the filters left, whatever their totals.",
-        MAX_ENDPOINTS, Build::Reading(random_picker)),
+        MAX_ENDPOINTS, Build::Reading(random_picker))
+        .when("To compare with, or when filters alone decide."),
     later("weighted-random-picker", &[Picker]),
 ];
 

@@ -18,10 +18,12 @@ const TOKENS: &[Parameter] = &[
 pub(super) static ROWS: &[PluginType] = &[
     beta("token-producer", &[DataProducer],
         "Estimates how many tokens a prompt has: one for four bytes.",
-        TOKENS, Build::Reading(token_producer)),
+        TOKENS, Build::Reading(token_producer))
+        .when("Added by itself where a plugin needs the length of prompts."),
     beta("tokenizer", &[DataProducer],
         "The older name of token-producer.",
-        TOKENS, Build::Reading(token_producer)).instead("token-producer"),
+        TOKENS, Build::Reading(token_producer)).instead("token-producer")
+        .when("Not in new configurations."),
     later("approx-prefix-cache-producer", &[DataProducer, PreRequest]),
     later("multicluster-approx-prefix-cache-producer", &[DataProducer, PreRequest]).alpha(),
     later("precise-prefix-cache-producer", &[DataProducer, PreRequest, Extractor]),
@@ -35,7 +37,8 @@ pub(super) static ROWS: &[PluginType] = &[
             parameter("prefixMatchInfoProducerName", "approx-prefix-cache-producer", "", "The producer that knows what is cached."),
             parameter("syncCrossReplicaState", "true", "", "Share what is in flight with other replicas. No effect yet."),
         ],
-        Build::Reading(inflight_load_producer)),
+        Build::Reading(inflight_load_producer))
+        .when("Added by itself where a plugin reads what is in flight; declare it to count generated tokens, too."),
     later("mm-embeddings-cache-producer", &[DataProducer, PreRequest]),
     later("predicted-latency-producer", &[DataProducer, PreRequest, Response]),
     later("session-id-producer", &[DataProducer]),

@@ -14,10 +14,12 @@ use crate::schedule::{EndpointAttributeScorer, EndpointAttributeScorerParams};
 pub(super) static ROWS: &[PluginType] = &[
     beta("queue-scorer", &[Scorer],
         "The shorter an endpoint's waiting queue, the better: the shortest scores 1, the longest 0.",
-        &[], Build::Ignoring(queue_scorer)),
+        &[], Build::Ignoring(queue_scorer))
+        .when("Always, unless requests hardly ever wait: it keeps them away from where others queue."),
     beta("kv-cache-utilization-scorer", &[Scorer],
         "The emptier an endpoint's KV cache, the better: 1 minus the share in use.",
-        &[], Build::Ignoring(kv_cache_scorer)),
+        &[], Build::Ignoring(kv_cache_scorer))
+        .when("Long prompts or long answers: an endpoint with a full cache preempts or makes requests wait."),
     later("running-requests-size-scorer", &[Scorer]),
     later("lora-affinity-scorer", &[Scorer]),
     later("prefix-cache-scorer", &[Scorer]),
@@ -29,9 +31,10 @@ pub(super) static ROWS: &[PluginType] = &[
             parameter("idleThreshold", "0", "requests", "Requests up to which an endpoint counts as idle."),
             parameter("maxBusyScore", "1", "score", "Best score of an endpoint that isn't idle."),
             parameter("inFlightLoadProducerName", "inflight-load-producer", "", "The producer that counts."),
-            parameter("requestTimeout", "", "", "Deprecated, without effect."),
+            parameter("requestTimeout", "none", "", "Deprecated, without effect."),
         ],
-        Build::Reading(active_request_scorer)),
+        Build::Reading(active_request_scorer))
+        .when("Bursts: it counts at once what this picker sent, where the scraped queue is a moment old."),
     later("token-load-scorer", &[Scorer]),
     later("no-hit-lru-scorer", &[Scorer, PreRequest]),
     later("session-affinity-scorer", &[Scorer, PreRequest, Response]).alpha(),

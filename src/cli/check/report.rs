@@ -1,0 +1,170 @@
+//! What a configuration came to, for people: lines of 80 columns.
+
+use std::fmt::Write as _;
+
+use serde_json::Value;
+
+use crate::schedule::registry::{Origin, Resolved, ResolvedPlugin, ResolvedProfile, Stability, Use};
+
+/// Columns of a line. Only a word that is longer goes beyond.
+const WIDTH: usize = 80;
+/// Where texts begin that have a title.
+const TEXT: usize = 18;
+/// Where what is said about a plugin begins.
+const DETAIL: usize = 14;
+
+/// The report. `without_discovery` stands where the configuration names no plugin that
+/// finds endpoints.
+pub(super) fn text(title: &str, resolved: &Resolved, notes: &[String], without_discovery: &str) -> String {
+    let mut report = Report(format!("{title}\n\n"));
+    report.list("parsers", resolved.parsers.iter().map(used));
+    report.list("headers", resolved.stages.header_processors.iter().cloned());
+    report.list("screeners", resolved.stages.screeners.iter().cloned());
+    report.list("producers", resolved.stages.producers.iter().cloned());
+    report.list("admitters", resolved.stages.admitters.iter().cloned());
+    report.list("profile handler", [used(&resolved.profile_handler)]);
+    resolved.profiles.iter().for_each(|profile| report.profile(profile));
+    report.list("on a decision", resolved.stages.pre_request.iter().cloned());
+    report.list("discovery", [resolved.discovery.as_ref().map_or(without_discovery.to_owned(), used)]);
+    let sources = resolved.sources.iter();
+    report.list(
+        "data sources",
+        sources.map(|source| format!("{} → {}", used(&source.source), source.extractors.join(", "))),
+    );
+    report.list("saturation", [used(&resolved.saturation_detector)]);
+    let gates = &resolved.feature_gates;
+    let gates = [
+        ("flowControl", gates.flow_control),
+        ("haPopulateNonLeaderDatastore", gates.ha_populate_non_leader_datastore),
+    ];
+    report.list("feature gates", gates.map(|(name, on)| format!("{name}={on}")));
+    report.0.push_str("\nplugins\n");
+    resolved.plugins.iter().for_each(|plugin| report.plugin(plugin));
+    if !notes.is_empty() {
+        report.0.push_str("\nnotes\n");
+    }
+    notes.iter().for_each(|note| report.wrapped("  - ", note));
+    report.0
+}
+
+/// The report as it is put together. Writing to a string can't fail.
+struct Report(String);
+
+impl Report {
+    /// Texts below each other, the first one behind the title. Nothing without texts.
+    fn list(&mut self, title: &str, texts: impl IntoIterator<Item = String>) {
+        let mut title = title;
+        for text in texts {
+            self.wrapped(&format!("{title:<TEXT$}"), &text);
+            title = "";
+        }
+    }
+
+    fn profile(&mut self, profile: &ResolvedProfile) {
+        self.list("profile", [format!("{}{}", profile.name, mark(profile.defaulted))]);
+        self.list("  filters", profile.filters.iter().cloned());
+        let scorers = profile.scorers.iter();
+        self.list(
+            "  scorers",
+            scorers.map(|scorer| format!("{} × {}{}", scorer.plugin, scorer.weight, mark(scorer.defaulted))),
+        );
+        self.list("  picker", [used(&profile.picker)]);
+    }
+
+    /// Name, type, origin; then what it is told, what it reads and what it produces.
+    fn plugin(&mut self, plugin: &ResolvedPlugin) {
+        let mut text = plugin.name.clone();
+        if plugin.name != plugin.plugin_type {
+            let _ = write!(text, ": {}", plugin.plugin_type);
+        }
+        let _ = match plugin.origin {
+            Origin::Declared(at) => write!(text, " (line {})", at.line),
+            Origin::Defaulted => write!(text, "{}", mark(true)),
+        };
+        if plugin.stability == Stability::Alpha {
+            text.push_str(" (experimental)");
+        }
+        if let Some(other) = plugin.deprecated {
+            let _ = write!(text, " (deprecated, use {other})");
+        }
+        self.wrapped("  ", &text);
+        self.detail("set", &parameters(plugin, false));
+        self.detail("default", &parameters(plugin, true));
+        for data in &plugin.reads {
+            self.detail("reads", &format!("{} from {}", data.data, data.producer));
+        }
+        let produced: Vec<String> = plugin.produces.iter().map(ToString::to_string).collect();
+        self.detail("produces", &produced.join(", "));
+    }
+
+    fn detail(&mut self, title: &str, text: &str) {
+        if !text.is_empty() {
+            self.wrapped(&format!("{:<DETAIL$}", format!("    {title}")), text);
+        }
+    }
+
+    /// Words behind a start, the lines that follow as far in as the first.
+    fn wrapped(&mut self, start: &str, text: &str) {
+        let indent = start.chars().count();
+        self.0.push_str(start);
+        let mut column = indent;
+        for word in text.split(' ') {
+            let length = word.chars().count();
+            if column > indent {
+                if column + 1 + length > WIDTH {
+                    let _ = write!(self.0, "\n{:indent$}", "");
+                    column = indent;
+                } else {
+                    self.0.push(' ');
+                    column += 1;
+                }
+            }
+            self.0.push_str(word);
+            column += length;
+        }
+        self.0.truncate(self.0.trim_end().len());
+        self.0.push('\n');
+    }
+}
+
+/// The parameters that the configuration sets, or those that it doesn't.
+fn parameters(plugin: &ResolvedPlugin, defaulted: bool) -> String {
+    let Value::Object(all) = &plugin.parameters else { return String::new() };
+    let of = all
+        .iter()
+        .filter(|(key, value)| plugin.defaulted_parameters.contains(key) == defaulted && !value.is_null());
+    let of: Vec<String> = of.map(|(key, value)| format!("{key}={value}")).collect();
+    of.join(" ")
+}
+
+fn mark(defaulted: bool) -> &'static str {
+    if defaulted { " (default)" } else { "" }
+}
+
+fn used(plugin: &Use) -> String {
+    format!("{}{}", plugin.plugin, mark(plugin.defaulted))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_filled_and_indented() {
+        let mut report = Report(String::new());
+        let words = ["twelve-chars"; 9].join(" ");
+        report.wrapped("  - ", &words);
+        let five = ["twelve-chars"; 5].join(" ");
+        let four = ["twelve-chars"; 4].join(" ");
+        assert_eq!(report.0, format!("  - {five}\n    {four}\n"));
+        assert!(report.0.lines().all(|line| line.chars().count() <= WIDTH));
+    }
+
+    #[test]
+    fn a_long_word_has_a_line_of_its_own() {
+        let mut report = Report(String::new());
+        let long = "x".repeat(100);
+        report.wrapped("name  ", &format!("a {long} b"));
+        assert_eq!(report.0, format!("name  a\n      {long}\n      b\n"));
+    }
+}

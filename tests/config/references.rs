@@ -1,0 +1,203 @@
+//! References outside of profiles: to nothing, or to what can't stand there.
+
+use super::{assert_marked, assert_refused, build};
+
+const PLUGINS: &str = "plugins: [{type: queue-scorer}, {type: metrics-data-source}]\n";
+
+/// `line` behind two declared plugins and with the gate of flow control open.
+#[track_caller]
+fn assert_line_refused(line: &str, message: &str, hint: &str) {
+    assert_marked(&format!("{PLUGINS}featureGates: [flowControl]\n{line}\n"), message, hint);
+}
+
+#[test]
+fn parsers_have_to_be_parsers() {
+    let table = [
+        (
+            "requestHandler: {parsers: [{pluginRef: ^queue-scorer}]}",
+            "'queue-scorer', which is not a parser",
+            "",
+        ),
+        ("requestHandler: {parsers: [{pluginRef: ^mine}]}", "the undeclared plugin 'mine'", "declare it"),
+        (
+            "requestHandler: {parsers: [{pluginRef: ^openai-parsr}]}",
+            "requestHandler.parsers refers to the undeclared plugin 'openai-parsr'",
+            "did you mean `openai-parser`?",
+        ),
+        ("requestHandler: {parsers: [{pluginRef: ^''}]}", "the undeclared plugin ''", "declare it"),
+        ("parser: {pluginRef: ^mine}", "the undeclared plugin 'mine'", "declare it"),
+        ("parser: {pluginRef: ^random-picker}", "'random-picker', which is not a parser", ""),
+        ("parser: {pluginRef: ^vllmgrpc-parser}", "'vllmgrpc-parser' is not supported by this version", ""),
+    ];
+    for (line, message, hint) in table {
+        assert_line_refused(line, message, hint);
+    }
+}
+
+#[test]
+fn the_saturation_detector_has_to_be_one() {
+    let not_one =
+        "flowControl.saturationDetector refers to 'queue-scorer', which is not a saturation detector";
+    let nothing = "flowControl.saturationDetector refers to the undeclared plugin";
+    let table = [
+        ("flowControl: {saturationDetector: {pluginRef: ^queue-scorer}}", not_one, ""),
+        ("saturationDetector: {pluginRef: ^queue-scorer}", not_one, ""),
+        ("saturationDetector: {pluginRef: ^mine}", nothing, "declare it"),
+        ("flowControl: {saturationDetector: {pluginRef: ^concurrency-detector}}", nothing, "declare it"),
+        (
+            "flowControl: {saturationDetector: {pluginRef: ^utilisation-detector}}",
+            nothing,
+            "did you mean `utilization-detector`?",
+        ),
+    ];
+    for (line, message, hint) in table {
+        assert_line_refused(line, message, hint);
+    }
+    assert_marked(
+        "plugins: [{name: utilization-detector, type: queue-scorer}]\nsaturationDetector: {pluginRef: ^utilization-detector}\n",
+        "which is not a saturation detector",
+        "",
+    );
+}
+
+#[test]
+fn the_data_layer_refers_to_what_fits() {
+    let table = [
+        (
+            "dataLayer: {discovery: {pluginRef: ^queue-scorer}}",
+            "dataLayer.discovery refers to 'queue-scorer', which is not a discovery plugin",
+            "",
+        ),
+        ("dataLayer: {discovery: {pluginRef: ^files}}", "the undeclared plugin 'files'", "declare it"),
+        (
+            "dataLayer: {sources: [{pluginRef: ^nothing}]}",
+            "dataLayer.sources refers to the undeclared plugin 'nothing'",
+            "declare it",
+        ),
+        ("dataLayer: {sources: [{pluginRef: ^queue-scorer}]}", "which is not a data source", ""),
+        (
+            "dataLayer: {sources: [{pluginRef: metrics-data-source, extractors: [{pluginRef: ^queue-scorer}]}]}",
+            "extractors refers to 'queue-scorer', which is not an extractor",
+            "",
+        ),
+        (
+            "dataLayer: {sources: [{pluginRef: metrics-data-source, extractors: [{pluginRef: ^nothing}]}]}",
+            "extractors refers to the undeclared plugin 'nothing'",
+            "declare it",
+        ),
+        (
+            "dataLayer: {crossReplicaSyncerPluginRef: ^queue-scorer}",
+            "dataLayer.crossReplicaSyncerPluginRef refers to 'queue-scorer', which is not a cross-replica syncer",
+            "",
+        ),
+        (
+            "dataLayer: {crossReplicaSyncerPluginRef: ^nothing}",
+            "the undeclared plugin 'nothing'",
+            "declare it",
+        ),
+        (
+            "dataLayer: {peerDiscovery: {pluginRef: ^queue-scorer}}",
+            "dataLayer.peerDiscovery refers to 'queue-scorer', which is not a peer discovery plugin",
+            "",
+        ),
+        (
+            "dataLayer: {peerDiscovery: {pluginRef: ^nothing}}",
+            "the undeclared plugin 'nothing'",
+            "declare it",
+        ),
+    ];
+    for (line, message, hint) in table {
+        assert_line_refused(line, message, hint);
+    }
+}
+
+/// What flow control refers to wrongly, with the mark of the place.
+const FLOW: [(&str, &str, &str); 7] = [
+    (
+        "flowControl: {priorityBands: [{priority: 1, orderingPolicyRef: ^nothing}]}",
+        "orderingPolicyRef refers to the undeclared plugin 'nothing'",
+        "declare it",
+    ),
+    (
+        "flowControl: {priorityBands: [{orderingPolicyRef: ^global-strict-fairness-policy}]}",
+        "orderingPolicyRef refers to 'global-strict-fairness-policy', which is not an ordering policy",
+        "",
+    ),
+    (
+        "flowControl: {defaultPriorityBand: {fairnessPolicyRef: ^fcfs-ordering-policy}}",
+        "fairnessPolicyRef refers to 'fcfs-ordering-policy', which is not a fairness policy",
+        "",
+    ),
+    (
+        "flowControl: {defaultNegativePriorityBand: {fairnessPolicyRef: ^round-robin-fairness-policy}}",
+        "fairnessPolicyRef refers to the undeclared plugin 'round-robin-fairness-policy'",
+        "declare it",
+    ),
+    (
+        "flowControl: {usageLimitPolicyPluginRef: ^fcfs-ordering-policy}",
+        "usageLimitPolicyPluginRef refers to 'fcfs-ordering-policy', which is not a usage limit policy",
+        "",
+    ),
+    (
+        "flowControl: {usageLimitPolicyPluginRef: ^nothing}",
+        "usageLimitPolicyPluginRef refers to the undeclared plugin 'nothing'",
+        "declare it",
+    ),
+    (
+        "flowControl:\n  priorityBands:\n  - priority: 1\n  - ^priority: 1\n",
+        "priority 1 has two bands",
+        "keep one of them",
+    ),
+];
+
+#[test]
+fn flow_control_refers_to_what_fits() {
+    for (line, message, hint) in FLOW {
+        assert_line_refused(line, message, hint);
+    }
+}
+
+#[test]
+fn without_its_gate_flow_control_is_not_looked_at() {
+    for (line, ..) in FLOW {
+        let pipeline = build(&format!("{}\n", line.replace('^', ""))).expect(line);
+        let note = "flowControl has no effect without the feature gate flowControl";
+        assert!(pipeline.notes.iter().any(|other| other == note), "{line}: {:?}", pipeline.notes);
+    }
+}
+
+#[test]
+fn data_that_is_read_has_to_be_produced() {
+    let scorer = |producer: &str| {
+        format!(
+            "plugins:\n- {{type: queue-scorer}}\n- {{name: busy, type: active-request-scorer, parameters: {{inFlightLoadProducerName: {producer}}}}}\n"
+        )
+    };
+    let table = [
+        (
+            "inflight-load",
+            "plugin 'busy': it reads InFlightLoad from the plugin 'inflight-load', which is not declared",
+            "did you mean `inflight-load-producer`?",
+        ),
+        (
+            "queue-scorer",
+            "plugin 'busy': it reads InFlightLoad from the plugin 'queue-scorer', which does not produce it",
+            "name a plugin that does",
+        ),
+        (
+            "mine",
+            "plugin 'busy': it reads InFlightLoad from the plugin 'mine', which is not declared",
+            "declare it under plugins",
+        ),
+    ];
+    for (producer, message, hint) in table {
+        let error = assert_refused(&scorer(producer), (3, 3), message, hint);
+        assert_eq!(error.plugin(), Some("busy"));
+    }
+    let declared = "- {name: counter, type: inflight-load-producer}\n";
+    assert_refused(&(scorer("countr") + declared), (3, 3), "not declared", "did you mean `counter`?");
+    // One of the default's name that is something else is not replaced.
+    let taken =
+        "plugins:\n- {name: inflight-load-producer, type: queue-scorer}\n- ^type: active-request-scorer\n";
+    assert_marked(taken, "which does not produce it", "name a plugin that does");
+}

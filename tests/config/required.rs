@@ -1,0 +1,20 @@
+//! What has to be set for a plugin type to be built at all.
+
+/// Parameters that a type can't do without.
+pub(crate) fn required(plugin_type: &str) -> &'static str {
+    match plugin_type {
+        "file-discovery" | "multicluster-file-discovery" => "{path: a}",
+        "endpoint-attribute-filter" => {
+            "{attribute: WaitingQueueSize, algorithm: {threshold: {operator: LessThan, value: 9}}}"
+        }
+        "endpoint-attribute-scorer" => {
+            "{attributeKey: WaitingQueueSize, algorithm: {type: linear_lower_is_better}}"
+        }
+        "header-label-affinity-scorer" => "{headerName: a, labelKey: b}",
+        "by-label" => "{label: a}",
+        "utilization-filter" => "{conditions: [{metric: waiting-queue, maxValue: 3}]}",
+        "session-id-producer" => "{headerName: a}",
+        "priority-holdback-policy" => "{minCeiling: 0.5}",
+        _ => "{}",
+    }
+}

@@ -1,0 +1,193 @@
+//! docs/configuration.md says what the code does: its tables are written from the list of
+//! plugin types, and its examples load.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "the exception for tests does not reach their helpers"
+)]
+
+#[path = "config/required.rs"]
+mod required;
+
+use std::fmt::Write;
+
+use prometheus::Registry;
+use required::required;
+use usher::config::units::parse_duration;
+use usher::config::{ConfigError, EndpointPickerConfig, Node};
+use usher::schedule::registry::{Kind, Parameter, Pipeline, PluginType, Stability};
+use usher::schedule::{SchedulerMetrics, State};
+
+const FILE: &str = "docs/configuration.md";
+const START: &str =
+    "<!-- From here on `make docs-accept` writes, from the rows of src/schedule/registry/table. -->";
+/// Set: the file is written instead of compared.
+const ACCEPT: &str = "USHER_ACCEPT";
+
+/// The sections of the tables, and what belongs to each.
+const SECTIONS: [(&str, &[Kind]); 9] = [
+    ("Scorers", &[Kind::Scorer]),
+    ("Filters", &[Kind::Filter]),
+    ("Pickers", &[Kind::Picker]),
+    ("Profile handlers and deciders", &[Kind::ProfileHandler, Kind::Decider, Kind::PreRequest]),
+    ("Data producers", &[Kind::DataProducer]),
+    ("Around a decision", &[Kind::RequestHeader, Kind::Screener, Kind::Admitter, Kind::Response]),
+    ("Parsers", &[Kind::Parser]),
+    ("Endpoints and their numbers", &[Kind::Discovery, Kind::DataSource, Kind::Extractor]),
+    (
+        "Flow control",
+        &[
+            Kind::SaturationDetector,
+            Kind::FairnessPolicy,
+            Kind::OrderingPolicy,
+            Kind::UsageLimitPolicy,
+            Kind::Eviction,
+        ],
+    ),
+];
+
+/// All tables: a row per plugin type, where its first kind belongs.
+fn tables() -> String {
+    let mut text = String::new();
+    for (title, kinds) in SECTIONS {
+        let of = |plugin_type: &&PluginType| kinds.contains(&plugin_type.kinds[0]);
+        writeln!(text, "\n## {title}\n").unwrap();
+        text += "| type | what it does | parameters | when to use it |\n|---|---|---|---|\n";
+        PluginType::all().filter(of).for_each(|plugin_type| text += &row(plugin_type));
+    }
+    text
+}
+
+fn row(plugin_type: &PluginType) -> String {
+    let mut name = format!("`{}`", plugin_type.name);
+    if plugin_type.stability == Stability::Alpha {
+        name += " (experimental)";
+    }
+    let deprecated = plugin_type.deprecated.map(|other| format!("Deprecated, use `{other}`. "));
+    let deprecated = deprecated.unwrap_or_default();
+    if !plugin_type.is_supported() {
+        return format!("| {name} | {deprecated}Not in this version. | | |\n");
+    }
+    let mut what = deprecated + plugin_type.summary;
+    if let [_, others @ ..] = plugin_type.kinds
+        && !others.is_empty()
+    {
+        let others: Vec<&str> = others.iter().map(|kind| kind.a()).collect();
+        write!(what, " Also {}.", others.join(", ")).unwrap();
+    }
+    let parameters: Vec<String> = plugin_type.parameters.iter().map(parameter).collect();
+    let parameters = if parameters.is_empty() { "none".to_owned() } else { parameters.join("<br>") };
+    let cells = [name, what, parameters, plugin_type.when.to_owned()];
+    format!("| {} |\n", cells.map(|cell| cell.replace('|', "\\|")).join(" | "))
+}
+
+fn parameter(parameter: &Parameter) -> String {
+    let default = match parameter.default {
+        "" => "required".to_owned(),
+        default => format!("default `{default}`"),
+    };
+    let unit = if parameter.unit.is_empty() { String::new() } else { format!(", {}", parameter.unit) };
+    format!("`{}` ({default}{unit}): {}", parameter.name, parameter.meaning)
+}
+
+#[test]
+fn every_plugin_type_has_its_row() {
+    let file = std::fs::read_to_string(FILE).unwrap();
+    let (before, _) = file.split_once(START).expect("the line from which on it is written");
+    let written = format!("{before}{START}\n{}", tables());
+    for plugin_type in PluginType::all() {
+        let rows = written.lines().filter(|line| line.starts_with(&format!("| `{}` ", plugin_type.name)));
+        assert_eq!(rows.count(), 1, "{} is in no section, or in two", plugin_type.name);
+    }
+    if std::env::var_os(ACCEPT).is_some() {
+        std::fs::write(FILE, written).unwrap();
+        return;
+    }
+    let (now, then): (Vec<&str>, Vec<&str>) = (file.lines().collect(), written.lines().collect());
+    let differing = (0..now.len().max(then.len())).find(|&line| now.get(line) != then.get(line));
+    let shown = |lines: &[&str], line: usize| lines.get(line).map_or("(nothing)", |text| text).to_owned();
+    let differing = differing
+        .map(|line| format!("line {}:\n- {}\n+ {}", line + 1, shown(&now, line), shown(&then, line)));
+    assert!(
+        file == written,
+        "{FILE} is not what the plugin types say; `make docs-accept` writes it anew\n{}",
+        differing.unwrap_or_default()
+    );
+}
+
+/// The blocks of a Markdown text that are marked as YAML, with the lines where they begin.
+fn yaml_blocks(text: &str) -> Vec<(usize, String)> {
+    let mut blocks: Vec<(usize, String)> = Vec::new();
+    let mut inside = false;
+    for (number, line) in (1..).zip(text.lines()) {
+        match (inside, line) {
+            (false, "```yaml") => {
+                inside = true;
+                blocks.push((number + 1, String::new()));
+            }
+            (true, "```") => inside = false,
+            (true, line) => {
+                let (_, block) = blocks.last_mut().unwrap();
+                *block += line;
+                block.push('\n');
+            }
+            (false, _) => {}
+        }
+    }
+    blocks
+}
+
+#[test]
+fn the_examples_load() {
+    let file = std::fs::read_to_string(FILE).unwrap();
+    let blocks = yaml_blocks(&file);
+    assert!(blocks.len() >= 3, "{}", blocks.len());
+    for (line, block) in blocks {
+        let built = build(&block);
+        assert!(built.is_ok(), "{FILE}, the example at line {line}: {}", built.unwrap_err());
+    }
+}
+
+fn build(text: &str) -> Result<Pipeline, ConfigError> {
+    let config = EndpointPickerConfig::parse(text)?;
+    let metrics = SchedulerMetrics::register(&Registry::new()).unwrap();
+    Pipeline::build(Some(&config), true, &metrics, &State::default())
+}
+
+#[test]
+fn what_is_said_of_parameters_is_so() {
+    let mut compared = 0;
+    for plugin_type in PluginType::all().filter(|plugin_type| plugin_type.is_supported()) {
+        let PluginType { name, parameters, .. } = plugin_type;
+        let set = required(name);
+        let pipeline = build(&format!("plugins: [{{type: {name}, parameters: {set}}}]\n"));
+        let pipeline = pipeline.unwrap_or_else(|error| panic!("{name}: {error}"));
+        let serde_json::Value::Object(counting) = &pipeline.resolved.plugins[0].parameters else {
+            panic!("{name}: parameters are no map");
+        };
+        for (key, value) in counting {
+            let described = parameters.iter().find(|parameter| parameter.name == key);
+            let described = described.unwrap_or_else(|| panic!("{name}: no row says what {key} does"));
+            let is_set = Node::parse(set).unwrap().get(key).is_some();
+            if is_set || value.is_null() {
+                continue;
+            }
+            assert!(is_same(described.default, value), "{name}: {key} is {value}, not {}", described.default);
+            compared += 1;
+        }
+    }
+    assert!(compared > 10, "{compared}");
+}
+
+/// Whether a default as it is described is the one that counts.
+fn is_same(described: &str, value: &serde_json::Value) -> bool {
+    let text = value.as_str().unwrap_or_default();
+    let json = value.to_string();
+    let numbers = (described.parse::<f64>().ok(), value.as_f64());
+    let durations = (parse_duration(described).ok(), parse_duration(text).ok());
+    described == text
+        || described == json
+        || matches!(numbers, (Some(one), Some(other)) if one == other)
+        || matches!(durations, (Some(one), Some(other)) if one == other)
+}

@@ -1,0 +1,174 @@
+//! Simulated servers, a picker with an example's configuration, and a gateway's part: it
+//! asks the picker, sends the request where that says, and shows it the answer.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use http::Request;
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+use usher::sim::{EngineConfig, SimConfig, SimHandle, start};
+
+use crate::support::client::{self, Answer, Protocol};
+use crate::support::{eventually, listener};
+use crate::wire::{Mutation, Picker, Stream, body, headers, response_body, response_headers};
+use crate::{needs_experimental, path};
+
+const ENDPOINTS: &str = "path: endpoints.yaml";
+const PATH: &str = "/v1/completions";
+/// Requests that a server runs at a time.
+const MAX_RUNNING: usize = 4;
+/// Time of a token.
+const STEP: Duration = Duration::from_millis(20);
+/// Carries the endpoint that a pod's own router is to take, where the destination is the pod.
+const RANK: &str = "x-data-parallel-host-port";
+
+/// A model server.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Pod {
+    pub(crate) labels: &'static [(&'static str, &'static str)],
+    pub(crate) loras: &'static [&'static str],
+}
+
+/// Model servers and their picker.
+pub(crate) struct Pool {
+    servers: Vec<Server>,
+    picker: Picker,
+}
+
+struct Server {
+    address: SocketAddr,
+    // Stopped when dropped.
+    _handle: SimHandle,
+    /// Clients that keep it busy until they are dropped.
+    busy: JoinSet<()>,
+}
+
+/// What became of a request.
+pub(crate) struct Answered {
+    /// Which server answered.
+    pub(crate) server: usize,
+    /// What the picker did to the request's headers.
+    pub(crate) request: Mutation,
+    /// What it did to the answer's.
+    pub(crate) response: Mutation,
+}
+
+impl Pool {
+    /// Servers that are as fast as can be, and a picker that runs the example.
+    pub(crate) async fn start(example: &str, pods: &[Pod]) -> Self {
+        let mut servers = Vec::new();
+        for (first_index, pod) in pods.iter().enumerate() {
+            let loras = pod.loras.iter().map(|&name| name.to_owned()).collect();
+            // A request for one token ends with its prompt.
+            let engine =
+                EngineConfig { decode_step: STEP, max_running: MAX_RUNNING, ..EngineConfig::instant() };
+            let config = SimConfig { first_index, loras, engine, ..SimConfig::default() };
+            let handle = start(config, vec![listener()]).await.unwrap();
+            servers.push(Server { address: handle.addresses()[0], _handle: handle, busy: JoinSet::new() });
+        }
+        let files = tempfile::tempdir().unwrap();
+        let entry = |(Server { address, .. }, pod): (&Server, &Pod)| {
+            let labels: serde_json::Map<String, Value> =
+                pod.labels.iter().map(|(key, value)| ((*key).to_owned(), json!(value))).collect();
+            let (ip, port) = (address.ip().to_string(), address.port().to_string());
+            json!({"name": format!("server-{port}"), "address": ip, "port": port, "labels": labels})
+        };
+        let entries: Vec<Value> = servers.iter().zip(pods).map(entry).collect();
+        let endpoints = files.path().join("endpoints.yaml");
+        std::fs::write(&endpoints, json!({ "endpoints": entries }).to_string()).unwrap();
+        let text = std::fs::read_to_string(path(example)).unwrap();
+        assert_eq!(text.matches(ENDPOINTS).count(), 1, "{example}: {ENDPOINTS:?} has to be there once");
+        let text = text.replace(ENDPOINTS, &format!("path: {}", endpoints.display()));
+        let experimental = format!("--allow-experimental-plugins={}", needs_experimental(example));
+        let picker = Picker::serve(files, &[&format!("--config-text={text}"), &experimental]).await;
+        Self { servers, picker }
+    }
+
+    /// One request, from the client's headers to the end of the answer.
+    pub(crate) async fn ask(&self, extra: &[(&str, &str)], model: &str, prompt: &str) -> Answered {
+        let mut stream = self.picker.stream().await;
+        let base = [(":method", "POST"), (":path", PATH), ("content-type", "application/json")];
+        stream.send(headers(&[&base, extra].concat(), false));
+        stream.send(body(json!({"model": model, "prompt": prompt, "max_tokens": 1}).to_string(), true));
+        let request = stream.request_headers().await;
+        let answer = self.forward(&request, &mut stream).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        let response = shown(&mut stream, &answer).await;
+        Answered { server: answer.server(), request, response }
+    }
+
+    /// Sends what the picker let through to where it said.
+    async fn forward(&self, request: &Mutation, stream: &mut Stream) -> Answer {
+        let mut text = Vec::new();
+        loop {
+            let (chunk, end) = stream.request_body().await;
+            text.extend(chunk);
+            if end {
+                break;
+            }
+        }
+        let destination = request.get(RANK).unwrap_or_else(|| request.destination());
+        let destination: SocketAddr = destination.parse().unwrap();
+        assert!(
+            self.servers.iter().any(|server| server.address == destination),
+            "{destination} is no server"
+        );
+        let request = request.set.iter().fold(Request::post(PATH), |request, (name, value)| {
+            request.header(name.as_str(), value.as_str())
+        });
+        client::send(destination, Protocol::Http1, request.body(client::full(text)).unwrap()).await
+    }
+
+    /// Lets two requests wait at a server for as long as any test, and the picker know it.
+    pub(crate) async fn keep_busy(&mut self, server: usize) {
+        for _ in 0..MAX_RUNNING + 2 {
+            self.occupy(server, "m");
+        }
+        self.until_known(server, |row| row["waiting"]["value"] == 2.0).await;
+    }
+
+    /// Sends a server a request that takes as long as any test.
+    fn occupy(&mut self, server: usize, model: &str) {
+        let Server { address, busy, .. } = &mut self.servers[server];
+        let address = *address;
+        let text = json!({"model": model, "prompt": "wait", "max_tokens": 100_000}).to_string();
+        busy.spawn(async move {
+            let mut client = client::Client::connect(address, Protocol::Http1).await.unwrap();
+            let request = Request::post(PATH).body(client::full(text)).unwrap();
+            let answer = client.exchange(request).await;
+            panic!("a request that was to keep a server busy has ended: {answer:?}");
+        });
+    }
+
+    /// Ends what keeps a server busy, and waits until the picker knows it.
+    pub(crate) async fn release(&mut self, server: usize) {
+        self.servers[server].busy.shutdown().await;
+        let idle = |row: &Value| row["waiting"]["value"] == 0.0 && row["running"]["value"] == 0.0;
+        self.until_known(server, idle).await;
+    }
+
+    /// Waits until the picker knows of a server what makes `reached` true.
+    async fn until_known(&self, server: usize, reached: impl Fn(&Value) -> bool) {
+        let address = self.servers[server].address.to_string();
+        eventually("the picker to know it", async || {
+            let page = Picker::get(self.picker.admin, "/endpoints");
+            let page: Value = serde_json::from_str(page.split("\r\n\r\n").nth(1).unwrap()).unwrap();
+            let rows = page["endpoints"].as_array().unwrap();
+            rows.iter().any(|row| row["address"] == *address && reached(row)).then_some(())
+        })
+        .await;
+    }
+}
+
+/// Shows the picker an answer, as a gateway does.
+async fn shown(stream: &mut Stream, answer: &Answer) -> Mutation {
+    let status = answer.status.as_str();
+    let pairs = [(":status", status), ("content-type", answer.header("content-type"))];
+    stream.send(response_headers(&pairs, false));
+    let mutation = stream.response_headers().await;
+    stream.send(response_body(&answer.body, true));
+    let (text, end) = stream.response_body().await;
+    assert_eq!((text.as_slice(), end), (&answer.body[..], true));
+    mutation
+}
