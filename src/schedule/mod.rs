@@ -38,6 +38,11 @@ pub use plugin::{Filter, Picker, PluginId, ProfileHandler, ProfileSet, Scorer};
 pub use produce::{InflightLoadParams, InflightLoadProducer, TokenParams, TokenProducer};
 pub use profile::{Profile, ProfileBuilder};
 pub use scheduler::{Scheduler, Scratch};
-pub use score::{ActiveRequestParams, ActiveRequestScorer, KvCacheUtilizationScorer, QueueScorer};
+pub use score::{
+    ActiveRequestParams, ActiveRequestScorer, ContextLengthAware, ContextLengthParams,
+    HeaderLabelAffinityScorer, HeaderLabelParams, KvCacheUtilizationScorer, LoadAwareParams, LoadAwareScorer,
+    LoraAffinityScorer, MmEmbeddingsCacheParams, MmEmbeddingsCacheScorer, QueueScorer, RunningRequestsScorer,
+    TokenLoadParams, TokenLoadScorer,
+};
 pub use stages::{Stages, StagesBuilder};
 pub use state::{Kept, State};

@@ -9,4 +9,6 @@
 
 mod decisions;
 mod scorers;
+mod scorers_affinity;
+mod scorers_load;
 mod support;

@@ -6,7 +6,12 @@ use super::super::site::{Build, Built, Site};
 use super::super::types::Kind::{DataProducer, Filter, PreRequest, Response, Scorer};
 use super::super::types::{PluginType, beta, later, parameter};
 use crate::config::ConfigError;
-use crate::schedule::{ActiveRequestParams, ActiveRequestScorer, KvCacheUtilizationScorer, QueueScorer};
+use crate::schedule::{
+    ActiveRequestParams, ActiveRequestScorer, ContextLengthAware, ContextLengthParams,
+    HeaderLabelAffinityScorer, HeaderLabelParams, KvCacheUtilizationScorer, LoadAwareParams, LoadAwareScorer,
+    LoraAffinityScorer, MmEmbeddingsCacheParams, MmEmbeddingsCacheScorer, QueueScorer, RunningRequestsScorer,
+    TokenLoadParams, TokenLoadScorer,
+};
 
 #[rustfmt::skip]
 pub(super) static ROWS: &[PluginType] = &[
@@ -16,11 +21,18 @@ pub(super) static ROWS: &[PluginType] = &[
     beta("kv-cache-utilization-scorer", &[Scorer],
         "The emptier an endpoint's KV cache, the better: 1 minus the share in use.",
         &[], Build::Ignoring(kv_cache_scorer)),
-    later("running-requests-size-scorer", &[Scorer]),
-    later("lora-affinity-scorer", &[Scorer]),
+    beta("running-requests-size-scorer", &[Scorer],
+        "The fewer requests an endpoint runs, the better: the fewest score 1, the most 0.",
+        &[], Build::Ignoring(running_requests_scorer)),
+    beta("lora-affinity-scorer", &[Scorer],
+        "Endpoints that have the model's LoRA adapter score 1, with room for it 0.8, waiting for it 0.6, others 0.",
+        &[], Build::Ignoring(lora_affinity_scorer)),
     later("prefix-cache-scorer", &[Scorer]),
     later("precise-prefix-cache-scorer", &[Scorer, DataProducer]),
-    later("load-aware-scorer", &[Scorer]),
+    beta("load-aware-scorer", &[Scorer],
+        "The shorter an endpoint's waiting queue, the better: an empty one scores 0.5, a full one 0.",
+        &[parameter("threshold", "128", "requests", "Waiting requests at which an endpoint scores 0. Below 1 means the default.")],
+        Build::Reading(load_aware_scorer)),
     beta("active-request-scorer", &[Scorer],
         "The fewer requests are under way at an endpoint, the better.",
         &[
@@ -30,12 +42,33 @@ pub(super) static ROWS: &[PluginType] = &[
             parameter("requestTimeout", "", "", "Deprecated, without effect."),
         ],
         Build::Reading(active_request_scorer)),
-    later("token-load-scorer", &[Scorer]),
+    beta("token-load-scorer", &[Scorer],
+        "The fewer tokens are under way at an endpoint, this request's included, the better.",
+        &[
+            parameter("queueThresholdTokens", "4194304", "tokens", "Tokens at which an endpoint scores 0. Below 1 means the default."),
+            parameter("inFlightLoadProducerName", "inflight-load-producer", "", "The producer that counts."),
+        ],
+        Build::Reading(token_load_scorer)),
     later("no-hit-lru-scorer", &[Scorer, PreRequest]),
     later("session-affinity-scorer", &[Scorer, PreRequest, Response]).alpha(),
-    later("header-label-affinity-scorer", &[Scorer]).alpha(),
-    later("context-length-aware", &[Filter, Scorer]),
-    later("mm-embeddings-cache-scorer", &[Scorer]),
+    beta("header-label-affinity-scorer", &[Scorer],
+        "Endpoints with a label that says what a header of the request says score 1, others 0.",
+        &[
+            parameter("headerName", "", "", "The header of the request."),
+            parameter("labelKey", "", "", "The label of the pods."),
+        ],
+        Build::Reading(header_label_affinity_scorer)).alpha(),
+    beta("context-length-aware", &[Filter, Scorer],
+        "Sends prompts to the endpoints whose label says that they are for prompts of that length.",
+        &[
+            parameter("label", "llm-d.ai/context-length-range", "", "The label; its value is MIN-MAX in tokens."),
+            parameter("enableFiltering", "false", "", "Remove endpoints that are for other lengths, too."),
+        ],
+        Build::Reading(context_length_aware)),
+    beta("mm-embeddings-cache-scorer", &[Scorer],
+        "The more of a request's images, videos and clips an endpoint has encoded already, the better.",
+        &[parameter("producerName", "mm-embeddings-cache-producer", "", "The producer that knows what is encoded.")],
+        Build::Reading(mm_embeddings_cache_scorer)),
     later("latency-scorer", &[Scorer]),
     later("endpoint-attribute-scorer", &[Scorer]).alpha(),
     later("topology-affinity-scorer", &[Scorer]).alpha(),
@@ -56,5 +89,46 @@ fn active_request_scorer(site: &mut Site<'_>) -> Result<Built, ConfigError> {
     let params = ActiveRequestParams::decode(site.parameters)?;
     let counters = site.reads_in_flight(&params.in_flight_load_producer_name)?;
     let scorer = Arc::new(ActiveRequestScorer::new(&params, counters));
+    Ok(Built { scorer: Some(scorer), ..Built::with(&params)? })
+}
+
+fn context_length_aware(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = ContextLengthParams::decode(site.parameters)?;
+    let plugin = Arc::new(ContextLengthAware::new(&params, site.reads("token-producer")));
+    let filter = params.enable_filtering.then(|| Arc::clone(&plugin) as _);
+    Ok(Built { filter, scorer: Some(plugin), ..Built::with(&params)? })
+}
+
+fn header_label_affinity_scorer(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = HeaderLabelParams::decode(site.parameters)?;
+    let scorer = Arc::new(HeaderLabelAffinityScorer::new(&params));
+    Ok(Built { scorer: Some(scorer), ..Built::with(&params)? })
+}
+
+fn load_aware_scorer(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = LoadAwareParams::decode(site.parameters)?;
+    let scorer = Arc::new(LoadAwareScorer::new(&params));
+    Ok(Built { scorer: Some(scorer), ..Built::with(&params)? })
+}
+
+fn lora_affinity_scorer(_site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    Ok(Built { scorer: Some(Arc::new(LoraAffinityScorer)), ..Built::bare() })
+}
+
+fn mm_embeddings_cache_scorer(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = MmEmbeddingsCacheParams::decode(site.parameters)?;
+    let scorer = Arc::new(MmEmbeddingsCacheScorer::new(site.reads(&params.producer_name)));
+    Ok(Built { scorer: Some(scorer), ..Built::with(&params)? })
+}
+
+fn running_requests_scorer(_site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    Ok(Built { scorer: Some(Arc::new(RunningRequestsScorer)), ..Built::bare() })
+}
+
+fn token_load_scorer(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = TokenLoadParams::decode(site.parameters)?;
+    let counters = site.reads_in_flight(&params.in_flight_load_producer_name)?;
+    let uncached = site.reads(&params.in_flight_load_producer_name);
+    let scorer = Arc::new(TokenLoadScorer::new(&params, counters, uncached));
     Ok(Built { scorer: Some(scorer), ..Built::with(&params)? })
 }
