@@ -35,7 +35,9 @@ pub use lifecycle::{Admitter, Denied, HeaderProcessor, PreRequest, Producer, Scr
 pub use metrics::SchedulerMetrics;
 pub use pick::{MaxScorePicker, Picks, RandomPicker};
 pub use plugin::{Filter, Picker, PluginId, ProfileHandler, ProfileSet, Scorer};
-pub use produce::{InflightLoadParams, InflightLoadProducer, TokenParams, TokenProducer};
+pub use produce::{
+    InflightFamilies, InflightLoadParams, InflightLoadProducer, InflightSeries, TokenParams, TokenProducer,
+};
 pub use profile::{Profile, ProfileBuilder};
 pub use scheduler::{Scheduler, Scratch};
 pub use score::{

@@ -4,5 +4,5 @@
 mod inflight_load;
 mod tokens;
 
-pub use inflight_load::{InflightLoadParams, InflightLoadProducer};
+pub use inflight_load::{InflightFamilies, InflightLoadParams, InflightLoadProducer, InflightSeries};
 pub use tokens::{TokenParams, TokenProducer};

@@ -6,7 +6,9 @@ use super::super::site::{Build, Built, Site};
 use super::super::types::Kind::{DataProducer, Extractor, PreRequest, Response};
 use super::super::types::{Parameter, PluginType, beta, later, parameter};
 use crate::config::ConfigError;
-use crate::schedule::{InflightLoadParams, InflightLoadProducer, TokenParams, TokenProducer};
+use crate::schedule::{
+    InflightFamilies, InflightLoadParams, InflightLoadProducer, InflightSeries, TokenParams, TokenProducer,
+};
 
 const TOKENS: &[Parameter] = &[
     parameter("estimate", "{}", "", "How to estimate; nothing can be set in this version."),
@@ -17,7 +19,7 @@ const TOKENS: &[Parameter] = &[
 #[rustfmt::skip]
 pub(super) static ROWS: &[PluginType] = &[
     beta("token-producer", &[DataProducer],
-        "Estimates how many tokens a prompt has: one for four bytes.",
+        "Estimates how many tokens a prompt has: one for four bytes of text, or 1,024 pixels.",
         TOKENS, Build::Reading(token_producer)),
     beta("tokenizer", &[DataProducer],
         "The older name of token-producer.",
@@ -55,6 +57,8 @@ fn inflight_load_producer(site: &mut Site<'_>) -> Result<Built, ConfigError> {
     let tokens = site.reads("token-producer");
     let prefix = site.may_read(&params.prefix_match_info_producer_name);
     let uncached = site.produces();
-    let plugin = Arc::new(InflightLoadProducer::new(params, counters, tokens, prefix, uncached));
+    let families = site.family(InflightFamilies::register)?;
+    let series = site.state.of(site.name, || InflightSeries::new(families, site.name));
+    let plugin = Arc::new(InflightLoadProducer::new(params, counters, tokens, prefix, uncached, series));
     Ok(Built { producer: Some(Arc::clone(&plugin) as _), pre_request: Some(plugin), ..built })
 }
