@@ -13,9 +13,13 @@ use usher::schedule::registry::{Pipeline, PluginType};
 use usher::schedule::{SchedulerMetrics, State};
 
 fn build(text: &str) -> Result<Pipeline, ConfigError> {
+    build_all(text, false)
+}
+
+fn build_all(text: &str, experimental: bool) -> Result<Pipeline, ConfigError> {
     let config = EndpointPickerConfig::parse(text)?;
     let metrics = SchedulerMetrics::register(&Registry::new()).unwrap();
-    Pipeline::build(Some(&config), false, &metrics, &State::default())
+    Pipeline::build(Some(&config), experimental, &metrics, &State::default())
 }
 
 /// A configuration with one plugin.
@@ -287,6 +291,47 @@ fn parameters_are_strict() {
         ("max-score-picker", "{maxNumOfEndpoints: two}", 21, "expected a whole number, found 'two'", ""),
         ("random-picker", "[]", 1, "expected a map, found a list", ""),
         ("openai-parser", "{x: 1}", 2, "unknown field 'x'", "nothing can be set"),
+        ("load-aware-scorer", "{treshold: 1}", 2, "unknown field 'treshold'", "`threshold`"),
+        ("token-load-scorer", "{queueThresholdTokens: 1.5}", 24, "expected a whole number, found 1.5", ""),
+        (
+            "context-length-aware",
+            "{enableFilter: true}",
+            2,
+            "unknown field 'enableFilter'",
+            "`enableFiltering`",
+        ),
+        ("header-label-affinity-scorer", "{headerName: a}", 1, "'labelKey' is missing", ""),
+        (
+            "header-label-affinity-scorer",
+            "{headerName: '', labelKey: b}",
+            14,
+            "'headerName' is empty",
+            "x-tenant",
+        ),
+        ("mm-embeddings-cache-scorer", "{producer: a}", 2, "unknown field 'producer'", "known here"),
+        (
+            "mm-embeddings-cache-producer",
+            "{cacheSizeInMBPerServer: 1}",
+            26,
+            "can't be 1",
+            "the default is 4096",
+        ),
+        (
+            "mm-embeddings-cache-producer",
+            "{cacheSizeInMB: 9}",
+            2,
+            "unknown field 'cacheSizeInMB'",
+            "known here: cacheSizeInMBPerServer",
+        ),
+        (
+            "token-producer",
+            "{estimate: {x: 1}}",
+            13,
+            "estimate.x: not supported by this version",
+            "leave it out",
+        ),
+        ("token-producer", "{estimate: 3}", 12, "expected a map, found 3", ""),
+        ("token-producer", "{vllm: {}}", 8, "vllm: not supported by this version", "estimated"),
         ("file-discovery", "{watchFile: true}", 1, "'path' is missing", ""),
         ("file-discovery", "{path: ''}", 8, "'path' is empty", "name the endpoints file"),
         ("file-discovery", "{path: a, watchFiles: true}", 11, "unknown field 'watchFiles'", "`watchFile`"),
@@ -366,8 +411,13 @@ fn assert_parameters_refused(plugin_type: &str, parameters: &str, column: u32, m
 #[test]
 fn every_type_of_the_peer_is_known_and_supported_or_refused_by_name() {
     for plugin_type in PluginType::all() {
-        let parameters = if plugin_type.name == "file-discovery" { "{path: a}" } else { "{}" };
-        let result = build(&with_parameters(plugin_type.name, parameters));
+        // What can't be left out.
+        let parameters = match plugin_type.name {
+            "file-discovery" => "{path: a}",
+            "header-label-affinity-scorer" => "{headerName: a, labelKey: b}",
+            _ => "{}",
+        };
+        let result = build_all(&with_parameters(plugin_type.name, parameters), true);
         if plugin_type.is_supported() {
             assert!(result.is_ok(), "{}: {:?}", plugin_type.name, result.err());
         } else {

@@ -36,7 +36,8 @@ pub use metrics::SchedulerMetrics;
 pub use pick::{MaxScorePicker, Picks, RandomPicker};
 pub use plugin::{Filter, Picker, PluginId, ProfileHandler, ProfileSet, Scorer};
 pub use produce::{
-    InflightFamilies, InflightLoadParams, InflightLoadProducer, InflightSeries, TokenParams, TokenProducer,
+    EncoderCaches, EncoderFamilies, InflightFamilies, InflightLoadParams, InflightLoadProducer,
+    InflightSeries, MmEmbeddingsCacheProducer, MmEmbeddingsCacheProducerParams, TokenParams, TokenProducer,
 };
 pub use profile::{Profile, ProfileBuilder};
 pub use scheduler::{Scheduler, Scratch};

@@ -8,6 +8,7 @@
 )]
 
 mod decisions;
+mod producers;
 mod scorers;
 mod scorers_affinity;
 mod scorers_load;

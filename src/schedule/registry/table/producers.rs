@@ -7,7 +7,8 @@ use super::super::types::Kind::{DataProducer, Extractor, PreRequest, Response};
 use super::super::types::{Parameter, PluginType, beta, later, parameter};
 use crate::config::ConfigError;
 use crate::schedule::{
-    InflightFamilies, InflightLoadParams, InflightLoadProducer, InflightSeries, TokenParams, TokenProducer,
+    EncoderCaches, EncoderFamilies, InflightFamilies, InflightLoadParams, InflightLoadProducer,
+    InflightSeries, MmEmbeddingsCacheProducer, MmEmbeddingsCacheProducerParams, TokenParams, TokenProducer,
 };
 
 const TOKENS: &[Parameter] = &[
@@ -38,7 +39,10 @@ pub(super) static ROWS: &[PluginType] = &[
             parameter("syncCrossReplicaState", "true", "", "Share what is in flight with other replicas. No effect yet."),
         ],
         Build::Reading(inflight_load_producer)),
-    later("mm-embeddings-cache-producer", &[DataProducer, PreRequest]),
+    beta("mm-embeddings-cache-producer", &[DataProducer, PreRequest],
+        "Remembers which images, videos and clips each endpoint has encoded.",
+        &[parameter("cacheSizeInMBPerServer", "4096", "MB", "Size of an endpoint's encoder cache; an item takes 2.")],
+        Build::Reading(mm_embeddings_cache_producer)),
     later("predicted-latency-producer", &[DataProducer, PreRequest, Response]),
     later("session-id-producer", &[DataProducer]),
     later("p2p-source-producer", &[DataProducer, PreRequest]).alpha(),
@@ -60,5 +64,14 @@ fn inflight_load_producer(site: &mut Site<'_>) -> Result<Built, ConfigError> {
     let families = site.family(InflightFamilies::register)?;
     let series = site.state.of(site.name, || InflightSeries::new(families, site.name));
     let plugin = Arc::new(InflightLoadProducer::new(params, counters, tokens, prefix, uncached, series));
+    Ok(Built { producer: Some(Arc::clone(&plugin) as _), pre_request: Some(plugin), ..built })
+}
+
+fn mm_embeddings_cache_producer(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = MmEmbeddingsCacheProducerParams::decode(site.parameters)?;
+    let families = site.family(EncoderFamilies::register)?;
+    let caches = site.state.of(site.name, || EncoderCaches::new(families, site.name));
+    let plugin = Arc::new(MmEmbeddingsCacheProducer::new(&params, caches, site.produces()));
+    let built = Built::with(&params)?;
     Ok(Built { producer: Some(Arc::clone(&plugin) as _), pre_request: Some(plugin), ..built })
 }
