@@ -2,8 +2,8 @@
 //! a video or a clip stands for as many as its size says.
 //!
 //! [`chunks`] hands out the prompt as the bytes of these tokens, [`count`] says how many
-//! there are, and [`media`](fn@media) what is no text. What a kind of part means is in [`Reader::read`]
-//! alone.
+//! there are, and [`media`](fn@media) what is no text. What a kind of part means is said in
+//! one place, `Reader::read`.
 
 mod image;
 mod media;
