@@ -36,7 +36,13 @@ fn assert_says(pipeline: &Pipeline, text: &str) {
 
 #[test]
 fn parameters_that_the_peer_ignores_are_ignored_aloud() {
-    for plugin_type in ["queue-scorer", "kv-cache-utilization-scorer", "single-profile-handler"] {
+    for plugin_type in [
+        "queue-scorer",
+        "kv-cache-utilization-scorer",
+        "running-requests-size-scorer",
+        "lora-affinity-scorer",
+        "single-profile-handler",
+    ] {
         let pipeline =
             build(&format!("plugins: [{{name: mine, type: {plugin_type}, parameters: {{any: [thing]}}}}]\n"));
         assert_says(&pipeline, &format!("plugin 'mine': {plugin_type} takes no parameters"));

@@ -8,6 +8,7 @@
 //! Inputs are text where that is possible: the first line chooses what is done
 //! (see [`input`]), the rest is the data.
 
+mod estimate;
 mod exchange;
 mod exposition;
 mod input;

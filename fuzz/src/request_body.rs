@@ -5,6 +5,7 @@ use usher::request::{
     Api, Headers, ParseError, ParserKind, Parsers, Part, PartKind, Prompt, Request, RequestParser, Span,
 };
 
+use super::estimate;
 use super::input::Input;
 use super::tree::{Kind, Node, is_json};
 
@@ -82,6 +83,7 @@ impl Seen {
 /// - A body is JSON exactly when `serde_json` says so.
 /// - All that is read from it is what a reader of the whole document reads.
 /// - What is sent on is the body, but for the value of its model.
+/// - Every split comes to the same number of tokens, by both ways of counting.
 pub fn request_body(bytes: &[u8]) {
     let input = Input::of(bytes);
     let case = Case::of(input.setting(0));
@@ -92,6 +94,10 @@ pub fn request_body(bytes: &[u8]) {
     }
     for request in others.iter().chain([&whole]).flatten() {
         assert_eq!(request.body.chunks().concat(), input.data, "the body was changed");
+    }
+    let tokens = whole.as_ref().ok().map(estimate::check);
+    for request in others.iter().flatten() {
+        assert_eq!(Some(estimate::check(request)), tokens, "another split has other tokens");
     }
     let api = match Parsers::new(case.parsers).resolve(case.path) {
         None => return assert_eq!(seen, Err(&ParseError::NoParser(case.path.to_owned()))),

@@ -3,6 +3,8 @@
 
 pub mod api;
 pub mod body;
+mod cursor;
+pub mod estimate;
 pub mod headers;
 pub mod json;
 mod name;

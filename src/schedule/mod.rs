@@ -38,10 +38,18 @@ pub use lifecycle::{Admitter, Denied, HeaderProcessor, PreRequest, Producer, Scr
 pub use metrics::SchedulerMetrics;
 pub use pick::{MaxScorePicker, Picks, RandomPicker};
 pub use plugin::{Filter, Picker, PluginId, ProfileHandler, ProfileSet, Scorer};
-pub use produce::{InflightLoadParams, InflightLoadProducer, TokenParams, TokenProducer};
+pub use produce::{
+    EncoderCaches, EncoderFamilies, InflightFamilies, InflightLoadParams, InflightLoadProducer,
+    InflightSeries, MmEmbeddingsCacheProducer, MmEmbeddingsCacheProducerParams, TokenParams, TokenProducer,
+};
 pub use profile::{Profile, ProfileBuilder};
 pub use scheduler::{Scheduler, Scratch};
-pub use score::{ActiveRequestParams, ActiveRequestScorer, KvCacheUtilizationScorer, QueueScorer};
+pub use score::{
+    ActiveRequestParams, ActiveRequestScorer, ContextLengthAware, ContextLengthParams,
+    HeaderLabelAffinityScorer, HeaderLabelParams, KvCacheUtilizationScorer, LoadAwareParams, LoadAwareScorer,
+    LoraAffinityScorer, MmEmbeddingsCacheParams, MmEmbeddingsCacheScorer, QueueScorer, RunningRequestsScorer,
+    TokenLoadParams, TokenLoadScorer,
+};
 pub use score::{EndpointAttributeScorer, EndpointAttributeScorerParams};
 pub use score::{TopologyAffinityScorer, TopologyAffinityScorerParams};
 pub use stages::{Stages, StagesBuilder};

@@ -10,6 +10,9 @@
 mod attribute_sources;
 mod attributes;
 mod decisions;
+mod producers;
 mod scorers;
+mod scorers_affinity;
+mod scorers_load;
 mod support;
 mod topology;

@@ -10,8 +10,8 @@ use rand::rngs::StdRng;
 use usher::endpoints::{Candidates, EndpointSpec, Snapshot, Store, View};
 use usher::request::{Headers, ParserKind, Parsers, Request, RequestParser};
 use usher::schedule::{
-    Context, Decision, Filter, MaxScorePicker, Picker, PluginId, Profile, Record, ScheduleError, Scheduler,
-    SchedulerMetrics, Scorer, Scratch, SingleProfileHandler,
+    Context, Decision, Facts, Filter, MaxScorePicker, Picker, PluginId, Profile, Record, ScheduleError,
+    Scheduler, SchedulerMetrics, Scorer, Scratch, SingleProfileHandler,
 };
 
 pub(crate) const NOW: u64 = 10_000;
@@ -114,4 +114,29 @@ pub(crate) fn decide(
 
 pub(crate) fn fresh(value: f64) -> Reading {
     Some((value, 0))
+}
+
+/// So many endpoints, made as `change` wants them.
+pub(crate) fn pool(count: usize, change: impl Fn(usize, &mut EndpointSpec)) -> Candidates {
+    let store = Store::default();
+    let spec = |index: usize| {
+        let mut spec = EndpointSpec::new(format!("pod-{index}"), ([10, 0, 0, index as u8 + 1], 8000));
+        change(index, &mut spec);
+        spec
+    };
+    store.replace((0..count).map(spec).collect());
+    store.snapshot().all()
+}
+
+/// What a scorer gives each candidate.
+pub(crate) fn column(
+    scorer: &dyn Scorer,
+    request: &Request,
+    facts: &Facts,
+    candidates: &Candidates,
+) -> Vec<f32> {
+    let mut out = vec![0.0; candidates.len()];
+    let cx = Context { facts, ..Context::new(request, NOW, MAX_AGE) };
+    scorer.score(&cx, candidates.view(), &mut out);
+    out
 }

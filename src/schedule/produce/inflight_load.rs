@@ -1,6 +1,8 @@
 //! `inflight-load-producer`: what is under way at each endpoint, and what a request
 //! would add to it.
 
+mod series;
+
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -10,6 +12,9 @@ use crate::config::{ConfigError, Node, Positioned};
 use crate::endpoints::{Candidates, Endpoint, InFlightId, Share};
 use crate::schedule::data::{PrefixMatch, PromptTokens, UncachedTokens};
 use crate::schedule::{Context, Decision, Effects, Facts, Follower, Key, PreRequest, Producer, Situation};
+
+use series::Counted;
+pub use series::{InflightFamilies, InflightSeries};
 
 /// The profile whose work is done when the first token is there.
 const PREFILL: &str = "prefill";
@@ -87,18 +92,20 @@ pub struct InflightLoadProducer {
     tokens: Key<PromptTokens>,
     prefix: Key<PrefixMatch>,
     uncached: Key<UncachedTokens>,
+    series: Arc<InflightSeries>,
 }
 
 impl InflightLoadProducer {
-    /// A producer that counts in `counters`.
+    /// A producer that counts in `counters`, and in `series` for the metrics.
     pub fn new(
         params: InflightLoadParams,
         counters: InFlightId,
         tokens: Key<PromptTokens>,
         prefix: Key<PrefixMatch>,
         uncached: Key<UncachedTokens>,
+        series: Arc<InflightSeries>,
     ) -> Self {
-        Self { params, counters, tokens, prefix, uncached }
+        Self { params, counters, tokens, prefix, uncached, series }
     }
 
     /// Tokens that a request will probably generate; 0 where they are not counted.
@@ -135,18 +142,23 @@ impl PreRequest for InflightLoadProducer {
         let output = self.output(prompt, cx.request.max_output_tokens);
         let uncached = cx.facts.get(self.uncached);
         let primary = decision.primary();
+        let (flow, priority) = (cx.request.fairness_id(), cx.request.priority);
         let booked = decision.runs().iter().filter_map(|run| {
             let position = *run.picks.first()?;
             let endpoint = decision.endpoints_of(run).next()?;
             let tokens = uncached.map_or(0, |uncached| uncached.at(position)).saturating_add(output);
             Some(Booked {
-                share: Some(Share::new(endpoint.load(), self.counters, tokens)),
+                counted: Some((
+                    Share::new(endpoint.load(), self.counters, tokens),
+                    self.series.count(endpoint, flow, priority, tokens),
+                )),
                 is_prefill: &*run.profile == PREFILL,
                 is_primary: std::ptr::eq(run, primary),
             })
         });
         let frees_tokens = !self.params.add_estimated_output_tokens;
-        effects.follow(InflightRequest { booked: booked.collect(), frees_tokens });
+        let series = Arc::clone(&self.series);
+        effects.follow(InflightRequest { booked: booked.collect(), frees_tokens, series });
     }
 }
 
@@ -156,10 +168,12 @@ struct InflightRequest {
     /// The prompt has been computed when the first token is there, and nothing else
     /// is counted.
     frees_tokens: bool,
+    series: Arc<InflightSeries>,
 }
 
 struct Booked {
-    share: Option<Share>,
+    /// What scorers read, and the same for the metrics.
+    counted: Option<(Share, Counted)>,
     is_prefill: bool,
     is_primary: bool,
 }
@@ -167,8 +181,9 @@ struct Booked {
 impl Follower for InflightRequest {
     fn moved(&mut self, to: &Arc<Endpoint>) {
         for booked in self.booked.iter_mut().filter(|booked| booked.is_primary) {
-            if let Some(share) = &mut booked.share {
+            if let Some((share, counted)) = &mut booked.counted {
                 share.move_to(to.load());
+                counted.move_to(&self.series, to);
             }
         }
     }
@@ -176,9 +191,10 @@ impl Follower for InflightRequest {
     fn first_bytes(&mut self) {
         for booked in &mut self.booked {
             if booked.is_prefill {
-                booked.share = None;
-            } else if let Some(share) = booked.share.as_mut().filter(|_| self.frees_tokens) {
+                booked.counted = None;
+            } else if let Some((share, counted)) = booked.counted.as_mut().filter(|_| self.frees_tokens) {
                 share.free_tokens();
+                counted.free_tokens();
             }
         }
     }

@@ -2,7 +2,11 @@
 //! scheduled, and what is booked once it is.
 
 mod inflight_load;
+mod mm_embeddings_cache;
 mod tokens;
 
-pub use inflight_load::{InflightLoadParams, InflightLoadProducer};
+pub use inflight_load::{InflightFamilies, InflightLoadParams, InflightLoadProducer, InflightSeries};
+pub use mm_embeddings_cache::{
+    EncoderCaches, EncoderFamilies, MmEmbeddingsCacheProducer, MmEmbeddingsCacheProducerParams,
+};
 pub use tokens::{TokenParams, TokenProducer};

@@ -5,12 +5,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{ConfigError, Node};
 use crate::endpoints::Candidates;
-use crate::request::{Body, Part, PartKind, Request};
+use crate::request::estimate;
 use crate::schedule::data::PromptTokens;
 use crate::schedule::{Facts, Key, Producer, Situation};
-
-/// Bytes that count as one token.
-const BYTES_PER_TOKEN: u64 = 4;
 
 /// Parameters of `token-producer`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -25,14 +22,15 @@ impl TokenParams {
         #[derive(Default, Deserialize)]
         #[serde(rename_all = "camelCase", default)]
         struct Written {
-            /// The estimate takes nothing that this version reads.
-            #[serde(rename = "estimate")]
-            _estimate: Option<Node>,
+            estimate: Option<Node>,
             vllm: Option<Node>,
             model_name: Option<crate::config::Name>,
             uds_tokenizer_config: Option<Node>,
         }
         let written: Written = node.decode()?;
+        if let Some(estimate) = written.estimate {
+            nothing_but_defaults(&estimate)?;
+        }
         let model = written.model_name.filter(|name| !name.value.is_empty()).map(|name| name.at);
         let tokenizer = [
             ("vllm", written.vllm.map(|node| node.at)),
@@ -46,6 +44,20 @@ impl TokenParams {
             }
         }
         Ok(Self {})
+    }
+}
+
+/// The estimate can't be changed in this version.
+fn nothing_but_defaults(estimate: &Node) -> Result<(), ConfigError> {
+    #[derive(Deserialize)]
+    struct Nothing {}
+    match estimate.entries().first() {
+        None => estimate.decode::<Nothing>().map(|_| ()),
+        Some(entry) => {
+            let message = format!("estimate.{}: not supported by this version", entry.key);
+            Err(ConfigError::at(entry.at, message)
+                .hint("leave it out; an image counts one token for 1,024 pixels"))
+        }
     }
 }
 
@@ -64,35 +76,8 @@ impl TokenProducer {
 
 impl Producer for TokenProducer {
     fn produce(&self, cx: &Situation<'_>, _candidates: &Candidates, facts: &mut Facts) {
-        if let Some(count) = estimate(cx.request) {
+        if let Some(count) = estimate::count(cx.request) {
             facts.set(self.tokens, PromptTokens { count });
         }
     }
-}
-
-/// Tokens of all prompts of a request; `None` when its prompt was not read.
-fn estimate(request: &Request) -> Option<u64> {
-    let prompt = &request.prompt;
-    if prompt.parts.is_empty() {
-        return None;
-    }
-    let (mut bytes, mut tokens) = (0, 0);
-    for part in &prompt.parts {
-        if part.kind == PartKind::Tokens {
-            tokens += ids(part, &request.body);
-        } else if prompt.separate {
-            // Each prompt's last token may be a part of one.
-            tokens += (part.bytes(&request.body).len() as u64).div_ceil(BYTES_PER_TOKEN);
-        } else {
-            bytes += part.bytes(&request.body).len() as u64;
-        }
-    }
-    Some(tokens + bytes.div_ceil(BYTES_PER_TOKEN))
-}
-
-/// Number of ids in a list of token ids.
-fn ids(part: &Part, body: &Body) -> u64 {
-    let list = part.bytes(body);
-    let has_any = list.iter().any(u8::is_ascii_digit);
-    if has_any { list.iter().filter(|byte| **byte == b',').count() as u64 + 1 } else { 0 }
 }

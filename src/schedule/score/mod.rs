@@ -1,15 +1,29 @@
 //! Scorers, one file per kind.
 
 mod active_request;
+mod context_length;
 mod endpoint_attribute;
+mod header_label;
 mod kv_cache;
+mod load_aware;
+mod lora_affinity;
+mod mm_embeddings_cache;
 mod queue;
+mod running;
+mod token_load;
 mod topology_affinity;
 
 pub use active_request::{ActiveRequestParams, ActiveRequestScorer};
+pub use context_length::{ContextLengthAware, ContextLengthParams};
 pub use endpoint_attribute::{EndpointAttributeScorer, EndpointAttributeScorerParams};
+pub use header_label::{HeaderLabelAffinityScorer, HeaderLabelParams};
 pub use kv_cache::KvCacheUtilizationScorer;
+pub use load_aware::{LoadAwareParams, LoadAwareScorer};
+pub use lora_affinity::LoraAffinityScorer;
+pub use mm_embeddings_cache::{MmEmbeddingsCacheParams, MmEmbeddingsCacheScorer};
 pub use queue::QueueScorer;
+pub use running::RunningRequestsScorer;
+pub use token_load::{TokenLoadParams, TokenLoadScorer};
 pub use topology_affinity::{TopologyAffinityScorer, TopologyAffinityScorerParams};
 
 use crate::endpoints::{Gauge, Load, View};
@@ -56,4 +70,14 @@ fn readings(
         }
     }
     range
+}
+
+/// Scores (max − reading) / (max − min) over the candidates; all 1 when the readings
+/// are equal.
+fn smallest_first(cx: &Context<'_>, candidates: View<'_>, out: &mut [f32], gauge: impl Fn(&Load) -> &Gauge) {
+    let Range { min, max } = readings(cx, candidates, out, gauge);
+    let span = max - min;
+    for score in out {
+        *score = if span > 0.0 { (max - *score) / span } else { 1.0 };
+    }
 }

@@ -1,6 +1,6 @@
 //! `queue-scorer`: the shorter the waiting queue, the better.
 
-use super::{Range, readings};
+use super::smallest_first;
 use crate::endpoints::View;
 use crate::schedule::{Context, Scorer};
 
@@ -11,10 +11,6 @@ pub struct QueueScorer;
 
 impl Scorer for QueueScorer {
     fn score(&self, cx: &Context<'_>, candidates: View<'_>, out: &mut [f32]) {
-        let Range { min, max } = readings(cx, candidates, out, |load| &load.waiting);
-        let span = max - min;
-        for score in out {
-            *score = if span > 0.0 { (max - *score) / span } else { 1.0 };
-        }
+        smallest_first(cx, candidates, out, |load| &load.waiting);
     }
 }

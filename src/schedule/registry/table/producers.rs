@@ -6,7 +6,10 @@ use super::super::site::{Build, Built, Site};
 use super::super::types::Kind::{DataProducer, Extractor, PreRequest, Response};
 use super::super::types::{Parameter, PluginType, beta, later, parameter};
 use crate::config::ConfigError;
-use crate::schedule::{InflightLoadParams, InflightLoadProducer, TokenParams, TokenProducer};
+use crate::schedule::{
+    EncoderCaches, EncoderFamilies, InflightFamilies, InflightLoadParams, InflightLoadProducer,
+    InflightSeries, MmEmbeddingsCacheProducer, MmEmbeddingsCacheProducerParams, TokenParams, TokenProducer,
+};
 
 const TOKENS: &[Parameter] = &[
     parameter("estimate", "{}", "", "How to estimate; nothing can be set in this version."),
@@ -17,7 +20,7 @@ const TOKENS: &[Parameter] = &[
 #[rustfmt::skip]
 pub(super) static ROWS: &[PluginType] = &[
     beta("token-producer", &[DataProducer],
-        "Estimates how many tokens a prompt has: one for four bytes.",
+        "Estimates how many tokens a prompt has: one for four bytes of text, or 1,024 pixels.",
         TOKENS, Build::Reading(token_producer))
         .when("Added by itself where a plugin needs the length of prompts."),
     beta("tokenizer", &[DataProducer],
@@ -39,7 +42,11 @@ pub(super) static ROWS: &[PluginType] = &[
         ],
         Build::Reading(inflight_load_producer))
         .when("Added by itself where a plugin reads what is in flight; declare it to count generated tokens, too."),
-    later("mm-embeddings-cache-producer", &[DataProducer, PreRequest]),
+    beta("mm-embeddings-cache-producer", &[DataProducer, PreRequest],
+        "Remembers which images, videos and clips each endpoint has encoded.",
+        &[parameter("cacheSizeInMBPerServer", "4096", "MB", "Size of an endpoint's encoder cache; an item takes 2.")],
+        Build::Reading(mm_embeddings_cache_producer))
+        .when("Added by itself for mm-embeddings-cache-scorer; declare it for encoder caches of another size."),
     later("predicted-latency-producer", &[DataProducer, PreRequest, Response]),
     later("session-id-producer", &[DataProducer]),
     later("p2p-source-producer", &[DataProducer, PreRequest]).alpha(),
@@ -58,6 +65,17 @@ fn inflight_load_producer(site: &mut Site<'_>) -> Result<Built, ConfigError> {
     let tokens = site.reads("token-producer");
     let prefix = site.may_read(&params.prefix_match_info_producer_name);
     let uncached = site.produces();
-    let plugin = Arc::new(InflightLoadProducer::new(params, counters, tokens, prefix, uncached));
+    let families = site.family(InflightFamilies::register)?;
+    let series = site.state.of(site.name, || InflightSeries::new(families, site.name));
+    let plugin = Arc::new(InflightLoadProducer::new(params, counters, tokens, prefix, uncached, series));
+    Ok(Built { producer: Some(Arc::clone(&plugin) as _), pre_request: Some(plugin), ..built })
+}
+
+fn mm_embeddings_cache_producer(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = MmEmbeddingsCacheProducerParams::decode(site.parameters)?;
+    let families = site.family(EncoderFamilies::register)?;
+    let caches = site.state.of(site.name, || EncoderCaches::new(families, site.name));
+    let plugin = Arc::new(MmEmbeddingsCacheProducer::new(&params, caches, site.produces()));
+    let built = Built::with(&params)?;
     Ok(Built { producer: Some(Arc::clone(&plugin) as _), pre_request: Some(plugin), ..built })
 }

@@ -6,7 +6,12 @@ use super::super::site::{Build, Built, Site};
 use super::super::types::Kind::{DataProducer, Filter, PreRequest, Response, Scorer};
 use super::super::types::{PluginType, beta, later, parameter};
 use crate::config::ConfigError;
-use crate::schedule::{ActiveRequestParams, ActiveRequestScorer, KvCacheUtilizationScorer, QueueScorer};
+use crate::schedule::{
+    ActiveRequestParams, ActiveRequestScorer, ContextLengthAware, ContextLengthParams,
+    HeaderLabelAffinityScorer, HeaderLabelParams, KvCacheUtilizationScorer, LoadAwareParams, LoadAwareScorer,
+    LoraAffinityScorer, MmEmbeddingsCacheParams, MmEmbeddingsCacheScorer, QueueScorer, RunningRequestsScorer,
+    TokenLoadParams, TokenLoadScorer,
+};
 use crate::schedule::{DataType, TopologyAffinityScorer, TopologyAffinityScorerParams};
 use crate::schedule::{EndpointAttributeScorer, EndpointAttributeScorerParams};
 
@@ -20,11 +25,21 @@ pub(super) static ROWS: &[PluginType] = &[
         "The emptier an endpoint's KV cache, the better: 1 minus the share in use.",
         &[], Build::Ignoring(kv_cache_scorer))
         .when("Long prompts or long answers: an endpoint with a full cache preempts or makes requests wait."),
-    later("running-requests-size-scorer", &[Scorer]),
-    later("lora-affinity-scorer", &[Scorer]),
+    beta("running-requests-size-scorer", &[Scorer],
+        "The fewer requests an endpoint runs, the better: the fewest score 1, the most 0.",
+        &[], Build::Ignoring(running_requests_scorer))
+        .when("Long answers: what runs, not only what waits, says how busy an endpoint is."),
+    beta("lora-affinity-scorer", &[Scorer],
+        "Endpoints that have the model's LoRA adapter score 1, with room for it 0.8, waiting for it 0.6, others 0.",
+        &[], Build::Ignoring(lora_affinity_scorer))
+        .when("LoRA adapters, more of them than an endpoint holds at once."),
     later("prefix-cache-scorer", &[Scorer]),
     later("precise-prefix-cache-scorer", &[Scorer, DataProducer]),
-    later("load-aware-scorer", &[Scorer]),
+    beta("load-aware-scorer", &[Scorer],
+        "The shorter an endpoint's waiting queue, the better: an empty one scores 0.5, a full one 0.",
+        &[parameter("threshold", "128", "requests", "Waiting requests at which an endpoint scores 0. Below 1 means the default.")],
+        Build::Reading(load_aware_scorer))
+        .when("Beside affinity scorers: it takes from endpoints with a queue, and makes no difference among those without."),
     beta("active-request-scorer", &[Scorer],
         "The fewer requests are under way at an endpoint, the better.",
         &[
@@ -35,12 +50,37 @@ pub(super) static ROWS: &[PluginType] = &[
         ],
         Build::Reading(active_request_scorer))
         .when("Bursts: it counts at once what this picker sent, where the scraped queue is a moment old."),
-    later("token-load-scorer", &[Scorer]),
+    beta("token-load-scorer", &[Scorer],
+        "The fewer tokens are under way at an endpoint, this request's included, the better.",
+        &[
+            parameter("queueThresholdTokens", "4194304", "tokens", "Tokens at which an endpoint scores 0. Below 1 means the default."),
+            parameter("inFlightLoadProducerName", "inflight-load-producer", "", "The producer that counts."),
+        ],
+        Build::Reading(token_load_scorer))
+        .when("Prompts of very different lengths: tokens say what requests cost."),
     later("no-hit-lru-scorer", &[Scorer, PreRequest]),
     later("session-affinity-scorer", &[Scorer, PreRequest, Response]).alpha(),
-    later("header-label-affinity-scorer", &[Scorer]).alpha(),
-    later("context-length-aware", &[Filter, Scorer]),
-    later("mm-embeddings-cache-scorer", &[Scorer]),
+    beta("header-label-affinity-scorer", &[Scorer],
+        "Endpoints with a label that says what a header of the request says score 1, others 0.",
+        &[
+            parameter("headerName", "", "", "The header of the request."),
+            parameter("labelKey", "", "", "The label of the pods."),
+        ],
+        Build::Reading(header_label_affinity_scorer)).alpha()
+        .when("Tenants or regions with endpoints of their own that others may use, too."),
+    beta("context-length-aware", &[Filter, Scorer],
+        "Sends prompts to the endpoints whose label says that they are for prompts of that length.",
+        &[
+            parameter("label", "llm-d.ai/context-length-range", "", "The label; its value is MIN-MAX in tokens."),
+            parameter("enableFiltering", "false", "", "Remove endpoints that are for other lengths, too."),
+        ],
+        Build::Reading(context_length_aware))
+        .when("Pools in which some endpoints are set up for long prompts."),
+    beta("mm-embeddings-cache-scorer", &[Scorer],
+        "The more of a request's images, videos and clips an endpoint has encoded already, the better.",
+        &[parameter("producerName", "mm-embeddings-cache-producer", "", "The producer that knows what is encoded.")],
+        Build::Reading(mm_embeddings_cache_scorer))
+        .when("Images, videos or clips that come again, as in a conversation about them."),
     later("latency-scorer", &[Scorer]),
     beta("endpoint-attribute-scorer", &[Scorer],
         "Scores by a number of the endpoints that the configuration names. Who has not got it, or not lately, scores 0.",
@@ -88,4 +128,45 @@ fn topology_affinity_scorer(site: &mut Site<'_>) -> Result<Built, ConfigError> {
     let params = TopologyAffinityScorerParams::decode(site.parameters)?;
     site.reads_live(DataType::Topology, &params.topology_producer_name);
     Ok(Built { scorer: Some(Arc::new(TopologyAffinityScorer)), ..Built::with(&params)? })
+}
+
+fn context_length_aware(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = ContextLengthParams::decode(site.parameters)?;
+    let plugin = Arc::new(ContextLengthAware::new(&params, site.reads("token-producer")));
+    let filter = params.enable_filtering.then(|| Arc::clone(&plugin) as _);
+    Ok(Built { filter, scorer: Some(plugin), ..Built::with(&params)? })
+}
+
+fn header_label_affinity_scorer(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = HeaderLabelParams::decode(site.parameters)?;
+    let scorer = Arc::new(HeaderLabelAffinityScorer::new(&params));
+    Ok(Built { scorer: Some(scorer), ..Built::with(&params)? })
+}
+
+fn load_aware_scorer(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = LoadAwareParams::decode(site.parameters)?;
+    let scorer = Arc::new(LoadAwareScorer::new(&params));
+    Ok(Built { scorer: Some(scorer), ..Built::with(&params)? })
+}
+
+fn lora_affinity_scorer(_site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    Ok(Built { scorer: Some(Arc::new(LoraAffinityScorer)), ..Built::bare() })
+}
+
+fn mm_embeddings_cache_scorer(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = MmEmbeddingsCacheParams::decode(site.parameters)?;
+    let scorer = Arc::new(MmEmbeddingsCacheScorer::new(site.reads(&params.producer_name)));
+    Ok(Built { scorer: Some(scorer), ..Built::with(&params)? })
+}
+
+fn running_requests_scorer(_site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    Ok(Built { scorer: Some(Arc::new(RunningRequestsScorer)), ..Built::bare() })
+}
+
+fn token_load_scorer(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = TokenLoadParams::decode(site.parameters)?;
+    let counters = site.reads_in_flight(&params.in_flight_load_producer_name)?;
+    let uncached = site.reads(&params.in_flight_load_producer_name);
+    let scorer = Arc::new(TokenLoadScorer::new(&params, counters, uncached));
+    Ok(Built { scorer: Some(scorer), ..Built::with(&params)? })
 }

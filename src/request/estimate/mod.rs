@@ -1,0 +1,230 @@
+//! A prompt as tokens that nobody tokenized: four bytes of text are a token, and an image,
+//! a video or a clip stands for as many as its size says.
+//!
+//! [`chunks`] hands out the prompt as the bytes of these tokens, [`count`] says how many
+//! there are, and [`media`](fn@media) what is no text. What a kind of part means is said in
+//! one place, `Reader::read`.
+
+mod image;
+mod media;
+
+use std::ops::ControlFlow;
+
+use smallvec::SmallVec;
+
+use super::cursor::Cursor;
+use super::prompt::{Part, PartKind};
+use super::text::{Unescaper, unescaped_len};
+use super::{Request, Span};
+
+use media::Sizes;
+pub use media::{Medium, Modality};
+
+/// Bytes that count as one token.
+pub const BYTES_PER_TOKEN: usize = 4;
+
+/// A step through the prompts of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Chunk<'a> {
+    /// Bytes of the prompt.
+    Bytes(&'a [u8]),
+    /// The end of a prompt. What it has given is a multiple of [`BYTES_PER_TOKEN`].
+    End,
+}
+
+/// Tokens of all prompts of a request; `None` when its prompt was not read. Text is
+/// measured where it lies.
+pub fn count(request: &Request) -> Option<u64> {
+    let prompt = &request.prompt;
+    if prompt.parts.is_empty() {
+        return None;
+    }
+    let mut reader = Reader::new(request);
+    let (mut tokens, mut bytes) = (0u64, 0usize);
+    for part in &prompt.parts {
+        match reader.read(part) {
+            Content::Text => bytes += reader.text_len(part),
+            Content::Ids => tokens += reader.ids_len(part.span),
+            Content::Medium { tokens: stands_for, .. } => {
+                tokens += whole_tokens(bytes) + stands_for;
+                bytes = 0;
+            }
+        }
+        if prompt.separate {
+            tokens += whole_tokens(bytes);
+            bytes = 0;
+        }
+    }
+    Some(tokens + whole_tokens(bytes))
+}
+
+/// Walks through the prompts of a request in the order in which a model reads them, until
+/// `visit` has enough: text as it is without escapes, token ids as four bytes each (the
+/// lowest first), and for an image, a video or a clip the low half of its hash, repeated
+/// for every token that it stands for. Where bytes are no whole token, zeros follow.
+///
+/// A few bytes of a body may stand for many tokens, so `visit` should stop at a bound.
+pub fn chunks(request: &Request, mut visit: impl FnMut(Chunk<'_>) -> ControlFlow<()>) {
+    let prompt = &request.prompt;
+    let mut reader = Reader::new(request);
+    let mut out = Output { visit: &mut visit, len: 0 };
+    for (index, part) in prompt.parts.iter().enumerate() {
+        let ends = prompt.separate || index + 1 == prompt.parts.len();
+        if reader.give(part, ends, &mut out).is_break() {
+            return;
+        }
+    }
+}
+
+/// The images, videos and clips of a request, in the order of its prompt.
+pub fn media(request: &Request) -> impl Iterator<Item = Medium> + use<'_> {
+    let mut reader = Reader::new(request);
+    request.prompt.parts.iter().filter_map(move |part| match reader.read(part) {
+        Content::Medium { modality, .. } if !part.span.is_empty() => {
+            Some(Medium { modality, hash: media::hash(reader.text(part), part.escaped) })
+        }
+        _ => None,
+    })
+}
+
+/// What a part holds.
+#[derive(Clone, Copy, Debug)]
+enum Content {
+    /// Text; adjacent parts share a token.
+    Text,
+    /// Token ids in JSON.
+    Ids,
+    /// An image, a video or a clip, by its URL or data.
+    Medium { modality: Modality, tokens: u64 },
+}
+
+struct Reader<'a> {
+    cursor: Cursor<'a>,
+    sizes: Sizes<'a>,
+}
+
+impl<'a> Reader<'a> {
+    fn new(request: &'a Request) -> Self {
+        Self { cursor: Cursor::new(&request.body), sizes: Sizes::new(&request.headers) }
+    }
+
+    /// What a part is to an estimate.
+    fn read(&mut self, part: &Part) -> Content {
+        let (modality, tokens) = match part.kind {
+            PartKind::Tools | PartKind::Role | PartKind::Text => return Content::Text,
+            PartKind::Tokens => return Content::Ids,
+            PartKind::Image => (Modality::Image, self.sizes.image(&mut self.cursor, part)),
+            PartKind::Video => (Modality::Video, self.sizes.video()),
+            PartKind::Audio => (Modality::Audio, whole_tokens(self.text_len(part))),
+        };
+        Content::Medium { modality, tokens }
+    }
+
+    /// A part's bytes as they lie in the body.
+    fn text(&mut self, part: &Part) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        self.cursor.pieces(part.span)
+    }
+
+    /// Length of a part's text without escapes.
+    fn text_len(&mut self, part: &Part) -> usize {
+        if part.escaped { unescaped_len(self.text(part)) } else { part.span.len() }
+    }
+
+    /// Number of ids in a list of token ids.
+    fn ids_len(&mut self, list: Span) -> u64 {
+        let (mut has_any, mut commas) = (false, 0);
+        for piece in self.cursor.pieces(list) {
+            has_any = has_any || piece.iter().any(u8::is_ascii_digit);
+            commas += memchr::memchr_iter(b',', piece).count() as u64;
+        }
+        if has_any { commas + 1 } else { 0 }
+    }
+
+    /// Gives the bytes of a part's tokens; `ends`: the prompt ends with it.
+    fn give(&mut self, part: &Part, ends: bool, out: &mut Output<'_>) -> ControlFlow<()> {
+        match self.read(part) {
+            Content::Text if part.escaped => {
+                Unescaper::default().all(self.text(part), &mut |text| out.bytes(text))?;
+            }
+            Content::Text => self.text(part).try_for_each(|piece| out.bytes(piece))?,
+            Content::Ids => give_ids(self.text(part), out)?,
+            Content::Medium { tokens, .. } => {
+                let hash = media::hash(self.text(part), part.escaped);
+                out.align()?;
+                out.repeat((hash as u32).to_le_bytes(), tokens)?;
+            }
+        }
+        if ends { out.end() } else { ControlFlow::Continue(()) }
+    }
+}
+
+/// Where the bytes go.
+struct Output<'v> {
+    visit: &'v mut dyn FnMut(Chunk<'_>) -> ControlFlow<()>,
+    /// Bytes of the prompt so far.
+    len: usize,
+}
+
+impl Output<'_> {
+    fn bytes(&mut self, bytes: &[u8]) -> ControlFlow<()> {
+        if bytes.is_empty() {
+            return ControlFlow::Continue(());
+        }
+        self.len += bytes.len();
+        (self.visit)(Chunk::Bytes(bytes))
+    }
+
+    fn align(&mut self) -> ControlFlow<()> {
+        let missing = self.len.next_multiple_of(BYTES_PER_TOKEN) - self.len;
+        self.bytes(&[0; BYTES_PER_TOKEN][..missing])
+    }
+
+    fn repeat(&mut self, token: [u8; BYTES_PER_TOKEN], mut times: u64) -> ControlFlow<()> {
+        const AT_ONCE: usize = 64;
+        let mut block = [[0; BYTES_PER_TOKEN]; AT_ONCE];
+        block.fill(token);
+        while times > 0 {
+            let now = usize::try_from(times).unwrap_or(usize::MAX).min(AT_ONCE);
+            self.bytes(block[..now].as_flattened())?;
+            times -= now as u64;
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn end(&mut self) -> ControlFlow<()> {
+        self.align()?;
+        self.len = 0;
+        (self.visit)(Chunk::End)
+    }
+}
+
+/// Gives the ids of a JSON list. The parser let nothing pass that is no id.
+fn give_ids<'a>(list: impl Iterator<Item = &'a [u8]>, out: &mut Output<'_>) -> ControlFlow<()> {
+    let mut number: SmallVec<[u8; 24]> = SmallVec::new();
+    for &byte in list.flatten() {
+        match byte {
+            b',' | b']' if !number.is_empty() => {
+                out.bytes(&id(&number).to_le_bytes())?;
+                number.clear();
+            }
+            b'0'..=b'9' | b'.' | b'e' | b'E' | b'+' | b'-' => number.push(byte),
+            _ => {}
+        }
+    }
+    ControlFlow::Continue(())
+}
+
+/// A token id as JSON writes it: `7`, and also `7.0` or `7e0`.
+fn id(number: &[u8]) -> u32 {
+    let text = std::str::from_utf8(number).unwrap_or_default();
+    text.parse().unwrap_or_else(|_| text.parse::<f64>().unwrap_or_default() as u32)
+}
+
+/// Tokens that so many bytes fill, the last perhaps in part.
+fn whole_tokens(bytes: usize) -> u64 {
+    bytes.div_ceil(BYTES_PER_TOKEN) as u64
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;
