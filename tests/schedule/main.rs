@@ -8,5 +8,7 @@
 )]
 
 mod decisions;
+mod filters_labels;
+mod pool;
 mod scorers;
 mod support;

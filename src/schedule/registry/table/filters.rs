@@ -1,16 +1,48 @@
 //! Filters.
 
+use std::sync::Arc;
+
+use super::super::site::{Build, Built, Site};
 use super::super::types::Kind::{Filter, PreRequest, Response};
-use super::super::types::{PluginType, later};
+use super::super::types::{Parameter, PluginType, beta, later, parameter};
+use crate::config::ConfigError;
+use crate::schedule::{ByLabelFilter, ByLabelParams, LabelSelector, LabelSelectorFilter, RoleFilter};
+
+const SELECTOR: &[Parameter] = &[
+    parameter("matchLabels", "{}", "", "Labels and the value that each has to have."),
+    parameter(
+        "matchExpressions",
+        "[]",
+        "",
+        "More that has to hold: key, operator (In, NotIn, Exists, DoesNotExist) and values.",
+    ),
+];
 
 #[rustfmt::skip]
 pub(super) static ROWS: &[PluginType] = &[
-    later("decode-filter", &[Filter]),
-    later("prefill-filter", &[Filter]),
-    later("encode-filter", &[Filter]),
-    later("label-selector-filter", &[Filter]),
-    later("by-label-selector", &[Filter]).instead("label-selector-filter"),
-    later("by-label", &[Filter]).instead("label-selector-filter"),
+    beta("decode-filter", &[Filter],
+        "Keeps the endpoints that generate tokens: by their role label, or without one.",
+        &[], Build::Ignoring(decode_filter)),
+    beta("prefill-filter", &[Filter],
+        "Keeps the endpoints whose role label says that they compute prompts.",
+        &[], Build::Ignoring(prefill_filter)),
+    beta("encode-filter", &[Filter],
+        "Keeps the endpoints whose role label says that they encode images, audio and video.",
+        &[], Build::Ignoring(encode_filter)),
+    beta("label-selector-filter", &[Filter],
+        "Keeps the endpoints that a Kubernetes label selector matches.",
+        SELECTOR, Build::Reading(label_selector_filter)),
+    beta("by-label-selector", &[Filter],
+        "The older name of label-selector-filter.",
+        SELECTOR, Build::Reading(label_selector_filter)).instead("label-selector-filter"),
+    beta("by-label", &[Filter],
+        "Keeps the endpoints whose label has one of some values.",
+        &[
+            parameter("label", "", "", "The label's key."),
+            parameter("validValues", "[]", "", "The values; an empty one stands for a missing label, too."),
+            parameter("allowsNoLabel", "false", "", "Keep endpoints without the label, too."),
+        ],
+        Build::Reading(by_label)).instead("label-selector-filter"),
     later("endpoint-attribute-filter", &[Filter]).alpha(),
     later("utilization-filter", &[Filter]).alpha(),
     later("prefix-cache-affinity-filter", &[Filter]),
@@ -20,3 +52,27 @@ pub(super) static ROWS: &[PluginType] = &[
     later("topology-affinity-filter", &[Filter]).alpha(),
     later("header-based-testing-filter", &[Filter]),
 ];
+
+fn decode_filter(_site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    Ok(Built { filter: Some(Arc::new(RoleFilter::Decode)), ..Built::bare() })
+}
+
+fn prefill_filter(_site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    Ok(Built { filter: Some(Arc::new(RoleFilter::Prefill)), ..Built::bare() })
+}
+
+fn encode_filter(_site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    Ok(Built { filter: Some(Arc::new(RoleFilter::Encode)), ..Built::bare() })
+}
+
+fn label_selector_filter(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let selector = LabelSelector::decode(site.parameters)?;
+    let built = Built::with(&selector)?;
+    Ok(Built { filter: Some(Arc::new(LabelSelectorFilter::new(selector))), ..built })
+}
+
+fn by_label(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = ByLabelParams::decode(site.parameters)?;
+    let built = Built::with(&params)?;
+    Ok(Built { filter: Some(Arc::new(ByLabelFilter::new(params))), ..built })
+}
