@@ -157,7 +157,7 @@ fn what_the_keys_say_is_checked() {
 fn plugins_have_to_exist_and_fit_into_profiles() {
     let two_pickers = "plugins: [{type: max-score-picker}, {type: random-picker}]\n";
     let listed = "schedulingProfiles:\n- name: a\n  plugins:\n  - pluginRef: max-score-picker\n  - pluginRef: random-picker\n";
-    let table: [(&str, &str, (u32, u32), &str, &str); 10] = [
+    let table: [(&str, &str, (u32, u32), &str, &str); 9] = [
         (
             "plugins:\n- type: queue-score\n",
             "",
@@ -181,13 +181,6 @@ fn plugins_have_to_exist_and_fit_into_profiles() {
         ),
         (two_pickers, listed, (6, 16), "profile 'a' already has the picker 'max-score-picker'", "one picker"),
         (two_pickers, "", (1, 37), "profile 'default' already has the picker", "one picker"),
-        (
-            "plugins: [{type: utilization-detector}]\n",
-            "schedulingProfiles:\n- name: a\n  plugins:\n  - pluginRef: utilization-detector\n",
-            (5, 16),
-            "utilization-detector as a filter: not supported by this version",
-            "",
-        ),
         (
             "",
             "schedulingProfiles:\n- name: a\n- name: b\n",
@@ -373,6 +366,7 @@ fn every_type_of_the_peer_is_known_and_supported_or_refused_by_name() {
         let parameters = match plugin_type.name {
             "file-discovery" => "{path: a}",
             "by-label" => "{label: a}",
+            "utilization-filter" => "{conditions: [{metric: waiting-queue, maxValue: 1}]}",
             _ => "{}",
         };
         let result = build_with(&with_parameters(plugin_type.name, parameters), true);

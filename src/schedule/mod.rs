@@ -22,6 +22,7 @@ mod plugin;
 mod produce;
 mod profile;
 pub mod registry;
+mod saturation;
 mod scheduler;
 mod score;
 mod selector;
@@ -32,7 +33,10 @@ pub use context::{Context, Outcome, Runs, ScheduleError};
 pub use decision::{Column, Decision, Record, Run, Scores};
 pub use effects::{AnswerHead, Attribute, Effects, Follower, Followers, Header, Served};
 pub use facts::{DataType, Fact, Facts, Key};
-pub use filter::{ByLabelFilter, ByLabelParams, LabelSelectorFilter, RoleFilter};
+pub use filter::{
+    ByLabelFilter, ByLabelParams, Condition, LabelSelectorFilter, Metric, RoleFilter, UtilizationFilter,
+    UtilizationFilterParams,
+};
 pub use handler::SingleProfileHandler;
 pub use lifecycle::{Admitter, Denied, HeaderProcessor, PreRequest, Producer, Screener, Situation};
 pub use metrics::SchedulerMetrics;
@@ -40,6 +44,10 @@ pub use pick::{MaxScorePicker, Picks, RandomPicker};
 pub use plugin::{Filter, Picker, PluginId, ProfileHandler, ProfileSet, Scorer};
 pub use produce::{InflightLoadParams, InflightLoadProducer, TokenParams, TokenProducer};
 pub use profile::{Profile, ProfileBuilder};
+pub use saturation::{
+    ConcurrencyDetector, ConcurrencyDetectorParams, ConcurrencyMode, SaturationDetector, UtilizationDetector,
+    UtilizationDetectorParams,
+};
 pub use scheduler::{Scheduler, Scratch};
 pub use score::{ActiveRequestParams, ActiveRequestScorer, KvCacheUtilizationScorer, QueueScorer};
 pub use selector::{LabelExpression, LabelOperator, LabelSelector};

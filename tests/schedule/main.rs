@@ -9,6 +9,8 @@
 
 mod decisions;
 mod filters_labels;
+mod filters_load;
 mod pool;
+mod saturation;
 mod scorers;
 mod support;

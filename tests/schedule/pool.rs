@@ -6,7 +6,9 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use prometheus::Registry;
 use usher::config::{ConfigError, EndpointPickerConfig};
-use usher::endpoints::{CachedLocator, Candidates, Clock, EndpointSpec, Store, StoreLocator, SubsetHint};
+use usher::endpoints::{
+    CachedLocator, Candidates, Clock, EndpointSpec, Load, Store, StoreLocator, SubsetHint,
+};
 use usher::flow::{Attempts, Dispatcher, Policy, Rejection, Routed};
 use usher::request::{Headers, ParserKind, Parsers, Request, RequestParser};
 use usher::schedule::registry::Pipeline;
@@ -23,6 +25,8 @@ pub(crate) fn pipeline(config: &str, state: &State) -> Result<Pipeline, ConfigEr
 /// A pool with its dispatcher. Scores are recorded.
 pub(crate) struct Pool {
     dispatcher: Dispatcher,
+    store: Arc<Store>,
+    clock: Clock,
 }
 
 impl Pool {
@@ -37,7 +41,7 @@ impl Pool {
         let locator = Arc::new(StoreLocator::new(Arc::clone(&store), false));
         let cached = CachedLocator::new(locator, clock, hour, 16);
         let attempts = Arc::new(Attempts::register(&Registry::new()).unwrap());
-        Self { dispatcher: Dispatcher::new(cached, policy, clock, attempts) }
+        Self { dispatcher: Dispatcher::new(cached, policy, clock, attempts), store, clock }
     }
 
     pub(crate) fn route(&self, request: &Request) -> Result<Routed, Rejection> {
@@ -58,6 +62,11 @@ impl Pool {
                 Vec::new()
             }
         }
+    }
+
+    /// The load of an endpoint, and now on its clock.
+    pub(crate) fn load(&self, position: usize) -> (Arc<Load>, u64) {
+        (Arc::clone(self.store.snapshot().endpoints()[position].load()), self.clock.now_ms())
     }
 }
 

@@ -3,10 +3,12 @@
 mod by_label;
 mod label_selector;
 mod role;
+mod utilization;
 
 pub use by_label::{ByLabelFilter, ByLabelParams};
 pub use label_selector::LabelSelectorFilter;
 pub use role::RoleFilter;
+pub use utilization::{Condition, Metric, UtilizationFilter, UtilizationFilterParams};
 
 use crate::endpoints::{Endpoint, Snapshot};
 
@@ -14,4 +16,26 @@ use crate::endpoints::{Endpoint, Snapshot};
 pub(super) fn retain(snapshot: &Snapshot, kept: &mut Vec<u32>, mut fits: impl FnMut(&Endpoint) -> bool) {
     let endpoints = snapshot.endpoints();
     kept.retain(|position| endpoints.get(*position as usize).is_some_and(|endpoint| fits(endpoint)));
+}
+
+/// Keeps the candidates that fit, or all of them when none does. Each is asked once, as
+/// what is under way at it changes all the time.
+pub(super) fn retain_or_all(
+    snapshot: &Snapshot,
+    kept: &mut Vec<u32>,
+    mut fits: impl FnMut(&Endpoint) -> bool,
+) {
+    let endpoints = snapshot.endpoints();
+    let mut fitting = 0;
+    for next in 0..kept.len() {
+        let position = kept[next];
+        if endpoints.get(position as usize).is_some_and(|endpoint| fits(endpoint)) {
+            // Only what doesn't fit is overwritten, so nothing is lost when none does.
+            kept[fitting] = position;
+            fitting += 1;
+        }
+    }
+    if fitting > 0 {
+        kept.truncate(fitting);
+    }
 }

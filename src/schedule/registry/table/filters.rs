@@ -6,7 +6,10 @@ use super::super::site::{Build, Built, Site};
 use super::super::types::Kind::{Filter, PreRequest, Response};
 use super::super::types::{Parameter, PluginType, beta, later, parameter};
 use crate::config::ConfigError;
-use crate::schedule::{ByLabelFilter, ByLabelParams, LabelSelector, LabelSelectorFilter, RoleFilter};
+use crate::schedule::{
+    ByLabelFilter, ByLabelParams, LabelSelector, LabelSelectorFilter, RoleFilter, UtilizationFilter,
+    UtilizationFilterParams,
+};
 
 const SELECTOR: &[Parameter] = &[
     parameter("matchLabels", "{}", "", "Labels and the value that each has to have."),
@@ -44,7 +47,14 @@ pub(super) static ROWS: &[PluginType] = &[
         ],
         Build::Reading(by_label)).instead("label-selector-filter"),
     later("endpoint-attribute-filter", &[Filter]).alpha(),
-    later("utilization-filter", &[Filter]).alpha(),
+    beta("utilization-filter", &[Filter],
+        "Keeps the endpoints whose numbers are all within their limits.",
+        &[
+            parameter("conditions", "", "", "The limits: metric (active-requests, running-requests, waiting-queue, kv-cache-utilization) and maxValue."),
+            parameter("fallbackOnEmpty", "false", "", "Keep every endpoint when none is within the limits."),
+            parameter("inFlightLoadProducerName", "inflight-load-producer", "", "The producer that counts active requests."),
+        ],
+        Build::Reading(utilization_filter)).alpha(),
     later("prefix-cache-affinity-filter", &[Filter]),
     later("slo-headroom-tier-filter", &[Filter]),
     later("session-affinity-filter", &[Filter, PreRequest, Response]).alpha(),
@@ -75,4 +85,14 @@ fn by_label(site: &mut Site<'_>) -> Result<Built, ConfigError> {
     let params = ByLabelParams::decode(site.parameters)?;
     let built = Built::with(&params)?;
     Ok(Built { filter: Some(Arc::new(ByLabelFilter::new(params))), ..built })
+}
+
+fn utilization_filter(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = UtilizationFilterParams::decode(site.parameters)?;
+    let counters = match params.reads_in_flight() {
+        true => Some(site.reads_in_flight(&params.in_flight_load_producer_name)?),
+        false => None,
+    };
+    let filter = Arc::new(UtilizationFilter::new(&params, counters));
+    Ok(Built { filter: Some(filter), ..Built::with(&params)? })
 }
