@@ -7,6 +7,7 @@
     reason = "the exception for tests does not reach their helpers"
 )]
 
+mod admission;
 mod decisions;
 mod filters_labels;
 mod filters_load;

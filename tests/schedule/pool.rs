@@ -48,7 +48,7 @@ impl Pool {
         self.route_within(request, &SubsetHint::Missing)
     }
 
-    fn route_within(&self, request: &Request, subset: &SubsetHint) -> Result<Routed, Rejection> {
+    pub(crate) fn route_within(&self, request: &Request, subset: &SubsetHint) -> Result<Routed, Rejection> {
         self.dispatcher.dispatch(request, subset).now_or_never().unwrap()
     }
 

@@ -112,7 +112,9 @@ impl Pipeline {
         flow::check(config, &instances, &mut notes)?;
         let (parsers, resolved_parsers) =
             parsers::asked(&parser_names, config.parsers.is_empty(), &instances, &mut notes)?;
-        let stages = stages::place(&instances, &resolved_profiles, metrics)?;
+        // With flow control such requests wait instead.
+        let sheds_by = (!config.feature_gates.flow_control).then_some(saturation_detector.plugin.as_str());
+        let stages = stages::place(&instances, &resolved_profiles, sheds_by, metrics)?;
         for (plugin, built) in config.plugins.iter().zip(instances.iter()) {
             instances::check_stability(built.plugin_type, plugin.plugin_type.at, allow_experimental)
                 .map_err(|error| error.in_plugin(&plugin.name))?;

@@ -11,7 +11,7 @@ use crate::endpoints::InFlightId;
 use crate::request::ParserKind;
 use crate::schedule::{
     Admitter, DataType, Fact, Filter, HeaderProcessor, Key, Picker, PreRequest, Producer, ProfileHandler,
-    SchedulerMetrics, Scorer, Screener, State,
+    SaturationDetector, SchedulerMetrics, Scorer, Screener, State,
 };
 use crate::scrape::params::{CoreMetricsExtractorParams, MetricsSourceParams};
 
@@ -112,6 +112,7 @@ pub(super) struct Built {
     pub(super) producer: Option<Arc<dyn Producer>>,
     pub(super) admitter: Option<Arc<dyn Admitter>>,
     pub(super) pre_request: Option<Arc<dyn PreRequest>>,
+    pub(super) detector: Option<Arc<dyn SaturationDetector>>,
     pub(super) parser: Option<ParserKind>,
     pub(super) discovery: Option<FileDiscoveryParams>,
     pub(super) source: Option<MetricsSourceParams>,

@@ -59,14 +59,16 @@ pub(super) static ROWS: &[PluginType] = &[
 fn utilization_detector(site: &mut Site<'_>) -> Result<Built, ConfigError> {
     let params = UtilizationDetectorParams::decode(site.parameters)?;
     let plugin = Arc::new(UtilizationDetector::new(params));
-    Ok(Built { filter: Some(plugin), ..Built::with(&params)? })
+    let filter = Some(Arc::clone(&plugin) as _);
+    Ok(Built { filter, detector: Some(plugin), ..Built::with(&params)? })
 }
 
 fn concurrency_detector(site: &mut Site<'_>) -> Result<Built, ConfigError> {
     let params = ConcurrencyDetectorParams::decode(site.parameters)?;
     let counters = site.reads_in_flight(&params.in_flight_load_producer_name)?;
     let plugin = Arc::new(ConcurrencyDetector::new(&params, counters));
-    Ok(Built { filter: Some(plugin), ..Built::with(&params)? })
+    let filter = Some(Arc::clone(&plugin) as _);
+    Ok(Built { filter, detector: Some(plugin), ..Built::with(&params)? })
 }
 
 fn ignored_parameters(_site: &mut Site<'_>) -> Result<Value, ConfigError> {
