@@ -40,7 +40,7 @@ pub use filter::{
 pub use handler::SingleProfileHandler;
 pub use lifecycle::{Admitter, Denied, HeaderProcessor, PreRequest, Producer, Screener, Situation};
 pub use metrics::SchedulerMetrics;
-pub use pick::{MaxScorePicker, Picks, RandomPicker};
+pub use pick::{MaxScorePicker, Picks, RandomPicker, WeightedRandomPicker};
 pub use plugin::{Filter, Picker, PluginId, ProfileHandler, ProfileSet, Scorer};
 pub use produce::{InflightLoadParams, InflightLoadProducer, TokenParams, TokenProducer};
 pub use profile::{Profile, ProfileBuilder};

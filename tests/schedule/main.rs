@@ -11,6 +11,7 @@ mod admission;
 mod decisions;
 mod filters_labels;
 mod filters_load;
+mod pickers;
 mod pool;
 mod saturation;
 mod scorers;
