@@ -37,7 +37,10 @@ pub use filter::{
     ByLabelFilter, ByLabelParams, Condition, LabelSelectorFilter, Metric, RoleFilter, UtilizationFilter,
     UtilizationFilterParams,
 };
-pub use handler::SingleProfileHandler;
+pub use handler::{
+    DataParallelParams, DataParallelProfileHandler, DisaggHeaders, DisaggHeadersParams, HeaderProfileHandler,
+    HeaderProfileParams, SingleProfileHandler,
+};
 pub use lifecycle::{Admitter, Denied, HeaderProcessor, PreRequest, Producer, Screener, Situation};
 pub use metrics::SchedulerMetrics;
 pub use pick::{MaxScorePicker, Picks, RandomPicker, WeightedRandomPicker};

@@ -11,6 +11,7 @@ mod admission;
 mod decisions;
 mod filters_labels;
 mod filters_load;
+mod handlers;
 mod pickers;
 mod pool;
 mod saturation;

@@ -93,6 +93,15 @@ pub(crate) fn labelled(labels: &[&[(&str, &str)]]) -> Vec<EndpointSpec> {
     labels.iter().enumerate().map(spec).collect()
 }
 
+/// Endpoints without labels at these addresses.
+pub(crate) fn at(addresses: &[&str]) -> Vec<EndpointSpec> {
+    let spec = |(index, address): (usize, &&str)| {
+        let address: std::net::SocketAddr = address.parse().unwrap();
+        EndpointSpec::new(format!("pod-{index}"), address)
+    };
+    addresses.iter().enumerate().map(spec).collect()
+}
+
 /// These endpoints, all of them candidates.
 pub(crate) fn all(endpoints: Vec<EndpointSpec>) -> Candidates {
     let store = Store::default();
