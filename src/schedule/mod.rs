@@ -7,6 +7,7 @@
 //! random source; it reads live numbers and changes nothing.
 //! [`registry`] builds all of it from a configuration.
 
+mod around;
 mod context;
 pub mod data;
 mod decision;
@@ -29,13 +30,14 @@ mod selector;
 mod stages;
 mod state;
 
+pub use around::ServedVerifier;
 pub use context::{Context, Outcome, Runs, ScheduleError};
 pub use decision::{Column, Decision, Record, Run, Scores};
 pub use effects::{AnswerHead, Attribute, Effects, Follower, Followers, Header, Served};
 pub use facts::{DataType, Fact, Facts, Key};
 pub use filter::{
-    ByLabelFilter, ByLabelParams, Condition, LabelSelectorFilter, Metric, RoleFilter, UtilizationFilter,
-    UtilizationFilterParams,
+    ByLabelFilter, ByLabelParams, Condition, HeaderTestingFilter, LabelSelectorFilter, Metric, RoleFilter,
+    UtilizationFilter, UtilizationFilterParams,
 };
 pub use handler::{
     DataParallelParams, DataParallelProfileHandler, DisaggHeaders, DisaggHeadersParams, HeaderProfileHandler,

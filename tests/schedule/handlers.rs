@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use usher::schedule::{
     Context, DisaggHeaders, DisaggHeadersParams, Effects, Header, Outcome, PreRequest, Profile,
-    ProfileHandler, ProfileSet, Record, Runs, ScheduleError, Scheduler, State,
+    ProfileHandler, ProfileSet, Record, Runs, ScheduleError, Scheduler, Served, State,
 };
 
 use crate::pool::{Pool, asking, at, labelled, pipeline};
@@ -195,5 +195,21 @@ fn both_names_of_the_header_writer_write() {
         let routed = pool.route(&asking(&[("epp-profile", "prefill")])).unwrap();
         assert_eq!(texts(routed.headers()), pairs(&[("x-prefiller-host-port", "10.0.0.1:8000")]), "{writer}");
         assert!(pool.route(&asking(&[])).unwrap().headers().is_empty());
+    }
+}
+
+#[test]
+fn who_served_is_told_to_the_test() {
+    let pool = Pool::new("plugins: [{type: destination-endpoint-served-verifier}]\n", labelled(&[&[]]));
+    let table = [
+        (Served::Unknown, "fail: missing envoy lb metadata"),
+        (Served::Missing, "fail: missing destination endpoint served metadata"),
+        (Served::By("10.0.0.1:8000".into()), "10.0.0.1:8000"),
+        (Served::By("192.0.2.1:3000".into()), "192.0.2.1:3000"),
+    ];
+    for (served, expected) in table {
+        let mut routed = pool.route(&asking(&[])).unwrap();
+        let headers = routed.answer_begins(&served);
+        assert_eq!(texts(&headers), pairs(&[("x-conformance-test-served-endpoint", expected)]));
     }
 }

@@ -9,6 +9,7 @@
 
 mod admission;
 mod decisions;
+mod filters_header;
 mod filters_labels;
 mod filters_load;
 mod handlers;

@@ -3,11 +3,13 @@
 mod by_label;
 mod label_selector;
 mod role;
+mod testing;
 mod utilization;
 
 pub use by_label::{ByLabelFilter, ByLabelParams};
 pub use label_selector::LabelSelectorFilter;
 pub use role::RoleFilter;
+pub use testing::HeaderTestingFilter;
 pub use utilization::{Condition, Metric, UtilizationFilter, UtilizationFilterParams};
 
 use crate::endpoints::{Endpoint, Snapshot};

@@ -7,8 +7,8 @@ use super::super::types::Kind::{Filter, PreRequest, Response};
 use super::super::types::{Parameter, PluginType, beta, later, parameter};
 use crate::config::ConfigError;
 use crate::schedule::{
-    ByLabelFilter, ByLabelParams, LabelSelector, LabelSelectorFilter, RoleFilter, UtilizationFilter,
-    UtilizationFilterParams,
+    ByLabelFilter, ByLabelParams, HeaderTestingFilter, LabelSelector, LabelSelectorFilter, RoleFilter,
+    UtilizationFilter, UtilizationFilterParams,
 };
 
 const SELECTOR: &[Parameter] = &[
@@ -60,7 +60,9 @@ pub(super) static ROWS: &[PluginType] = &[
     later("session-affinity-filter", &[Filter, PreRequest, Response]).alpha(),
     later("multicluster-session-affinity-filter", &[Filter, PreRequest, Response]).alpha(),
     later("topology-affinity-filter", &[Filter]).alpha(),
-    later("header-based-testing-filter", &[Filter]),
+    beta("header-based-testing-filter", &[Filter],
+        "For conformance tests: keeps the endpoints that the header test-epp-endpoint-selection lists.",
+        &[], Build::Reading(header_based_testing_filter)),
 ];
 
 fn decode_filter(_site: &mut Site<'_>) -> Result<Built, ConfigError> {
@@ -85,6 +87,11 @@ fn by_label(site: &mut Site<'_>) -> Result<Built, ConfigError> {
     let params = ByLabelParams::decode(site.parameters)?;
     let built = Built::with(&params)?;
     Ok(Built { filter: Some(Arc::new(ByLabelFilter::new(params))), ..built })
+}
+
+fn header_based_testing_filter(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    site.takes_nothing()?;
+    Ok(Built { filter: Some(Arc::new(HeaderTestingFilter)), ..Built::bare() })
 }
 
 fn utilization_filter(site: &mut Site<'_>) -> Result<Built, ConfigError> {
