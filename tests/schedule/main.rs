@@ -12,6 +12,7 @@ mod decisions;
 mod filters_header;
 mod filters_labels;
 mod filters_load;
+mod filters_parameters;
 mod handlers;
 mod pickers;
 mod pool;
