@@ -28,4 +28,5 @@ pub use locator::{Located, PodLocator, StoreLocator};
 pub use slot::Slot;
 pub use store::{Change, Store};
 pub use subset::SubsetHint;
+pub(crate) use subset::parse_address;
 pub use topology::{Nearness, PLACE_LABELS, Topology};

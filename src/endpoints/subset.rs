@@ -25,7 +25,7 @@ impl SubsetHint {
         let mut list: Vec<(IpAddr, Option<u16>)> = entries
             .into_iter()
             .flat_map(|text| text.split(','))
-            .filter_map(|text| parse_entry(text.trim()))
+            .filter_map(|text| parse_address(text.trim()))
             .collect();
         list.sort_unstable();
         list.dedup();
@@ -33,7 +33,8 @@ impl SubsetHint {
     }
 }
 
-fn parse_entry(text: &str) -> Option<(IpAddr, Option<u16>)> {
+/// Reads an address with or without a port; IPv6 with or without brackets.
+pub(crate) fn parse_address(text: &str) -> Option<(IpAddr, Option<u16>)> {
     if let Ok(address) = text.parse::<SocketAddr>() {
         return Some((address.ip(), Some(address.port())));
     }

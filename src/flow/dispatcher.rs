@@ -10,8 +10,8 @@ use crate::schedule::{
     Context, Decision, Effects, Facts, Record, ScheduleError, Scheduler, Scratch, Situation, Stages,
 };
 
-use super::conditional;
 use super::{Attempts, Code, Rejection, Routed};
+use super::{conditional, legacy_admission};
 
 thread_local! {
     /// A thread decides one request at a time, so its buffers can be reused.
@@ -94,12 +94,14 @@ impl Dispatcher {
         scratch: &mut Scratch,
         facts: &mut Facts,
     ) -> Result<Routed, Rejection> {
+        let now_ms = self.clock.now_ms();
+        legacy_admission::check(request, candidates, now_ms, self.policy.stages.sheds_by())?;
         if candidates.is_empty() {
             return Err(Rejection::no_endpoints());
         }
         let rng = &mut rand::rng();
         let mut effects = Effects::default();
-        let situation = Situation { request, now_ms: self.clock.now_ms(), max_age: self.policy.max_age };
+        let situation = Situation { request, now_ms, max_age: self.policy.max_age };
         let screened = self.policy.stages.screen(&situation, candidates, rng, &mut effects);
         let candidates = screened.as_ref().unwrap_or(candidates);
         if candidates.is_empty() {

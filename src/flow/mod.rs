@@ -4,6 +4,7 @@
 mod attempts;
 mod conditional;
 mod dispatcher;
+mod legacy_admission;
 mod rejection;
 mod routed;
 

@@ -7,6 +7,7 @@
 //! random source; it reads live numbers and changes nothing.
 //! [`registry`] builds all of it from a configuration.
 
+mod around;
 mod context;
 pub mod data;
 mod decision;
@@ -22,27 +23,41 @@ mod plugin;
 mod produce;
 mod profile;
 pub mod registry;
+mod saturation;
 mod scheduler;
 mod score;
+mod selector;
 mod stages;
 mod state;
 
+pub use around::ServedVerifier;
 pub use context::{Context, Outcome, Runs, ScheduleError};
 pub use decision::{Column, Decision, Record, Run, Scores};
 pub use effects::{AnswerHead, Attribute, Effects, Follower, Followers, Header, Served};
 pub use facts::{DataType, Fact, Facts, Key};
+pub use filter::{
+    ByLabelFilter, ByLabelParams, Condition, HeaderTestingFilter, LabelSelectorFilter, Metric, RoleFilter,
+    UtilizationFilter, UtilizationFilterParams,
+};
 pub use filter::{EndpointAttributeFilter, EndpointAttributeFilterParams};
 pub use filter::{MinAffinity, TopologyAffinityFilter, TopologyAffinityFilterParams};
-pub use handler::SingleProfileHandler;
+pub use handler::{
+    DataParallelParams, DataParallelProfileHandler, DisaggHeaders, DisaggHeadersParams, HeaderProfileHandler,
+    HeaderProfileParams, SingleProfileHandler,
+};
 pub use lifecycle::{Admitter, Denied, HeaderProcessor, PreRequest, Producer, Screener, Situation};
 pub use metrics::SchedulerMetrics;
-pub use pick::{MaxScorePicker, Picks, RandomPicker};
+pub use pick::{MaxScorePicker, Picks, RandomPicker, WeightedRandomPicker};
 pub use plugin::{Filter, Picker, PluginId, ProfileHandler, ProfileSet, Scorer};
 pub use produce::{
     EncoderCaches, EncoderFamilies, InflightFamilies, InflightLoadParams, InflightLoadProducer,
     InflightSeries, MmEmbeddingsCacheProducer, MmEmbeddingsCacheProducerParams, TokenParams, TokenProducer,
 };
 pub use profile::{Profile, ProfileBuilder};
+pub use saturation::{
+    ConcurrencyDetector, ConcurrencyDetectorParams, ConcurrencyMode, SaturationDetector, UtilizationDetector,
+    UtilizationDetectorParams,
+};
 pub use scheduler::{Scheduler, Scratch};
 pub use score::{
     ActiveRequestParams, ActiveRequestScorer, ContextLengthAware, ContextLengthParams,
@@ -52,5 +67,6 @@ pub use score::{
 };
 pub use score::{EndpointAttributeScorer, EndpointAttributeScorerParams};
 pub use score::{TopologyAffinityScorer, TopologyAffinityScorerParams};
+pub use selector::{LabelExpression, LabelOperator, LabelSelector};
 pub use stages::{Stages, StagesBuilder};
 pub use state::{Kept, State};

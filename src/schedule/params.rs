@@ -2,11 +2,10 @@
 //! of their own.
 
 use std::num::NonZeroUsize;
-use std::time::Duration;
 
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
-use crate::config::{ConfigError, Node, Positioned, duration};
+use crate::config::{ConfigError, Node, Positioned};
 
 /// Parameters of every picker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -30,51 +29,6 @@ impl PickerParams {
     }
 }
 
-/// Parameters of `utilization-detector`.
-#[derive(Clone, Copy, Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct UtilizationDetectorParams {
-    /// Waiting requests at which an endpoint is full.
-    queue_depth_threshold: f64,
-    /// Share of the KV cache at which it is.
-    kv_cache_util_threshold: f64,
-    /// Age at which its numbers count as full.
-    #[serde(serialize_with = "as_text")]
-    metrics_staleness_threshold: Duration,
-    /// Share by which the filter lets it go beyond.
-    headroom: f64,
-}
-
-fn as_text<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(&format_args!("{duration:?}"))
-}
-
-impl UtilizationDetectorParams {
-    pub(super) fn decode(node: &Node) -> Result<Self, ConfigError> {
-        #[derive(Default, Deserialize)]
-        #[serde(rename_all = "camelCase", default)]
-        struct Written {
-            queue_depth_threshold: Option<Positioned<f64>>,
-            kv_cache_util_threshold: Option<Positioned<f64>>,
-            #[serde(deserialize_with = "duration")]
-            metrics_staleness_threshold: Option<Duration>,
-            headroom: Option<Positioned<f64>>,
-        }
-        let written: Written = node.decode()?;
-        let queue = checked("queueDepthThreshold", written.queue_depth_threshold, 5.0, |v| v > 0.0)?;
-        let kv =
-            checked("kvCacheUtilThreshold", written.kv_cache_util_threshold, 0.8, |v| v > 0.0 && v <= 1.0)?;
-        Ok(Self {
-            queue_depth_threshold: queue,
-            kv_cache_util_threshold: kv,
-            metrics_staleness_threshold: written
-                .metrics_staleness_threshold
-                .unwrap_or(Duration::from_millis(200)),
-            headroom: checked("headroom", written.headroom, 0.0, |v| v >= 0.0)?,
-        })
-    }
-}
-
 /// Parameters of `static-usage-limit-policy`.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct StaticUsageLimitParams {
@@ -95,7 +49,7 @@ impl StaticUsageLimitParams {
 }
 
 /// A number within its range, or the default.
-fn checked(
+pub(super) fn checked(
     name: &str,
     written: Option<Positioned<f64>>,
     default: f64,

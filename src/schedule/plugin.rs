@@ -15,7 +15,8 @@ use super::pick::Picks;
 /// Removes candidates.
 pub trait Filter: Send + Sync {
     /// Removes from `kept` (positions in the snapshot) what must not be picked.
-    /// May only remove, and keeps the order. An empty result ends the profile.
+    /// May only remove, and keeps the order unless that is what it is for. An empty
+    /// result ends the profile.
     fn filter(&self, cx: &Context<'_>, snapshot: &Snapshot, kept: &mut Vec<u32>);
 }
 

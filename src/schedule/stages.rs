@@ -20,6 +20,7 @@ use super::lifecycle::{Admitter, Denied, HeaderProcessor, PreRequest, Producer, 
 use super::metrics::{Point, SchedulerMetrics};
 use super::plugin::PluginId;
 use super::profile::{Placed, charge};
+use super::saturation::SaturationDetector;
 
 /// The plugins around the scheduler. Empty for a configuration that uses none.
 #[derive(Default)]
@@ -31,6 +32,7 @@ pub struct Stages {
     acting: Vec<Acting>,
     books: bool,
     prefix: Option<Key<PrefixMatch>>,
+    sheds_by: Option<Arc<dyn SaturationDetector>>,
 }
 
 struct Acting {
@@ -49,6 +51,11 @@ impl Stages {
     /// Where the match of the default prefix cache is, if there is one.
     pub fn prefix(&self) -> Option<Key<PrefixMatch>> {
         self.prefix
+    }
+
+    /// Who says when requests of negative priority are refused; `None`: they aren't.
+    pub fn sheds_by(&self) -> Option<&dyn SaturationDetector> {
+        self.sheds_by.as_deref()
     }
 
     /// Lets the header processors note what they look for.
@@ -190,6 +197,12 @@ impl<'a> StagesBuilder<'a> {
         let received = self.metrics.duration(Point::ResponseReceived, id);
         let streaming = self.metrics.duration(Point::ResponseStreaming, id);
         self.stages.acting.push(Acting { placed, received, streaming });
+    }
+
+    /// Refuses requests of negative priority when the pool is full, as this detector
+    /// says it is.
+    pub fn sheds_by(&mut self, detector: Arc<dyn SaturationDetector>) {
+        self.stages.sheds_by = Some(detector);
     }
 
     /// The stages. `books`: a profile reads what is in flight; `prefix`: where the

@@ -7,10 +7,19 @@
     reason = "the exception for tests does not reach their helpers"
 )]
 
+mod admission;
 mod attribute_sources;
 mod attributes;
 mod decisions;
+mod filters_header;
+mod filters_labels;
+mod filters_load;
+mod filters_parameters;
+mod handlers;
+mod pickers;
+mod pool;
 mod producers;
+mod saturation;
 mod scorers;
 mod scorers_affinity;
 mod scorers_load;

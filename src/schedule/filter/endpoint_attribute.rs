@@ -3,9 +3,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::fallback::keep_or_all;
+use super::{retain, retain_or_all};
 use crate::config::{ConfigError, Name, Node, Positioned};
-use crate::endpoints::{Reading, Snapshot};
+use crate::endpoints::{Endpoint, Reading, Snapshot};
 use crate::schedule::{Context, Filter};
 
 /// Parameters of `endpoint-attribute-filter`.
@@ -159,19 +159,17 @@ impl EndpointAttributeFilter {
 
 impl Filter for EndpointAttributeFilter {
     fn filter(&self, cx: &Context<'_>, snapshot: &Snapshot, kept: &mut Vec<u32>) {
-        let passes = |position: u32| {
-            let endpoint = snapshot.endpoints().get(position as usize);
-            let gauge = endpoint.map(|endpoint| endpoint.load().reading(self.reading));
-            let fresh = gauge.and_then(|gauge| gauge.fresh(cx.now_ms, cx.max_age));
+        let passes = |endpoint: &Endpoint| {
+            let fresh = endpoint.load().reading(self.reading).fresh(cx.now_ms, cx.max_age);
             match fresh.filter(|number| number.is_finite()) {
                 Some(number) => self.threshold.passes(number),
                 None => self.on_missing == OnMissing::Pass,
             }
         };
         if self.fallback_on_empty {
-            keep_or_all(kept, passes);
+            retain_or_all(snapshot, kept, passes);
         } else {
-            kept.retain(|position| passes(*position));
+            retain(snapshot, kept, passes);
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::fallback::keep_or_all;
+use super::retain_or_all;
 use crate::config::{ConfigError, Node};
 use crate::endpoints::{Nearness, Snapshot};
 use crate::schedule::{Context, Filter};
@@ -82,9 +82,6 @@ impl TopologyAffinityFilter {
 impl Filter for TopologyAffinityFilter {
     fn filter(&self, cx: &Context<'_>, snapshot: &Snapshot, kept: &mut Vec<u32>) {
         let Some(peer) = cx.peer else { return };
-        keep_or_all(kept, |position| {
-            let endpoint = snapshot.endpoints().get(position as usize);
-            endpoint.is_some_and(|endpoint| endpoint.topology().nearness(peer.topology()) >= self.least)
-        });
+        retain_or_all(snapshot, kept, |endpoint| endpoint.topology().nearness(peer.topology()) >= self.least);
     }
 }

@@ -1,5 +1,11 @@
-//! Profile handlers, one file per kind.
+//! Profile handlers, one file per kind, and what writes their decisions into headers.
 
+mod data_parallel;
+mod disagg_headers;
+mod header_profile;
 mod single;
 
+pub use data_parallel::{DataParallelParams, DataParallelProfileHandler};
+pub use disagg_headers::{DisaggHeaders, DisaggHeadersParams};
+pub use header_profile::{HeaderProfileHandler, HeaderProfileParams};
 pub use single::SingleProfileHandler;

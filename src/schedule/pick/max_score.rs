@@ -64,17 +64,10 @@ fn best(totals: &[f64], rng: &mut dyn Rng) -> Option<u32> {
     best.map(|(position, _)| position)
 }
 
-/// Selects the top `count` in linear time and sorts only those.
 fn best_many(totals: &[f64], count: usize, rng: &mut dyn Rng, picks: &mut Picks) {
     picks.ranking.clear();
     let ranked =
         (0u32..).zip(totals).map(|(position, &total)| Ranked { total, lot: rng.next_u64(), position });
     picks.ranking.extend(ranked);
-    let first = |a: &Ranked, b: &Ranked| b.total.total_cmp(&a.total).then(a.lot.cmp(&b.lot));
-    if count < picks.ranking.len() {
-        picks.ranking.select_nth_unstable_by(count, first);
-        picks.ranking.truncate(count);
-    }
-    picks.ranking.sort_unstable_by(first);
-    picks.positions.extend(picks.ranking.iter().map(|ranked| ranked.position));
+    picks.take_best(count);
 }

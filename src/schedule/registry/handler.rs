@@ -9,6 +9,8 @@ use super::instances::{Instance, Instances};
 use super::profiles::START;
 
 const SINGLE: &str = "single-profile-handler";
+/// Handlers that can't choose among profiles.
+const OF_ONE_PROFILE: [&str; 2] = [SINGLE, "data-parallel-profile-handler"];
 
 /// Adds the handler for a single profile if there is none. Says whether it did.
 pub(super) fn add(instances: &mut Instances<'_>, profiles: usize) -> Result<bool, ConfigError> {
@@ -36,9 +38,10 @@ pub(super) fn only<'a>(
         let message = format!("multiple profile handlers found: '{}' and '{}'", handler.name, other.name);
         return Err(ConfigError::at(place(other), message).hint("declare one"));
     }
-    if handler.plugin_type.name == SINGLE && profiles.len() > 1 {
+    let plugin_type = handler.plugin_type.name;
+    if OF_ONE_PROFILE.contains(&plugin_type) && profiles.len() > 1 {
         let message = format!(
-            "{SINGLE} can't choose among multiple scheduling profiles, and there are {}",
+            "{plugin_type} can't choose among multiple scheduling profiles, and there are {}",
             profiles.len()
         );
         return Err(ConfigError::at(place(handler), message).in_plugin(&handler.name));

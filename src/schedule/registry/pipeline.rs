@@ -123,7 +123,9 @@ impl Pipeline {
             flow::detector(&detector, config.saturation_detector.is_none(), &instances)?;
         // What they read of each other.
         instances.add_producers()?;
-        let (stages, resolved_stages) = stages::place(&instances, &resolved_profiles, metrics)?;
+        // With flow control such requests wait instead.
+        let sheds_by = (!config.feature_gates.flow_control).then_some(saturation_detector.plugin.as_str());
+        let (stages, resolved_stages) = stages::place(&instances, &resolved_profiles, sheds_by, metrics)?;
         instances.check_stability(allow_experimental)?;
         notes.extend(instances.without_effect());
         Ok(Self {

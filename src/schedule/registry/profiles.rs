@@ -8,7 +8,6 @@ use crate::schedule::{Picker, PluginId, Profile, SchedulerMetrics};
 
 use super::instances::{Instance, Instances};
 use super::resolved::{ResolvedProfile, ResolvedScorer, Use};
-use super::types::Kind;
 
 /// Place of what no line of the file asks for.
 pub(super) const START: Position = Position { line: 1, column: 1 };
@@ -115,7 +114,6 @@ pub(super) fn place(
             picker = Some((instance, this));
         }
         if built.filter.is_none() && built.scorer.is_none() && built.picker.is_none() {
-            refuse_silence(instance, plugin)?;
             notes.push(format!("profile '{profile_name}': '{}' has no effect there", instance.name));
         }
     }
@@ -136,15 +134,6 @@ pub(super) fn place(
         picker: Use::of(&instance.name, picker_defaulted),
     };
     Ok((builder.picker(&id(instance), Arc::clone(picker_plugin)), resolved))
-}
-
-/// A plugin that would filter in the peer must not be passed over here.
-fn refuse_silence(instance: &Instance, reference: &Name) -> Result<(), ConfigError> {
-    if !instance.plugin_type.is(Kind::Filter) {
-        return Ok(());
-    }
-    let message = format!("{} as a filter: not supported by this version", instance.plugin_type.name);
-    Err(ConfigError::at(reference.at, message).in_plugin(&instance.name))
 }
 
 pub(super) fn id(instance: &Instance) -> PluginId {

@@ -13,7 +13,7 @@ use crate::endpoints::{AttributeId, InFlightId, Reading};
 use crate::request::ParserKind;
 use crate::schedule::{
     Admitter, DataType, Fact, Filter, HeaderProcessor, Key, Picker, PreRequest, Producer, ProfileHandler,
-    SchedulerMetrics, Scorer, Screener, State,
+    SaturationDetector, SchedulerMetrics, Scorer, Screener, State,
 };
 use crate::scrape::Engines;
 use crate::scrape::params::MetricsSourceParams;
@@ -154,6 +154,7 @@ pub(super) struct Built {
     pub(super) producer: Option<Arc<dyn Producer>>,
     pub(super) admitter: Option<Arc<dyn Admitter>>,
     pub(super) pre_request: Option<Arc<dyn PreRequest>>,
+    pub(super) detector: Option<Arc<dyn SaturationDetector>>,
     pub(super) parser: Option<ParserKind>,
     pub(super) discovery: Option<FileDiscoveryParams>,
     pub(super) source: Option<MetricsSourceParams>,

@@ -13,10 +13,12 @@ use super::resolved::{ResolvedProfile, ResolvedStages};
 /// The producer whose match a conditional request asks for.
 const PREFIX_PRODUCER: &str = "approx-prefix-cache-producer";
 
-/// Builds the stages.
+/// Builds the stages. `sheds_by` is the plugin that says when requests of negative
+/// priority are refused, if they are.
 pub(super) fn place(
     instances: &Instances<'_>,
     profiles: &[ResolvedProfile],
+    sheds_by: Option<&str>,
     metrics: &SchedulerMetrics,
 ) -> Result<(Stages, ResolvedStages), ConfigError> {
     let mut stages = StagesBuilder::new(metrics);
@@ -39,6 +41,9 @@ pub(super) fn place(
             stages.pre_request(&id, Arc::clone(plugin));
             resolved.pre_request.push(instance.name.clone());
         }
+    }
+    if let Some(detector) = sheds_by.and_then(|name| instances.find(name)?.built.detector.as_ref()) {
+        stages.sheds_by(Arc::clone(detector));
     }
     for name in producers(instances)? {
         if let Some(instance) = instances.find(name)

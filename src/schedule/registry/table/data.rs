@@ -65,7 +65,8 @@ pub(super) static ROWS: &[PluginType] = &[
     later("dcgm-extractor", &[Extractor]).alpha(),
     beta("topology-extractor", &[Extractor],
         "Says on which host, in which rack, zone and region each endpoint is, by its labels kubernetes.io/hostname and topology.kubernetes.io/rack, zone and region. It needs no data source.",
-        &[], Build::Reading(topology_extractor)).alpha(),
+        &[], Build::Reading(topology_extractor)).alpha()
+        .when("With topology-affinity-scorer or topology-affinity-filter; added by itself for them."),
     later("multicluster-metrics-extractor", &[Extractor]).alpha(),
 ];
 

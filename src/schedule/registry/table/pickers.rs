@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use super::super::site::{Build, Built, Site};
 use super::super::types::Kind::Picker;
-use super::super::types::{Parameter, PluginType, beta, later, parameter};
+use super::super::types::{Parameter, PluginType, beta, parameter};
 use crate::config::ConfigError;
 use crate::schedule::params::PickerParams;
-use crate::schedule::{MaxScorePicker, RandomPicker};
+use crate::schedule::{MaxScorePicker, RandomPicker, WeightedRandomPicker};
 
 const MAX_ENDPOINTS: &[Parameter] = &[parameter(
     "maxNumOfEndpoints",
@@ -26,7 +26,10 @@ pub(super) static ROWS: &[PluginType] = &[
         "Picks any endpoints that the filters left, whatever their totals.",
         MAX_ENDPOINTS, Build::Reading(random_picker))
         .when("To compare with, or when filters alone decide."),
-    later("weighted-random-picker", &[Picker]),
+    beta("weighted-random-picker", &[Picker],
+        "Picks at random, endpoints with a higher total more often in proportion.",
+        MAX_ENDPOINTS, Build::Reading(weighted_random_picker))
+        .when("To spread requests over all good endpoints instead of sending them all to the best."),
 ];
 
 fn max_score_picker(site: &mut Site<'_>) -> Result<Built, ConfigError> {
@@ -38,5 +41,11 @@ fn max_score_picker(site: &mut Site<'_>) -> Result<Built, ConfigError> {
 fn random_picker(site: &mut Site<'_>) -> Result<Built, ConfigError> {
     let params = PickerParams::decode(site.parameters)?;
     let picker = Arc::new(RandomPicker::new(params.max_num_of_endpoints));
+    Ok(Built { picker: Some(picker), ..Built::with(&params)? })
+}
+
+fn weighted_random_picker(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = PickerParams::decode(site.parameters)?;
+    let picker = Arc::new(WeightedRandomPicker::new(params.max_num_of_endpoints));
     Ok(Built { picker: Some(picker), ..Built::with(&params)? })
 }

@@ -92,11 +92,13 @@ pub(super) static ROWS: &[PluginType] = &[
             parameter("algorithm.normalization.fixedRange.min", "0", "as the number", "Scores lie between this number"),
             parameter("algorithm.normalization.fixedRange.max", "", "as the number", "and this one; what is outside counts as the nearer."),
         ],
-        Build::Reading(endpoint_attribute_scorer)).alpha(),
+        Build::Reading(endpoint_attribute_scorer)).alpha()
+        .when("A number of yours says how good an endpoint is, such as a GPU's use."),
     beta("topology-affinity-scorer", &[Scorer],
         "The nearer an endpoint is to the one that another profile picked, the better: the same host scores 1, rack 0.2, zone 0.05, region 0.02.",
         &[parameter("topologyProducerName", "topology-extractor", "", "The plugin that says where endpoints are.")],
-        Build::Reading(topology_affinity_scorer)).alpha(),
+        Build::Reading(topology_affinity_scorer)).alpha()
+        .when("Disaggregated pools: near is better, but not required."),
     later("multicluster-queue-scorer", &[Scorer]).alpha(),
     later("multicluster-kv-cache-utilization-scorer", &[Scorer]).alpha(),
     later("multicluster-prefix-cache-scorer", &[Scorer]).alpha(),

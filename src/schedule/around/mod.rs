@@ -1,0 +1,5 @@
+//! Plugins around a decision, one file per kind.
+
+mod served_verifier;
+
+pub use served_verifier::ServedVerifier;

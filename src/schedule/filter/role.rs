@@ -1,0 +1,30 @@
+//! `decode-filter`, `prefill-filter` and `encode-filter`: the endpoints that do a stage
+//! of a disaggregated request.
+
+use super::retain;
+use crate::endpoints::Snapshot;
+use crate::schedule::{Context, Filter};
+
+/// Keeps the endpoints that do one stage, by their role label.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RoleFilter {
+    /// Generates tokens; endpoints without a role do.
+    Decode,
+    /// Computes the KV cache of prompts.
+    Prefill,
+    /// Encodes images, audio and video.
+    Encode,
+}
+
+impl Filter for RoleFilter {
+    fn filter(&self, _cx: &Context<'_>, snapshot: &Snapshot, kept: &mut Vec<u32>) {
+        retain(snapshot, kept, |endpoint| {
+            let role = endpoint.role();
+            match self {
+                Self::Decode => role.decode,
+                Self::Prefill => role.prefill,
+                Self::Encode => role.encode,
+            }
+        });
+    }
+}

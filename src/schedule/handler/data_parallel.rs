@@ -1,0 +1,78 @@
+//! `data-parallel-profile-handler`: pods whose ranks stand behind one port.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use super::SingleProfileHandler;
+use crate::config::{ConfigError, Node, Positioned};
+use crate::schedule::{
+    Context, Decision, Effects, PreRequest, ProfileHandler, ProfileSet, Runs, ScheduleError,
+};
+
+/// Parameters of `data-parallel-profile-handler`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DataParallelParams {
+    /// The port of every pod that knows its ranks. Default 8000, as with the peer.
+    pub primary_port: u16,
+}
+
+impl DataParallelParams {
+    /// Reads the parameters.
+    ///
+    /// # Errors
+    /// Unknown keys, wrong types, and what can't be a port, with their place.
+    pub fn decode(node: &Node) -> Result<Self, ConfigError> {
+        #[derive(Default, Deserialize)]
+        #[serde(rename_all = "camelCase", default)]
+        struct Written {
+            primary_port: Option<Positioned<i64>>,
+        }
+        let written: Written = node.decode()?;
+        let primary_port = match written.primary_port {
+            None => 8000,
+            Some(Positioned { at, value }) => {
+                u16::try_from(value).ok().filter(|port| *port > 0).ok_or_else(|| {
+                    let message = format!("primaryPort can't be {value}");
+                    ConfigError::at(at, message).hint("ports are 1 to 65535")
+                })?
+            }
+        };
+        Ok(Self { primary_port })
+    }
+}
+
+/// Runs the only profile. The request goes to the primary port of the chosen pods, and
+/// the header `x-data-parallel-host-port` names the rank that was chosen.
+#[derive(Clone, Debug)]
+pub struct DataParallelProfileHandler {
+    primary_port: u16,
+    header: Arc<str>,
+}
+
+impl DataParallelProfileHandler {
+    /// A handler with these parameters.
+    pub fn new(params: DataParallelParams) -> Self {
+        Self { primary_port: params.primary_port, header: "x-data-parallel-host-port".into() }
+    }
+}
+
+impl ProfileHandler for DataParallelProfileHandler {
+    fn next(&self, cx: &Context<'_>, runs: &Runs<'_>) -> ProfileSet {
+        SingleProfileHandler.next(cx, runs)
+    }
+
+    fn finish(&self, cx: &Context<'_>, runs: &Runs<'_>) -> Result<usize, ScheduleError> {
+        SingleProfileHandler.finish(cx, runs)
+    }
+}
+
+impl PreRequest for DataParallelProfileHandler {
+    fn decided(&self, _cx: &Context<'_>, decision: &Decision, effects: &mut Effects) {
+        let rank = decision.primary_endpoint().authority();
+        effects.set_header(&self.header, Bytes::copy_from_slice(rank.as_bytes()));
+        effects.set_port(self.primary_port);
+    }
+}
