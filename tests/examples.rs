@@ -79,7 +79,12 @@ fn every_example_is_valid_and_says_which_flag_it_needs() {
 /// What an example is for, by its name.
 async fn scenario(example: &str) {
     match example {
+        "context-length" => context_length().await,
+        "data-parallel" => data_parallel().await,
         "default" => default().await,
+        "label-routing" => label_routing().await,
+        "lora" => lora().await,
+        "session-affinity" => session_affinity().await,
         _ => panic!("{FOLDER}/{example}.yaml is an example that nobody tries: add what it is for"),
     }
 }
@@ -107,5 +112,70 @@ async fn default() {
     pool.release(0).await;
     for _ in 0..5 {
         assert_eq!(pool.ask(&[], "m", "hi").await.server, 0);
+    }
+}
+
+/// A prompt goes where it fits, and a short one to the smaller.
+async fn context_length() {
+    let pod = |range| Pod { labels: range, ..Pod::default() };
+    let short: &[(&str, &str)] = &[("llm-d.ai/context-length-range", "0-1000")];
+    let long: &[(&str, &str)] = &[("llm-d.ai/context-length-range", "0-32000")];
+    let pool = Pool::start("context-length", &[pod(short), pod(long)]).await;
+    let words = |count: usize| "word ".repeat(count);
+    for _ in 0..5 {
+        assert_eq!(pool.ask(&[], "m", "hi").await.server, 0);
+        assert_eq!(pool.ask(&[], "m", &words(4000)).await.server, 1);
+    }
+}
+
+/// The pod is the destination, and its idle rank is named in the header.
+async fn data_parallel() {
+    let mut pool = Pool::start("data-parallel", &[Pod::default(), Pod::default()]).await;
+    pool.keep_busy(1).await;
+    for _ in 0..5 {
+        let answered = pool.ask(&[], "m", "hi").await;
+        assert_eq!(answered.server, 0);
+        assert_eq!(answered.request.destination(), "127.0.0.1:8000");
+    }
+}
+
+/// Draining pods get nothing, and a tier that is asked for is given.
+async fn label_routing() {
+    let pod = |labels| Pod { labels, ..Pod::default() };
+    let pods = [
+        pod(&[("example.com/tier", "gold"), ("example.com/draining", "true")]),
+        pod(&[("example.com/tier", "gold")]),
+        pod(&[("example.com/tier", "silver")]),
+    ];
+    let pool = Pool::start("label-routing", &pods).await;
+    for _ in 0..8 {
+        assert_eq!(pool.ask(&[("x-tier", "gold")], "m", "hi").await.server, 1);
+        assert_eq!(pool.ask(&[("x-tier", "silver")], "m", "hi").await.server, 2);
+        assert_ne!(pool.ask(&[], "m", "hi").await.server, 0);
+    }
+}
+
+/// An adapter is used where it is loaded, and another where there is room.
+async fn lora() {
+    let pod = || Pod { loras: &["french", "poems"], ..Pod::default() };
+    let mut pool = Pool::start("lora", &[pod(), pod()]).await;
+    pool.load(0, "french").await;
+    for _ in 0..5 {
+        assert_eq!(pool.ask(&[], "french", "hi").await.server, 0);
+        assert_eq!(pool.ask(&[], "poems", "hi").await.server, 1);
+    }
+}
+
+/// A session stays where it began.
+async fn session_affinity() {
+    const TOKEN: &str = "x-session-token";
+    let pods = vec![Pod::default(); 4];
+    let pool = Pool::start("session-affinity", &pods).await;
+    for _ in 0..4 {
+        let first = pool.ask(&[], "m", "hi").await;
+        let token = first.response.get(TOKEN).expect("the endpoint in the answer's headers");
+        for _ in 0..8 {
+            assert_eq!(pool.ask(&[(TOKEN, token)], "m", "hi").await.server, first.server);
+        }
     }
 }

@@ -128,6 +128,12 @@ impl Pool {
         self.until_known(server, |row| row["waiting"]["value"] == 2.0).await;
     }
 
+    /// Lets a server load an adapter and keep it in use, and the picker know it.
+    pub(crate) async fn load(&mut self, server: usize, adapter: &str) {
+        self.occupy(server, adapter);
+        self.until_known(server, |row| row["running"]["value"] == 1.0).await;
+    }
+
     /// Sends a server a request that takes as long as any test.
     fn occupy(&mut self, server: usize, model: &str) {
         let Server { address, busy, .. } = &mut self.servers[server];
