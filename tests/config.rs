@@ -93,7 +93,7 @@ fn parameters_are_strict() {
             "'headerName' is empty",
             "x-tenant",
         ),
-        ("mm-embeddings-cache-scorer", "{producer: a}", 2, "unknown field 'producer'", "known here"),
+        ("mm-embeddings-cache-scorer", "{producer: a}", 2, "unknown field 'producer'", "did you mean `producerName`?"),
         (
             "mm-embeddings-cache-producer",
             "{cacheSizeInMBPerServer: 1}",
@@ -106,7 +106,7 @@ fn parameters_are_strict() {
             "{cacheSizeInMB: 9}",
             2,
             "unknown field 'cacheSizeInMB'",
-            "known here: cacheSizeInMBPerServer",
+            "did you mean `cacheSizeInMBPerServer`?",
         ),
         (
             "token-producer",

@@ -25,6 +25,7 @@ pub struct LabelExpression {
     /// What has to hold.
     pub operator: LabelOperator,
     /// Values to compare with; empty where the operator takes none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub values: Vec<String>,
 }
 

@@ -97,15 +97,6 @@ fn one_handler_chooses_among_several_profiles() {
     }
 }
 
-#[test]
-fn a_plugin_that_would_filter_is_not_passed_over() {
-    assert_marked(
-        "plugins: [{type: utilization-detector}]\nschedulingProfiles:\n- name: a\n  plugins:\n  - pluginRef: ^utilization-detector\n",
-        "utilization-detector as a filter: not supported by this version",
-        "",
-    );
-}
-
 /// A defect of each phase of loading, in the order of the phases. Two of them do not
 /// disturb each other: they are in different sections, or one section holds both.
 const PHASES: [(&str, &str, &str); 11] = [

@@ -178,7 +178,7 @@ fn what_makes_no_sense_is_refused_at_its_place() {
             "{conditions: [{metric: queue, maxValue: 1}]}",
             "queue",
             "metric: unknown value 'queue'",
-            "known here: active-requests, running-requests, waiting-queue, kv-cache-utilization",
+            "did you mean `waiting-queue`?",
         ),
         (
             "utilization-filter",
