@@ -67,7 +67,7 @@ impl Answer {
             usage: None,
             restorer: None,
         };
-        answer.read_as(parsers.resolve(Parsers::DEFAULT_PATH).unwrap_or(Api::PassThrough));
+        answer.read_as(parsers.default_api().unwrap_or(Api::PassThrough));
         answer
     }
 
@@ -91,7 +91,7 @@ impl Answer {
         self.parser = api.parser();
         self.usage = match api {
             Api::ChatCompletions | Api::Completions => Some(UsageScanner::default()),
-            Api::PassThrough => None,
+            _ => None,
         };
     }
 

@@ -1,18 +1,24 @@
 //! What a request says: headers and body in, [`Request`] out; and what an answer
 //! says as it passes: usage, and the model's name.
 
+mod anthropic;
 pub mod api;
 pub mod body;
+mod collect;
 mod cursor;
 pub mod estimate;
 pub mod headers;
 pub mod json;
+mod messages;
 mod name;
-pub mod openai;
+mod openai;
 pub mod parser;
 pub mod pieces;
 pub mod prompt;
+mod reading;
 pub mod restore;
+#[cfg(test)]
+mod testing;
 pub mod text;
 pub mod usage;
 

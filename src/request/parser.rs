@@ -5,9 +5,10 @@ use thiserror::Error;
 
 use super::api::{Api, Parsers};
 use super::body::{Body, Span};
+use super::collect::Parsed;
 use super::headers::Headers;
-use super::json::{JsonError, Scanner};
-use super::openai::{Collector, Parsed};
+use super::json::JsonError;
+use super::reading::Reading;
 use super::text;
 use super::{Request, Rewrite};
 
@@ -41,25 +42,11 @@ pub struct RequestParser {
     reading: Option<Box<Reading>>,
 }
 
-#[derive(Debug)]
-struct Reading {
-    scanner: Scanner,
-    collector: Collector,
-    error: Option<JsonError>,
-}
-
 impl RequestParser {
     /// A parser for the request with these headers.
     pub fn new(headers: Headers, parsers: &Parsers) -> Self {
         let api = parsers.resolve(Parsers::path_of(&headers));
-        let reading = match api {
-            Some(api @ (Api::ChatCompletions | Api::Completions)) => Some(Box::new(Reading {
-                scanner: Scanner::default(),
-                collector: Collector::new(api),
-                error: None,
-            })),
-            Some(Api::PassThrough) | None => None,
-        };
+        let reading = api.and_then(Reading::of);
         Self { headers, api, body: Body::default(), reading }
     }
 
@@ -80,10 +67,8 @@ impl RequestParser {
 
     /// The next chunk of the body.
     pub fn push(&mut self, chunk: Bytes) {
-        if let Some(reading) = &mut self.reading
-            && reading.error.is_none()
-        {
-            reading.error = reading.scanner.feed(&chunk, &mut reading.collector).err();
+        if let Some(reading) = &mut self.reading {
+            reading.feed(&chunk);
         }
         self.body.push(chunk);
     }
@@ -105,11 +90,7 @@ impl RequestParser {
         let Some(mut reading) = self.reading else {
             return Ok(Request::new(self.headers, api, self.body));
         };
-        if let Some(error) = reading.error {
-            return Err(error.into());
-        }
-        reading.scanner.finish(&mut reading.collector)?;
-        let parsed = reading.collector.finish().map_err(ParseError::Shape)?;
+        let parsed = reading.finish()?;
         let mut request = Request::new(self.headers, api, self.body);
         name_model(&mut request, &parsed)?;
         request.stream = parsed.stream;
@@ -123,12 +104,16 @@ impl RequestParser {
 /// Sets the model's names and, where they differ, what has to change in the body.
 fn name_model(request: &mut Request, parsed: &Parsed) -> Result<(), ParseError> {
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-    let model = parsed.model.map(|part| text(part.bytes(&request.body).into_owned())).unwrap_or_default();
-    let target = request.headers.first_text(&REWRITE_HEADERS).unwrap_or(&model).to_owned();
+    request.model = parsed.model.map(|part| text(part.bytes(&request.body).into_owned())).unwrap_or_default();
+    if !request.api.rewrites_model() {
+        request.target_model = request.model.clone();
+        return Ok(());
+    }
+    let target = request.headers.first_text(&REWRITE_HEADERS).unwrap_or(&request.model).to_owned();
     if target.is_empty() {
         return Err(ParseError::NoModel);
     }
-    if target != model {
+    if target != request.model {
         let value = format!("\"{}\"", text::escape(&target));
         request.rewrite = Some(match parsed.model_value {
             Some(span) => Rewrite { span, with: value },
@@ -140,7 +125,6 @@ fn name_model(request: &mut Request, parsed: &Parsed) -> Result<(), ParseError> 
             }
         });
     }
-    request.model = model;
     request.target_model = target;
     Ok(())
 }

@@ -111,7 +111,7 @@ impl<'a> Reader<'a> {
     /// What a part is to an estimate.
     fn read(&mut self, part: &Part) -> Content {
         let (modality, tokens) = match part.kind {
-            PartKind::Tools | PartKind::Role | PartKind::Text => return Content::Text,
+            PartKind::Tools | PartKind::Role | PartKind::Text | PartKind::Json => return Content::Text,
             PartKind::Tokens => return Content::Ids,
             PartKind::Image => (Modality::Image, self.sizes.image(&mut self.cursor, part)),
             PartKind::Video => (Modality::Video, self.sizes.video()),
