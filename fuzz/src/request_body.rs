@@ -195,7 +195,7 @@ fn read<'a>(api: Api, body: Node<'a>) -> Option<Reading<'a>> {
     }
     let tokens = |name| body.last(name).and_then(count);
     let (prompt, max_output_tokens) = if api == Api::ChatCompletions {
-        let mut prompt = Prompt { parts: messages(body.last("messages")?)?, separate: false };
+        let mut prompt = Prompt { parts: messages(body.last("messages")?)?, ..Prompt::default() };
         let tools = body.last("tools").filter(|tools| matches!(tools.kind(), Kind::Object | Kind::Array));
         if let Some(tools) = tools {
             prompt.parts.insert(0, raw_part(PartKind::Tools, tools));
@@ -225,12 +225,12 @@ fn completion(prompt: Node<'_>) -> Option<Prompt> {
     }
     let is_token = |token: &Node<'_>| count(*token).is_some_and(|id| u32::try_from(id).is_ok());
     if elements.iter().all(is_token) {
-        return Some(Prompt { parts: vec![raw_part(PartKind::Tokens, prompt)], separate: false });
+        return Some(Prompt { parts: vec![raw_part(PartKind::Tokens, prompt)], ..Prompt::default() });
     }
     let parts: Vec<Part> =
         elements.iter().map(|text| text_part(PartKind::Text, *text)).collect::<Option<_>>()?;
     let separate = parts.len() > 1;
-    Some(Prompt { parts, separate })
+    Some(Prompt { parts, separate, ..Prompt::default() })
 }
 
 fn messages(messages: Node<'_>) -> Option<Vec<Part>> {

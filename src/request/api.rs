@@ -25,6 +25,10 @@ pub enum Api {
     Messages,
     /// Anthropic's count of a request's tokens: neither body nor answer is read.
     CountTokens,
+    /// vLLM's own generate, of token ids.
+    VllmGenerate,
+    /// SGLang's own generate, of token ids.
+    SglangGenerate,
     /// Anything else: the body is not read.
     PassThrough,
 }
@@ -36,6 +40,10 @@ pub enum ParserKind {
     OpenAi,
     /// `anthropic-parser`
     Anthropic,
+    /// `vllmhttp-parser`
+    VllmHttp,
+    /// `sglanghttp-parser`
+    SglangHttp,
     /// `passthrough-parser`: claims every path that no other parser does.
     PassThrough,
 }
@@ -53,6 +61,8 @@ impl Api {
             | Self::Conversations
             | Self::ImageGenerations => ParserKind::OpenAi,
             Self::Messages | Self::CountTokens => ParserKind::Anthropic,
+            Self::VllmGenerate => ParserKind::VllmHttp,
+            Self::SglangGenerate => ParserKind::SglangHttp,
             Self::PassThrough => ParserKind::PassThrough,
         }
     }
@@ -60,20 +70,24 @@ impl Api {
     /// Whether the model in its bodies can be replaced. A request that names none
     /// is refused then.
     pub fn rewrites_model(self) -> bool {
-        let rewrites = matches!(self.parser(), ParserKind::OpenAi | ParserKind::Anthropic);
+        let rewrites =
+            matches!(self.parser(), ParserKind::OpenAi | ParserKind::Anthropic | ParserKind::VllmHttp);
         rewrites && self != Self::CountTokens
     }
 }
 
 impl ParserKind {
     /// All parsers.
-    pub const ALL: [Self; 3] = [Self::OpenAi, Self::Anthropic, Self::PassThrough];
+    pub const ALL: [Self; 5] =
+        [Self::OpenAi, Self::Anthropic, Self::VllmHttp, Self::SglangHttp, Self::PassThrough];
 
     /// The type under which a configuration names it.
     pub fn plugin_type(self) -> &'static str {
         match self {
             Self::OpenAi => "openai-parser",
             Self::Anthropic => "anthropic-parser",
+            Self::VllmHttp => "vllmhttp-parser",
+            Self::SglangHttp => "sglanghttp-parser",
             Self::PassThrough => "passthrough-parser",
         }
     }
@@ -92,6 +106,8 @@ impl ParserKind {
                 ("images/generations", Api::ImageGenerations),
             ],
             Self::Anthropic => &[("messages", Api::Messages), ("messages/count_tokens", Api::CountTokens)],
+            Self::VllmHttp => &[("inference/v1/generate", Api::VllmGenerate)],
+            Self::SglangHttp => &[("generate", Api::SglangGenerate)],
             Self::PassThrough => &[],
         }
     }
@@ -175,6 +191,10 @@ mod tests {
             ("/v1/messages", Api::Messages),
             ("/v1/messages/", Api::Messages),
             ("/v1/messages/count_tokens", Api::CountTokens),
+            ("/inference/v1/generate", Api::VllmGenerate),
+            ("/inference/v1/generate/", Api::VllmGenerate),
+            ("/generate", Api::SglangGenerate),
+            ("/v2/generate", Api::SglangGenerate),
             ("/x/mycompletions", Api::PassThrough),
             ("/v1/responses/resp_1/cancel", Api::PassThrough),
             ("/v1/models", Api::PassThrough),

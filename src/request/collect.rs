@@ -2,6 +2,7 @@
 //! [`Format`] is where an API has it.
 
 use super::body::Span;
+use super::features::Features;
 use super::json::{Sink, Token};
 use super::messages::{self, BlockFormat, Blocks, Messages};
 use super::prompt::{self, Part, PartKind, Prompt};
@@ -29,6 +30,8 @@ pub(super) enum Member {
     CacheSalt,
     /// The client's limit on generated tokens; of several the one with the lowest rank.
     OutputCap(usize),
+    /// An object in which this member is the limit.
+    Sampling(&'static [u8]),
     /// What a model reads before the prompt, in this place: a list or object of this kind.
     Before(usize, PartKind),
     /// What a model reads before the prompt, in this place: text, or a list or object.
@@ -41,10 +44,14 @@ pub(super) enum Member {
     Texts,
     /// The prompt: text.
     Text,
+    /// The prompt: token ids.
+    Ids,
     /// The prompt: a list of objects, as it stands.
     Items,
     /// The prompt: anything but null, as it stands.
     Input,
+    /// The multimodal items of a prompt of token ids.
+    Features,
 }
 
 /// What the value that should be the prompt turned out to be.
@@ -94,12 +101,15 @@ pub(super) struct Collector {
     top: Member,
     value_start: usize,
     caps: [Option<u64>; RANKS],
+    /// The limit's name was the last in its object.
+    in_sampling: bool,
     shape: Shape,
     before: [Option<Part>; PLACES],
     system: Vec<Part>,
     system_wrong: bool,
     system_blocks: Option<Box<Blocks>>,
     messages: Messages,
+    features: Option<Box<Features>>,
 }
 
 impl Collector {
@@ -113,12 +123,14 @@ impl Collector {
             top: Member::Other,
             value_start: 0,
             caps: [None; RANKS],
+            in_sampling: false,
             shape: Shape::Missing,
             before: [None; PLACES],
             system: Vec::new(),
             system_wrong: false,
             system_blocks: None,
             messages: Messages::default(),
+            features: None,
         }
     }
 
@@ -137,6 +149,9 @@ impl Collector {
         if self.before.iter().any(Option::is_some) || !self.system.is_empty() {
             let before = self.before.iter().flatten().copied().chain(self.system.drain(..));
             parsed.prompt.parts.splice(..0, before);
+        }
+        if let Some(features) = &mut self.features {
+            parsed.prompt.features = features.finish();
         }
         parsed.max_output_tokens = self.caps.iter().copied().flatten().next();
         Ok(parsed)
@@ -164,6 +179,14 @@ impl Collector {
                 Some(blocks) => blocks.key(level, name),
                 None => true,
             },
+            Member::Sampling(limit) if level == 0 => {
+                self.in_sampling = limit == name;
+                self.in_sampling
+            }
+            Member::Features => match &mut self.features {
+                Some(features) => features.key(level, name),
+                None => true,
+            },
             // Nobody asks for it.
             _ => true,
         }
@@ -185,6 +208,7 @@ impl Collector {
             Member::Stream => self.parsed.stream = token == Token::True,
             Member::CacheSalt => self.parsed.cache_salt = text(token, span),
             Member::OutputCap(rank) => self.caps[rank] = count(token, span, head),
+            Member::Sampling(_) => (self.caps[0], self.in_sampling) = (None, false),
             Member::Before(place, _) => self.before[place] = None,
             Member::Instructions(place) => self.before[place] = text(token, span),
             Member::System(format) => {
@@ -193,6 +217,7 @@ impl Collector {
                 self.system_wrong = !messages::is_content(token);
                 self.system_blocks = (token == Token::ArrayStart).then(|| Box::new(Blocks::new(format)));
             }
+            Member::Features => self.features = Some(Box::default()),
             prompt => self.prompt_value(prompt, token, span),
         }
     }
@@ -207,7 +232,9 @@ impl Collector {
                 parts.extend(text(token, span));
                 Shape::Texts
             }
-            (Member::Texts | Member::Items | Member::Messages(_), Token::ArrayStart) => Shape::Empty,
+            (Member::Texts | Member::Ids | Member::Items | Member::Messages(_), Token::ArrayStart) => {
+                Shape::Empty
+            }
             (Member::Input, Token::ObjectStart | Token::ArrayStart) => Shape::Read,
             (Member::Input, token) if token != Token::Null => {
                 parts.push(text(token, span).unwrap_or(Part::plain(PartKind::Json, span)));
@@ -236,8 +263,14 @@ impl Collector {
                     self.system_wrong |= !blocks.value(level, token, span, head);
                 }
             }
-            Member::Texts if element => self.prompt_element(token, span, head),
+            Member::Texts | Member::Ids if element => self.prompt_element(token, span, head),
             Member::Items if element => self.object_element(token),
+            Member::Sampling(_) if element && self.in_sampling => self.caps[0] = count(token, span, head),
+            Member::Features => {
+                if let Some(features) = &mut self.features {
+                    features.value(level, token, span, head);
+                }
+            }
             _ => {}
         }
     }
@@ -253,7 +286,7 @@ impl Collector {
     /// An element of a list of texts or token ids.
     fn prompt_element(&mut self, token: Token, span: Span, head: &[u8]) {
         self.shape = match (self.shape, token) {
-            (Shape::Empty | Shape::Texts, Token::String { .. }) => {
+            (Shape::Empty | Shape::Texts, Token::String { .. }) if matches!(self.top, Member::Texts) => {
                 let Prompt { parts, separate, .. } = &mut self.parsed.prompt;
                 prompt::push(parts, text(token, span));
                 *separate = parts.len() > 1;
@@ -294,7 +327,7 @@ impl Collector {
             Member::Model => self.parsed.model_value = Some(whole),
             Member::Before(place, kind) => self.before[place] = Some(Part::plain(kind, whole)),
             Member::Instructions(place) => self.before[place] = Some(Part::plain(PartKind::Json, whole)),
-            Member::Texts if self.shape == Shape::Tokens => {
+            Member::Texts | Member::Ids if self.shape == Shape::Tokens => {
                 parts.push(Part::plain(PartKind::Tokens, whole));
             }
             Member::Items | Member::Input => parts.push(Part::plain(PartKind::Json, whole)),

@@ -7,6 +7,7 @@ pub mod body;
 mod collect;
 mod cursor;
 pub mod estimate;
+mod features;
 pub mod headers;
 pub mod json;
 mod messages;
@@ -17,10 +18,13 @@ pub mod pieces;
 pub mod prompt;
 mod reading;
 pub mod restore;
+mod sglang;
 #[cfg(test)]
 mod testing;
 pub mod text;
+mod tokens;
 pub mod usage;
+mod vllm;
 
 use std::borrow::Cow;
 
@@ -29,7 +33,7 @@ pub use body::{Body, Span};
 pub use headers::Headers;
 pub use parser::{ParseError, RequestParser};
 pub use pieces::Pieces;
-pub use prompt::{Part, PartKind, Prompt};
+pub use prompt::{Feature, Modality, Part, PartKind, Prompt};
 
 /// The flow of requests that name none, as the peer calls it.
 pub const DEFAULT_FAIRNESS_ID: &str = "default-flow";

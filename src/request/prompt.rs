@@ -1,12 +1,13 @@
 //! Where the text of a prompt is in its body.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use super::body::{Body, Span};
 use super::text;
 
-/// Parts of a prompt that are kept. What comes after them is not looked at: an estimate
-/// is too small then, and memory has a bound.
+/// Parts and multimodal items of a prompt that are kept. What comes after them is not
+/// looked at: an estimate is too small then, and memory has a bound.
 pub const MAX_PARTS: usize = 1 << 16;
 
 /// What a part of a prompt is.
@@ -28,6 +29,8 @@ pub enum PartKind {
     Json,
     /// Token ids: the JSON array with its brackets.
     Tokens,
+    /// Token ids as protobuf packs them: one varint after the other.
+    PackedTokens,
 }
 
 /// A slice of the body that belongs to the prompt.
@@ -55,6 +58,43 @@ impl Part {
     }
 }
 
+/// What something in a prompt is that is no text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Modality {
+    /// An image.
+    Image,
+    /// A video.
+    Video,
+    /// An audio clip.
+    Audio,
+}
+
+impl Modality {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Self; 3] = [Self::Image, Self::Video, Self::Audio];
+
+    /// The value of the label `modality`.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Image => "image",
+            Self::Video => "video",
+            Self::Audio => "audio",
+        }
+    }
+}
+
+/// An item of a prompt of token ids that was no text: its client made tokens of it and
+/// says which.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Feature {
+    /// What it was; `None` is something else.
+    pub modality: Option<Modality>,
+    /// The hash of its content, as text.
+    pub hash: Part,
+    /// Which tokens of the prompt stand for it, if that is said.
+    pub tokens: Option<Range<u32>>,
+}
+
 /// The parts of a prompt, in the order in which a model reads them: instructions,
 /// tools, what the system says, then role and content of each message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -63,13 +103,16 @@ pub struct Prompt {
     pub parts: Vec<Part>,
     /// Every part is a prompt of its own: a request with a list of texts.
     pub separate: bool,
+    /// The multimodal items of a prompt of token ids, by their place in it;
+    /// [`MAX_PARTS`] at most.
+    pub features: Vec<Feature>,
 }
 
 impl Prompt {
     /// Whether it holds anything but text.
     pub fn is_multimodal(&self) -> bool {
         let media = |part: &Part| matches!(part.kind, PartKind::Image | PartKind::Video | PartKind::Audio);
-        self.parts.iter().any(media)
+        !self.features.is_empty() || self.parts.iter().any(media)
     }
 }
 

@@ -4,7 +4,7 @@ use super::api::Api;
 use super::collect::{Collector, Format, Parsed};
 use super::json::{JsonError, Scanner};
 use super::parser::ParseError;
-use super::{anthropic, openai};
+use super::{anthropic, openai, sglang, vllm};
 
 /// A body that is read.
 #[derive(Debug)]
@@ -23,6 +23,8 @@ impl Reading {
             Api::Conversations => &openai::CONVERSATIONS,
             Api::ImageGenerations => &openai::IMAGE_GENERATIONS,
             Api::Messages => &anthropic::MESSAGES,
+            Api::VllmGenerate => &vllm::GENERATE,
+            Api::SglangGenerate => &sglang::GENERATE,
             Api::CountTokens | Api::PassThrough => return None,
         };
         Some(Box::new(Self::Json(JsonReading::new(format, 0))))
