@@ -29,6 +29,15 @@ pub enum Api {
     VllmGenerate,
     /// SGLang's own generate, of token ids.
     SglangGenerate,
+    /// `Generate` of vLLM's gRPC service.
+    VllmGrpcGenerate,
+    /// `Embed` of vLLM's gRPC service.
+    VllmGrpcEmbed,
+    /// `ChatCompletions` of Vertex AI's prediction service.
+    VertexChatCompletions,
+    /// `RawPredict` and `StreamRawPredict` of Vertex AI's prediction service: an
+    /// OpenAI chat or response.
+    VertexPredict,
     /// Anything else: the body is not read.
     PassThrough,
 }
@@ -44,6 +53,10 @@ pub enum ParserKind {
     VllmHttp,
     /// `sglanghttp-parser`
     SglangHttp,
+    /// `vllmgrpc-parser`
+    VllmGrpc,
+    /// `vertexai-parser`
+    VertexAi,
     /// `passthrough-parser`: claims every path that no other parser does.
     PassThrough,
 }
@@ -63,6 +76,8 @@ impl Api {
             Self::Messages | Self::CountTokens => ParserKind::Anthropic,
             Self::VllmGenerate => ParserKind::VllmHttp,
             Self::SglangGenerate => ParserKind::SglangHttp,
+            Self::VllmGrpcGenerate | Self::VllmGrpcEmbed => ParserKind::VllmGrpc,
+            Self::VertexChatCompletions | Self::VertexPredict => ParserKind::VertexAi,
             Self::PassThrough => ParserKind::PassThrough,
         }
     }
@@ -78,8 +93,15 @@ impl Api {
 
 impl ParserKind {
     /// All parsers.
-    pub const ALL: [Self; 5] =
-        [Self::OpenAi, Self::Anthropic, Self::VllmHttp, Self::SglangHttp, Self::PassThrough];
+    pub const ALL: [Self; 7] = [
+        Self::OpenAi,
+        Self::Anthropic,
+        Self::VllmHttp,
+        Self::SglangHttp,
+        Self::VllmGrpc,
+        Self::VertexAi,
+        Self::PassThrough,
+    ];
 
     /// The type under which a configuration names it.
     pub fn plugin_type(self) -> &'static str {
@@ -88,6 +110,8 @@ impl ParserKind {
             Self::Anthropic => "anthropic-parser",
             Self::VllmHttp => "vllmhttp-parser",
             Self::SglangHttp => "sglanghttp-parser",
+            Self::VllmGrpc => "vllmgrpc-parser",
+            Self::VertexAi => "vertexai-parser",
             Self::PassThrough => "passthrough-parser",
         }
     }
@@ -108,6 +132,16 @@ impl ParserKind {
             Self::Anthropic => &[("messages", Api::Messages), ("messages/count_tokens", Api::CountTokens)],
             Self::VllmHttp => &[("inference/v1/generate", Api::VllmGenerate)],
             Self::SglangHttp => &[("generate", Api::SglangGenerate)],
+            Self::VllmGrpc => &[
+                ("vllm.grpc.engine.VllmEngine/Generate", Api::VllmGrpcGenerate),
+                ("vllm.grpc.engine.VllmEngine/Embed", Api::VllmGrpcEmbed),
+            ],
+            // Of any version of the package google.cloud.aiplatform.
+            Self::VertexAi => &[
+                ("PredictionService/ChatCompletions", Api::VertexChatCompletions),
+                ("PredictionService/StreamRawPredict", Api::VertexPredict),
+                ("PredictionService/RawPredict", Api::VertexPredict),
+            ],
             Self::PassThrough => &[],
         }
     }
@@ -195,6 +229,16 @@ mod tests {
             ("/inference/v1/generate/", Api::VllmGenerate),
             ("/generate", Api::SglangGenerate),
             ("/v2/generate", Api::SglangGenerate),
+            ("/vllm.grpc.engine.VllmEngine/Generate", Api::VllmGrpcGenerate),
+            ("/vllm.grpc.engine.VllmEngine/Embed", Api::VllmGrpcEmbed),
+            ("/vllm.grpc.engine.VllmEngine/HealthCheck", Api::PassThrough),
+            (
+                "/google.cloud.aiplatform.v1beta1.PredictionService/ChatCompletions",
+                Api::VertexChatCompletions,
+            ),
+            ("/google.cloud.aiplatform.v1.PredictionService/RawPredict", Api::VertexPredict),
+            ("/google.cloud.aiplatform.v1.PredictionService/StreamRawPredict", Api::VertexPredict),
+            ("/google.cloud.aiplatform.v1.PredictionService/Predict", Api::PassThrough),
             ("/x/mycompletions", Api::PassThrough),
             ("/v1/responses/resp_1/cancel", Api::PassThrough),
             ("/v1/models", Api::PassThrough),
@@ -217,7 +261,7 @@ mod tests {
         let default = |kinds: &[ParserKind]| Parsers::new(kinds).default_api();
         assert_eq!(default(&[ParserKind::OpenAi]), Some(Api::Completions));
         assert_eq!(default(&[ParserKind::PassThrough]), Some(Api::PassThrough));
-        assert_eq!(default(&[ParserKind::Anthropic]), None);
+        assert_eq!(default(&[ParserKind::VllmGrpc]), None);
     }
 
     #[test]

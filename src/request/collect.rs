@@ -88,7 +88,7 @@ pub(super) struct Parsed {
 }
 
 /// Ranks of limits on generated tokens, and places before the prompt.
-const RANKS: usize = 2;
+const RANKS: usize = 3;
 const PLACES: usize = 2;
 
 /// Collects a [`Parsed`] from the tokens of a body.

@@ -8,6 +8,7 @@ mod collect;
 mod cursor;
 pub mod estimate;
 mod features;
+mod frames;
 pub mod headers;
 pub mod json;
 mod messages;
@@ -16,6 +17,9 @@ mod openai;
 pub mod parser;
 pub mod pieces;
 pub mod prompt;
+#[cfg(test)]
+#[path = "../../tests/support/protos.rs"]
+mod protos;
 mod reading;
 pub mod restore;
 mod sglang;
@@ -24,7 +28,9 @@ mod testing;
 pub mod text;
 mod tokens;
 pub mod usage;
+mod vertex;
 mod vllm;
+mod vllm_grpc;
 
 use std::borrow::Cow;
 

@@ -24,6 +24,9 @@ pub enum ParseError {
     /// The body is not JSON.
     #[error("the request body is not valid JSON: {0}")]
     Json(#[from] JsonError),
+    /// The body is not a gRPC message that can be read.
+    #[error("invalid or unsupported gRPC payload: {0}")]
+    Grpc(&'static str),
     /// The body is JSON, but not a request of its API.
     #[error("{0}")]
     Shape(&'static str),
@@ -135,80 +138,5 @@ fn printable(text: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::api::ParserKind;
-    use super::*;
-
-    fn parse(headers: &[(&str, &str)], body: &str) -> Result<Request, ParseError> {
-        let parsers = Parsers::new(&[ParserKind::OpenAi, ParserKind::PassThrough]);
-        let mut parser = RequestParser::new(headers.iter().copied().collect(), &parsers);
-        for chunk in body.as_bytes().chunks(5) {
-            parser.push(Bytes::copy_from_slice(chunk));
-        }
-        parser.finish()
-    }
-
-    fn sent(request: &Request) -> String {
-        String::from_utf8(request.outgoing().chunks().concat()).unwrap()
-    }
-
-    #[test]
-    fn only_the_bytes_of_the_model_change() {
-        let to = [("x-llm-d-model-name-rewrite", "t\"x")];
-        // body, sent
-        let table = [
-            (
-                r#"{"model":"m", "prompt":"hi","seed":9007199254740993}"#,
-                r#"{"model":"t\"x", "prompt":"hi","seed":9007199254740993}"#,
-            ),
-            (r#"{ "prompt":"<&>"}"#, r#"{"model":"t\"x", "prompt":"<&>"}"#),
-            (r#"{"prompt":"a","model":null}"#, r#"{"prompt":"a","model":"t\"x"}"#),
-            (r#"{"prompt":"a","model":["x"]}"#, r#"{"prompt":"a","model":"t\"x"}"#),
-            (
-                r#"{"model":"first","prompt":"a","model":"last"}"#,
-                r#"{"model":"first","prompt":"a","model":"t\"x"}"#,
-            ),
-        ];
-        for (body, want) in table {
-            let request = parse(&to, body).unwrap();
-            assert_eq!(sent(&request), want);
-            assert_eq!(request.target_model, "t\"x");
-        }
-    }
-
-    #[test]
-    fn an_equal_name_leaves_the_body_as_it_was() {
-        let body = r#"{"model":"m","prompt":"hi"}"#;
-        let request = parse(&[("x-gateway-model-name-rewrite", "m")], body).unwrap();
-        assert!(request.rewrite.is_none());
-        assert_eq!(sent(&request), body);
-    }
-
-    #[test]
-    fn the_new_header_wins_over_the_old_one() {
-        let headers = [("x-gateway-model-name-rewrite", "old"), ("x-llm-d-model-name-rewrite", "new")];
-        assert_eq!(parse(&headers, r#"{"model":"m","prompt":"x"}"#).unwrap().target_model, "new");
-    }
-
-    #[test]
-    fn a_request_that_passes_through_is_not_read() {
-        let headers = [(":path", "/tokenize"), ("x-llm-d-model-name-rewrite", "t")];
-        let request = parse(&headers, "not json").unwrap();
-        assert_eq!((request.model.as_str(), request.target_model.as_str()), ("", ""));
-        assert_eq!(sent(&request), "not json");
-    }
-
-    #[test]
-    fn errors_say_what_is_wrong() {
-        assert_eq!(parse(&[], r#"{"prompt":"x"}"#).unwrap_err(), ParseError::NoModel);
-        assert_eq!(
-            parse(&[], "no healthy upstream").unwrap_err().to_string(),
-            "the request body is not valid JSON: unexpected 'o' at byte 1"
-        );
-        assert!(matches!(parse(&[], r#"{"model":"m"}"#), Err(ParseError::Shape(_))));
-        let parsers = Parsers::new(&[ParserKind::OpenAi]);
-        let headers = [(":path", "/v1/messages\n")].into_iter().collect();
-        let error = RequestParser::new(headers, &parsers).finish().unwrap_err();
-        assert_eq!(error, ParseError::NoParser("/v1/messages".into()));
-    }
-}
+#[path = "parser_tests.rs"]
+mod tests;

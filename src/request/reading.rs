@@ -2,14 +2,17 @@
 
 use super::api::Api;
 use super::collect::{Collector, Format, Parsed};
+use super::frames::FrameError;
 use super::json::{JsonError, Scanner};
 use super::parser::ParseError;
-use super::{anthropic, openai, sglang, vllm};
+use super::{anthropic, openai, sglang, vertex, vllm, vllm_grpc};
 
 /// A body that is read.
 #[derive(Debug)]
 pub(super) enum Reading {
     Json(JsonReading),
+    VllmGrpc(vllm_grpc::Reading),
+    Vertex(vertex::Reading),
 }
 
 impl Reading {
@@ -25,6 +28,12 @@ impl Reading {
             Api::Messages => &anthropic::MESSAGES,
             Api::VllmGenerate => &vllm::GENERATE,
             Api::SglangGenerate => &sglang::GENERATE,
+            Api::VllmGrpcGenerate | Api::VllmGrpcEmbed => {
+                return Some(Box::new(Self::VllmGrpc(vllm_grpc::Reading::new(api))));
+            }
+            Api::VertexChatCompletions | Api::VertexPredict => {
+                return Some(Box::new(Self::Vertex(vertex::Reading::new(api))));
+            }
             Api::CountTokens | Api::PassThrough => return None,
         };
         Some(Box::new(Self::Json(JsonReading::new(format, 0))))
@@ -34,6 +43,8 @@ impl Reading {
     pub(super) fn feed(&mut self, chunk: &[u8]) {
         match self {
             Self::Json(reading) => reading.feed(chunk),
+            Self::VllmGrpc(reading) => reading.feed(chunk),
+            Self::Vertex(reading) => reading.feed(chunk),
         }
     }
 
@@ -44,6 +55,8 @@ impl Reading {
     pub(super) fn finish(&mut self) -> Result<Parsed, ParseError> {
         match self {
             Self::Json(reading) => reading.finish(),
+            Self::VllmGrpc(reading) => reading.finish(),
+            Self::Vertex(reading) => reading.finish(),
         }
     }
 }
@@ -75,4 +88,16 @@ impl JsonReading {
         self.scanner.finish(&mut self.collector)?;
         self.collector.finish().map_err(ParseError::Shape)
     }
+}
+
+/// What the only frame of a request came to; `None` is one that did not end.
+pub(super) fn first_frame(result: Option<Result<(), FrameError>>) -> Result<(), ParseError> {
+    let problem = match result {
+        Some(Ok(())) => return Ok(()),
+        Some(Err(FrameError::Flag(1))) => "the message is compressed; send it as it is",
+        Some(Err(FrameError::Flag(_))) => "the body does not begin with a frame",
+        Some(Err(FrameError::Malformed)) => "the frame holds no protobuf message",
+        None => "the frame is cut off",
+    };
+    Err(ParseError::Grpc(problem))
 }
