@@ -14,6 +14,7 @@ use super::openai;
 use super::parser::ParseError;
 use super::prompt::PartKind;
 use super::reading::{JsonReading, first_frame};
+use super::usage::{Usage, UsageScanner};
 
 /// A predicted request, which says by its members which of OpenAI's it is.
 static PREDICT: Format = Format {
@@ -83,6 +84,40 @@ impl FrameSink for Request {
     fn frame(&mut self, result: Result<(), FrameError>) {
         self.result.get_or_insert(result);
     }
+}
+
+/// Looks for usage in the frames of an answer.
+#[derive(Debug, Default)]
+pub(super) struct UsageReading {
+    frames: Frames,
+    answer: Answer,
+}
+
+#[derive(Debug, Default)]
+struct Answer(UsageScanner);
+
+impl UsageReading {
+    pub(super) fn feed(&mut self, chunk: &[u8]) {
+        self.frames.feed(chunk, &mut self.answer);
+    }
+
+    pub(super) fn found(&self) -> Option<Usage> {
+        self.answer.0.found()
+    }
+}
+
+impl FrameSink for Answer {
+    fn number(&mut self, _path: &[u32], _value: u64) {}
+
+    fn open(&mut self, path: &[u32], _span: Span) -> Enter {
+        if path == [2] { Enter::Bytes } else { Enter::Skip }
+    }
+
+    fn bytes(&mut self, piece: &[u8]) {
+        self.0.feed(piece);
+    }
+
+    fn frame(&mut self, _result: Result<(), FrameError>) {}
 }
 
 #[cfg(test)]

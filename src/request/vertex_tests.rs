@@ -1,4 +1,4 @@
-use super::super::protos::{PredictRequest, framed};
+use super::super::protos::{HttpBody, PredictRequest, framed};
 use super::super::testing::{Shown, parse, parts, refused};
 use super::*;
 
@@ -61,4 +61,25 @@ fn what_can_not_be_read_is_refused() {
         framed(&PredictRequest { endpoint: String::new(), ..PredictRequest::around("{x") }),
     );
     assert_eq!(error.unwrap_err(), "the request body is not valid JSON: unexpected 'x' at byte 28");
+}
+
+#[test]
+fn usage_is_found_in_the_data_of_frames() {
+    let frame = |data: &str| {
+        framed(&HttpBody { content_type: "text/event-stream".to_owned(), data: data.as_bytes().to_vec() })
+    };
+    let whole = [
+        frame("data: {\"usage\":null}\n\ndata: {\"usa"),
+        frame("ge\":{\"prompt_tokens\":7,\"completion_tokens\":2}}\n\n"),
+    ];
+    let whole = whole.concat();
+    for size in 1..=whole.len() {
+        let mut reading = UsageReading::default();
+        whole.chunks(size).for_each(|chunk| reading.feed(chunk));
+        let want = Usage { prompt_tokens: Some(7), completion_tokens: Some(2), cached_tokens: None };
+        assert_eq!(reading.found(), Some(want), "in chunks of {size} bytes");
+    }
+    let mut reading = UsageReading::default();
+    reading.feed(br#"{"usage":{"prompt_tokens":7}}"#);
+    assert_eq!(reading.found(), None, "that is no frame");
 }

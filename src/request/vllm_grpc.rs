@@ -1,10 +1,14 @@
-//! vLLM's gRPC service (`vllm.grpc.engine`): its requests, one frame each.
+//! vLLM's gRPC service (`vllm.grpc.engine`): its requests, one frame each, and the
+//! usage in its answers.
 //!
 //! ```text
 //! GenerateRequest { 2 tokenized { 1 original_text, 2 input_ids } or 3 text,
 //!                   4 sampling_params { 8 max_tokens }, 5 stream,
 //!                   7 mm_inputs { 5 mm_placeholders { 1 offset, 2 length }, 6 mm_hashes } }
 //! EmbedRequest    { 2 tokenized { 1 original_text, 2 input_ids } }
+//! GenerateResponse { 1 chunk { 2 prompt_tokens, 3 completion_tokens, 4 cached_tokens } or
+//!                    2 complete { 3 prompt_tokens, 4 completion_tokens, 5 cached_tokens } }
+//! EmbedResponse   { 2 prompt_tokens }
 //! ```
 //!
 //! Token ids are read as encoders write them, packed. Ids that are written one by one,
@@ -18,6 +22,7 @@ use super::frames::{Enter, FrameError, FrameSink, Frames};
 use super::parser::ParseError;
 use super::prompt::{self, Feature, Modality, Part, PartKind};
 use super::reading::first_frame;
+use super::usage::Usage;
 
 /// Reads a request.
 #[derive(Debug)]
@@ -138,6 +143,62 @@ impl FrameSink for Request {
 
     fn frame(&mut self, result: Result<(), FrameError>) {
         self.result.get_or_insert(result);
+    }
+}
+
+/// Looks for usage in the frames of an answer.
+#[derive(Debug)]
+pub(super) struct UsageReading {
+    frames: Frames,
+    answer: Answer,
+}
+
+#[derive(Debug)]
+struct Answer {
+    generates: bool,
+    /// Of the current frame.
+    usage: Usage,
+    found: Usage,
+}
+
+impl UsageReading {
+    /// Reads answers of one of the service's two methods.
+    pub(super) fn new(api: Api) -> Self {
+        let generates = api == Api::VllmGrpcGenerate;
+        let answer = Answer { generates, usage: Usage::default(), found: Usage::default() };
+        Self { frames: Frames::default(), answer }
+    }
+
+    pub(super) fn feed(&mut self, chunk: &[u8]) {
+        self.frames.feed(chunk, &mut self.answer);
+    }
+
+    /// All that the frames so far said, which count up.
+    pub(super) fn found(&self) -> Option<Usage> {
+        (self.answer.found != Usage::default()).then_some(self.answer.found)
+    }
+}
+
+impl FrameSink for Answer {
+    fn number(&mut self, path: &[u32], value: u64) {
+        let tokens = match (self.generates, path) {
+            (true, [1, 2] | [2, 3]) | (false, [2]) => &mut self.usage.prompt_tokens,
+            (true, [1, 3] | [2, 4]) => &mut self.usage.completion_tokens,
+            (true, [1, 4] | [2, 5]) => &mut self.usage.cached_tokens,
+            _ => return,
+        };
+        *tokens = Some(u64::from(value as u32));
+    }
+
+    fn open(&mut self, path: &[u32], _span: Span) -> Enter {
+        if self.generates && matches!(path, [1] | [2]) { Enter::Message } else { Enter::Skip }
+    }
+
+    fn frame(&mut self, result: Result<(), FrameError>) {
+        let usage = std::mem::take(&mut self.usage);
+        if result.is_ok() {
+            self.found.merge(usage);
+        }
     }
 }
 

@@ -1,8 +1,8 @@
 use prost::Message;
 
 use super::super::protos::{
-    EmbedRequest, GenerateRequest, Input, MultimodalInputs, PlaceholderRange, SamplingParams, TokenizedInput,
-    framed,
+    Chunk, Complete, EmbedRequest, EmbedResponse, GenerateRequest, GenerateResponse, Input, MultimodalInputs,
+    PlaceholderRange, Response, SamplingParams, TokenizedInput, framed,
 };
 use super::super::testing::{parse, parts, refused};
 use super::*;
@@ -113,4 +113,61 @@ fn only_the_first_frame_is_read() {
     for rest in [&text[..], b"more", &[1, 0, 0, 0, 0]] {
         assert_eq!(parts(Api::VllmGrpcGenerate, [&text, rest].concat()), [(PartKind::Text, "hi")]);
     }
+}
+
+/// The usage of an answer, however it is cut.
+fn usage(api: Api, answer: &[u8]) -> Option<Usage> {
+    let found = |size: usize| {
+        let mut reading = UsageReading::new(api);
+        answer.chunks(size).for_each(|chunk| reading.feed(chunk));
+        reading.found()
+    };
+    let whole = found(answer.len().max(1));
+    for size in 1..20 {
+        assert_eq!(found(size), whole, "in chunks of {size} bytes");
+    }
+    whole
+}
+
+fn used(prompt: u64, completion: u64, cached: u64) -> Option<Usage> {
+    let some = |count: u64| Some(count).filter(|count| *count > 0);
+    let usage = Usage {
+        prompt_tokens: some(prompt),
+        completion_tokens: some(completion),
+        cached_tokens: some(cached),
+    };
+    Some(usage).filter(|usage| *usage != Usage::default())
+}
+
+#[test]
+fn usage_adds_up_over_the_frames_of_an_answer() {
+    let chunk = |prompt_tokens, completion_tokens, cached_tokens| {
+        let chunk = Chunk { token_ids: vec![1; 300], prompt_tokens, completion_tokens, cached_tokens };
+        framed(&GenerateResponse { response: Some(Response::Chunk(chunk)) })
+    };
+    let complete = |prompt_tokens, completion_tokens, cached_tokens| {
+        let finish_reason = "stop".to_owned();
+        let complete =
+            Complete { output_ids: vec![], finish_reason, prompt_tokens, completion_tokens, cached_tokens };
+        framed(&GenerateResponse { response: Some(Response::Complete(complete)) })
+    };
+    let compressed = [1, 0, 0, 0, 4, 18, 2, 24, 9];
+    let broken = [0, 0, 0, 0, 4, 18, 3, 24, 9];
+    let table = [
+        (vec![complete(7, 10, 3)], used(7, 10, 3)),
+        (vec![chunk(7, 1, 3), chunk(0, 2, 0), complete(0, 10, 0)], used(7, 10, 3)),
+        (vec![chunk(7, 1, 0), complete(8, 10, 3)], used(8, 10, 3)),
+        (vec![chunk(0, 0, 0)], None),
+        (vec![compressed.to_vec(), complete(7, 10, 0)], used(7, 10, 0)),
+        (vec![broken.to_vec(), complete(7, 10, 0)], used(7, 10, 0)),
+        (vec![complete(7, 10, 0), broken.to_vec()], used(7, 10, 0)),
+        (vec![complete(7, 10, 0), b"no healthy upstream".to_vec(), complete(9, 9, 9)], used(7, 10, 0)),
+        (vec![chunk(7, 1, 0), complete(8, 10, 3)[..9].to_vec()], used(7, 1, 0)),
+        (vec![], None),
+    ];
+    for (frames, want) in table {
+        assert_eq!(usage(Api::VllmGrpcGenerate, &frames.concat()), want, "{frames:?}");
+    }
+    let embedded = framed(&EmbedResponse { embedding: vec![0.5; 1000], prompt_tokens: 7 });
+    assert_eq!(usage(Api::VllmGrpcEmbed, &embedded), used(7, 0, 0));
 }

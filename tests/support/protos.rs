@@ -75,6 +75,59 @@ pub struct EmbedRequest {
     pub tokenized: Option<TokenizedInput>,
 }
 
+/// `vllm.grpc.engine.GenerateStreamChunk`
+#[derive(Clone, PartialEq, Message)]
+pub struct Chunk {
+    #[prost(uint32, repeated, tag = "1")]
+    pub token_ids: Vec<u32>,
+    #[prost(uint32, tag = "2")]
+    pub prompt_tokens: u32,
+    #[prost(uint32, tag = "3")]
+    pub completion_tokens: u32,
+    #[prost(uint32, tag = "4")]
+    pub cached_tokens: u32,
+}
+
+/// `vllm.grpc.engine.GenerateComplete`
+#[derive(Clone, PartialEq, Message)]
+pub struct Complete {
+    #[prost(uint32, repeated, tag = "1")]
+    pub output_ids: Vec<u32>,
+    #[prost(string, tag = "2")]
+    pub finish_reason: String,
+    #[prost(uint32, tag = "3")]
+    pub prompt_tokens: u32,
+    #[prost(uint32, tag = "4")]
+    pub completion_tokens: u32,
+    #[prost(uint32, tag = "5")]
+    pub cached_tokens: u32,
+}
+
+/// What an answer is.
+#[derive(Clone, PartialEq, prost::Oneof)]
+pub enum Response {
+    #[prost(message, tag = "1")]
+    Chunk(Chunk),
+    #[prost(message, tag = "2")]
+    Complete(Complete),
+}
+
+/// `vllm.grpc.engine.GenerateResponse`
+#[derive(Clone, PartialEq, Message)]
+pub struct GenerateResponse {
+    #[prost(oneof = "Response", tags = "1, 2")]
+    pub response: Option<Response>,
+}
+
+/// `vllm.grpc.engine.EmbedResponse`
+#[derive(Clone, PartialEq, Message)]
+pub struct EmbedResponse {
+    #[prost(float, repeated, tag = "1")]
+    pub embedding: Vec<f32>,
+    #[prost(uint32, tag = "2")]
+    pub prompt_tokens: u32,
+}
+
 /// `google.api.HttpBody`
 #[derive(Clone, PartialEq, Message)]
 pub struct HttpBody {
