@@ -151,13 +151,13 @@ fn without_a_configuration_the_default_runs() {
     let [profile] = pipeline.resolved.profiles.as_slice() else { panic!("one profile") };
     assert_eq!(scorers(profile), [("queue-scorer", 2.0), ("kv-cache-utilization-scorer", 2.0)]);
     assert_eq!((profile.name.as_str(), profile.picker.plugin.as_str()), ("default", "max-score-picker"));
-    assert_eq!(pipeline.parsers, [ParserKind::OpenAi, ParserKind::PassThrough]);
+    let parsers = [ParserKind::OpenAi, ParserKind::Anthropic, ParserKind::VllmHttp, ParserKind::PassThrough];
+    assert_eq!(pipeline.parsers, parsers);
     assert_eq!(pipeline.sources.len(), 1);
     assert!(pipeline.discovery.is_none());
     assert!(pipeline.resolved.plugins.iter().all(|plugin| plugin.origin == Origin::Defaulted));
     assert_says(&pipeline, "the built-in configuration runs");
     assert_says(&pipeline, "prefix-cache-scorer is not in this version");
-    assert_says(&pipeline, "anthropic-parser, vllmhttp-parser");
     assert_says(&pipeline, "without effect in this version yet: fcfs-ordering-policy");
 }
 

@@ -13,7 +13,7 @@ const MAX_WALK: u64 = 1 << 18;
 pub(crate) fn check(request: &Request) -> Option<u64> {
     let counted = count(request);
     assert_eq!(counted.is_none(), request.prompt.parts.is_empty());
-    assert!(media(request).count() <= request.prompt.parts.len());
+    assert!(media(request).count() <= request.prompt.parts.len() + request.prompt.features.len());
     if counted.unwrap_or_default() > MAX_WALK {
         return counted;
     }

@@ -22,6 +22,14 @@ impl<'a> Input<'a> {
         Self { settings: &bytes[..end], data: bytes.get(end + 1..).unwrap_or_default() }
     }
 
+    /// The same settings for other data.
+    pub fn with<'b>(&self, data: &'b [u8]) -> Input<'b>
+    where
+        'a: 'b,
+    {
+        Input { settings: self.settings, data }
+    }
+
     /// A byte of the settings; 0 when there is none.
     pub fn setting(&self, at: usize) -> u8 {
         self.settings.get(at).copied().unwrap_or(0)

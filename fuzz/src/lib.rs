@@ -3,16 +3,20 @@
 //! The fuzz targets and the test `fuzz_corpus` call the same functions. A property
 //! that does not hold is a panic. Most compare Usher's incremental code with code
 //! that reads the whole input at once and isn't ours (`serde_json`, `envoy-types`,
-//! `prometheus-parse`), and every input is fed in several splits.
+//! `prost`, `prometheus-parse`), and every input is fed in several splits.
 //!
 //! Inputs are text where that is possible: the first line chooses what is done
 //! (see [`input`]), the rest is the data.
 
+mod bodies;
 mod estimate;
 mod exchange;
 mod exposition;
+mod frames;
 mod input;
 mod pool;
+#[path = "../../tests/support/protos.rs"]
+mod protos;
 mod reference;
 mod request_body;
 mod script;

@@ -2,11 +2,14 @@
 
 use bytes::Bytes;
 use usher::request::{
-    Api, Headers, ParseError, ParserKind, Parsers, Part, PartKind, Prompt, Request, RequestParser, Span,
+    Api, Body, Headers, ParseError, ParserKind, Parsers, Part, PartKind, Prompt, Request, RequestParser,
 };
 
+use super::bodies::{Reading, read};
 use super::estimate;
+use super::frames;
 use super::input::Input;
+use super::protos::{PredictRequest, framed};
 use super::tree::{Kind, Node, is_json};
 
 /// The name that a rewrite asks for; its quote has to be escaped in the body.
@@ -22,14 +25,38 @@ struct Case {
 
 impl Case {
     fn of(letter: u8) -> Self {
-        const ALL: &[ParserKind] = &[ParserKind::OpenAi, ParserKind::PassThrough];
+        const ALL: &[ParserKind] = &ParserKind::ALL;
         let (path, parsers) = match letter.to_ascii_lowercase() {
             b'p' => ("/tokenize", ALL),
             b'n' => ("/x", &ALL[..1]),
             b'c' => ("/v1/chat/completions", ALL),
+            b'd' => ("/v1/chat/completions/render", ALL),
+            b'u' => ("/v1/completions/render", ALL),
+            b'e' => ("/v1/embeddings", ALL),
+            b'r' => ("/v1/responses", ALL),
+            b'v' => ("/v1/conversations", ALL),
+            b'i' => ("/v1/images/generations", ALL),
+            b'm' => ("/v1/messages", ALL),
+            b'k' => ("/v1/messages/count_tokens", ALL),
+            b'g' => ("/inference/v1/generate", ALL),
+            b's' => ("/generate", ALL),
+            b'q' => ("/vllm.grpc.engine.VllmEngine/Generate", ALL),
+            b'b' => ("/vllm.grpc.engine.VllmEngine/Embed", ALL),
+            b'x' => ("/google.cloud.aiplatform.v1beta1.PredictionService/ChatCompletions", ALL),
+            b'y' => ("/google.cloud.aiplatform.v1beta1.PredictionService/RawPredict", ALL),
+            b'z' => ("/google.cloud.aiplatform.v1beta1.PredictionService/StreamRawPredict", ALL),
             _ => ("/v1/completions", ALL),
         };
         Self { path, parsers, rewrite: letter.is_ascii_uppercase() }
+    }
+
+    fn api(self) -> Option<Api> {
+        Parsers::new(self.parsers).resolve(self.path)
+    }
+
+    /// Whether the model's name is another one in what is sent on.
+    fn rewrites(self) -> bool {
+        self.rewrite && self.api().is_some_and(Api::rewrites_model)
     }
 
     fn parse(self, chunks: &[Bytes]) -> Result<Request, ParseError> {
@@ -76,17 +103,31 @@ impl Seen {
     }
 }
 
-/// The first byte chooses the API: `c`hat completions, comple`t`ions, `p`ass
-/// through, `n`obody's; a capital asks for another model. Chunk sizes follow.
+/// The first byte chooses the API, as [`Case`] has it: `c`hat completions, comple`t`ions,
+/// `p`ass through, `n`obody's and so on; a capital asks for another model. Chunk sizes
+/// follow. The data is the body; of Vertex AI's `x` and `y` it is the JSON in it.
 ///
 /// - Every split gives the same request, or the same refusal.
 /// - A body is JSON exactly when `serde_json` says so.
-/// - All that is read from it is what a reader of the whole document reads.
+/// - All that is read from it is what a reader of the whole document reads, or what
+///   prost decodes.
 /// - What is sent on is the body, but for the value of its model.
 /// - Every split comes to the same number of tokens, by both ways of counting.
 pub fn request_body(bytes: &[u8]) {
     let input = Input::of(bytes);
     let case = Case::of(input.setting(0));
+    let api = case.api();
+    // An offset at which the JSON begins, and the body around it.
+    let (offset, body) = match (api, std::str::from_utf8(input.data)) {
+        (Some(Api::VertexChatCompletions | Api::VertexPredict), Ok(json))
+            if input.setting(0) | 32 != b'z' =>
+        {
+            let body = framed(&PredictRequest::around(json));
+            (body.len() - json.len(), body)
+        }
+        _ => (0, input.data.to_vec()),
+    };
+    let input = input.with(&body);
     let [whole, others @ ..] = input.splits(1).map(|chunks| case.parse(&chunks));
     let seen = whole.as_ref().map(Seen::of);
     for other in &others {
@@ -99,31 +140,44 @@ pub fn request_body(bytes: &[u8]) {
     for request in others.iter().flatten() {
         assert_eq!(Some(estimate::check(request)), tokens, "another split has other tokens");
     }
-    let api = match Parsers::new(case.parsers).resolve(case.path) {
-        None => return assert_eq!(seen, Err(&ParseError::NoParser(case.path.to_owned()))),
-        Some(Api::PassThrough) => {
+    match api {
+        None => assert_eq!(seen, Err(&ParseError::NoParser(case.path.to_owned()))),
+        Some(Api::PassThrough | Api::CountTokens) => {
             let seen = seen.expect("what passes through is never refused");
             assert_eq!((seen.model.as_str(), seen.sent.as_slice()), ("", input.data));
-            return assert_eq!(seen.prompt, Prompt::default());
+            assert_eq!(seen.prompt, Prompt::default());
         }
-        Some(api) => api,
-    };
+        Some(api @ (Api::VllmGrpcGenerate | Api::VllmGrpcEmbed)) => {
+            frames::check_request(api, &whole, input.data, |body| case.parse(&[body]));
+        }
+        // Frames of any kind, and text that is none.
+        Some(Api::VertexChatCompletions | Api::VertexPredict) if offset == 0 => {}
+        Some(api) => check_json(api, case, &whole, offset, input.data),
+    }
+}
+
+/// Checks what was read of a body that has JSON from an offset on.
+fn check_json(api: Api, case: Case, whole: &Result<Request, ParseError>, offset: usize, body: &[u8]) {
+    let seen = whole.as_ref().map(Seen::of);
     let refused = matches!(seen, Err(ParseError::Json(_)));
-    assert_eq!(!refused, is_json(input.data), "only one of two readers takes it for JSON: {seen:?}");
+    assert_eq!(!refused, is_json(&body[offset..]), "only one of two readers takes it for JSON: {seen:?}");
     // Only text can be told apart any further.
-    let Ok(text) = std::str::from_utf8(input.data) else { return };
-    let Some(body) = Node::of(text) else { return };
-    match (read(api, body), seen) {
+    let Ok(text) = std::str::from_utf8(&body[offset..]) else { return };
+    let Some(document) = Node::of(text) else { return };
+    let document = Node { start: offset + document.start, ..document };
+    match (read(api, document), seen) {
         (Some(reading), Ok(seen)) => {
-            reading.check(&seen, case, text);
+            check(&reading, &seen, case, body);
             let request = whole.as_ref().expect("it was seen");
-            for part in request.prompt.parts.iter().chain(&request.cache_salt) {
-                check_part(*part, request, text);
+            let hashes = request.prompt.features.iter().map(|feature| &feature.hash);
+            for part in request.prompt.parts.iter().chain(&request.cache_salt).chain(hashes) {
+                check_part(*part, &request.body, body);
             }
         }
         (Some(reading), Err(ParseError::NoModel)) => {
             let name = reading.model.and_then(Node::text);
-            assert!(!case.rewrite && name.unwrap_or_default().is_empty(), "the model is there");
+            assert!(api.rewrites_model() && !case.rewrite, "no model is needed");
+            assert!(name.unwrap_or_default().is_empty(), "the model is there");
         }
         (None, Err(ParseError::Shape(_))) => {}
         (reading, seen) => panic!("{api:?}: expected {reading:?}, got {seen:?}"),
@@ -131,180 +185,55 @@ pub fn request_body(bytes: &[u8]) {
 }
 
 /// A part's text is what `serde_json` makes of the same bytes.
-fn check_part(part: Part, request: &Request, text: &str) {
-    let bytes = part.bytes(&request.body);
-    let raw = &text[part.span.start..part.span.end];
-    if matches!(part.kind, PartKind::Tools | PartKind::Tokens) {
-        return assert_eq!(bytes.as_ref(), raw.as_bytes());
-    }
-    let quoted = Node { start: 0, raw: &text[part.span.start - 1..part.span.end + 1] };
-    if let Some(text) = quoted.text() {
-        assert_eq!(bytes.as_ref(), text.as_bytes());
-    }
-}
-
-/// A body as the documentation of its API has it, read from the whole document. Of
-/// members with one name the last counts.
-#[derive(Debug)]
-struct Reading<'a> {
-    body: Node<'a>,
-    model: Option<Node<'a>>,
-    stream: bool,
-    max_output_tokens: Option<u64>,
-    cache_salt: Option<Part>,
-    prompt: Prompt,
-}
-
-impl Reading<'_> {
-    fn check(&self, seen: &Seen, case: Case, text: &str) {
-        let model = self.model.filter(|model| model.kind() == Kind::String);
-        match model.map(Node::text) {
-            None => assert_eq!(seen.model, ""),
-            Some(Some(name)) => assert_eq!(seen.model, name),
-            // It holds lone surrogates.
-            Some(None) => assert!(seen.model.contains('\u{fffd}')),
+fn check_part(part: Part, kept: &Body, body: &[u8]) {
+    let bytes = part.bytes(kept);
+    let text = |span: std::ops::Range<usize>| std::str::from_utf8(&body[span]).expect("a part of a text");
+    let raw = text(part.span.start..part.span.end);
+    match part.kind {
+        PartKind::Tokens => {
+            let ids: Vec<u32> = part.token_ids(kept).collect();
+            let want: Vec<f64> = serde_json::from_str(raw).expect("numbers");
+            assert_eq!(ids, want.iter().map(|id| *id as u32).collect::<Vec<_>>());
         }
-        let target = if case.rewrite { TARGET } else { seen.model.as_str() };
-        assert_eq!(seen.target_model, target);
-        assert_eq!(seen.stream, self.stream);
-        assert_eq!(seen.max_output_tokens, self.max_output_tokens);
-        assert_eq!(seen.cache_salt, self.cache_salt);
-        assert_eq!(seen.prompt, self.prompt);
-        if seen.model == seen.target_model {
-            return assert_eq!(seen.sent, text.as_bytes());
-        }
-        let name = serde_json::to_string(target).expect("a string");
-        let sent = match self.model {
-            Some(model) => [&text[..model.start], &name, &text[model.end()..]].concat(),
-            None => {
-                let (before, after) = text.split_at(self.body.start + 1);
-                let comma = if self.body.members().is_empty() { "" } else { "," };
-                [before, "\"model\":", &name, comma, after].concat()
-            }
-        };
-        assert_eq!(String::from_utf8_lossy(&seen.sent), sent);
-        let sent = Node::of(&sent).expect("what is sent on is JSON");
-        assert_eq!(sent.last("model").and_then(Node::text).as_deref(), Some(target));
-    }
-}
-
-/// Reads a document; `None` when it is not a request of the API.
-fn read<'a>(api: Api, body: Node<'a>) -> Option<Reading<'a>> {
-    if body.kind() != Kind::Object {
-        return None;
-    }
-    let tokens = |name| body.last(name).and_then(count);
-    let (prompt, max_output_tokens) = if api == Api::ChatCompletions {
-        let mut prompt = Prompt { parts: messages(body.last("messages")?)?, separate: false };
-        let tools = body.last("tools").filter(|tools| matches!(tools.kind(), Kind::Object | Kind::Array));
-        if let Some(tools) = tools {
-            prompt.parts.insert(0, raw_part(PartKind::Tools, tools));
-        }
-        (prompt, tokens("max_completion_tokens").or(tokens("max_tokens")))
-    } else {
-        (completion(body.last("prompt")?)?, tokens("max_tokens"))
-    };
-    Some(Reading {
-        body,
-        model: body.last("model"),
-        stream: body.last("stream").is_some_and(|value| value.kind() == Kind::True),
-        max_output_tokens,
-        cache_salt: body.last("cache_salt").and_then(|salt| text_part(PartKind::Text, salt)),
-        prompt,
-    })
-}
-
-fn completion(prompt: Node<'_>) -> Option<Prompt> {
-    let elements = match prompt.kind() {
-        Kind::String if !prompt.inside().is_empty() => vec![prompt],
-        Kind::Array => prompt.elements(),
-        _ => return None,
-    };
-    if elements.is_empty() {
-        return None;
-    }
-    let is_token = |token: &Node<'_>| count(*token).is_some_and(|id| u32::try_from(id).is_ok());
-    if elements.iter().all(is_token) {
-        return Some(Prompt { parts: vec![raw_part(PartKind::Tokens, prompt)], separate: false });
-    }
-    let parts: Vec<Part> =
-        elements.iter().map(|text| text_part(PartKind::Text, *text)).collect::<Option<_>>()?;
-    let separate = parts.len() > 1;
-    Some(Prompt { parts, separate })
-}
-
-fn messages(messages: Node<'_>) -> Option<Vec<Part>> {
-    if messages.kind() != Kind::Array || messages.elements().is_empty() {
-        return None;
-    }
-    let mut parts = Vec::new();
-    for message in messages.elements() {
-        if !matches!(message.kind(), Kind::Object | Kind::Null) {
-            return None;
-        }
-        let (mut role, mut content) = (None, Vec::new());
-        for (name, value) in message.members() {
-            if name.is_name("role") {
-                match value.kind() {
-                    Kind::String => role = text_part(PartKind::Role, value),
-                    // As in Go, null leaves what was there.
-                    Kind::Null => {}
-                    _ => return None,
-                }
-            } else if name.is_name("content") {
-                content = match value.kind() {
-                    Kind::String => text_part(PartKind::Text, value).into_iter().collect(),
-                    Kind::Null => Vec::new(),
-                    Kind::Array => blocks(value)?,
-                    _ => return None,
-                };
+        PartKind::Tools | PartKind::Json => assert_eq!(bytes.as_ref(), raw.as_bytes()),
+        _ => {
+            let quoted = Node { start: 0, raw: text(part.span.start - 1..part.span.end + 1) };
+            if let Some(text) = quoted.text() {
+                assert_eq!(bytes.as_ref(), text.as_bytes());
             }
         }
-        parts.extend(role);
-        parts.append(&mut content);
     }
-    Some(parts)
 }
 
-/// The blocks of a message's content that have something to read.
-fn blocks(content: Node<'_>) -> Option<Vec<Part>> {
-    let mut parts = Vec::new();
-    for block in content.elements() {
-        if !matches!(block.kind(), Kind::Object | Kind::Null) {
-            return None;
+/// What was read is what the whole document says.
+fn check(reading: &Reading<'_>, seen: &Seen, case: Case, body: &[u8]) {
+    let model = reading.model.filter(|model| model.kind() == Kind::String);
+    match model.map(Node::text) {
+        None => assert_eq!(seen.model, ""),
+        Some(Some(name)) => assert_eq!(seen.model, name),
+        // It holds lone surrogates.
+        Some(None) => assert!(seen.model.contains('\u{fffd}')),
+    }
+    let target = if case.rewrites() { TARGET } else { seen.model.as_str() };
+    assert_eq!(seen.target_model, target);
+    assert_eq!(seen.stream, reading.stream);
+    assert_eq!(seen.max_output_tokens, reading.max_output_tokens);
+    assert_eq!(seen.cache_salt, reading.cache_salt);
+    assert_eq!(seen.prompt, reading.prompt);
+    if seen.model == seen.target_model {
+        return assert_eq!(seen.sent, body);
+    }
+    let text = std::str::from_utf8(body).expect("JSON of text");
+    let name = serde_json::to_string(target).expect("a string");
+    let sent = match reading.model {
+        Some(model) => [&text[..model.start], &name, &text[model.end()..]].concat(),
+        None => {
+            let (before, after) = text.split_at(reading.body.start + 1);
+            let comma = if reading.body.members().is_empty() { "" } else { "," };
+            [before, "\"model\":", &name, comma, after].concat()
         }
-        let inner = |name, field| block.last(name).and_then(|asset: Node<'_>| asset.last(field));
-        let kind = block.last("type").filter(|kind| kind.raw.len() <= 66).and_then(Node::text);
-        let (kind, value) = match kind.as_deref() {
-            Some("text") => (PartKind::Text, block.last("text")),
-            Some("image_url") => (PartKind::Image, inner("image_url", "url")),
-            Some("video_url") => (PartKind::Video, inner("video_url", "url")),
-            Some("input_audio") => (PartKind::Audio, inner("input_audio", "data")),
-            _ => continue,
-        };
-        parts.extend(value.and_then(|value| text_part(kind, value)));
-    }
-    Some(parts)
-}
-
-fn raw_part(kind: PartKind, node: Node<'_>) -> Part {
-    Part { kind, span: Span { start: node.start, end: node.end() }, escaped: false }
-}
-
-fn text_part(kind: PartKind, node: Node<'_>) -> Option<Part> {
-    let span = Span { start: node.start + 1, end: node.end() - 1 };
-    (node.kind() == Kind::String).then(|| Part { kind, span, escaped: node.inside().contains('\\') })
-}
-
-/// A number that counts something: not negative, without a fraction, and written
-/// in at most 64 bytes. What is not written as an integer is one up to 9e15.
-fn count(node: Node<'_>) -> Option<u64> {
-    if node.kind() != Kind::Number || node.raw.len() > 64 {
-        return None;
-    }
-    // Not serde_json's numbers: they can be off by the last bit.
-    node.raw.parse().ok().or_else(|| {
-        let value: f64 = node.raw.parse().ok()?;
-        (value.fract() == 0.0 && (0.0..=9e15).contains(&value)).then_some(value as u64)
-    })
+    };
+    assert_eq!(String::from_utf8_lossy(&seen.sent), sent);
+    let sent = Node::of(&sent).expect("what is sent on is JSON");
+    assert_eq!(sent.last("model").and_then(Node::text).as_deref(), Some(target));
 }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use prometheus::IntGauge;
 
 use crate::request::restore::ModelRestorer;
-use crate::request::usage::{Usage, UsageScanner};
+use crate::request::usage::{Usage, UsageReader};
 use crate::request::{Api, ParserKind, Parsers, Pieces, Request};
 
 use super::metrics::ExtProcMetrics;
@@ -36,7 +36,7 @@ pub(super) struct Answer {
     streaming: bool,
     /// What reads the answer; a parser that reads nothing has no usage to find.
     parser: ParserKind,
-    usage: Option<UsageScanner>,
+    usage: Option<UsageReader>,
     restorer: Option<ModelRestorer>,
 }
 
@@ -67,7 +67,7 @@ impl Answer {
             usage: None,
             restorer: None,
         };
-        answer.read_as(parsers.resolve(Parsers::DEFAULT_PATH).unwrap_or(Api::PassThrough));
+        answer.read_as(parsers.default_api().unwrap_or(Api::PassThrough));
         answer
     }
 
@@ -89,10 +89,7 @@ impl Answer {
     /// Chooses how the answer is read.
     pub(super) fn read_as(&mut self, api: Api) {
         self.parser = api.parser();
-        self.usage = match api {
-            Api::ChatCompletions | Api::Completions => Some(UsageScanner::default()),
-            Api::PassThrough => None,
-        };
+        self.usage = UsageReader::of(api);
     }
 
     /// The parser that reads the answer, while it does.
@@ -105,6 +102,9 @@ impl Answer {
             return Err("response headers came twice");
         }
         self.streaming |= event_stream;
+        if let Some(usage) = self.usage.as_mut().filter(|_| event_stream) {
+            usage.event_stream();
+        }
         self.state = if end { State::Ended } else { State::Body };
         Ok(())
     }
@@ -168,7 +168,7 @@ impl Answer {
 
     /// What the answer says it used, so far.
     pub(super) fn used(&self) -> Usage {
-        self.usage.as_ref().and_then(UsageScanner::found).unwrap_or_default()
+        self.usage.as_ref().and_then(UsageReader::found).unwrap_or_default()
     }
 
     /// The answer is complete.
@@ -188,8 +188,8 @@ impl Answer {
     }
 
     /// Counts what the answer was, once. `end` is set when it was complete.
-    fn observe(&mut self, metrics: &ExtProcMetrics, usage: Option<UsageScanner>, end: Option<Instant>) {
-        let used = usage.and_then(|scanner| scanner.found());
+    fn observe(&mut self, metrics: &ExtProcMetrics, usage: Option<UsageReader>, end: Option<Instant>) {
+        let used = usage.and_then(|reader| reader.found());
         let Some(series) = self.series.take().or_else(|| {
             // An answer without its request, with usage: counted without a model.
             used.map(|_| metrics.series(&SeriesKey::unknown()))

@@ -166,6 +166,14 @@ impl Exchange {
             Event::RequestBody { data, end_of_stream } => self.request_body(data, end_of_stream, now),
             Event::RequestTrailers => self.request_trailers(now),
             Event::ResponseHeaders { event_stream, end_of_stream } => {
+                let asked = match &self.state {
+                    State::Body(parser) => parser.api(),
+                    State::Deciding(request, _) => Some(request.api),
+                    _ => None,
+                };
+                if let Some(api) = asked {
+                    self.answer.read_as(api);
+                }
                 if matches!(self.state, State::Idle | State::Body(_) | State::Deciding(..)) {
                     // The gateway answers itself, for example after a time-out, or
                     // shows us answers only. A body that is still on its way to us

@@ -288,6 +288,20 @@ fn a_gateway_that_answers_itself_ends_the_question() {
 }
 
 #[test]
+fn an_answer_that_comes_early_is_read_as_its_path_says() {
+    // path, tokens that are counted
+    let table = [("/v1/completions", Some(7.0)), ("/tokenize", None), ("/v1/completions/render", None)];
+    for (path, want) in table {
+        let mut harness = Harness::new(1);
+        harness.send(headers(&[(":path", path)], false)).unwrap();
+        harness.send(answer_headers()).unwrap();
+        harness.send(answer_body(r#"{"usage":{"prompt_tokens":7}}"#, true)).unwrap();
+        let sum = "inference_objective_input_tokens_sum{model_name=\"\",target_model_name=\"\"}";
+        assert_eq!(harness.metric(sum), want, "{path}");
+    }
+}
+
+#[test]
 fn outside_of_full_duplex_every_message_has_its_reply() {
     for mode in [Mode::None, Mode::OneToOne] {
         let mut harness = Harness::new(1);

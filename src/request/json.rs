@@ -177,6 +177,11 @@ impl Default for Scanner {
 }
 
 impl Scanner {
+    /// A scanner of a document that begins at this offset; spans count from there.
+    pub(super) fn at(offset: usize) -> Self {
+        Self { offset, ..Self::default() }
+    }
+
     /// Scans the next chunk.
     ///
     /// # Errors

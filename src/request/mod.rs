@@ -1,20 +1,36 @@
 //! What a request says: headers and body in, [`Request`] out; and what an answer
 //! says as it passes: usage, and the model's name.
 
+mod anthropic;
 pub mod api;
 pub mod body;
+mod collect;
 mod cursor;
 pub mod estimate;
+mod features;
+mod frames;
 pub mod headers;
 pub mod json;
+mod messages;
 mod name;
-pub mod openai;
+mod openai;
 pub mod parser;
 pub mod pieces;
 pub mod prompt;
+#[cfg(test)]
+#[path = "../../tests/support/protos.rs"]
+mod protos;
+mod reading;
 pub mod restore;
+mod sglang;
+#[cfg(test)]
+mod testing;
 pub mod text;
+mod tokens;
 pub mod usage;
+mod vertex;
+mod vllm;
+mod vllm_grpc;
 
 use std::borrow::Cow;
 
@@ -23,7 +39,7 @@ pub use body::{Body, Span};
 pub use headers::Headers;
 pub use parser::{ParseError, RequestParser};
 pub use pieces::Pieces;
-pub use prompt::{Part, PartKind, Prompt};
+pub use prompt::{Feature, Modality, Part, PartKind, Prompt};
 
 /// The flow of requests that name none, as the peer calls it.
 pub const DEFAULT_FAIRNESS_ID: &str = "default-flow";

@@ -1,26 +1,6 @@
-use super::*;
-use crate::request::body::Body;
-use crate::request::json::Scanner;
-use bytes::Bytes;
-
-fn parse(api: Api, text: &str) -> Result<(Parsed, Body), String> {
-    let (mut scanner, mut collector) = (Scanner::default(), Collector::new(api));
-    let mut body = Body::default();
-    // Cut into small chunks, so that every value is split somewhere.
-    for chunk in text.as_bytes().chunks(7) {
-        scanner.feed(chunk, &mut collector).map_err(|e| e.to_string())?;
-        body.push(Bytes::copy_from_slice(chunk));
-    }
-    body.seal();
-    scanner.finish(&mut collector).map_err(|e| e.to_string())?;
-    Ok((collector.finish().map_err(str::to_owned)?, body))
-}
-
-fn parts(api: Api, text: &str) -> Vec<(PartKind, String)> {
-    let (parsed, body) = parse(api, text).unwrap();
-    let text = |part: &Part| String::from_utf8(part.bytes(&body).into_owned()).unwrap();
-    parsed.prompt.parts.iter().map(|part| (part.kind, text(part))).collect()
-}
+use super::super::api::Api;
+use super::super::prompt::{MAX_PARTS, PartKind};
+use super::super::testing::{parse, parse_in, parts, refused};
 
 #[test]
 fn a_chat_is_tools_then_role_and_content_of_each_message() {
@@ -44,7 +24,7 @@ fn a_chat_is_tools_then_role_and_content_of_each_message() {
         (Audio, "AAAA"),
         (Role, "assistant"),
     ];
-    assert_eq!(got, want.map(|(kind, text)| (kind, text.to_owned())));
+    assert_eq!(got, want);
 }
 
 #[test]
@@ -64,7 +44,6 @@ fn a_block_says_what_its_type_names() {
     ];
     for (block, want) in table {
         let text = format!(r#"{{"messages":[{{"content":[{block}]}}]}}"#);
-        let want: Vec<_> = want.iter().map(|(kind, text)| (*kind, (*text).to_owned())).collect();
         assert_eq!(parts(Api::ChatCompletions, &text), want, "{block}");
     }
 }
@@ -72,12 +51,12 @@ fn a_block_says_what_its_type_names() {
 #[test]
 fn a_completion_has_text_texts_or_tokens() {
     use PartKind::*;
-    assert_eq!(parts(Api::Completions, r#"{"prompt":"hi"}"#), [(Text, "hi".into())]);
-    assert_eq!(parts(Api::Completions, r#"{"prompt":["a","b"]}"#), [(Text, "a".into()), (Text, "b".into())]);
-    assert_eq!(parts(Api::Completions, r#"{"prompt": [1, 2,3]}"#), [(Tokens, "[1, 2,3]".into())]);
+    assert_eq!(parts(Api::Completions, r#"{"prompt":"hi"}"#), [(Text, "hi")]);
+    assert_eq!(parts(Api::Completions, r#"{"prompt":["a","b"]}"#), [(Text, "a"), (Text, "b")]);
+    assert_eq!(parts(Api::Completions, r#"{"prompt": [1, 2,3]}"#), [(Tokens, "[1, 2,3]")]);
     assert!(parse(Api::Completions, r#"{"prompt":["a","b"]}"#).unwrap().0.prompt.separate);
     assert!(!parse(Api::Completions, r#"{"prompt":["a"]}"#).unwrap().0.prompt.separate);
-    assert_eq!(parts(Api::Completions, r#"{"prompt":"first","prompt":"last"}"#), [(Text, "last".into())]);
+    assert_eq!(parts(Api::Completions, r#"{"prompt":"first","prompt":"last"}"#), [(Text, "last")]);
 }
 
 #[test]
@@ -103,7 +82,7 @@ fn a_name_may_hold_a_backslash() {
 fn the_output_cap_is_the_first_that_counts() {
     let cap = |api, member: &str| {
         let base = r#""prompt":"x","messages":[{"role":"user"}]"#;
-        parse(api, &format!("{{{base},{member}}}")).unwrap().0.max_output_tokens
+        parse(api, format!("{{{base},{member}}}")).unwrap().0.max_output_tokens
     };
     let table = [
         (Api::ChatCompletions, r#""max_tokens":5,"max_completion_tokens":7"#, Some(7)),
@@ -127,6 +106,8 @@ fn what_is_not_a_request_is_refused() {
         r#"{"messages":[]}"#,
         r#"{"messages":"hi"}"#,
         r#"{"messages":["hi"]}"#,
+        r#"{"messages":{"a":{"content":"x"},"b":{"role":"y"}}}"#,
+        r#"{"messages":[[{"role":"user","content":"x"}]]}"#,
         r#"{"messages":[{"role":"user","content":5}]}"#,
         r#"{"messages":[{"role":"user","content":{"type":"text"}}]}"#,
         r#"{"messages":[{"role":7,"content":"x"}]}"#,
@@ -135,7 +116,8 @@ fn what_is_not_a_request_is_refused() {
         r#"{"prompt":"hi"}"#,
     ];
     for text in chat {
-        assert!(parse(Api::ChatCompletions, text).is_err(), "{text}");
+        refused(Api::ChatCompletions, text, "messages must be a non-empty list");
+        refused(Api::ChatCompletionsRender, text, "messages must be a non-empty list");
     }
     let completions = [
         "[1]",
@@ -143,6 +125,7 @@ fn what_is_not_a_request_is_refused() {
         r#"{"prompt":""}"#,
         r#"{"prompt":[]}"#,
         r#"{"prompt":null}"#,
+        r#"{"prompt":{"a":"x"}}"#,
         r#"{"prompt":["a",1]}"#,
         r#"{"prompt":[1,"a"]}"#,
         r#"{"prompt":[[1,2]]}"#,
@@ -152,6 +135,78 @@ fn what_is_not_a_request_is_refused() {
         r#"{"messages":[{"role":"user","content":"x"}]}"#,
     ];
     for text in completions {
-        assert!(parse(Api::Completions, text).is_err(), "{text}");
+        refused(Api::Completions, text, "prompt must be text, a list");
+        refused(Api::CompletionsRender, text, "prompt must be text, a list");
+        refused(Api::Embeddings, text.replace("prompt", "input"), "input must be text, a list");
+    }
+    for input in ["{}", r#"{"input":null}"#, r#"{"input":"x","input":null}"#, r#"{"prompt":"x"}"#] {
+        refused(Api::Responses, input, "input must be there");
+    }
+    for items in ["{}", r#"{"items":[]}"#, r#"{"items":{}}"#, r#"{"items":[5]}"#, r#"{"items":"x"}"#] {
+        refused(Api::Conversations, items, "items must be");
+    }
+    for prompt in ["{}", r#"{"prompt":""}"#, r#"{"prompt":["a"]}"#, r#"{"prompt":[1]}"#, r#"{"prompt":5}"#] {
+        refused(Api::ImageGenerations, prompt, "prompt must be text, and not empty");
+    }
+}
+
+#[test]
+fn embeddings_have_text_texts_or_tokens() {
+    use PartKind::*;
+    let table: [(&str, &[(PartKind, &str)]); 3] = [
+        (r#"{"input":"hi"}"#, &[(Text, "hi")]),
+        (r#"{"input":["a","b"]}"#, &[(Text, "a"), (Text, "b")]),
+        (r#"{"input":[1,2]}"#, &[(Tokens, "[1,2]")]),
+    ];
+    for (text, want) in table {
+        assert_eq!(parts(Api::Embeddings, text), want, "{text}");
+    }
+    assert!(parse(Api::Embeddings, r#"{"input":["a","b"]}"#).unwrap().0.prompt.separate);
+}
+
+#[test]
+fn a_response_is_instructions_then_tools_then_input() {
+    use PartKind::*;
+    let table: [(&str, &[(PartKind, &str)]); 5] = [
+        (
+            r#"{"input":"h\u0069","tools":[{"type":"web"}],"instructions":"be kind"}"#,
+            &[(Text, "be kind"), (Tools, r#"[{"type":"web"}]"#), (Text, "hi")],
+        ),
+        (
+            r#"{"instructions":[{"role":"system"}],"input":[ {"role":"user"} ]}"#,
+            &[(Json, r#"[{"role":"system"}]"#), (Json, r#"[ {"role":"user"} ]"#)],
+        ),
+        (r#"{"instructions":null,"tools":"none","input":{}}"#, &[(Json, "{}")]),
+        (r#"{"input":5}"#, &[(Json, "5")]),
+        (r#"{"input":""}"#, &[(Text, "")]),
+    ];
+    for (text, want) in table {
+        assert_eq!(parts(Api::Responses, text), want, "{text}");
+    }
+    let (parsed, _) = parse(Api::Responses, r#"{"input":"x","max_output_tokens":7,"max_tokens":8}"#).unwrap();
+    assert_eq!(parsed.max_output_tokens, Some(7));
+}
+
+#[test]
+fn conversations_and_images_have_a_prompt() {
+    let items = r#"[{"type":"message","role":"user","content":"hi"}, null]"#;
+    let body = format!(r#"{{"items":{items},"metadata":{{"a":"b"}}}}"#);
+    assert_eq!(parts(Api::Conversations, &body), [(PartKind::Json, items)]);
+    assert_eq!(parts(Api::ImageGenerations, r#"{"prompt":"a cat","n":2}"#), [(PartKind::Text, "a cat")]);
+}
+
+#[test]
+fn the_parts_of_a_prompt_are_bounded() {
+    let many = |element: &str| vec![element; MAX_PARTS + 9].join(",");
+    let texts = format!(r#"{{"prompt":[{}]}}"#, many(r#""""#));
+    let roles = format!(r#"{{"tools":[],"messages":[{}]}}"#, many(r#"{"role":"","content":""}"#));
+    let block = r#"{"type":"text","text":""}"#;
+    let blocks = format!(r#"{{"messages":[{{"role":"x","content":[{}]}}]}}"#, many(block));
+    for (api, body) in
+        [(Api::Completions, &texts), (Api::ChatCompletions, &roles), (Api::ChatCompletions, &blocks)]
+    {
+        let (parsed, _) = parse_in(api, body.as_bytes(), body.len());
+        let parts = parsed.unwrap().prompt.parts.len();
+        assert!((MAX_PARTS..=MAX_PARTS + 1).contains(&parts), "{parts}");
     }
 }

@@ -5,9 +5,10 @@ use thiserror::Error;
 
 use super::api::{Api, Parsers};
 use super::body::{Body, Span};
+use super::collect::Parsed;
 use super::headers::Headers;
-use super::json::{JsonError, Scanner};
-use super::openai::{Collector, Parsed};
+use super::json::JsonError;
+use super::reading::Reading;
 use super::text;
 use super::{Request, Rewrite};
 
@@ -23,6 +24,9 @@ pub enum ParseError {
     /// The body is not JSON.
     #[error("the request body is not valid JSON: {0}")]
     Json(#[from] JsonError),
+    /// The body is not a gRPC message that can be read.
+    #[error("invalid or unsupported gRPC payload: {0}")]
+    Grpc(&'static str),
     /// The body is JSON, but not a request of its API.
     #[error("{0}")]
     Shape(&'static str),
@@ -41,25 +45,11 @@ pub struct RequestParser {
     reading: Option<Box<Reading>>,
 }
 
-#[derive(Debug)]
-struct Reading {
-    scanner: Scanner,
-    collector: Collector,
-    error: Option<JsonError>,
-}
-
 impl RequestParser {
     /// A parser for the request with these headers.
     pub fn new(headers: Headers, parsers: &Parsers) -> Self {
         let api = parsers.resolve(Parsers::path_of(&headers));
-        let reading = match api {
-            Some(api @ (Api::ChatCompletions | Api::Completions)) => Some(Box::new(Reading {
-                scanner: Scanner::default(),
-                collector: Collector::new(api),
-                error: None,
-            })),
-            Some(Api::PassThrough) | None => None,
-        };
+        let reading = api.and_then(Reading::of);
         Self { headers, api, body: Body::default(), reading }
     }
 
@@ -80,10 +70,8 @@ impl RequestParser {
 
     /// The next chunk of the body.
     pub fn push(&mut self, chunk: Bytes) {
-        if let Some(reading) = &mut self.reading
-            && reading.error.is_none()
-        {
-            reading.error = reading.scanner.feed(&chunk, &mut reading.collector).err();
+        if let Some(reading) = &mut self.reading {
+            reading.feed(&chunk);
         }
         self.body.push(chunk);
     }
@@ -105,11 +93,7 @@ impl RequestParser {
         let Some(mut reading) = self.reading else {
             return Ok(Request::new(self.headers, api, self.body));
         };
-        if let Some(error) = reading.error {
-            return Err(error.into());
-        }
-        reading.scanner.finish(&mut reading.collector)?;
-        let parsed = reading.collector.finish().map_err(ParseError::Shape)?;
+        let parsed = reading.finish()?;
         let mut request = Request::new(self.headers, api, self.body);
         name_model(&mut request, &parsed)?;
         request.stream = parsed.stream;
@@ -123,12 +107,16 @@ impl RequestParser {
 /// Sets the model's names and, where they differ, what has to change in the body.
 fn name_model(request: &mut Request, parsed: &Parsed) -> Result<(), ParseError> {
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-    let model = parsed.model.map(|part| text(part.bytes(&request.body).into_owned())).unwrap_or_default();
-    let target = request.headers.first_text(&REWRITE_HEADERS).unwrap_or(&model).to_owned();
+    request.model = parsed.model.map(|part| text(part.bytes(&request.body).into_owned())).unwrap_or_default();
+    if !request.api.rewrites_model() {
+        request.target_model = request.model.clone();
+        return Ok(());
+    }
+    let target = request.headers.first_text(&REWRITE_HEADERS).unwrap_or(&request.model).to_owned();
     if target.is_empty() {
         return Err(ParseError::NoModel);
     }
-    if target != model {
+    if target != request.model {
         let value = format!("\"{}\"", text::escape(&target));
         request.rewrite = Some(match parsed.model_value {
             Some(span) => Rewrite { span, with: value },
@@ -140,7 +128,6 @@ fn name_model(request: &mut Request, parsed: &Parsed) -> Result<(), ParseError> 
             }
         });
     }
-    request.model = model;
     request.target_model = target;
     Ok(())
 }
@@ -151,80 +138,5 @@ fn printable(text: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::api::ParserKind;
-    use super::*;
-
-    fn parse(headers: &[(&str, &str)], body: &str) -> Result<Request, ParseError> {
-        let parsers = Parsers::new(&[ParserKind::OpenAi, ParserKind::PassThrough]);
-        let mut parser = RequestParser::new(headers.iter().copied().collect(), &parsers);
-        for chunk in body.as_bytes().chunks(5) {
-            parser.push(Bytes::copy_from_slice(chunk));
-        }
-        parser.finish()
-    }
-
-    fn sent(request: &Request) -> String {
-        String::from_utf8(request.outgoing().chunks().concat()).unwrap()
-    }
-
-    #[test]
-    fn only_the_bytes_of_the_model_change() {
-        let to = [("x-llm-d-model-name-rewrite", "t\"x")];
-        // body, sent
-        let table = [
-            (
-                r#"{"model":"m", "prompt":"hi","seed":9007199254740993}"#,
-                r#"{"model":"t\"x", "prompt":"hi","seed":9007199254740993}"#,
-            ),
-            (r#"{ "prompt":"<&>"}"#, r#"{"model":"t\"x", "prompt":"<&>"}"#),
-            (r#"{"prompt":"a","model":null}"#, r#"{"prompt":"a","model":"t\"x"}"#),
-            (r#"{"prompt":"a","model":["x"]}"#, r#"{"prompt":"a","model":"t\"x"}"#),
-            (
-                r#"{"model":"first","prompt":"a","model":"last"}"#,
-                r#"{"model":"first","prompt":"a","model":"t\"x"}"#,
-            ),
-        ];
-        for (body, want) in table {
-            let request = parse(&to, body).unwrap();
-            assert_eq!(sent(&request), want);
-            assert_eq!(request.target_model, "t\"x");
-        }
-    }
-
-    #[test]
-    fn an_equal_name_leaves_the_body_as_it_was() {
-        let body = r#"{"model":"m","prompt":"hi"}"#;
-        let request = parse(&[("x-gateway-model-name-rewrite", "m")], body).unwrap();
-        assert!(request.rewrite.is_none());
-        assert_eq!(sent(&request), body);
-    }
-
-    #[test]
-    fn the_new_header_wins_over_the_old_one() {
-        let headers = [("x-gateway-model-name-rewrite", "old"), ("x-llm-d-model-name-rewrite", "new")];
-        assert_eq!(parse(&headers, r#"{"model":"m","prompt":"x"}"#).unwrap().target_model, "new");
-    }
-
-    #[test]
-    fn a_request_that_passes_through_is_not_read() {
-        let headers = [(":path", "/tokenize"), ("x-llm-d-model-name-rewrite", "t")];
-        let request = parse(&headers, "not json").unwrap();
-        assert_eq!((request.model.as_str(), request.target_model.as_str()), ("", ""));
-        assert_eq!(sent(&request), "not json");
-    }
-
-    #[test]
-    fn errors_say_what_is_wrong() {
-        assert_eq!(parse(&[], r#"{"prompt":"x"}"#).unwrap_err(), ParseError::NoModel);
-        assert_eq!(
-            parse(&[], "no healthy upstream").unwrap_err().to_string(),
-            "the request body is not valid JSON: unexpected 'o' at byte 1"
-        );
-        assert!(matches!(parse(&[], r#"{"model":"m"}"#), Err(ParseError::Shape(_))));
-        let parsers = Parsers::new(&[ParserKind::OpenAi]);
-        let headers = [(":path", "/v1/messages\n")].into_iter().collect();
-        let error = RequestParser::new(headers, &parsers).finish().unwrap_err();
-        assert_eq!(error, ParseError::NoParser("/v1/messages".into()));
-    }
-}
+#[path = "parser_tests.rs"]
+mod tests;

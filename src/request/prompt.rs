@@ -1,14 +1,19 @@
 //! Where the text of a prompt is in its body.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use super::body::{Body, Span};
 use super::text;
 
+/// Parts and multimodal items of a prompt that are kept. What comes after them is not
+/// looked at: an estimate is too small then, and memory has a bound.
+pub const MAX_PARTS: usize = 1 << 16;
+
 /// What a part of a prompt is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PartKind {
-    /// The tools of a chat, as they stand in the body: JSON.
+    /// The tools that a model may call, as they stand in the body: JSON.
     Tools,
     /// The role of a message.
     Role,
@@ -20,8 +25,12 @@ pub enum PartKind {
     Video,
     /// The data of an audio clip.
     Audio,
+    /// Another value as it stands in the body: JSON.
+    Json,
     /// Token ids: the JSON array with its brackets.
     Tokens,
+    /// Token ids as protobuf packs them: one varint after the other.
+    PackedTokens,
 }
 
 /// A slice of the body that belongs to the prompt.
@@ -29,13 +38,18 @@ pub enum PartKind {
 pub struct Part {
     /// What it is.
     pub kind: PartKind,
-    /// Where it is; of a string without its quotes.
+    /// Where it is; of a JSON string without its quotes.
     pub span: Span,
     /// Whether the string holds escapes.
     pub escaped: bool,
 }
 
 impl Part {
+    /// A part whose bytes are those in the body.
+    pub(super) fn plain(kind: PartKind, span: Span) -> Self {
+        Self { kind, span, escaped: false }
+    }
+
     /// The bytes as a model sees them: escapes undone, copied only where there
     /// are some or where the slice crosses a chunk's end.
     pub fn bytes<'a>(&self, body: &'a Body) -> Cow<'a, [u8]> {
@@ -44,12 +58,69 @@ impl Part {
     }
 }
 
-/// The parts of a prompt, in the order in which a model reads them: tools first,
-/// then role and content of each message.
+/// What something in a prompt is that is no text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Modality {
+    /// An image.
+    Image,
+    /// A video.
+    Video,
+    /// An audio clip.
+    Audio,
+}
+
+impl Modality {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Self; 3] = [Self::Image, Self::Video, Self::Audio];
+
+    /// The value of the label `modality`.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Image => "image",
+            Self::Video => "video",
+            Self::Audio => "audio",
+        }
+    }
+}
+
+/// An item of a prompt of token ids that was no text: its client made tokens of it and
+/// says which.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Feature {
+    /// What it was; `None` is something else.
+    pub modality: Option<Modality>,
+    /// The hash of its content, as text.
+    pub hash: Part,
+    /// Which tokens of the prompt stand for it, if that is said.
+    pub tokens: Option<Range<u32>>,
+}
+
+/// The parts of a prompt, in the order in which a model reads them: instructions,
+/// tools, what the system says, then role and content of each message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Prompt {
-    /// The parts.
+    /// The parts: [`MAX_PARTS`] at most, and as many before the messages.
     pub parts: Vec<Part>,
-    /// Every part is a prompt of its own: a completions request with a list of strings.
+    /// Every part is a prompt of its own: a request with a list of texts.
     pub separate: bool,
+    /// The multimodal items of a prompt of token ids, by their place in it;
+    /// [`MAX_PARTS`] at most.
+    pub features: Vec<Feature>,
+}
+
+impl Prompt {
+    /// Whether it holds anything but text.
+    pub fn is_multimodal(&self) -> bool {
+        let media = |part: &Part| matches!(part.kind, PartKind::Image | PartKind::Video | PartKind::Audio);
+        !self.features.is_empty() || self.parts.iter().any(media)
+    }
+}
+
+/// Adds to a list that is bounded.
+pub(super) fn push<T>(list: &mut Vec<T>, items: impl IntoIterator<Item = T>) {
+    for item in items {
+        if list.len() < MAX_PARTS {
+            list.push(item);
+        }
+    }
 }

@@ -27,7 +27,11 @@ fn parsers_have_to_be_parsers() {
         ("requestHandler: {parsers: [{pluginRef: ^''}]}", "the undeclared plugin ''", "declare it"),
         ("parser: {pluginRef: ^mine}", "the undeclared plugin 'mine'", "declare it"),
         ("parser: {pluginRef: ^random-picker}", "'random-picker', which is not a parser", ""),
-        ("parser: {pluginRef: ^vllmgrpc-parser}", "'vllmgrpc-parser' is not supported by this version", ""),
+        (
+            "parser: {pluginRef: ^models-data-source}",
+            "'models-data-source' is not supported by this version",
+            "",
+        ),
     ];
     for (line, message, hint) in table {
         assert_line_refused(line, message, hint);

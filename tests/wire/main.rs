@@ -4,6 +4,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot go on fails")]
 
 mod answers;
+mod apis;
 mod limits;
+#[path = "../support/protos.rs"]
+mod protos;
 mod requests;
 mod support;

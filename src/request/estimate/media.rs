@@ -7,7 +7,7 @@ use xxhash_rust::xxh64::Xxh64;
 use crate::request::Span;
 use crate::request::cursor::Cursor;
 use crate::request::headers::Headers;
-use crate::request::prompt::Part;
+use crate::request::prompt::{Modality, Part};
 use crate::request::text::{Unescaper, unescape};
 
 use super::image;
@@ -28,37 +28,12 @@ const DEFAULT_FPS: f64 = 2.0;
 /// Bytes of escaped data that are read for its size.
 const MAX_ESCAPED: usize = 64 << 10;
 
-/// What something in a prompt is that is no text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Modality {
-    /// An image.
-    Image,
-    /// A video.
-    Video,
-    /// An audio clip.
-    Audio,
-}
-
-impl Modality {
-    /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 3] = [Self::Image, Self::Video, Self::Audio];
-
-    /// The value of the label `modality`.
-    pub fn label(self) -> &'static str {
-        match self {
-            Self::Image => "image",
-            Self::Video => "video",
-            Self::Audio => "audio",
-        }
-    }
-}
-
 /// An image, a video or a clip of a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Medium {
     /// What it is.
     pub modality: Modality,
-    /// xxHash64 of its URL or data.
+    /// xxHash64 of its URL or data, or of the hash that its client sent in its place.
     pub hash: u64,
 }
 

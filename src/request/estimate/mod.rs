@@ -10,15 +10,14 @@ mod media;
 
 use std::ops::ControlFlow;
 
-use smallvec::SmallVec;
-
 use super::cursor::Cursor;
 use super::prompt::{Part, PartKind};
 use super::text::{Unescaper, unescaped_len};
-use super::{Request, Span};
+use super::{Request, tokens};
 
+pub use super::prompt::Modality;
+pub use media::Medium;
 use media::Sizes;
-pub use media::{Medium, Modality};
 
 /// Bytes that count as one token.
 pub const BYTES_PER_TOKEN: usize = 4;
@@ -44,7 +43,7 @@ pub fn count(request: &Request) -> Option<u64> {
     for part in &prompt.parts {
         match reader.read(part) {
             Content::Text => bytes += reader.text_len(part),
-            Content::Ids => tokens += reader.ids_len(part.span),
+            Content::Ids => tokens += tokens::count(part.kind, reader.text(part)),
             Content::Medium { tokens: stands_for, .. } => {
                 tokens += whole_tokens(bytes) + stands_for;
                 bytes = 0;
@@ -79,12 +78,18 @@ pub fn chunks(request: &Request, mut visit: impl FnMut(Chunk<'_>) -> ControlFlow
 /// The images, videos and clips of a request, in the order of its prompt.
 pub fn media(request: &Request) -> impl Iterator<Item = Medium> + use<'_> {
     let mut reader = Reader::new(request);
-    request.prompt.parts.iter().filter_map(move |part| match reader.read(part) {
+    let parts = request.prompt.parts.iter().filter_map(move |part| match reader.read(part) {
         Content::Medium { modality, .. } if !part.span.is_empty() => {
             Some(Medium { modality, hash: media::hash(reader.text(part), part.escaped) })
         }
         _ => None,
-    })
+    });
+    let mut cursor = Cursor::new(&request.body);
+    let features = request.prompt.features.iter().filter_map(move |feature| {
+        let hash = media::hash(cursor.pieces(feature.hash.span), feature.hash.escaped);
+        feature.modality.filter(|_| !feature.hash.span.is_empty()).map(|modality| Medium { modality, hash })
+    });
+    parts.chain(features)
 }
 
 /// What a part holds.
@@ -92,7 +97,7 @@ pub fn media(request: &Request) -> impl Iterator<Item = Medium> + use<'_> {
 enum Content {
     /// Text; adjacent parts share a token.
     Text,
-    /// Token ids in JSON.
+    /// Token ids.
     Ids,
     /// An image, a video or a clip, by its URL or data.
     Medium { modality: Modality, tokens: u64 },
@@ -111,8 +116,8 @@ impl<'a> Reader<'a> {
     /// What a part is to an estimate.
     fn read(&mut self, part: &Part) -> Content {
         let (modality, tokens) = match part.kind {
-            PartKind::Tools | PartKind::Role | PartKind::Text => return Content::Text,
-            PartKind::Tokens => return Content::Ids,
+            PartKind::Tools | PartKind::Role | PartKind::Text | PartKind::Json => return Content::Text,
+            PartKind::Tokens | PartKind::PackedTokens => return Content::Ids,
             PartKind::Image => (Modality::Image, self.sizes.image(&mut self.cursor, part)),
             PartKind::Video => (Modality::Video, self.sizes.video()),
             PartKind::Audio => (Modality::Audio, whole_tokens(self.text_len(part))),
@@ -130,16 +135,6 @@ impl<'a> Reader<'a> {
         if part.escaped { unescaped_len(self.text(part)) } else { part.span.len() }
     }
 
-    /// Number of ids in a list of token ids.
-    fn ids_len(&mut self, list: Span) -> u64 {
-        let (mut has_any, mut commas) = (false, 0);
-        for piece in self.cursor.pieces(list) {
-            has_any = has_any || piece.iter().any(u8::is_ascii_digit);
-            commas += memchr::memchr_iter(b',', piece).count() as u64;
-        }
-        if has_any { commas + 1 } else { 0 }
-    }
-
     /// Gives the bytes of a part's tokens; `ends`: the prompt ends with it.
     fn give(&mut self, part: &Part, ends: bool, out: &mut Output<'_>) -> ControlFlow<()> {
         match self.read(part) {
@@ -147,7 +142,9 @@ impl<'a> Reader<'a> {
                 Unescaper::default().all(self.text(part), &mut |text| out.bytes(text))?;
             }
             Content::Text => self.text(part).try_for_each(|piece| out.bytes(piece))?,
-            Content::Ids => give_ids(self.text(part), out)?,
+            Content::Ids => {
+                tokens::ids(part.kind, self.text(part)).try_for_each(|id| out.bytes(&id.to_le_bytes()))?;
+            }
             Content::Medium { tokens, .. } => {
                 let hash = media::hash(self.text(part), part.escaped);
                 out.align()?;
@@ -196,28 +193,6 @@ impl Output<'_> {
         self.len = 0;
         (self.visit)(Chunk::End)
     }
-}
-
-/// Gives the ids of a JSON list. The parser let nothing pass that is no id.
-fn give_ids<'a>(list: impl Iterator<Item = &'a [u8]>, out: &mut Output<'_>) -> ControlFlow<()> {
-    let mut number: SmallVec<[u8; 24]> = SmallVec::new();
-    for &byte in list.flatten() {
-        match byte {
-            b',' | b']' if !number.is_empty() => {
-                out.bytes(&id(&number).to_le_bytes())?;
-                number.clear();
-            }
-            b'0'..=b'9' | b'.' | b'e' | b'E' | b'+' | b'-' => number.push(byte),
-            _ => {}
-        }
-    }
-    ControlFlow::Continue(())
-}
-
-/// A token id as JSON writes it: `7`, and also `7.0` or `7e0`.
-fn id(number: &[u8]) -> u32 {
-    let text = std::str::from_utf8(number).unwrap_or_default();
-    text.parse().unwrap_or_else(|_| text.parse::<f64>().unwrap_or_default() as u32)
 }
 
 /// Tokens that so many bytes fill, the last perhaps in part.

@@ -10,7 +10,7 @@ use crate::request::{Headers, ParserKind, Parsers, RequestParser};
 /// A request whose body arrives in chunks of a size.
 fn parsed(path: &str, headers: &[(&str, &str)], body: &str, chunk: usize) -> Request {
     let headers: Headers = [(":path", path)].into_iter().chain(headers.iter().copied()).collect();
-    let mut parser = RequestParser::new(headers, &Parsers::new(&[ParserKind::OpenAi]));
+    let mut parser = RequestParser::new(headers, &Parsers::new(&ParserKind::ALL));
     for chunk in body.as_bytes().chunks(chunk) {
         parser.push(bytes::Bytes::copy_from_slice(chunk));
     }
@@ -147,6 +147,18 @@ fn who_has_enough_is_given_no_more() {
         if given.len() == 3 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
     assert_eq!(given, [1, 3, 256]);
+}
+
+#[test]
+fn what_became_token_ids_is_known_by_its_hash() {
+    let body =
+        r#"{"model":"m","token_ids":[1,2,3],"features":{"mm_hashes":{"image":["a","\u0062",""],"x":["c"]}}}"#;
+    for chunk in [3, usize::MAX] {
+        let request = parsed("/inference/v1/generate", &[], body, chunk);
+        assert_eq!(count(&request), Some(3));
+        let image = |hash: &str| Medium { modality: Modality::Image, hash: xxh64(hash.as_bytes(), 0) };
+        assert_eq!(media(&request).collect::<Vec<_>>(), [image("a"), image("b")]);
+    }
 }
 
 #[test]

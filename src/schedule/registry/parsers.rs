@@ -18,7 +18,6 @@ const DEFAULT: [&str; 4] = ["openai-parser", "anthropic-parser", "vllmhttp-parse
 pub(super) fn add(
     config: &EndpointPickerConfig,
     instances: &mut Instances<'_>,
-    notes: &mut Vec<String>,
 ) -> Result<Vec<Name>, ConfigError> {
     for reference in &config.parsers {
         if PluginType::find(&reference.value).is_some() {
@@ -28,18 +27,10 @@ pub(super) fn add(
     if !config.parsers.is_empty() {
         return Ok(config.parsers.clone());
     }
-    let has = |name: &&str| PluginType::find(name).is_some_and(PluginType::is_supported);
-    let (ours, missing): (Vec<&str>, Vec<&str>) = DEFAULT.iter().copied().partition(|name| has(name));
-    if !missing.is_empty() {
-        let names = missing.join(", ");
-        notes.push(format!(
-            "not in this version, of the default parsers: {names}; their paths are passed through"
-        ));
-    }
-    for name in &ours {
+    for name in DEFAULT {
         instances.inject(name, START)?;
     }
-    Ok(ours.into_iter().map(|name| Name { at: START, value: name.to_owned() }).collect())
+    Ok(DEFAULT.iter().map(|name| Name { at: START, value: (*name).to_owned() }).collect())
 }
 
 /// Refuses parsers that do not exist.

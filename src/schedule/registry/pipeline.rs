@@ -97,7 +97,7 @@ impl Pipeline {
         let handler_defaulted = handler::add(&mut instances, written.len())?;
         let default_picker = profiles::default_picker(&mut instances)?;
         flow::add_defaults(&mut instances)?;
-        let parser_names = parsers::add(config, &mut instances, &mut notes)?;
+        let parser_names = parsers::add(config, &mut instances)?;
         let detector = flow::add_detector(config, &mut instances)?;
         let sources = data::add_defaults(config, &mut instances)?;
         // What the file refers to.

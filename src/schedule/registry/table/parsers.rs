@@ -2,33 +2,43 @@
 
 use super::super::site::{Build, Built, Site};
 use super::super::types::Kind::Parser;
-use super::super::types::{PluginType, beta, later};
+use super::super::types::{PluginType, beta};
 use crate::config::ConfigError;
 use crate::request::ParserKind;
 
 #[rustfmt::skip]
 pub(super) static ROWS: &[PluginType] = &[
     beta("openai-parser", &[Parser],
-        "Reads OpenAI chat completions and completions.",
-        &[], Build::Reading(openai_parser))
+        "Reads OpenAI's chat completions, completions, embeddings, responses, conversations and image generations.",
+        &[], Build::Reading(|site| parser(site, ParserKind::OpenAi)))
         .when("Clients speak OpenAI's API. Part of the default."),
+    beta("anthropic-parser", &[Parser],
+        "Reads Anthropic's messages, and passes on what is sent to count their tokens.",
+        &[], Build::Reading(|site| parser(site, ParserKind::Anthropic)))
+        .when("Clients speak Anthropic's API. Part of the default."),
+    beta("vllmhttp-parser", &[Parser],
+        "Reads vLLM's generate, of token ids.",
+        &[], Build::Reading(|site| parser(site, ParserKind::VllmHttp)))
+        .when("Clients hold the tokenizer and send token ids to vLLM. Part of the default."),
+    beta("sglanghttp-parser", &[Parser],
+        "Reads SGLang's generate, of token ids.",
+        &[], Build::Reading(|site| parser(site, ParserKind::SglangHttp)))
+        .when("Clients hold the tokenizer and send token ids to SGLang."),
+    beta("vertexai-parser", &[Parser],
+        "Reads OpenAI's chat completions and responses in the requests of Vertex AI's prediction service (gRPC).",
+        &[], Build::Reading(|site| parser(site, ParserKind::VertexAi)))
+        .when("Requests come through Vertex AI's prediction service."),
+    beta("vllmgrpc-parser", &[Parser],
+        "Reads the requests of vLLM's gRPC service to generate and to embed.",
+        &[], Build::Reading(|site| parser(site, ParserKind::VllmGrpc)))
+        .when("Clients speak to vLLM's gRPC server."),
     beta("passthrough-parser", &[Parser],
         "Takes every path that no other parser claims, and doesn't read the body.",
-        &[], Build::Reading(passthrough_parser))
+        &[], Build::Reading(|site| parser(site, ParserKind::PassThrough)))
         .when("Behind all others, so that other paths are routed, too; alone, so that no body is read. Part of the default."),
-    later("anthropic-parser", &[Parser]),
-    later("vllmhttp-parser", &[Parser]),
-    later("sglanghttp-parser", &[Parser]),
-    later("vertexai-parser", &[Parser]),
-    later("vllmgrpc-parser", &[Parser]),
 ];
 
-fn openai_parser(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+fn parser(site: &mut Site<'_>, kind: ParserKind) -> Result<Built, ConfigError> {
     site.takes_nothing()?;
-    Ok(Built { parser: Some(ParserKind::OpenAi), ..Built::bare() })
-}
-
-fn passthrough_parser(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    site.takes_nothing()?;
-    Ok(Built { parser: Some(ParserKind::PassThrough), ..Built::bare() })
+    Ok(Built { parser: Some(kind), ..Built::bare() })
 }

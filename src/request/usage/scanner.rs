@@ -1,9 +1,9 @@
-//! Token usage, read from an answer as it passes.
+//! Usage in JSON.
 //!
 //! The same scanner serves JSON answers and event streams: it looks for a member
-//! named `usage` and reads the object behind it, however the bytes are cut into
-//! chunks, and keeps nothing of the answer itself. Text that a model generated
-//! can't be mistaken for it, as quotes inside a JSON string are escaped.
+//! named as its [`Dialect`] has it, and reads the object behind it, however the bytes
+//! are cut into chunks. Text that a model generated can't be mistaken for it, as
+//! quotes inside a JSON string are escaped.
 //!
 //! Of an event stream it sees the events' lines one after the other: an object
 //! that is spread over several `data:` lines, which no model server does, is not
@@ -11,26 +11,59 @@
 
 use std::sync::LazyLock;
 
-use super::body::Span;
-use super::json::{Scanner, Sink, Token};
-use super::name::Name;
+use super::super::body::Span;
+use super::super::json::{Scanner, Sink, Token};
+use super::super::name::Name;
+use super::Usage;
 
 static USAGE: LazyLock<Name> = LazyLock::new(|| Name::new("\"usage\""));
+static META_INFO: LazyLock<Name> = LazyLock::new(|| Name::new("\"meta_info\""));
 
-/// Tokens of one request, as the model server counted them.
+/// What an API calls usage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
-    /// Tokens of the prompt.
-    pub prompt_tokens: Option<u64>,
-    /// Generated tokens.
-    pub completion_tokens: Option<u64>,
-    /// Tokens of the prompt that were in the prefix cache.
-    pub cached_tokens: Option<u64>,
+pub enum Dialect {
+    /// `"usage": {"prompt_tokens", "completion_tokens", "prompt_tokens_details": {"cached_tokens"}}`,
+    /// with `input` and `output` in place of `prompt` and `completion` in newer APIs.
+    #[default]
+    OpenAi,
+    /// `"usage": {"input_tokens", "output_tokens", "cache_read_input_tokens"}`. The first
+    /// and the last event of a stream have one each: later numbers replace earlier ones.
+    Anthropic,
+    /// `"meta_info": {"prompt_tokens", "completion_tokens", "cached_tokens"}`
+    Sglang,
+}
+
+impl Dialect {
+    /// The name of the member that holds usage.
+    fn name(self) -> &'static Name {
+        match self {
+            Self::OpenAi | Self::Anthropic => &USAGE,
+            Self::Sglang => &META_INFO,
+        }
+    }
+
+    /// What a member is, in the object at depth 1 or, with `details`, in the details at 2.
+    fn field(self, depth: usize, details: bool, name: &[u8]) -> Option<Field> {
+        match (self, depth, name) {
+            (Self::OpenAi | Self::Sglang, 1, b"prompt_tokens") => Some(Field::Prompt),
+            (Self::OpenAi | Self::Sglang, 1, b"completion_tokens") => Some(Field::Completion),
+            (Self::OpenAi | Self::Anthropic, 1, b"input_tokens") => Some(Field::Prompt),
+            (Self::OpenAi | Self::Anthropic, 1, b"output_tokens") => Some(Field::Completion),
+            (Self::OpenAi, 1, b"prompt_tokens_details" | b"input_tokens_details") => Some(Field::Details),
+            (Self::OpenAi, 2, b"cached_tokens") if details => Some(Field::Cached),
+            (Self::Anthropic, 1, b"cache_read_input_tokens") => Some(Field::Cached),
+            (Self::Sglang, 1, b"cached_tokens") => Some(Field::Cached),
+            _ => None,
+        }
+    }
 }
 
 /// Looks for usage in the chunks of an answer.
 #[derive(Debug, Default)]
 pub struct UsageScanner {
+    dialect: Dialect,
+    /// What is found is added to what was found before, and doesn't replace it.
+    merges: bool,
     state: State,
     found: Option<Usage>,
 }
@@ -58,6 +91,16 @@ impl State {
 }
 
 impl UsageScanner {
+    /// A scanner of answers in this dialect.
+    pub fn new(dialect: Dialect) -> Self {
+        Self { dialect, ..Self::default() }
+    }
+
+    /// The answer is a stream of events. Call it before the first chunk.
+    pub fn event_stream(&mut self) {
+        self.merges = self.dialect == Dialect::Anthropic;
+    }
+
     /// The last usage that was complete: servers that report with every event
     /// count up, so the last one is the request's.
     pub fn found(&self) -> Option<Usage> {
@@ -66,16 +109,17 @@ impl UsageScanner {
 
     /// Scans the next chunk.
     pub fn feed(&mut self, chunk: &[u8]) {
+        let name = self.dialect.name();
         let mut rest = chunk;
         while !rest.is_empty() {
             rest = match &mut self.state {
-                State::Search { matched, backslash } => match find_name(rest, *matched, *backslash) {
+                State::Search { matched, backslash } => match find_name(name, rest, *matched, *backslash) {
                     Some(after) => {
                         self.state = State::Colon;
                         &rest[after..]
                     }
                     None => {
-                        self.state = search_on(rest, *matched, *backslash);
+                        self.state = search_on(name, rest, *matched, *backslash);
                         &[]
                     }
                 },
@@ -88,7 +132,8 @@ impl UsageScanner {
                             &skipped[1..]
                         }
                         (Some(b'{'), State::Value) => {
-                            self.state = State::Object(Box::default());
+                            self.state =
+                                State::Object(Box::new((Scanner::default(), Fields::of(self.dialect))));
                             skipped
                         }
                         _ => {
@@ -104,7 +149,9 @@ impl UsageScanner {
                     fields.fed += rest.len();
                     let next = if scanner.is_done() {
                         if fields.usage != Usage::default() {
-                            self.found = Some(fields.usage);
+                            let mut usage = self.found.filter(|_| self.merges).unwrap_or_default();
+                            usage.merge(fields.usage);
+                            self.found = Some(usage);
                         }
                         Some(fields.end)
                     } else {
@@ -126,20 +173,20 @@ impl UsageScanner {
 
 /// Finds the name: the offset behind it. `matched` bytes of it stood before the
 /// first byte, or a backslash.
-fn find_name(bytes: &[u8], matched: usize, backslash: bool) -> Option<usize> {
-    let left = USAGE.len() - matched;
-    if matched > 0 && USAGE.goes_on(bytes, matched) == left {
+fn find_name(name: &Name, bytes: &[u8], matched: usize, backslash: bool) -> Option<usize> {
+    let left = name.len() - matched;
+    if matched > 0 && name.goes_on(bytes, matched) == left {
         return Some(left);
     }
-    USAGE.find(bytes, 0, backslash).map(|at| at + USAGE.len())
+    name.find(bytes, 0, backslash).map(|at| at + name.len())
 }
 
 /// What to remember of bytes in which the name doesn't end.
-fn search_on(bytes: &[u8], matched: usize, backslash: bool) -> State {
-    let matched = if matched > 0 && USAGE.goes_on(bytes, matched) == bytes.len() {
+fn search_on(name: &Name, bytes: &[u8], matched: usize, backslash: bool) -> State {
+    let matched = if matched > 0 && name.goes_on(bytes, matched) == bytes.len() {
         matched + bytes.len()
     } else {
-        USAGE.begun(bytes, backslash)
+        name.begun(bytes, backslash)
     };
     State::Search { matched, backslash: bytes.ends_with(b"\\") }
 }
@@ -147,6 +194,7 @@ fn search_on(bytes: &[u8], matched: usize, backslash: bool) -> State {
 /// Reads the members of a usage object.
 #[derive(Debug, Default)]
 struct Fields {
+    dialect: Dialect,
     usage: Usage,
     depth: usize,
     field: Option<Field>,
@@ -161,6 +209,12 @@ enum Field {
     Completion,
     Cached,
     Details,
+}
+
+impl Fields {
+    fn of(dialect: Dialect) -> Self {
+        Self { dialect, ..Self::default() }
+    }
 }
 
 impl Sink for Fields {
@@ -179,13 +233,7 @@ impl Sink for Fields {
                 self.end = span.end;
             }
             Token::Key => {
-                self.field = match (self.depth, head) {
-                    (1, b"prompt_tokens" | b"input_tokens") => Some(Field::Prompt),
-                    (1, b"completion_tokens" | b"output_tokens") => Some(Field::Completion),
-                    (1, b"prompt_tokens_details" | b"input_tokens_details") => Some(Field::Details),
-                    (2, b"cached_tokens") if self.details => Some(Field::Cached),
-                    _ => None,
-                };
+                self.field = self.dialect.field(self.depth, self.details, head);
             }
             // Some servers write numbers as strings.
             Token::Number | Token::String { .. } => {

@@ -1,0 +1,237 @@
+use proptest::prelude::*;
+
+use super::super::api::ParserKind;
+use super::super::prompt::Prompt;
+use super::super::protos::{GenerateRequest, Input, PredictRequest, TokenizedInput, framed};
+use super::*;
+
+fn parse(headers: &[(&str, &str)], body: impl AsRef<[u8]>) -> Result<Request, ParseError> {
+    let parsers = Parsers::new(&ParserKind::ALL);
+    let mut parser = RequestParser::new(headers.iter().copied().collect(), &parsers);
+    for chunk in body.as_ref().chunks(5) {
+        parser.push(Bytes::copy_from_slice(chunk));
+    }
+    parser.finish()
+}
+
+fn sent(request: &Request) -> String {
+    String::from_utf8(request.outgoing().chunks().concat()).unwrap()
+}
+
+#[test]
+fn only_the_bytes_of_the_model_change() {
+    let to = [("x-llm-d-model-name-rewrite", "t\"x")];
+    // body, sent
+    let table = [
+        (
+            r#"{"model":"m", "prompt":"hi","seed":9007199254740993}"#,
+            r#"{"model":"t\"x", "prompt":"hi","seed":9007199254740993}"#,
+        ),
+        (r#"{ "prompt":"<&>"}"#, r#"{"model":"t\"x", "prompt":"<&>"}"#),
+        (r#"{"prompt":"a","model":null}"#, r#"{"prompt":"a","model":"t\"x"}"#),
+        (r#"{"prompt":"a","model":["x"]}"#, r#"{"prompt":"a","model":"t\"x"}"#),
+        (
+            r#"{"model":"first","prompt":"a","model":"last"}"#,
+            r#"{"model":"first","prompt":"a","model":"t\"x"}"#,
+        ),
+    ];
+    for (body, want) in table {
+        let request = parse(&to, body).unwrap();
+        assert_eq!(sent(&request), want);
+        assert_eq!(request.target_model, "t\"x");
+    }
+}
+
+#[test]
+fn an_equal_name_leaves_the_body_as_it_was() {
+    let body = r#"{"model":"m","prompt":"hi"}"#;
+    let request = parse(&[("x-gateway-model-name-rewrite", "m")], body).unwrap();
+    assert!(request.rewrite.is_none());
+    assert_eq!(sent(&request), body);
+}
+
+#[test]
+fn the_new_header_wins_over_the_old_one() {
+    let headers = [("x-gateway-model-name-rewrite", "old"), ("x-llm-d-model-name-rewrite", "new")];
+    assert_eq!(parse(&headers, r#"{"model":"m","prompt":"x"}"#).unwrap().target_model, "new");
+}
+
+#[test]
+fn a_request_that_passes_through_is_not_read() {
+    let headers = [(":path", "/tokenize"), ("x-llm-d-model-name-rewrite", "t")];
+    let request = parse(&headers, "not json").unwrap();
+    assert_eq!((request.model.as_str(), request.target_model.as_str()), ("", ""));
+    assert_eq!(sent(&request), "not json");
+}
+
+#[test]
+fn errors_say_what_is_wrong() {
+    assert_eq!(parse(&[], r#"{"prompt":"x"}"#).unwrap_err(), ParseError::NoModel);
+    assert_eq!(
+        parse(&[], "no healthy upstream").unwrap_err().to_string(),
+        "the request body is not valid JSON: unexpected 'o' at byte 1"
+    );
+    assert!(matches!(parse(&[], r#"{"model":"m"}"#), Err(ParseError::Shape(_))));
+    let parsers = Parsers::new(&[ParserKind::OpenAi]);
+    let headers = [(":path", "/v1/messages\n")].into_iter().collect();
+    let error = RequestParser::new(headers, &parsers).finish().unwrap_err();
+    assert_eq!(error, ParseError::NoParser("/v1/messages".into()));
+    assert_eq!(
+        error.to_string(),
+        "no parser claims the path /v1/messages; list one for it under requestHandler.parsers"
+    );
+}
+
+/// A request of each API that is read: path, body.
+fn requests() -> Vec<(&'static str, Vec<u8>)> {
+    let chat = r#"{"messages":[{"role":"user","content":[{"type":"text","text":"a\"b"},
+        {"type":"image_url","image_url":{"url":"https://x"}}]}],"model":"m","stream":true,"tools":[{}],"max_tokens":9}"#;
+    let ids = TokenizedInput { original_text: "x".to_owned(), input_ids: vec![1, 70_000] };
+    let generate = GenerateRequest {
+        request_id: "r".to_owned(),
+        input: Some(Input::Tokenized(ids)),
+        stream: true,
+        ..GenerateRequest::default()
+    };
+    let json = |text: &str| text.as_bytes().to_vec();
+    vec![
+        ("/v1/chat/completions", json(chat)),
+        ("/v1/chat/completions/render", json(chat)),
+        ("/v1/completions", json(r#"{"model":"m","prompt":["a","b"]}"#)),
+        ("/v1/completions/render", json(r#"{"model":"m","prompt":[1,2]}"#)),
+        ("/v1/embeddings", json(r#"{"model":"m","input":"hi"}"#)),
+        (
+            "/v1/responses",
+            json(r#"{"model":"m","input":[{"role":"user","content":"hi"}],"instructions":"x"}"#),
+        ),
+        (
+            "/v1/conversations",
+            json(r#"{"model":"m","items":[{"type":"message","role":"user","content":"hi"}]}"#),
+        ),
+        ("/v1/images/generations", json(r#"{"model":"m","prompt":"a cat"}"#)),
+        (
+            "/v1/messages",
+            json(
+                r#"{"model":"m","max_tokens":5,"system":[{"type":"text","text":"kind"}],"messages":[{"role":"user","content":
+                    [{"type":"tool_result","content":[{"type":"text","text":"hi"}]},{"type":"tool_use","id":"i","name":"n","input":{"a":[1]}}]}]}"#,
+            ),
+        ),
+        (
+            "/inference/v1/generate",
+            json(
+                r#"{"model":"m","token_ids":[1,2],"features":{"mm_hashes":{"image":["h"]},"mm_placeholders":{"image":[{"offset":0,"length":2}]}}}"#,
+            ),
+        ),
+        ("/generate", json(r#"{"input_ids":[1,2],"extra_key":"k","sampling_params":{"max_new_tokens":3}}"#)),
+        ("/vllm.grpc.engine.VllmEngine/Generate", framed(&generate)),
+        ("/vllm.grpc.engine.VllmEngine/Embed", framed(&generate)),
+        (
+            "/google.cloud.aiplatform.v1beta1.PredictionService/ChatCompletions",
+            framed(&PredictRequest::around(chat)),
+        ),
+        ("/google.cloud.aiplatform.v1.PredictionService/RawPredict", framed(&PredictRequest::around(chat))),
+    ]
+}
+
+#[test]
+fn every_api_that_is_read_has_a_prompt() {
+    let read = requests();
+    for (path, body) in &read {
+        let request = parse(&[(":path", path)], body).unwrap();
+        assert!(!request.prompt.parts.is_empty(), "{path}");
+        assert_eq!(
+            request.api.rewrites_model(),
+            parse(&[(":path", path), TO], body).unwrap().target_model == "t",
+            "{path}"
+        );
+        assert_eq!(request.target_model, request.model, "{path}");
+    }
+    let parsers = Parsers::new(&ParserKind::ALL);
+    let mut apis: Vec<_> = read.iter().map(|(path, _)| parsers.resolve(path).unwrap()).collect();
+    apis.dedup();
+    assert_eq!(apis.len(), read.len(), "each API once");
+}
+
+const TO: (&str, &str) = ("x-llm-d-model-name-rewrite", "t");
+
+#[test]
+fn a_model_is_replaced_where_the_api_allows_it() {
+    // path, body, model, what is sent on
+    let table = [
+        ("/v1/embeddings", r#"{"model":"m","input":"hi"}"#, "m", r#"{"model":"t","input":"hi"}"#),
+        ("/v1/messages", r#"{"messages":[{}],"model":"m"}"#, "m", r#"{"messages":[{}],"model":"t"}"#),
+        ("/v1/conversations", r#"{"items":[{}]}"#, "", r#"{"model":"t","items":[{}]}"#),
+        (
+            "/inference/v1/generate",
+            r#"{"token_ids":[1],"model":"m"}"#,
+            "m",
+            r#"{"token_ids":[1],"model":"t"}"#,
+        ),
+        ("/v1/messages/count_tokens", r#"{"model":"m"}"#, "", r#"{"model":"m"}"#),
+        ("/generate", r#"{"input_ids":[1],"model":"m"}"#, "", r#"{"input_ids":[1],"model":"m"}"#),
+    ];
+    for (path, body, model, want) in table {
+        let request = parse(&[(":path", path), TO], body).unwrap();
+        let target = if body == want { model } else { "t" };
+        assert_eq!((request.model.as_str(), request.target_model.as_str()), (model, target), "{path}");
+        assert_eq!(sent(&request), want, "{path}");
+    }
+    let predict = framed(&PredictRequest::around(r#"{"model":"m","input":"hi"}"#));
+    let path = "/google.cloud.aiplatform.v1beta1.PredictionService/StreamRawPredict";
+    let request = parse(&[(":path", path), TO], &predict).unwrap();
+    assert_eq!((request.model.as_str(), request.target_model.as_str()), ("m", "m"));
+    assert_eq!(request.outgoing().chunks().concat(), predict);
+}
+
+#[test]
+fn a_request_without_a_model_is_refused_where_one_could_be_put_in() {
+    for (path, body) in [
+        ("/v1/embeddings", r#"{"input":"hi"}"#),
+        ("/v1/conversations", r#"{"items":[{}]}"#),
+        ("/v1/messages", r#"{"messages":[{}]}"#),
+        ("/inference/v1/generate", r#"{"token_ids":[1]}"#),
+    ] {
+        assert_eq!(parse(&[(":path", path)], body).unwrap_err(), ParseError::NoModel, "{path}");
+    }
+    let generate = parse(&[(":path", "/generate")], r#"{"input_ids":[1]}"#).unwrap();
+    assert_eq!((generate.model.as_str(), generate.target_model.as_str()), ("", ""));
+}
+
+/// What a request says, and how it is sent on.
+type Seen =
+    Result<(String, String, bool, Option<u64>, Option<super::super::Part>, Prompt, Vec<u8>), ParseError>;
+
+fn seen(path: &str, chunks: impl IntoIterator<Item = Bytes>) -> Seen {
+    let headers = [(":path", path), TO].into_iter().collect();
+    let mut parser = RequestParser::new(headers, &Parsers::new(&ParserKind::ALL));
+    chunks.into_iter().for_each(|chunk| parser.push(chunk));
+    let request = parser.finish()?;
+    let sent = request.outgoing().chunks().concat();
+    let Request { model, target_model, stream, max_output_tokens, cache_salt, prompt, .. } = request;
+    Ok((model, target_model, stream, max_output_tokens, cache_salt, prompt, sent))
+}
+
+proptest! {
+    /// However a body is cut, also one that is broken somewhere, the request or the
+    /// refusal is the same.
+    #[test]
+    fn any_split_gives_the_same_request(
+        which in 0usize..15,
+        sizes in prop::collection::vec(0usize..60, 1..12),
+        broken in prop::option::of((any::<prop::sample::Index>(), any::<u8>())),
+    ) {
+        let (path, mut body) = requests().swap_remove(which);
+        if let Some((at, byte)) = broken {
+            let at = at.index(body.len());
+            body[at] = byte;
+        }
+        let whole = seen(path, [Bytes::from(body.clone())]);
+        let mut rest = Bytes::from(body);
+        let mut chunks = Vec::new();
+        for size in sizes.iter().cycle().take(4000) {
+            chunks.push(rest.split_to((*size).min(rest.len())));
+        }
+        chunks.push(rest);
+        prop_assert_eq!(seen(path, chunks), whole);
+    }
+}
