@@ -13,9 +13,13 @@ use usher::schedule::registry::{Pipeline, PluginType};
 use usher::schedule::{SchedulerMetrics, State};
 
 fn build(text: &str) -> Result<Pipeline, ConfigError> {
+    build_all(text, false)
+}
+
+fn build_all(text: &str, experimental: bool) -> Result<Pipeline, ConfigError> {
     let config = EndpointPickerConfig::parse(text)?;
     let metrics = SchedulerMetrics::register(&Registry::new()).unwrap();
-    Pipeline::build(Some(&config), false, &metrics, &State::default())
+    Pipeline::build(Some(&config), experimental, &metrics, &State::default())
 }
 
 /// A configuration with one plugin.
@@ -366,8 +370,12 @@ fn assert_parameters_refused(plugin_type: &str, parameters: &str, column: u32, m
 #[test]
 fn every_type_of_the_peer_is_known_and_supported_or_refused_by_name() {
     for plugin_type in PluginType::all() {
-        let parameters = if plugin_type.name == "file-discovery" { "{path: a}" } else { "{}" };
-        let result = build(&with_parameters(plugin_type.name, parameters));
+        let parameters = match plugin_type.name {
+            "file-discovery" => "{path: a}",
+            "session-id-producer" => "{cookieName: a}",
+            _ => "{}",
+        };
+        let result = build_all(&with_parameters(plugin_type.name, parameters), true);
         if plugin_type.is_supported() {
             assert!(result.is_ok(), "{}: {:?}", plugin_type.name, result.err());
         } else {

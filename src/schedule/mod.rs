@@ -7,6 +7,7 @@
 //! random source; it reads live numbers and changes nothing.
 //! [`registry`] builds all of it from a configuration.
 
+mod around;
 mod context;
 pub mod data;
 mod decision;
@@ -26,6 +27,7 @@ mod score;
 mod stages;
 mod state;
 
+pub use around::{AgentIdentity, AgentIdentityParams};
 pub use context::{Context, Outcome, Runs, ScheduleError};
 pub use decision::{Column, Decision, Record, Run, Scores};
 pub use effects::{AnswerHead, Attribute, Effects, Follower, Followers, Header, Served};
@@ -35,7 +37,9 @@ pub use lifecycle::{Admitter, Denied, HeaderProcessor, PreRequest, Producer, Scr
 pub use metrics::SchedulerMetrics;
 pub use pick::{MaxScorePicker, Picks, RandomPicker};
 pub use plugin::{Filter, Picker, PluginId, ProfileHandler, ProfileSet, Scorer};
-pub use produce::{InflightLoadParams, InflightLoadProducer, TokenParams, TokenProducer};
+pub use produce::{
+    InflightLoadParams, InflightLoadProducer, SessionIdParams, SessionIdProducer, TokenParams, TokenProducer,
+};
 pub use profile::{Profile, ProfileBuilder};
 pub use scheduler::{Scheduler, Scratch};
 pub use score::{ActiveRequestParams, ActiveRequestScorer, KvCacheUtilizationScorer, QueueScorer};

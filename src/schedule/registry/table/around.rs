@@ -1,8 +1,13 @@
 //! What happens around a decision: header processors, screeners, admitters, and what
 //! reads answers.
 
+use std::sync::Arc;
+
+use super::super::site::{Build, Built, Site};
 use super::super::types::Kind::{Admitter, RequestHeader, Response, Screener};
-use super::super::types::{PluginType, later};
+use super::super::types::{PluginType, beta, later, parameter};
+use crate::config::ConfigError;
+use crate::schedule::{AgentIdentity, AgentIdentityParams};
 
 #[rustfmt::skip]
 pub(super) static ROWS: &[PluginType] = &[
@@ -10,6 +15,15 @@ pub(super) static ROWS: &[PluginType] = &[
     later("probabilistic-admitter", &[Admitter]),
     later("disaggregatedset-rollout-screener", &[Screener, Response]).alpha(),
     later("request-attribute-reporter", &[Response]),
-    later("agent-identity", &[RequestHeader]).alpha(),
+    beta("agent-identity", &[RequestHeader],
+        "Takes the session that an agent names in a header for the flow of its requests.",
+        &[parameter("additionalSessionHeaders", "[]", "", "Headers to look at before those of known agents.")],
+        Build::Reading(agent_identity)).alpha(),
     later("destination-endpoint-served-verifier", &[Response]),
 ];
+
+fn agent_identity(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = AgentIdentityParams::decode(site.parameters)?;
+    let plugin = Arc::new(AgentIdentity::new(&params));
+    Ok(Built { header_processor: Some(plugin), ..Built::with(&params)? })
+}

@@ -6,7 +6,9 @@ use super::super::site::{Build, Built, Site};
 use super::super::types::Kind::{DataProducer, Extractor, PreRequest, Response};
 use super::super::types::{Parameter, PluginType, beta, later, parameter};
 use crate::config::ConfigError;
-use crate::schedule::{InflightLoadParams, InflightLoadProducer, TokenParams, TokenProducer};
+use crate::schedule::{
+    InflightLoadParams, InflightLoadProducer, SessionIdParams, SessionIdProducer, TokenParams, TokenProducer,
+};
 
 const TOKENS: &[Parameter] = &[
     parameter("estimate", "{}", "", "How to estimate; nothing can be set in this version."),
@@ -38,7 +40,13 @@ pub(super) static ROWS: &[PluginType] = &[
         Build::Reading(inflight_load_producer)),
     later("mm-embeddings-cache-producer", &[DataProducer, PreRequest]),
     later("predicted-latency-producer", &[DataProducer, PreRequest, Response]),
-    later("session-id-producer", &[DataProducer]),
+    beta("session-id-producer", &[DataProducer],
+        "Says which session a request belongs to. Exactly one of its parameters is given.",
+        &[
+            parameter("headerName", "none", "", "The header in which clients name their session."),
+            parameter("cookieName", "none", "", "The cookie in which they do."),
+        ],
+        Build::Reading(session_id_producer)),
     later("p2p-source-producer", &[DataProducer, PreRequest]).alpha(),
 ];
 
@@ -57,4 +65,11 @@ fn inflight_load_producer(site: &mut Site<'_>) -> Result<Built, ConfigError> {
     let uncached = site.produces();
     let plugin = Arc::new(InflightLoadProducer::new(params, counters, tokens, prefix, uncached));
     Ok(Built { producer: Some(Arc::clone(&plugin) as _), pre_request: Some(plugin), ..built })
+}
+
+fn session_id_producer(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = SessionIdParams::decode(site.parameters)?;
+    let built = Built::with(&params)?;
+    let producer = Arc::new(SessionIdProducer::new(params, site.produces()));
+    Ok(Built { producer: Some(producer), ..built })
 }

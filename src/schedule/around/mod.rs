@@ -1,0 +1,6 @@
+//! Plugins around a decision: what they learn from headers, whom they keep out, and
+//! what they do once a decision stands.
+
+mod agent_identity;
+
+pub use agent_identity::{AgentIdentity, AgentIdentityParams};
