@@ -27,7 +27,10 @@ mod score;
 mod stages;
 mod state;
 
-pub use around::{AgentIdentity, AgentIdentityParams};
+pub use around::{
+    AgentIdentity, AgentIdentityParams, Bindings, SessionAffinity, SessionAffinityParams, SessionMetrics,
+    SessionSource, SourceParams, Strategy,
+};
 pub use context::{Context, Outcome, Runs, ScheduleError};
 pub use decision::{Column, Decision, Record, Run, Scores};
 pub use effects::{AnswerHead, Attribute, Effects, Follower, Followers, Header, Served};

@@ -7,6 +7,7 @@
     reason = "the exception for tests does not reach their helpers"
 )]
 
+mod around;
 mod decisions;
 mod scorers;
 mod support;

@@ -2,5 +2,9 @@
 //! what they do once a decision stands.
 
 mod agent_identity;
+mod session;
 
 pub use agent_identity::{AgentIdentity, AgentIdentityParams};
+pub use session::{
+    Bindings, SessionAffinity, SessionAffinityParams, SessionMetrics, SessionSource, SourceParams, Strategy,
+};

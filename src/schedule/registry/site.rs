@@ -1,7 +1,9 @@
 //! Where a plugin is built: what its constructor is given, and what it gives back.
 
+use std::any::Any;
 use std::sync::Arc;
 
+use prometheus::Registry;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -39,7 +41,6 @@ pub(super) struct Site<'a> {
     /// Its parameters as they are written.
     pub(super) parameters: &'a Node,
     /// Where it may register what it counts.
-    #[expect(dead_code, reason = "no plugin counts anything of its own yet")]
     pub(super) metrics: &'a SchedulerMetrics,
     /// What outlives it.
     pub(super) state: &'a State,
@@ -90,6 +91,15 @@ impl Site<'_> {
             let message = format!("there can be {} in-flight load producers at most", InFlightId::MAX);
             ConfigError::at(self.at, message).hint("share one of them")
         })
+    }
+
+    /// What plugins of a type count together.
+    pub(super) fn family<T: Any + Send + Sync>(
+        &self,
+        register: fn(&Registry) -> prometheus::Result<T>,
+    ) -> Result<Arc<T>, ConfigError> {
+        let message = |error: prometheus::Error| format!("its metrics can't be registered: {error}");
+        self.metrics.family(register).map_err(|error| ConfigError::at(self.at, message(error)))
     }
 
     /// For types without parameters that don't ignore them.

@@ -1,7 +1,9 @@
 //! Filters.
 
+use super::super::site::Build;
 use super::super::types::Kind::{Filter, PreRequest, Response};
-use super::super::types::{PluginType, later};
+use super::super::types::{PluginType, beta, later};
+use super::session;
 
 #[rustfmt::skip]
 pub(super) static ROWS: &[PluginType] = &[
@@ -15,7 +17,9 @@ pub(super) static ROWS: &[PluginType] = &[
     later("utilization-filter", &[Filter]).alpha(),
     later("prefix-cache-affinity-filter", &[Filter]),
     later("slo-headroom-tier-filter", &[Filter]),
-    later("session-affinity-filter", &[Filter, PreRequest, Response]).alpha(),
+    beta("session-affinity-filter", &[Filter, PreRequest, Response],
+        "Keeps the endpoint that served a request's session before, where it is a candidate.",
+        session::PARAMETERS, Build::Reading(session::session_affinity_filter)).alpha(),
     later("multicluster-session-affinity-filter", &[Filter, PreRequest, Response]).alpha(),
     later("topology-affinity-filter", &[Filter]).alpha(),
     later("header-based-testing-filter", &[Filter]),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::super::site::{Build, Built, Site};
 use super::super::types::Kind::{DataProducer, Filter, PreRequest, Response, Scorer};
 use super::super::types::{PluginType, beta, later, parameter};
+use super::session;
 use crate::config::ConfigError;
 use crate::schedule::{ActiveRequestParams, ActiveRequestScorer, KvCacheUtilizationScorer, QueueScorer};
 
@@ -32,7 +33,9 @@ pub(super) static ROWS: &[PluginType] = &[
         Build::Reading(active_request_scorer)),
     later("token-load-scorer", &[Scorer]),
     later("no-hit-lru-scorer", &[Scorer, PreRequest]),
-    later("session-affinity-scorer", &[Scorer, PreRequest, Response]).alpha(),
+    beta("session-affinity-scorer", &[Scorer, PreRequest, Response],
+        "Prefers the endpoint that served a request's session before: it scores 1, all others 0.",
+        session::PARAMETERS, Build::Reading(session::session_affinity_scorer)).alpha(),
     later("header-label-affinity-scorer", &[Scorer]).alpha(),
     later("context-length-aware", &[Filter, Scorer]),
     later("mm-embeddings-cache-scorer", &[Scorer]),

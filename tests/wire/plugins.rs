@@ -1,0 +1,79 @@
+//! What plugins add to replies: headers of answers, metadata, and refusals.
+
+use crate::support::*;
+
+const FOUR: [(&str, &str, u16); 4] =
+    [("a", "127.0.0.1", 1), ("b", "127.0.0.2", 1), ("c", "127.0.0.3", 1), ("d", "127.0.0.4", 1)];
+const OK: [(&str, &str); 2] = [(":status", "200"), ("content-type", "application/json")];
+
+async fn picker(endpoints: &[(&str, &str, u16)], plugins: &str) -> Picker {
+    let config = format!("--config-text=plugins: [{plugins}]");
+    Picker::start(endpoints, &[&config, "--allow-experimental-plugins"]).await
+}
+
+/// Sends a request and the head of its answer. Returns its stream, its destination, and
+/// what is set on the answer.
+async fn exchange(picker: &Picker, extra: &[(&str, &str)]) -> (Stream, String, Vec<(String, String)>) {
+    let mut stream = picker.stream().await;
+    let base = [(":path", "/v1/completions"), ("x-request-id", "r-1")];
+    stream.send(headers(&[&base, extra].concat(), false));
+    stream.send(body(PROMPT, true));
+    let destination = stream.request_headers().await.destination().to_owned();
+    stream.request_body().await;
+    stream.send(response_headers(&OK, false));
+    let mut set = stream.response_headers().await.set;
+    assert_eq!(set.remove(0), ("x-went-into-resp-headers".to_owned(), "true".to_owned()));
+    (stream, destination, set)
+}
+
+#[tokio::test]
+async fn a_session_token_leads_back_to_who_served() {
+    let picker = picker(&FOUR, "{type: session-affinity-filter}").await;
+    let (_, first, set) = exchange(&picker, &[]).await;
+    let name = FOUR.iter().find(|(_, address, _)| first == format!("{address}:1")).unwrap().0;
+    let tokens = [("a", "ZGVmYXVsdC9h"), ("b", "ZGVmYXVsdC9i"), ("c", "ZGVmYXVsdC9j"), ("d", "ZGVmYXVsdC9k")];
+    let token = tokens.iter().find(|(of, _)| *of == name).unwrap().1;
+    let expected = [("x-session-token".to_owned(), token.to_owned())];
+    assert_eq!(set, expected);
+    for _ in 0..8 {
+        let (_, again, set) = exchange(&picker, &[("x-session-token", token)]).await;
+        assert_eq!((again.as_str(), set.as_slice()), (first.as_str(), expected.as_slice()));
+    }
+    // The gateway went elsewhere: so does the session.
+    let mut stream = picker.stream().await;
+    stream.send(headers(&[(":path", "/v1/completions"), ("x-session-token", token)], false));
+    stream.send(body(PROMPT, true));
+    stream.request_headers().await;
+    stream.request_body().await;
+    let (other, address, _) = FOUR.iter().find(|(of, _, _)| *of != name).unwrap();
+    let served = "x-gateway-destination-endpoint-served";
+    let address = string(&format!("{address}:1"));
+    stream.send(with_metadata(response_headers(&OK, false), "envoy.lb", served, address));
+    let token = tokens.iter().find(|(of, _)| of == other).unwrap().1;
+    assert_eq!(stream.response_headers().await.get("x-session-token"), Some(token));
+}
+
+#[tokio::test]
+async fn a_named_session_stays_where_it_is() {
+    let plugins = "{type: agent-identity}, {type: session-affinity-filter, parameters: {strategy: session_id, sessionIdConfig: {sources: [{header: x-session-id}, {attribute: agent-identity}]}}}";
+    let picker = picker(&FOUR, plugins).await;
+    let sessions = [("x-session-id", "sess-A"), ("x-claude-code-session-id", "agent-B")];
+    let mut bound = Vec::new();
+    for session in sessions {
+        let (_, first, set) = exchange(&picker, &[session]).await;
+        assert_eq!(set, [], "the client needs nothing");
+        for _ in 0..8 {
+            assert_eq!(exchange(&picker, &[session]).await.1, first, "{session:?}");
+        }
+        bound.push(first);
+    }
+    assert_eq!(exchange(&picker, &sessions).await.1, bound[0], "the first source counts");
+    assert_eq!(picker.metric(r#"usher_session_bindings{plugin_name="session-affinity-filter"}"#), Some(2.0));
+    let flow = |agent: &str| {
+        format!(
+            r#"llm_d_epp_request_total{{fairness_id="{agent}",model_name="m",priority="0",target_model_name="m"}}"#
+        )
+    };
+    assert_eq!(picker.metric(&flow("agent-B")), Some(10.0), "agents are flows");
+    assert_eq!(picker.metric(&flow("default-flow")), Some(9.0));
+}
