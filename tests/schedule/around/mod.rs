@@ -1,5 +1,6 @@
-//! Plugins around a decision: sessions.
+//! Plugins around a decision: sessions, admission.
 
+mod admitter;
 mod sessions;
 
 use std::sync::Arc;
@@ -16,6 +17,12 @@ use usher::schedule::{Record, SchedulerMetrics, State};
 fn with_headers(headers: &[(&str, &str)]) -> Request {
     let headers = headers.iter().copied().collect();
     RequestParser::new(headers, &Parsers::new(&[ParserKind::PassThrough])).without_body()
+}
+
+fn of_priority(priority: i32) -> Request {
+    let mut request = with_headers(&[]);
+    request.priority = priority;
+    request
 }
 
 fn build(config: &str, registry: &Registry, state: &State) -> Result<Pipeline, ConfigError> {

@@ -7,12 +7,22 @@ use super::super::site::{Build, Built, Site};
 use super::super::types::Kind::{Admitter, RequestHeader, Response, Screener};
 use super::super::types::{PluginType, beta, later, parameter};
 use crate::config::ConfigError;
-use crate::schedule::{AgentIdentity, AgentIdentityParams};
+use crate::schedule::{
+    AgentIdentity, AgentIdentityParams, ProbabilisticAdmitter, ProbabilisticAdmitterParams,
+};
 
 #[rustfmt::skip]
 pub(super) static ROWS: &[PluginType] = &[
     later("latency-slo-admitter", &[Admitter]),
-    later("probabilistic-admitter", &[Admitter]),
+    beta("probabilistic-admitter", &[Admitter],
+        "Refuses requests of a priority below 0, the more of them the busier the pool is.",
+        &[
+            parameter("queueDepthThreshold", "5", "requests", "Waiting requests at which an endpoint is full."),
+            parameter("kvCacheUtilThreshold", "0.8", "share", "Share of the KV cache at which it is."),
+            parameter("power", "5", "", "Power of the mean fullness in the probability."),
+            parameter("k", "300", "", "What that is multiplied with."),
+        ],
+        Build::Reading(probabilistic_admitter)),
     later("disaggregatedset-rollout-screener", &[Screener, Response]).alpha(),
     later("request-attribute-reporter", &[Response]),
     beta("agent-identity", &[RequestHeader],
@@ -26,4 +36,10 @@ fn agent_identity(site: &mut Site<'_>) -> Result<Built, ConfigError> {
     let params = AgentIdentityParams::decode(site.parameters)?;
     let plugin = Arc::new(AgentIdentity::new(&params));
     Ok(Built { header_processor: Some(plugin), ..Built::with(&params)? })
+}
+
+fn probabilistic_admitter(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = ProbabilisticAdmitterParams::decode(site.parameters)?;
+    let plugin = Arc::new(ProbabilisticAdmitter::new(params));
+    Ok(Built { admitter: Some(plugin), ..Built::with(&params)? })
 }
