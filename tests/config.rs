@@ -373,6 +373,7 @@ fn every_type_of_the_peer_is_known_and_supported_or_refused_by_name() {
         let parameters = match plugin_type.name {
             "file-discovery" => "{path: a}",
             "session-id-producer" => "{cookieName: a}",
+            "disaggregatedset-rollout-screener" => "{scope: {labelSelector: {}}, revisionGating: {}}",
             _ => "{}",
         };
         let result = build_all(&with_parameters(plugin_type.name, parameters), true);

@@ -28,8 +28,9 @@ mod stages;
 mod state;
 
 pub use around::{
-    AgentIdentity, AgentIdentityParams, Bindings, ProbabilisticAdmitter, ProbabilisticAdmitterParams,
-    SessionAffinity, SessionAffinityParams, SessionMetrics, SessionSource, SourceParams, Strategy,
+    AgentIdentity, AgentIdentityParams, Bindings, LabelSelector, ProbabilisticAdmitter,
+    ProbabilisticAdmitterParams, RolloutMetrics, RolloutParams, RolloutScreener, SessionAffinity,
+    SessionAffinityParams, SessionMetrics, SessionSource, SourceParams, Strategy,
 };
 pub use context::{Context, Outcome, Runs, ScheduleError};
 pub use decision::{Column, Decision, Record, Run, Scores};

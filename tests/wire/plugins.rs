@@ -77,3 +77,35 @@ async fn a_named_session_stays_where_it_is() {
     assert_eq!(picker.metric(&flow("agent-B")), Some(10.0), "agents are flows");
     assert_eq!(picker.metric(&flow("default-flow")), Some(9.0));
 }
+
+#[tokio::test]
+async fn a_rollout_is_pinned_by_a_header_and_stamped_on_answers() {
+    let screener = "{type: disaggregatedset-rollout-screener, parameters: {scope: {labelSelector: {}}, headerSelectors: [{headerName: x-revision, labelKey: rev}], revisionGating: {revisionLabelKey: rev}}}";
+    let endpoints = [("a", "old"), ("b", "old"), ("c", "new")];
+    let entry = |(index, (name, revision)): (usize, &(&str, &str))| {
+        format!(
+            "- {{name: {name}, address: 127.0.0.{}, port: '1', labels: {{rev: {revision}}}}}\n",
+            index + 1
+        )
+    };
+    let entries: String = endpoints.iter().enumerate().map(entry).collect();
+    let config = format!("--config-text=plugins: [{screener}]");
+    let picker = Picker::start_with(&entries, &[&config, "--allow-experimental-plugins"]).await;
+    let revision_of = |destination: &str| if destination == "127.0.0.3:1" { "new" } else { "old" };
+    for pinned in [None, Some("old"), Some("new")] {
+        for _ in 0..6 {
+            let headers: Vec<_> = pinned.iter().map(|revision| ("x-revision", *revision)).collect();
+            let (_, destination, set) = exchange(&picker, &headers).await;
+            let revision = revision_of(&destination);
+            assert_eq!(set, [("x-revision".to_owned(), revision.to_owned())]);
+            assert!(pinned.is_none_or(|pinned| pinned == revision), "{pinned:?} {destination}");
+        }
+    }
+    let mut stream = picker.stream().await;
+    stream.send(headers(&[(":path", "/v1/completions"), ("x-revision", "gone")], false));
+    stream.send(body(PROMPT, true));
+    let refusal = stream.immediate().await;
+    assert_eq!(refusal.status.unwrap().code, 503);
+    let text = String::from_utf8(refusal.body).unwrap();
+    assert!(text.contains("screeners eliminated all endpoint candidates"), "{text}");
+}

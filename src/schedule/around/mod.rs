@@ -2,11 +2,15 @@
 //! what they do once a decision stands.
 
 mod agent_identity;
+mod labels;
 mod probabilistic_admitter;
+mod rollout;
 mod session;
 
 pub use agent_identity::{AgentIdentity, AgentIdentityParams};
+pub use labels::LabelSelector;
 pub use probabilistic_admitter::{ProbabilisticAdmitter, ProbabilisticAdmitterParams};
+pub use rollout::{RolloutMetrics, RolloutParams, RolloutScreener};
 pub use session::{
     Bindings, SessionAffinity, SessionAffinityParams, SessionMetrics, SessionSource, SourceParams, Strategy,
 };

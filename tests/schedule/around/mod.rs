@@ -1,6 +1,7 @@
-//! Plugins around a decision: sessions, admission.
+//! Plugins around a decision: sessions, rollouts, admission.
 
 mod admitter;
+mod rollout;
 mod sessions;
 
 use std::sync::Arc;
@@ -8,11 +9,23 @@ use std::time::Duration;
 
 use prometheus::Registry;
 use usher::config::{ConfigError, EndpointPickerConfig};
-use usher::endpoints::{CachedLocator, Clock, Store, StoreLocator};
+use usher::endpoints::{CachedLocator, Candidates, Clock, EndpointSpec, Store, StoreLocator};
 use usher::flow::{Attempts, Dispatcher, Policy};
 use usher::request::{ParserKind, Parsers, Request, RequestParser};
 use usher::schedule::registry::Pipeline;
 use usher::schedule::{Record, SchedulerMetrics, State};
+
+/// `pod-0`, `pod-1` … with these labels.
+fn labelled(labels: &[Vec<(&str, String)>]) -> Candidates {
+    let store = Store::default();
+    let spec = |(index, labels): (usize, &Vec<(&str, String)>)| {
+        let mut spec = EndpointSpec::new(format!("pod-{index}"), ([10, 0, 0, index as u8 + 1], 8000));
+        spec.labels = labels.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect();
+        spec
+    };
+    store.replace(labels.iter().enumerate().map(spec).collect());
+    store.snapshot().all()
+}
 
 fn with_headers(headers: &[(&str, &str)]) -> Request {
     let headers = headers.iter().copied().collect();

@@ -5,11 +5,53 @@ use std::sync::Arc;
 
 use super::super::site::{Build, Built, Site};
 use super::super::types::Kind::{Admitter, RequestHeader, Response, Screener};
-use super::super::types::{PluginType, beta, later, parameter};
+use super::super::types::{Parameter, PluginType, beta, later, parameter};
 use crate::config::ConfigError;
 use crate::schedule::{
-    AgentIdentity, AgentIdentityParams, ProbabilisticAdmitter, ProbabilisticAdmitterParams,
+    AgentIdentity, AgentIdentityParams, PluginId, ProbabilisticAdmitter, ProbabilisticAdmitterParams,
+    RolloutMetrics, RolloutParams, RolloutScreener,
 };
+
+const ROLLOUT: &[Parameter] = &[
+    parameter("scope.labelSelector", "", "", "The endpoints that are screened, as Kubernetes selects pods."),
+    parameter(
+        "headerSelectors",
+        "[]",
+        "",
+        "Headers with which clients choose: {name, headerName, labelKey, mode}.",
+    ),
+    parameter(
+        "headerSelectors[].mode",
+        "strict",
+        "",
+        "Without a match, strict leaves no endpoint and prefer all.",
+    ),
+    parameter("revisionGating", "", "", "How one revision is chosen."),
+    parameter(
+        "revisionGating.mode",
+        "sum",
+        "",
+        "What a revision weighs: sum, its endpoints; max-role, those of the largest role; disabled.",
+    ),
+    parameter(
+        "revisionGating.requireRoles.values",
+        "[]",
+        "",
+        "Roles without which a revision gets no requests.",
+    ),
+    parameter(
+        "revisionGating.revisionLabelKey",
+        "disaggregatedset.x-k8s.io/revision",
+        "",
+        "The label that has the revision.",
+    ),
+    parameter(
+        "revisionGating.roleLabelKey",
+        "disaggregatedset.x-k8s.io/role",
+        "",
+        "The label that has the role.",
+    ),
+];
 
 #[rustfmt::skip]
 pub(super) static ROWS: &[PluginType] = &[
@@ -23,7 +65,9 @@ pub(super) static ROWS: &[PluginType] = &[
             parameter("k", "300", "", "What that is multiplied with."),
         ],
         Build::Reading(probabilistic_admitter)),
-    later("disaggregatedset-rollout-screener", &[Screener, Response]).alpha(),
+    beta("disaggregatedset-rollout-screener", &[Screener, Response],
+        "Sends all parts of a request to one revision of a disaggregated set.",
+        ROLLOUT, Build::Reading(rollout_screener)).alpha(),
     later("request-attribute-reporter", &[Response]),
     beta("agent-identity", &[RequestHeader],
         "Takes the session that an agent names in a header for the flow of its requests.",
@@ -42,4 +86,11 @@ fn probabilistic_admitter(site: &mut Site<'_>) -> Result<Built, ConfigError> {
     let params = ProbabilisticAdmitterParams::decode(site.parameters)?;
     let plugin = Arc::new(ProbabilisticAdmitter::new(params));
     Ok(Built { admitter: Some(plugin), ..Built::with(&params)? })
+}
+
+fn rollout_screener(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = RolloutParams::decode(site.parameters)?;
+    let (built, metrics) = (Built::with(&params)?, site.family(RolloutMetrics::register)?);
+    let id = PluginId::new("disaggregatedset-rollout-screener", site.name);
+    Ok(Built { screener: Some(Arc::new(RolloutScreener::new(params, &id, &metrics))), ..built })
 }
