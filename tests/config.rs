@@ -373,6 +373,9 @@ fn every_type_of_the_peer_is_known_and_supported_or_refused_by_name() {
         let parameters = match plugin_type.name {
             "file-discovery" => "{path: a}",
             "session-id-producer" => "{cookieName: a}",
+            "request-attribute-reporter" => {
+                "{attributes: [{key: {name: a}, expression: usage.total_tokens}]}"
+            }
             "disaggregatedset-rollout-screener" => "{scope: {labelSelector: {}}, revisionGating: {}}",
             _ => "{}",
         };

@@ -29,8 +29,9 @@ mod state;
 
 pub use around::{
     AgentIdentity, AgentIdentityParams, Bindings, LabelSelector, ProbabilisticAdmitter,
-    ProbabilisticAdmitterParams, RolloutMetrics, RolloutParams, RolloutScreener, SessionAffinity,
-    SessionAffinityParams, SessionMetrics, SessionSource, SourceParams, Strategy,
+    ProbabilisticAdmitterParams, ReporterMetrics, ReporterParams, RequestAttributeReporter, RolloutMetrics,
+    RolloutParams, RolloutScreener, SessionAffinity, SessionAffinityParams, SessionMetrics, SessionSource,
+    SourceParams, Strategy,
 };
 pub use context::{Context, Outcome, Runs, ScheduleError};
 pub use decision::{Column, Decision, Record, Run, Scores};

@@ -1,5 +1,10 @@
 //! What plugins add to replies: headers of answers, metadata, and refusals.
 
+use envoy_types::pb::envoy::service::ext_proc::v3::ProcessingResponse;
+use envoy_types::pb::envoy::service::ext_proc::v3::processing_response::Response as Reply;
+use envoy_types::pb::google::protobuf::Value;
+use envoy_types::pb::google::protobuf::value::Kind as ValueKind;
+
 use crate::support::*;
 
 const FOUR: [(&str, &str, u16); 4] =
@@ -24,6 +29,19 @@ async fn exchange(picker: &Picker, extra: &[(&str, &str)]) -> (Stream, String, V
     let mut set = stream.response_headers().await.set;
     assert_eq!(set.remove(0), ("x-went-into-resp-headers".to_owned(), "true".to_owned()));
     (stream, destination, set)
+}
+
+fn numbers(reply: &ProcessingResponse) -> Vec<(String, String, f64)> {
+    let mut numbers = Vec::new();
+    for (namespace, value) in reply.dynamic_metadata.iter().flat_map(|metadata| &metadata.fields) {
+        let Some(ValueKind::StructValue(fields)) = &value.kind else { panic!("{value:?}") };
+        for (name, value) in &fields.fields {
+            let Value { kind: Some(ValueKind::NumberValue(number)) } = value else { panic!("{value:?}") };
+            numbers.push((namespace.clone(), name.clone(), *number));
+        }
+    }
+    numbers.sort_by(|a, b| (&a.0, &a.1).cmp(&(&b.0, &b.1)));
+    numbers
 }
 
 #[tokio::test]
@@ -76,6 +94,63 @@ async fn a_named_session_stays_where_it_is() {
     };
     assert_eq!(picker.metric(&flow("agent-B")), Some(10.0), "agents are flows");
     assert_eq!(picker.metric(&flow("default-flow")), Some(9.0));
+}
+
+const REPORTER: &str = "{name: cost, type: request-attribute-reporter, parameters: {attributes: [{key: {name: x-cost}, expression: usage.prompt_tokens + usage.completion_tokens * 4.0, condition: usage.completion_tokens > 3.0}, {key: {namespace: other, name: total}, expression: usage.total_tokens / 2.0}, {key: {name: none}, expression: '0'}]}}";
+
+#[tokio::test]
+async fn numbers_come_with_the_last_chunk() {
+    let picker = picker(&FOUR, REPORTER).await;
+    let all = vec![
+        ("envoy.lb".to_owned(), "x-cost".to_owned(), 23.0),
+        ("other".to_owned(), "total".to_owned(), 4.0),
+    ];
+    let json = r#"{"usage":{"prompt_tokens":3,"completion_tokens":5,"total_tokens":8}}"#;
+    let (few, none) = (r#"{"usage":{"prompt_tokens":3,"completion_tokens":2}}"#, r#"{"choices":[]}"#);
+    let sse = "data: {\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":5}}\n\ndata: [DONE]\n\n";
+    for (text, expected) in
+        [(json, all.clone()), (sse, all.clone()), (few, all[1..].to_vec()), (none, vec![])]
+    {
+        let expected: Vec<_> = expected
+            .into_iter()
+            .map(|(space, name, value)| (space, name, if text == few { 2.0 } else { value }))
+            .collect();
+        // Whole, and cut into pieces with an empty last one.
+        for size in [text.len(), 11] {
+            let (mut stream, _, _) = exchange(&picker, &[]).await;
+            let mut chunks: Vec<&[u8]> = text.as_bytes().chunks(size).collect();
+            if size < text.len() {
+                chunks.push(b"");
+            }
+            for (index, chunk) in chunks.iter().enumerate() {
+                let last = index + 1 == chunks.len();
+                stream.send(response_body(chunk, last));
+                let reply = stream.reply().await;
+                assert!(matches!(reply.response, Some(Reply::ResponseBody(_))));
+                let wanted = if last { expected.as_slice() } else { &[] };
+                assert_eq!(numbers(&reply), wanted, "{text} {size} {index}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn numbers_come_with_trailers_where_they_end_the_answer() {
+    let picker = picker(&FOUR, REPORTER).await;
+    let (mut stream, _, _) = exchange(&picker, &[]).await;
+    stream.send(response_body(r#"{"usage":{"prompt_tokens":3,"completion_tokens":5}}"#, false));
+    assert_eq!(numbers(&stream.reply().await), []);
+    stream.send(response_trailers());
+    let reply = stream.reply().await;
+    assert!(matches!(reply.response, Some(Reply::ResponseTrailers(_))));
+    let names: Vec<_> = numbers(&reply).into_iter().map(|(_, name, value)| (name, value)).collect();
+    assert_eq!(names, [("x-cost".to_owned(), 23.0), ("total".to_owned(), 4.0)]);
+    // They are told once, when trailers follow the last chunk, too.
+    let (mut stream, _, _) = exchange(&picker, &[]).await;
+    stream.send(response_body(r#"{"usage":{"prompt_tokens":3,"completion_tokens":5}}"#, true));
+    assert_eq!(numbers(&stream.reply().await).len(), 2);
+    stream.send(response_trailers());
+    assert_eq!(numbers(&stream.reply().await), []);
 }
 
 #[tokio::test]

@@ -4,12 +4,14 @@
 mod agent_identity;
 mod labels;
 mod probabilistic_admitter;
+mod reporter;
 mod rollout;
 mod session;
 
 pub use agent_identity::{AgentIdentity, AgentIdentityParams};
 pub use labels::LabelSelector;
 pub use probabilistic_admitter::{ProbabilisticAdmitter, ProbabilisticAdmitterParams};
+pub use reporter::{ReporterMetrics, ReporterParams, RequestAttributeReporter};
 pub use rollout::{RolloutMetrics, RolloutParams, RolloutScreener};
 pub use session::{
     Bindings, SessionAffinity, SessionAffinityParams, SessionMetrics, SessionSource, SourceParams, Strategy,

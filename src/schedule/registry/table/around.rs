@@ -9,7 +9,8 @@ use super::super::types::{Parameter, PluginType, beta, later, parameter};
 use crate::config::ConfigError;
 use crate::schedule::{
     AgentIdentity, AgentIdentityParams, PluginId, ProbabilisticAdmitter, ProbabilisticAdmitterParams,
-    RolloutMetrics, RolloutParams, RolloutScreener,
+    ReporterMetrics, ReporterParams, RequestAttributeReporter, RolloutMetrics, RolloutParams,
+    RolloutScreener,
 };
 
 const ROLLOUT: &[Parameter] = &[
@@ -68,7 +69,16 @@ pub(super) static ROWS: &[PluginType] = &[
     beta("disaggregatedset-rollout-screener", &[Screener, Response],
         "Sends all parts of a request to one revision of a disaggregated set.",
         ROLLOUT, Build::Reading(rollout_screener)).alpha(),
-    later("request-attribute-reporter", &[Response]),
+    beta("request-attribute-reporter", &[Response],
+        "Tells the gateway numbers that are computed from the tokens of a request.",
+        &[
+            parameter("attributes", "", "", "What is told: {key, expression, condition}, at least one."),
+            parameter("attributes[].key.namespace", "envoy.lb", "", "Namespace of the dynamic metadata."),
+            parameter("attributes[].key.name", "", "", "Key in the namespace."),
+            parameter("attributes[].expression", "", "", "The number in CEL, over usage; 0 is not told."),
+            parameter("attributes[].condition", "none", "", "When it is told, in CEL."),
+        ],
+        Build::Reading(request_attribute_reporter)),
     beta("agent-identity", &[RequestHeader],
         "Takes the session that an agent names in a header for the flow of its requests.",
         &[parameter("additionalSessionHeaders", "[]", "", "Headers to look at before those of known agents.")],
@@ -86,6 +96,13 @@ fn probabilistic_admitter(site: &mut Site<'_>) -> Result<Built, ConfigError> {
     let params = ProbabilisticAdmitterParams::decode(site.parameters)?;
     let plugin = Arc::new(ProbabilisticAdmitter::new(params));
     Ok(Built { admitter: Some(plugin), ..Built::with(&params)? })
+}
+
+fn request_attribute_reporter(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = ReporterParams::decode(site.parameters)?;
+    let metrics = site.family(ReporterMetrics::register)?;
+    let plugin = Arc::new(RequestAttributeReporter::new(&params, site.name, &metrics));
+    Ok(Built { pre_request: Some(plugin), ..Built::with(&params)? })
 }
 
 fn rollout_screener(site: &mut Site<'_>) -> Result<Built, ConfigError> {
