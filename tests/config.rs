@@ -93,7 +93,13 @@ fn parameters_are_strict() {
             "'headerName' is empty",
             "x-tenant",
         ),
-        ("mm-embeddings-cache-scorer", "{producer: a}", 2, "unknown field 'producer'", "did you mean `producerName`?"),
+        (
+            "mm-embeddings-cache-scorer",
+            "{producer: a}",
+            2,
+            "unknown field 'producer'",
+            "did you mean `producerName`?",
+        ),
         (
             "mm-embeddings-cache-producer",
             "{cacheSizeInMBPerServer: 1}",

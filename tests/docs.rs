@@ -168,7 +168,8 @@ fn what_is_said_of_parameters_is_so() {
         };
         for (key, value) in counting {
             let described = parameters.iter().find(|parameter| parameter.name == key);
-            let parts = || parameters.iter().filter_map(|parameter| parameter.name.strip_prefix(key.as_str()));
+            let parts =
+                || parameters.iter().filter_map(|parameter| parameter.name.strip_prefix(key.as_str()));
             if described.is_none() && parts().any(|rest| rest.starts_with('.')) {
                 // What is in it is described one by one.
                 continue;

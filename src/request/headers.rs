@@ -47,6 +47,13 @@ impl Headers {
             .map(|entry| self.at(entry.value))
     }
 
+    /// The values of every header with this name, in their order. `name` is in lower
+    /// case; case is ignored.
+    pub fn all(&self, name: &str) -> impl Iterator<Item = &[u8]> {
+        let of_name = move |entry: &&Entry| self.at(entry.name).eq_ignore_ascii_case(name.as_bytes());
+        self.entries.iter().filter(of_name).map(|entry| self.at(entry.value))
+    }
+
     fn at(&self, (start, end): (u32, u32)) -> &[u8] {
         self.block.get(start as usize..end as usize).unwrap_or_default()
     }
@@ -97,6 +104,7 @@ mod tests {
         let headers: Headers =
             [("X-Id", "1"), ("other", "x"), ("x-id", "2"), ("x-none", "")].into_iter().collect();
         assert_eq!(headers.text("x-id"), Some("2"));
+        assert_eq!(headers.all("x-id").collect::<Vec<_>>(), [b"1", b"2"]);
         assert_eq!(headers.text("x-missing"), None);
         assert_eq!(headers.first_text(&["x-none", "x-id"]), Some("2"));
         assert_eq!(headers.len(), 4);

@@ -30,7 +30,12 @@ mod selector;
 mod stages;
 mod state;
 
-pub use around::ServedVerifier;
+pub use around::{
+    AgentIdentity, AgentIdentityParams, Bindings, ProbabilisticAdmitter, ProbabilisticAdmitterParams,
+    ReporterMetrics, ReporterParams, RequestAttributeReporter, RolloutMetrics, RolloutParams,
+    RolloutScreener, ServedVerifier, SessionAffinity, SessionAffinityParams, SessionMetrics, SessionSource,
+    SourceParams, Strategy,
+};
 pub use context::{Context, Outcome, Runs, ScheduleError};
 pub use decision::{Column, Decision, Record, Run, Scores};
 pub use effects::{AnswerHead, Attribute, Effects, Follower, Followers, Header, Served};
@@ -51,7 +56,8 @@ pub use pick::{MaxScorePicker, Picks, RandomPicker, WeightedRandomPicker};
 pub use plugin::{Filter, Picker, PluginId, ProfileHandler, ProfileSet, Scorer};
 pub use produce::{
     EncoderCaches, EncoderFamilies, InflightFamilies, InflightLoadParams, InflightLoadProducer,
-    InflightSeries, MmEmbeddingsCacheProducer, MmEmbeddingsCacheProducerParams, TokenParams, TokenProducer,
+    InflightSeries, MmEmbeddingsCacheProducer, MmEmbeddingsCacheProducerParams, SessionIdParams,
+    SessionIdProducer, TokenParams, TokenProducer,
 };
 pub use profile::{Profile, ProfileBuilder};
 pub use saturation::{

@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::{ConfigError, Node, Positioned};
+use crate::config::{ConfigError, Name, Node, Positioned};
 
 /// Parameters of every picker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -63,4 +63,13 @@ pub(super) fn checked(
                 .hint(format!("the default is {default}")))
         }
     }
+}
+
+/// The name of a header in lower case, as headers are looked up.
+pub(super) fn header_name(written: &Name) -> Result<String, ConfigError> {
+    let name = http::HeaderName::from_bytes(written.value.as_bytes()).map_err(|_| {
+        ConfigError::at(written.at, format!("'{}' can't be the name of a header", written.value))
+            .hint("write for example x-session-id")
+    })?;
+    Ok(name.as_str().to_owned())
 }

@@ -13,6 +13,8 @@ pub(crate) fn required(plugin_type: &str) -> &'static str {
         "header-label-affinity-scorer" => "{headerName: a, labelKey: b}",
         "by-label" => "{label: a}",
         "utilization-filter" => "{conditions: [{metric: waiting-queue, maxValue: 3}]}",
+        "request-attribute-reporter" => "{attributes: [{key: {name: a}, expression: usage.total_tokens}]}",
+        "disaggregatedset-rollout-screener" => "{scope: {labelSelector: {}}, revisionGating: {}}",
         "session-id-producer" => "{headerName: a}",
         "priority-holdback-policy" => "{minCeiling: 0.5}",
         _ => "{}",

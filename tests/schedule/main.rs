@@ -8,6 +8,7 @@
 )]
 
 mod admission;
+mod around;
 mod attribute_sources;
 mod attributes;
 mod decisions;

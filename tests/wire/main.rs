@@ -6,6 +6,7 @@
 mod answers;
 mod apis;
 mod limits;
+mod plugins;
 #[path = "../support/protos.rs"]
 mod protos;
 mod requests;

@@ -39,13 +39,18 @@ pub struct Picker {
 impl Picker {
     /// A picker over these endpoints (`name address port`), with these flags.
     pub async fn start(endpoints: &[(&str, &str, u16)], flags: &[&str]) -> Self {
-        let files = tempfile::tempdir().unwrap();
-        let path = files.path().join("endpoints.yaml");
         let entries = endpoints.iter().map(|(name, address, port)| {
             format!("- {{name: {name}, address: '{address}', port: '{port}'}}\n")
         });
-        let text = format!("endpoints:\n{}", entries.collect::<String>());
-        std::fs::write(&path, if endpoints.is_empty() { "endpoints: []".to_owned() } else { text }).unwrap();
+        Self::start_with(&entries.collect::<String>(), flags).await
+    }
+
+    /// A picker over the endpoints that are listed so in a file.
+    pub async fn start_with(entries: &str, flags: &[&str]) -> Self {
+        let files = tempfile::tempdir().unwrap();
+        let path = files.path().join("endpoints.yaml");
+        let text = format!("endpoints:\n{entries}");
+        std::fs::write(&path, if entries.is_empty() { "endpoints: []".to_owned() } else { text }).unwrap();
         let file = format!("--endpoints-file={}", path.display());
         Self::serve(files, &[&[file.as_str()], flags].concat()).await
     }

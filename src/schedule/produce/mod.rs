@@ -3,10 +3,12 @@
 
 mod inflight_load;
 mod mm_embeddings_cache;
+mod session_id;
 mod tokens;
 
 pub use inflight_load::{InflightFamilies, InflightLoadParams, InflightLoadProducer, InflightSeries};
 pub use mm_embeddings_cache::{
     EncoderCaches, EncoderFamilies, MmEmbeddingsCacheProducer, MmEmbeddingsCacheProducerParams,
 };
+pub use session_id::{SessionIdParams, SessionIdProducer};
 pub use tokens::{TokenParams, TokenProducer};

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::super::site::{Build, Built, Site};
 use super::super::types::Kind::{Filter, PreRequest, Response};
 use super::super::types::{Parameter, PluginType, beta, later, parameter};
+use super::session;
 use crate::config::ConfigError;
 use crate::schedule::{
     ByLabelFilter, ByLabelParams, HeaderTestingFilter, LabelSelector, LabelSelectorFilter, RoleFilter,
@@ -78,7 +79,10 @@ pub(super) static ROWS: &[PluginType] = &[
         .when("No request may go to an endpoint beyond its limits, however good it is otherwise."),
     later("prefix-cache-affinity-filter", &[Filter]),
     later("slo-headroom-tier-filter", &[Filter]),
-    later("session-affinity-filter", &[Filter, PreRequest, Response]).alpha(),
+    beta("session-affinity-filter", &[Filter, PreRequest, Response],
+        "Keeps the endpoint that served a request's session before, where it is a candidate.",
+        session::PARAMETERS, Build::Reading(session::session_affinity_filter)).alpha()
+        .when("A conversation must stay at its endpoint as long as that is there."),
     later("multicluster-session-affinity-filter", &[Filter, PreRequest, Response]).alpha(),
     beta("topology-affinity-filter", &[Filter],
         "Keeps the endpoints that are near enough to the one that another profile picked; all of them when there is no such one, or nobody is near it.",

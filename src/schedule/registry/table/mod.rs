@@ -10,6 +10,7 @@ mod parsers;
 mod pickers;
 mod producers;
 mod scorers;
+mod session;
 
 use super::types::PluginType;
 

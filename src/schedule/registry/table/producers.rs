@@ -8,7 +8,8 @@ use super::super::types::{Parameter, PluginType, beta, later, parameter};
 use crate::config::ConfigError;
 use crate::schedule::{
     EncoderCaches, EncoderFamilies, InflightFamilies, InflightLoadParams, InflightLoadProducer,
-    InflightSeries, MmEmbeddingsCacheProducer, MmEmbeddingsCacheProducerParams, TokenParams, TokenProducer,
+    InflightSeries, MmEmbeddingsCacheProducer, MmEmbeddingsCacheProducerParams, SessionIdParams,
+    SessionIdProducer, TokenParams, TokenProducer,
 };
 
 const TOKENS: &[Parameter] = &[
@@ -48,7 +49,14 @@ pub(super) static ROWS: &[PluginType] = &[
         Build::Reading(mm_embeddings_cache_producer))
         .when("Added by itself for mm-embeddings-cache-scorer; declare it for encoder caches of another size."),
     later("predicted-latency-producer", &[DataProducer, PreRequest, Response]),
-    later("session-id-producer", &[DataProducer]),
+    beta("session-id-producer", &[DataProducer],
+        "Says which session a request belongs to. Exactly one of its parameters is given.",
+        &[
+            parameter("headerName", "none", "", "The header in which clients name their session."),
+            parameter("cookieName", "none", "", "The cookie in which they do."),
+        ],
+        Build::Reading(session_id_producer))
+        .when("Where a header or a cookie names the session."),
     later("p2p-source-producer", &[DataProducer, PreRequest]).alpha(),
 ];
 
@@ -78,4 +86,11 @@ fn mm_embeddings_cache_producer(site: &mut Site<'_>) -> Result<Built, ConfigErro
     let plugin = Arc::new(MmEmbeddingsCacheProducer::new(&params, caches, site.produces()));
     let built = Built::with(&params)?;
     Ok(Built { producer: Some(Arc::clone(&plugin) as _), pre_request: Some(plugin), ..built })
+}
+
+fn session_id_producer(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = SessionIdParams::decode(site.parameters)?;
+    let built = Built::with(&params)?;
+    let producer = Arc::new(SessionIdProducer::new(params, site.produces()));
+    Ok(Built { producer: Some(producer), ..built })
 }

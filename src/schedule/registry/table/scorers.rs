@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::super::site::{Build, Built, Site};
 use super::super::types::Kind::{DataProducer, Filter, PreRequest, Response, Scorer};
 use super::super::types::{PluginType, beta, later, parameter};
+use super::session;
 use crate::config::ConfigError;
 use crate::schedule::{
     ActiveRequestParams, ActiveRequestScorer, ContextLengthAware, ContextLengthParams,
@@ -59,7 +60,10 @@ pub(super) static ROWS: &[PluginType] = &[
         Build::Reading(token_load_scorer))
         .when("Prompts of very different lengths: tokens say what requests cost."),
     later("no-hit-lru-scorer", &[Scorer, PreRequest]),
-    later("session-affinity-scorer", &[Scorer, PreRequest, Response]).alpha(),
+    beta("session-affinity-scorer", &[Scorer, PreRequest, Response],
+        "Prefers the endpoint that served a request's session before: it scores 1, all others 0.",
+        session::PARAMETERS, Build::Reading(session::session_affinity_scorer)).alpha()
+        .when("A conversation should stay at its endpoint, and may leave it when that is busy."),
     beta("header-label-affinity-scorer", &[Scorer],
         "Endpoints with a label that says what a header of the request says score 1, others 0.",
         &[
