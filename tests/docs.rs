@@ -194,6 +194,7 @@ fn is_same(described: &str, value: &serde_json::Value) -> bool {
     let durations = (parse_duration(described).ok(), parse_duration(text).ok());
     // Case says nothing in a header's name, and other words don't differ by it alone.
     described.eq_ignore_ascii_case(text)
+        || described == "none" && value == ""
         || described == json
         || matches!(numbers, (Some(one), Some(other)) if one == other)
         || matches!(durations, (Some(one), Some(other)) if one == other)

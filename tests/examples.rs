@@ -143,7 +143,7 @@ async fn data_parallel() {
 async fn label_routing() {
     let pod = |labels| Pod { labels, ..Pod::default() };
     let pods = [
-        pod(&[("example.com/tier", "gold"), ("example.com/draining", "true")]),
+        pod(&[("example.com/tier", "gold"), ("draining", "true")]),
         pod(&[("example.com/tier", "gold")]),
         pod(&[("example.com/tier", "silver")]),
     ];

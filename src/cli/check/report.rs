@@ -133,7 +133,9 @@ fn parameters(plugin: &ResolvedPlugin, defaulted: bool) -> String {
     let of = all
         .iter()
         .filter(|(key, value)| plugin.defaulted_parameters.contains(key) == defaulted && !value.is_null());
-    let of: Vec<String> = of.map(|(key, value)| format!("{key}={value}")).collect();
+    // Lines are broken at spaces, and lists and maps may be long.
+    let shown = |value: &Value| value.to_string().replace(",\"", ", \"").replace(",{", ", {");
+    let of: Vec<String> = of.map(|(key, value)| format!("{key}={}", shown(value))).collect();
     of.join(" ")
 }
 

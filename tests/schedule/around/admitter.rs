@@ -114,7 +114,12 @@ async fn a_refused_client_is_told_to_come_again() {
     store.replace(vec![EndpointSpec::new("a", ([10, 0, 0, 1], 8000))]);
     let dispatcher =
         super::dispatcher("plugins: [{type: probabilistic-admitter}]\n", &store, &State::default());
-    // Nothing was scraped, so the endpoint counts as full.
+    // Nearly full: a full pool refuses such requests before any admitter is asked.
+    let snapshot = store.snapshot();
+    let load = snapshot.endpoints()[0].load();
+    // However long this takes, they are fresh.
+    load.waiting.set(4.5, u64::MAX);
+    load.kv_usage.set(0.0, u64::MAX);
     for (priority, admitted) in [(-1, false), (0, true)] {
         let request = of_priority(priority);
         let result = dispatcher.dispatch(&request, &SubsetHint::Missing).await;
@@ -128,11 +133,7 @@ async fn a_refused_client_is_told_to_come_again() {
         }
     }
     // A pool that is known to be idle takes everything.
-    let snapshot = store.snapshot();
-    let load = snapshot.endpoints()[0].load();
-    // However long this takes, they are fresh.
     load.waiting.set(0.0, u64::MAX);
-    load.kv_usage.set(0.0, u64::MAX);
     let request = of_priority(-1);
     assert!(dispatcher.dispatch(&request, &SubsetHint::Missing).await.is_ok());
 }
