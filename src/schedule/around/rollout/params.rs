@@ -195,7 +195,7 @@ mod tests {
         )
         .unwrap();
         let expected = serde_json::json!({
-            "scope": {"labelSelector": {}},
+            "scope": {"labelSelector": {"matchLabels": {}, "matchExpressions": []}},
             "headerSelectors": [{"name": "x-rev", "headerName": "x-rev", "labelKey": "rev", "mode": "strict"}],
             "revisionGating": {
                 "revisionLabelKey": "disaggregatedset.x-k8s.io/revision",
