@@ -1,5 +1,5 @@
-//! What a decision costs, without the wire: the default profile at 10, 100 and
-//! 1,000 endpoints.
+//! What a decision costs, without the wire: queue 2, KV cache 2 and load-aware 1 at
+//! 10, 100 and 1,000 endpoints, and on several threads at once.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark that cannot set itself up has nothing to measure")]
 
@@ -31,19 +31,21 @@ fn candidates(count: u32) -> Candidates {
     snapshot.all()
 }
 
-/// The default profile with as many picks as asked for.
+/// Queue, KV cache and load with as many picks as asked for.
 fn scheduler(picks: u32, metrics: &SchedulerMetrics) -> Scheduler {
     let text = format!(
         "
 plugins:
 - type: queue-scorer
 - type: kv-cache-utilization-scorer
+- type: load-aware-scorer
 - {{type: max-score-picker, parameters: {{maxNumOfEndpoints: {picks}}}}}
 schedulingProfiles:
 - name: default
   plugins:
   - {{pluginRef: queue-scorer, weight: 2}}
   - {{pluginRef: kv-cache-utilization-scorer, weight: 2}}
+  - {{pluginRef: load-aware-scorer, weight: 1}}
   - {{pluginRef: max-score-picker}}
 "
     );

@@ -41,7 +41,7 @@ fn a_decision_allocates_at_most_ten_times() {
     let mut rng = StdRng::seed_from_u64(1);
     for picks in [1, 3] {
         let text = format!(
-            "plugins: [{{type: queue-scorer}}, {{type: kv-cache-utilization-scorer}}, {{type: max-score-picker, parameters: {{maxNumOfEndpoints: {picks}}}}}]\n"
+            "plugins: [{{type: queue-scorer}}, {{type: kv-cache-utilization-scorer}}, {{type: load-aware-scorer}}, {{type: max-score-picker, parameters: {{maxNumOfEndpoints: {picks}}}}}]\n"
         );
         let config = EndpointPickerConfig::parse(&text).unwrap();
         let scheduler = Pipeline::build(Some(&config), false, &metrics, &State::default()).unwrap().scheduler;
