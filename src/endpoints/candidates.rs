@@ -97,6 +97,11 @@ impl Candidates {
         &self.indices
     }
 
+    /// Whether these are a copy of the others, and not only equal.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.snapshot, &other.snapshot) && Arc::ptr_eq(&self.indices, &other.indices)
+    }
+
     /// Number of candidates.
     pub fn len(&self) -> usize {
         self.indices.len()

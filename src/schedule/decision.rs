@@ -18,25 +18,44 @@ pub enum Record {
     Columns,
 }
 
+/// What all decisions of one thread among the same candidates have in common. A thread
+/// has its own, so that counting who holds it takes no turns with other threads.
+#[derive(Debug)]
+pub(super) struct Ground {
+    pub(super) candidates: Candidates,
+    pub(super) profiles: Arc<[Arc<str>]>,
+}
+
+impl Ground {
+    /// Whether it is that of these candidates and profiles.
+    pub(super) fn is_of(&self, candidates: &Candidates, profiles: &Arc<[Arc<str>]>) -> bool {
+        self.candidates.is_same(candidates) && Arc::ptr_eq(&self.profiles, profiles)
+    }
+}
+
 /// Where a request goes.
 #[derive(Clone, Debug)]
 pub struct Decision {
-    candidates: Candidates,
+    ground: Arc<Ground>,
     runs: SmallVec<[Run; 1]>,
     primary: usize,
 }
 
 impl Decision {
     /// `None` unless `primary` is one of the runs and every pick exists.
-    pub(super) fn new(candidates: Candidates, runs: SmallVec<[Run; 1]>, primary: usize) -> Option<Self> {
-        let endpoints = candidates.snapshot().endpoints().len();
-        let sound = |run: &Run| !run.picks.is_empty() && run.picks.iter().all(|&p| (p as usize) < endpoints);
-        (primary < runs.len() && runs.iter().all(sound)).then_some(Self { candidates, runs, primary })
+    pub(super) fn new(ground: Arc<Ground>, runs: SmallVec<[Run; 1]>, primary: usize) -> Option<Self> {
+        let endpoints = ground.candidates.snapshot().endpoints().len();
+        let sound = |run: &Run| {
+            run.profile < ground.profiles.len()
+                && !run.picks.is_empty()
+                && run.picks.iter().all(|&pick| (pick as usize) < endpoints)
+        };
+        (primary < runs.len() && runs.iter().all(sound)).then_some(Self { ground, runs, primary })
     }
 
     /// What could be picked.
     pub fn candidates(&self) -> &Candidates {
-        &self.candidates
+        &self.ground.candidates
     }
 
     /// The profiles that picked, in the order of the configuration.
@@ -51,7 +70,12 @@ impl Decision {
 
     /// The run of the profile with this name, if it picked.
     pub fn run(&self, profile: &str) -> Option<&Run> {
-        self.runs.iter().find(|run| run.profile.as_ref() == profile)
+        self.runs.iter().find(|run| self.profile(run) == profile)
+    }
+
+    /// The name of the profile of one of this decision's runs.
+    pub fn profile(&self, run: &Run) -> &str {
+        &self.ground.profiles[run.profile]
     }
 
     /// Where the request goes first.
@@ -78,15 +102,15 @@ impl Decision {
     }
 
     fn endpoint(&self, index: u32) -> &Arc<Endpoint> {
-        &self.candidates.snapshot().endpoints()[index as usize]
+        &self.ground.candidates.snapshot().endpoints()[index as usize]
     }
 }
 
 /// What one profile picked.
 #[derive(Clone, Debug)]
 pub struct Run {
-    /// Name of the profile.
-    pub profile: Arc<str>,
+    /// The profile, by its position in the configuration.
+    pub profile: usize,
     /// Positions in the snapshot, best first; at least one.
     pub picks: SmallVec<[u32; 2]>,
     /// What led there, if it was asked for.

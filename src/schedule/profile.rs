@@ -32,6 +32,8 @@ struct Weighted {
 /// A named list of plugins that narrows candidates down to picks.
 pub struct Profile {
     name: Arc<str>,
+    /// Where it stands in the configuration; set by the scheduler.
+    pub(super) position: usize,
     filters: Vec<Placed<dyn Filter>>,
     scorers: Vec<Weighted>,
     picker: Placed<dyn Picker>,
@@ -60,7 +62,7 @@ impl Profile {
         record: Record,
         mark: &mut Instant,
     ) -> Result<Run, ScheduleError> {
-        let Scratch { kept, column, totals, picks } = scratch;
+        let Scratch { kept, column, totals, picks, .. } = scratch;
         let survivors = self.filter(cx, candidates, kept, mark);
         if survivors.is_empty() {
             return Err(ScheduleError::Drained);
@@ -86,7 +88,7 @@ impl Profile {
         let chosen = picks.positions().iter().filter_map(|&p| survivors.get(p as usize).copied()).collect();
         let scores = || Box::new(Scores { survivors: survivors.to_vec(), totals: totals.clone(), columns });
         let record = (record != Record::No).then(scores);
-        let run = Run { profile: Arc::clone(&self.name), picks: chosen, record };
+        let run = Run { profile: self.position, picks: chosen, record };
         if run.picks.is_empty() {
             let text = format!("the picker of profile '{}' picked nothing", self.name);
             return Err(ScheduleError::NoTarget(text));
@@ -180,6 +182,6 @@ impl ProfileBuilder<'_> {
     pub fn picker(self, id: &PluginId, plugin: Arc<dyn Picker>) -> Profile {
         let duration = self.metrics.duration(Point::Picker, id);
         let picker = Placed { plugin, id: id.clone(), duration };
-        Profile { name: self.name, filters: self.filters, scorers: self.scorers, picker }
+        Profile { name: self.name, position: 0, filters: self.filters, scorers: self.scorers, picker }
     }
 }

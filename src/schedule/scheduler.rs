@@ -11,25 +11,27 @@ use crate::endpoints::Candidates;
 use crate::metrics::Timing;
 
 use super::context::{Context, Outcome, Runs, ScheduleError};
-use super::decision::{Decision, Record, Run};
+use super::decision::{Decision, Ground, Record, Run};
 use super::metrics::{Point, SchedulerMetrics};
 use super::pick::Picks;
 use super::plugin::{PluginId, ProfileHandler};
 use super::profile::{Placed, Profile, charge};
 
 /// Buffers that decisions reuse. One per thread; what it holds means nothing
-/// between decisions.
+/// between decisions, but for the candidates of the last one: they stay until the next.
 #[derive(Debug, Default)]
 pub struct Scratch {
     pub(super) kept: Vec<u32>,
     pub(super) column: Vec<f32>,
     pub(super) totals: Vec<f64>,
     pub(super) picks: Picks,
+    ground: Option<Arc<Ground>>,
 }
 
 /// The profiles of a configuration and the handler that chooses among them.
 pub struct Scheduler {
     profiles: Vec<Profile>,
+    names: Arc<[Arc<str>]>,
     handler: Placed<dyn ProfileHandler>,
     finish_duration: Timing,
     e2e: Timing,
@@ -38,7 +40,7 @@ pub struct Scheduler {
 impl Scheduler {
     /// A scheduler over these profiles, in the order of the configuration.
     pub fn new(
-        profiles: Vec<Profile>,
+        mut profiles: Vec<Profile>,
         id: &PluginId,
         handler: Arc<dyn ProfileHandler>,
         metrics: &SchedulerMetrics,
@@ -46,7 +48,11 @@ impl Scheduler {
         let duration = metrics.duration(Point::ProfilePicker, id);
         let finish_duration = metrics.duration(Point::ProcessProfilesResults, id);
         let handler = Placed { plugin: handler, id: id.clone(), duration };
-        Self { profiles, handler, finish_duration, e2e: metrics.e2e.clone() }
+        for (position, profile) in profiles.iter_mut().enumerate() {
+            profile.position = position;
+        }
+        let names = profiles.iter().map(|profile| Arc::clone(profile.name())).collect();
+        Self { profiles, names, handler, finish_duration, e2e: metrics.e2e.clone() }
     }
 
     /// The profiles, in the order of the configuration.
@@ -114,9 +120,20 @@ impl Scheduler {
         let primary = self.handler.plugin.finish(cx, &runs);
         charge(&self.finish_duration, &mut mark);
         match primary {
-            Ok(primary) => conclude(candidates, outcomes, primary),
+            Ok(primary) => conclude(self.ground(candidates, scratch), outcomes, primary),
             Err(error) => Err(self.first_failure(outcomes).unwrap_or(error)),
         }
+    }
+
+    /// What this thread's decisions among these candidates share.
+    fn ground(&self, candidates: &Candidates, scratch: &mut Scratch) -> Arc<Ground> {
+        let known = scratch.ground.take().filter(|ground| ground.is_of(candidates, &self.names));
+        let ground = known.unwrap_or_else(|| {
+            let (candidates, profiles) = (candidates.clone(), Arc::clone(&self.names));
+            Arc::new(Ground { candidates, profiles })
+        });
+        scratch.ground = Some(Arc::clone(&ground));
+        ground
     }
 
     /// The error of the first failed profile by name, as the peer chooses it.
@@ -130,7 +147,7 @@ impl Scheduler {
 }
 
 fn conclude(
-    candidates: &Candidates,
+    ground: Arc<Ground>,
     outcomes: SmallVec<[Outcome; 3]>,
     primary: usize,
 ) -> Result<Decision, ScheduleError> {
@@ -145,7 +162,7 @@ fn conclude(
         }
     }
     position
-        .and_then(|position| Decision::new(candidates.clone(), runs, position))
+        .and_then(|position| Decision::new(ground, runs, position))
         .ok_or_else(|| ScheduleError::NoTarget("the chosen profile picked nothing".to_owned()))
 }
 

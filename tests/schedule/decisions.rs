@@ -180,7 +180,7 @@ fn chain(primary: &'static str, first: Vec<u32>, second: Vec<u32>) -> Result<Dec
 #[test]
 fn a_handler_runs_profiles_in_rounds() {
     let decision = chain("first", vec![2], vec![0]).unwrap();
-    let runs: Vec<_> = decision.runs().iter().map(|run| (run.profile.as_ref(), run.picks[0])).collect();
+    let runs: Vec<_> = decision.runs().iter().map(|run| (decision.profile(run), run.picks[0])).collect();
     assert_eq!(runs, [("second", 0), ("first", 2)], "in the order of the configuration");
     assert_eq!(decision.primary_endpoint().name(), "pod-2");
     let second = decision.run("second").unwrap();

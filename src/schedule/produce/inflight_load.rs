@@ -152,7 +152,7 @@ impl PreRequest for InflightLoadProducer {
                     Share::new(endpoint.load(), self.counters, tokens),
                     self.series.count(endpoint, flow, priority, tokens),
                 )),
-                is_prefill: &*run.profile == PREFILL,
+                is_prefill: decision.profile(run) == PREFILL,
                 is_primary: std::ptr::eq(run, primary),
             })
         });
