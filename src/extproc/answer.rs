@@ -37,7 +37,8 @@ pub(super) struct Answer {
     /// What reads the answer; a parser that reads nothing has no usage to find.
     parser: ParserKind,
     usage: Option<UsageReader>,
-    restorer: Option<ModelRestorer>,
+    /// In a box: hardly any request is sent on under another name.
+    restorer: Option<Box<ModelRestorer>>,
 }
 
 /// Counts a request as running until it is dropped.
@@ -76,7 +77,7 @@ impl Answer {
         self.read_as(request.api);
         self.streaming = request.stream;
         if !request.model.is_empty() && request.model != request.target_model {
-            self.restorer = Some(ModelRestorer::new(&request.target_model, &request.model));
+            self.restorer = Some(Box::new(ModelRestorer::new(&request.target_model, &request.model)));
         }
         self.running = series.running.clone().map(|gauge| {
             gauge.inc();
@@ -95,6 +96,11 @@ impl Answer {
     /// The parser that reads the answer, while it does.
     pub(super) fn parser(&self) -> Option<ParserKind> {
         self.usage.as_ref().map(|_| self.parser)
+    }
+
+    /// Whether nothing of it has come.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.state == State::Waiting
     }
 
     pub(super) fn headers(&mut self, event_stream: bool, end: bool) -> Result<(), &'static str> {

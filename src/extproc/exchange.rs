@@ -133,6 +133,14 @@ impl Exchange {
         matches!(self.state, State::Deciding(..))
     }
 
+    /// All replies have been sent. A request that waits for its answer, which may take
+    /// minutes, gives back the room for them.
+    pub fn settle(&mut self) {
+        if matches!(self.state, State::Sent(_)) && self.answer.is_awaited() {
+            self.replies = Replies::default();
+        }
+    }
+
     /// The parser that reads the answer, while it does.
     pub fn answer_parser(&self) -> Option<ParserKind> {
         self.answer.parser()

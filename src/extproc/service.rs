@@ -113,6 +113,7 @@ impl ProcessCall {
         while let Some(reply) = self.exchange.next_reply() {
             envoy::write(reply, out);
         }
+        self.exchange.settle();
         // A reply that is too large is another end.
         if let ControlFlow::Break(end) = &flow
             && out.check().is_ok()
