@@ -95,6 +95,8 @@ pub struct Load {
     pub num_blocks: Gauge,
     /// LoRA adapters, once the server has reported any.
     pub adapters: ArcSwapOption<Adapters>,
+    /// How many adapters were in use, and with it when the server last reported them.
+    pub adapters_read: Gauge,
     /// What the configuration added.
     attributes: [Gauge; AttributeId::MAX],
     /// When any field was last updated by a scrape; 0 = never.

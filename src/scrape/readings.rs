@@ -106,6 +106,8 @@ impl Readings {
         }
         if self.latest.at.is_some() {
             self.apply_adapters(load);
+            let running = load.adapters.load().as_ref().map_or(0, |adapters| adapters.running.len());
+            load.adapters_read.set(running as f64, now_ms);
             read = read.with(Field::Adapters);
         }
         if !read.is_empty() {
@@ -310,6 +312,7 @@ vllm:cache_config_info{engine="1",num_gpu_blocks="500",block_size="16"} 1
 
         read(&load, 6, PAGE);
         assert!(Arc::ptr_eq(&adapters, &load.adapters.load_full().unwrap()), "no news, nothing replaced");
+        assert_eq!(load.adapters_read.read_at_ms(), Some(5), "and what isn't there grows old");
 
         let problems = read(&load, 7, &(series("?", "x", "", 40.0) + PAGE));
         assert_eq!(problems.refused, Fields::of(Field::Adapters));

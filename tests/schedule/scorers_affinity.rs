@@ -32,9 +32,22 @@ fn loras(endpoints: &[Loras]) -> Candidates {
             let names = |list: &[&str]| list.iter().map(|name| (*name).to_owned()).collect();
             let adapters = Adapters { running: names(running), waiting: names(waiting), max: *max };
             endpoint.load().adapters.store(Some(Arc::new(adapters)));
+            if let Some(age) = age {
+                endpoint.load().adapters_read.set(0.0, NOW - age);
+            }
         }
     }
     candidates
+}
+
+#[test]
+fn adapters_that_are_no_longer_reported_grow_old() {
+    let candidates = loras(&[(Some((&["a"], &[], 2)), Some(0)), (Some((&[], &[], 2)), Some(0))]);
+    let score = || column(&LoraAffinityScorer, &asking_for("a"), Facts::NONE, &candidates);
+    assert_eq!(score(), [1.0, 0.8]);
+    // The page is still read, without the adapters: a server that was started again.
+    candidates.view().get(0).load().adapters_read.set(0.0, 1);
+    assert_eq!(score(), [0.8, 0.8], "as the worst of the others");
 }
 
 fn asking_for(model: &str) -> Request {
@@ -265,6 +278,7 @@ proptest! {
             let adapters = Adapters { running: names(&given.running), waiting: names(&given.waiting), max: given.max };
             endpoint.load().adapters.store(Some(Arc::new(adapters)));
             endpoint.load().scraped(if given.fresh { NOW } else { 1 });
+            endpoint.load().adapters_read.set(0.0, if given.fresh { NOW } else { 1 });
         }
         let scores = column(&LoraAffinityScorer, &asking_for(&model.to_string()), Facts::NONE, &candidates);
         prop_assert_eq!(scores, reference::lora(&endpoints, model));

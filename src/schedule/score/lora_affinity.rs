@@ -17,10 +17,14 @@ impl Scorer for LoraAffinityScorer {
         let mut worst = f32::INFINITY;
         for (score, endpoint) in out.iter_mut().zip(candidates.iter()) {
             let load = endpoint.load();
-            *score = if load.is_fresh(cx.now_ms, cx.max_age) {
-                load.adapters.load().as_ref().map_or(0.0, |adapters| affinity(model, adapters))
-            } else {
-                f32::NAN
+            let adapters = load.adapters.load();
+            *score = match adapters.as_deref() {
+                // A server without adapters reports none, and is no worse than one without this one.
+                None if load.is_fresh(cx.now_ms, cx.max_age) => 0.0,
+                Some(adapters) if load.adapters_read.fresh(cx.now_ms, cx.max_age).is_some() => {
+                    affinity(model, adapters)
+                }
+                _ => f32::NAN,
             };
             worst = worst.min(*score);
         }
