@@ -28,7 +28,7 @@ struct Pool {
 impl Pool {
     fn new(config: &str, endpoints: u8) -> Self {
         let store = Arc::new(Store::default());
-        let spec = |i: u8| EndpointSpec::new(format!("pod-{i}"), ([10, 0, 0, i], 8000));
+        let spec = |i: u8| EndpointSpec::new(format!("pod-{i}"), ([10, 0, 0, i], 8001));
         store.replace((1..=endpoints).map(spec).collect());
         let (registry, state, clock) = (Registry::new(), State::default(), Clock::start());
         let metrics = SchedulerMetrics::register(&registry).unwrap();
@@ -111,6 +111,30 @@ async fn the_booking_moves_to_who_served() {
     routed.answer_begins(&Served::By(other));
     assert_eq!(pool.booked()[1 - first], (1, 1));
     assert_eq!(pool.booked()[first], (0, 0));
+    drop(routed);
+    assert_eq!(pool.booked(), [(0, 0); 2]);
+}
+
+#[tokio::test]
+async fn the_booking_moves_to_the_pod_that_served_behind_a_shared_port() {
+    let config = "
+plugins:
+- type: data-parallel-profile-handler
+- type: active-request-scorer
+- {type: max-score-picker, parameters: {maxNumOfEndpoints: 2}}
+";
+    let pool = Pool::new(config, 2);
+    let mut routed = pool.send(&completion("four")).await;
+    let first = pool.booked().iter().position(|booked| *booked == (1, 1)).unwrap();
+    // Every pod is asked at the primary port, 8000.
+    let addresses: Vec<_> = pool.store.snapshot().endpoints().iter().map(|endpoint| endpoint.ip()).collect();
+    routed.answer_begins(&Served::By(format!("{}:8000", addresses[first])));
+    assert_eq!(pool.booked()[first], (1, 1), "the first choice served");
+    drop(routed);
+    let mut routed = pool.send(&completion("four")).await;
+    let first = pool.booked().iter().position(|booked| *booked == (1, 1)).unwrap();
+    routed.answer_begins(&Served::By(format!("{}:8000", addresses[1 - first])));
+    assert_eq!((pool.booked()[first], pool.booked()[1 - first]), ((0, 0), (1, 1)));
     drop(routed);
     assert_eq!(pool.booked(), [(0, 0); 2]);
 }

@@ -183,7 +183,7 @@ fn decisions(trace: &str) -> String {
             adapter: None,
         };
         pool.engines[first as usize].arrive(sent, now).unwrap();
-        pool.under_way.insert(id, (effects.take_followers().0, false));
+        pool.under_way.insert(id, (effects.take_followers(), false));
     }
     log
 }

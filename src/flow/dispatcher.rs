@@ -71,6 +71,8 @@ impl Dispatcher {
 
     fn decide(&self, request: &Request, candidates: &Candidates) -> Result<Routed, Rejection> {
         let routed = SCRATCH.with_borrow_mut(|(scratch, facts)| {
+            // Before and behind: should a plugin panic, its request's facts stay with it.
+            facts.clear();
             let routed = self.route(request, candidates, scratch, facts);
             facts.clear();
             routed

@@ -25,7 +25,6 @@ pub struct Routed {
 struct Follows {
     effects: Effects,
     followers: Followers,
-    answer_headers: Vec<Header>,
     /// The first bytes of the answer are there.
     begun: bool,
 }
@@ -35,8 +34,8 @@ impl Routed {
     pub(super) fn book(decision: Decision, mut effects: Effects, record: Record) -> Self {
         let booking = decision.primary_endpoint().load().book();
         let follows = (!effects.is_empty()).then(|| {
-            let (followers, answer_headers) = effects.take_followers();
-            Box::new(Follows { effects, followers, answer_headers, begun: false })
+            let followers = effects.take_followers();
+            Box::new(Follows { effects, followers, begun: false })
         });
         Self { decision, record, booking, follows }
     }
@@ -89,7 +88,7 @@ impl Routed {
         if !Arc::ptr_eq(endpoint, first) {
             follows.followers.moved(endpoint);
         }
-        let mut headers = std::mem::take(&mut follows.answer_headers);
+        let mut headers = Vec::new();
         follows.followers.begins(&AnswerHead { served, endpoint }, &mut headers);
         headers
     }
@@ -121,8 +120,8 @@ impl Routed {
         let Served::By(address) = served else { return None };
         let address: SocketAddr = address.parse().ok()?;
         if self.port() == Some(address.port()) {
-            // A port that stands for all ports of the pod doesn't say which of them served.
-            return None;
+            // The port stands for all ports of a pod. Of the picks there the best was meant.
+            return self.decision.endpoints().find(|pick| pick.ip() == address.ip()).cloned();
         }
         self.decision.candidates().snapshot().at(address.ip(), address.port()).cloned()
     }

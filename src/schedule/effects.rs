@@ -72,7 +72,6 @@ pub trait Follower: Send {
 #[derive(Default)]
 pub struct Effects {
     headers: SmallVec<[Header; 1]>,
-    answer_headers: Vec<Header>,
     port: Option<u16>,
     followers: Followers,
 }
@@ -82,11 +81,6 @@ impl Effects {
     pub fn set_header(&mut self, name: &Arc<str>, value: impl Into<Bytes>) {
         self.headers.retain(|header| header.name != *name);
         self.headers.push(Header { name: Arc::clone(name), value: value.into() });
-    }
-
-    /// Sets a header of the answer.
-    pub fn set_answer_header(&mut self, name: &Arc<str>, value: impl Into<Bytes>) {
-        self.answer_headers.push(Header { name: Arc::clone(name), value: value.into() });
     }
 
     /// Sends the request to this port of the chosen pods instead of their own. The
@@ -102,10 +96,7 @@ impl Effects {
 
     /// Whether there is nothing to do.
     pub fn is_empty(&self) -> bool {
-        self.headers.is_empty()
-            && self.answer_headers.is_empty()
-            && self.port.is_none()
-            && self.followers.is_empty()
+        self.headers.is_empty() && self.port.is_none() && self.followers.is_empty()
     }
 
     /// Headers to set on the request.
@@ -118,9 +109,9 @@ impl Effects {
         self.port
     }
 
-    /// Takes who follows the answer, and the headers that are set on it whoever serves.
-    pub fn take_followers(&mut self) -> (Followers, Vec<Header>) {
-        (std::mem::take(&mut self.followers), std::mem::take(&mut self.answer_headers))
+    /// Takes who follows the answer.
+    pub fn take_followers(&mut self) -> Followers {
+        std::mem::take(&mut self.followers)
     }
 
     /// Marks those who came since there were `before` of them as belonging to a plugin.

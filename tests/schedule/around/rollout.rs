@@ -194,7 +194,7 @@ fn the_answer_says_what_served() {
     ];
     for (position, expected) in table {
         let (_, mut effects) = screened.screen(&all, &Request::default());
-        let (mut followers, mut headers) = effects.take_followers();
+        let (mut followers, mut headers) = (effects.take_followers(), Vec::new());
         let endpoint = &all.snapshot().endpoints()[position];
         followers.begins(&AnswerHead { served: &Served::Unknown, endpoint }, &mut headers);
         let headers: Vec<_> = headers

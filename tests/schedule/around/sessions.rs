@@ -61,7 +61,7 @@ fn send(
     let decision: Decision = scheduler.decide(&cx, all, rng, &mut Scratch::default(), Record::No).unwrap();
     let mut effects = Effects::default();
     plugin.decided(&cx, &decision, &mut effects);
-    let (mut followers, mut headers) = effects.take_followers();
+    let (mut followers, mut headers) = (effects.take_followers(), Vec::new());
     let endpoint = decision.primary_endpoint();
     followers.begins(&AnswerHead { served: &Served::Unknown, endpoint }, &mut headers);
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
