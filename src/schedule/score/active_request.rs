@@ -69,8 +69,74 @@ impl Scorer for ActiveRequestScorer {
             most = most.max(*score);
         }
         for score in out {
-            let is_idle = *score as i64 <= self.idle_threshold;
+            // Where nothing is under way anywhere, all are equal, also below a negative threshold.
+            let is_idle = *score as i64 <= self.idle_threshold || most == 0.0;
             *score = if is_idle { 1.0 } else { (most - *score) / most * self.max_busy_score };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::endpoints::{EndpointSpec, Share, Store};
+    use crate::request::Request;
+
+    /// Scores of endpoints with so many requests each.
+    fn scores(requests: &[u32], parameters: &str) -> Vec<f32> {
+        let counters = InFlightId::new(0).unwrap();
+        let store = Store::default();
+        let spec = |index| EndpointSpec::new(format!("pod-{index}"), ([10, 0, 0, index], 8000));
+        store.replace((0..requests.len() as u8).map(spec).collect());
+        let candidates = store.snapshot().all();
+        let book = |(endpoint, count): (_, &u32)| {
+            let endpoint: &std::sync::Arc<crate::endpoints::Endpoint> = endpoint;
+            (0..*count).map(|_| Share::new(endpoint.load(), counters, 0)).collect::<Vec<_>>()
+        };
+        let _shares: Vec<_> = candidates.view().iter().zip(requests).map(book).collect();
+        let params = ActiveRequestParams::decode(&Node::parse(parameters).unwrap()).unwrap();
+        let scorer = ActiveRequestScorer::new(&params, counters);
+        let request = Request::default();
+        let mut out = vec![0.0; requests.len()];
+        scorer.score(&Context::new(&request, 1, Duration::ZERO), candidates.view(), &mut out);
+        out
+    }
+
+    #[test]
+    fn the_formula_of_the_field() {
+        let table: [(&[u32], &str, &[f32]); 7] = [
+            (&[0, 1, 4], "{}", &[1.0, 0.75, 0.0]),
+            (&[3, 3], "{}", &[0.0, 0.0]),
+            (&[0, 0], "{}", &[1.0, 1.0]),
+            (&[0, 1, 2, 4], "{idleThreshold: 1}", &[1.0, 1.0, 0.5, 0.0]),
+            (&[0, 1, 4], "{maxBusyScore: 0.5}", &[1.0, 0.375, 0.0]),
+            (&[0, 1, 4], "{maxBusyScore: 1.5}", &[1.0, 0.75, 0.0]),
+            (&[0, 0], "{idleThreshold: -1}", &[1.0, 1.0]),
+        ];
+        for (requests, parameters, expected) in table {
+            assert_eq!(scores(requests, parameters), expected, "{requests:?} {parameters}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn it_scores_as_a_plain_loop_does(
+            requests in proptest::collection::vec(0u32..9, 1..8),
+            idle in 0i64..4,
+            busy in 0.0f64..=1.0,
+        ) {
+            let most = f64::from(*requests.iter().max().unwrap());
+            let expected = requests.iter().map(|count| {
+                if i64::from(*count) <= idle { 1.0 } else { (most - f64::from(*count)) / most * busy }
+            });
+            let parameters = format!("{{idleThreshold: {idle}, maxBusyScore: {busy}}}");
+            for (score, expected) in scores(&requests, &parameters).iter().zip(expected) {
+                prop_assert!((f64::from(*score) - expected).abs() < 1e-5, "{score} and {expected}");
+            }
         }
     }
 }
