@@ -19,11 +19,6 @@ impl PrefixMatch {
     pub fn blocks_at(&self, position: u32) -> u32 {
         self.matched.get(position as usize).copied().unwrap_or(0).min(self.total)
     }
-
-    /// The same as a share of the prompt, 0..=1; 0 for a prompt without blocks.
-    pub fn ratio_at(&self, position: u32) -> f64 {
-        if self.total == 0 { 0.0 } else { f64::from(self.blocks_at(position)) / f64::from(self.total) }
-    }
 }
 
 impl Fact for PrefixMatch {
