@@ -204,7 +204,7 @@ async fn serve(
         let text = "no endpoints: this version finds them in a file only; give --endpoints-file FILE, or a file-discovery plugin under dataLayer.discovery";
         return Err(RunError::Config(text.to_owned()));
     }
-    let clock = Clock::start();
+    let clock = state.clock().clone();
     let store = Arc::new(Store::default());
 
     let attempts = Arc::new(Attempts::register(&registry)?);
@@ -216,9 +216,9 @@ async fn serve(
     let (scheduler, max_age) = (pipeline.scheduler, settings.metrics_staleness);
     let policy = Policy { scheduler, stages: Arc::clone(&stages), max_age, record };
     let dispatcher = Arc::new(Dispatcher::new(
-        CachedLocator::new(locator, clock, ttl, max_keys),
+        CachedLocator::new(locator, clock.clone(), ttl, max_keys),
         policy,
-        clock,
+        clock.clone(),
         Arc::clone(&attempts),
     ));
     let shared = Arc::new(Shared {
@@ -228,7 +228,7 @@ async fn serve(
         metrics: ExtProcMetrics::register(&registry, settings.stream_metrics)?,
         parsing: Parsing::new(&scheduler_metrics),
     });
-    register_collectors(&settings, &store, clock, &dispatcher, &registry)?;
+    register_collectors(&settings, &store, &clock, &dispatcher, &registry)?;
 
     let limits =
         MessageLimits { receive: settings.limits.max_recv_message, send: settings.limits.max_send_message };
@@ -250,8 +250,8 @@ async fn serve(
         discovery.load_into(&store)?;
         background.tasks.spawn(discovery.watch(Arc::clone(&store), background.shutdown.clone()));
     }
-    background.scrapers = start_scrapers(&settings, &pipeline.sources, &store, clock, &registry)?;
-    let forgetting = forget(attempts, Arc::clone(&dispatcher), Arc::clone(&store), state, clock);
+    background.scrapers = start_scrapers(&settings, &pipeline.sources, &store, &clock, &registry)?;
+    let forgetting = forget(attempts, Arc::clone(&dispatcher), Arc::clone(&store), state);
     background.tasks.spawn(background.shutdown.clone().run_until_cancelled_owned(forgetting).map(|_| ()));
 
     let routes = Routes::new().with_metrics(move || metrics::render(&registry));
@@ -287,7 +287,7 @@ fn start_scrapers(
     settings: &ServeSettings,
     sources: &[MetricsSource],
     store: &Arc<Store>,
-    clock: Clock,
+    clock: &Clock,
     registry: &Registry,
 ) -> Result<Vec<Scraper>, RunError> {
     let metrics = ScrapeMetrics::register(registry)?;
@@ -303,7 +303,7 @@ fn start_scrapers(
             engines,
             ..ScrapeConfig::default()
         };
-        scrapers.push(Scraper::start(Arc::clone(store), clock, config, &metrics));
+        scrapers.push(Scraper::start(Arc::clone(store), clock.clone(), config, &metrics));
     }
     Ok(scrapers)
 }
@@ -311,12 +311,13 @@ fn start_scrapers(
 fn register_collectors(
     settings: &ServeSettings,
     store: &Arc<Store>,
-    clock: Clock,
+    clock: &Clock,
     dispatcher: &Arc<Dispatcher>,
     registry: &Registry,
 ) -> prometheus::Result<()> {
     let name = settings.pool.name.clone().unwrap_or_else(|| "epp".to_owned());
-    let collector = pool::PoolCollector::new(Arc::clone(store), clock, settings.metrics_staleness, name)?;
+    let collector =
+        pool::PoolCollector::new(Arc::clone(store), clock.clone(), settings.metrics_staleness, name)?;
     registry.register(Box::new(collector))?;
     let cache = |read: fn(&CachedLocator) -> u64| {
         let dispatcher = Arc::clone(dispatcher);
@@ -378,19 +379,13 @@ fn register_connections(metrics: &Arc<ConnectionMetrics>, registry: &Registry) -
 }
 
 /// Drops what is kept for endpoints that are gone.
-async fn forget(
-    attempts: Arc<Attempts>,
-    dispatcher: Arc<Dispatcher>,
-    store: Arc<Store>,
-    state: Arc<State>,
-    clock: Clock,
-) {
+async fn forget(attempts: Arc<Attempts>, dispatcher: Arc<Dispatcher>, store: Arc<Store>, state: Arc<State>) {
     let mut ticks = tokio::time::interval(FORGET_INTERVAL);
     loop {
         ticks.tick().await;
         let snapshot = store.snapshot();
         attempts.retain(&snapshot);
-        state.sweep(&snapshot, clock.now_ms());
+        state.sweep(&snapshot, state.clock().now_ms());
         dispatcher.locator().sweep();
     }
 }

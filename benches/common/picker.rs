@@ -39,7 +39,7 @@ impl Picker {
         let (scheduler, stages) = (pipeline.scheduler, pipeline.stages);
         let policy = Policy { scheduler, stages: Arc::clone(&stages), max_age: hour, record: Record::No };
         let dispatcher = Dispatcher::new(
-            CachedLocator::new(locator, clock, hour, 16),
+            CachedLocator::new(locator, clock.clone(), hour, 16),
             policy,
             clock,
             Arc::new(Attempts::register(&registry).unwrap()),

@@ -3,37 +3,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 
 use super::attributes::{AttributeId, Reading};
 use super::in_flight::{InFlight, InFlightId};
-
-/// Milliseconds since an origin of this process. Ages of readings are
-/// differences of these, so a stepping wall clock can't make data fresh.
-#[derive(Clone, Copy, Debug)]
-pub struct Clock {
-    origin: Instant,
-}
-
-impl Clock {
-    /// A clock that starts at 1 ms, so that 0 can mean "never".
-    pub fn start() -> Self {
-        Self { origin: Instant::now() }
-    }
-
-    /// Milliseconds since the start, at least 1.
-    pub fn now_ms(&self) -> u64 {
-        self.at(Instant::now())
-    }
-
-    /// The same for a given instant.
-    pub fn at(&self, instant: Instant) -> u64 {
-        let elapsed = instant.saturating_duration_since(self.origin);
-        u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX - 1) + 1
-    }
-}
 
 /// One number read from a model server, and when.
 #[derive(Debug, Default)]
@@ -43,7 +18,7 @@ pub struct Gauge {
 }
 
 impl Gauge {
-    /// Stores a reading. `now_ms` is from the [`Clock`], never 0.
+    /// Stores a reading. `now_ms` is from the [`Clock`](super::Clock), never 0.
     pub fn set(&self, value: f64, now_ms: u64) {
         self.bits.store(value.to_bits(), Relaxed);
         self.at_ms.store(now_ms, Relaxed);

@@ -40,7 +40,7 @@ impl Harness {
         let handler = PluginId::new("single-profile-handler", "single-profile-handler");
         let scheduler = Scheduler::new(vec![profile], &handler, Arc::new(SingleProfileHandler), &metrics);
         let locator = Arc::new(StoreLocator::new(Arc::clone(&store), false));
-        let cached = CachedLocator::new(locator, clock, Duration::from_secs(60), 16);
+        let cached = CachedLocator::new(locator, clock.clone(), Duration::from_secs(60), 16);
         let attempts = Arc::new(Attempts::register(&registry).unwrap());
         let max_age = Duration::from_secs(2);
         let policy = Policy { scheduler, stages: Arc::default(), max_age, record: Record::No };

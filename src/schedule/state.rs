@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::endpoints::{AttributeId, InFlightId, Snapshot};
+use crate::endpoints::{AttributeId, Clock, InFlightId, Snapshot};
 
 /// Something that outlives the plugin which asked for it.
 pub trait Kept: Any + Send + Sync {
@@ -19,8 +19,8 @@ pub trait Kept: Any + Send + Sync {
 type Value = Arc<dyn Kept>;
 
 /// State by its type and the name of the plugin that it belongs to.
-#[derive(Default)]
 pub struct State {
+    clock: Clock,
     // Taken while a configuration is built and while state is swept, never by a request.
     kept: Mutex<HashMap<(TypeId, String), (Value, Arc<dyn Any + Send + Sync>)>>,
     in_flight: Mutex<Vec<String>>,
@@ -28,7 +28,23 @@ pub struct State {
     attributes: Mutex<Vec<(String, String)>>,
 }
 
+impl Default for State {
+    fn default() -> Self {
+        Self::new(Clock::start())
+    }
+}
+
 impl State {
+    /// Nothing kept yet. What is kept measures time with this clock.
+    pub fn new(clock: Clock) -> Self {
+        Self { clock, kept: Mutex::default(), in_flight: Mutex::default(), attributes: Mutex::default() }
+    }
+
+    /// The clock that stamps readings and ends what expires.
+    pub fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
     /// The state of this type and name; made when it is asked for first.
     pub fn of<T: Kept>(&self, name: &str, make: impl FnOnce() -> T) -> Arc<T> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);

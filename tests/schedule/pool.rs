@@ -39,9 +39,9 @@ impl Pool {
         let hour = Duration::from_secs(3600);
         let policy = Policy { scheduler, stages, max_age: hour, record: Record::Scores };
         let locator = Arc::new(StoreLocator::new(Arc::clone(&store), false));
-        let cached = CachedLocator::new(locator, clock, hour, 16);
+        let cached = CachedLocator::new(locator, clock.clone(), hour, 16);
         let attempts = Arc::new(Attempts::register(&Registry::new()).unwrap());
-        Self { dispatcher: Dispatcher::new(cached, policy, clock, attempts), store, clock }
+        Self { dispatcher: Dispatcher::new(cached, policy, clock.clone(), attempts), store, clock }
     }
 
     pub(crate) fn route(&self, request: &Request) -> Result<Routed, Rejection> {

@@ -50,6 +50,6 @@ fn dispatcher(config: &str, store: &Arc<Store>, state: &State) -> Dispatcher {
     let (scheduler, stages) = (pipeline.scheduler, pipeline.stages);
     let policy = Policy { scheduler, stages, max_age: Duration::from_secs(2), record: Record::No };
     let locator = Arc::new(StoreLocator::new(Arc::clone(store), false));
-    let cached = CachedLocator::new(locator, clock, Duration::ZERO, 16);
+    let cached = CachedLocator::new(locator, clock.clone(), Duration::ZERO, 16);
     Dispatcher::new(cached, policy, clock, Arc::new(Attempts::register(&registry).unwrap()))
 }
