@@ -100,11 +100,21 @@ impl<'a> Runs<'a> {
         self.outcomes.get(profile).unwrap_or(&Outcome::Waiting)
     }
 
-    /// The best pick of a profile that ran.
-    pub fn picked(&self, profile: usize) -> Option<&'a Arc<Endpoint>> {
+    /// What the profiles can pick.
+    pub fn candidates(&self) -> &'a Candidates {
+        self.candidates
+    }
+
+    /// The best pick of a profile that ran, as a position in the snapshot.
+    pub fn position(&self, profile: usize) -> Option<u32> {
         match self.outcome(profile) {
-            Outcome::Picked(run) => self.candidates.snapshot().endpoints().get(*run.picks.first()? as usize),
+            Outcome::Picked(run) => run.picks.first().copied(),
             _ => None,
         }
+    }
+
+    /// The best pick of a profile that ran.
+    pub fn picked(&self, profile: usize) -> Option<&'a Arc<Endpoint>> {
+        self.candidates.snapshot().endpoints().get(self.position(profile)? as usize)
     }
 }

@@ -27,6 +27,7 @@ mod saturation;
 mod scheduler;
 mod score;
 mod selector;
+mod settle;
 mod stages;
 mod state;
 
@@ -74,5 +75,6 @@ pub use score::{
 pub use score::{EndpointAttributeScorer, EndpointAttributeScorerParams};
 pub use score::{TopologyAffinityScorer, TopologyAffinityScorerParams};
 pub use selector::{LabelExpression, LabelOperator, LabelSelector};
+pub use settle::Settlement;
 pub use stages::{Stages, StagesBuilder};
 pub use state::{Kept, State};

@@ -11,6 +11,7 @@ use crate::endpoints::{Endpoint, Snapshot, View};
 
 use super::context::{Context, Runs, ScheduleError};
 use super::pick::Picks;
+use super::settle::Settlement;
 
 /// Removes candidates.
 pub trait Filter: Send + Sync {
@@ -43,7 +44,7 @@ pub trait Picker: Send + Sync {
 }
 
 /// Profiles to run, by position in the configuration.
-pub type ProfileSet = SmallVec<[usize; 2]>;
+pub type ProfileSet = SmallVec<[usize; 3]>;
 
 /// Says which profiles run and whose picks are the answer.
 pub trait ProfileHandler: Send + Sync {
@@ -63,6 +64,17 @@ pub trait ProfileHandler: Send + Sync {
     fn peer<'a>(&self, _profile: usize, _runs: &Runs<'a>) -> Option<&'a Arc<Endpoint>> {
         None
     }
+
+    /// Whether [`Self::settle`] wants the totals of the profile of this name. Asked once,
+    /// when the scheduler is made.
+    fn keeps_totals(&self, _profile: &str) -> bool {
+        false
+    }
+
+    /// Replaces picks of profiles, now that it is known what each likes. Called once,
+    /// after the last round and before [`Self::finish`], and only of a handler that keeps
+    /// totals.
+    fn settle(&self, _cx: &Context<'_>, _runs: &mut Settlement<'_>, _rng: &mut dyn Rng) {}
 }
 
 /// Type and instance name of a plugin, as metrics and records show them.

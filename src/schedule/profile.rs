@@ -34,6 +34,8 @@ pub struct Profile {
     name: Arc<str>,
     /// Where it stands in the configuration; set by the scheduler.
     pub(super) position: usize,
+    /// The handler wants its totals, whatever is recorded; set by the scheduler.
+    pub(super) keeps_totals: bool,
     filters: Vec<Placed<dyn Filter>>,
     scorers: Vec<Weighted>,
     picker: Placed<dyn Picker>,
@@ -62,6 +64,10 @@ impl Profile {
         record: Record,
         mark: &mut Instant,
     ) -> Result<Run, ScheduleError> {
+        let record = match record {
+            Record::No if self.keeps_totals => Record::Scores,
+            record => record,
+        };
         let Scratch { kept, column, totals, picks, .. } = scratch;
         let survivors = self.filter(cx, candidates, kept, mark);
         if survivors.is_empty() {
@@ -182,6 +188,7 @@ impl ProfileBuilder<'_> {
     pub fn picker(self, id: &PluginId, plugin: Arc<dyn Picker>) -> Profile {
         let duration = self.metrics.duration(Point::Picker, id);
         let picker = Placed { plugin, id: id.clone(), duration };
-        Profile { name: self.name, position: 0, filters: self.filters, scorers: self.scorers, picker }
+        let Self { name, filters, scorers, .. } = self;
+        Profile { name, position: 0, keeps_totals: false, filters, scorers, picker }
     }
 }

@@ -16,6 +16,7 @@ use super::metrics::{Point, SchedulerMetrics};
 use super::pick::Picks;
 use super::plugin::{PluginId, ProfileHandler};
 use super::profile::{Placed, Profile, charge};
+use super::settle::Settlement;
 
 /// Buffers that decisions reuse. One per thread; what it holds means nothing
 /// between decisions, but for the candidates of the last one: they stay until the next.
@@ -33,6 +34,8 @@ pub struct Scheduler {
     profiles: Vec<Profile>,
     names: Arc<[Arc<str>]>,
     handler: Placed<dyn ProfileHandler>,
+    /// The handler keeps totals of a profile, to settle picks by them.
+    settles: bool,
     finish_duration: Timing,
     e2e: Timing,
 }
@@ -50,9 +53,11 @@ impl Scheduler {
         let handler = Placed { plugin: handler, id: id.clone(), duration };
         for (position, profile) in profiles.iter_mut().enumerate() {
             profile.position = position;
+            profile.keeps_totals = handler.plugin.keeps_totals(profile.name());
         }
+        let settles = profiles.iter().any(|profile| profile.keeps_totals);
         let names = profiles.iter().map(|profile| Arc::clone(profile.name())).collect();
-        Self { profiles, names, handler, finish_duration, e2e: metrics.e2e.clone() }
+        Self { profiles, names, handler, settles, finish_duration, e2e: metrics.e2e.clone() }
     }
 
     /// The profiles, in the order of the configuration.
@@ -115,6 +120,11 @@ impl Scheduler {
             if !ran {
                 break;
             }
+        }
+        if self.settles {
+            let mut open = Settlement { profiles: &self.profiles, outcomes: &mut outcomes, candidates };
+            self.handler.plugin.settle(cx, &mut open, rng);
+            open.end(record);
         }
         let runs = Runs { profiles: &self.profiles, outcomes: &outcomes, candidates };
         let primary = self.handler.plugin.finish(cx, &runs);

@@ -24,5 +24,6 @@ mod saturation;
 mod scorers;
 mod scorers_affinity;
 mod scorers_load;
+mod settle;
 mod support;
 mod topology;
