@@ -33,14 +33,37 @@ impl DataParallelParams {
         let written: Written = node.decode()?;
         let primary_port = match written.primary_port {
             None => 8000,
-            Some(Positioned { at, value }) => {
-                u16::try_from(value).ok().filter(|port| *port > 0).ok_or_else(|| {
-                    let message = format!("primaryPort can't be {value}");
-                    ConfigError::at(at, message).hint("ports are 1 to 65535")
-                })?
-            }
+            Some(written) => port(written)?,
         };
         Ok(Self { primary_port })
+    }
+}
+
+/// A primary port as it is written.
+pub(super) fn port(Positioned { at, value }: Positioned<i64>) -> Result<u16, ConfigError> {
+    u16::try_from(value).ok().filter(|port| *port > 0).ok_or_else(|| {
+        let message = format!("primaryPort can't be {value}");
+        ConfigError::at(at, message).hint("ports are 1 to 65535")
+    })
+}
+
+/// The port of every pod behind which its ranks are.
+#[derive(Clone, Debug)]
+pub(super) struct PrimaryPort {
+    port: u16,
+    header: Arc<str>,
+}
+
+impl PrimaryPort {
+    pub(super) fn new(port: u16) -> Self {
+        Self { port, header: "x-data-parallel-host-port".into() }
+    }
+
+    /// Sends the request to the port, and names the rank that was chosen.
+    pub(super) fn apply(&self, decision: &Decision, effects: &mut Effects) {
+        let rank = decision.primary_endpoint().authority();
+        effects.set_header(&self.header, Bytes::copy_from_slice(rank.as_bytes()));
+        effects.set_port(self.port);
     }
 }
 
@@ -48,14 +71,13 @@ impl DataParallelParams {
 /// the header `x-data-parallel-host-port` names the rank that was chosen.
 #[derive(Clone, Debug)]
 pub struct DataParallelProfileHandler {
-    primary_port: u16,
-    header: Arc<str>,
+    primary_port: PrimaryPort,
 }
 
 impl DataParallelProfileHandler {
     /// A handler with these parameters.
     pub fn new(params: DataParallelParams) -> Self {
-        Self { primary_port: params.primary_port, header: "x-data-parallel-host-port".into() }
+        Self { primary_port: PrimaryPort::new(params.primary_port) }
     }
 }
 
@@ -71,8 +93,6 @@ impl ProfileHandler for DataParallelProfileHandler {
 
 impl PreRequest for DataParallelProfileHandler {
     fn decided(&self, _cx: &Context<'_>, decision: &Decision, effects: &mut Effects) {
-        let rank = decision.primary_endpoint().authority();
-        effects.set_header(&self.header, Bytes::copy_from_slice(rank.as_bytes()));
-        effects.set_port(self.primary_port);
+        self.primary_port.apply(decision, effects);
     }
 }
