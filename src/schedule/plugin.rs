@@ -7,6 +7,7 @@ use std::sync::Arc;
 use rand::Rng;
 use smallvec::SmallVec;
 
+use crate::config::ConfigError;
 use crate::endpoints::{Endpoint, Snapshot, View};
 
 use super::context::{Context, Runs, ScheduleError};
@@ -48,6 +49,15 @@ pub type ProfileSet = SmallVec<[usize; 3]>;
 
 /// Says which profiles run and whose picks are the answer.
 pub trait ProfileHandler: Send + Sync {
+    /// Looks at the names of the configured profiles, once, before it runs among them.
+    /// Returns what the user should know, a sentence each.
+    ///
+    /// # Errors
+    /// Why it can't do with them.
+    fn check(&self, _profiles: &[&str]) -> Result<Vec<String>, ConfigError> {
+        Ok(Vec::new())
+    }
+
     /// The profiles to run now, in order; empty when everything has run. Asked
     /// again after each round. A profile runs once: asking for it again ends the rounds.
     fn next(&self, cx: &Context<'_>, runs: &Runs<'_>) -> ProfileSet;

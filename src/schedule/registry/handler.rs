@@ -21,10 +21,11 @@ pub(super) fn add(instances: &mut Instances<'_>, profiles: usize) -> Result<bool
     Ok(missing)
 }
 
-/// The one handler among all plugins.
+/// The one handler among all plugins, if the profiles suit it.
 pub(super) fn only<'a>(
     instances: &'a Instances<'_>,
     profiles: &[Profile],
+    notes: &mut Vec<String>,
 ) -> Result<(&'a Instance, Arc<dyn ProfileHandler>), ConfigError> {
     let mut handlers =
         instances.iter().filter_map(|instance| Some((instance, instance.built.handler.as_ref()?)));
@@ -46,5 +47,8 @@ pub(super) fn only<'a>(
         );
         return Err(ConfigError::at(place(handler), message).in_plugin(&handler.name));
     }
+    let names: Vec<&str> = profiles.iter().map(|profile| profile.name.value.as_str()).collect();
+    let more = plugin.check(&names).map_err(|error| error.or_at(place(handler)).in_plugin(&handler.name))?;
+    notes.extend(more.into_iter().map(|note| format!("plugin '{}': {note}", handler.name)));
     Ok((handler, Arc::clone(plugin)))
 }

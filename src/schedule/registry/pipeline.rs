@@ -110,7 +110,7 @@ impl Pipeline {
             |profile| profiles::place(profile, defaulted, &instances, &default_picker, metrics, &mut notes);
         let placed: Vec<_> = written.iter().map(place).collect::<Result<_, _>>()?;
         let (built_profiles, resolved_profiles): (Vec<_>, Vec<_>) = placed.into_iter().unzip();
-        let (handler, handler_plugin) = handler::only(&instances, &written)?;
+        let (handler, handler_plugin) = handler::only(&instances, &written, &mut notes)?;
         let handler_id = profiles::id(handler);
         let (sources, resolved_sources) = data::sources(&sources, &instances, &mut notes)?;
         let discovery = data::discovery(config, &instances)?;
