@@ -9,6 +9,8 @@
 
 #[path = "config/broken.rs"]
 mod broken;
+#[path = "config/disagg.rs"]
+mod disagg;
 #[path = "config/keys.rs"]
 mod keys;
 #[path = "config/places.rs"]
@@ -21,7 +23,7 @@ mod required;
 mod schema;
 
 use prometheus::Registry;
-use required::required;
+use required::{beside, required};
 use usher::config::{ConfigError, EndpointPickerConfig};
 use usher::schedule::registry::{Pipeline, PluginType, Stability};
 use usher::schedule::{SchedulerMetrics, State};
@@ -213,7 +215,8 @@ fn assert_parameters_refused(plugin_type: &str, parameters: &str, column: u32, m
 #[test]
 fn every_type_of_the_peer_is_known_and_supported_or_refused_by_name() {
     for plugin_type in PluginType::all() {
-        let text = with_parameters(plugin_type.name, required(plugin_type.name));
+        let PluginType { name, .. } = *plugin_type;
+        let text = format!("plugins: [{{type: {name}, parameters: {}}}{}]\n", required(name), beside(name));
         let [refused, allowed] =
             [false, true].map(|allow_experimental| build_with(&text, allow_experimental));
         if !plugin_type.is_supported() {
@@ -228,7 +231,7 @@ fn every_type_of_the_peer_is_known_and_supported_or_refused_by_name() {
             (Stability::Beta, refused) => assert!(refused.is_ok(), "{}: {refused:?}", plugin_type.name),
             (Stability::Alpha, Ok(_)) => panic!("{} is experimental and was let in", plugin_type.name),
             (Stability::Alpha, Err(error)) => {
-                assert_eq!(error.position().map(|at| (at.line, at.column)), Some((2, 10)), "{error}");
+                assert_eq!(error.position().map(|at| (at.line, at.column)), Some((1, 18)), "{error}");
                 assert!(error.message().contains("is experimental"), "{error}");
                 assert_eq!(error.hint_text(), Some("allow it with --allow-experimental-plugins"));
             }

@@ -13,7 +13,7 @@ mod required;
 use std::fmt::Write;
 
 use prometheus::Registry;
-use required::required;
+use required::{beside, required};
 use usher::config::units::parse_duration;
 use usher::config::{ConfigError, EndpointPickerConfig, Node};
 use usher::schedule::registry::{Kind, Parameter, Pipeline, PluginType, Stability};
@@ -161,7 +161,7 @@ fn what_is_said_of_parameters_is_so() {
     for plugin_type in PluginType::all().filter(|plugin_type| plugin_type.is_supported()) {
         let PluginType { name, parameters, .. } = plugin_type;
         let set = required(name);
-        let pipeline = build(&format!("plugins: [{{type: {name}, parameters: {set}}}]\n"));
+        let pipeline = build(&format!("plugins: [{{type: {name}, parameters: {set}}}{}]\n", beside(name)));
         let pipeline = pipeline.unwrap_or_else(|error| panic!("{name}: {error}"));
         let serde_json::Value::Object(counting) = &pipeline.resolved.plugins[0].parameters else {
             panic!("{name}: parameters are no map");

@@ -48,13 +48,17 @@ pub use filter::{
 pub use filter::{EndpointAttributeFilter, EndpointAttributeFilterParams};
 pub use filter::{MinAffinity, TopologyAffinityFilter, TopologyAffinityFilterParams};
 pub use handler::{
+    AlwaysDecider, Decisions, DisaggFamily, DisaggParams, DisaggProfileHandler, MultimodalDecider, PdFamily,
+    PdParams, PdProfileHandler, PrefixBasedPdDecider, PrefixBasedPdParams, StageOrder, StageProfiles,
+};
+pub use handler::{
     DataParallelParams, DataParallelProfileHandler, DisaggHeaders, DisaggHeadersParams, HeaderProfileHandler,
     HeaderProfileParams, SingleProfileHandler,
 };
 pub use lifecycle::{Admitter, Denied, HeaderProcessor, PreRequest, Producer, Screener, Situation};
 pub use metrics::SchedulerMetrics;
 pub use pick::{MaxScorePicker, Picks, RandomPicker, WeightedRandomPicker};
-pub use plugin::{Filter, Picker, PluginId, ProfileHandler, ProfileSet, Scorer};
+pub use plugin::{Decider, Filter, Picker, PluginId, ProfileHandler, ProfileSet, Scorer};
 pub use produce::{
     EncoderCaches, EncoderFamilies, InflightFamilies, InflightLoadParams, InflightLoadProducer,
     InflightSeries, MmEmbeddingsCacheProducer, MmEmbeddingsCacheProducerParams, SessionIdParams,

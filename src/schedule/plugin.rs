@@ -8,7 +8,7 @@ use rand::Rng;
 use smallvec::SmallVec;
 
 use crate::config::ConfigError;
-use crate::endpoints::{Endpoint, Snapshot, View};
+use crate::endpoints::{Candidates, Endpoint, Snapshot, View};
 
 use super::context::{Context, Runs, ScheduleError};
 use super::pick::Picks;
@@ -85,6 +85,13 @@ pub trait ProfileHandler: Send + Sync {
     /// after the last round and before [`Self::finish`], and only of a handler that keeps
     /// totals.
     fn settle(&self, _cx: &Context<'_>, _runs: &mut Settlement<'_>, _rng: &mut dyn Rng) {}
+}
+
+/// Says whether a stage of a disaggregated request runs on an endpoint of its own.
+pub trait Decider: Send + Sync {
+    /// Whether it does. `decode` is where the endpoint that decodes stands in the
+    /// snapshot, if it has been picked.
+    fn decide(&self, cx: &Context<'_>, candidates: &Candidates, decode: Option<u32>) -> bool;
 }
 
 /// Type and instance name of a plugin, as metrics and records show them.

@@ -17,6 +17,17 @@ pub(crate) fn required(plugin_type: &str) -> &'static str {
         "disaggregatedset-rollout-screener" => "{scope: {labelSelector: {}}, revisionGating: {}}",
         "session-id-producer" => "{headerName: a}",
         "priority-holdback-policy" => "{minCeiling: 0.5}",
+        // The profile that there is without any.
+        "disagg-profile-handler" => "{profiles: {decode: default}}",
+        "pd-profile-handler" => "{decodeProfile: default}",
         _ => "{}",
+    }
+}
+
+/// Plugins that a type can't do without: entries of the list, behind a comma.
+pub(crate) fn beside(plugin_type: &str) -> &'static str {
+    match plugin_type {
+        "pd-profile-handler" => ", {type: prefix-based-pd-decider}",
+        _ => "",
     }
 }

@@ -12,6 +12,7 @@ mod around;
 mod attribute_sources;
 mod attributes;
 mod decisions;
+mod disagg;
 mod filters_header;
 mod filters_labels;
 mod filters_load;

@@ -5,6 +5,7 @@
 
 mod answers;
 mod apis;
+mod disagg;
 mod limits;
 mod plugins;
 #[path = "../support/protos.rs"]

@@ -63,6 +63,7 @@ impl<'a> Instances<'a> {
             metrics: self.metrics,
             state: self.state,
             keys: &mut self.keys,
+            others: &self.list,
         };
         let type_at = plugin.plugin_type.at;
         let built = build(plugin_type, type_at, &mut site);

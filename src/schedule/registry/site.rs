@@ -7,17 +7,18 @@ use prometheus::Registry;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::config::{ConfigError, Node, Position};
+use crate::config::{ConfigError, Name, Node, Position};
 use crate::discovery::params::FileDiscoveryParams;
 use crate::endpoints::{AttributeId, InFlightId, Reading};
 use crate::request::ParserKind;
 use crate::schedule::{
-    Admitter, DataType, Fact, Filter, HeaderProcessor, Key, Picker, PreRequest, Producer, ProfileHandler,
-    SaturationDetector, SchedulerMetrics, Scorer, Screener, State,
+    Admitter, DataType, Decider, Fact, Filter, HeaderProcessor, Key, Picker, PreRequest, Producer,
+    ProfileHandler, SaturationDetector, SchedulerMetrics, Scorer, Screener, State,
 };
 use crate::scrape::Engines;
 use crate::scrape::params::MetricsSourceParams;
 
+use super::instances::{Instance, undeclared, wrong_kind};
 use super::keys::Keys;
 
 /// How a type is built.
@@ -46,6 +47,8 @@ pub(super) struct Site<'a> {
     /// What outlives it.
     pub(super) state: &'a State,
     pub(super) keys: &'a mut Keys,
+    /// The plugins that are built already; among them those that its parameters name.
+    pub(super) others: &'a [Instance],
 }
 
 impl Site<'_> {
@@ -125,6 +128,21 @@ impl Site<'_> {
         })
     }
 
+    /// The decider that a parameter names.
+    ///
+    /// # Errors
+    /// When there is no such plugin, or it decides nothing.
+    pub(super) fn decider(&self, key: &str, reference: &Name) -> Result<Arc<dyn Decider>, ConfigError> {
+        let Some(other) = self.others.iter().find(|other| other.name == reference.value) else {
+            let names = self.others.iter().map(|other| other.name.as_str());
+            return Err(undeclared(key, reference, names));
+        };
+        other.built.decider.clone().ok_or_else(|| {
+            let is = other.plugin_type.kinds.first().map_or("something else", |kind| kind.a());
+            wrong_kind(key, reference, "a decider").hint(format!("it is {is}"))
+        })
+    }
+
     /// What plugins of a type count together.
     pub(super) fn family<T: Any + Send + Sync>(
         &self,
@@ -149,6 +167,7 @@ pub(super) struct Built {
     pub(super) scorer: Option<Arc<dyn Scorer>>,
     pub(super) picker: Option<Arc<dyn Picker>>,
     pub(super) handler: Option<Arc<dyn ProfileHandler>>,
+    pub(super) decider: Option<Arc<dyn Decider>>,
     pub(super) header_processor: Option<Arc<dyn HeaderProcessor>>,
     pub(super) screener: Option<Arc<dyn Screener>>,
     pub(super) producer: Option<Arc<dyn Producer>>,

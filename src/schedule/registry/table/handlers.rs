@@ -4,16 +4,43 @@ use std::sync::Arc;
 
 use super::super::site::{Build, Built, Site};
 use super::super::types::Kind::{Decider, PreRequest, ProfileHandler};
-use super::super::types::{Parameter, PluginType, beta, later, parameter};
+use super::super::types::{Parameter, PluginType, beta, parameter};
 use crate::config::{ConfigError, Name, Node};
+use crate::schedule::data::{PrefixMatch, PromptTokens};
 use crate::schedule::{
-    DataParallelParams, DataParallelProfileHandler, DisaggHeaders, DisaggHeadersParams, HeaderProfileHandler,
-    HeaderProfileParams, SingleProfileHandler,
+    AlwaysDecider, DataParallelParams, DataParallelProfileHandler, DisaggFamily, DisaggHeaders,
+    DisaggHeadersParams, DisaggParams, DisaggProfileHandler, HeaderProfileHandler, HeaderProfileParams, Key,
+    MultimodalDecider, PdFamily, PdParams, PdProfileHandler, PluginId, PrefixBasedPdDecider,
+    PrefixBasedPdParams, SingleProfileHandler,
 };
+
+/// The producer whose matches deciders look at, as with the peer whatever the scorers use.
+const PREFIX_PRODUCER: &str = "approx-prefix-cache-producer";
 
 const DISAGG_HEADERS: &[Parameter] = &[
     parameter("prefillProfile", "prefill", "", "The profile whose first pick computes the prompt."),
     parameter("encodeProfile", "encode", "", "The profile whose picks encode images, audio and video."),
+];
+
+#[rustfmt::skip]
+const DISAGG: &[Parameter] = &[
+    parameter("stageOrder", "decode-first", "", "decode-first, or prefill-first: then prefill always runs. The second of them sees what the first one picked."),
+    parameter("profiles.decode", "decode", "", "The profile that picks who decodes and answers."),
+    parameter("profiles.prefill", "prefill", "", "The profile that picks who computes the prompt."),
+    parameter("profiles.encode", "encode", "", "The profile that picks who encodes."),
+    parameter("deciders.prefill", "none", "", "The plugin that says whether another endpoint computes the prompt. Without it none does, unless prefill comes first."),
+    parameter("deciders.encode", "none", "", "The plugin that says whether other endpoints encode. Without it none does."),
+    parameter("decodeProfile, prefillProfile, encodeProfile, prefillDeciderPluginName, deciderPluginName, encodeDeciderPluginName", "none", "", "The same in the flat form of older versions, deprecated; not together with profiles or deciders."),
+];
+
+#[rustfmt::skip]
+const PD: &[Parameter] = &[
+    parameter("decodeProfile", "decode", "", "The profile that picks who decodes and answers."),
+    parameter("prefillProfile", "prefill", "", "The profile that picks who computes the prompt."),
+    parameter("deciderPluginName", "prefix-based-pd-decider", "", "The plugin that says whether another endpoint computes the prompt. It has to be declared."),
+    parameter("primaryPort", "0", "port", "The port of every pod that knows its ranks, as of data-parallel-profile-handler; 0: ranks are reached at their own ports."),
+    parameter("prefixMatchInfoProducerName", "approx-prefix-cache-producer", "", "A producer that knows what is cached, to be added. Deciders look at the default one."),
+    parameter("prefixPluginType, prefixPluginName", "none", "", "Deprecated, without effect."),
 ];
 
 #[rustfmt::skip]
@@ -22,8 +49,14 @@ pub(super) static ROWS: &[PluginType] = &[
         "Runs the one profile that is configured.",
         &[], Build::Ignoring(single_profile_handler))
         .when("One profile. Added by itself where there is no other handler."),
-    later("disagg-profile-handler", &[ProfileHandler, PreRequest]).refers_to(named_deciders),
-    later("pd-profile-handler", &[ProfileHandler]).instead("disagg-profile-handler").refers_to(pd_plugins),
+    beta("disagg-profile-handler", &[ProfileHandler, PreRequest],
+        "Picks who decodes, and where its deciders say so who computes the prompt and who encodes its images, videos and clips. It names them in the headers x-prefiller-host-port and x-encoder-hosts-ports.",
+        DISAGG, Build::Reading(disagg_profile_handler)).refers_to(named_deciders)
+        .when("Disaggregated pools, whose decoding pods have a sidecar that reads these headers."),
+    beta("pd-profile-handler", &[ProfileHandler, PreRequest],
+        "Picks who decodes, and where its decider says so who computes the prompt. It needs prefill-header-handler to name it in a header.",
+        PD, Build::Reading(pd_profile_handler)).instead("disagg-profile-handler").refers_to(pd_plugins)
+        .when("Not in new configurations."),
     beta("data-parallel-profile-handler", &[ProfileHandler, PreRequest],
         "Sends requests to one port of the chosen pods, and names the chosen rank in a header.",
         &[parameter("primaryPort", "8000", "port", "The port of every pod that knows its ranks.")],
@@ -45,9 +78,22 @@ pub(super) static ROWS: &[PluginType] = &[
         "The older name of disagg-headers-handler.",
         DISAGG_HEADERS, Build::Reading(disagg_headers_handler)).instead("disagg-profile-handler")
         .when("Not in new configurations."),
-    later("prefix-based-pd-decider", &[Decider]),
-    later("always-disagg-pd-decider", &[Decider]),
-    later("always-disagg-multimodal-decider", &[Decider]),
+    beta("prefix-based-pd-decider", &[Decider],
+        "Lets another endpoint compute a prompt if the one that decodes has little of it in its prefix cache.",
+        &[
+            parameter("nonCachedTokens", "0", "tokens", "Tokens that the decoding endpoint would have to compute, from which on another one does. 0: never."),
+            parameter("promptTokens", "0", "tokens", "Prompts of fewer tokens stay whole."),
+        ],
+        Build::Reading(prefix_based_pd_decider))
+        .when("The usual choice for prefill: short prompts and cached ones are not worth the transfer of their KV cache."),
+    beta("always-disagg-pd-decider", &[Decider],
+        "Lets another endpoint compute every prompt.",
+        &[], Build::Ignoring(always_disagg_pd_decider))
+        .when("Decoding endpoints that must not compute prompts, and measurements."),
+    beta("always-disagg-multimodal-decider", &[Decider],
+        "Lets other endpoints encode whenever a prompt has images, videos or clips.",
+        &[], Build::Ignoring(always_disagg_multimodal_decider))
+        .when("Encoders of their own."),
 ];
 
 fn single_profile_handler(_site: &mut Site<'_>) -> Result<Built, ConfigError> {
@@ -65,6 +111,53 @@ fn disagg_headers_handler(site: &mut Site<'_>) -> Result<Built, ConfigError> {
     let params = DisaggHeadersParams::decode(site.parameters)?;
     let built = Built::with(&params)?;
     Ok(Built { pre_request: Some(Arc::new(DisaggHeaders::new(params))), ..built })
+}
+
+/// How long the prompt is, and how much of it is where. Its producer is added for
+/// handlers that disaggregate and for their deciders.
+fn prompt_and_cached(site: &mut Site<'_>, producer: &str) -> (Key<PromptTokens>, Key<PrefixMatch>) {
+    (site.reads("token-producer"), site.may_read(producer))
+}
+
+fn disagg_profile_handler(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = DisaggParams::decode(site.parameters)?;
+    let decider = |key, name: &Option<Name>| name.as_ref().map(|name| site.decider(key, name)).transpose();
+    let prefill_key = params.flat.unwrap_or("deciders.prefill");
+    let encode_key = if params.flat.is_some() { "encodeDeciderPluginName" } else { "deciders.encode" };
+    let prefill = decider(prefill_key, &params.prefill_decider)?;
+    let encode = decider(encode_key, &params.encode_decider)?;
+    prompt_and_cached(site, PREFIX_PRODUCER);
+    let id = PluginId::new("disagg-profile-handler", site.name);
+    let decisions = site.family(DisaggFamily::register)?.of(id);
+    let plugin = Arc::new(DisaggProfileHandler::new(&params, prefill, encode, decisions));
+    let handler = Some(Arc::clone(&plugin) as _);
+    Ok(Built { handler, pre_request: Some(plugin), parameters: params.shown(), ..Built::default() })
+}
+
+fn pd_profile_handler(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = PdParams::decode(site.parameters)?;
+    let decider = site.decider("deciderPluginName", &params.decider_plugin_name)?;
+    prompt_and_cached(site, &params.prefix_match_info_producer_name);
+    let id = PluginId::new("pd-profile-handler", site.name);
+    let decisions = site.family(PdFamily::register)?.of(id);
+    let plugin = Arc::new(PdProfileHandler::new(&params, decider, decisions));
+    let handler = Some(Arc::clone(&plugin) as _);
+    Ok(Built { handler, pre_request: Some(plugin), ..Built::with(&params)? })
+}
+
+fn prefix_based_pd_decider(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = PrefixBasedPdParams::decode(site.parameters)?;
+    let (tokens, prefix) = prompt_and_cached(site, PREFIX_PRODUCER);
+    let decider = Arc::new(PrefixBasedPdDecider::new(params, tokens, prefix));
+    Ok(Built { decider: Some(decider), ..Built::with(&params)? })
+}
+
+fn always_disagg_pd_decider(_site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    Ok(Built { decider: Some(Arc::new(AlwaysDecider)), ..Built::bare() })
+}
+
+fn always_disagg_multimodal_decider(_site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    Ok(Built { decider: Some(Arc::new(MultimodalDecider)), ..Built::bare() })
 }
 
 fn header_profile_handler(site: &mut Site<'_>) -> Result<Built, ConfigError> {

@@ -1,0 +1,17 @@
+//! Requests whose stages run on several endpoints: one decodes; another may compute the
+//! prompt, and others encode its images, videos and clips.
+
+mod always;
+mod decisions;
+mod params;
+mod pd;
+mod prefix_decider;
+mod profiles;
+mod stages;
+
+pub use always::{AlwaysDecider, MultimodalDecider};
+pub use decisions::{Decisions, DisaggFamily, PdFamily};
+pub use params::{DisaggParams, StageOrder, StageProfiles};
+pub use pd::{PdParams, PdProfileHandler};
+pub use prefix_decider::{PrefixBasedPdDecider, PrefixBasedPdParams};
+pub use profiles::DisaggProfileHandler;

@@ -1,0 +1,71 @@
+//! `disagg-profile-handler`: who decodes, who computes the prompt, who encodes its images,
+//! videos and clips.
+
+use std::sync::Arc;
+
+use super::decisions::Decisions;
+use super::params::DisaggParams;
+use super::stages::Stages;
+use crate::config::ConfigError;
+use crate::endpoints::Endpoint;
+use crate::schedule::{
+    Context, Decider, Decision, DisaggHeaders, DisaggHeadersParams, Effects, PreRequest, ProfileHandler,
+    ProfileSet, Runs, ScheduleError,
+};
+
+/// Runs the profiles of the stages and names who was picked in headers, for the sidecar of
+/// who decodes.
+pub struct DisaggProfileHandler {
+    stages: Stages,
+    headers: DisaggHeaders,
+    decisions: Decisions,
+    is_flat: bool,
+}
+
+impl DisaggProfileHandler {
+    /// A handler with these deciders of prefill and of encode, which counts in `decisions`.
+    pub fn new(
+        params: &DisaggParams,
+        prefill: Option<Arc<dyn Decider>>,
+        encode: Option<Arc<dyn Decider>>,
+        decisions: Decisions,
+    ) -> Self {
+        let profiles = params.profiles.clone();
+        let headers = DisaggHeaders::new(DisaggHeadersParams {
+            prefill_profile: profiles.prefill.clone(),
+            encode_profile: profiles.encode.clone(),
+        });
+        let stages = Stages { order: params.stage_order, profiles, prefill, encode };
+        Self { stages, headers, decisions, is_flat: params.flat.is_some() }
+    }
+}
+
+impl ProfileHandler for DisaggProfileHandler {
+    fn next(&self, cx: &Context<'_>, runs: &Runs<'_>) -> ProfileSet {
+        self.stages.next(cx, runs)
+    }
+
+    fn finish(&self, _cx: &Context<'_>, runs: &Runs<'_>) -> Result<usize, ScheduleError> {
+        self.stages.finish(runs)
+    }
+
+    fn peer<'a>(&self, profile: usize, runs: &Runs<'a>) -> Option<&'a Arc<Endpoint>> {
+        self.stages.peer(profile, runs)
+    }
+
+    fn check(&self, profiles: &[&str]) -> Result<Vec<String>, ConfigError> {
+        let key = if self.is_flat { "decodeProfile" } else { "profiles.decode" };
+        let mut notes = self.stages.check(key, profiles)?;
+        if self.is_flat {
+            notes.push("its flat parameters are deprecated, write profiles and deciders".to_owned());
+        }
+        Ok(notes)
+    }
+}
+
+impl PreRequest for DisaggProfileHandler {
+    fn decided(&self, cx: &Context<'_>, decision: &Decision, effects: &mut Effects) {
+        self.decisions.count(&cx.request.target_model, self.stages.split(decision));
+        self.headers.decided(cx, decision, effects);
+    }
+}
