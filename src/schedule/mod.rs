@@ -30,6 +30,7 @@ mod selector;
 mod settle;
 mod stages;
 mod state;
+pub mod ttft;
 
 pub use around::{
     AgentIdentity, AgentIdentityParams, Bindings, ProbabilisticAdmitter, ProbabilisticAdmitterParams,
@@ -71,10 +72,10 @@ pub use saturation::{
 };
 pub use scheduler::{Scheduler, Scratch};
 pub use score::{
-    ActiveRequestParams, ActiveRequestScorer, ContextLengthAware, ContextLengthParams,
-    HeaderLabelAffinityScorer, HeaderLabelParams, KvCacheUtilizationScorer, LoadAwareParams, LoadAwareScorer,
-    LoraAffinityScorer, MmEmbeddingsCacheParams, MmEmbeddingsCacheScorer, QueueScorer, RunningRequestsScorer,
-    TokenLoadParams, TokenLoadScorer,
+    ActiveRequestParams, ActiveRequestScorer, ContextLengthAware, ContextLengthParams, ExpectedTtftParams,
+    ExpectedTtftScorer, HeaderLabelAffinityScorer, HeaderLabelParams, KvCacheUtilizationScorer,
+    LoadAwareParams, LoadAwareScorer, LoraAffinityScorer, MmEmbeddingsCacheParams, MmEmbeddingsCacheScorer,
+    QueueScorer, RunningRequestsScorer, TokenLoadParams, TokenLoadScorer,
 };
 pub use score::{EndpointAttributeScorer, EndpointAttributeScorerParams};
 pub use score::{TopologyAffinityScorer, TopologyAffinityScorerParams};

@@ -13,6 +13,7 @@ mod attribute_sources;
 mod attributes;
 mod decisions;
 mod disagg;
+mod expected_ttft;
 mod filters_header;
 mod filters_labels;
 mod filters_load;

@@ -19,6 +19,14 @@ impl PrefixMatch {
     pub fn blocks_at(&self, position: u32) -> u32 {
         self.matched.get(position as usize).copied().unwrap_or(0).min(self.total)
     }
+
+    /// Tokens that the endpoint at this position would have to compute of a prompt of
+    /// `prompt` tokens: the blocks that it lacks, and what is behind the last block.
+    pub fn uncached_at(&self, position: u32, prompt: u64) -> u64 {
+        let block = u64::from(self.block_size);
+        let behind = prompt.saturating_sub(u64::from(self.total) * block);
+        u64::from(self.total - self.blocks_at(position)) * block + behind
+    }
 }
 
 impl Fact for PrefixMatch {

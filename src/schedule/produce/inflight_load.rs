@@ -127,13 +127,9 @@ impl Producer for InflightLoadProducer {
     }
 }
 
-/// Tokens by position in the snapshot: the blocks that an endpoint lacks, and what is
-/// behind the last block.
+/// Tokens by position in the snapshot.
 fn uncached(prompt: u64, prefix: &PrefixMatch) -> Vec<u64> {
-    let block = u64::from(prefix.block_size);
-    let behind = prompt.saturating_sub(u64::from(prefix.total) * block);
-    let at = |position| u64::from(prefix.total - prefix.blocks_at(position)) * block + behind;
-    (0u32..).take(prefix.matched.len()).map(at).collect()
+    (0u32..).take(prefix.matched.len()).map(|position| prefix.uncached_at(position, prompt)).collect()
 }
 
 impl PreRequest for InflightLoadProducer {

@@ -174,6 +174,8 @@ pub(super) struct Built {
     pub(super) admitter: Option<Arc<dyn Admitter>>,
     pub(super) pre_request: Option<Arc<dyn PreRequest>>,
     pub(super) detector: Option<Arc<dyn SaturationDetector>>,
+    /// Its decisions read what earlier ones booked, so both have to be one step.
+    pub(super) books: bool,
     pub(super) parser: Option<ParserKind>,
     pub(super) discovery: Option<FileDiscoveryParams>,
     pub(super) source: Option<MetricsSourceParams>,

@@ -54,8 +54,10 @@ pub(super) fn place(
         }
     }
     let keys = instances.keys();
-    let reads_in_flight =
-        |plugin: &String| keys.read_by(plugin).any(|(data, _)| data == DataType::InFlightLoad);
+    let reads_in_flight = |plugin: &String| {
+        keys.read_by(plugin).any(|(data, _)| data == DataType::InFlightLoad)
+            || instances.find(plugin).is_some_and(|instance| instance.built.books)
+    };
     let books = profiles.iter().any(|profile| {
         let scorers = profile.scorers.iter().map(|scorer| &scorer.plugin);
         profile.filters.iter().chain(scorers).any(reads_in_flight)

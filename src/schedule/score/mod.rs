@@ -3,6 +3,7 @@
 mod active_request;
 mod context_length;
 mod endpoint_attribute;
+mod expected_ttft;
 mod header_label;
 mod kv_cache;
 mod load_aware;
@@ -16,6 +17,7 @@ mod topology_affinity;
 pub use active_request::{ActiveRequestParams, ActiveRequestScorer};
 pub use context_length::{ContextLengthAware, ContextLengthParams};
 pub use endpoint_attribute::{EndpointAttributeScorer, EndpointAttributeScorerParams};
+pub use expected_ttft::{ExpectedTtftParams, ExpectedTtftScorer};
 pub use header_label::{HeaderLabelAffinityScorer, HeaderLabelParams};
 pub use kv_cache::KvCacheUtilizationScorer;
 pub use load_aware::{LoadAwareParams, LoadAwareScorer};

@@ -15,6 +15,7 @@ use crate::schedule::{
 };
 use crate::schedule::{DataType, TopologyAffinityScorer, TopologyAffinityScorerParams};
 use crate::schedule::{EndpointAttributeScorer, EndpointAttributeScorerParams};
+use crate::schedule::{ExpectedTtftParams, ExpectedTtftScorer, ttft};
 
 #[rustfmt::skip]
 pub(super) static ROWS: &[PluginType] = &[
@@ -98,6 +99,14 @@ pub(super) static ROWS: &[PluginType] = &[
         ],
         Build::Reading(endpoint_attribute_scorer)).alpha()
         .when("A number of yours says how good an endpoint is, such as a GPU's use."),
+    beta("expected-ttft-scorer", &[Scorer, PreRequest, Response],
+        "The sooner an endpoint would give the first token, the better: by what it has yet to compute, how fast it is, what it has cached, and who waits there.",
+        &[
+            parameter("peakPrefillThroughput", "15928", "tokens/s", "Prompt tokens that an endpoint computes per second, until its first tokens say so."),
+            parameter("prefixMatchInfoProducerName", "approx-prefix-cache-producer", "", "The producer that knows what is cached."),
+        ],
+        Build::Reading(expected_ttft_scorer))
+        .when("Wherever nothing else is asked for: alone, it weighs warm caches against queues in seconds. Usher's own."),
     beta("topology-affinity-scorer", &[Scorer],
         "The nearer an endpoint is to the one that another profile picked, the better: the same host scores 1, rack 0.2, zone 0.05, region 0.02.",
         &[parameter("topologyProducerName", "topology-extractor", "", "The plugin that says where endpoints are.")],
@@ -128,6 +137,17 @@ fn endpoint_attribute_scorer(site: &mut Site<'_>) -> Result<Built, ConfigError> 
     let reading = site.reads_attribute(&params.attribute_key, &params.producer)?;
     let scorer = Arc::new(EndpointAttributeScorer::new(reading, &params));
     Ok(Built { scorer: Some(scorer), ..Built::with(&params)? })
+}
+
+fn expected_ttft_scorer(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = ExpectedTtftParams::decode(site.parameters)?;
+    let built = Built::with(&params)?;
+    let (tokens, prefix) =
+        (site.reads("token-producer"), site.reads(&params.prefix_match_info_producer_name));
+    let clock = site.state.clock().clone();
+    let model = site.state.of(site.name, || ttft::Model::new(params.peak_prefill_throughput, clock));
+    let plugin = Arc::new(ExpectedTtftScorer::new(model, tokens, prefix));
+    Ok(Built { scorer: Some(Arc::clone(&plugin) as _), pre_request: Some(plugin), books: true, ..built })
 }
 
 fn topology_affinity_scorer(site: &mut Site<'_>) -> Result<Built, ConfigError> {

@@ -1,0 +1,131 @@
+//! What one endpoint has yet to compute of the prompts sent there, and what was
+//! learned about it.
+
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use super::rate::Rate;
+
+/// What remains of the mean time that requests hold a slot after another one.
+const KEEP_HOLD: f64 = 0.9;
+
+/// One endpoint's backlog and speed.
+#[derive(Debug)]
+pub struct Backlog {
+    tokens: AtomicI64,
+    /// Until when, in nanoseconds of the clock, it computes the prompts whose first
+    /// token can't be seen, as their answers come in one piece.
+    unseen_until: AtomicU64,
+    /// Tokens per second, as `f64` bits.
+    rate: AtomicU64,
+    /// Mean seconds from the first token to the last, as `f64` bits; 0: not known.
+    hold: AtomicU64,
+    // Taken when a first token comes and about once a second, never by a decision.
+    learned: Mutex<Rate>,
+}
+
+impl Backlog {
+    pub(super) fn new(initial_rate: f64) -> Self {
+        Self {
+            tokens: AtomicI64::new(0),
+            unseen_until: AtomicU64::new(0),
+            rate: AtomicU64::new(initial_rate.to_bits()),
+            hold: AtomicU64::new(0),
+            learned: Mutex::new(Rate::new(initial_rate)),
+        }
+    }
+
+    /// Tokens of prompts that it has yet to compute.
+    pub fn tokens(&self, now: Duration) -> f64 {
+        let seen = self.tokens.load(Relaxed).max(0) as f64;
+        let until = Duration::from_nanos(self.unseen_until.load(Relaxed));
+        seen + until.saturating_sub(now).as_secs_f64() * self.rate()
+    }
+
+    /// Tokens that it computes per second.
+    pub fn rate(&self) -> f64 {
+        f64::from_bits(self.rate.load(Relaxed))
+    }
+
+    /// Mean seconds for which a request holds a slot; 0 while nothing is known.
+    pub fn hold(&self) -> f64 {
+        f64::from_bits(self.hold.load(Relaxed))
+    }
+
+    pub(super) fn add(&self, tokens: u64) {
+        self.tokens.fetch_add(signed(tokens), Relaxed);
+    }
+
+    pub(super) fn take(&self, tokens: u64) {
+        self.tokens.fetch_sub(signed(tokens), Relaxed);
+    }
+
+    /// Adds a prompt whose first token nobody will see.
+    pub(super) fn add_unseen(&self, tokens: u64, now: Duration) {
+        let (now, more) = (nanos(now), self.nanos_for(tokens));
+        let _ = self
+            .unseen_until
+            .fetch_update(Relaxed, Relaxed, |until| Some(until.max(now).saturating_add(more)));
+    }
+
+    /// Such a prompt is computed elsewhere.
+    pub(super) fn take_unseen(&self, tokens: u64) {
+        let less = self.nanos_for(tokens);
+        let _ = self.unseen_until.fetch_update(Relaxed, Relaxed, |until| Some(until.saturating_sub(less)));
+    }
+
+    fn nanos_for(&self, tokens: u64) -> u64 {
+        // Saturates, as casts from floats do.
+        (tokens as f64 / self.rate() * 1e9) as u64
+    }
+
+    pub(super) fn first_token(&self, tokens: u64, sent: Duration, now: Duration) {
+        let mut learned = self.learned.lock().unwrap_or_else(PoisonError::into_inner);
+        learned.first_token(tokens, sent, now);
+        self.rate.store(learned.value().to_bits(), Relaxed);
+    }
+
+    pub(super) fn finished(&self, held: Duration) {
+        let held = held.as_secs_f64();
+        let _ = self.hold.fetch_update(Relaxed, Relaxed, |bits| {
+            let mean = f64::from_bits(bits);
+            let next = if mean > 0.0 { mean * KEEP_HOLD + held * (1.0 - KEEP_HOLD) } else { held };
+            Some(next.to_bits())
+        });
+    }
+
+    /// The learned rate; `None` before the first sample.
+    pub(super) fn learned(&self) -> Option<f64> {
+        let learned = self.learned.lock().unwrap_or_else(PoisonError::into_inner);
+        learned.is_learned().then(|| learned.value())
+    }
+
+    /// Takes the rate nearer to the pool's: all of the way where nothing was learned,
+    /// a share of it where nothing was learned since `idle_since`, and into
+    /// `bounds` anyway.
+    pub(super) fn drift(&self, pool: f64, share: f64, idle_since: Duration, bounds: (f64, f64)) {
+        let mut learned = self.learned.lock().unwrap_or_else(PoisonError::into_inner);
+        let value = learned.value();
+        let next = if !learned.is_learned() {
+            pool
+        } else if learned.last_token() < idle_since {
+            value * (pool / value).powf(share)
+        } else {
+            value
+        };
+        let next = next.clamp(bounds.0, bounds.1);
+        if next != value {
+            learned.shift_to(next);
+            self.rate.store(learned.value().to_bits(), Relaxed);
+        }
+    }
+}
+
+fn signed(tokens: u64) -> i64 {
+    i64::try_from(tokens).unwrap_or(i64::MAX)
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}

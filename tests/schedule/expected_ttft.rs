@@ -1,0 +1,270 @@
+//! `expected-ttft-scorer` and the model that it learns, against plain loops.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use usher::config::Node;
+use usher::endpoints::{Candidates, Clock, Endpoint};
+use usher::schedule::data::{PrefixMatch, PromptTokens};
+use usher::schedule::ttft::{Booked, Model};
+use usher::schedule::{ExpectedTtftParams, ExpectedTtftScorer, Facts, Kept, Key};
+
+use crate::support::{NOW, column, pool, request};
+
+const TOKENS: u32 = 0;
+const PREFIX: u32 = 1;
+const RATE: f64 = 1000.0;
+
+fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+fn model() -> (Clock, Arc<Model>) {
+    let clock = Clock::stopped();
+    (clock.clone(), Arc::new(Model::new(RATE, clock)))
+}
+
+fn endpoint(candidates: &Candidates, position: usize) -> &Arc<Endpoint> {
+    &candidates.snapshot().endpoints()[position]
+}
+
+/// A prompt of ten blocks of 100 tokens and 50 tokens behind them, of which the
+/// endpoints have so many blocks.
+fn facts(matched: &[u32]) -> Facts {
+    let mut facts = Facts::default();
+    facts.set(Key::new(TOKENS), PromptTokens { count: 1050 });
+    facts.set(Key::new(PREFIX), PrefixMatch { total: 10, block_size: 100, matched: matched.to_vec() });
+    facts
+}
+
+fn scores(model: &Arc<Model>, facts: &Facts, candidates: &Candidates) -> Vec<f32> {
+    let scorer = ExpectedTtftScorer::new(Arc::clone(model), Key::new(TOKENS), Key::new(PREFIX));
+    column(&scorer, &request(), facts, candidates)
+}
+
+fn assert_close(got: &[f32], expected: &[f64]) {
+    assert_eq!(got.len(), expected.len());
+    for (got, expected) in got.iter().zip(expected) {
+        assert!((f64::from(*got) - expected).abs() < 1e-3, "{got} is not {expected}");
+    }
+}
+
+#[test]
+fn warm_caches_and_backlogs_are_weighed_in_seconds() {
+    let (clock, model) = model();
+    let candidates = pool(3, |_, _| {});
+    // 1.05 s, 0.55 s, 0.05 s to compute.
+    assert_close(&scores(&model, &facts(&[0, 5, 10]), &candidates), &[0.05 / 1.05, 0.05 / 0.55, 1.0]);
+    // A second of prompts is under way at the warmest: 1.05, 0.55, 1.05.
+    let mut booked = model.book(endpoint(&candidates, 2), 1000, true);
+    assert_close(&scores(&model, &facts(&[0, 5, 10]), &candidates), &[0.55 / 1.05, 1.0, 0.55 / 1.05]);
+    // It moves to the first: 2.05, 0.55, 0.05.
+    booked.move_to(endpoint(&candidates, 0));
+    assert_close(&scores(&model, &facts(&[0, 5, 10]), &candidates), &[0.05 / 2.05, 0.05 / 0.55, 1.0]);
+    drop(booked);
+    assert_close(&scores(&model, &facts(&[0, 5, 10]), &candidates), &[0.05 / 1.05, 0.05 / 0.55, 1.0]);
+    // Of an answer in one piece no first token is seen: it counts for as long as it should take.
+    let _unseen = model.book(endpoint(&candidates, 2), 1000, false);
+    clock.set(ms(600));
+    assert_close(&scores(&model, &facts(&[0, 5, 10]), &candidates), &[0.45 / 1.05, 0.45 / 0.55, 1.0]);
+    clock.set(ms(1000));
+    assert_close(&scores(&model, &facts(&[0, 5, 10]), &candidates), &[0.05 / 1.05, 0.05 / 0.55, 1.0]);
+}
+
+#[test]
+fn equal_endpoints_score_one() {
+    let (_, model) = model();
+    let candidates = pool(2, |_, _| {});
+    assert_eq!(scores(&model, &facts(&[10, 10]), &candidates), [1.0, 1.0]);
+    assert_eq!(scores(&model, Facts::NONE, &candidates), [1.0, 1.0], "nothing to compute anywhere");
+    assert_eq!(scores(&model, Facts::NONE, &pool(0, |_, _| {})), [0.0; 0]);
+}
+
+#[test]
+fn what_others_send_counts_as_far_as_the_queue_shows_it() {
+    let (_, model) = model();
+    let candidates = pool(2, |_, _| {});
+    // So the mean of the pool is 500 tokens.
+    drop(model.book(endpoint(&candidates, 0), 500, true));
+    let load = endpoint(&candidates, 0).load();
+    load.waiting.set(4.0, NOW);
+    load.running.set(2.0, NOW);
+    endpoint(&candidates, 1).load().waiting.set(0.0, NOW);
+    // Four wait, none is ours: 1.05 + 4 × 0.5 s, against 1.05.
+    assert_close(&scores(&model, &facts(&[]), &candidates), &[1.05 / 3.05, 1.0]);
+    // All six are ours, and what they have to compute is booked.
+    let _ours: Vec<_> = (0..6).map(|_| load.book()).collect();
+    assert_close(&scores(&model, &facts(&[]), &candidates), &[1.0, 1.0]);
+}
+
+#[test]
+fn an_endpoint_that_nobody_hears_from_has_the_longest_queue() {
+    let (_, model) = model();
+    let candidates = pool(3, |_, _| {});
+    drop(model.book(endpoint(&candidates, 0), 1050, true));
+    endpoint(&candidates, 0).load().waiting.set(0.0, NOW);
+    endpoint(&candidates, 1).load().waiting.set(1.0, NOW);
+    assert_close(&scores(&model, &facts(&[]), &candidates), &[1.0, 0.5, 0.5]);
+}
+
+#[test]
+fn a_full_batch_costs_the_time_until_slots_are_free() {
+    let (clock, model) = model();
+    let candidates = pool(2, |_, _| {});
+    let mut held = model.book(endpoint(&candidates, 0), 50, true);
+    held.first_token();
+    clock.set(ms(800));
+    held.ends();
+    drop(held);
+    let load = endpoint(&candidates, 0).load();
+    load.waiting.set(2.0, NOW);
+    load.running.set(4.0, NOW);
+    let _ours: Vec<_> = (0..6).map(|_| load.book()).collect();
+    endpoint(&candidates, 1).load().waiting.set(0.0, NOW);
+    // A slot is held for 0.8 s, so of four one is free every 0.2 s.
+    assert_close(&scores(&model, &facts(&[]), &candidates), &[1.05 / 1.45, 1.0]);
+}
+
+/// Computes prompts one after the other at this rate, and says when each is done.
+fn compute(model: &Arc<Model>, clock: &Clock, endpoint: &Endpoint, rate: f64, prompts: usize) {
+    for _ in 0..prompts {
+        let mut booked = model.book(endpoint, 1000, true);
+        clock.set(clock.elapsed() + Duration::from_secs_f64(1000.0 / rate));
+        booked.first_token();
+        booked.ends();
+    }
+}
+
+#[test]
+fn a_slow_endpoint_is_known_after_some_requests_and_forgiven_when_idle() {
+    let (clock, model) = model();
+    let candidates = pool(4, |_, _| {});
+    for position in 0..3 {
+        compute(&model, &clock, endpoint(&candidates, position), 2000.0, 30);
+    }
+    compute(&model, &clock, endpoint(&candidates, 3), 500.0, 30);
+    let rate = |position| {
+        let request = model.read().ttft(endpoint(&candidates, position), 1000, 0.0, 0.0);
+        1000.0 / request
+    };
+    assert!((450.0..650.0).contains(&rate(3)), "{}", rate(3));
+    assert!((1800.0..2200.0).contains(&rate(0)), "{}", rate(0));
+    // For five minutes only the first is used; the slow one is tried again as if it were
+    // like the others.
+    for _ in 0..300 {
+        compute(&model, &clock, endpoint(&candidates, 0), 2000.0, 1);
+        clock.set(clock.elapsed() + ms(1000));
+    }
+    assert!((1700.0..2200.0).contains(&rate(3)), "{}", rate(3));
+}
+
+#[test]
+fn a_new_endpoint_is_as_fast_as_the_pool_and_no_rate_is_far_from_it() {
+    let (clock, model) = model();
+    let candidates = pool(5, |_, _| {});
+    for position in 0..3 {
+        compute(&model, &clock, endpoint(&candidates, position), 5000.0, 40);
+    }
+    compute(&model, &clock, endpoint(&candidates, 3), 10.0, 20);
+    compute(&model, &clock, endpoint(&candidates, 0), 5000.0, 1);
+    let seconds = |position| model.read().ttft(endpoint(&candidates, position), 5000, 0.0, 0.0);
+    assert!((seconds(4) - 1.0).abs() < 0.1, "{}", seconds(4));
+    assert!(seconds(3) < 11.0, "{}", seconds(3));
+}
+
+#[test]
+fn endpoints_that_are_gone_are_forgotten() {
+    let (_, model) = model();
+    let candidates = pool(2, |_, _| {});
+    let _booked = model.book(endpoint(&candidates, 0), 100_000, true);
+    model.sweep(pool(0, |_, _| {}).snapshot(), 1);
+    assert!(model.read().ttft(endpoint(&candidates, 0), 100, 0.0, 0.0) < 1.0);
+}
+
+#[test]
+fn parameters_have_their_defaults_and_are_strict() {
+    let decode = |text: &str| ExpectedTtftParams::decode(&Node::parse(text).unwrap());
+    let params = decode("{}").unwrap();
+    assert_eq!(params.peak_prefill_throughput, 15_928.0);
+    assert_eq!(params.prefix_match_info_producer_name, "approx-prefix-cache-producer");
+    for (text, part) in [
+        ("{peakPrefillThroughput: 0}", "peakPrefillThroughput can't be 0"),
+        ("{peakPrefillThroughput: -1}", "peakPrefillThroughput can't be -1"),
+        ("{peakPrefillThroughput: .inf}", "peakPrefillThroughput can't be inf"),
+        ("{peak: 1}", "peak"),
+    ] {
+        assert!(decode(text).unwrap_err().to_string().contains(part), "{text}");
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Book { endpoint: usize, tokens: u64 },
+    Move { request: usize, to: usize },
+    FirstToken { request: usize },
+    Drop { request: usize },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => (0usize..4, 0u64..5000).prop_map(|(endpoint, tokens)| Step::Book { endpoint, tokens }),
+        1 => (any::<usize>(), 0usize..4).prop_map(|(request, to)| Step::Move { request, to }),
+        2 => any::<usize>().prop_map(|request| Step::FirstToken { request }),
+        1 => any::<usize>().prop_map(|request| Step::Drop { request }),
+    ]
+}
+
+/// A request of the reference: where it is, and whether its prompt is yet to be computed.
+struct Plain {
+    endpoint: usize,
+    tokens: u64,
+    waits: bool,
+}
+
+proptest! {
+    #[test]
+    fn backlogs_are_those_of_plain_sums(steps in proptest::collection::vec(step(), 0..60)) {
+        let (_, model) = model();
+        let candidates = pool(4, |_, _| {});
+        let mut requests: Vec<(Booked, Plain)> = Vec::new();
+        for step in steps {
+            let count = requests.len();
+            match step {
+                Step::Book { endpoint: at, tokens } => {
+                    // Shorter than what teaches a rate, so that rates stay as they are.
+                    let tokens = tokens % 64;
+                    let booked = model.book(endpoint(&candidates, at), tokens, true);
+                    requests.push((booked, Plain { endpoint: at, tokens, waits: true }));
+                }
+                _ if count == 0 => {}
+                Step::Move { request, to } => {
+                    let (booked, plain) = &mut requests[request % count];
+                    booked.move_to(endpoint(&candidates, to));
+                    if plain.waits {
+                        plain.endpoint = to;
+                    }
+                }
+                Step::FirstToken { request } => {
+                    let (booked, plain) = &mut requests[request % count];
+                    booked.first_token();
+                    plain.waits = false;
+                }
+                Step::Drop { request } => {
+                    requests.swap_remove(request % count);
+                }
+            }
+            let backlog = |at: usize| -> u64 {
+                let there = requests.iter().filter(|(_, plain)| plain.endpoint == at && plain.waits);
+                there.map(|(_, plain)| plain.tokens).sum()
+            };
+            let seconds: Vec<f64> = (0..4).map(|at| (backlog(at) + 1050) as f64 / RATE).collect();
+            let smallest = seconds.iter().copied().fold(f64::INFINITY, f64::min);
+            let expected: Vec<f64> = seconds.iter().map(|seconds| smallest / seconds).collect();
+            let got = scores(&model, &facts(&[]), &candidates);
+            for (got, expected) in got.iter().zip(expected) {
+                prop_assert!((f64::from(*got) - expected).abs() < 1e-3);
+            }
+        }
+    }
+}
