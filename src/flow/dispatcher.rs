@@ -132,15 +132,16 @@ impl Dispatcher {
     }
 }
 
-/// Every failure to schedule is 429, as with the peer. A client may try again
-/// soon where the pool is only full.
+/// Every failure to schedule is 429, as with the peer, but for one that it can't have:
+/// endpoints that don't fit together are as good as none. A client may try again soon
+/// where the pool is only full.
 fn refusal(error: &ScheduleError) -> Rejection {
     let reason = error.dropped_reason();
-    Rejection {
-        reason,
-        retry_after: reason.map(|_| 1),
-        ..Rejection::new(Code::ResourceExhausted, error.to_string())
-    }
+    let (code, retry_after) = match error {
+        ScheduleError::NoPair => (Code::ServiceUnavailable, None),
+        _ => (Code::ResourceExhausted, reason.map(|_| 1)),
+    };
+    Rejection { reason, retry_after, ..Rejection::new(code, error.to_string()) }
 }
 
 #[cfg(test)]
@@ -157,6 +158,11 @@ mod tests {
         assert_eq!(
             drained.body(),
             "inference error: ResourceExhausted - no endpoints available for the given request"
+        );
+        let no_pair = refusal(&ScheduleError::NoPair);
+        assert_eq!(
+            (no_pair.code.status(), no_pair.reason, no_pair.retry_after),
+            (503, Some("rejected-no-pair"), None)
         );
         let no_target = refusal(&ScheduleError::NoTarget("x".into()));
         assert_eq!((no_target.code.status(), no_target.reason, no_target.retry_after), (429, None, None));

@@ -39,6 +39,9 @@ pub enum ScheduleError {
     /// The filters of a profile left no candidate.
     #[error("no endpoints available for the given request")]
     Drained,
+    /// Endpoints were picked, but no two of them may work together.
+    #[error("no prefill and decode endpoints are available that may work together")]
+    NoPair,
     /// The profile handler had no profile to answer with.
     #[error("failed to find target endpoint: {0}")]
     NoTarget(String),
@@ -49,6 +52,7 @@ impl ScheduleError {
     pub fn dropped_reason(&self) -> Option<&'static str> {
         match self {
             Self::Drained => Some("rejected-saturated"),
+            Self::NoPair => Some("rejected-no-pair"),
             Self::NoTarget(_) => None,
         }
     }

@@ -49,8 +49,9 @@ pub use filter::{
 pub use filter::{EndpointAttributeFilter, EndpointAttributeFilterParams};
 pub use filter::{MinAffinity, TopologyAffinityFilter, TopologyAffinityFilterParams};
 pub use handler::{
-    AlwaysDecider, Decisions, DisaggFamily, DisaggParams, DisaggProfileHandler, MultimodalDecider, PdFamily,
-    PdParams, PdProfileHandler, PrefixBasedPdDecider, PrefixBasedPdParams, StageOrder, StageProfiles,
+    AlwaysDecider, Decisions, DisaggFamily, DisaggParams, DisaggProfileHandler, Joint, JointParams,
+    MultimodalDecider, PdFamily, PdParams, PdProfileHandler, PrefixBasedPdDecider, PrefixBasedPdParams,
+    StageOrder, StageProfiles,
 };
 pub use handler::{
     DataParallelParams, DataParallelProfileHandler, DisaggHeaders, DisaggHeadersParams, HeaderProfileHandler,

@@ -84,7 +84,17 @@ pub trait ProfileHandler: Send + Sync {
     /// Replaces picks of profiles, now that it is known what each likes. Called once,
     /// after the last round and before [`Self::finish`], and only of a handler that keeps
     /// totals.
-    fn settle(&self, _cx: &Context<'_>, _runs: &mut Settlement<'_>, _rng: &mut dyn Rng) {}
+    ///
+    /// # Errors
+    /// When what the profiles picked can't be used.
+    fn settle(
+        &self,
+        _cx: &Context<'_>,
+        _runs: &mut Settlement<'_>,
+        _rng: &mut dyn Rng,
+    ) -> Result<(), ScheduleError> {
+        Ok(())
+    }
 }
 
 /// Says whether a stage of a disaggregated request runs on an endpoint of its own.

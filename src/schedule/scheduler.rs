@@ -123,8 +123,9 @@ impl Scheduler {
         }
         if self.settles {
             let mut open = Settlement { profiles: &self.profiles, outcomes: &mut outcomes, candidates };
-            self.handler.plugin.settle(cx, &mut open, rng);
+            let settled = self.handler.plugin.settle(cx, &mut open, rng);
             open.end(record);
+            settled?;
         }
         let runs = Runs { profiles: &self.profiles, outcomes: &outcomes, candidates };
         let primary = self.handler.plugin.finish(cx, &runs);

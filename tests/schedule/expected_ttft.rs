@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use usher::config::Node;
 use usher::endpoints::{Candidates, Clock, Endpoint};
 use usher::schedule::data::{PrefixMatch, PromptTokens};
-use usher::schedule::ttft::{Booked, Model};
+use usher::schedule::ttft::{Booked, Model, Work};
 use usher::schedule::{ExpectedTtftParams, ExpectedTtftScorer, Facts, Kept, Key};
 
 use crate::support::{NOW, column, pool, request};
@@ -57,7 +57,7 @@ fn warm_caches_and_backlogs_are_weighed_in_seconds() {
     // 1.05 s, 0.55 s, 0.05 s to compute.
     assert_close(&scores(&model, &facts(&[0, 5, 10]), &candidates), &[0.05 / 1.05, 0.05 / 0.55, 1.0]);
     // A second of prompts is under way at the warmest: 1.05, 0.55, 1.05.
-    let mut booked = model.book(endpoint(&candidates, 2), 1000, true);
+    let mut booked = model.book(&Work::whole(endpoint(&candidates, 2), 1000, true));
     assert_close(&scores(&model, &facts(&[0, 5, 10]), &candidates), &[0.55 / 1.05, 1.0, 0.55 / 1.05]);
     // It moves to the first: 2.05, 0.55, 0.05.
     booked.move_to(endpoint(&candidates, 0));
@@ -65,7 +65,7 @@ fn warm_caches_and_backlogs_are_weighed_in_seconds() {
     drop(booked);
     assert_close(&scores(&model, &facts(&[0, 5, 10]), &candidates), &[0.05 / 1.05, 0.05 / 0.55, 1.0]);
     // Of an answer in one piece no first token is seen: it counts for as long as it should take.
-    let _unseen = model.book(endpoint(&candidates, 2), 1000, false);
+    let _unseen = model.book(&Work::whole(endpoint(&candidates, 2), 1000, false));
     clock.set(ms(600));
     assert_close(&scores(&model, &facts(&[0, 5, 10]), &candidates), &[0.45 / 1.05, 0.45 / 0.55, 1.0]);
     clock.set(ms(1000));
@@ -86,7 +86,7 @@ fn what_others_send_counts_as_far_as_the_queue_shows_it() {
     let (_, model) = model();
     let candidates = pool(2, |_, _| {});
     // So the mean of the pool is 500 tokens.
-    drop(model.book(endpoint(&candidates, 0), 500, true));
+    drop(model.book(&Work::whole(endpoint(&candidates, 0), 500, true)));
     let load = endpoint(&candidates, 0).load();
     load.waiting.set(4.0, NOW);
     load.running.set(2.0, NOW);
@@ -102,7 +102,7 @@ fn what_others_send_counts_as_far_as_the_queue_shows_it() {
 fn an_endpoint_that_nobody_hears_from_has_the_longest_queue() {
     let (_, model) = model();
     let candidates = pool(3, |_, _| {});
-    drop(model.book(endpoint(&candidates, 0), 1050, true));
+    drop(model.book(&Work::whole(endpoint(&candidates, 0), 1050, true)));
     endpoint(&candidates, 0).load().waiting.set(0.0, NOW);
     endpoint(&candidates, 1).load().waiting.set(1.0, NOW);
     assert_close(&scores(&model, &facts(&[]), &candidates), &[1.0, 0.5, 0.5]);
@@ -112,10 +112,10 @@ fn an_endpoint_that_nobody_hears_from_has_the_longest_queue() {
 fn a_full_batch_costs_the_time_until_slots_are_free() {
     let (clock, model) = model();
     let candidates = pool(2, |_, _| {});
-    let mut held = model.book(endpoint(&candidates, 0), 50, true);
+    let mut held = model.book(&Work::whole(endpoint(&candidates, 0), 50, true));
     held.first_token();
     clock.set(ms(800));
-    held.ends();
+    held.finish();
     drop(held);
     let load = endpoint(&candidates, 0).load();
     load.waiting.set(2.0, NOW);
@@ -129,10 +129,10 @@ fn a_full_batch_costs_the_time_until_slots_are_free() {
 /// Computes prompts one after the other at this rate, and says when each is done.
 fn compute(model: &Arc<Model>, clock: &Clock, endpoint: &Endpoint, rate: f64, prompts: usize) {
     for _ in 0..prompts {
-        let mut booked = model.book(endpoint, 1000, true);
+        let mut booked = model.book(&Work::whole(endpoint, 1000, true));
         clock.set(clock.elapsed() + Duration::from_secs_f64(1000.0 / rate));
         booked.first_token();
-        booked.ends();
+        booked.finish();
     }
 }
 
@@ -177,7 +177,7 @@ fn a_new_endpoint_is_as_fast_as_the_pool_and_no_rate_is_far_from_it() {
 fn endpoints_that_are_gone_are_forgotten() {
     let (_, model) = model();
     let candidates = pool(2, |_, _| {});
-    let _booked = model.book(endpoint(&candidates, 0), 100_000, true);
+    let _booked = model.book(&Work::whole(endpoint(&candidates, 0), 100_000, true));
     model.sweep(pool(0, |_, _| {}).snapshot(), 1);
     assert!(model.read().ttft(endpoint(&candidates, 0), 100, 0.0, 0.0) < 1.0);
 }
@@ -234,7 +234,7 @@ proptest! {
                 Step::Book { endpoint: at, tokens } => {
                     // Shorter than what teaches a rate, so that rates stay as they are.
                     let tokens = tokens % 64;
-                    let booked = model.book(endpoint(&candidates, at), tokens, true);
+                    let booked = model.book(&Work::whole(endpoint(&candidates, at), tokens, true));
                     requests.push((booked, Plain { endpoint: at, tokens, waits: true }));
                 }
                 _ if count == 0 => {}

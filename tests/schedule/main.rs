@@ -19,6 +19,7 @@ mod filters_labels;
 mod filters_load;
 mod filters_parameters;
 mod handlers;
+mod joint;
 mod pickers;
 mod pool;
 mod producers;

@@ -63,11 +63,17 @@ impl ProfileHandler for Pairs {
         ["decode", "prefill"].contains(&profile)
     }
 
-    fn settle(&self, _cx: &Context<'_>, runs: &mut Settlement<'_>, rng: &mut dyn Rng) {
+    fn settle(
+        &self,
+        _cx: &Context<'_>,
+        runs: &mut Settlement<'_>,
+        rng: &mut dyn Rng,
+    ) -> Result<(), ScheduleError> {
         let _ = rng.random::<u32>();
         if let Some((decode, prefill)) = Self::best(runs) {
             assert!(runs.replace(0, &[decode]) && runs.replace(1, &[prefill]));
         }
+        Ok(())
     }
 }
 
@@ -113,7 +119,12 @@ impl ProfileHandler for Unsettled {
         Ok(0)
     }
 
-    fn settle(&self, _cx: &Context<'_>, _runs: &mut Settlement<'_>, _rng: &mut dyn Rng) {
+    fn settle(
+        &self,
+        _cx: &Context<'_>,
+        _runs: &mut Settlement<'_>,
+        _rng: &mut dyn Rng,
+    ) -> Result<(), ScheduleError> {
         panic!("there is nothing to settle by");
     }
 }
@@ -140,13 +151,19 @@ impl ProfileHandler for Tries {
         profile != "free"
     }
 
-    fn settle(&self, _cx: &Context<'_>, runs: &mut Settlement<'_>, _rng: &mut dyn Rng) {
+    fn settle(
+        &self,
+        _cx: &Context<'_>,
+        runs: &mut Settlement<'_>,
+        _rng: &mut dyn Rng,
+    ) -> Result<(), ScheduleError> {
         self.settled.fetch_add(1, Relaxed);
         let kept = (0..4).map(|profile| runs.scores(profile).is_some()).collect::<Vec<_>>();
         assert_eq!(kept, [true, false, false, false]);
         for (profile, picks) in &self.replacements {
             self.replaced.lock().unwrap().push(runs.replace(*profile, picks));
         }
+        Ok(())
     }
 }
 

@@ -8,8 +8,9 @@ mod single;
 
 pub use data_parallel::{DataParallelParams, DataParallelProfileHandler};
 pub use disagg::{
-    AlwaysDecider, Decisions, DisaggFamily, DisaggParams, DisaggProfileHandler, MultimodalDecider, PdFamily,
-    PdParams, PdProfileHandler, PrefixBasedPdDecider, PrefixBasedPdParams, StageOrder, StageProfiles,
+    AlwaysDecider, Decisions, DisaggFamily, DisaggParams, DisaggProfileHandler, Joint, JointParams,
+    MultimodalDecider, PdFamily, PdParams, PdProfileHandler, PrefixBasedPdDecider, PrefixBasedPdParams,
+    StageOrder, StageProfiles,
 };
 pub use disagg_headers::{DisaggHeaders, DisaggHeadersParams};
 pub use header_profile::{HeaderProfileHandler, HeaderProfileParams};

@@ -1,22 +1,24 @@
 //! `expected-ttft-scorer`: the sooner an endpoint would give the first token, the better.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::config::{ConfigError, Node, Positioned};
-use crate::endpoints::{Endpoint, View};
-use crate::request::usage::Usage;
+use crate::endpoints::View;
 use crate::schedule::data::{PrefixMatch, PromptTokens};
-use crate::schedule::effects::Attribute;
-use crate::schedule::ttft::{Booked, Model};
-use crate::schedule::{Context, Decision, Effects, Follower, Key, PreRequest, Scorer};
+use crate::schedule::ttft::{Model, Work};
+use crate::schedule::{Context, Decision, Effects, Key, PreRequest, Scorer};
 
 use super::readings;
 
 /// Tokens per second that an endpoint is taken to compute before anything is known, as
 /// the peer assumes them.
 pub const PEAK_PREFILL_THROUGHPUT: f64 = 15_928.0;
+
+/// The profile that picks who computes the prompt, if that is not the one that answers.
+const PREFILL: &str = "prefill";
 
 /// Shortest time that makes a difference, in seconds: waits below it are equal.
 const SHORTEST: f64 = 1e-4;
@@ -107,30 +109,12 @@ impl Scorer for ExpectedTtftScorer {
 
 impl PreRequest for ExpectedTtftScorer {
     fn decided(&self, cx: &Context<'_>, decision: &Decision, effects: &mut Effects) {
-        let primary = decision.primary();
-        let (Some(endpoint), Some(&position)) =
-            (decision.endpoints_of(primary).next(), primary.picks.first())
-        else {
-            return;
-        };
+        let first = |run| Some((decision.endpoints_of(run).next()?, *run.picks.first()?));
+        let Some(decode) = first(decision.primary()) else { return };
+        let (prefill, position) = decision.run(PREFILL).and_then(first).unwrap_or(decode);
         let tokens = self.uncached(cx, position);
-        effects.follow(Computing(self.model.book(endpoint, tokens, cx.request.stream)));
-    }
-}
-
-/// A prompt until its first token is there.
-struct Computing(Booked);
-
-impl Follower for Computing {
-    fn moved(&mut self, to: &Arc<Endpoint>) {
-        self.0.move_to(to);
-    }
-
-    fn first_bytes(&mut self) {
-        self.0.first_token();
-    }
-
-    fn ends(&mut self, _usage: &Usage, _out: &mut Vec<Attribute>) {
-        self.0.ends();
+        let is_stream = cx.request.stream;
+        let work = Work { prefill, decode: decode.0, tokens, is_stream, transfer: Duration::ZERO };
+        effects.follow(self.model.book(&work));
     }
 }

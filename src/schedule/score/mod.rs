@@ -17,6 +17,7 @@ mod topology_affinity;
 pub use active_request::{ActiveRequestParams, ActiveRequestScorer};
 pub use context_length::{ContextLengthAware, ContextLengthParams};
 pub use endpoint_attribute::{EndpointAttributeScorer, EndpointAttributeScorerParams};
+pub(super) use expected_ttft::throughput;
 pub use expected_ttft::{ExpectedTtftParams, ExpectedTtftScorer};
 pub use header_label::{HeaderLabelAffinityScorer, HeaderLabelParams};
 pub use kv_cache::KvCacheUtilizationScorer;

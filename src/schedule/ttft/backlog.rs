@@ -61,17 +61,17 @@ impl Backlog {
         self.tokens.fetch_sub(signed(tokens), Relaxed);
     }
 
-    /// Adds a prompt whose first token nobody will see.
-    pub(super) fn add_unseen(&self, tokens: u64, now: Duration) {
+    /// Adds a prompt whose end nobody will see. Returns when it should be computed.
+    pub(super) fn add_unseen(&self, tokens: u64, now: Duration) -> Duration {
         let (now, more) = (nanos(now), self.nanos_for(tokens));
-        let _ = self
-            .unseen_until
-            .fetch_update(Relaxed, Relaxed, |until| Some(until.max(now).saturating_add(more)));
+        let after = |until: u64| until.max(now).saturating_add(more);
+        let before = self.unseen_until.fetch_update(Relaxed, Relaxed, |until| Some(after(until)));
+        Duration::from_nanos(after(before.unwrap_or(now)))
     }
 
-    /// Such a prompt is computed elsewhere.
-    pub(super) fn take_unseen(&self, tokens: u64) {
-        let less = self.nanos_for(tokens);
+    /// Takes out what is left of such a prompt, which should be computed at `due`.
+    pub(super) fn take_unseen(&self, tokens: u64, due: Duration, now: Duration) {
+        let less = self.nanos_for(tokens).min(nanos(due.saturating_sub(now)));
         let _ = self.unseen_until.fetch_update(Relaxed, Relaxed, |until| Some(until.saturating_sub(less)));
     }
 

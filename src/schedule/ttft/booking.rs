@@ -4,80 +4,135 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::endpoints::Endpoint;
+use crate::request::usage::Usage;
+use crate::schedule::{Attribute, Follower};
 
 use super::backlog::Backlog;
 use super::model::Model;
+
+/// Who does what of a request.
+#[derive(Clone, Copy, Debug)]
+pub struct Work<'a> {
+    /// Computes the prompt.
+    pub prefill: &'a Endpoint,
+    /// Generates the answer; the same endpoint unless the request is disaggregated.
+    pub decode: &'a Endpoint,
+    /// Tokens of the prompt that are yet to be computed.
+    pub tokens: u64,
+    /// The answer is a stream, so its first token will be seen.
+    pub is_stream: bool,
+    /// How long the prompt's KV cache takes from one to the other.
+    pub transfer: Duration,
+}
+
+impl<'a> Work<'a> {
+    /// All of it at one endpoint.
+    pub fn whole(endpoint: &'a Endpoint, tokens: u64, is_stream: bool) -> Self {
+        Self { prefill: endpoint, decode: endpoint, tokens, is_stream, transfer: Duration::ZERO }
+    }
+}
 
 /// A prompt that an endpoint has to compute. It leaves the backlog with its first
 /// token, or when this is dropped.
 #[derive(Debug)]
 pub struct Booked {
     model: Arc<Model>,
-    backlog: Arc<Backlog>,
+    prefill: Arc<Backlog>,
+    decode: Arc<Backlog>,
     tokens: u64,
-    is_seen: bool,
+    is_stream: bool,
+    transfer: Duration,
     sent: Duration,
+    /// When the prompt should be computed, where that isn't seen.
+    due: Duration,
     first_token: Option<Duration>,
 }
 
 impl Booked {
-    pub(super) fn new(
-        model: Arc<Model>,
-        backlog: Arc<Backlog>,
-        tokens: u64,
-        is_seen: bool,
-        now: Duration,
-    ) -> Self {
-        let booked = Self { model, backlog, tokens, is_seen, sent: now, first_token: None };
+    pub(super) fn new(model: Arc<Model>, work: &Work<'_>, now: Duration) -> Self {
+        let (prefill, decode) = (model.backlog(work.prefill), model.backlog(work.decode));
+        let &Work { tokens, is_stream, transfer, .. } = work;
+        let (sent, due, first_token) = (now, now, None);
+        let mut booked = Self { model, prefill, decode, tokens, is_stream, transfer, sent, due, first_token };
         booked.enter(now);
         booked
     }
 
-    fn enter(&self, now: Duration) {
-        if self.is_seen {
-            self.backlog.add(self.tokens);
+    /// Whether the first token says when the prompt was computed. Otherwise the backlog
+    /// shrinks as time passes.
+    fn is_counted(&self) -> bool {
+        self.is_stream && Arc::ptr_eq(&self.prefill, &self.decode)
+    }
+
+    fn enter(&mut self, now: Duration) {
+        if self.is_counted() {
+            self.prefill.add(self.tokens);
         } else {
-            self.backlog.add_unseen(self.tokens, now);
+            self.due = self.prefill.add_unseen(self.tokens, now);
         }
     }
 
-    /// The prompt is computed by another endpoint. What that has cached of it is not
-    /// known any more, so it is taken to be as much.
+    fn leave(&self, now: Duration) {
+        if self.is_counted() {
+            self.prefill.take(self.tokens);
+        } else {
+            self.prefill.take_unseen(self.tokens, self.due, now);
+        }
+    }
+
+    /// Another endpoint answers. It computes the prompt, too, unless a third one does.
+    /// What it has cached is not known, so it is taken to be as much.
     pub fn move_to(&mut self, endpoint: &Endpoint) {
         let backlog = self.model.backlog(endpoint);
-        if self.first_token.is_some() || Arc::ptr_eq(&backlog, &self.backlog) {
+        if self.first_token.is_some() || Arc::ptr_eq(&backlog, &self.decode) {
             return;
         }
-        if self.is_seen {
-            self.backlog.take(self.tokens);
-        } else {
-            self.backlog.take_unseen(self.tokens);
+        if !Arc::ptr_eq(&self.prefill, &self.decode) {
+            self.decode = backlog;
+            return;
         }
-        self.backlog = backlog;
-        self.enter(self.model.clock().elapsed());
+        let now = self.model.clock().elapsed();
+        self.leave(now);
+        self.prefill = Arc::clone(&backlog);
+        self.decode = backlog;
+        self.enter(now);
     }
 
     /// The first token is there.
     pub fn first_token(&mut self) {
-        if self.is_seen && self.first_token.is_none() {
+        if self.is_stream && self.first_token.is_none() {
             let now = self.model.clock().elapsed();
+            self.leave(now);
             self.first_token = Some(now);
-            self.backlog.take(self.tokens);
-            self.backlog.first_token(self.tokens, self.sent, now);
+            self.prefill.first_token(self.tokens, self.sent, now.saturating_sub(self.transfer));
         }
     }
 
     /// The answer is complete.
-    pub fn ends(&mut self) {
+    pub fn finish(&mut self) {
         let since = self.first_token.unwrap_or(self.sent);
-        self.backlog.finished(self.model.clock().elapsed().saturating_sub(since));
+        self.decode.finished(self.model.clock().elapsed().saturating_sub(since));
+    }
+}
+
+impl Follower for Booked {
+    fn moved(&mut self, to: &Arc<Endpoint>) {
+        self.move_to(to);
+    }
+
+    fn first_bytes(&mut self) {
+        self.first_token();
+    }
+
+    fn ends(&mut self, _usage: &Usage, _out: &mut Vec<Attribute>) {
+        self.finish();
     }
 }
 
 impl Drop for Booked {
     fn drop(&mut self) {
-        if self.is_seen && self.first_token.is_none() {
-            self.backlog.take(self.tokens);
+        if self.first_token.is_none() {
+            self.leave(self.model.clock().elapsed());
         }
     }
 }

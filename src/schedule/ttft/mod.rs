@@ -15,5 +15,5 @@ mod model;
 mod rate;
 
 pub use backlog::Backlog;
-pub use booking::Booked;
+pub use booking::{Booked, Work};
 pub use model::{Model, Table};

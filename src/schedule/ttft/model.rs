@@ -10,7 +10,7 @@ use crate::endpoints::{Clock, Endpoint, Slot, Snapshot};
 use crate::schedule::Kept;
 
 use super::backlog::Backlog;
-use super::booking::Booked;
+use super::booking::{Booked, Work};
 
 /// How often rates are compared with the pool's.
 const COMPARE_EVERY: Duration = Duration::from_secs(1);
@@ -83,14 +83,13 @@ impl Model {
         &self.clock
     }
 
-    /// Books a prompt of which the endpoint has to compute so many tokens, until its
-    /// first token is there. `is_seen`: the first token will be seen, as the answer is
-    /// a stream.
-    pub fn book(self: &Arc<Self>, endpoint: &Endpoint, tokens: u64, is_seen: bool) -> Booked {
+    /// Books a request's prompt with the endpoint that computes it, until the first
+    /// token is there.
+    pub fn book(self: &Arc<Self>, work: &Work<'_>) -> Booked {
         let now = self.clock.elapsed();
-        self.note(tokens);
+        self.note(work.tokens);
         self.compare(now);
-        Booked::new(Arc::clone(self), self.backlog(endpoint), tokens, is_seen, now)
+        Booked::new(Arc::clone(self), work, now)
     }
 
     /// The endpoint's backlog; an empty one from its first request on.
@@ -155,16 +154,26 @@ impl Table<'_> {
     /// so many tokens. `waiting` and `running` are requests in the server, as it
     /// says itself.
     pub fn ttft(&self, endpoint: &Endpoint, uncached: u64, waiting: f64, running: f64) -> f64 {
-        let known = self.entries.get(endpoint.slot().number() as usize).and_then(Option::as_ref);
-        let (backlog, rate, hold) = match known {
-            Some(Entry { backlog, .. }) => (backlog.tokens(self.now), backlog.rate(), backlog.hold()),
-            None => (0.0, self.model.pool_rate(), 0.0),
+        let (backlog, rate) = match self.known(endpoint) {
+            Some(backlog) => (backlog.tokens(self.now), backlog.rate()),
+            None => (0.0, self.model.pool_rate()),
         };
         let own = endpoint.load().in_flight() as f64;
         let of_others = (waiting + running - own).clamp(0.0, waiting);
         let of_others = of_others * f64::from_bits(self.model.mean_uncached.load(Relaxed));
-        let slot_wait = if waiting > 0.0 { waiting * hold / running.max(1.0) } else { 0.0 };
-        (backlog + of_others + uncached as f64) / rate + slot_wait
+        (backlog + of_others + uncached as f64) / rate + self.slot_wait(endpoint, waiting, running)
+    }
+
+    /// Seconds until the endpoint has a slot for another request: 0 while none waits for
+    /// one, else the mean time between two that become free, for each that waits.
+    pub fn slot_wait(&self, endpoint: &Endpoint, waiting: f64, running: f64) -> f64 {
+        let hold = self.known(endpoint).map_or(0.0, Backlog::hold);
+        if waiting > 0.0 { waiting * hold / running.max(1.0) } else { 0.0 }
+    }
+
+    fn known(&self, endpoint: &Endpoint) -> Option<&Backlog> {
+        let entry = self.entries.get(endpoint.slot().number() as usize)?.as_ref()?;
+        Some(&entry.backlog)
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod always;
 mod decisions;
+mod joint;
 mod params;
 mod pd;
 mod prefix_decider;
@@ -11,6 +12,7 @@ mod stages;
 
 pub use always::{AlwaysDecider, MultimodalDecider};
 pub use decisions::{Decisions, DisaggFamily, PdFamily};
+pub use joint::{Joint, JointParams};
 pub use params::{DisaggParams, StageOrder, StageProfiles};
 pub use pd::{PdParams, PdProfileHandler};
 pub use prefix_decider::{PrefixBasedPdDecider, PrefixBasedPdParams};

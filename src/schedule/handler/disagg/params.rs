@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::config::{ConfigError, Name, Node, Position};
+use super::joint::{self, JointParams};
+use crate::config::{ConfigError, Name, Node, Position, Positioned};
 
 /// Which stage is placed first, and so which one can look at the other's endpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -32,7 +33,7 @@ impl StageOrder {
 }
 
 /// Parameters of `disagg-profile-handler`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct DisaggParams {
     /// Which stage is placed first. Default `decode-first`.
     pub stage_order: StageOrder,
@@ -46,6 +47,9 @@ pub struct DisaggParams {
     /// Under which key of the older, flat form the decider of prefill is written; `None`:
     /// the parameters are in the present form.
     pub flat: Option<&'static str>,
+    /// How prefill and decode are chosen together; `None`: each profile picks alone. Ours:
+    /// the peer has no such parameters.
+    pub joint: Option<JointParams>,
 }
 
 /// The profiles of the stages, each by its name. No two are the same.
@@ -72,6 +76,15 @@ struct Written {
     prefill_decider_plugin_name: Option<Name>,
     decider_plugin_name: Option<Name>,
     encode_decider_plugin_name: Option<Name>,
+    pairing: Option<Name>,
+    pair_candidates: Option<Positioned<u64>>,
+    kv_bytes_per_token: Option<Positioned<f64>>,
+    peak_prefill_throughput: Option<Positioned<f64>>,
+    links: Option<Node>,
+    kv_cache_limit: Option<Positioned<f64>>,
+    constraint_mode: Option<Name>,
+    constraint_layer: Option<Name>,
+    revision_label: Option<Name>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -114,6 +127,19 @@ impl DisaggParams {
     /// with one profile, and a decider of what always runs, with their place.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
         let written: Written = node.decode()?;
+        let joint = pairing(
+            written.pairing,
+            joint::Written {
+                pair_candidates: written.pair_candidates,
+                kv_bytes_per_token: written.kv_bytes_per_token,
+                peak_prefill_throughput: written.peak_prefill_throughput,
+                links: written.links,
+                kv_cache_limit: written.kv_cache_limit,
+                constraint_mode: written.constraint_mode,
+                constraint_layer: written.constraint_layer,
+                revision_label: written.revision_label,
+            },
+        )?;
         let stage_order =
             written.stage_order.as_ref().map_or(Ok(StageOrder::default()), StageOrder::parse)?;
         let named = given(written.prefill_decider_plugin_name);
@@ -146,6 +172,7 @@ impl DisaggParams {
             prefill_decider,
             encode_decider,
             flat,
+            joint,
         })
     }
 
@@ -154,7 +181,7 @@ impl DisaggParams {
         let profiles = &self.profiles;
         let [prefill, encode] = [&self.prefill_decider, &self.encode_decider]
             .map(|decider| decider.as_ref().map(|name| name.value.as_str()));
-        match self.flat {
+        let mut shown = match self.flat {
             None => json!({
                 "stageOrder": self.stage_order,
                 "profiles": profiles,
@@ -168,8 +195,35 @@ impl DisaggParams {
                 decider: prefill,
                 "encodeDeciderPluginName": encode,
             }),
+        };
+        let pairing = if self.joint.is_some() { "joint" } else { "independent" };
+        if let Value::Object(shown) = &mut shown {
+            shown.insert("pairing".to_owned(), pairing.into());
+            if let Some(Ok(Value::Object(joint))) = self.joint.as_ref().map(serde_json::to_value) {
+                shown.extend(joint);
+            }
         }
+        shown
     }
+}
+
+/// How pairs are chosen: the parameters of joint pairing, if it is asked for.
+fn pairing(mode: Option<Name>, written: joint::Written) -> Result<Option<JointParams>, ConfigError> {
+    let Some(mode) = given(mode).filter(|mode| mode.value != "independent") else {
+        return match written.first() {
+            None => Ok(None),
+            Some((key, at)) => {
+                Err(ConfigError::at(at, format!("{key} has no effect without pairing: joint"))
+                    .hint("add pairing: joint, or leave it out"))
+            }
+        };
+    };
+    if mode.value == "joint" {
+        return JointParams::read(written).map(Some);
+    }
+    Err(ConfigError::at(mode.at, format!("pairing '{}' is not known", mode.value))
+        .hint("write independent or joint")
+        .did_you_mean(&mode.value, ["independent", "joint"]))
 }
 
 fn both_forms(first: &Name) -> ConfigError {

@@ -3,14 +3,17 @@
 
 use std::sync::Arc;
 
+use rand::Rng;
+
 use super::decisions::Decisions;
+use super::joint::Joint;
 use super::params::DisaggParams;
 use super::stages::Stages;
 use crate::config::ConfigError;
 use crate::endpoints::Endpoint;
 use crate::schedule::{
     Context, Decider, Decision, DisaggHeaders, DisaggHeadersParams, Effects, PreRequest, ProfileHandler,
-    ProfileSet, Runs, ScheduleError,
+    ProfileSet, Runs, ScheduleError, Settlement,
 };
 
 /// Runs the profiles of the stages and names who was picked in headers, for the sidecar of
@@ -19,11 +22,13 @@ pub struct DisaggProfileHandler {
     stages: Stages,
     headers: DisaggHeaders,
     decisions: Decisions,
+    joint: Option<Joint>,
     is_flat: bool,
 }
 
 impl DisaggProfileHandler {
     /// A handler with these deciders of prefill and of encode, which counts in `decisions`.
+    /// Each profile picks alone.
     pub fn new(
         params: &DisaggParams,
         prefill: Option<Arc<dyn Decider>>,
@@ -36,7 +41,13 @@ impl DisaggProfileHandler {
             encode_profile: profiles.encode.clone(),
         });
         let stages = Stages { order: params.stage_order, profiles, prefill, encode };
-        Self { stages, headers, decisions, is_flat: params.flat.is_some() }
+        Self { stages, headers, decisions, joint: None, is_flat: params.flat.is_some() }
+    }
+
+    /// Prefill and decode are chosen together.
+    #[must_use]
+    pub fn paired(self, joint: Joint) -> Self {
+        Self { joint: Some(joint), ..self }
     }
 }
 
@@ -53,6 +64,25 @@ impl ProfileHandler for DisaggProfileHandler {
         self.stages.peer(profile, runs)
     }
 
+    fn keeps_totals(&self, profile: &str) -> bool {
+        let profiles = &self.stages.profiles;
+        self.joint.is_some() && [&profiles.decode, &profiles.prefill].iter().any(|name| *name == profile)
+    }
+
+    fn settle(
+        &self,
+        cx: &Context<'_>,
+        open: &mut Settlement<'_>,
+        rng: &mut dyn Rng,
+    ) -> Result<(), ScheduleError> {
+        let profiles = &self.stages.profiles;
+        let runs = open.runs();
+        match (&self.joint, runs.find(&profiles.prefill), runs.find(&profiles.decode)) {
+            (Some(joint), Some(prefill), Some(decode)) => joint.settle(cx, open, prefill, decode, rng),
+            _ => Ok(()),
+        }
+    }
+
     fn check(&self, profiles: &[&str]) -> Result<Vec<String>, ConfigError> {
         let key = if self.is_flat { "decodeProfile" } else { "profiles.decode" };
         let mut notes = self.stages.check(key, profiles)?;
@@ -67,5 +97,8 @@ impl PreRequest for DisaggProfileHandler {
     fn decided(&self, cx: &Context<'_>, decision: &Decision, effects: &mut Effects) {
         self.decisions.count(&cx.request.target_model, self.stages.split(decision));
         self.headers.decided(cx, decision, effects);
+        if let Some(joint) = &self.joint {
+            joint.book(cx, decision, &self.stages.profiles.prefill, effects);
+        }
     }
 }

@@ -13,6 +13,7 @@ use crate::schedule::{
     MultimodalDecider, PdFamily, PdParams, PdProfileHandler, PluginId, PrefixBasedPdDecider,
     PrefixBasedPdParams, SingleProfileHandler,
 };
+use crate::schedule::{Joint, ttft};
 
 /// The producer whose matches deciders look at, as with the peer whatever the scorers use.
 const PREFIX_PRODUCER: &str = "approx-prefix-cache-producer";
@@ -30,6 +31,15 @@ const DISAGG: &[Parameter] = &[
     parameter("profiles.encode", "encode", "", "The profile that picks who encodes."),
     parameter("deciders.prefill", "none", "", "The plugin that says whether another endpoint computes the prompt. Without it none does, unless prefill comes first."),
     parameter("deciders.encode", "none", "", "The plugin that says whether other endpoints encode. Without it none does."),
+    parameter("pairing", "independent", "", "independent: each profile picks alone. joint: prefill and decode are chosen together, the pair that gives the first token soonest. What follows goes with joint; all of it is Usher's own."),
+    parameter("pairCandidates", "4", "endpoints", "So many of the best of either profile are looked at, 1 to 8."),
+    parameter("kvBytesPerToken", "262144", "bytes", "KV cache per token of the prompt."),
+    parameter("peakPrefillThroughput", "15928", "tokens/s", "Prompt tokens that an endpoint computes per second, until its first tokens say so."),
+    parameter("links.host, links.rack, links.zone, links.region, links.none", "50e9", "bytes/s", "How fast a KV cache travels between two endpoints, by the narrowest place that they share. A layer that is left out is as fast as the next wider one."),
+    parameter("kvCacheLimit", "0.95", "", "Decoding endpoints with more of their KV cache in use are out, unless all are."),
+    parameter("constraintMode", "Preferred", "", "Preferred: places count as much as they cost. Required: pairs outside of constraintLayer are forbidden."),
+    parameter("constraintLayer", "none", "", "host, rack, zone or region, with constraintMode Required."),
+    parameter("revisionLabel", "disaggregatedset.x-k8s.io/revision", "", "Pods whose values of this label differ are never paired; pods without it fit all. Empty: all fit."),
     parameter("decodeProfile, prefillProfile, encodeProfile, prefillDeciderPluginName, deciderPluginName, encodeDeciderPluginName", "none", "", "The same in the flat form of older versions, deprecated; not together with profiles or deciders."),
 ];
 
@@ -126,12 +136,22 @@ fn disagg_profile_handler(site: &mut Site<'_>) -> Result<Built, ConfigError> {
     let encode_key = if params.flat.is_some() { "encodeDeciderPluginName" } else { "deciders.encode" };
     let prefill = decider(prefill_key, &params.prefill_decider)?;
     let encode = decider(encode_key, &params.encode_decider)?;
-    prompt_and_cached(site, PREFIX_PRODUCER);
+    let (tokens, prefix) = prompt_and_cached(site, PREFIX_PRODUCER);
+    let joint = params.joint.clone().map(|params| {
+        let clock = site.state.clock().clone();
+        let model = site.state.of(site.name, || ttft::Model::new(params.peak_prefill_throughput, clock));
+        Joint::new(params, model, tokens, prefix)
+    });
+    let books = joint.is_some();
     let id = PluginId::new("disagg-profile-handler", site.name);
     let decisions = site.family(DisaggFamily::register)?.of(id);
-    let plugin = Arc::new(DisaggProfileHandler::new(&params, prefill, encode, decisions));
+    let alone = DisaggProfileHandler::new(&params, prefill, encode, decisions);
+    let plugin = Arc::new(match joint {
+        Some(joint) => alone.paired(joint),
+        None => alone,
+    });
     let handler = Some(Arc::clone(&plugin) as _);
-    Ok(Built { handler, pre_request: Some(plugin), parameters: params.shown(), ..Built::default() })
+    Ok(Built { handler, pre_request: Some(plugin), parameters: params.shown(), books, ..Built::default() })
 }
 
 fn pd_profile_handler(site: &mut Site<'_>) -> Result<Built, ConfigError> {

@@ -1,0 +1,204 @@
+//! The pair that gives the first token soonest: who computes the prompt and who decodes
+//! are chosen together, by
+//!
+//! ```text
+//! ttft(prefill) + kv_bytes / bandwidth(link) + slot_wait(decode)
+//! ```
+//!
+//! so that topology matters exactly as much as it costs.
+
+mod choose;
+mod links;
+mod params;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand::{Rng, RngExt};
+
+use crate::endpoints::{Endpoint, Gauge, Nearness};
+use crate::schedule::data::{PrefixMatch, PromptTokens};
+use crate::schedule::ttft::{Model, Work};
+use crate::schedule::{Context, Decision, Effects, Key, ScheduleError, Scores, Settlement};
+
+use choose::{Costs, Side, cheapest};
+pub use params::{JointParams, Written};
+
+/// Chooses pairs, and learns how fast prompts are computed.
+#[derive(Clone, Debug)]
+pub struct Joint {
+    params: JointParams,
+    required: Nearness,
+    model: Arc<Model>,
+    tokens: Key<PromptTokens>,
+    prefix: Key<PrefixMatch>,
+}
+
+impl Joint {
+    /// Pairs by these parameters; what is learned is kept in `model`.
+    pub fn new(
+        params: JointParams,
+        model: Arc<Model>,
+        tokens: Key<PromptTokens>,
+        prefix: Key<PrefixMatch>,
+    ) -> Self {
+        let required = params.required();
+        Self { params, required, model, tokens, prefix }
+    }
+
+    fn prompt(&self, cx: &Context<'_>) -> u64 {
+        cx.facts.get(self.tokens).map_or(0, |tokens| tokens.count)
+    }
+
+    fn uncached(&self, cx: &Context<'_>, position: u32) -> u64 {
+        let prompt = self.prompt(cx);
+        cx.facts.get(self.prefix).map_or(prompt, |prefix| prefix.uncached_at(position, prompt))
+    }
+
+    /// Seconds that a prompt's KV cache takes from one endpoint to the other.
+    fn transfer(&self, prompt: u64, from: &Arc<Endpoint>, to: &Arc<Endpoint>) -> f64 {
+        if Arc::ptr_eq(from, to) {
+            return 0.0;
+        }
+        let speed = self.params.links.speed(from.topology().nearness(to.topology()));
+        prompt as f64 * self.params.kv_bytes_per_token / speed
+    }
+
+    /// Whether two endpoints may work together.
+    fn fit(&self, prefill: &Endpoint, decode: &Endpoint) -> bool {
+        if prefill.topology().nearness(decode.topology()) < self.required {
+            return false;
+        }
+        let label = &self.params.revision_label;
+        if label.is_empty() {
+            return true;
+        }
+        // Who doesn't say what it is fits everybody.
+        match (prefill.label(label), decode.label(label)) {
+            (Some(prefill), Some(decode)) => prefill == decode,
+            _ => true,
+        }
+    }
+
+    /// Replaces the picks of both profiles by the cheapest pair. Does nothing unless both
+    /// picked.
+    ///
+    /// # Errors
+    /// When no two of the endpoints may work together.
+    pub fn settle(
+        &self,
+        cx: &Context<'_>,
+        open: &mut Settlement<'_>,
+        prefill: usize,
+        decode: usize,
+        rng: &mut dyn Rng,
+    ) -> Result<(), ScheduleError> {
+        let pair = {
+            let runs = open.runs();
+            let endpoints = runs.candidates().snapshot().endpoints();
+            let (Some(prefills), Some(decodes)) = (open.scores(prefill), open.scores(decode)) else {
+                return Ok(());
+            };
+            self.cheapest(cx, endpoints, prefills, decodes, rng)
+        };
+        let Some((first, second)) = pair else { return Err(ScheduleError::NoPair) };
+        open.replace(prefill, &[first]);
+        open.replace(decode, &[second]);
+        Ok(())
+    }
+
+    fn cheapest(
+        &self,
+        cx: &Context<'_>,
+        endpoints: &[Arc<Endpoint>],
+        prefills: &Scores,
+        decodes: &Scores,
+        rng: &mut dyn Rng,
+    ) -> Option<(u32, u32)> {
+        let table = self.model.read();
+        let prompt = self.prompt(cx);
+        let at = |position: u32| endpoints.get(position as usize);
+        let survivors = prefills.survivors.iter().chain(&decodes.survivors);
+        let queues = Queues::among(cx, survivors.filter_map(|&position| at(position)));
+        let costs = Costs {
+            prefill: |position| {
+                let uncached = self.uncached(cx, position);
+                at(position).map_or(f64::NAN, |endpoint| {
+                    let (waiting, running) = queues.at(cx, endpoint);
+                    table.ttft(endpoint, uncached, waiting, running)
+                })
+            },
+            decode: |position| {
+                at(position).map_or(f64::NAN, |endpoint| {
+                    let (waiting, running) = queues.at(cx, endpoint);
+                    table.slot_wait(endpoint, waiting, running)
+                })
+            },
+            transfer: |from, to| {
+                let (from, to) = (at(from)?, at(to)?);
+                self.fit(from, to).then(|| self.transfer(prompt, from, to))
+            },
+        };
+        let start = rng.random_range(0..usize::MAX);
+        let has_room = |side: &Side| at(side.position).is_some_and(|endpoint| self.has_room(cx, endpoint));
+        let prefills = sides(prefills);
+        let with_room = sides(decodes).filter(has_room);
+        let k = self.params.pair_candidates;
+        if with_room.clone().next().is_some() {
+            cheapest(&prefills, &with_room, k, start, &costs)
+        } else {
+            cheapest(&prefills, &sides(decodes), k, start, &costs)
+        }
+    }
+
+    /// Whether an endpoint's KV cache is below the limit; one that doesn't say counts as empty.
+    fn has_room(&self, cx: &Context<'_>, endpoint: &Endpoint) -> bool {
+        fresh(cx, &endpoint.load().kv_usage).is_none_or(|usage| usage <= self.params.kv_cache_limit)
+    }
+
+    /// Books the prompt with the endpoint that computes it.
+    pub fn book(&self, cx: &Context<'_>, decision: &Decision, prefill: &str, effects: &mut Effects) {
+        let first = |run| Some((decision.endpoints_of(run).next()?, *run.picks.first()?));
+        let Some((decode, position)) = first(decision.primary()) else { return };
+        let (prefill, position) = decision.run(prefill).and_then(first).unwrap_or((decode, position));
+        let transfer = self.transfer(self.prompt(cx), prefill, decode).min(LONGEST);
+        effects.follow(self.model.book(&Work {
+            prefill,
+            decode,
+            tokens: self.uncached(cx, position),
+            is_stream: cx.request.stream,
+            transfer: Duration::from_secs_f64(transfer),
+        }));
+    }
+}
+
+/// Longest transfer that is subtracted from a first token's time, in seconds.
+const LONGEST: f64 = 3600.0;
+
+fn sides(scores: &Scores) -> impl Iterator<Item = Side> + Clone + '_ {
+    let both = scores.survivors.iter().zip(&scores.totals);
+    both.map(|(&position, &score)| Side { position, score })
+}
+
+/// Requests at the endpoints of a decision, as these say. One that nobody hears from has
+/// the longest queue of the others, so that it doesn't draw the traffic.
+struct Queues {
+    longest: f64,
+}
+
+impl Queues {
+    fn among<'a>(cx: &Context<'_>, endpoints: impl Iterator<Item = &'a Arc<Endpoint>>) -> Self {
+        let known = endpoints.filter_map(|endpoint| fresh(cx, &endpoint.load().waiting));
+        Self { longest: known.fold(0.0, f64::max) }
+    }
+
+    /// Those that wait, and those that run.
+    fn at(&self, cx: &Context<'_>, endpoint: &Endpoint) -> (f64, f64) {
+        let load = endpoint.load();
+        (fresh(cx, &load.waiting).unwrap_or(self.longest), fresh(cx, &load.running).unwrap_or(0.0))
+    }
+}
+
+fn fresh(cx: &Context<'_>, gauge: &Gauge) -> Option<f64> {
+    gauge.fresh(cx.now_ms, cx.max_age).filter(|value| value.is_finite()).map(|value| value.max(0.0))
+}
