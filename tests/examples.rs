@@ -82,8 +82,11 @@ async fn scenario(example: &str) {
         "context-length" => context_length().await,
         "data-parallel" => data_parallel().await,
         "default" => default().await,
+        "epd" => epd().await,
         "label-routing" => label_routing().await,
         "lora" => lora().await,
+        "pd" => pd().await,
+        "pd-topology" => pd_topology().await,
         "session-affinity" => session_affinity().await,
         _ => panic!("{FOLDER}/{example}.yaml is an example that nobody tries: add what it is for"),
     }
@@ -136,6 +139,67 @@ async fn data_parallel() {
         let answered = pool.ask(&[], "m", "hi").await;
         assert_eq!(answered.server, 0);
         assert_eq!(answered.request.destination(), "127.0.0.1:8000");
+    }
+}
+
+const PREFILLER: &str = "x-prefiller-host-port";
+const ENCODERS: &str = "x-encoder-hosts-ports";
+
+fn role(labels: &'static [(&'static str, &'static str)]) -> Pod {
+    Pod { labels, ..Pod::default() }
+}
+
+/// Every kind of pod does its own work, and a text has nothing to encode.
+async fn epd() {
+    let (encode, prefill) = (role(&[("llm-d.ai/role", "encode")]), role(&[("llm-d.ai/role", "prefill")]));
+    let pods = [encode.clone(), encode.clone(), encode, prefill, role(&[("llm-d.ai/role", "decode")])];
+    let mut pool = Pool::start("epd", &pods).await;
+    pool.keep_busy(1).await;
+    for _ in 0..5 {
+        let text = pool.chat("hi", None).await;
+        assert_eq!((text.server, pool.servers_in(text.request.get(PREFILLER))), (4, vec![3]));
+        assert_eq!(text.request.get(ENCODERS), None);
+        let image = pool.chat("hi", Some("http://example.com/cat.png")).await;
+        assert_eq!((image.server, pool.servers_in(image.request.get(PREFILLER))), (4, vec![3]));
+        assert_eq!(pool.servers_in(image.request.get(ENCODERS)), [0, 2]);
+    }
+}
+
+/// The request goes to who decodes, the prompt to who computes it; neither to who is busy.
+async fn pd() {
+    let (prefill, decode) = (role(&[("llm-d.ai/role", "prefill")]), role(&[("llm-d.ai/role", "decode")]));
+    let mut pool = Pool::start("pd", &[prefill.clone(), prefill, decode.clone(), decode]).await;
+    for (busy_prefill, busy_decode) in [(0, 2), (1, 3)] {
+        pool.keep_busy(busy_prefill).await;
+        pool.keep_busy(busy_decode).await;
+        for _ in 0..5 {
+            let answered = pool.ask(&[], "m", "hi").await;
+            assert_eq!(answered.server, 5 - busy_decode);
+            assert_eq!(pool.servers_in(answered.request.get(PREFILLER)), [1 - busy_prefill]);
+        }
+        pool.release(busy_prefill).await;
+        pool.release(busy_decode).await;
+    }
+}
+
+/// Prefill is in the zone of decode, and in its rack unless that is busy.
+async fn pd_topology() {
+    const RACK: &str = "topology.kubernetes.io/rack";
+    const ZONE: &str = "topology.kubernetes.io/zone";
+    let pods = [
+        role(&[("llm-d.ai/role", "decode"), (ZONE, "a"), (RACK, "a1")]),
+        role(&[("llm-d.ai/role", "prefill"), (ZONE, "b"), (RACK, "b1")]),
+        role(&[("llm-d.ai/role", "prefill"), (ZONE, "a"), (RACK, "a1")]),
+        role(&[("llm-d.ai/role", "prefill"), (ZONE, "a"), (RACK, "a2")]),
+    ];
+    let mut pool = Pool::start("pd-topology", &pods).await;
+    for prefill in [2, 3] {
+        for _ in 0..5 {
+            let answered = pool.ask(&[], "m", "hi").await;
+            assert_eq!(answered.server, 0);
+            assert_eq!(pool.servers_in(answered.request.get(PREFILLER)), [prefill]);
+        }
+        pool.keep_busy(prefill).await;
     }
 }
 

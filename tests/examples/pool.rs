@@ -16,6 +16,7 @@ use crate::{needs_experimental, path};
 
 const ENDPOINTS: &str = "path: endpoints.yaml";
 const PATH: &str = "/v1/completions";
+const CHAT: &str = "/v1/chat/completions";
 /// Requests that a server runs at a time.
 const MAX_RUNNING: usize = 4;
 /// Time of a token.
@@ -85,21 +86,44 @@ impl Pool {
         Self { servers, picker }
     }
 
-    /// One request, from the client's headers to the end of the answer.
+    /// One completion, from the client's headers to the end of the answer.
     pub(crate) async fn ask(&self, extra: &[(&str, &str)], model: &str, prompt: &str) -> Answered {
+        self.send(PATH, extra, &json!({"model": model, "prompt": prompt, "max_tokens": 1})).await
+    }
+
+    /// The same for a chat about a text and perhaps an image.
+    pub(crate) async fn chat(&self, text: &str, image: Option<&str>) -> Answered {
+        let mut content = vec![json!({"type": "text", "text": text})];
+        content.extend(image.map(|url| json!({"type": "image_url", "image_url": {"url": url}})));
+        let messages = json!([{"role": "user", "content": content}]);
+        self.send(CHAT, &[], &json!({"model": "m", "messages": messages, "max_tokens": 1})).await
+    }
+
+    /// The servers whose addresses are in this list, ascending.
+    pub(crate) fn servers_in(&self, list: Option<&str>) -> Vec<usize> {
+        let number = |address: &str| {
+            let found = self.servers.iter().position(|server| server.address.to_string() == address);
+            found.unwrap_or_else(|| panic!("{address} is no server"))
+        };
+        let mut numbers: Vec<usize> = list.into_iter().flat_map(|list| list.split(',')).map(number).collect();
+        numbers.sort_unstable();
+        numbers
+    }
+
+    async fn send(&self, path: &str, extra: &[(&str, &str)], text: &Value) -> Answered {
         let mut stream = self.picker.stream().await;
-        let base = [(":method", "POST"), (":path", PATH), ("content-type", "application/json")];
+        let base = [(":method", "POST"), (":path", path), ("content-type", "application/json")];
         stream.send(headers(&[&base, extra].concat(), false));
-        stream.send(body(json!({"model": model, "prompt": prompt, "max_tokens": 1}).to_string(), true));
+        stream.send(body(text.to_string(), true));
         let request = stream.request_headers().await;
-        let answer = self.forward(&request, &mut stream).await;
+        let answer = self.forward(path, &request, &mut stream).await;
         assert_eq!(answer.status, 200, "{answer:?}");
         let response = shown(&mut stream, &answer).await;
         Answered { server: answer.server(), request, response }
     }
 
     /// Sends what the picker let through to where it said.
-    async fn forward(&self, request: &Mutation, stream: &mut Stream) -> Answer {
+    async fn forward(&self, path: &str, request: &Mutation, stream: &mut Stream) -> Answer {
         let mut text = Vec::new();
         loop {
             let (chunk, end) = stream.request_body().await;
@@ -114,7 +138,7 @@ impl Pool {
             self.servers.iter().any(|server| server.address == destination),
             "{destination} is no server"
         );
-        let request = request.set.iter().fold(Request::post(PATH), |request, (name, value)| {
+        let request = request.set.iter().fold(Request::post(path), |request, (name, value)| {
             request.header(name.as_str(), value.as_str())
         });
         client::send(destination, Protocol::Http1, request.body(client::full(text)).unwrap()).await
