@@ -83,9 +83,11 @@ async fn scenario(example: &str) {
         "data-parallel" => data_parallel().await,
         "default" => default().await,
         "epd" => epd().await,
+        "expected-ttft" => expected_ttft().await,
         "label-routing" => label_routing().await,
         "lora" => lora().await,
         "pd" => pd().await,
+        "pd-joint" => pd_joint().await,
         "pd-topology" => pd_topology().await,
         "session-affinity" => session_affinity().await,
         _ => panic!("{FOLDER}/{example}.yaml is an example that nobody tries: add what it is for"),
@@ -179,6 +181,37 @@ async fn pd() {
         }
         pool.release(busy_prefill).await;
         pool.release(busy_decode).await;
+    }
+}
+
+/// A prompt comes back to where it was computed, unless it would wait there for longer
+/// than it takes elsewhere.
+async fn expected_ttft() {
+    let mut pool = Pool::start("expected-ttft", &vec![Pod::default(); 4]).await;
+    let prompt = "word ".repeat(4000);
+    let first = pool.ask(&[], "m", &prompt).await.server;
+    for _ in 0..5 {
+        assert_eq!(pool.ask(&[], "m", &prompt).await.server, first);
+    }
+    pool.keep_busy(first).await;
+    assert_ne!(pool.ask(&[], "m", &prompt).await.server, first);
+}
+
+/// Prefill and decode are in one rack, unless nobody there has room.
+async fn pd_joint() {
+    const RACK: &str = "topology.kubernetes.io/rack";
+    let pod = |role_of, rack| role(Box::leak(Box::new([("llm-d.ai/role", role_of), (RACK, rack)])));
+    let pods = [pod("prefill", "a"), pod("prefill", "b"), pod("decode", "a"), pod("decode", "b")];
+    let mut pool = Pool::start("pd-joint", &pods).await;
+    let prompt = "word ".repeat(4000);
+    for _ in 0..8 {
+        let answered = pool.ask(&[], "m", &prompt).await;
+        assert_eq!(pool.servers_in(answered.request.get(PREFILLER)), [answered.server - 2]);
+    }
+    pool.keep_busy(2).await;
+    for _ in 0..5 {
+        let answered = pool.ask(&[], "m", &prompt).await;
+        assert_eq!((answered.server, pool.servers_in(answered.request.get(PREFILLER))), (3, vec![1]));
     }
 }
 
