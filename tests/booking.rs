@@ -41,7 +41,7 @@ impl Pool {
         let cached = CachedLocator::new(locator, clock.clone(), Duration::from_secs(60), 16);
         let attempts = Arc::new(Attempts::register(&registry).unwrap());
         let dispatcher = Dispatcher::new(cached, policy, clock, attempts);
-        let counters = state.in_flight("inflight-load-producer").unwrap();
+        let counters = state.in_flight("inflight-load-producer").unwrap().id();
         Self { dispatcher, store, counters }
     }
 

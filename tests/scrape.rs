@@ -367,7 +367,7 @@ async fn a_configuration_says_what_is_read_of_each_engine() {
     let params = CoreMetricsExtractorParams::decode(&Node::parse(parameters).unwrap()).unwrap();
     assert_eq!(params.attribute_keys().collect::<Vec<_>>(), ["hot"]);
     let id = AttributeId::new(5).unwrap();
-    let engines = params.engines(|key| (key == "hot").then_some(id));
+    let engines = params.engines(|key| (key == "hot").then_some(id.into()));
     // What each engine has, under names of both.
     let page = "queue{kind=\"other\"} 90\nqueue{kind=\"own\"} 1\nqueue{kind=\"own\",rank=\"1\"} 2\n\
                 vllm:num_requests_running 8\ngeometry{size=\"32\",num_gpu_blocks=\"9\"} 1\nblocks 70\n\

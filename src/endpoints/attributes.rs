@@ -1,13 +1,18 @@
 //! Numbers of an endpoint that a configuration names.
 
 /// Which gauge of an endpoint's [`Load`](super::Load) belongs to an attribute that a
-/// configuration adds to what every engine reports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// configuration adds to what every engine reports. The default is the first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AttributeId(u8);
 
 impl AttributeId {
     /// So many attributes can be kept at once: every endpoint has a gauge for each.
     pub const MAX: usize = 16;
+
+    /// All of them.
+    pub fn all() -> impl Iterator<Item = Self> {
+        (0..Self::MAX).filter_map(Self::new)
+    }
 
     /// The gauge at this index, if there are so many.
     pub fn new(index: usize) -> Option<Self> {

@@ -5,13 +5,18 @@ use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
 use super::Load;
 
-/// Which of an endpoint's counters belong to a producer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Which of an endpoint's counters belong to a producer. The default are the first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InFlightId(u8);
 
 impl InFlightId {
     /// So many producers can count at once; a configuration has one.
     pub const MAX: usize = 4;
+
+    /// All of them.
+    pub fn all() -> impl Iterator<Item = Self> {
+        (0..Self::MAX).filter_map(Self::new)
+    }
 
     /// The counters at this index, if there are so many.
     pub fn new(index: usize) -> Option<Self> {

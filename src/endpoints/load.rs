@@ -24,6 +24,12 @@ impl Gauge {
         self.at_ms.store(now_ms, Relaxed);
     }
 
+    /// Forgets the reading.
+    pub fn clear(&self) {
+        self.at_ms.store(0, Relaxed);
+        self.bits.store(0, Relaxed);
+    }
+
     /// The last reading, however old; 0 before the first.
     pub fn last(&self) -> f64 {
         f64::from_bits(self.bits.load(Relaxed))
@@ -166,6 +172,8 @@ mod tests {
         assert_eq!(gauge.fresh(3_000, Duration::from_secs(2)), Some(3.5));
         assert_eq!(gauge.fresh(3_001, Duration::from_secs(2)), None);
         assert_eq!(gauge.last(), 3.5);
+        gauge.clear();
+        assert_eq!((gauge.last(), gauge.read_at_ms()), (0.0, None));
     }
 
     #[test]

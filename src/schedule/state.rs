@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::endpoints::{AttributeId, Clock, InFlightId, Snapshot};
+use crate::endpoints::{AttributeId, Clock, InFlightId, Lease, Leases, Snapshot};
 
 /// Something that outlives the plugin which asked for it.
 pub trait Kept: Any + Send + Sync {
@@ -23,9 +23,10 @@ pub struct State {
     clock: Clock,
     // Taken while a configuration is built and while state is swept, never by a request.
     kept: Mutex<HashMap<(TypeId, String), (Value, Arc<dyn Any + Send + Sync>)>>,
-    in_flight: Mutex<Vec<String>>,
-    /// Producer and name of each attribute.
-    attributes: Mutex<Vec<(String, String)>>,
+    /// By producer.
+    in_flight: Mutex<Leases<InFlightId, String>>,
+    /// By producer and name.
+    attributes: Mutex<Leases<AttributeId, (String, String)>>,
 }
 
 impl Default for State {
@@ -37,7 +38,12 @@ impl Default for State {
 impl State {
     /// Nothing kept yet. What is kept measures time with this clock.
     pub fn new(clock: Clock) -> Self {
-        Self { clock, kept: Mutex::default(), in_flight: Mutex::default(), attributes: Mutex::default() }
+        Self {
+            clock,
+            kept: Mutex::default(),
+            in_flight: Mutex::new(Leases::of(InFlightId::all())),
+            attributes: Mutex::new(Leases::of(AttributeId::all())),
+        }
     }
 
     /// The clock that stamps readings and ends what expires.
@@ -57,30 +63,17 @@ impl State {
         made
     }
 
-    /// Where the producer of this name counts what is in flight; `None` when there
-    /// are too many of them.
-    pub fn in_flight(&self, producer: &str) -> Option<InFlightId> {
-        let mut names = self.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
-        let index = names.iter().position(|name| name == producer).unwrap_or_else(|| {
-            names.push(producer.to_owned());
-            names.len() - 1
-        });
-        let id = InFlightId::new(index);
-        names.truncate(InFlightId::MAX);
-        id
+    /// Where the producer of this name counts what is in flight, as long as it or a
+    /// request holds that; `None` when too many others do.
+    pub fn in_flight(&self, producer: &str) -> Option<Lease<InFlightId>> {
+        self.in_flight.lock().unwrap_or_else(PoisonError::into_inner).take(producer.to_owned())
     }
 
-    /// Where a producer's attribute of this name is kept; `None` when there are too many
-    /// of them, those of earlier configurations included.
-    pub fn attribute(&self, producer: &str, name: &str) -> Option<AttributeId> {
-        let mut known = self.attributes.lock().unwrap_or_else(PoisonError::into_inner);
-        let same = |(of, called): &(String, String)| of == producer && called == name;
-        let index = known.iter().position(same).unwrap_or(known.len());
-        let id = AttributeId::new(index)?;
-        if index == known.len() {
-            known.push((producer.to_owned(), name.to_owned()));
-        }
-        Some(id)
+    /// Where a producer's attribute of this name is kept, as long as somebody who fills
+    /// it holds that; `None` when too many others do.
+    pub fn attribute(&self, producer: &str, name: &str) -> Option<Lease<AttributeId>> {
+        let name = (producer.to_owned(), name.to_owned());
+        self.attributes.lock().unwrap_or_else(PoisonError::into_inner).take(name)
     }
 
     /// Drops what is of no more use.
@@ -90,6 +83,13 @@ impl State {
             kept.values().map(|(value, _)| Arc::clone(value)).collect()
         };
         values.iter().for_each(|value| value.sweep(snapshot, now_ms));
+        let loads = || snapshot.endpoints().iter().map(|endpoint| endpoint.load());
+        let mut in_flight = self.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
+        // What this process counted was given back by those who held it.
+        in_flight.forget(|id| loads().for_each(|load| load.in_flight_of(id).report(0, 0)));
+        drop(in_flight);
+        let mut attributes = self.attributes.lock().unwrap_or_else(PoisonError::into_inner);
+        attributes.forget(|id| loads().for_each(|load| load.attribute(id).clear()));
     }
 }
 
@@ -127,23 +127,19 @@ mod tests {
     }
 
     #[test]
-    fn counters_of_what_is_in_flight_are_few_and_stay() {
+    fn producers_and_attributes_are_few_and_stay_while_they_are_held() {
         let state = State::default();
-        let ids: Vec<_> = ["a", "b", "c", "d"].map(|name| state.in_flight(name)).into();
-        assert!(ids.iter().all(Option::is_some));
-        assert_eq!(state.in_flight("e"), None);
-        assert_eq!(state.in_flight("b"), ids[1]);
-    }
-
-    #[test]
-    fn attributes_are_few_and_stay() {
-        let state = State::default();
-        let first = state.attribute("extractor", "temperature");
-        assert_ne!(state.attribute("other", "temperature"), first, "another producer's");
-        let names: Vec<_> =
-            (2..AttributeId::MAX).map(|n| state.attribute("extractor", &n.to_string())).collect();
-        assert!(names.iter().all(Option::is_some));
+        let counters: Vec<_> =
+            (0..InFlightId::MAX).map(|n| state.in_flight(&n.to_string()).unwrap()).collect();
+        assert_eq!(state.in_flight("one too many"), None);
+        assert_eq!(state.in_flight("2").as_ref(), Some(&counters[2]));
+        let first = state.attribute("extractor", "temperature").unwrap();
+        assert_ne!(state.attribute("other", "temperature").as_ref(), Some(&first), "another producer's");
+        let attributes: Vec<_> =
+            (1..AttributeId::MAX).map(|n| state.attribute("extractor", &n.to_string()).unwrap()).collect();
         assert_eq!(state.attribute("extractor", "one too many"), None);
-        assert_eq!(state.attribute("extractor", "temperature"), first);
+        assert_eq!(state.attribute("extractor", "temperature").unwrap(), first);
+        drop((counters, attributes));
+        assert!(state.in_flight("another").is_some() && state.attribute("another", "a").is_some());
     }
 }

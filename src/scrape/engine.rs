@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::endpoints::{AttributeId, Endpoint, Gauge, Load};
+use crate::endpoints::{AttributeId, Endpoint, Gauge, Lease, Load};
 
 use super::exposition::{MetricSpec, Wanted};
 
@@ -122,7 +122,7 @@ pub struct EngineSpec {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttributeSpec {
     /// Where its number is kept.
-    pub id: AttributeId,
+    pub id: Lease<AttributeId>,
     /// What filters and scorers call it.
     pub name: String,
     /// The metric.
@@ -204,7 +204,7 @@ pub struct Engine {
     pub(super) block_size_label: Option<String>,
     pub(super) num_blocks_label: Option<String>,
     /// What the configuration added, by the name that it gave it.
-    attributes: Vec<(AttributeId, String)>,
+    attributes: Vec<(Lease<AttributeId>, String)>,
 }
 
 impl Engine {
@@ -226,7 +226,7 @@ impl Engine {
         let mut attributes = Vec::with_capacity(spec.attributes.len());
         for AttributeSpec { id, name, metric } in spec.attributes {
             metrics.push(metric);
-            feeds.push(Feed::Value(Field::Attribute(id)));
+            feeds.push(Feed::Value(Field::Attribute(id.id())));
             attributes.push((id, name));
         }
         let wanted = Wanted::new(metrics);
@@ -245,7 +245,7 @@ impl Engine {
 
     /// What is read of a page, and what it is called in logs.
     pub(super) fn fields(&self) -> impl Iterator<Item = (Field, &str)> {
-        let attributes = self.attributes.iter().map(|(id, name)| (Field::Attribute(*id), name.as_str()));
+        let attributes = self.attributes.iter().map(|(id, name)| (Field::Attribute(id.id()), name.as_str()));
         CORE.into_iter().chain(attributes)
     }
 
@@ -340,7 +340,7 @@ mod tests {
     fn a_set_of_fields_has_the_names_that_its_engine_gives() {
         let id = AttributeId::new(AttributeId::MAX - 1).unwrap();
         let metric = MetricSpec::named("gpu_temperature");
-        let attributes = vec![AttributeSpec { id, name: "temperature".to_owned(), metric }];
+        let attributes = vec![AttributeSpec { id: id.into(), name: "temperature".to_owned(), metric }];
         let engine = Engine::new(EngineSpec { attributes, ..EngineSpec::vllm() });
         let set = Fields::of(Field::Attribute(id)).with(Field::Waiting);
         assert_eq!(engine.names(set), "waiting, temperature");

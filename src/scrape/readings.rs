@@ -278,7 +278,7 @@ vllm:cache_config_info{engine="1",num_gpu_blocks="500",block_size="16"} 1
     fn an_attribute_is_any_finite_number_of_the_first_series() {
         let id = AttributeId::new(3).unwrap();
         let metric = MetricSpec { name: "t".to_owned(), labels: vec![("unit".to_owned(), "c".to_owned())] };
-        let attributes = vec![AttributeSpec { id, name: "temperature".to_owned(), metric }];
+        let attributes = vec![AttributeSpec { id: id.into(), name: "temperature".to_owned(), metric }];
         let spec = EngineSpec { attributes, ..EngineSpec::default() };
         let read = |load: &Load, now_ms, page: &str| read_as(spec.clone(), load, now_ms, page);
         let load = Load::default();

@@ -20,6 +20,7 @@ mod filters_load;
 mod filters_parameters;
 mod handlers;
 mod joint;
+mod names;
 mod pickers;
 mod pool;
 mod producers;

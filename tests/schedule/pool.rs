@@ -31,10 +31,14 @@ pub(crate) struct Pool {
 
 impl Pool {
     pub(crate) fn new(config: &str, endpoints: Vec<EndpointSpec>) -> Self {
+        Self::with_state(config, endpoints, &State::default())
+    }
+
+    pub(crate) fn with_state(config: &str, endpoints: Vec<EndpointSpec>, state: &State) -> Self {
         let store = Arc::new(Store::default());
         store.replace(endpoints);
         let clock = Clock::start();
-        let pipeline = pipeline(config, &State::default()).unwrap();
+        let pipeline = pipeline(config, state).unwrap();
         let (scheduler, stages) = (pipeline.scheduler, pipeline.stages);
         let hour = Duration::from_secs(3600);
         let policy = Policy { scheduler, stages, max_age: hour, record: Record::Scores };

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
 use crate::config::{ConfigError, Node, Positioned};
-use crate::endpoints::{Candidates, Endpoint, InFlightId, Share};
+use crate::endpoints::{Candidates, Endpoint, InFlightId, Lease, Share};
 use crate::schedule::data::{PrefixMatch, PromptTokens, UncachedTokens};
 use crate::schedule::{Context, Decision, Effects, Facts, Follower, Key, PreRequest, Producer, Situation};
 
@@ -88,10 +88,17 @@ impl InflightLoadParams {
 #[derive(Clone, Debug)]
 pub struct InflightLoadProducer {
     params: InflightLoadParams,
-    counters: InFlightId,
+    counting: Arc<Counting>,
     tokens: Key<PromptTokens>,
     prefix: Key<PrefixMatch>,
     uncached: Key<UncachedTokens>,
+}
+
+/// Where a producer and its requests count: what scorers read, and the same for the
+/// metrics.
+#[derive(Debug)]
+struct Counting {
+    counters: Lease<InFlightId>,
     series: Arc<InflightSeries>,
 }
 
@@ -99,13 +106,13 @@ impl InflightLoadProducer {
     /// A producer that counts in `counters`, and in `series` for the metrics.
     pub fn new(
         params: InflightLoadParams,
-        counters: InFlightId,
+        counters: Lease<InFlightId>,
         tokens: Key<PromptTokens>,
         prefix: Key<PrefixMatch>,
         uncached: Key<UncachedTokens>,
         series: Arc<InflightSeries>,
     ) -> Self {
-        Self { params, counters, tokens, prefix, uncached, series }
+        Self { params, counting: Arc::new(Counting { counters, series }), tokens, prefix, uncached }
     }
 
     /// Tokens that a request will probably generate; 0 where they are not counted.
@@ -138,6 +145,7 @@ impl PreRequest for InflightLoadProducer {
         let output = self.output(prompt, cx.request.max_output_tokens);
         let uncached = cx.facts.get(self.uncached);
         let primary = decision.primary();
+        let counting = &self.counting;
         let (flow, priority) = (cx.request.fairness_id(), cx.request.priority);
         let booked = decision.runs().iter().filter_map(|run| {
             let position = *run.picks.first()?;
@@ -145,16 +153,16 @@ impl PreRequest for InflightLoadProducer {
             let tokens = uncached.map_or(0, |uncached| uncached.at(position)).saturating_add(output);
             Some(Booked {
                 counted: Some((
-                    Share::new(endpoint.load(), self.counters, tokens),
-                    self.series.count(endpoint, flow, priority, tokens),
+                    Share::new(endpoint.load(), counting.counters.id(), tokens),
+                    counting.series.count(endpoint, flow, priority, tokens),
                 )),
                 is_prefill: decision.profile(run) == PREFILL,
                 is_primary: std::ptr::eq(run, primary),
             })
         });
         let frees_tokens = !self.params.add_estimated_output_tokens;
-        let series = Arc::clone(&self.series);
-        effects.follow(InflightRequest { booked: booked.collect(), frees_tokens, series });
+        let counting = Arc::clone(counting);
+        effects.follow(InflightRequest { booked: booked.collect(), frees_tokens, counting });
     }
 }
 
@@ -164,7 +172,8 @@ struct InflightRequest {
     /// The prompt has been computed when the first token is there, and nothing else
     /// is counted.
     frees_tokens: bool,
-    series: Arc<InflightSeries>,
+    /// Held to the end: nobody else may get the counters before.
+    counting: Arc<Counting>,
 }
 
 struct Booked {
@@ -179,7 +188,7 @@ impl Follower for InflightRequest {
         for booked in self.booked.iter_mut().filter(|booked| booked.is_primary) {
             if let Some((share, counted)) = &mut booked.counted {
                 share.move_to(to.load());
-                counted.move_to(&self.series, to);
+                counted.move_to(&self.counting.series, to);
             }
         }
     }

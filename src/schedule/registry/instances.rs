@@ -6,6 +6,7 @@ use crate::schedule::{DataType, SchedulerMetrics, State};
 use super::keys::{Keys, Missing};
 use super::order;
 use super::profiles::START;
+use super::reserved::Reserved;
 use super::site::{Build, Built, Site};
 use super::types::{Kind, PluginType, Stability};
 
@@ -26,6 +27,7 @@ pub(super) struct Instance {
 pub(super) struct Instances<'a> {
     list: Vec<Instance>,
     keys: Keys,
+    reserved: Reserved,
     metrics: &'a SchedulerMetrics,
     state: &'a State,
 }
@@ -42,7 +44,8 @@ impl<'a> Instances<'a> {
         let declared: Vec<_> = plugins.iter().zip(types).collect();
         declared.iter().try_for_each(|(plugin, plugin_type)| check_supported(plugin_type, plugin))?;
         let list = Vec::with_capacity(plugins.len());
-        let mut instances = Self { list, keys: Keys::default(), metrics, state };
+        let mut instances =
+            Self { list, keys: Keys::default(), reserved: Reserved::default(), metrics, state };
         for (plugin, plugin_type) in order::of_building(&declared)? {
             instances.add(plugin_type, plugin, Some(plugin.at))?;
         }
@@ -64,6 +67,7 @@ impl<'a> Instances<'a> {
             state: self.state,
             keys: &mut self.keys,
             others: &self.list,
+            reserved: &mut self.reserved,
         };
         let type_at = plugin.plugin_type.at;
         let built = build(plugin_type, type_at, &mut site);
@@ -74,7 +78,8 @@ impl<'a> Instances<'a> {
         Ok(())
     }
 
-    /// Adds the default producers of what plugins can't do without.
+    /// Adds the default producers of what plugins can't do without, and checks that there
+    /// is room for all.
     pub(super) fn add_producers(&mut self) -> Result<(), ConfigError> {
         while let Some(missing) = self.keys.missing() {
             let reader = self.find(&missing.reader);
@@ -85,7 +90,7 @@ impl<'a> Instances<'a> {
                 _ => return Err(self.nobody_produces(&missing, at)),
             }
         }
-        Ok(())
+        self.reserved.check()
     }
 
     fn nobody_produces(&self, missing: &Missing, at: Position) -> ConfigError {

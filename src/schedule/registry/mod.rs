@@ -14,6 +14,7 @@ mod order;
 mod parsers;
 mod pipeline;
 mod profiles;
+mod reserved;
 mod resolved;
 mod site;
 mod stages;

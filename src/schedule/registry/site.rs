@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::config::{ConfigError, Name, Node, Position};
 use crate::discovery::params::FileDiscoveryParams;
-use crate::endpoints::{AttributeId, InFlightId, Reading};
+use crate::endpoints::{AttributeId, InFlightId, Lease, Reading};
 use crate::request::ParserKind;
 use crate::schedule::{
     Admitter, DataType, Decider, Fact, Filter, HeaderProcessor, Key, Picker, PreRequest, Producer,
@@ -20,6 +20,7 @@ use crate::scrape::params::MetricsSourceParams;
 
 use super::instances::{Instance, undeclared, wrong_kind};
 use super::keys::Keys;
+use super::reserved::Reserved;
 
 /// How a type is built.
 #[derive(Clone, Copy, Debug)]
@@ -49,6 +50,7 @@ pub(super) struct Site<'a> {
     pub(super) keys: &'a mut Keys,
     /// The plugins that are built already; among them those that its parameters name.
     pub(super) others: &'a [Instance],
+    pub(super) reserved: &'a mut Reserved,
 }
 
 impl Site<'_> {
@@ -79,38 +81,32 @@ impl Site<'_> {
     }
 
     /// The plugin reads what the producer of this name counts as under way.
-    pub(super) fn reads_in_flight(&mut self, producer: &str) -> Result<InFlightId, ConfigError> {
+    pub(super) fn reads_in_flight(&mut self, producer: &str) -> InFlightId {
         self.reads_live(DataType::InFlightLoad, producer);
-        self.in_flight(producer)
+        self.reserved.in_flight(self.state, producer, self.name, self.at).id()
     }
 
-    /// The plugin counts what is under way, under its own name.
-    pub(super) fn counts_in_flight(&mut self) -> Result<InFlightId, ConfigError> {
+    /// The plugin counts what is under way, under its own name, as long as it or a
+    /// request holds this.
+    pub(super) fn counts_in_flight(&mut self) -> Lease<InFlightId> {
         self.produces_live(DataType::InFlightLoad);
-        self.in_flight(self.name)
-    }
-
-    fn in_flight(&self, producer: &str) -> Result<InFlightId, ConfigError> {
-        self.state.in_flight(producer).ok_or_else(|| {
-            let message = format!("there can be {} in-flight load producers at most", InFlightId::MAX);
-            ConfigError::at(self.at, message).hint("share one of them")
-        })
+        self.reserved.in_flight(self.state, self.name, self.name, self.at)
     }
 
     /// The plugin reads a number of endpoints that the plugin of this name keeps up to
     /// date under this name.
-    pub(super) fn reads_attribute(&mut self, name: &str, producer: &str) -> Result<Reading, ConfigError> {
+    pub(super) fn reads_attribute(&mut self, name: &str, producer: &str) -> Reading {
         self.keys.read_named(DataType::ScalarMetricValue, name, producer, self.name, true);
-        match Reading::named(name) {
-            Some(reading) => Ok(reading),
-            None => self.attribute(name, producer).map(Reading::Attribute),
-        }
+        Reading::named(name).unwrap_or_else(|| {
+            let lease = self.reserved.attribute(self.state, (producer, name), self.name, self.at);
+            Reading::Attribute(lease.id())
+        })
     }
 
-    /// The plugin keeps a number of endpoints up to date.
-    pub(super) fn produces_attribute(&mut self, name: &str) -> Result<AttributeId, ConfigError> {
+    /// The plugin keeps a number of endpoints up to date, as long as this is held.
+    pub(super) fn produces_attribute(&mut self, name: &str) -> Lease<AttributeId> {
         self.keys.produce_named(DataType::ScalarMetricValue, name, self.name);
-        self.attribute(name, self.name)
+        self.reserved.attribute(self.state, (self.name, name), self.name, self.at)
     }
 
     /// The plugin keeps up to date what every engine reports.
@@ -118,14 +114,6 @@ impl Site<'_> {
         for (name, _) in Reading::NAMED {
             self.keys.produce_named(DataType::ScalarMetricValue, name, self.name);
         }
-    }
-
-    fn attribute(&self, name: &str, producer: &str) -> Result<AttributeId, ConfigError> {
-        self.state.attribute(producer, name).ok_or_else(|| {
-            let message = format!("there can be {} attributes at most", AttributeId::MAX);
-            ConfigError::at(self.at, message)
-                .hint("those of earlier configurations count until a restart; use fewer")
-        })
     }
 
     /// The decider that a parameter names.

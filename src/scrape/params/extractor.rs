@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::config::{ConfigError, Name, Node, Positioned};
-use crate::endpoints::{AttributeId, Reading};
+use crate::endpoints::{AttributeId, Lease, Reading};
 use crate::scrape::engine::{AttributeSpec, ENGINE_LABEL, Engine, EngineSpec, Engines};
 use crate::scrape::exposition::MetricSpec;
 use crate::scrape::selector;
@@ -183,7 +183,7 @@ impl CoreMetricsExtractorParams {
 
     /// What scrapes read: these engines and the built-in ones that none of them replaces.
     /// `id_of` says where an attribute is kept; one that has no place isn't read.
-    pub fn engines(&self, id_of: impl Fn(&str) -> Option<AttributeId>) -> Engines {
+    pub fn engines(&self, id_of: impl Fn(&str) -> Option<Lease<AttributeId>>) -> Engines {
         let mut specs: Vec<EngineSpec> =
             self.engine_configs.iter().map(|engine| engine.spec(&id_of)).collect();
         for built_in in EngineSpec::built_in() {
@@ -199,7 +199,7 @@ impl CoreMetricsExtractorParams {
 }
 
 impl EngineParams {
-    fn spec(&self, id_of: impl Fn(&str) -> Option<AttributeId>) -> EngineSpec {
+    fn spec(&self, id_of: impl Fn(&str) -> Option<Lease<AttributeId>>) -> EngineSpec {
         let metric = |text: &Option<MetricText>| text.as_ref().map(|text| text.metric.clone());
         let attribute = |custom: &CustomMetric| {
             let id = id_of(&custom.attribute_key)?;

@@ -88,9 +88,9 @@ fn core_metrics_extractor(site: &mut Site<'_>) -> Result<Built, ConfigError> {
     site.produces_readings();
     let mut ids = HashMap::new();
     for key in params.attribute_keys() {
-        ids.insert(key, site.produces_attribute(key)?);
+        ids.insert(key, site.produces_attribute(key));
     }
-    let engines = params.engines(|key| ids.get(key).copied());
+    let engines = params.engines(|key| ids.get(key).cloned());
     Ok(Built { engines: Some(engines), ..built })
 }
 

@@ -100,7 +100,7 @@ pub(super) static ROWS: &[PluginType] = &[
 
 fn endpoint_attribute_filter(site: &mut Site<'_>) -> Result<Built, ConfigError> {
     let params = EndpointAttributeFilterParams::decode(site.parameters)?;
-    let reading = site.reads_attribute(&params.attribute, &params.producer)?;
+    let reading = site.reads_attribute(&params.attribute, &params.producer);
     let filter = Arc::new(EndpointAttributeFilter::new(reading, &params));
     Ok(Built { filter: Some(filter), ..Built::with(&params)? })
 }
@@ -143,10 +143,8 @@ fn header_based_testing_filter(site: &mut Site<'_>) -> Result<Built, ConfigError
 
 fn utilization_filter(site: &mut Site<'_>) -> Result<Built, ConfigError> {
     let params = UtilizationFilterParams::decode(site.parameters)?;
-    let counters = match params.reads_in_flight() {
-        true => Some(site.reads_in_flight(&params.in_flight_load_producer_name)?),
-        false => None,
-    };
+    let reads = params.reads_in_flight();
+    let counters = reads.then(|| site.reads_in_flight(&params.in_flight_load_producer_name));
     let filter = Arc::new(UtilizationFilter::new(&params, counters));
     Ok(Built { filter: Some(filter), ..Built::with(&params)? })
 }

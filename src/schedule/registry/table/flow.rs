@@ -70,7 +70,7 @@ fn utilization_detector(site: &mut Site<'_>) -> Result<Built, ConfigError> {
 
 fn concurrency_detector(site: &mut Site<'_>) -> Result<Built, ConfigError> {
     let params = ConcurrencyDetectorParams::decode(site.parameters)?;
-    let counters = site.reads_in_flight(&params.in_flight_load_producer_name)?;
+    let counters = site.reads_in_flight(&params.in_flight_load_producer_name);
     let plugin = Arc::new(ConcurrencyDetector::new(&params, counters));
     let filter = Some(Arc::clone(&plugin) as _);
     Ok(Built { filter, detector: Some(plugin), ..Built::with(&params)? })

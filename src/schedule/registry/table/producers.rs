@@ -69,7 +69,7 @@ fn token_producer(site: &mut Site<'_>) -> Result<Built, ConfigError> {
 fn inflight_load_producer(site: &mut Site<'_>) -> Result<Built, ConfigError> {
     let params = InflightLoadParams::decode(site.parameters)?;
     let built = Built::with(&params)?;
-    let counters = site.counts_in_flight()?;
+    let counters = site.counts_in_flight();
     let tokens = site.reads("token-producer");
     let prefix = site.may_read(&params.prefix_match_info_producer_name);
     let uncached = site.produces();

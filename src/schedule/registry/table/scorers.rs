@@ -127,14 +127,14 @@ fn kv_cache_scorer(_site: &mut Site<'_>) -> Result<Built, ConfigError> {
 
 fn active_request_scorer(site: &mut Site<'_>) -> Result<Built, ConfigError> {
     let params = ActiveRequestParams::decode(site.parameters)?;
-    let counters = site.reads_in_flight(&params.in_flight_load_producer_name)?;
+    let counters = site.reads_in_flight(&params.in_flight_load_producer_name);
     let scorer = Arc::new(ActiveRequestScorer::new(&params, counters));
     Ok(Built { scorer: Some(scorer), ..Built::with(&params)? })
 }
 
 fn endpoint_attribute_scorer(site: &mut Site<'_>) -> Result<Built, ConfigError> {
     let params = EndpointAttributeScorerParams::decode(site.parameters)?;
-    let reading = site.reads_attribute(&params.attribute_key, &params.producer)?;
+    let reading = site.reads_attribute(&params.attribute_key, &params.producer);
     let scorer = Arc::new(EndpointAttributeScorer::new(reading, &params));
     Ok(Built { scorer: Some(scorer), ..Built::with(&params)? })
 }
@@ -191,7 +191,7 @@ fn running_requests_scorer(_site: &mut Site<'_>) -> Result<Built, ConfigError> {
 
 fn token_load_scorer(site: &mut Site<'_>) -> Result<Built, ConfigError> {
     let params = TokenLoadParams::decode(site.parameters)?;
-    let counters = site.reads_in_flight(&params.in_flight_load_producer_name)?;
+    let counters = site.reads_in_flight(&params.in_flight_load_producer_name);
     let uncached = site.reads(&params.in_flight_load_producer_name);
     let scorer = Arc::new(TokenLoadScorer::new(&params, counters, uncached));
     Ok(Built { scorer: Some(scorer), ..Built::with(&params)? })
