@@ -85,11 +85,12 @@ impl Routed {
         let Some(follows) = &mut self.follows else { return Vec::new() };
         let first = self.decision.primary_endpoint();
         let endpoint = named.as_ref().unwrap_or(first);
-        if !Arc::ptr_eq(endpoint, first) {
-            follows.followers.moved(endpoint);
+        let (head, mut headers) = (AnswerHead { served, endpoint }, Vec::new());
+        if Arc::ptr_eq(endpoint, first) {
+            follows.followers.begins(&head, &mut headers);
+        } else {
+            follows.followers.begins_elsewhere(&head, &mut headers);
         }
-        let mut headers = Vec::new();
-        follows.followers.begins(&AnswerHead { served, endpoint }, &mut headers);
         headers
     }
 

@@ -144,14 +144,19 @@ impl Followers {
         self.list.is_empty()
     }
 
-    /// See [`Follower::moved`].
-    pub fn moved(&mut self, to: &Arc<Endpoint>) {
-        self.list.iter_mut().for_each(|following| following.follower.moved(to));
-    }
-
     /// See [`Follower::begins`].
     pub fn begins(&mut self, head: &AnswerHead<'_>, out: &mut Vec<Header>) {
         self.each(|durations| &durations.0, |follower| follower.begins(head, out));
+    }
+
+    /// The same for an answer from another endpoint than the first choice. See also
+    /// [`Follower::moved`]; both count as one call.
+    pub fn begins_elsewhere(&mut self, head: &AnswerHead<'_>, out: &mut Vec<Header>) {
+        let begins = |follower: &mut (dyn Follower + 'static)| {
+            follower.moved(head.endpoint);
+            follower.begins(head, out);
+        };
+        self.each(|durations| &durations.0, begins);
     }
 
     /// See [`Follower::first_bytes`].
@@ -192,5 +197,38 @@ impl std::fmt::Debug for Effects {
 impl std::fmt::Debug for Followers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Followers({})", self.list.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::endpoints::{EndpointSpec, Store};
+
+    struct Calls(Arc<std::sync::Mutex<Vec<&'static str>>>);
+
+    impl Follower for Calls {
+        fn moved(&mut self, _to: &Arc<Endpoint>) {
+            self.0.lock().unwrap().push("moved");
+        }
+
+        fn begins(&mut self, _head: &AnswerHead<'_>, _out: &mut Vec<Header>) {
+            self.0.lock().unwrap().push("begins");
+        }
+    }
+
+    #[test]
+    fn a_follower_moves_before_the_answer_begins() {
+        let store = Store::default();
+        store.replace(vec![EndpointSpec::new("pod", ([10, 0, 0, 1], 80))]);
+        let head =
+            AnswerHead { served: &Served::Unknown, endpoint: &store.snapshot().endpoints()[0].clone() };
+        let (calls, mut effects) = (Arc::default(), Effects::default());
+        effects.follow(Calls(Arc::clone(&calls)));
+        let mut followers = effects.take_followers();
+        followers.begins_elsewhere(&head, &mut Vec::new());
+        assert_eq!(*calls.lock().unwrap(), ["moved", "begins"]);
+        followers.begins(&head, &mut Vec::new());
+        assert_eq!(calls.lock().unwrap().len(), 3);
     }
 }

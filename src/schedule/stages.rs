@@ -26,19 +26,30 @@ use super::saturation::SaturationDetector;
 #[derive(Default)]
 pub struct Stages {
     headers: Vec<Placed<dyn HeaderProcessor>>,
-    screeners: Vec<Placed<dyn Screener>>,
+    screeners: Vec<Followed<dyn Screener>>,
     producers: Vec<Placed<dyn Producer>>,
     admitters: Vec<Placed<dyn Admitter>>,
-    acting: Vec<Acting>,
+    acting: Vec<Followed<dyn PreRequest>>,
     books: bool,
     prefix: Option<Key<PrefixMatch>>,
     sheds_by: Option<Arc<dyn SaturationDetector>>,
 }
 
-struct Acting {
-    placed: Placed<dyn PreRequest>,
+/// A plugin that may let somebody follow the answer.
+struct Followed<T: ?Sized> {
+    placed: Placed<T>,
     received: Timing,
     streaming: Timing,
+}
+
+impl<T: ?Sized> Followed<T> {
+    /// Calls the plugin. The time is charged to it, and so is that of its followers.
+    fn call(&self, effects: &mut Effects, mark: &mut Instant, call: impl FnOnce(&T, &mut Effects)) {
+        let before = effects.followers_len();
+        call(&self.placed.plugin, effects);
+        effects.belong(before, &self.received, &self.streaming);
+        charge(&self.placed.duration, mark);
+    }
 }
 
 impl Stages {
@@ -83,14 +94,15 @@ impl Stages {
         }
         let mut mark = Instant::now();
         let mut all: Option<Vec<u32>> = None;
-        for placed in &self.screeners {
+        for screener in &self.screeners {
             let mut kept = candidates.indices().to_vec();
-            placed.plugin.screen(cx, candidates, rng, &mut kept, effects);
+            screener.call(effects, &mut mark, |screener, effects| {
+                screener.screen(cx, candidates, rng, &mut kept, effects);
+            });
             all = Some(match all {
                 None => kept,
                 Some(all) => all.into_iter().filter(|index| kept.binary_search(index).is_ok()).collect(),
             });
-            charge(&placed.duration, &mut mark);
         }
         all.map(|indices| candidates.narrowed(&indices))
     }
@@ -131,10 +143,7 @@ impl Stages {
         }
         let mut mark = Instant::now();
         for acting in &self.acting {
-            let before = effects.followers_len();
-            acting.placed.plugin.decided(cx, decision, effects);
-            effects.belong(before, &acting.received, &acting.streaming);
-            charge(&acting.placed.duration, &mut mark);
+            acting.call(effects, &mut mark, |plugin, effects| plugin.decided(cx, decision, effects));
         }
     }
 }
@@ -144,12 +153,15 @@ impl fmt::Debug for Stages {
         fn names<T: ?Sized>(placed: &[Placed<T>]) -> Vec<&Arc<str>> {
             placed.iter().map(|placed| &placed.id.name).collect()
         }
+        fn followed<T: ?Sized>(followed: &[Followed<T>]) -> Vec<&Arc<str>> {
+            followed.iter().map(|followed| &followed.placed.id.name).collect()
+        }
         f.debug_struct("Stages")
             .field("headers", &names(&self.headers))
-            .field("screeners", &names(&self.screeners))
+            .field("screeners", &followed(&self.screeners))
             .field("producers", &names(&self.producers))
             .field("admitters", &names(&self.admitters))
-            .field("acting", &self.acting.iter().map(|acting| &acting.placed.id.name).collect::<Vec<_>>())
+            .field("acting", &followed(&self.acting))
             .field("books", &self.books)
             .finish_non_exhaustive()
     }
@@ -175,8 +187,8 @@ impl<'a> StagesBuilder<'a> {
 
     /// Adds a screener.
     pub fn screener(&mut self, id: &PluginId, plugin: Arc<dyn Screener>) {
-        let placed = self.placed(Point::Screener, id, plugin);
-        self.stages.screeners.push(placed);
+        let followed = self.followed(Point::Screener, id, plugin);
+        self.stages.screeners.push(followed);
     }
 
     /// Adds a producer. Those whose facts it reads have to be there already.
@@ -193,10 +205,8 @@ impl<'a> StagesBuilder<'a> {
 
     /// Adds a plugin that acts on decisions.
     pub fn pre_request(&mut self, id: &PluginId, plugin: Arc<dyn PreRequest>) {
-        let placed = self.placed(Point::PreRequest, id, plugin);
-        let received = self.metrics.duration(Point::ResponseReceived, id);
-        let streaming = self.metrics.duration(Point::ResponseStreaming, id);
-        self.stages.acting.push(Acting { placed, received, streaming });
+        let followed = self.followed(Point::PreRequest, id, plugin);
+        self.stages.acting.push(followed);
     }
 
     /// Refuses requests of negative priority when the pool is full, as this detector
@@ -209,6 +219,12 @@ impl<'a> StagesBuilder<'a> {
     /// match of the default prefix cache is.
     pub fn build(self, books: bool, prefix: Option<Key<PrefixMatch>>) -> Stages {
         Stages { books, prefix, ..self.stages }
+    }
+
+    fn followed<T: ?Sized>(&self, point: Point, id: &PluginId, plugin: Arc<T>) -> Followed<T> {
+        let received = self.metrics.duration(Point::ResponseReceived, id);
+        let streaming = self.metrics.duration(Point::ResponseStreaming, id);
+        Followed { placed: self.placed(point, id, plugin), received, streaming }
     }
 
     fn placed<T: ?Sized>(&self, point: Point, id: &PluginId, plugin: Arc<T>) -> Placed<T> {

@@ -1,6 +1,7 @@
 //! Plugins around a decision: sessions, rollouts, admission.
 
 mod admitter;
+mod durations;
 mod rollout;
 mod sessions;
 
@@ -45,11 +46,16 @@ fn build(config: &str, registry: &Registry, state: &State) -> Result<Pipeline, C
 
 /// A configuration at work on the endpoints of a store.
 fn dispatcher(config: &str, store: &Arc<Store>, state: &State) -> Dispatcher {
-    let (registry, clock) = (Registry::new(), Clock::start());
-    let pipeline = build(config, &registry, state).unwrap();
+    dispatcher_in(config, store, state, &Registry::new())
+}
+
+/// The same, counting in a registry.
+fn dispatcher_in(config: &str, store: &Arc<Store>, state: &State, registry: &Registry) -> Dispatcher {
+    let clock = Clock::start();
+    let pipeline = build(config, registry, state).unwrap();
     let (scheduler, stages) = (pipeline.scheduler, pipeline.stages);
     let policy = Policy { scheduler, stages, max_age: Duration::from_secs(2), record: Record::No };
     let locator = Arc::new(StoreLocator::new(Arc::clone(store), false));
     let cached = CachedLocator::new(locator, clock.clone(), Duration::ZERO, 16);
-    Dispatcher::new(cached, policy, clock, Arc::new(Attempts::register(&registry).unwrap()))
+    Dispatcher::new(cached, policy, clock, Arc::new(Attempts::register(registry).unwrap()))
 }
