@@ -293,14 +293,16 @@ fn start_scrapers(
     let metrics = ScrapeMetrics::register(registry)?;
     let mut scrapers = Vec::new();
     for source in sources {
-        let Some(engines) = source.engines.clone() else { continue };
+        if source.engines.is_empty() {
+            continue;
+        }
         let config = ScrapeConfig {
             interval: source.params.interval.unwrap_or(settings.refresh_metrics_interval),
             path: source.params.path.parse().map_err(|error| {
                 RunError::Config(format!("path {:?} of metrics-data-source: {error}", source.params.path))
             })?,
             port: source.params.port,
-            engines,
+            engines: source.engines.clone(),
             ..ScrapeConfig::default()
         };
         scrapers.push(Scraper::start(Arc::clone(store), clock.clone(), config, &metrics));

@@ -78,7 +78,7 @@ dataLayer:
     let [source] = pipeline.sources.as_slice() else { panic!("{:?}", pipeline.sources) };
     assert_eq!((source.params.path.as_str(), source.params.port), ("/m", Some(9100)));
     assert_eq!(source.params.interval, Some(Duration::from_millis(200)));
-    assert_eq!(source.engines.as_ref().unwrap().default_engine().name(), "vllm");
+    assert_eq!(source.engines[0].default_engine().name(), "vllm");
     let picker = pipeline.resolved.plugins.iter().find(|p| p.name == "max-score-picker").unwrap();
     assert_eq!(picker.parameters["maxNumOfEndpoints"], 3);
 }
@@ -90,7 +90,7 @@ fn engines_are_those_that_are_configured_and_the_built_in_ones() {
     };
     let default = |parameters: &str| {
         let pipeline = build(parameters);
-        pipeline.sources[0].engines.as_ref().unwrap().default_engine().name().to_owned()
+        pipeline.sources[0].engines[0].default_engine().name().to_owned()
     };
     let table = [
         ("{}", "vllm"),
@@ -175,7 +175,7 @@ fn the_shipped_default_is_the_built_in_one() {
     });
     assert_eq!(shipped_plugins, built_in_plugins);
     let sources = |pipeline: &Pipeline| {
-        pipeline.sources.iter().map(|s| (s.params.clone(), s.engines.is_some())).collect::<Vec<_>>()
+        pipeline.sources.iter().map(|s| (s.params.clone(), s.engines.len())).collect::<Vec<_>>()
     };
     assert_eq!(sources(&shipped), sources(&built_in));
 }

@@ -20,8 +20,10 @@ use hyper_util::rt::TokioIo;
 use prometheus::Registry;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
-use usher::config::Node;
+use usher::config::{EndpointPickerConfig, Node};
 use usher::endpoints::{AttributeId, Clock, Endpoint, EndpointSpec, Store};
+use usher::schedule::registry::Pipeline;
+use usher::schedule::{SchedulerMetrics, State};
 use usher::scrape::params::CoreMetricsExtractorParams;
 use usher::scrape::{Engine, EngineSpec, Engines, ScrapeConfig, ScrapeMetrics, Scraper};
 
@@ -343,7 +345,7 @@ async fn a_new_label_chooses_another_engine() {
         waiting: Some(usher::scrape::exposition::MetricSpec::named("mine")),
         ..EngineSpec::default()
     };
-    let engines = Engines::new("engine", Engine::new(EngineSpec::vllm()), vec![Engine::new(mine)]);
+    let engines = vec![Engines::new("engine", Engine::new(EngineSpec::vllm()), vec![Engine::new(mine)])];
     let pool = Pool::start(&[&server], ScrapeConfig { engines, ..ScrapeConfig::default() });
     server.more(2).await;
     assert_eq!(numbers(&pool.endpoint(0))[0], 6.0);
@@ -352,6 +354,42 @@ async fn a_new_label_chooses_another_engine() {
     pool.store.replace(vec![labelled]);
     server.more(3).await;
     assert_eq!(numbers(&pool.endpoint(0))[0], 5.0);
+}
+
+#[tokio::test]
+async fn all_extractors_of_a_source_read_a_page_the_last_one_last() {
+    let config = "
+plugins:
+- {name: poll, type: metrics-data-source}
+- name: first
+  type: core-metrics-extractor
+  parameters: {engineConfigs: [{name: vllm, queuedRequestsSpec: queue, customMetrics: [{attributeKey: a, metricSpec: degrees}]}]}
+- name: second
+  type: core-metrics-extractor
+  parameters: {engineConfigs: [{name: vllm, runningRequestsSpec: busy, customMetrics: [{attributeKey: a, metricSpec: watts}]}]}
+- {name: third, type: core-metrics-extractor, parameters: {engineConfigs: [{name: vllm, runningRequestsSpec: absent}]}}
+dataLayer:
+  injectDefaults: false
+  sources: [{pluginRef: poll, extractors: [{pluginRef: first}, {pluginRef: second}, {pluginRef: third}]}]
+";
+    let config = EndpointPickerConfig::parse(config).unwrap();
+    let (metrics, state) = (SchedulerMetrics::register(&Registry::new()).unwrap(), State::default());
+    let pipeline = Pipeline::build(Some(&config), false, &metrics, &state).unwrap();
+    assert!(pipeline.notes.iter().all(|note| !note.contains("no effect, as")), "{:?}", pipeline.notes);
+    let attributes = ["first", "second"].map(|producer| state.attribute(producer, "a").unwrap().id());
+    let engines = pipeline.sources[0].engines.clone();
+    // Each takes a page apart for itself, wherever it was cut.
+    let page = "queue 3\nbusy 4\ndegrees 60\nwatts 700\n";
+    let server = Server::start(Does::Streams(page.into())).await;
+    let pool = Pool::start(&[&server], ScrapeConfig { engines, ..ScrapeConfig::default() });
+    server.more(2).await;
+    let endpoint = pool.endpoint(0);
+    assert_eq!(numbers(&endpoint)[..2], [3.0, 4.0]);
+    assert_eq!(attributes.map(|id| endpoint.load().attribute(id).last()), [60.0, 700.0]);
+    server.now(Does::Streams("queue 3\nbusy 4\nabsent 5\n".into()));
+    server.more(2).await;
+    assert_eq!(numbers(&endpoint)[1], 5.0);
+    assert!(pool.errors("extract") > 0, "the attributes are missing");
 }
 
 #[tokio::test]
@@ -367,7 +405,7 @@ async fn a_configuration_says_what_is_read_of_each_engine() {
     let params = CoreMetricsExtractorParams::decode(&Node::parse(parameters).unwrap()).unwrap();
     assert_eq!(params.attribute_keys().collect::<Vec<_>>(), ["hot"]);
     let id = AttributeId::new(5).unwrap();
-    let engines = params.engines(|key| (key == "hot").then_some(id.into()));
+    let engines = vec![params.engines(|key| (key == "hot").then_some(id.into()))];
     // What each engine has, under names of both.
     let page = "queue{kind=\"other\"} 90\nqueue{kind=\"own\"} 1\nqueue{kind=\"own\",rank=\"1\"} 2\n\
                 vllm:num_requests_running 8\ngeometry{size=\"32\",num_gpu_blocks=\"9\"} 1\nblocks 70\n\

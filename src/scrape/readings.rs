@@ -49,9 +49,9 @@ pub struct Readings {
     values: [Option<f64>; Field::COUNT],
     refused: Fields,
     latest: Latest,
-    /// Labels of the adapters that the endpoint has now: equal labels needn't
-    /// be parsed again.
-    applied: Option<Vec<u8>>,
+    /// Labels of the adapters that went to the endpoint, and what they said: equal labels
+    /// needn't be parsed again while it still has that.
+    applied: Option<(Vec<u8>, Arc<Adapters>)>,
 }
 
 impl Readings {
@@ -150,12 +150,14 @@ impl Readings {
     }
 
     fn apply_adapters(&mut self, load: &Load) {
-        if self.applied.as_ref() == Some(&self.latest.labels) {
+        let old = load.adapters.load();
+        // Another extractor may have written since.
+        let has = |adapters: &Arc<Adapters>| old.as_ref().is_some_and(|old| Arc::ptr_eq(old, adapters));
+        if self.applied.as_ref().is_some_and(|(labels, known)| *labels == self.latest.labels && has(known)) {
             return;
         }
         let labels = Labels::from_raw(&self.latest.labels);
         let list = |name| labels.get(name).map_or_else(Vec::new, |value| names(&value.text()));
-        let old = load.adapters.load();
         let max = match labels.get(MAX_ADAPTERS).map(|value| value.text().trim().parse()) {
             Some(Ok(max)) => max,
             other => {
@@ -166,11 +168,16 @@ impl Readings {
             }
         };
         let new = Adapters { running: list(RUNNING_ADAPTERS), waiting: list(WAITING_ADAPTERS), max };
-        if old.as_deref() != Some(&new) {
-            load.adapters.store(Some(Arc::new(new)));
-        }
+        let new = match old.as_ref().filter(|old| ***old == new) {
+            Some(same) => Arc::clone(same),
+            None => {
+                let new = Arc::new(new);
+                load.adapters.store(Some(Arc::clone(&new)));
+                new
+            }
+        };
         // A refused maximum is reported with every page, not only with the first.
-        self.applied = (!self.refused.has(Field::Adapters)).then(|| self.latest.labels.clone());
+        self.applied = (!self.refused.has(Field::Adapters)).then(|| (self.latest.labels.clone(), new));
     }
 }
 
@@ -294,6 +301,24 @@ vllm:cache_config_info{engine="1",num_gpu_blocks="500",block_size="16"} 1
         assert_eq!((gauge.last(), gauge.read_at_ms()), (-40.5, Some(5)));
         let other = load.attribute(AttributeId::new(2).unwrap());
         assert_eq!(other.read_at_ms(), None);
+    }
+
+    #[test]
+    fn the_last_of_several_readers_of_adapters_counts() {
+        let of = |adapter: &str, at: f64| {
+            let labels = format!("running_lora_adapters=\"{adapter}\",max_lora=\"4\"");
+            format!("vllm:lora_requests_info{{{labels}}} {at}\n")
+        };
+        let load = Load::default();
+        let engine = Arc::new(Engine::new(EngineSpec::vllm()));
+        let mut readers = [(); 2].map(|()| Readings::new(Arc::clone(&engine)));
+        for (first, second) in [("a", "b"), ("a", "b"), ("c", "b")] {
+            for (readings, adapter) in readers.iter_mut().zip([first, second]) {
+                engine.wanted().scan(of(adapter, 1.0).as_bytes(), |metric, line| readings.take(metric, line));
+                readings.apply(&load, 1);
+                assert_eq!(load.adapters.load_full().unwrap().running, [adapter], "{first} {second}");
+            }
+        }
     }
 
     #[test]

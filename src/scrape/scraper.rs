@@ -40,8 +40,10 @@ pub struct ScrapeConfig {
     pub path: PathAndQuery,
     /// Port of the page; default that of the endpoint.
     pub port: Option<u16>,
-    /// What to read, by engine.
-    pub engines: Engines,
+    /// What to read, by engine; several extractors read a page one after the other, so
+    /// what two of them read is as the last one does. Default one, of the built-in
+    /// engines.
+    pub engines: Vec<Engines>,
 }
 
 impl ScrapeConfig {
@@ -59,7 +61,7 @@ impl Default for ScrapeConfig {
             max_body_bytes: 16 << 20,
             path: PathAndQuery::from_static("/metrics"),
             port: None,
-            engines: Engines::default(),
+            engines: vec![Engines::default()],
         }
     }
 }
@@ -165,32 +167,32 @@ async fn scrape(endpoint: Arc<Endpoint>, source: Arc<Source>) {
     let mut address = endpoint.address();
     address.set_port(config.port.unwrap_or(address.port()));
     let mut client = Client::new(address, config.path.clone(), config.max_body_bytes);
-    let engine = Arc::clone(config.engines.of(&endpoint));
-    let mut scanner = Scanner::new(engine.wanted());
-    let mut readings = Readings::new(Arc::clone(&engine));
-    let mut log = Log::new(&endpoint, &engine);
+    let engines: Vec<&Arc<Engine>> = config.engines.iter().map(|engines| engines.of(&endpoint)).collect();
+    let mut extractions: Vec<_> = engines.into_iter().map(Extraction::new).collect();
+    let mut log = Log::new(&endpoint);
     let schedule = Schedule::new(*origin, config.interval, endpoint.slot().number());
     let mut failures = 0_u32;
     let mut next = schedule.after(Instant::now());
     loop {
         sleep_until(next).await;
-        let mut take = |metric: usize, line: Line<'_>| readings.take(metric, line);
-        let page = timeout(config.timeout, client.get(|piece| scanner.feed(piece, &mut take))).await;
+        let feed = |piece: &[u8]| extractions.iter_mut().for_each(|extraction| extraction.feed(piece));
+        let page = timeout(config.timeout, client.get(feed)).await;
         let now = Instant::now();
         match page.unwrap_or(Err(ScrapeError::Timeout(config.timeout))) {
             Ok(()) => {
-                scanner.finish(&mut take);
-                let problems = readings.apply(endpoint.load(), clock.at(now.into_std()));
-                if !problems.is_empty() {
-                    counters.extract_errors.inc();
+                log.got_page(now);
+                for extraction in &mut extractions {
+                    let problems = extraction.finish(&endpoint, clock.at(now.into_std()));
+                    if !problems.is_empty() {
+                        counters.extract_errors.inc();
+                    }
+                    extraction.log(problems, &endpoint, now);
                 }
-                log.read(problems, now);
                 failures = 0;
                 next = schedule.after(now);
             }
             Err(error) => {
-                scanner.restart();
-                readings.restart();
+                extractions.iter_mut().for_each(Extraction::restart);
                 counters.poll_errors.inc();
                 log.failed(&error, now);
                 failures = failures.saturating_add(1);
@@ -200,17 +202,63 @@ async fn scrape(endpoint: Arc<Endpoint>, source: Arc<Source>) {
     }
 }
 
-/// The log's view of one endpoint.
-struct Log<'a> {
-    endpoint: &'a Endpoint,
+/// What one extractor reads of one endpoint.
+struct Extraction<'a> {
     engine: &'a Engine,
-    failing: Told<bool>,
+    scanner: Scanner<'a>,
+    readings: Readings,
+    /// What the log knows.
     problems: Told<Problems>,
 }
 
+impl<'a> Extraction<'a> {
+    fn new(engine: &'a Arc<Engine>) -> Self {
+        let (scanner, readings) = (Scanner::new(engine.wanted()), Readings::new(Arc::clone(engine)));
+        Self { engine, scanner, readings, problems: Told::new(Problems::default()) }
+    }
+
+    /// Takes a piece of a page.
+    fn feed(&mut self, piece: &[u8]) {
+        let readings = &mut self.readings;
+        self.scanner.feed(piece, &mut |metric: usize, line: Line<'_>| readings.take(metric, line));
+    }
+
+    /// The page is complete: what it says goes to the endpoint.
+    fn finish(&mut self, endpoint: &Endpoint, now_ms: u64) -> Problems {
+        let readings = &mut self.readings;
+        self.scanner.finish(&mut |metric: usize, line: Line<'_>| readings.take(metric, line));
+        readings.apply(endpoint.load(), now_ms)
+    }
+
+    /// Forgets a page that didn't become complete.
+    fn restart(&mut self) {
+        self.scanner.restart();
+        self.readings.restart();
+    }
+
+    fn log(&mut self, problems: Problems, endpoint: &Endpoint, now: Instant) {
+        if !self.problems.tell(problems, now) {
+            return;
+        }
+        let endpoint = endpoint.id();
+        let [missing, refused] = [problems.missing, problems.refused].map(|fields| self.engine.names(fields));
+        if problems.is_empty() {
+            info!(%endpoint, "metrics of the endpoint are complete again");
+        } else {
+            warn!(%endpoint, missing, refused, "metrics of the endpoint are incomplete");
+        }
+    }
+}
+
+/// The log's view of one endpoint.
+struct Log<'a> {
+    endpoint: &'a Endpoint,
+    failing: Told<bool>,
+}
+
 impl<'a> Log<'a> {
-    fn new(endpoint: &'a Endpoint, engine: &'a Engine) -> Self {
-        Self { endpoint, engine, failing: Told::new(false), problems: Told::new(Problems::default()) }
+    fn new(endpoint: &'a Endpoint) -> Self {
+        Self { endpoint, failing: Told::new(false) }
     }
 
     fn failed(&mut self, error: &ScrapeError, now: Instant) {
@@ -220,19 +268,9 @@ impl<'a> Log<'a> {
         }
     }
 
-    fn read(&mut self, problems: Problems, now: Instant) {
-        let endpoint = self.endpoint.id();
+    fn got_page(&mut self, now: Instant) {
         if self.failing.tell(false, now) {
-            info!(%endpoint, "endpoint can be scraped again");
-        }
-        if !self.problems.tell(problems, now) {
-            return;
-        }
-        let [missing, refused] = [problems.missing, problems.refused].map(|fields| self.engine.names(fields));
-        if problems.is_empty() {
-            info!(%endpoint, "metrics of the endpoint are complete again");
-        } else {
-            warn!(%endpoint, missing, refused, "metrics of the endpoint are incomplete");
+            info!(endpoint = %self.endpoint.id(), "endpoint can be scraped again");
         }
     }
 }

@@ -81,7 +81,7 @@ fn pick(pipeline: &Pipeline, candidates: &Candidates) -> String {
 fn what_a_page_says_decides_and_a_reloaded_configuration_finds_it() {
     let state = State::default();
     let pipeline = build(CONFIG, &state).unwrap();
-    let engines = pipeline.sources[0].engines.as_ref().unwrap();
+    let engines = &pipeline.sources[0].engines[0];
     let all = candidates(&[(fresh(1.0), None), (fresh(1.0), None), (fresh(50.0), None)]);
     let endpoints = all.snapshot().endpoints();
     scrape(engines, &endpoints[0], "gpu_temperature{gpu=\"1\"} 20\ngpu_temperature{gpu=\"0\"} 80\n");

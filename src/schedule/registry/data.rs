@@ -51,15 +51,9 @@ pub(super) fn sources(
         for Reference { plugin_ref } in &source.extractors {
             extractors.push(instances.get_kind("extractors", plugin_ref, Kind::Extractor)?);
         }
-        let mut reading = extractors.iter().filter(|extractor| extractor.built.engines.is_some());
-        let engines = reading.next().and_then(|extractor| extractor.built.engines.clone());
-        for extractor in reading {
-            let (name, source) = (&extractor.name, &instance.name);
-            notes.push(format!(
-                "extractor '{name}' has no effect, as another one reads the data source '{source}'"
-            ));
-        }
-        if engines.is_none() {
+        let engines: Vec<_> =
+            extractors.iter().filter_map(|extractor| extractor.built.engines.clone()).collect();
+        if engines.is_empty() {
             notes.push(format!("data source '{}' is not polled, as no extractor reads it", instance.name));
         }
         built.push(MetricsSource { params, engines });

@@ -50,8 +50,9 @@ pub struct Pipeline {
 pub struct MetricsSource {
     /// Where and how often.
     pub params: MetricsSourceParams,
-    /// What is read of the page, by engine; `None`: nobody reads it.
-    pub engines: Option<Engines>,
+    /// What each extractor reads of the page, by engine, in their order. Empty: nobody
+    /// reads it.
+    pub engines: Vec<Engines>,
 }
 
 impl Pipeline {
