@@ -293,7 +293,7 @@ impl Run {
                 assert!(self.full_duplex.1);
                 self.downstream.chunk(&data, end_of_stream);
             }
-            Reply::ResponseBodyAsIs => {
+            Reply::ResponseBodyAsIs { .. } => {
                 assert!(!self.full_duplex.1 && self.downstream.headers);
                 self.downstream.as_is += 1;
             }

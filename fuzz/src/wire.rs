@@ -197,7 +197,7 @@ pub fn check_reply(reply: &Reply) {
             }
         }
         (Reply::RequestBodyAsIs, Outgoing::RequestBody(body))
-        | (Reply::ResponseBodyAsIs, Outgoing::ResponseBody(body)) => {
+        | (Reply::ResponseBodyAsIs { .. }, Outgoing::ResponseBody(body)) => {
             assert!(body.response.is_none_or(|common| common.body_mutation.is_none()));
         }
         (Reply::Immediate(rejection), Outgoing::ImmediateResponse(immediate)) => {

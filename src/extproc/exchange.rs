@@ -207,7 +207,7 @@ impl Exchange {
                 }
                 let attributes = if end_of_stream { self.attributes() } else { Vec::new() };
                 if self.modes.is_some_and(|modes| modes.response != Mode::FullDuplex) {
-                    self.replies.push(Reply::ResponseBodyAsIs);
+                    self.replies.push(Reply::ResponseBodyAsIs { attributes });
                 } else {
                     let data = self.answer.restore(data, end_of_stream);
                     self.replies.response_body(data, end_of_stream, attributes);

@@ -123,7 +123,7 @@ fn kinds(replies: &[Reply]) -> Vec<String> {
             Reply::RequestTrailers => "trailers".to_owned(),
             Reply::ResponseHeaders(_) => "answer-headers".to_owned(),
             Reply::ResponseBody { data, end_of_stream, .. } => body("answer-body", data, *end_of_stream),
-            Reply::ResponseBodyAsIs => "answer-body-as-is".to_owned(),
+            Reply::ResponseBodyAsIs { .. } => "answer-body-as-is".to_owned(),
             Reply::ResponseTrailers { .. } => "answer-trailers".to_owned(),
             Reply::Immediate(rejection) => format!("immediate{}", rejection.code.status()),
         })
@@ -454,7 +454,9 @@ fn check_order(replies: &[Reply]) -> Result<(), TestCaseError> {
                 prop_assert!(answer_headers == 1 && !answer_ended && data.len() <= CHUNK_LIMIT);
                 answer_ended = *end_of_stream;
             }
-            Reply::ResponseBodyAsIs | Reply::ResponseTrailers { .. } => prop_assert_eq!(answer_headers, 1),
+            Reply::ResponseBodyAsIs { .. } | Reply::ResponseTrailers { .. } => {
+                prop_assert_eq!(answer_headers, 1);
+            }
             Reply::Immediate(_) => prop_assert_eq!(index + 1, replies.len(), "nothing may follow"),
         }
     }

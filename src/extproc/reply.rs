@@ -36,7 +36,10 @@ pub enum Reply {
         attributes: Vec<Attribute>,
     },
     /// Go on with the chunk that you have: outside of full duplex.
-    ResponseBodyAsIs,
+    ResponseBodyAsIs {
+        /// Numbers for the gateway's metadata; only with the last chunk.
+        attributes: Vec<Attribute>,
+    },
     /// Go on with the trailers.
     ResponseTrailers {
         /// Numbers for the gateway's metadata.

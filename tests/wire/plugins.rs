@@ -1,7 +1,7 @@
 //! What plugins add to replies: headers of answers, metadata, and refusals.
 
-use envoy_types::pb::envoy::service::ext_proc::v3::ProcessingResponse;
 use envoy_types::pb::envoy::service::ext_proc::v3::processing_response::Response as Reply;
+use envoy_types::pb::envoy::service::ext_proc::v3::{ProcessingResponse, ProtocolConfiguration};
 use envoy_types::pb::google::protobuf::Value;
 use envoy_types::pb::google::protobuf::value::Kind as ValueKind;
 
@@ -9,6 +9,12 @@ use crate::support::*;
 
 const FOUR: [(&str, &str, u16); 4] =
     [("a", "127.0.0.1", 1), ("b", "127.0.0.2", 1), ("c", "127.0.0.3", 1), ("d", "127.0.0.4", 1)];
+
+/// Modes of `ProcessingMode.BodySendMode`.
+const STREAMED: i32 = 1;
+const BUFFERED: i32 = 2;
+const FULL_DUPLEX: i32 = 4;
+
 const OK: [(&str, &str); 2] = [(":status", "200"), ("content-type", "application/json")];
 
 async fn picker(endpoints: &[(&str, &str, u16)], plugins: &str) -> Picker {
@@ -19,9 +25,24 @@ async fn picker(endpoints: &[(&str, &str, u16)], plugins: &str) -> Picker {
 /// Sends a request and the head of its answer. Returns its stream, its destination, and
 /// what is set on the answer.
 async fn exchange(picker: &Picker, extra: &[(&str, &str)]) -> (Stream, String, Vec<(String, String)>) {
+    exchange_as(picker, extra, FULL_DUPLEX).await
+}
+
+/// The same with a gateway that sends the body of the answer in this mode.
+async fn exchange_as(
+    picker: &Picker,
+    extra: &[(&str, &str)],
+    response_body_mode: i32,
+) -> (Stream, String, Vec<(String, String)>) {
     let mut stream = picker.stream().await;
     let base = [(":path", "/v1/completions"), ("x-request-id", "r-1")];
-    stream.send(headers(&[&base, extra].concat(), false));
+    let mut first = headers(&[&base, extra].concat(), false);
+    first.protocol_config = Some(ProtocolConfiguration {
+        request_body_mode: FULL_DUPLEX,
+        response_body_mode,
+        ..ProtocolConfiguration::default()
+    });
+    stream.send(first);
     stream.send(body(PROMPT, true));
     let destination = stream.request_headers().await.destination().to_owned();
     stream.request_body().await;
@@ -129,6 +150,30 @@ async fn numbers_come_with_the_last_chunk() {
                 assert!(matches!(reply.response, Some(Reply::ResponseBody(_))));
                 let wanted = if last { expected.as_slice() } else { &[] };
                 assert_eq!(numbers(&reply), wanted, "{text} {size} {index}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn numbers_come_where_every_chunk_waits_for_its_reply() {
+    let picker = picker(&FOUR, REPORTER).await;
+    let text = r#"{"usage":{"prompt_tokens":3,"completion_tokens":5}}"#;
+    for (mode, chunks) in [(STREAMED, [&text[..20], &text[20..], ""].as_slice()), (BUFFERED, &[text])] {
+        for ends_by_trailers in [false, true] {
+            let (mut stream, _, _) = exchange_as(&picker, &[], mode).await;
+            for (index, chunk) in chunks.iter().enumerate() {
+                let last = index + 1 == chunks.len() && !ends_by_trailers;
+                stream.send(response_body(chunk, last));
+                let reply = stream.reply().await;
+                let Some(Reply::ResponseBody(body)) = &reply.response else { panic!("{reply:?}") };
+                assert_eq!(body.response.as_ref().unwrap().body_mutation, None, "the gateway has the chunk");
+                assert_eq!(numbers(&reply).len(), if last { 2 } else { 0 });
+            }
+            if ends_by_trailers {
+                stream.send(response_trailers());
+                let reply = stream.reply().await;
+                assert_eq!(numbers(&reply)[0], ("envoy.lb".to_owned(), "x-cost".to_owned(), 23.0));
             }
         }
     }

@@ -56,6 +56,9 @@ fn answer_headers(set: &[Header]) -> Vec<u8> {
     response
 }
 
+/// A `BodyResponse` with an empty `CommonResponse`: go on with what you have.
+const AS_IS: [u8; 2] = [1 << 3 | 2, 0];
+
 /// Writes a reply.
 pub fn write(reply: Reply, out: &mut Outbox) {
     match reply {
@@ -64,18 +67,10 @@ pub fn write(reply: Reply, out: &mut Outbox) {
         Reply::ResponseBody { data, end_of_stream, attributes } => {
             body(part::RESPONSE_BODY, data, end_of_stream, &attributes, out);
         }
-        // A `BodyResponse` with an empty `CommonResponse`: go on with what you have.
-        Reply::RequestBodyAsIs => small(part::REQUEST_BODY, &[1 << 3 | 2, 0], out),
-        Reply::ResponseBodyAsIs => small(part::RESPONSE_BODY, &[1 << 3 | 2, 0], out),
+        Reply::RequestBodyAsIs => small(part::REQUEST_BODY, &AS_IS, out),
+        Reply::ResponseBodyAsIs { attributes } => telling(part::RESPONSE_BODY, &AS_IS, &attributes, out),
         Reply::RequestTrailers => small(part::REQUEST_TRAILERS, &[], out),
-        Reply::ResponseTrailers { attributes } => {
-            let metadata = attributes_metadata(&attributes);
-            let head = |out: &mut Vec<u8>| {
-                put_bytes(out, part::RESPONSE_TRAILERS, &[]);
-                out.extend_from_slice(&metadata);
-            };
-            out.message(field_len(0) + metadata.len(), head, [], &[]);
-        }
+        Reply::ResponseTrailers { attributes } => telling(part::RESPONSE_TRAILERS, &[], &attributes, out),
         Reply::ResponseHeaders(set) if set.is_empty() => small(part::RESPONSE_HEADERS, &ANSWER_HEADERS, out),
         Reply::ResponseHeaders(set) => small(part::RESPONSE_HEADERS, &answer_headers(&set), out),
         Reply::Immediate(rejection) => small(part::IMMEDIATE_RESPONSE, &immediate(&rejection), out),
@@ -84,7 +79,14 @@ pub fn write(reply: Reply, out: &mut Outbox) {
 
 /// A message with this part.
 fn small(part: u8, content: &[u8], out: &mut Outbox) {
-    out.message(field_len(content.len()), |out| put_bytes(out, part, content), [], &[]);
+    telling(part, content, &[], out);
+}
+
+/// The same with numbers beside it.
+fn telling(part: u8, content: &[u8], attributes: &[Attribute], out: &mut Outbox) {
+    let metadata = attributes_metadata(attributes);
+    let length = field_len(content.len()) + metadata.len();
+    out.message(length, |out| put_bytes(out, part, content), [], &metadata);
 }
 
 /// A chunk of a body: `BodyResponse.response.body_mutation.streamed_response`.

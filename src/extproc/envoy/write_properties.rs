@@ -64,7 +64,10 @@ fn meant(reply: &Reply) -> ProcessingResponse {
             Response::ResponseBody(body(data, end_of_stream))
         }
         Reply::RequestBodyAsIs => Response::RequestBody(as_is),
-        Reply::ResponseBodyAsIs => Response::ResponseBody(as_is),
+        Reply::ResponseBodyAsIs { attributes } => {
+            metadata = told(attributes);
+            Response::ResponseBody(as_is)
+        }
         Reply::RequestTrailers => Response::RequestTrailers(TrailersResponse::default()),
         Reply::ResponseTrailers { attributes } => {
             metadata = told(attributes);
@@ -188,7 +191,7 @@ fn rejection() -> impl Strategy<Value = Rejection> {
 }
 
 fn reply() -> impl Strategy<Value = Reply> {
-    let plain = vec![Reply::RequestBodyAsIs, Reply::RequestTrailers, Reply::ResponseBodyAsIs];
+    let plain = vec![Reply::RequestBodyAsIs, Reply::RequestTrailers];
     prop_oneof![
         3 => route().prop_map(|route| Reply::RequestHeaders(Box::new(route))),
         2 => (pieces(), any::<bool>())
@@ -198,6 +201,7 @@ fn reply() -> impl Strategy<Value = Reply> {
         }),
         1 => headers().prop_map(Reply::ResponseHeaders),
         1 => attributes().prop_map(|attributes| Reply::ResponseTrailers { attributes }),
+        1 => attributes().prop_map(|attributes| Reply::ResponseBodyAsIs { attributes }),
         1 => select(plain),
         1 => rejection().prop_map(Reply::Immediate),
     ]
