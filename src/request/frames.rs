@@ -32,8 +32,8 @@ pub(super) enum FrameError {
 /// Receives what frames hold. A `path` is the numbers of the fields from the frame's
 /// message down to this one.
 pub(super) trait FrameSink {
-    /// A number.
-    fn number(&mut self, path: &[u32], value: u64);
+    /// A number, and where its field is, from its key to its end.
+    fn number(&mut self, path: &[u32], value: u64, span: Span);
 
     /// A field with a length, before its content.
     fn open(&mut self, path: &[u32], span: Span) -> Enter;
@@ -51,6 +51,8 @@ pub(super) struct Frames {
     state: State,
     /// Bytes before the next one.
     at: usize,
+    /// Bytes before the key of the field.
+    key_at: usize,
     /// Where the messages end that are open, and the fields that they are in: the
     /// frame's own first, which is in none.
     ends: [usize; MAX_DEPTH],
@@ -91,7 +93,7 @@ impl State {
 
 impl Default for Frames {
     fn default() -> Self {
-        Self { state: State::HEAD, at: 0, ends: [0; MAX_DEPTH], path: [0; MAX_DEPTH], depth: 0 }
+        Self { state: State::HEAD, at: 0, key_at: 0, ends: [0; MAX_DEPTH], path: [0; MAX_DEPTH], depth: 0 }
     }
 }
 
@@ -174,7 +176,8 @@ impl Frames {
         match what {
             What::Key => self.key(value, end, sink),
             What::Number => {
-                sink.number(&self.path[..=self.depth], value);
+                let span = Span { start: self.key_at, end: self.at };
+                sink.number(&self.path[..=self.depth], value, span);
                 self.next_field(sink);
             }
             What::Length => {
@@ -227,7 +230,7 @@ impl Frames {
         while self.depth > 0 && self.at == self.ends[self.depth] {
             self.depth -= 1;
         }
-        self.state = State::KEY;
+        (self.state, self.key_at) = (State::KEY, self.at);
         if self.at == self.ends[0] {
             self.state = State::HEAD;
             sink.frame(Ok(()));

@@ -31,6 +31,9 @@ pub enum PartKind {
     Tokens,
     /// Token ids as protobuf packs them: one varint after the other.
     PackedTokens,
+    /// Token ids as protobuf writes them one by one: a varint behind the key of its field,
+    /// one after the other.
+    TaggedTokens,
 }
 
 /// A slice of the body that belongs to the prompt.

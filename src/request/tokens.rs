@@ -19,7 +19,8 @@ where
 {
     let mut ids = match kind {
         PartKind::Tokens => Some(Ids::Json { value: None, odd: String::new() }),
-        PartKind::PackedTokens => Some(Ids::Packed { value: 0, shift: 0 }),
+        PartKind::PackedTokens => Some(Ids::Packed(Varint::default())),
+        PartKind::TaggedTokens => Some(Ids::Tagged { varint: Varint::default(), is_key: true }),
         _ => None,
     };
     let mut pieces = pieces;
@@ -50,9 +51,15 @@ pub(super) fn count<'a>(kind: PartKind, pieces: impl Iterator<Item = &'a [u8]>) 
             if has_any { commas + 1 } else { 0 }
         }
         // Each varint ends with a byte of less than 128.
-        PartKind::PackedTokens => pieces.flatten().filter(|byte| **byte < 0x80).count() as u64,
+        PartKind::PackedTokens => varints(pieces),
+        // One of two is a key.
+        PartKind::TaggedTokens => varints(pieces) / 2,
         _ => 0,
     }
+}
+
+fn varints<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> u64 {
+    pieces.flatten().filter(|byte| **byte < 0x80).count() as u64
 }
 
 /// How ids are written, and what there is of the current one.
@@ -65,10 +72,31 @@ enum Ids {
         /// A number that is more than digits.
         odd: String,
     },
-    Packed {
-        value: u64,
-        shift: u32,
+    Packed(Varint),
+    Tagged {
+        varint: Varint,
+        /// It is not an id, but the key of one.
+        is_key: bool,
     },
+}
+
+/// A number of seven bits a byte, the lowest first, as far as it has been read.
+#[derive(Debug, Default)]
+struct Varint {
+    value: u64,
+    shift: u32,
+}
+
+impl Varint {
+    /// Takes a byte; gives the number that it ends.
+    fn take(&mut self, byte: u8) -> Option<u64> {
+        self.value |= u64::from(byte & 0x7f) << self.shift;
+        if byte >= 0x80 {
+            self.shift = (self.shift + 7).min(63);
+            return None;
+        }
+        Some(std::mem::take(self).value)
+    }
 }
 
 impl Ids {
@@ -94,15 +122,11 @@ impl Ids {
                     value.take().map(|id| id as u32).or(odd)
                 }
             },
-            Self::Packed { value, shift } => {
-                *value |= u64::from(byte & 0x7f) << *shift;
-                if byte >= 0x80 {
-                    *shift = (*shift + 7).min(63);
-                    return None;
-                }
-                let id = *value as u32;
-                (*value, *shift) = (0, 0);
-                Some(id)
+            Self::Packed(varint) => varint.take(byte).map(|id| id as u32),
+            Self::Tagged { varint, is_key } => {
+                let number = varint.take(byte)?;
+                *is_key = !*is_key;
+                is_key.then_some(number as u32)
             }
         }
     }
@@ -133,13 +157,15 @@ mod tests {
     fn ids_are_read_in_both_encodings_wherever_they_are_cut() {
         let want: Vec<u32> = (0..3000).map(|id| id * 1_431_655).collect();
         let json = format!("[ {}\n]", want.iter().map(u32::to_string).collect::<Vec<_>>().join(" ,"));
-        let mut packed = Vec::new();
+        let (mut packed, mut tagged) = (Vec::new(), Vec::new());
         for id in &want {
             prost::encoding::encode_varint(u64::from(*id), &mut packed);
         }
+        prost::encoding::uint32::encode_repeated(2, &want, &mut tagged);
         for size in [1024, 1025, 1031, 100_000] {
             assert_eq!(ids(PartKind::Tokens, json.as_bytes(), size), want, "chunks of {size}");
             assert_eq!(ids(PartKind::PackedTokens, &packed, size), want, "chunks of {size}");
+            assert_eq!(ids(PartKind::TaggedTokens, &tagged, size), want, "chunks of {size}");
         }
     }
 

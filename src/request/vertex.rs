@@ -63,7 +63,7 @@ impl Reading {
 }
 
 impl FrameSink for Request {
-    fn number(&mut self, _path: &[u32], _value: u64) {}
+    fn number(&mut self, _path: &[u32], _value: u64, _span: Span) {}
 
     fn open(&mut self, path: &[u32], span: Span) -> Enter {
         match path {
@@ -107,7 +107,7 @@ impl UsageReading {
 }
 
 impl FrameSink for Answer {
-    fn number(&mut self, _path: &[u32], _value: u64) {}
+    fn number(&mut self, _path: &[u32], _value: u64, _span: Span) {}
 
     fn open(&mut self, path: &[u32], _span: Span) -> Enter {
         if path == [2] { Enter::Bytes } else { Enter::Skip }

@@ -11,8 +11,7 @@
 //! EmbedResponse   { 2 prompt_tokens }
 //! ```
 //!
-//! Token ids are read as encoders write them, packed. Ids that are written one by one,
-//! which protobuf allows, are not counted.
+//! Token ids may be packed or written one by one: protobuf allows both, also in turn.
 
 use super::api::Api;
 use super::body::Span;
@@ -50,6 +49,17 @@ struct Input {
     /// The text, or the one that the ids were made of.
     text: Option<Part>,
     tokenized: bool,
+}
+
+impl Input {
+    /// An id behind its key. Those that follow each other are one part.
+    fn tagged(&mut self, span: Span) {
+        let behind = |part: &&mut Part| part.kind == PartKind::TaggedTokens && part.span.end == span.start;
+        match self.ids.last_mut().filter(behind) {
+            Some(part) => part.span.end = span.end,
+            None => prompt::push(&mut self.ids, [Part::plain(PartKind::TaggedTokens, span)]),
+        }
+    }
 }
 
 impl Reading {
@@ -91,11 +101,12 @@ impl Reading {
 }
 
 impl FrameSink for Request {
-    fn number(&mut self, path: &[u32], value: u64) {
+    fn number(&mut self, path: &[u32], value: u64, span: Span) {
         if self.result.is_some() {
             return;
         }
         match path {
+            [2, 2] => self.input.tagged(span),
             // Numbers of 32 bits, whatever the varint says.
             [4, 8] if self.generates => self.max_output_tokens = Some(u64::from(value as u32)),
             [5] if self.generates => self.stream = value != 0,
@@ -180,7 +191,7 @@ impl UsageReading {
 }
 
 impl FrameSink for Answer {
-    fn number(&mut self, path: &[u32], value: u64) {
+    fn number(&mut self, path: &[u32], value: u64, _span: Span) {
         let tokens = match (self.generates, path) {
             (true, [1, 2] | [2, 3]) | (false, [2]) => &mut self.usage.prompt_tokens,
             (true, [1, 3] | [2, 4]) => &mut self.usage.completion_tokens,

@@ -1,3 +1,4 @@
+use proptest::prelude::*;
 use prost::Message;
 
 use super::super::protos::{
@@ -78,6 +79,49 @@ fn the_prompt_is_ids_or_text() {
     assert_eq!(parts(Api::VllmGrpcEmbed, framed(&embed)), [(PackedTokens, "\u{7}")]);
     // Of a request to embed the other fields mean nothing.
     assert_eq!(parts(Api::VllmGrpcEmbed, framed(&text)), empty);
+}
+
+#[test]
+fn ids_that_are_written_one_by_one_are_one_part() {
+    let mut input = Vec::new();
+    prost::encoding::uint32::encode_repeated(2, &[1, 300, u32::MAX], &mut input);
+    prost::encoding::string::encode(1, &"one two".to_owned(), &mut input);
+    // A key that takes more room than it needs, as decoders accept it.
+    input.extend([0x90, 0x80, 0, 5]);
+    let mut message = Vec::new();
+    prost::encoding::bytes::encode(2, &input, &mut message);
+    let (parsed, body) = parse(Api::VllmGrpcGenerate, frame(&message)).unwrap();
+    let parts: Vec<_> =
+        parsed.prompt.parts.iter().map(|part| (part.kind, part.token_ids(&body).collect())).collect();
+    let want = [(PartKind::TaggedTokens, vec![1, 300, u32::MAX]), (PartKind::TaggedTokens, vec![5])];
+    assert_eq!(parts, want);
+}
+
+proptest! {
+    /// A decoder reads both encodings, also of one field, and so do we.
+    #[test]
+    fn ids_are_read_as_a_decoder_reads_them(
+        runs in prop::collection::vec((any::<bool>(), prop::collection::vec(any::<u32>(), 0..40)), 0..6),
+    ) {
+        let mut input = Vec::new();
+        for (packed, ids) in &runs {
+            if *packed {
+                prost::encoding::uint32::encode_packed(2, ids, &mut input);
+            } else {
+                prost::encoding::uint32::encode_repeated(2, ids, &mut input);
+            }
+        }
+        let decoded = TokenizedInput::decode(&input[..]).unwrap().input_ids;
+        let request = EmbedRequest { request_id: "r".to_owned(), tokenized: Some(tokenized(&[])) };
+        let mut message = request.encode_to_vec();
+        prost::encoding::bytes::encode(2, &input, &mut message);
+        let head = u32::try_from(message.len()).unwrap().to_be_bytes();
+        let (parsed, body) = parse(Api::VllmGrpcEmbed, [&[0], &head[..], &message].concat()).unwrap();
+        let ids = parsed.prompt.parts.iter().filter(|part| part.kind != PartKind::Text);
+        let ids: Vec<u32> = ids.flat_map(|part| part.token_ids(&body).collect::<Vec<_>>()).collect();
+        prop_assert_eq!(ids, decoded);
+        prop_assert!(parsed.prompt.parts.len() <= runs.len().max(1), "a run is one part");
+    }
 }
 
 #[test]

@@ -117,7 +117,7 @@ impl<'a> Reader<'a> {
     fn read(&mut self, part: &Part) -> Content {
         let (modality, tokens) = match part.kind {
             PartKind::Tools | PartKind::Role | PartKind::Text | PartKind::Json => return Content::Text,
-            PartKind::Tokens | PartKind::PackedTokens => return Content::Ids,
+            PartKind::Tokens | PartKind::PackedTokens | PartKind::TaggedTokens => return Content::Ids,
             PartKind::Image => (Modality::Image, self.sizes.image(&mut self.cursor, part)),
             PartKind::Video => (Modality::Video, self.sizes.video()),
             PartKind::Audio => (Modality::Audio, whole_tokens(self.text_len(part))),

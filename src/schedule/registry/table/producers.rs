@@ -13,7 +13,12 @@ use crate::schedule::{
 };
 
 const TOKENS: &[Parameter] = &[
-    parameter("estimate", "{}", "", "How to estimate; nothing can be set in this version. Videos are as long and as large as the headers x-llm-d-video-fps, x-llm-d-video-duration-seconds and x-llm-d-video-resolution (640x360) say, or else 10 seconds at 2 frames."),
+    parameter(
+        "estimate",
+        "{}",
+        "",
+        "How to estimate; nothing can be set in this version. Videos are as long and as large as the headers x-llm-d-video-fps, x-llm-d-video-duration-seconds and x-llm-d-video-resolution (640x360) say, or else 10 seconds at 2 frames.",
+    ),
     parameter("vllm", "none", "", "Ask a vLLM server to tokenize. Not in this version."),
     parameter("modelName", "none", "", "The tokenizer's model. Not in this version."),
 ];
