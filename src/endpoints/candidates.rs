@@ -12,6 +12,7 @@ use super::{Endpoint, SubsetHint};
 pub struct Snapshot {
     generation: u64,
     endpoints: Box<[Arc<Endpoint>]>,
+    slots: Box<[u32]>,
     all: Arc<[u32]>,
     by_ip: HashMap<IpAddr, Vec<u32>>,
     /// Distinct ports, sorted: what an entry's port is compared with.
@@ -30,7 +31,8 @@ impl Snapshot {
         ports.sort_unstable();
         ports.dedup();
         let all = (0u32..).take(endpoints.len()).collect();
-        Self { generation, endpoints: endpoints.into_boxed_slice(), all, by_ip, ports }
+        let slots = endpoints.iter().map(|endpoint| endpoint.slot().number()).collect();
+        Self { generation, endpoints: endpoints.into_boxed_slice(), slots, all, by_ip, ports }
     }
 
     /// Grows by one with every change of membership.
@@ -41,6 +43,12 @@ impl Snapshot {
     /// The endpoints, in the order of discovery.
     pub fn endpoints(&self) -> &[Arc<Endpoint>] {
         &self.endpoints
+    }
+
+    /// The numbers of the endpoints' slots, in the same order: what an index is asked with,
+    /// without a look at every endpoint.
+    pub fn slots(&self) -> &[u32] {
+        &self.slots
     }
 
     /// Every endpoint as candidates. Costs two reference counts.
@@ -147,6 +155,11 @@ impl<'a> View<'a> {
     /// Whether none is left.
     pub fn is_empty(&self) -> bool {
         self.indices.is_empty()
+    }
+
+    /// The snapshot that the candidates belong to.
+    pub fn snapshot(&self) -> &'a Snapshot {
+        self.snapshot
     }
 
     /// Positions in the snapshot.
