@@ -12,6 +12,7 @@ pub mod flow;
 pub mod load;
 pub mod metrics;
 pub mod observe;
+pub mod prefix;
 pub mod request;
 mod run;
 pub mod schedule;

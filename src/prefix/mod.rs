@@ -1,0 +1,18 @@
+//! Who holds which part of a prompt: hashes of a prompt's blocks, and the index from a block
+//! to the endpoints that were sent it.
+//!
+//! A request's prompts are cut into blocks of a size ([`Blocks`]). Before a decision
+//! [`PrefixIndex::find`] says how many leading blocks each candidate holds; it takes no lock.
+//! After a decision the chosen endpoint's blocks are handed to an [`Adder`], whose thread
+//! puts them into the index, so that no reply waits for that.
+//!
+//! The hashes are this program's own. They are the same in every process of one version of
+//! it, and not those of any model server.
+
+mod adder;
+mod hash;
+mod index;
+
+pub use adder::{Adder, AdderCounts};
+pub use hash::Blocks;
+pub use index::{Export, Held, Imported, Limits, Mark, PrefixIndex};
