@@ -18,8 +18,9 @@ use super::settle::Settlement;
 pub trait Filter: Send + Sync {
     /// Removes from `kept` (positions in the snapshot) what must not be picked.
     /// May only remove, and keeps the order unless that is what it is for. An empty
-    /// result ends the profile.
-    fn filter(&self, cx: &Context<'_>, snapshot: &Snapshot, kept: &mut Vec<u32>);
+    /// result ends the profile. What is left to chance comes from `rng` alone, so that a
+    /// seed decides it.
+    fn filter(&self, cx: &Context<'_>, snapshot: &Snapshot, kept: &mut Vec<u32>, rng: &mut dyn Rng);
 }
 
 /// Says how good each candidate is.

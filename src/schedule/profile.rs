@@ -69,7 +69,7 @@ impl Profile {
             record => record,
         };
         let Scratch { kept, column, totals, picks, .. } = scratch;
-        let survivors = self.filter(cx, candidates, kept, mark);
+        let survivors = self.filter(cx, candidates, rng, kept, mark);
         if survivors.is_empty() {
             return Err(ScheduleError::Drained);
         }
@@ -106,6 +106,7 @@ impl Profile {
         &self,
         cx: &Context<'_>,
         candidates: &'a Candidates,
+        rng: &mut dyn Rng,
         kept: &'a mut Vec<u32>,
         mark: &mut Instant,
     ) -> &'a [u32] {
@@ -118,7 +119,7 @@ impl Profile {
             if kept.is_empty() {
                 break;
             }
-            filter.plugin.filter(cx, candidates.snapshot(), kept);
+            filter.plugin.filter(cx, candidates.snapshot(), kept, rng);
             charge(&filter.duration, mark);
         }
         kept

@@ -47,7 +47,7 @@ fn scores(scorer: &dyn Scorer, candidates: &Candidates) -> Vec<f32> {
 
 fn kept(filter: &dyn Filter, candidates: &Candidates) -> Vec<u32> {
     let mut kept = candidates.indices().to_vec();
-    with_context(|cx| filter.filter(cx, candidates.snapshot(), &mut kept));
+    with_context(|cx| filter.filter(cx, candidates.snapshot(), &mut kept, &mut rand::rng()));
     kept
 }
 

@@ -128,6 +128,6 @@ pub(crate) fn filtered(filter: &dyn Filter, candidates: &Candidates) -> Vec<u32>
 /// The same for a request.
 pub(crate) fn filtered_for(filter: &dyn Filter, candidates: &Candidates, request: &Request) -> Vec<u32> {
     let mut kept = candidates.indices().to_vec();
-    filter.filter(&Context::new(request, NOW, MAX_AGE), candidates.snapshot(), &mut kept);
+    filter.filter(&Context::new(request, NOW, MAX_AGE), candidates.snapshot(), &mut kept, &mut rand::rng());
     kept
 }

@@ -130,7 +130,7 @@ fn by_length(facts: &Facts, labels: &[Option<String>]) -> (Vec<f32>, Vec<u32>) {
     let candidates = with_label("llm-d.ai/context-length-range", labels);
     let (request, mut kept) = (request(), candidates.indices().to_vec());
     let cx = Context { facts, ..Context::new(&request, NOW, MAX_AGE) };
-    plugin.filter(&cx, candidates.snapshot(), &mut kept);
+    plugin.filter(&cx, candidates.snapshot(), &mut kept, &mut rand::rng());
     (column(&plugin, &request, facts, &candidates), kept)
 }
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prometheus::Registry;
-use rand::SeedableRng;
 use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
 use usher::endpoints::{Candidates, EndpointSpec, Snapshot, Store, View};
 use usher::request::{Headers, ParserKind, Parsers, Request, RequestParser};
 use usher::schedule::{
@@ -79,7 +79,7 @@ impl Scorer for Fixed {
 pub(crate) struct Only(pub(crate) Vec<u32>);
 
 impl Filter for Only {
-    fn filter(&self, _cx: &Context<'_>, _snapshot: &Snapshot, kept: &mut Vec<u32>) {
+    fn filter(&self, _cx: &Context<'_>, _snapshot: &Snapshot, kept: &mut Vec<u32>, _rng: &mut dyn Rng) {
         kept.retain(|index| self.0.contains(index));
     }
 }

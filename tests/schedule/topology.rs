@@ -58,7 +58,7 @@ fn scores(places: &[Place]) -> Vec<f32> {
 fn kept(least: MinAffinity, places: &[Place]) -> Vec<u32> {
     with_peer(places, |cx, all| {
         let mut kept = all.indices().to_vec();
-        TopologyAffinityFilter::new(least).filter(cx, all.snapshot(), &mut kept);
+        TopologyAffinityFilter::new(least).filter(cx, all.snapshot(), &mut kept, &mut rand::rng());
         kept
     })
 }
@@ -95,7 +95,12 @@ fn without_a_peer_nobody_is_near_and_everybody_stays() {
     let (mut out, mut kept) = (vec![0.0; 3], all.indices().to_vec());
     with_context(|cx| {
         TopologyAffinityScorer.score(cx, all.view(), &mut out);
-        TopologyAffinityFilter::new(MinAffinity::Host).filter(cx, all.snapshot(), &mut kept);
+        TopologyAffinityFilter::new(MinAffinity::Host).filter(
+            cx,
+            all.snapshot(),
+            &mut kept,
+            &mut rand::rng(),
+        );
     });
     assert_eq!((out, kept), (vec![0.0; 3], vec![0, 1, 2]));
 }

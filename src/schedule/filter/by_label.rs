@@ -1,5 +1,6 @@
 //! `by-label`, deprecated: the endpoints whose label has one of some values.
 
+use rand::Rng;
 use serde::{Deserialize, Serialize};
 
 use super::retain;
@@ -57,7 +58,7 @@ impl ByLabelFilter {
 }
 
 impl Filter for ByLabelFilter {
-    fn filter(&self, _cx: &Context<'_>, snapshot: &Snapshot, kept: &mut Vec<u32>) {
+    fn filter(&self, _cx: &Context<'_>, snapshot: &Snapshot, kept: &mut Vec<u32>, _rng: &mut dyn Rng) {
         let ByLabelParams { label, valid_values, allows_no_label } = &self.params;
         retain(snapshot, kept, |endpoint| {
             let value = endpoint.label(label);

@@ -1,6 +1,7 @@
 //! `endpoint-attribute-filter`: keeps the endpoints with a number on the right side of a
 //! threshold.
 
+use rand::Rng;
 use serde::{Deserialize, Serialize};
 
 use super::{retain, retain_or_all};
@@ -158,7 +159,7 @@ impl EndpointAttributeFilter {
 }
 
 impl Filter for EndpointAttributeFilter {
-    fn filter(&self, cx: &Context<'_>, snapshot: &Snapshot, kept: &mut Vec<u32>) {
+    fn filter(&self, cx: &Context<'_>, snapshot: &Snapshot, kept: &mut Vec<u32>, _rng: &mut dyn Rng) {
         let passes = |endpoint: &Endpoint| {
             let fresh = endpoint.load().reading(self.reading).fresh(cx.now_ms, cx.max_age);
             match fresh.filter(|number| number.is_finite()) {

@@ -1,6 +1,8 @@
 //! `label-selector-filter`, and `by-label-selector`, its deprecated name: the endpoints
 //! whose labels a selector matches.
 
+use rand::Rng;
+
 use super::retain;
 use crate::endpoints::Snapshot;
 use crate::schedule::{Context, Filter, LabelSelector};
@@ -19,7 +21,7 @@ impl LabelSelectorFilter {
 }
 
 impl Filter for LabelSelectorFilter {
-    fn filter(&self, _cx: &Context<'_>, snapshot: &Snapshot, kept: &mut Vec<u32>) {
+    fn filter(&self, _cx: &Context<'_>, snapshot: &Snapshot, kept: &mut Vec<u32>, _rng: &mut dyn Rng) {
         retain(snapshot, kept, |endpoint| self.selector.matches(|key| endpoint.label(key)));
     }
 }

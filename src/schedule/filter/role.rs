@@ -1,6 +1,8 @@
 //! `decode-filter`, `prefill-filter` and `encode-filter`: the endpoints that do a stage
 //! of a disaggregated request.
 
+use rand::Rng;
+
 use super::retain;
 use crate::endpoints::Snapshot;
 use crate::schedule::{Context, Filter};
@@ -17,7 +19,7 @@ pub enum RoleFilter {
 }
 
 impl Filter for RoleFilter {
-    fn filter(&self, _cx: &Context<'_>, snapshot: &Snapshot, kept: &mut Vec<u32>) {
+    fn filter(&self, _cx: &Context<'_>, snapshot: &Snapshot, kept: &mut Vec<u32>, _rng: &mut dyn Rng) {
         retain(snapshot, kept, |endpoint| {
             let role = endpoint.role();
             match self {

@@ -2,6 +2,8 @@
 
 use std::net::IpAddr;
 
+use rand::Rng;
+
 use crate::endpoints::{Snapshot, parse_address};
 use crate::schedule::{Context, Filter};
 
@@ -20,7 +22,7 @@ const MAX_ENTRIES: usize = 1024;
 pub struct HeaderTestingFilter;
 
 impl Filter for HeaderTestingFilter {
-    fn filter(&self, cx: &Context<'_>, snapshot: &Snapshot, kept: &mut Vec<u32>) {
+    fn filter(&self, cx: &Context<'_>, snapshot: &Snapshot, kept: &mut Vec<u32>, _rng: &mut dyn Rng) {
         let list = cx.request.headers.text(HEADER).unwrap_or_default();
         let mut listed = 0;
         for entry in list.split(',').take(MAX_ENTRIES) {

@@ -1,6 +1,7 @@
 //! `topology-affinity-filter`: keeps the endpoints that are near enough to the one that
 //! another profile picked.
 
+use rand::Rng;
 use serde::{Deserialize, Serialize};
 
 use super::retain_or_all;
@@ -80,7 +81,7 @@ impl TopologyAffinityFilter {
 }
 
 impl Filter for TopologyAffinityFilter {
-    fn filter(&self, cx: &Context<'_>, snapshot: &Snapshot, kept: &mut Vec<u32>) {
+    fn filter(&self, cx: &Context<'_>, snapshot: &Snapshot, kept: &mut Vec<u32>, _rng: &mut dyn Rng) {
         let Some(peer) = cx.peer else { return };
         retain_or_all(snapshot, kept, |endpoint| endpoint.topology().nearness(peer.topology()) >= self.least);
     }

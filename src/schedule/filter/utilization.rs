@@ -1,5 +1,6 @@
 //! `utilization-filter`: the endpoints whose numbers are all within their limits.
 
+use rand::Rng;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
@@ -125,7 +126,7 @@ impl UtilizationFilter {
 }
 
 impl Filter for UtilizationFilter {
-    fn filter(&self, cx: &Context<'_>, snapshot: &Snapshot, kept: &mut Vec<u32>) {
+    fn filter(&self, cx: &Context<'_>, snapshot: &Snapshot, kept: &mut Vec<u32>, _rng: &mut dyn Rng) {
         let candidates = View::new(snapshot, kept);
         let worst = |condition: &Condition| {
             let values =

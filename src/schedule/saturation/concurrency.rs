@@ -1,5 +1,6 @@
 //! `concurrency-detector`: how full endpoints are by what pickers have under way there.
 
+use rand::Rng;
 use serde::{Deserialize, Serialize};
 
 use super::{SaturationDetector, mean_or_full};
@@ -145,7 +146,7 @@ impl SaturationDetector for ConcurrencyDetector {
 
 /// Keeps the endpoints that have room, also when none has.
 impl Filter for ConcurrencyDetector {
-    fn filter(&self, _cx: &Context<'_>, snapshot: &Snapshot, kept: &mut Vec<u32>) {
+    fn filter(&self, _cx: &Context<'_>, snapshot: &Snapshot, kept: &mut Vec<u32>, _rng: &mut dyn Rng) {
         retain(snapshot, kept, |endpoint| self.has_room(endpoint));
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use rand::Rng;
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::{SaturationDetector, mean_or_full};
@@ -129,7 +130,7 @@ impl SaturationDetector for UtilizationDetector {
 
 /// Keeps the endpoints that have room, or all when none has.
 impl Filter for UtilizationDetector {
-    fn filter(&self, cx: &Context<'_>, snapshot: &Snapshot, kept: &mut Vec<u32>) {
+    fn filter(&self, cx: &Context<'_>, snapshot: &Snapshot, kept: &mut Vec<u32>, _rng: &mut dyn Rng) {
         retain_or_all(snapshot, kept, |endpoint| self.has_room(cx.now_ms, endpoint));
     }
 }

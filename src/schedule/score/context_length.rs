@@ -1,6 +1,7 @@
 //! `context-length-aware`: prompts go to the endpoints whose label says that they are for
 //! prompts of that length. A scorer, and a filter where that is configured.
 
+use rand::Rng;
 use serde::{Deserialize, Serialize};
 
 use crate::config::{ConfigError, Node};
@@ -79,7 +80,7 @@ impl Scorer for ContextLengthAware {
 }
 
 impl Filter for ContextLengthAware {
-    fn filter(&self, cx: &Context<'_>, snapshot: &Snapshot, kept: &mut Vec<u32>) {
+    fn filter(&self, cx: &Context<'_>, snapshot: &Snapshot, kept: &mut Vec<u32>, _rng: &mut dyn Rng) {
         let Some(length) = self.length(cx) else { return };
         let endpoints = snapshot.endpoints();
         kept.retain(|position| {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
+use rand::Rng;
 
 use crate::endpoints::{Endpoint, Snapshot, View};
 use crate::schedule::{AnswerHead, Context, Decision, Effects, Filter, Follower, Header, PreRequest, Scorer};
@@ -94,7 +95,7 @@ impl Scorer for SessionAffinity {
 }
 
 impl Filter for SessionAffinity {
-    fn filter(&self, cx: &Context<'_>, snapshot: &Snapshot, kept: &mut Vec<u32>) {
+    fn filter(&self, cx: &Context<'_>, snapshot: &Snapshot, kept: &mut Vec<u32>, _rng: &mut dyn Rng) {
         let Some(wanted) = self.wanted(cx) else { return };
         let endpoint = |index: u32| snapshot.endpoints().get(index as usize);
         let found = kept.iter().copied().find(|index| endpoint(*index).is_some_and(|e| wanted.is(e)));
