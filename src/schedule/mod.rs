@@ -22,6 +22,7 @@ mod pick;
 mod plugin;
 mod produce;
 mod profile;
+mod recent;
 pub mod registry;
 mod saturation;
 mod scheduler;
@@ -78,6 +79,7 @@ pub use score::{
     LoadAwareParams, LoadAwareScorer, LoraAffinityScorer, MmEmbeddingsCacheParams, MmEmbeddingsCacheScorer,
     QueueScorer, RunningRequestsScorer, TokenLoadParams, TokenLoadScorer,
 };
+pub use score::{ColdOrder, NoHitLruParams, NoHitLruScorer, PrefixCacheScorer, PrefixCacheScorerParams};
 pub use score::{EndpointAttributeScorer, EndpointAttributeScorerParams};
 pub use score::{TopologyAffinityScorer, TopologyAffinityScorerParams};
 pub use selector::{LabelExpression, LabelOperator, LabelSelector};

@@ -7,6 +7,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{ConfigError, Name, Node, Positioned};
 
+/// The producer of what is cached where a configuration names no other.
+pub(super) const PREFIX_PRODUCER: &str = "approx-prefix-cache-producer";
+/// The producer of what is in flight where a configuration names no other.
+pub(super) const INFLIGHT_PRODUCER: &str = "inflight-load-producer";
+
+/// The name that is written, or the default; an empty one means the default.
+pub(super) fn named(written: Option<String>, default: &str) -> String {
+    written.filter(|name| !name.is_empty()).unwrap_or_else(|| default.to_owned())
+}
+
 /// Parameters of every picker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]

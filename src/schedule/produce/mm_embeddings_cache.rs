@@ -3,7 +3,6 @@
 
 mod caches;
 mod metrics;
-mod recent;
 
 use std::sync::Arc;
 

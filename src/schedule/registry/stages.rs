@@ -4,14 +4,12 @@
 use std::sync::Arc;
 
 use crate::config::ConfigError;
+use crate::schedule::params::PREFIX_PRODUCER;
 use crate::schedule::{DataType, Key, SchedulerMetrics, Stages, StagesBuilder};
 
 use super::instances::Instances;
 use super::profiles::{START, id};
 use super::resolved::{ResolvedProfile, ResolvedStages};
-
-/// The producer whose match a conditional request asks for.
-const PREFIX_PRODUCER: &str = "approx-prefix-cache-producer";
 
 /// Builds the stages. `sheds_by` is the plugin that says when requests of negative
 /// priority are refused, if they are.
@@ -62,6 +60,7 @@ pub(super) fn place(
         let scorers = profile.scorers.iter().map(|scorer| &scorer.plugin);
         profile.filters.iter().chain(scorers).any(reads_in_flight)
     });
+    // Whose match a conditional request asks for.
     let prefix = keys.produced(DataType::PrefixCacheMatchInfo, PREFIX_PRODUCER);
     Ok((stages.build(books, prefix.map(Key::new)), resolved))
 }

@@ -9,9 +9,9 @@ use smallvec::SmallVec;
 use crate::endpoints::{Candidates, Endpoint, Slot, Snapshot};
 use crate::request::estimate::Medium;
 use crate::schedule::Kept;
+use crate::schedule::recent::Recent;
 
 use super::metrics::{Counters, EncoderFamilies};
-use super::recent::Recent;
 
 /// The encoder caches of a pool, each as large as its configuration says. An endpoint that
 /// comes back under its name has a new slot, and nothing in its cache.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::super::site::{Build, Built, Site};
 use super::super::types::Kind::{DataProducer, Filter, PreRequest, Response, Scorer};
-use super::super::types::{PluginType, beta, later, parameter};
+use super::super::types::{Parameter, PluginType, beta, later, parameter};
 use super::session;
 use crate::config::ConfigError;
 use crate::schedule::{
@@ -13,9 +13,19 @@ use crate::schedule::{
     LoraAffinityScorer, MmEmbeddingsCacheParams, MmEmbeddingsCacheScorer, QueueScorer, RunningRequestsScorer,
     TokenLoadParams, TokenLoadScorer,
 };
+use crate::schedule::{
+    ColdOrder, NoHitLruParams, NoHitLruScorer, PrefixCacheScorer, PrefixCacheScorerParams,
+};
 use crate::schedule::{DataType, TopologyAffinityScorer, TopologyAffinityScorerParams};
 use crate::schedule::{EndpointAttributeScorer, EndpointAttributeScorerParams};
 use crate::schedule::{ExpectedTtftParams, ExpectedTtftScorer, ttft};
+
+#[rustfmt::skip]
+const PREFIX_CACHE: &[Parameter] = &[
+    parameter("prefixMatchInfoProducerName", "approx-prefix-cache-producer", "", "The producer that knows what is cached."),
+    parameter("matchLengthWeight", "0", "", "How much the length of what is cached counts, 0 to 1, beside its share of the prompt."),
+    parameter("matchLengthScaleTokens", "8192", "tokens", "Length that counts in full; above 0 where it counts. What is shorter counts by its square."),
+];
 
 #[rustfmt::skip]
 pub(super) static ROWS: &[PluginType] = &[
@@ -35,7 +45,10 @@ pub(super) static ROWS: &[PluginType] = &[
         "Endpoints that have the model's LoRA adapter score 1, with room for it 0.8, waiting for it 0.6, others 0.",
         &[], Build::Ignoring(lora_affinity_scorer))
         .when("LoRA adapters, more of them than an endpoint holds at once."),
-    later("prefix-cache-scorer", &[Scorer]),
+    beta("prefix-cache-scorer", &[Scorer],
+        "The more of a prompt an endpoint has in its prefix cache, the better: all of it scores 1.",
+        PREFIX_CACHE, Build::Reading(prefix_cache_scorer))
+        .when("Prompts that begin alike: conversations, agents, one system prompt for many."),
     later("precise-prefix-cache-scorer", &[Scorer, DataProducer]),
     beta("load-aware-scorer", &[Scorer],
         "The shorter an endpoint's waiting queue, the better: an empty one scores 0.5, a full one 0.",
@@ -60,7 +73,16 @@ pub(super) static ROWS: &[PluginType] = &[
         ],
         Build::Reading(token_load_scorer))
         .when("Prompts of very different lengths: tokens say what requests cost."),
-    later("no-hit-lru-scorer", &[Scorer, PreRequest]),
+    beta("no-hit-lru-scorer", &[Scorer, PreRequest],
+        "Prompts that no endpoint has in its cache go round: the endpoint that got such a prompt the longest ago scores 1, the last one 0. For other prompts all score 0.5.",
+        &[
+            parameter("lruSize", "1024", "endpoints", "Endpoints whose turn is remembered."),
+            parameter("prefixMatchInfoProducerName", "approx-prefix-cache-producer", "", "The producer that knows what is cached."),
+            parameter("prefixPluginType", "none", "", "Deprecated, without effect."),
+            parameter("prefixPluginName", "none", "", "Deprecated, without effect."),
+        ],
+        Build::Reading(no_hit_lru_scorer))
+        .when("Beside prefix-cache-scorer: new prefixes spread evenly instead of piling up where the queue was short."),
     beta("session-affinity-scorer", &[Scorer, PreRequest, Response],
         "Prefers the endpoint that served a request's session before: it scores 1, all others 0.",
         session::PARAMETERS, Build::Reading(session::session_affinity_scorer)).alpha()
@@ -116,6 +138,22 @@ pub(super) static ROWS: &[PluginType] = &[
     later("multicluster-kv-cache-utilization-scorer", &[Scorer]).alpha(),
     later("multicluster-prefix-cache-scorer", &[Scorer]).alpha(),
 ];
+
+fn prefix_cache_scorer(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = PrefixCacheScorerParams::decode(site.parameters)?;
+    let prefix = site.reads(&params.prefix_match_info_producer_name);
+    let scorer = Arc::new(PrefixCacheScorer::new(&params, prefix));
+    Ok(Built { scorer: Some(scorer), ..Built::with(&params)? })
+}
+
+fn no_hit_lru_scorer(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = NoHitLruParams::decode(site.parameters)?;
+    let prefix = site.reads(&params.prefix_match_info_producer_name);
+    let order = site.state.of(site.name, ColdOrder::default);
+    let plugin = Arc::new(NoHitLruScorer::new(&params, prefix, order));
+    let scorer = Some(Arc::clone(&plugin) as _);
+    Ok(Built { scorer, pre_request: Some(plugin), ..Built::with(&params)? })
+}
 
 fn queue_scorer(_site: &mut Site<'_>) -> Result<Built, ConfigError> {
     Ok(Built { scorer: Some(Arc::new(QueueScorer)), ..Built::bare() })

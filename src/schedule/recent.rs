@@ -1,4 +1,4 @@
-//! Items by when they were used last.
+//! Items by when they were used last; for plugins that remember a bounded number of them.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -35,6 +35,19 @@ impl Recent {
         Some(item)
     }
 
+    /// When an item was used last, as a number that grows with every use; `None` for an
+    /// item that is not there.
+    pub(super) fn stamp(&self, item: u64) -> Option<u64> {
+        self.stamps.get(&item).copied()
+    }
+
+    /// Removes an item.
+    pub(super) fn remove(&mut self, item: u64) {
+        if let Some(stamp) = self.stamps.remove(&item) {
+            self.order.remove(&stamp);
+        }
+    }
+
     /// All items.
     pub(super) fn items(&self) -> impl Iterator<Item = u64> {
         self.stamps.keys().copied()
@@ -51,6 +64,7 @@ mod tests {
         fn the_items_that_stay_are_those_used_last(
             uses in prop::collection::vec(0u64..20, 0..200),
             capacity in 0usize..15,
+            removed in prop::collection::vec(any::<prop::sample::Index>(), 0..10),
         ) {
             let mut recent = Recent::default();
             let mut reference: Vec<u64> = Vec::new();
@@ -67,6 +81,16 @@ mod tests {
                 want.sort_unstable();
                 prop_assert_eq!(items, want);
             }
+            for index in removed {
+                let mut by_stamp: Vec<u64> = recent.items().collect();
+                by_stamp.sort_unstable_by_key(|item| recent.stamp(*item));
+                prop_assert_eq!(&by_stamp, &reference);
+                let item = index.index(20) as u64;
+                reference.retain(|other| *other != item);
+                recent.remove(item);
+                prop_assert_eq!(recent.stamp(item), None);
+            }
+            prop_assert_eq!(recent.evict(0), reference.first().copied());
         }
     }
 }
