@@ -44,6 +44,10 @@ pub use decision::{Column, Decision, Record, Run, Scores};
 pub use effects::{AnswerHead, Attribute, Effects, Follower, Followers, Header, Served};
 pub use facts::{DataType, Fact, Facts, Key};
 pub use filter::{
+    AffinityDecisions, AffinityFamilies, PrefixCacheAffinityFilter, PrefixCacheAffinityFilterParams,
+    TtftSource,
+};
+pub use filter::{
     ByLabelFilter, ByLabelParams, Condition, HeaderTestingFilter, LabelSelectorFilter, Metric, RoleFilter,
     UtilizationFilter, UtilizationFilterParams,
 };

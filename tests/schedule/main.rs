@@ -23,6 +23,7 @@ mod joint;
 mod names;
 mod pickers;
 mod pool;
+mod prefix_filter;
 mod prefix_scorers;
 mod producers;
 mod saturation;

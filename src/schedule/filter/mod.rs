@@ -3,6 +3,7 @@
 mod by_label;
 mod endpoint_attribute;
 mod label_selector;
+mod prefix_cache_affinity;
 mod role;
 mod testing;
 mod topology_affinity;
@@ -11,6 +12,10 @@ mod utilization;
 pub use by_label::{ByLabelFilter, ByLabelParams};
 pub use endpoint_attribute::{EndpointAttributeFilter, EndpointAttributeFilterParams};
 pub use label_selector::LabelSelectorFilter;
+pub use prefix_cache_affinity::{
+    AffinityDecisions, AffinityFamilies, PrefixCacheAffinityFilter, PrefixCacheAffinityFilterParams,
+    TtftSource,
+};
 pub use role::RoleFilter;
 pub use testing::HeaderTestingFilter;
 pub use topology_affinity::{MinAffinity, TopologyAffinityFilter, TopologyAffinityFilterParams};

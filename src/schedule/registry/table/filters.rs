@@ -7,6 +7,7 @@ use super::super::types::Kind::{Filter, PreRequest, Response};
 use super::super::types::{Parameter, PluginType, beta, later, parameter};
 use super::session;
 use crate::config::ConfigError;
+use crate::schedule::{AffinityFamilies, PrefixCacheAffinityFilter, PrefixCacheAffinityFilterParams};
 use crate::schedule::{
     ByLabelFilter, ByLabelParams, HeaderTestingFilter, LabelSelector, LabelSelectorFilter, RoleFilter,
     UtilizationFilter, UtilizationFilterParams,
@@ -22,6 +23,18 @@ const SELECTOR: &[Parameter] = &[
         "",
         "More that has to hold: key, operator (In, NotIn, Exists, DoesNotExist) and values.",
     ),
+];
+
+#[rustfmt::skip]
+const AFFINITY: &[Parameter] = &[
+    parameter("affinityThreshold", "0.8", "", "Share of the prompt that an endpoint has to hold. 0 or less: keep every endpoint."),
+    parameter("explorationProbability", "0", "", "Share of the requests that may go anywhere, so that others learn their prompts, too."),
+    parameter("maxTTFTPenaltyMs", "18000", "ms", "By how much later the first token may come where the prompt is cached. 0: as much as it takes."),
+    parameter("ttftSource", "prefillThroughput", "", "Only prefillThroughput in this version: the time to the first token is tokens in flight by peakPrefillThroughput."),
+    parameter("peakPrefillThroughput", "15928", "tokens/s", "Prompt tokens that an endpoint computes per second at most. Measure it: it depends on model and hardware."),
+    parameter("prefixMatchInfoProducerName", "approx-prefix-cache-producer", "", "The producer that knows what is cached."),
+    parameter("inFlightLoadProducerName", "inflight-load-producer", "", "The producer that counts tokens in flight."),
+    parameter("latencyPredictionInfoProducerName", "none", "", "Accepted; means something with predicted latencies only."),
 ];
 
 #[rustfmt::skip]
@@ -77,7 +90,10 @@ pub(super) static ROWS: &[PluginType] = &[
         ],
         Build::Reading(utilization_filter)).alpha()
         .when("No request may go to an endpoint beyond its limits, however good it is otherwise."),
-    later("prefix-cache-affinity-filter", &[Filter]),
+    beta("prefix-cache-affinity-filter", &[Filter],
+        "Keeps the endpoints that have the prompt in their prefix cache, as long as they are not much busier than the others; all of them when none has it.",
+        AFFINITY, Build::Reading(prefix_cache_affinity_filter))
+        .when("Before a scorer of load: requests stay where their prompt is cached until that endpoint is saturated. A prefix-cache-scorer beside it would hold on to it even then."),
     later("slo-headroom-tier-filter", &[Filter]),
     beta("session-affinity-filter", &[Filter, PreRequest, Response],
         "Keeps the endpoint that served a request's session before, where it is a candidate.",
@@ -109,6 +125,18 @@ fn topology_affinity_filter(site: &mut Site<'_>) -> Result<Built, ConfigError> {
     let params = TopologyAffinityFilterParams::decode(site.parameters)?;
     site.reads_live(DataType::Topology, &params.topology_producer_name);
     let filter = Arc::new(TopologyAffinityFilter::new(params.min_affinity));
+    Ok(Built { filter: Some(filter), ..Built::with(&params)? })
+}
+
+fn prefix_cache_affinity_filter(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = PrefixCacheAffinityFilterParams::decode(site.parameters)?;
+    let prefix = site.reads(&params.prefix_match_info_producer_name);
+    let counters = match params.reads_in_flight() {
+        true => Some(site.reads_in_flight(&params.in_flight_load_producer_name)?),
+        false => None,
+    };
+    let decisions = site.family(AffinityFamilies::register)?.of(site.name);
+    let filter = Arc::new(PrefixCacheAffinityFilter::new(&params, prefix, counters, decisions));
     Ok(Built { filter: Some(filter), ..Built::with(&params)? })
 }
 
