@@ -13,6 +13,8 @@ pub enum DataType {
     TokenizedPrompt,
     /// How much of the prompt each endpoint has in its prefix cache.
     PrefixCacheMatchInfo,
+    /// The prompt as the block hashes that a prefix cache is asked with. Not the peer's.
+    PromptBlocks,
     /// Requests and tokens under way at each endpoint. Lives in the endpoints' loads.
     InFlightLoad,
     /// Tokens of this request that each endpoint would have to compute.
@@ -38,7 +40,7 @@ impl DataType {
             Self::EncoderCacheMatchInfo => Some("mm-embeddings-cache-producer"),
             // The peer adds none; reading labels takes nothing but the plugin.
             Self::Topology => Some("topology-extractor"),
-            Self::ScalarMetricValue => None,
+            Self::PromptBlocks | Self::ScalarMetricValue => None,
         }
     }
 }

@@ -3,6 +3,7 @@
 
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -53,14 +54,23 @@ impl State {
 
     /// The state of this type and name; made when it is asked for first.
     pub fn of<T: Kept>(&self, name: &str, make: impl FnOnce() -> T) -> Arc<T> {
+        let Ok(state) = self.try_of(name, || Ok::<T, Infallible>(make()));
+        state
+    }
+
+    /// The same for what can't always be made.
+    ///
+    /// # Errors
+    /// Why it can't be made. It is tried again when it is asked for again.
+    pub fn try_of<T: Kept, E>(&self, name: &str, make: impl FnOnce() -> Result<T, E>) -> Result<Arc<T>, E> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (TypeId::of::<T>(), name.to_owned());
         if let Some(found) = kept.get(&key).and_then(|(_, any)| Arc::clone(any).downcast::<T>().ok()) {
-            return found;
+            return Ok(found);
         }
-        let made = Arc::new(make());
+        let made = Arc::new(make()?);
         kept.insert(key, (Arc::clone(&made) as Value, Arc::clone(&made) as Arc<dyn Any + Send + Sync>));
-        made
+        Ok(made)
     }
 
     /// Where the producer of this name counts what is in flight, as long as it or a

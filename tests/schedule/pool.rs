@@ -25,27 +25,42 @@ pub(crate) fn pipeline(config: &str, state: &State) -> Result<Pipeline, ConfigEr
 /// A pool with its dispatcher. Scores are recorded.
 pub(crate) struct Pool {
     dispatcher: Dispatcher,
-    store: Arc<Store>,
+    pub(crate) store: Arc<Store>,
+    pub(crate) state: Arc<State>,
+    /// What plugins count.
+    pub(crate) registry: Registry,
     clock: Clock,
 }
 
 impl Pool {
     pub(crate) fn new(config: &str, endpoints: Vec<EndpointSpec>) -> Self {
-        Self::with_state(config, endpoints, &State::default())
+        Self::with_state(config, endpoints, Arc::default())
     }
 
-    pub(crate) fn with_state(config: &str, endpoints: Vec<EndpointSpec>, state: &State) -> Self {
+    pub(crate) fn with_state(config: &str, endpoints: Vec<EndpointSpec>, state: Arc<State>) -> Self {
         let store = Arc::new(Store::default());
         store.replace(endpoints);
-        let clock = Clock::start();
-        let pipeline = pipeline(config, state).unwrap();
+        Self::of(config, store, state)
+    }
+
+    /// The same endpoints and the same state with another configuration.
+    pub(crate) fn reloaded(&self, config: &str) -> Self {
+        Self::of(config, Arc::clone(&self.store), Arc::clone(&self.state))
+    }
+
+    fn of(config: &str, store: Arc<Store>, state: Arc<State>) -> Self {
+        let (clock, registry) = (state.clock().clone(), Registry::new());
+        let metrics = SchedulerMetrics::register(&registry).unwrap();
+        let config = EndpointPickerConfig::parse(config).unwrap();
+        let pipeline = Pipeline::build(Some(&config), true, &metrics, &state).unwrap();
         let (scheduler, stages) = (pipeline.scheduler, pipeline.stages);
         let hour = Duration::from_secs(3600);
         let policy = Policy { scheduler, stages, max_age: hour, record: Record::Scores };
         let locator = Arc::new(StoreLocator::new(Arc::clone(&store), false));
         let cached = CachedLocator::new(locator, clock.clone(), hour, 16);
         let attempts = Arc::new(Attempts::register(&Registry::new()).unwrap());
-        Self { dispatcher: Dispatcher::new(cached, policy, clock.clone(), attempts), store, clock }
+        let dispatcher = Dispatcher::new(cached, policy, clock.clone(), attempts);
+        Self { dispatcher, store, state, registry, clock }
     }
 
     pub(crate) fn route(&self, request: &Request) -> Result<Routed, Rejection> {

@@ -3,12 +3,14 @@
 
 mod encoder_cache;
 mod prefix_match;
+mod prompt_blocks;
 mod prompt_tokens;
 mod session;
 mod uncached;
 
 pub use encoder_cache::EncoderCacheMatch;
 pub use prefix_match::PrefixMatch;
+pub use prompt_blocks::PromptBlocks;
 pub use prompt_tokens::PromptTokens;
 pub use session::SessionId;
 pub use uncached::UncachedTokens;

@@ -1,11 +1,15 @@
 //! Data producers, one file per kind: what is learned about a request before it is
 //! scheduled, and what is booked once it is.
 
+mod approx_prefix;
 mod inflight_load;
 mod mm_embeddings_cache;
 mod session_id;
 mod tokens;
 
+pub use approx_prefix::{
+    ApproxPrefixKeys, ApproxPrefixParams, ApproxPrefixProducer, PrefixCaches, PrefixFamilies,
+};
 pub use inflight_load::{InflightFamilies, InflightLoadParams, InflightLoadProducer, InflightSeries};
 pub use mm_embeddings_cache::{
     EncoderCaches, EncoderFamilies, MmEmbeddingsCacheProducer, MmEmbeddingsCacheProducerParams,

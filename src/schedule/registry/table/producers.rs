@@ -6,6 +6,10 @@ use super::super::site::{Build, Built, Site};
 use super::super::types::Kind::{DataProducer, Extractor, PreRequest, Response};
 use super::super::types::{Parameter, PluginType, beta, later, parameter};
 use crate::config::ConfigError;
+use crate::prefix::Limits;
+use crate::schedule::{
+    ApproxPrefixKeys, ApproxPrefixParams, ApproxPrefixProducer, PrefixCaches, PrefixFamilies,
+};
 use crate::schedule::{
     EncoderCaches, EncoderFamilies, InflightFamilies, InflightLoadParams, InflightLoadProducer,
     InflightSeries, MmEmbeddingsCacheProducer, MmEmbeddingsCacheProducerParams, SessionIdParams,
@@ -24,6 +28,16 @@ const TOKENS: &[Parameter] = &[
 ];
 
 #[rustfmt::skip]
+const APPROX_PREFIX: &[Parameter] = &[
+    parameter("autoTune", "true", "", "Take the size of a block and the size of the caches from what the endpoints report."),
+    parameter("blockSizeTokens", "16", "tokens", "Size of a block where none is reported; at least 64 count. The first candidate's report counts for all."),
+    parameter("blockSize", "none", "tokens", "Deprecated, the older name of blockSizeTokens."),
+    parameter("maxPrefixTokensToMatch", "131072", "tokens", "How much of a request's prompts is looked at. 0: as many blocks as the next parameter says."),
+    parameter("maxPrefixBlocksToMatch", "2048", "blocks", "Deprecated. 0: all, which is 131,072 blocks."),
+    parameter("lruCapacityPerServer", "31250", "blocks", "Size of a cache where none is reported. Below 1 means the default."),
+];
+
+#[rustfmt::skip]
 pub(super) static ROWS: &[PluginType] = &[
     beta("token-producer", &[DataProducer],
         "Estimates how many tokens a prompt has: one for four bytes of text, or 1,024 pixels.",
@@ -33,8 +47,14 @@ pub(super) static ROWS: &[PluginType] = &[
         "The older name of token-producer.",
         TOKENS, Build::Reading(token_producer)).instead("token-producer")
         .when("Not in new configurations."),
-    later("approx-prefix-cache-producer", &[DataProducer, PreRequest]),
-    later("multicluster-approx-prefix-cache-producer", &[DataProducer, PreRequest]).alpha(),
+    beta("approx-prefix-cache-producer", &[DataProducer, PreRequest],
+        "Says how much of a prompt each endpoint has in its prefix cache, by what it was sent before.",
+        APPROX_PREFIX, Build::Reading(approx_prefix))
+        .when("Added by itself where a plugin reads what is cached; declare it for endpoints that don't report their cache's size, or for longer prompts."),
+    beta("multicluster-approx-prefix-cache-producer", &[DataProducer, PreRequest],
+        "approx-prefix-cache-producer for endpoints that are clusters.",
+        APPROX_PREFIX, Build::Reading(multicluster_approx_prefix)).alpha()
+        .when("A picker that chooses among clusters."),
     later("precise-prefix-cache-producer", &[DataProducer, PreRequest, Extractor]),
     later("burst-prefix-cache-producer", &[DataProducer]).alpha(),
     beta("inflight-load-producer", &[DataProducer, PreRequest, Response],
@@ -69,6 +89,28 @@ fn token_producer(site: &mut Site<'_>) -> Result<Built, ConfigError> {
     let params = TokenParams::decode(site.parameters)?;
     let producer = Arc::new(TokenProducer::new(site.produces()));
     Ok(Built { producer: Some(producer), ..Built::with(&params)? })
+}
+
+fn approx_prefix(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    approx_prefix_of(site, "approx-prefix-cache-producer")
+}
+
+fn multicluster_approx_prefix(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    approx_prefix_of(site, "multicluster-approx-prefix-cache-producer")
+}
+
+fn approx_prefix_of(site: &mut Site<'_>, plugin_type: &str) -> Result<Built, ConfigError> {
+    let params = ApproxPrefixParams::decode(site.parameters)?;
+    let families = site.family(PrefixFamilies::register)?;
+    let caches = site.state.try_of(site.name, || PrefixCaches::start(Limits::default()));
+    let caches = caches.map_err(|error| {
+        ConfigError::at(site.at, format!("no thread can be started that fills its index: {error}"))
+    })?;
+    let keys = ApproxPrefixKeys { prefix: site.produces(), blocks: site.produces() };
+    let names = (site.name, plugin_type);
+    let plugin = Arc::new(ApproxPrefixProducer::new(params, keys, caches, &families, names));
+    let built = Built::with(&params)?;
+    Ok(Built { producer: Some(Arc::clone(&plugin) as _), pre_request: Some(plugin), ..built })
 }
 
 fn inflight_load_producer(site: &mut Site<'_>) -> Result<Built, ConfigError> {

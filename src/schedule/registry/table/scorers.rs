@@ -136,7 +136,10 @@ pub(super) static ROWS: &[PluginType] = &[
         .when("Disaggregated pools: near is better, but not required."),
     later("multicluster-queue-scorer", &[Scorer]).alpha(),
     later("multicluster-kv-cache-utilization-scorer", &[Scorer]).alpha(),
-    later("multicluster-prefix-cache-scorer", &[Scorer]).alpha(),
+    beta("multicluster-prefix-cache-scorer", &[Scorer],
+        "The more of a prompt a cluster has been sent before, the better: prefix-cache-scorer for endpoints that are clusters.",
+        PREFIX_CACHE, Build::Reading(prefix_cache_scorer)).alpha()
+        .when("A picker that chooses among clusters."),
 ];
 
 fn prefix_cache_scorer(site: &mut Site<'_>) -> Result<Built, ConfigError> {

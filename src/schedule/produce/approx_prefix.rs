@@ -1,0 +1,140 @@
+//! `approx-prefix-cache-producer`: what of a prompt each endpoint has in its prefix cache.
+//! It learns from its own decisions: what is sent to an endpoint is cached there, until
+//! something else takes the room.
+
+mod caches;
+mod metrics;
+mod params;
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use crate::endpoints::{Candidates, Endpoint, Gauge};
+use crate::prefix::Blocks;
+use crate::schedule::data::{PrefixMatch, PromptBlocks};
+use crate::schedule::{
+    AnswerHead, Context, Decision, Effects, Facts, Follower, Header, Key, PreRequest, Producer, Situation,
+};
+
+pub use caches::PrefixCaches;
+use metrics::Hits;
+pub use metrics::PrefixFamilies;
+pub use params::ApproxPrefixParams;
+
+/// The profile that computes the prompt, where there is one beside the primary one.
+const PREFILL: &str = "prefill";
+
+/// Where a producer says what it found.
+#[derive(Clone, Copy, Debug)]
+pub struct ApproxPrefixKeys {
+    /// How much each candidate holds.
+    pub prefix: Key<PrefixMatch>,
+    /// What the caches are asked with.
+    pub blocks: Key<PromptBlocks>,
+}
+
+/// Says how many of a prompt's first blocks each candidate holds, and learns them for the
+/// endpoints that get it: the first choice of the profile that answers, that of the profile
+/// named `prefill`, and whoever served instead.
+#[derive(Debug)]
+pub struct ApproxPrefixProducer {
+    keys: ApproxPrefixKeys,
+    learner: Arc<Learner>,
+    hits: Hits,
+}
+
+impl ApproxPrefixProducer {
+    /// A producer of this name and type that keeps what it knows in `caches`.
+    pub fn new(
+        params: ApproxPrefixParams,
+        keys: ApproxPrefixKeys,
+        caches: Arc<PrefixCaches>,
+        families: &PrefixFamilies,
+        (name, plugin_type): (&str, &str),
+    ) -> Self {
+        families.show(name, plugin_type, &caches);
+        let hits = families.hits(name, plugin_type);
+        Self { keys, learner: Arc::new(Learner { params, caches }), hits }
+    }
+}
+
+impl Producer for ApproxPrefixProducer {
+    fn produce(&self, cx: &Situation<'_>, candidates: &Candidates, facts: &mut Facts) {
+        let Learner { params, caches } = &*self.learner;
+        // As with the peer the first candidate stands for all: blocks of several sizes
+        // could not be compared.
+        let first = candidates.view().iter().next();
+        let block = params.block(first.and_then(|endpoint| reported(&endpoint.load().block_size)));
+        let blocks = Blocks::of(cx.request, block, params.max_blocks(block));
+        if blocks.is_empty() {
+            return;
+        }
+        let mut matched = Vec::new();
+        caches.index().find(&blocks, candidates.view(), &mut matched);
+        let total = u32::try_from(blocks.len()).unwrap_or(u32::MAX);
+        facts.set(self.keys.prefix, PrefixMatch { total, block_size: block.get(), matched });
+        facts.set(self.keys.blocks, PromptBlocks(Arc::new(blocks)));
+    }
+}
+
+impl PreRequest for ApproxPrefixProducer {
+    fn decided(&self, cx: &Context<'_>, decision: &Decision, effects: &mut Effects) {
+        let Some(PromptBlocks(blocks)) = cx.facts.get(self.keys.blocks) else { return };
+        let Some(known) = cx.facts.get(self.keys.prefix) else { return };
+        let block = NonZeroU32::new(known.block_size).unwrap_or(NonZeroU32::MIN);
+        let primary = decision.primary();
+        if let Some(first) = primary.picks.first() {
+            self.hits.request(known, known.blocks_at(*first));
+        }
+        let prefill = decision.run(PREFILL).filter(|run| !std::ptr::eq(*run, primary));
+        for run in [Some(primary), prefill].into_iter().flatten() {
+            if let Some(endpoint) = decision.endpoints_of(run).next() {
+                self.learner.learn(endpoint, blocks, block);
+            }
+        }
+        let learner = Arc::clone(&self.learner);
+        effects.follow(Sent { learner, blocks: Some(Arc::clone(blocks)), block });
+    }
+}
+
+/// What a producer and the requests that it follows learn with.
+#[derive(Debug)]
+struct Learner {
+    params: ApproxPrefixParams,
+    caches: Arc<PrefixCaches>,
+}
+
+impl Learner {
+    fn learn(&self, endpoint: &Arc<Endpoint>, blocks: &Arc<Blocks>, block: NonZeroU32) {
+        let load = endpoint.load();
+        let capacity = self.params.capacity(reported(&load.num_blocks), reported(&load.block_size), block);
+        self.caches.learn(endpoint, blocks, capacity);
+    }
+}
+
+/// What an endpoint reported last. The geometry of a cache stays as it is, so age doesn't
+/// matter.
+fn reported(gauge: &Gauge) -> Option<f64> {
+    Some(gauge.last()).filter(|value| *value > 0.0)
+}
+
+/// A request under way. Another endpoint than the first choice may serve it, and then has
+/// its prompt, too.
+struct Sent {
+    learner: Arc<Learner>,
+    /// Until it is known who serves: streams are many, and prompts long.
+    blocks: Option<Arc<Blocks>>,
+    block: NonZeroU32,
+}
+
+impl Follower for Sent {
+    fn moved(&mut self, to: &Arc<Endpoint>) {
+        if let Some(blocks) = &self.blocks {
+            self.learner.learn(to, blocks, self.block);
+        }
+    }
+
+    fn begins(&mut self, _head: &AnswerHead<'_>, _out: &mut Vec<Header>) {
+        self.blocks = None;
+    }
+}

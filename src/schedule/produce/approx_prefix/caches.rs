@@ -1,0 +1,53 @@
+//! What endpoints are taken to have in their prefix caches. It outlives a configuration.
+
+use std::io;
+use std::sync::Arc;
+
+use crate::endpoints::{Endpoint, Snapshot};
+use crate::prefix::{Adder, Blocks, Limits, PrefixIndex};
+use crate::schedule::Kept;
+
+/// The index of prefixes, and the thread that fills it.
+#[derive(Debug)]
+pub struct PrefixCaches {
+    index: Arc<PrefixIndex>,
+    adder: Adder,
+}
+
+impl PrefixCaches {
+    /// An empty index within these limits.
+    ///
+    /// # Errors
+    /// When the system has no room for another thread.
+    pub fn start(limits: Limits) -> io::Result<Self> {
+        let index = Arc::new(PrefixIndex::new(limits));
+        Ok(Self { adder: Adder::start(Arc::clone(&index))?, index })
+    }
+
+    /// The index.
+    pub fn index(&self) -> &Arc<PrefixIndex> {
+        &self.index
+    }
+
+    /// An endpoint that holds `capacity` blocks gets these. Never waits: they are found a
+    /// moment later.
+    pub fn learn(&self, endpoint: &Arc<Endpoint>, blocks: &Arc<Blocks>, capacity: usize) {
+        self.adder.push(Arc::clone(endpoint), Arc::clone(blocks), capacity);
+    }
+
+    /// Waits until everything that was learned before is found.
+    pub fn flush(&self) {
+        self.adder.flush();
+    }
+
+    /// Requests that were not learned, as too many waited.
+    pub fn dropped(&self) -> u64 {
+        self.adder.counts().dropped
+    }
+}
+
+impl Kept for PrefixCaches {
+    fn sweep(&self, snapshot: &Snapshot, now_ms: u64) {
+        self.index.sweep(snapshot, now_ms);
+    }
+}

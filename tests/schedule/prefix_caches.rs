@@ -1,0 +1,309 @@
+//! What picking learns of prefix caches, and where prompts go by it: from a configuration
+//! to the endpoints.
+
+use std::sync::Arc;
+
+use prometheus::Registry;
+use serde_json::{Value, json};
+use usher::endpoints::EndpointSpec;
+use usher::flow::Routed;
+use usher::metrics::render;
+use usher::prefix::Limits;
+use usher::request::{Headers, ParserKind, Parsers, Request, RequestParser};
+use usher::schedule::data::{PrefixMatch, PromptBlocks};
+use usher::schedule::{
+    ApproxPrefixKeys, ApproxPrefixParams, ApproxPrefixProducer, Context, Decision, Effects, Facts, Key,
+    PrefixCaches, PrefixFamilies, Profile, ProfileHandler, ProfileSet, Record, Runs, ScheduleError,
+    Scheduler, SchedulerMetrics, Scratch, Served, Situation, StagesBuilder,
+};
+
+use crate::pool::{Pool, asking, at, profile_of};
+use crate::support::{self, Fixed, MAX_AGE, NOW, id, top};
+
+const PRODUCER: &str = "approx-prefix-cache-producer";
+
+fn four() -> Vec<EndpointSpec> {
+    at(&["10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000", "10.0.0.4:8000"])
+}
+
+fn completion(body: &Value, headers: &[(&str, &str)]) -> Request {
+    let headers: Headers = [(":path", "/v1/completions")].iter().chain(headers).copied().collect();
+    let mut parser = RequestParser::new(headers, &Parsers::new(&[ParserKind::OpenAi]));
+    parser.push(body.to_string().into());
+    parser.finish().unwrap()
+}
+
+/// A prompt of blocks of 64 tokens, each made of one letter.
+fn text(letters: &str) -> String {
+    letters.chars().map(|letter| letter.to_string().repeat(256)).collect()
+}
+
+fn prompt(letters: &str) -> Request {
+    completion(&json!({"model": "m", "prompt": text(letters)}), &[])
+}
+
+impl Pool {
+    fn caches(&self) -> Arc<PrefixCaches> {
+        self.state.try_of(PRODUCER, || PrefixCaches::start(Limits::default())).unwrap()
+    }
+
+    /// Routes a request; what was learned before is known.
+    fn ask(&self, request: &Request) -> Routed {
+        self.caches().flush();
+        self.route(request).unwrap()
+    }
+
+    /// The endpoint of a request, which is over at once.
+    fn place(&self, request: &Request) -> String {
+        name(&self.ask(request))
+    }
+
+    /// How often each of `rounds` requests goes anywhere else than to `name`.
+    fn strays(&self, request: &Request, wanted: &str, rounds: usize) -> usize {
+        (0..rounds).filter(|_| self.place(request) != wanted).count()
+    }
+
+    #[track_caller]
+    fn shows(&self, line: &str) {
+        let text = render(&self.registry);
+        assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+    }
+}
+
+fn name(routed: &Routed) -> String {
+    routed.decision().primary_endpoint().name().to_owned()
+}
+
+fn by_prefix() -> String {
+    profile_of(&["type: prefix-cache-scorer"])
+}
+
+#[test]
+fn prompts_go_where_they_were() {
+    let pool = Pool::new(&by_prefix(), four());
+    let homes: Vec<(String, String)> =
+        ["ab", "cd", "ef", "gh", "ij"].map(|letters| (letters.into(), pool.place(&prompt(letters)))).into();
+    for (letters, home) in homes {
+        assert_eq!(pool.strays(&prompt(&letters), &home, 5), 0, "the same");
+        assert_eq!(pool.strays(&prompt(&format!("{letters}xyz")), &home, 5), 0, "and what goes on");
+    }
+}
+
+#[test]
+fn other_models_and_salts_share_nothing() {
+    let pool = Pool::new(&by_prefix(), four());
+    let body = |model: &str, salt: &str| json!({"model": model, "cache_salt": salt, "prompt": text("abc")});
+    let home = pool.place(&completion(&body("m", "s"), &[]));
+    assert_eq!(pool.strays(&completion(&body("m", "s"), &[]), &home, 5), 0);
+    for (model, salt) in [("n", "s"), ("m", "t")] {
+        let routed = pool.ask(&completion(&body(model, salt), &[]));
+        assert!(routed.decision().scores().all(|(_, score)| score == 0.0), "{model} {salt}");
+    }
+}
+
+#[test]
+fn each_of_several_prompts_counts() {
+    let pool = Pool::new(&by_prefix(), at(&["10.0.0.1:8000"]));
+    let prompts = |list: &[&str]| {
+        let list: Vec<String> = list.iter().map(|letters| text(letters)).collect();
+        completion(&json!({"model": "m", "prompt": list}), &[])
+    };
+    let score = |request: &Request| pool.ask(request).decision().scores().next().unwrap().1;
+    assert_eq!(score(&prompts(&["ab", "cd"])), 0.0);
+    // Two blocks of the first and one of the second, of six.
+    assert_eq!(score(&prompts(&["abx", "cyz"])), 0.5);
+    // A prompt begins anew: what is behind another's beginning is no beginning.
+    assert_eq!(score(&prompts(&["b", "d"])), 0.0);
+}
+
+#[test]
+fn a_request_is_also_where_it_was_served() {
+    let pool = Pool::new(&by_prefix(), at(&["10.0.0.1:8000", "10.0.0.2:8000"]));
+    let mut routed = pool.ask(&prompt("abcd"));
+    let other = if name(&routed) == "pod-0" { 2 } else { 1 };
+    routed.answer_begins(&Served::By(format!("10.0.0.{other}:8000")));
+    let scores: Vec<f64> = pool.ask(&prompt("abcd")).decision().scores().map(|(_, score)| score).collect();
+    assert_eq!(scores, [1.0, 1.0]);
+    // Not where nobody served it.
+    let mut routed = pool.ask(&prompt("efgh"));
+    routed.answer_begins(&Served::Missing);
+    let scores: Vec<f64> = pool.ask(&prompt("efgh")).decision().scores().map(|(_, score)| score).collect();
+    assert_eq!(scores.iter().sum::<f64>(), 1.0);
+}
+
+#[test]
+fn a_new_configuration_knows_what_the_old_one_learned() {
+    let pool = Pool::new(&by_prefix(), four());
+    let home = pool.place(&prompt("abcd"));
+    let other = profile_of(&["type: queue-scorer", "type: prefix-cache-scorer"]);
+    assert_eq!(pool.reloaded(&other).strays(&prompt("abcd"), &home, 20), 0);
+}
+
+#[test]
+fn what_is_gone_is_forgotten() {
+    let pool = Pool::new(&by_prefix(), four());
+    let home = pool.place(&prompt("abcd"));
+    pool.caches().flush();
+    assert_eq!(pool.caches().index().entries(), 4);
+    let others = four().into_iter().filter(|spec| spec.name != home).collect();
+    pool.store.replace(others);
+    pool.state.sweep(&pool.store.snapshot(), 1);
+    assert_eq!(pool.caches().index().entries(), 0);
+    pool.store.replace(four());
+    let routed = pool.reloaded(&by_prefix()).ask(&prompt("abcd"));
+    assert!(routed.decision().scores().all(|(_, score)| score == 0.0));
+}
+
+#[test]
+fn endpoints_report_the_size_of_blocks_and_of_caches() {
+    let pool = Pool::new(&by_prefix(), at(&["10.0.0.1:8000"]));
+    let score = |request: &Request| pool.ask(request).decision().scores().next().unwrap().1;
+    let (load, now) = pool.load(0);
+    load.block_size.set(128.0, now);
+    // 256 tokens are two blocks, and the second has changed.
+    assert_eq!((score(&prompt("abcd")), score(&prompt("abcx"))), (0.0, 0.5));
+    // Sixteen of an engine's blocks of 16 tokens are four here: the oldest block goes.
+    load.block_size.set(16.0, now);
+    load.num_blocks.set(16.0, now);
+    assert_eq!((score(&prompt("efgh")), score(&prompt("efgh"))), (0.0, 1.0));
+    assert_eq!(score(&prompt("i")), 0.0);
+    assert_eq!(score(&prompt("efgh")), 0.0, "without the first block there is no match");
+}
+
+#[test]
+fn what_requests_find_is_counted_under_both_names() {
+    let pool = Pool::new(&by_prefix(), at(&["10.0.0.1:8000"]));
+    for letters in ["ab", "abcd", "abcd"] {
+        pool.place(&prompt(letters));
+    }
+    // A request without a prompt finds nothing, and doesn't count.
+    pool.place(&asking(&[]));
+    pool.caches().flush();
+    let labels = format!(r#"{{plugin_name="{PRODUCER}",plugin_type="{PRODUCER}"}}"#);
+    for (family, labels) in [("llm_d_epp", labels.as_str()), ("inference_extension", "")] {
+        pool.shows(&format!("{family}_prefix_indexer_size{labels} 4"));
+        pool.shows(&format!("{family}_prefix_indexer_hit_ratio_sum{labels} 1.5"));
+        pool.shows(&format!("{family}_prefix_indexer_hit_ratio_count{labels} 3"));
+        pool.shows(&format!("{family}_prefix_indexer_hit_bytes_sum{labels} 1536"));
+    }
+    pool.shows(&format!("usher_prefix_index_dropped_total{labels} 0"));
+    assert!(render(&pool.registry).contains("usher_prefix_index_bytes{"));
+}
+
+#[test]
+fn only_who_has_it_gets_a_conditional_request() {
+    let pool = Pool::new(&by_prefix(), at(&["10.0.0.1:8000", "10.0.0.2:8000"]));
+    let conditional = |letters: &str| {
+        let body = json!({"model": "m", "prompt": text(letters)});
+        completion(&body, &[("prefer", "if-available")])
+    };
+    let refused = pool.route(&conditional("ab")).unwrap_err();
+    assert_eq!(refused.code.status(), 412);
+    assert_eq!(
+        refused.body(),
+        "inference error: PreconditionFailed - no decode worker has the requested KV cache"
+    );
+    // Refused, it was not sent, and nothing was learned.
+    pool.caches().flush();
+    assert_eq!(pool.route(&conditional("ab")).unwrap_err().code.status(), 412);
+    let home = pool.place(&prompt("ab"));
+    assert_eq!(pool.place(&conditional("abcd")), home, "some of it is enough");
+    assert_eq!(pool.route(&conditional("xb")).unwrap_err().code.status(), 412);
+}
+
+#[test]
+fn cold_prompts_go_round() {
+    let config = profile_of(&["type: no-hit-lru-scorer"]);
+    let pool = Pool::new(&config, four());
+    let cold = |number: usize| prompt(&char::from(b'A' + number as u8).to_string());
+    let places: Vec<String> = (0..6).map(|number| pool.place(&cold(number))).collect();
+    assert_eq!(places, ["pod-0", "pod-1", "pod-2", "pod-3", "pod-0", "pod-1"]);
+    // A warm prompt is no business of it, and moves nobody who holds it.
+    let warm = pool.ask(&cold(2));
+    assert!(warm.decision().scores().all(|(_, score)| score == 0.5));
+    assert_eq!(pool.reloaded(&config).place(&cold(9)), "pod-2", "a new configuration goes on");
+}
+
+#[test]
+fn requests_stick_until_their_endpoint_is_saturated() {
+    let filter = "type: prefix-cache-affinity-filter, parameters: {maxTTFTPenaltyMs: 1000, peakPrefillThroughput: 1000}";
+    let pool = Pool::new(&profile_of(&[filter, "type: token-load-scorer"]), four());
+    let home = pool.place(&prompt("abcd"));
+    pool.caches().flush();
+    // Each adds a block of 64 tokens to its four. Where nothing is cached it adds five.
+    let mut more = ('A'..='Z').map(|letter| prompt(&format!("abcd{letter}")));
+    let mut under_way = Vec::new();
+    let mut routed = pool.route(&more.next().unwrap()).unwrap();
+    while name(&routed) == home {
+        under_way.push(routed);
+        routed = pool.route(&more.next().unwrap()).unwrap();
+    }
+    // 16 of 64 tokens are more than a second's.
+    assert_eq!(under_way.len(), 16);
+    drop((routed, under_way));
+    assert_eq!(pool.strays(&prompt("abcd"), &home, 1), 0, "it has room again");
+}
+
+/// Runs both profiles and answers with the first one's pick.
+struct Both;
+
+impl ProfileHandler for Both {
+    fn next(&self, _cx: &Context<'_>, _runs: &Runs<'_>) -> ProfileSet {
+        [0, 1].into_iter().collect()
+    }
+
+    fn finish(&self, _cx: &Context<'_>, _runs: &Runs<'_>) -> Result<usize, ScheduleError> {
+        Ok(0)
+    }
+}
+
+/// A decision among three endpoints: the first profile picks the first, the other the
+/// second one.
+fn decide(
+    other: &str,
+    metrics: &SchedulerMetrics,
+    cx: &Context<'_>,
+    all: &usher::endpoints::Candidates,
+) -> Decision {
+    let profile = |name: &str, scores: [f32; 3]| {
+        let mut builder = Profile::builder(name, metrics);
+        builder.scorer(&id("fixed"), Arc::new(Fixed(scores.to_vec())), 1.0);
+        builder.picker(&id("picker"), top(2))
+    };
+    let profiles = vec![profile("decode", [1.0, 0.5, 0.0]), profile(other, [0.5, 1.0, 0.0])];
+    let scheduler = Scheduler::new(profiles, &id("both"), Arc::new(Both), metrics);
+    scheduler.decide(cx, all, &mut rand::rng(), &mut Scratch::default(), Record::No).unwrap()
+}
+
+#[test]
+fn who_computes_the_prompt_has_it_too() {
+    for (other, expected) in [("prefill", [2, 2, 0]), ("encode", [2, 0, 0])] {
+        let registry = Registry::new();
+        let metrics = SchedulerMetrics::register(&registry).unwrap();
+        let keys =
+            ApproxPrefixKeys { prefix: Key::<PrefixMatch>::new(0), blocks: Key::<PromptBlocks>::new(1) };
+        let caches = Arc::new(PrefixCaches::start(Limits::default()).unwrap());
+        let families = PrefixFamilies::register(&registry).unwrap();
+        let params = ApproxPrefixParams::default();
+        let plugin = ApproxPrefixProducer::new(params, keys, Arc::clone(&caches), &families, ("p", PRODUCER));
+        let plugin = Arc::new(plugin);
+        let mut stages = StagesBuilder::new(&metrics);
+        stages.producer(&id("p"), Arc::clone(&plugin) as _);
+        stages.pre_request(&id("p"), plugin);
+        let stages = stages.build(false, None);
+        let (all, request) = (support::pool(3, |_, _| {}), prompt("ab"));
+        let situation = Situation { request: &request, now_ms: NOW, max_age: MAX_AGE };
+        let matched = || {
+            let mut facts = Facts::default();
+            stages.produce(&situation, &all, &mut facts);
+            (facts.get(keys.prefix).unwrap().matched.clone(), facts)
+        };
+        let (before, facts) = matched();
+        assert_eq!(before, [0; 3]);
+        let cx = Context { facts: &facts, ..Context::new(&request, NOW, MAX_AGE) };
+        let decision = decide(other, &metrics, &cx, &all);
+        stages.act(&cx, &decision, &mut Effects::default());
+        caches.flush();
+        assert_eq!(matched().0, expected, "{other}");
+    }
+}
