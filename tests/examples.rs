@@ -12,6 +12,7 @@ mod support;
 #[allow(dead_code, reason = "shared with tests that need more of it")]
 mod wire;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use pool::{Pod, Pool};
@@ -89,7 +90,9 @@ async fn scenario(example: &str) {
         "pd" => pd().await,
         "pd-joint" => pd_joint().await,
         "pd-topology" => pd_topology().await,
+        "prefix-aware" => prefix_aware().await,
         "session-affinity" => session_affinity().await,
+        "sticky-until-saturated" => sticky_until_saturated().await,
         _ => panic!("{FOLDER}/{example}.yaml is an example that nobody tries: add what it is for"),
     }
 }
@@ -103,21 +106,70 @@ async fn every_example_does_what_it_is_for() {
     }
 }
 
-/// Requests go where nobody waits.
+/// A prompt of one block.
+fn block() -> String {
+    "word".repeat(64)
+}
+
+/// Requests go where nobody waits, and where their prompt is cached.
 async fn default() {
     let mut pool = Pool::start("default", &[Pod::default(), Pod::default()]).await;
     pool.keep_busy(0).await;
-    for _ in 0..5 {
-        let answered = pool.ask(&[], "m", "hi").await;
+    for number in 0..5 {
+        let answered = pool.ask(&[], "m", &format!("{number}, hi")).await;
         assert_eq!(answered.server, 1);
         assert!(!answered.request.destination().contains(','), "one endpoint, no fallbacks");
         assert_eq!(answered.response.get("x-went-into-resp-headers"), Some("true"));
     }
     pool.keep_busy(1).await;
     pool.release(0).await;
-    for _ in 0..5 {
-        assert_eq!(pool.ask(&[], "m", "hi").await.server, 0);
+    for number in 0..5 {
+        assert_eq!(pool.ask(&[], "m", &format!("{number}, hello")).await.server, 0);
     }
+    pool.release(1).await;
+    let home = pool.ask(&[], "m", &block()).await.server;
+    pool.until_learned(11).await;
+    for _ in 0..5 {
+        assert_eq!(pool.ask(&[], "m", &block()).await.server, home);
+    }
+}
+
+/// Conversations stay where they began, and begin everywhere.
+async fn prefix_aware() {
+    let pool = Pool::start("prefix-aware", &vec![Pod::default(); 4]).await;
+    let conversation = |number: usize| number.to_string().repeat(2000);
+    let mut homes = Vec::new();
+    for number in 1..=4 {
+        homes.push(pool.ask(&[], "m", &conversation(number)).await.server);
+    }
+    assert_eq!(homes.iter().collect::<BTreeSet<_>>().len(), 4, "each in its turn: {homes:?}");
+    pool.until_learned(4 * 8).await;
+    for (number, home) in (1..).zip(homes) {
+        let more = conversation(number) + " and so on";
+        assert_eq!(pool.ask(&[], "m", &more).await.server, home);
+    }
+}
+
+/// A prompt stays where it is cached until there is too much to compute there.
+async fn sticky_until_saturated() {
+    let pool = Pool::start("sticky-until-saturated", &[Pod::default(), Pod::default()]).await;
+    let home = pool.ask(&[], "m", &block()).await.server;
+    pool.until_learned(1).await;
+    for _ in 0..5 {
+        assert_eq!(pool.ask(&[], "m", &block()).await.server, home);
+    }
+    // 80,000 tokens are five seconds and a little. A long prompt goes to either endpoint,
+    // and the next one to the other.
+    let long = |what: &str| what.repeat(320_000);
+    let mut held = pool.hold(&long("a")).await;
+    if held.server != home {
+        let other = pool.hold(&long("b")).await;
+        assert_eq!(other.server, home, "it has less to compute");
+        held = other;
+    }
+    pool.until_in_flight(1).await;
+    assert_ne!(pool.ask(&[], "m", &block()).await.server, home);
+    drop(held);
 }
 
 /// A prompt goes where it fits, and a short one to the smaller.

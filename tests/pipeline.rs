@@ -149,7 +149,11 @@ fn below_one_endpoint_means_one() {
 fn without_a_configuration_the_default_runs() {
     let pipeline = built_in();
     let [profile] = pipeline.resolved.profiles.as_slice() else { panic!("one profile") };
-    assert_eq!(scorers(profile), [("queue-scorer", 2.0), ("kv-cache-utilization-scorer", 2.0)]);
+    let expected =
+        [("queue-scorer", 2.0), ("kv-cache-utilization-scorer", 2.0), ("prefix-cache-scorer", 3.0)];
+    assert_eq!(scorers(profile), expected);
+    assert_eq!(pipeline.resolved.stages.producers, ["approx-prefix-cache-producer"]);
+    assert!(pipeline.stages.prefix().is_some(), "conditional requests ask it");
     assert_eq!((profile.name.as_str(), profile.picker.plugin.as_str()), ("default", "max-score-picker"));
     let parsers = [ParserKind::OpenAi, ParserKind::Anthropic, ParserKind::VllmHttp, ParserKind::PassThrough];
     assert_eq!(pipeline.parsers, parsers);
@@ -157,7 +161,6 @@ fn without_a_configuration_the_default_runs() {
     assert!(pipeline.discovery.is_none());
     assert!(pipeline.resolved.plugins.iter().all(|plugin| plugin.origin == Origin::Defaulted));
     assert_says(&pipeline, "the built-in configuration runs");
-    assert_says(&pipeline, "prefix-cache-scorer is not in this version");
     assert_says(&pipeline, "without effect in this version yet: fcfs-ordering-policy");
 }
 

@@ -55,6 +55,13 @@ pub(crate) struct Answered {
     pub(crate) response: Mutation,
 }
 
+/// A request under way until it is dropped.
+pub(crate) struct Held {
+    /// Where it was sent.
+    pub(crate) server: usize,
+    _stream: Stream,
+}
+
 impl Pool {
     /// Servers that are as fast as can be, and a picker that runs the example.
     pub(crate) async fn start(example: &str, pods: &[Pod]) -> Self {
@@ -120,6 +127,32 @@ impl Pool {
         assert_eq!(answer.status, 200, "{answer:?}");
         let response = shown(&mut stream, &answer).await;
         Answered { server: answer.server(), request, response }
+    }
+
+    /// A request that is sent somewhere, and whose answer does not begin.
+    pub(crate) async fn hold(&self, prompt: &str) -> Held {
+        let mut stream = self.picker.stream().await;
+        let pairs = [(":method", "POST"), (":path", PATH), ("content-type", "application/json")];
+        stream.send(headers(&pairs, false));
+        stream.send(body(json!({"model": "m", "prompt": prompt}).to_string(), true));
+        let destination = stream.request_headers().await.destination().parse().unwrap();
+        let server = self.servers.iter().position(|server| server.address == destination).unwrap();
+        Held { server, _stream: stream }
+    }
+
+    /// Waits until so many requests are under way.
+    pub(crate) async fn until_in_flight(&self, requests: i64) {
+        eventually("requests to end", async || (self.picker.in_flight() == requests).then_some(())).await;
+    }
+
+    /// Waits until the picker knows where so many blocks are.
+    pub(crate) async fn until_learned(&self, blocks: usize) {
+        let name = "approx-prefix-cache-producer";
+        let size = format!(r#"llm_d_epp_prefix_indexer_size{{plugin_name="{name}",plugin_type="{name}"}}"#);
+        eventually("prompts to be learned", async || {
+            self.picker.metric(&size).filter(|size| *size >= blocks as f64).map(drop)
+        })
+        .await;
     }
 
     /// Sends what the picker let through to where it said.

@@ -13,16 +13,18 @@ use super::instances::{self, Instances};
 use super::resolved::{Resolved, ResolvedPlugin, Use};
 use super::{data, flow, handler, parsers, profiles, stages};
 
-/// What the peer runs without a configuration, but for the prefix scorer.
+/// What the peer runs without a configuration.
 const BUILT_IN: &str = "
 plugins:
 - type: queue-scorer
 - type: kv-cache-utilization-scorer
+- type: prefix-cache-scorer
 schedulingProfiles:
 - name: default
   plugins:
   - {pluginRef: queue-scorer, weight: 2}
   - {pluginRef: kv-cache-utilization-scorer, weight: 2}
+  - {pluginRef: prefix-cache-scorer, weight: 3}
 ";
 
 /// A configuration, ready to run.
@@ -86,8 +88,6 @@ impl Pipeline {
         if built_in {
             instances.forget_places();
             notes.push("no configuration, or an empty one: the built-in configuration runs".to_owned());
-            let text = "prefix-cache-scorer is not in this version; the default profile scores without it";
-            notes.push(text.to_owned());
         } else {
             let declared = config.plugins.iter().zip(instances.iter());
             notes.extend(declared.filter_map(|(plugin, built)| instances::note(built.plugin_type, plugin)));
