@@ -19,7 +19,7 @@ use usher::endpoints::{EndpointSpec, Snapshot, Store};
 use usher::request::{Headers, ParserKind, Parsers, Request, RequestParser};
 use usher::schedule::registry::Pipeline;
 use usher::schedule::{Context, Effects, Facts, Record, SchedulerMetrics, Scratch, Situation, State};
-use usher::sim::{Engine, EngineConfig, Finish, SimRequest};
+use usher::sim::{Engine, EngineConfig, Finish, Kind, SimRequest};
 
 const SERVERS: usize = 6;
 const SCRAPE: Duration = Duration::from_millis(50);
@@ -181,6 +181,7 @@ fn decisions(trace: &str) -> String {
             output_tokens: row.output_length,
             finish: Finish::Length,
             adapter: None,
+            kind: Kind::Whole,
         };
         pool.engines[first as usize].arrive(sent, now).unwrap();
         pool.under_way.insert(id, (effects.take_followers(), false));

@@ -188,7 +188,7 @@ impl Drop for Ticket {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sim::{EngineConfig, Finish};
+    use crate::sim::{EngineConfig, Finish, Kind};
 
     fn request(output_tokens: u32) -> SimRequest {
         SimRequest {
@@ -198,6 +198,7 @@ mod tests {
             output_tokens,
             finish: Finish::Length,
             adapter: None,
+            kind: Kind::Whole,
         }
     }
 

@@ -5,7 +5,8 @@
 //! `openai` reads it, the [`Engine`] decides when each of its tokens exists, and
 //! `answer` writes them. The engine is a state machine that knows neither sockets
 //! nor a clock, so a replay runs it in virtual time; [`start`] drives the same
-//! engine by tokio's clock.
+//! engine by tokio's clock. One engine may compute a prompt and another decode
+//! ([`Kind`]); what moves between them takes the time that [`Links`] say.
 //!
 //! Every answer names its server (`x-inference-pod`, `x-inference-port`) and says what
 //! it received: `x-sim-body-bytes`, `x-sim-body-xxh64` (16 hexadecimal digits, seed 0),
@@ -23,6 +24,7 @@ mod faults;
 mod http_stats;
 mod io;
 mod kv;
+mod link;
 mod live;
 mod metrics;
 mod model;
@@ -35,7 +37,8 @@ mod stats;
 pub use config::{ConfigError, Dialect, EngineConfig, SimConfig};
 pub use faults::{Fault, MetricsFault};
 pub use kv::{KvCache, Lease, block_hashes};
-pub use model::{Engine, EngineState, Finish, Output, Rejected, SimRequest};
+pub use link::{KV_BYTES_PER_TOKEN, Layer, Links, Place, Transfer};
+pub use model::{Engine, EngineState, Finish, Kind, Output, Rejected, SimRequest};
 pub use server::{SimHandle, StartError, start};
 pub use stats::{Histogram, Stats};
 

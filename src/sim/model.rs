@@ -16,7 +16,12 @@
 //! per step. When blocks run out, the last one admitted leaves the batch and is
 //! computed anew later. Blocks of a prompt can be shared from the step that computes
 //! them; blocks of generated tokens never are.
+//!
+//! Who is in a step is `batch`'s to say; prompts that come from another engine are in
+//! `receive`.
 
+mod batch;
+mod receive;
 mod request;
 
 use std::collections::VecDeque;
@@ -27,8 +32,9 @@ use super::config::{ConfigError, EngineConfig};
 use super::kv::{KvCache, Lease};
 use super::mix;
 use super::stats::{Stats, Timeline};
+use receive::Receiving;
 
-pub use request::{EngineState, Finish, Output, Rejected, SimRequest};
+pub use request::{EngineState, Finish, Kind, Output, Rejected, SimRequest};
 
 #[derive(Debug)]
 struct Job {
@@ -46,6 +52,8 @@ struct Job {
     planned: u32,
     // Full prompt blocks that are known by their hash.
     published: usize,
+    // The prompt came from another engine, and was not lost since.
+    received: bool,
 }
 
 impl Job {
@@ -62,6 +70,10 @@ pub struct Engine {
     kv: KvCache,
     running: Vec<Job>,
     waiting: VecDeque<Job>,
+    // Requests with their blocks, whose prompt is on its way, the first to be there first.
+    receiving: Vec<Receiving>,
+    // Whether one of those waiting may find a place that was not there at the last try.
+    untried: bool,
     // `kv.releases()` when the first waiting request found too few blocks. Until blocks
     // are given back it is not tried again, which would cost a walk over its prompt.
     starved_at: Option<u64>,
@@ -85,6 +97,8 @@ impl Engine {
             kv: KvCache::new(config.num_blocks),
             running: Vec::new(),
             waiting: VecDeque::new(),
+            receiving: Vec::new(),
+            untried: false,
             starved_at: None,
             now: Duration::ZERO,
             step_ends: None,
@@ -125,7 +139,8 @@ impl Engine {
     pub fn state(&self) -> EngineState {
         EngineState {
             running: self.running.len(),
-            waiting: self.waiting.len(),
+            waiting: self.waiting.len() + self.receiving.len(),
+            receiving: self.receiving.len(),
             kv_usage: self.kv.usage(),
             kv_used_blocks: self.kv.used(),
             kv_idle_blocks: self.kv.idle(),
@@ -135,7 +150,8 @@ impl Engine {
     /// The adapters in the batch and those only waiting, each once, in order of arrival.
     pub fn adapters(&self) -> (Vec<Arc<str>>, Vec<Arc<str>>) {
         let running = distinct(self.running.iter(), &[]);
-        let waiting = distinct(self.waiting.iter(), &running);
+        let receiving = self.receiving.iter().map(|receiving| &receiving.job);
+        let waiting = distinct(receiving.chain(&self.waiting), &running);
         (running, waiting)
     }
 
@@ -148,12 +164,14 @@ impl Engine {
         self.run(now, false);
         request.prompt_tokens = request.prompt_tokens.max(1);
         request.output_tokens = request.output_tokens.max(1);
+        if request.kind == Kind::Prefill {
+            request.output_tokens = 1;
+        }
         request.blocks.truncate((request.prompt_tokens / self.config.block_size) as usize);
         let limit = self.config.context_limit();
         let refusal = if request.prompt_tokens.saturating_add(request.output_tokens) > limit {
             Some(Rejected::TooLong { limit })
-        } else if self.running.len() + self.waiting.len() >= self.config.max_running + self.config.max_waiting
-        {
+        } else if self.taken() + self.waiting.len() >= self.config.max_running + self.config.max_waiting {
             Some(Rejected::QueueFull)
         } else {
             None
@@ -174,7 +192,9 @@ impl Engine {
             generated: 0,
             planned: 0,
             published: 0,
+            received: false,
         });
+        self.untried = true;
         Ok(())
     }
 
@@ -188,17 +208,31 @@ impl Engine {
                 Some(job) => job,
                 None => return,
             }
+        } else if let Some(at) = self.receiving.iter().position(|it| it.job.request.id == id) {
+            self.receiving.remove(at).job
         } else {
             return;
         };
         self.kv.release(job.lease);
+        self.untried = true;
         self.stats.aborted += 1;
         self.changes += 1;
     }
 
     /// When something happens next, if no request arrives before. `None`: idle.
     pub fn next_event_at(&self) -> Option<Duration> {
-        self.step_ends.or_else(|| self.waiting.front().map(|_| self.now))
+        if self.step_ends.is_some() {
+            return self.step_ends;
+        }
+        if self.untried && !self.waiting.is_empty() {
+            return Some(self.now);
+        }
+        self.receiving.first().map(|first| first.ready_at.max(self.now))
+    }
+
+    // Places in the batch that are not free.
+    fn taken(&self) -> usize {
+        self.running.len() + self.receiving.len()
     }
 
     /// Lets time pass up to and including `now`, and appends the tokens that exist by
@@ -227,7 +261,9 @@ impl Engine {
     fn begin_step(&mut self) {
         let (mut prefilling, mut decoding) = (0, 0);
         let mut budget = self.config.max_batched_tokens;
+        self.join_received();
         let preempted = self.plan_running(&mut budget, &mut prefilling, &mut decoding);
+        self.untried = preempted;
         if !preempted {
             self.admit(&mut budget, &mut prefilling);
         }
@@ -253,87 +289,6 @@ impl Engine {
         // 53 random bits make an even draw from 0..1.
         let draw = (mix(config.seed ^ mix(self.steps)) >> 11) as f64 / (1u64 << 53) as f64;
         Duration::from_secs_f64(seconds * (1.0 + config.jitter * (2.0 * draw - 1.0)))
-    }
-
-    // Plans the step for the requests in the batch. True if one had to leave it.
-    fn plan_running(&mut self, budget: &mut u32, prefilling: &mut u32, decoding: &mut u32) -> bool {
-        let mut preempted = false;
-        let mut at = 0;
-        while at < self.running.len() {
-            let job = &mut self.running[at];
-            let missing = job.length() - job.computed;
-            let planned = missing.min(*budget);
-            if planned > 0 && !extend(&mut self.kv, job, planned, self.config.block_size) {
-                self.preempt_last();
-                preempted = true;
-                continue;
-            }
-            *budget -= planned;
-            if missing == 1 && self.running[at].generated > 0 {
-                *decoding += planned;
-            } else {
-                *prefilling += planned;
-            }
-            at += 1;
-        }
-        preempted
-    }
-
-    fn preempt_last(&mut self) {
-        if let Some(mut job) = self.running.pop() {
-            self.kv.release(std::mem::take(&mut job.lease));
-            (job.computed, job.planned, job.published) = (0, 0, 0);
-            self.waiting.push_front(job);
-            self.stats.preemptions += 1;
-        }
-    }
-
-    fn admit(&mut self, budget: &mut u32, prefilling: &mut u32) {
-        if self.starved_at == Some(self.kv.releases()) {
-            return;
-        }
-        while *budget > 0 && self.running.len() < self.config.max_running {
-            let Some(at) = self.next_admissible() else { break };
-            let Some(mut job) = self.waiting.remove(at) else { break };
-            let block_size = self.config.block_size;
-            // The last token is always computed: the next one comes from it.
-            let reusable = ((job.length() - 1) / block_size) as usize;
-            let hashes = &job.request.blocks[..reusable.min(job.request.blocks.len())];
-            job.lease = self.kv.hold_prefix(hashes);
-            job.published = job.lease.len() as usize;
-            let cached = job.lease.len() * block_size;
-            job.computed = cached;
-            let planned = (job.length() - cached).min(*budget);
-            if !extend(&mut self.kv, &mut job, planned, block_size) {
-                self.kv.release(std::mem::take(&mut job.lease));
-                (job.computed, job.published) = (0, 0);
-                self.waiting.insert(at, job);
-                self.starved_at = Some(self.kv.releases());
-                break;
-            }
-            if job.admitted.is_none() {
-                job.admitted = Some((self.now, cached));
-                self.stats.prefix_queries += u64::from(job.request.prompt_tokens);
-                self.stats.prefix_hits += u64::from(cached);
-            }
-            *budget -= planned;
-            *prefilling += planned;
-            self.running.push(job);
-        }
-    }
-
-    // The first waiting request whose adapter has a place: others overtake those whose
-    // adapter has none, as in vLLM.
-    fn next_admissible(&self) -> Option<usize> {
-        let first = self.waiting.front()?;
-        if first.request.adapter.is_none() {
-            return Some(0);
-        }
-        let loaded = distinct(self.running.iter(), &[]);
-        self.waiting.iter().position(|job| match &job.request.adapter {
-            None => true,
-            Some(adapter) => loaded.len() < self.config.max_loras || loaded.contains(adapter),
-        })
     }
 
     fn finish_step(&mut self) {
@@ -363,7 +318,10 @@ impl Engine {
                 kv.release(std::mem::take(&mut job.lease));
                 let (arrived, first_token) = (job.arrived, job.first_token);
                 let times = Timeline { arrived, admitted, first_token, finished: *now };
-                stats.finish(prompt, cached, generated, times);
+                // The last token of a prompt is computed wherever the rest came from.
+                let reused = if job.received { prompt - 1 } else { cached };
+                stats.finish(prompt, reused, generated, times);
+                stats.prefilled += u64::from(job.request.kind == Kind::Prefill);
                 match job.request.finish {
                     Finish::Stop => stats.finished_stop += 1,
                     Finish::Length => {
@@ -375,22 +333,6 @@ impl Engine {
             !finished
         });
     }
-}
-
-// Takes the blocks for `planned` more tokens and makes the prompt's full ones known.
-fn extend(kv: &mut KvCache, job: &mut Job, planned: u32, block_size: u32) -> bool {
-    let tokens = job.computed + planned;
-    let wanted = tokens.div_ceil(block_size).saturating_sub(job.lease.len());
-    if !kv.take(&mut job.lease, wanted) {
-        return false;
-    }
-    let full = ((tokens / block_size) as usize).min(job.request.blocks.len());
-    for hash in job.request.blocks.get(job.published..full).unwrap_or_default() {
-        kv.publish(&mut job.lease, *hash);
-    }
-    job.published = job.published.max(full);
-    job.planned = planned;
-    true
 }
 
 fn distinct<'a>(jobs: impl Iterator<Item = &'a Job>, except: &[Arc<str>]) -> Vec<Arc<str>> {

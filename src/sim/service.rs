@@ -18,7 +18,7 @@ use super::io::Connection;
 use super::kv::{BYTES_PER_TOKEN, block_hashes};
 use super::live::Live;
 use super::metrics::MetricsPage;
-use super::model::{Finish, Rejected, SimRequest};
+use super::model::{Finish, Kind, Rejected, SimRequest};
 use super::openai::{Api, Call, parse};
 use super::record::{Record, text};
 use super::{Engine, SimConfig};
@@ -224,7 +224,7 @@ impl Service {
         };
         let scope = adapter.as_deref().unwrap_or(&config.model);
         let blocks = block_hashes(scope, &call.prompt, config.engine.block_size);
-        SimRequest { id: 0, prompt_tokens, blocks, output_tokens, finish, adapter }
+        SimRequest { id: 0, prompt_tokens, blocks, output_tokens, finish, adapter, kind: Kind::Whole }
     }
 
     async fn other(&self, method: &Method, path: &str, body: &[u8]) -> Response<SimBody> {

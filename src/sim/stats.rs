@@ -87,6 +87,13 @@ pub struct Stats {
     pub aborted: u64,
     /// Requests refused.
     pub rejected: u64,
+    /// Prompts computed for another engine.
+    pub prefilled: u64,
+    /// Prompts that came from another engine.
+    pub received: u64,
+    /// Bytes of these that crossed a link, by the layer that its ends share, in the order
+    /// of [`Layer::ALL`](crate::sim::Layer::ALL).
+    pub received_bytes: [u64; 5],
     /// Tokens computed per step.
     pub tokens_per_step: Histogram,
     /// From arrival to the first token.
@@ -143,6 +150,9 @@ impl Stats {
             finished_length: 0,
             aborted: 0,
             rejected: 0,
+            prefilled: 0,
+            received: 0,
+            received_bytes: [0; 5],
             tokens_per_step: Histogram::new(TOKENS_PER_STEP),
             time_to_first_token: Histogram::new(SECONDS_TO_FIRST),
             inter_token: Histogram::new(SECONDS_PER_TOKEN),

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::sim::link::Transfer;
+
 /// Why a request ends after its last token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Finish {
@@ -10,6 +12,21 @@ pub enum Finish {
     Stop,
     /// At the limit that the client set.
     Length,
+}
+
+/// Which part of a request an engine has to do.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Kind {
+    /// All of it.
+    #[default]
+    Whole,
+    /// The prompt only, for another engine that decodes: it ends with its first token,
+    /// whatever `output_tokens` says. Its blocks stay in the prefix cache as any do.
+    Prefill,
+    /// Everything after the prompt, which another engine has computed by the time that this
+    /// request arrives. Keys and values come over this link before it enters the batch, but
+    /// for those that are in the prefix cache here.
+    Decode(Transfer),
 }
 
 /// A request for tokens.
@@ -28,6 +45,8 @@ pub struct SimRequest {
     pub finish: Finish,
     /// The LoRA adapter, if any.
     pub adapter: Option<Arc<str>>,
+    /// Which part of it is done here.
+    pub kind: Kind,
 }
 
 /// Why a request was refused.
@@ -53,7 +72,8 @@ pub struct Output {
     pub at: Duration,
     /// The number of this token, from 1.
     pub generated: u32,
-    /// Prompt tokens that were in the KV cache when the request entered the batch.
+    /// Prompt tokens that were in the KV cache when the request entered the batch, those
+    /// that came from another engine not among them.
     pub cached_tokens: u32,
     /// Whether this is the last one.
     pub finished: bool,
@@ -64,8 +84,10 @@ pub struct Output {
 pub struct EngineState {
     /// Requests in the batch.
     pub running: usize,
-    /// Requests waiting for a place in it.
+    /// Requests waiting for a place in it or for their prompt, as vLLM counts them.
     pub waiting: usize,
+    /// Of these, requests whose prompt is on its way from another engine.
+    pub receiving: usize,
     /// Share of KV blocks that requests hold, in 0..=1.
     pub kv_usage: f64,
     /// KV blocks that requests hold.

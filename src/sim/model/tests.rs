@@ -1,5 +1,7 @@
 //! The engine in virtual time.
 
+mod disagg;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -16,7 +18,15 @@ fn config() -> EngineConfig {
 
 fn request(id: u64, prompt_tokens: u32, output_tokens: u32) -> SimRequest {
     let blocks = (0..u64::from(prompt_tokens) / 16).map(|block| id * 1_000_000 + block).collect();
-    SimRequest { id, prompt_tokens, blocks, output_tokens, finish: Finish::Length, adapter: None }
+    SimRequest {
+        id,
+        prompt_tokens,
+        blocks,
+        output_tokens,
+        finish: Finish::Length,
+        adapter: None,
+        kind: Kind::Whole,
+    }
 }
 
 fn ms(millis: u64) -> Duration {

@@ -1,0 +1,133 @@
+//! What the next step computes: tokens of the requests in the batch, and of those that
+//! enter it.
+
+use super::{Engine, Job, Kind, distinct};
+use crate::sim::kv::{KvCache, Lease};
+
+impl Engine {
+    /// Plans the step for the requests in the batch. True if one had to leave it.
+    pub(super) fn plan_running(
+        &mut self,
+        budget: &mut u32,
+        prefilling: &mut u32,
+        decoding: &mut u32,
+    ) -> bool {
+        let mut preempted = false;
+        let mut at = 0;
+        while at < self.running.len() {
+            let job = &mut self.running[at];
+            let missing = job.length() - job.computed;
+            let planned = missing.min(*budget);
+            if planned > 0 && !extend(&mut self.kv, job, planned, self.config.block_size) {
+                self.preempt_last();
+                preempted = true;
+                continue;
+            }
+            *budget -= planned;
+            let job = &self.running[at];
+            if missing == 1 && (job.generated > 0 || job.received) {
+                *decoding += planned;
+            } else {
+                *prefilling += planned;
+            }
+            at += 1;
+        }
+        preempted
+    }
+
+    fn preempt_last(&mut self) {
+        if let Some(mut job) = self.running.pop() {
+            self.kv.release(std::mem::take(&mut job.lease));
+            (job.computed, job.planned, job.published) = (0, 0, 0);
+            if std::mem::take(&mut job.received) {
+                // Whoever computed the prompt may have forgotten it by now.
+                job.request.kind = Kind::Whole;
+            }
+            self.waiting.push_front(job);
+            self.stats.preemptions += 1;
+        }
+    }
+
+    /// Lets those in that wait, in their order, as far as there is room.
+    pub(super) fn admit(&mut self, budget: &mut u32, prefilling: &mut u32) {
+        if self.starved_at == Some(self.kv.releases()) {
+            return;
+        }
+        while *budget > 0 && self.taken() < self.config.max_running {
+            let Some(at) = self.next_admissible() else { break };
+            let Some(mut job) = self.waiting.remove(at) else { break };
+            let block_size = self.config.block_size;
+            // The last token is always computed: the next one comes from it.
+            let reusable = ((job.length() - 1) / block_size) as usize;
+            let hashes = &job.request.blocks[..reusable.min(job.request.blocks.len())];
+            job.lease = self.kv.hold_prefix(hashes);
+            job.published = job.lease.len() as usize;
+            let cached = job.lease.len() * block_size;
+            job.computed = cached;
+            let planned = (job.length() - cached).min(*budget);
+            let fits = match job.request.kind {
+                // Its blocks are known to others once they are here.
+                Kind::Decode(_) => {
+                    let prompt = job.request.prompt_tokens;
+                    take_up_to(&mut self.kv, &mut job.lease, prompt, block_size)
+                }
+                Kind::Whole | Kind::Prefill => extend(&mut self.kv, &mut job, planned, block_size),
+            };
+            if !fits {
+                self.kv.release(std::mem::take(&mut job.lease));
+                (job.computed, job.published) = (0, 0);
+                self.waiting.insert(at, job);
+                self.starved_at = Some(self.kv.releases());
+                break;
+            }
+            if let Kind::Decode(transfer) = job.request.kind {
+                self.receive(job, transfer);
+                continue;
+            }
+            if job.admitted.is_none() {
+                job.admitted = Some((self.now, cached));
+                self.stats.prefix_queries += u64::from(job.request.prompt_tokens);
+                self.stats.prefix_hits += u64::from(cached);
+            }
+            *budget -= planned;
+            *prefilling += planned;
+            self.running.push(job);
+        }
+    }
+
+    // The first waiting request whose adapter has a place: others overtake those whose
+    // adapter has none, as in vLLM.
+    fn next_admissible(&self) -> Option<usize> {
+        let first = self.waiting.front()?;
+        if first.request.adapter.is_none() {
+            return Some(0);
+        }
+        let receiving = self.receiving.iter().map(|receiving| &receiving.job);
+        let loaded = distinct(self.running.iter().chain(receiving), &[]);
+        self.waiting.iter().position(|job| match &job.request.adapter {
+            None => true,
+            Some(adapter) => loaded.len() < self.config.max_loras || loaded.contains(adapter),
+        })
+    }
+}
+
+// Takes the blocks for `planned` more tokens and makes the prompt's full ones known.
+fn extend(kv: &mut KvCache, job: &mut Job, planned: u32, block_size: u32) -> bool {
+    let tokens = job.computed + planned;
+    if !take_up_to(kv, &mut job.lease, tokens, block_size) {
+        return false;
+    }
+    let full = ((tokens / block_size) as usize).min(job.request.blocks.len());
+    for hash in job.request.blocks.get(job.published..full).unwrap_or_default() {
+        kv.publish(&mut job.lease, *hash);
+    }
+    job.published = job.published.max(full);
+    job.planned = planned;
+    true
+}
+
+// Takes the blocks that are missing for so many tokens.
+fn take_up_to(kv: &mut KvCache, lease: &mut Lease, tokens: u32, block_size: u32) -> bool {
+    let wanted = tokens.div_ceil(block_size).saturating_sub(lease.len());
+    kv.take(lease, wanted)
+}
