@@ -3,6 +3,8 @@
 use std::str::FromStr;
 use std::time::Duration;
 
+use super::disagg::DisaggConfig;
+
 /// The longest step of decoding for one request.
 const LONGEST_STEP: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -177,6 +179,9 @@ pub struct SimConfig {
     pub time_scale: f64,
     /// The engine. Server number `i` gets the seed plus `i`.
     pub engine: EngineConfig,
+    /// How they share the work of requests. Default: they don't, unless a request's
+    /// headers ask for it.
+    pub disagg: DisaggConfig,
 }
 
 impl Default for SimConfig {
@@ -193,6 +198,7 @@ impl Default for SimConfig {
             startup: Duration::ZERO,
             time_scale: 1.0,
             engine: EngineConfig::default(),
+            disagg: DisaggConfig::default(),
         }
     }
 }
@@ -204,6 +210,7 @@ impl SimConfig {
     /// Names the setting and its range.
     pub fn validate(&self) -> Result<(), ConfigError> {
         self.engine.validate()?;
+        self.disagg.validate()?;
         // Far enough for any use, and times so scaled fit their type.
         if !(1e-3..=1e6).contains(&self.time_scale) {
             return Err(ConfigError("the time scale must be 0.001 to 1000000".to_owned()));

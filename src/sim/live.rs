@@ -110,12 +110,17 @@ impl Live {
         let (sender, progress) = watch::channel(Progress::default());
         inner.waiters.insert(id, Waiter { progress: sender, every_token });
         inner.advance(now);
+        self.arm(&inner);
+        Ok(Ticket { live: self.clone(), id, progress })
+    }
+
+    // Wakes the driver if something happens earlier than it thinks.
+    fn arm(&self, inner: &Inner) {
         if let Some(next) = inner.engine.next_event_at()
             && inner.armed.is_none_or(|armed| next < armed)
         {
             self.earlier.notify_one();
         }
-        Ok(Ticket { live: self.clone(), id, progress })
     }
 
     /// Runs the engine's steps when they are due. Never ends.
@@ -181,6 +186,8 @@ impl Drop for Ticket {
             let mut inner = self.live.lock();
             inner.waiters.remove(&self.id);
             inner.engine.abort(self.id, self.live.now());
+            // Somebody may have waited for its blocks.
+            self.live.arm(&inner);
         }
     }
 }

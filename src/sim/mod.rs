@@ -14,12 +14,20 @@
 //! With `x-sim-trailers: 1` in the request it ends with the trailer `x-sim-trailer`, the
 //! server's name (over HTTP/1.1 only if the request has `te: trailers`).
 //!
+//! A request with `x-prefiller-host-port`, the address of another server, has its prompt
+//! computed there: the server sends it on with `x-sim-stage: prefill`, waits, waits for
+//! the keys and values as long as [`Links`] say, and decodes. With `x-encoder-hosts-ports`
+//! it has images encoded there before that (`x-sim-stage: encode`). What another does not
+//! do, or may not be asked ([`DisaggConfig::peers`]), the server does itself, and counts
+//! it. Answers name who computed the prompt: `x-sim-prefilled-by`.
+//!
 //! `GET /admin/state` tells what the engine is doing and which request came last,
 //! `GET`, `POST` and `DELETE` of `/admin/fault` are described at [`Fault`].
 
 mod answer;
 mod body;
 mod config;
+mod disagg;
 mod faults;
 mod http_stats;
 mod io;
@@ -30,11 +38,13 @@ mod metrics;
 mod model;
 mod openai;
 mod record;
+mod remote;
 mod server;
 mod service;
 mod stats;
 
 pub use config::{ConfigError, Dialect, EngineConfig, SimConfig};
+pub use disagg::{DisaggConfig, Peer, Role};
 pub use faults::{Fault, MetricsFault};
 pub use kv::{KvCache, Lease, block_hashes};
 pub use link::{KV_BYTES_PER_TOKEN, Layer, Links, Place, Transfer};

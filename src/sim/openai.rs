@@ -33,6 +33,8 @@ pub(crate) struct Call {
     /// the picker estimates from; for completions the prompts, a token id as 4 bytes.
     /// Images and audio don't count. Several prompts count as one, with one choice.
     pub(crate) prompt: Vec<u8>,
+    /// Images in the messages.
+    pub(crate) images: u32,
     pub(crate) max_tokens: Option<u32>,
     pub(crate) stream: bool,
     pub(crate) include_usage: bool,
@@ -70,18 +72,19 @@ struct Message {
 /// A sentence for the error's message.
 pub(crate) fn parse(api: Api, body: &[u8]) -> Result<Call, String> {
     let body: Body<'_> = serde_json::from_slice(body).map_err(|error| format!("invalid body: {error}"))?;
-    let prompt = match api {
+    let Text { text: prompt, images } = match api {
         Api::Chat => {
             let messages = body.messages.ok_or("the field messages is missing")?;
-            let mut text = Vec::new();
-            text.extend_from_slice(body.tools.map_or("", RawValue::get).as_bytes());
+            let mut all = Text::default();
+            all.text.extend_from_slice(body.tools.map_or("", RawValue::get).as_bytes());
             for Message { role, content } in messages {
-                text.extend_from_slice(&role.0);
-                text.extend_from_slice(&content.0);
+                all.text.extend_from_slice(&role.text);
+                all.text.extend_from_slice(&content.text);
+                all.images = all.images.saturating_add(content.images);
             }
-            text
+            all
         }
-        Api::Completions => body.prompt.ok_or("the field prompt is missing")?.0,
+        Api::Completions => body.prompt.ok_or("the field prompt is missing")?,
     };
     let max_tokens = body.max_completion_tokens.or(body.max_tokens);
     if max_tokens == Some(0) {
@@ -90,6 +93,7 @@ pub(crate) fn parse(api: Api, body: &[u8]) -> Result<Call, String> {
     Ok(Call {
         model: body.model.filter(|model| !model.is_empty()),
         prompt,
+        images,
         max_tokens,
         stream: body.stream.unwrap_or(false),
         include_usage: body.stream_options.and_then(|options| options.include_usage).unwrap_or(false),
@@ -97,19 +101,22 @@ pub(crate) fn parse(api: Api, body: &[u8]) -> Result<Call, String> {
 }
 
 // All text in a value: of a string, of each string in a list, of each `text` in a list
-// of content parts. A number is a token id.
+// of content parts. A number is a token id. Parts with an image are counted.
 #[derive(Default)]
-struct Text(Vec<u8>);
+struct Text {
+    text: Vec<u8>,
+    images: u32,
+}
 
 impl<'de> Deserialize<'de> for Text {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let mut text = Self::default();
-        Gather(&mut text.0).deserialize(deserializer)?;
+        Gather(&mut text).deserialize(deserializer)?;
         Ok(text)
     }
 }
 
-struct Gather<'t>(&'t mut Vec<u8>);
+struct Gather<'t>(&'t mut Text);
 
 impl<'de> DeserializeSeed<'de> for Gather<'_> {
     type Value = ();
@@ -125,11 +132,11 @@ impl<'de> Visitor<'de> for Gather<'_> {
         f.write_str("text, token ids or content parts")
     }
     fn visit_str<E>(self, text: &str) -> Result<(), E> {
-        self.0.extend_from_slice(text.as_bytes());
+        self.0.text.extend_from_slice(text.as_bytes());
         Ok(())
     }
     fn visit_u64<E>(self, token: u64) -> Result<(), E> {
-        self.0.extend_from_slice(&(token as u32).to_le_bytes());
+        self.0.text.extend_from_slice(&(token as u32).to_le_bytes());
         Ok(())
     }
     fn visit_unit<E>(self) -> Result<(), E> {
@@ -154,6 +161,7 @@ impl<'de> Visitor<'de> for Gather<'_> {
                 fields.next_value_seed(Gather(self.0))?;
             } else {
                 fields.next_value::<IgnoredAny>()?;
+                self.0.images = self.0.images.saturating_add(u32::from(name == "image_url"));
             }
         }
         Ok(())
@@ -175,6 +183,7 @@ mod tests {
             {"role":"user","content":[{"type":"text","text":"hi"},{"type":"image_url","image_url":{"url":"x"}}]},
             {"role":"assistant","content":null}, {"content":"?"}]}"#;
         assert_eq!(prompt(Api::Chat, body), br#"[{"a":1}]systembe "kind"userhiassistant?"#);
+        assert_eq!(parse(Api::Chat, body.as_bytes()).unwrap().images, 1);
     }
 
     #[test]

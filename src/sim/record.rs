@@ -9,9 +9,11 @@ use serde_json::{Value, json};
 
 use super::body::Received;
 use super::http_stats::HttpStats;
+use super::link::Layer;
 use super::metrics::MetricsPage;
 use super::model::Engine;
 use super::openai::Api;
+use super::remote::RemoteStats;
 
 #[derive(Debug)]
 struct Last {
@@ -31,6 +33,7 @@ pub(crate) struct Record {
     statuses: BTreeMap<u16, u64>,
     last: Option<Last>,
     pub(crate) http: HttpStats,
+    pub(crate) remote: RemoteStats,
     pub(crate) page: MetricsPage,
     /// The page that the fault `stale` shows.
     pub(crate) stale: Option<Bytes>,
@@ -38,7 +41,15 @@ pub(crate) struct Record {
 
 impl Record {
     pub(crate) fn new(page: MetricsPage) -> Self {
-        Self { requests: 0, statuses: BTreeMap::new(), last: None, http: HttpStats::new(), page, stale: None }
+        Self {
+            requests: 0,
+            statuses: BTreeMap::new(),
+            last: None,
+            http: HttpStats::new(),
+            remote: RemoteStats::default(),
+            page,
+            stale: None,
+        }
     }
 
     /// Keeps a request as the last one. Takes its trailers.
@@ -63,10 +74,16 @@ impl Record {
     /// What `/admin/state` shows, but for the server's name.
     pub(crate) fn state(&self, engine: &Engine) -> Value {
         let (state, stats, kv) = (engine.state(), engine.stats(), engine.kv());
+        let layers = Layer::ALL.into_iter().map(Layer::name);
+        let mut disagg = self.remote.as_json();
+        disagg["prefilled"] = json!(stats.prefilled);
+        disagg["received"] = json!(stats.received);
+        disagg["received_bytes"] = layers.zip(stats.received_bytes).collect();
         json!({
             "now_seconds": engine.now().as_secs_f64(),
             "running": state.running,
             "waiting": state.waiting,
+            "receiving": state.receiving,
             "kv": {
                 "usage": state.kv_usage,
                 "total_blocks": kv.total(),
@@ -83,6 +100,7 @@ impl Record {
             "prompt_tokens": stats.prompt_tokens,
             "cached_tokens": stats.prefix_hits,
             "generation_tokens": stats.generation_tokens,
+            "disaggregation": disagg,
             "last": self.last.as_ref().map(|last| json!({
                 "method": last.method.as_str(),
                 "path": last.path,

@@ -13,7 +13,9 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 use super::config::{ConfigError, EngineConfig, SimConfig};
+use super::disagg::Role;
 use super::io::{Connection, Socket};
+use super::link::Place;
 use super::live::Live;
 use super::model::Engine;
 use super::service::Service;
@@ -39,6 +41,8 @@ pub enum StartError {
 pub struct SimHandle {
     addresses: Vec<SocketAddr>,
     names: Vec<String>,
+    roles: Vec<Option<Role>>,
+    places: Vec<Place>,
     tasks: TaskTracker,
     stop: DropGuard,
 }
@@ -52,6 +56,16 @@ impl SimHandle {
     /// What the servers are called, in the same order.
     pub fn names(&self) -> &[String] {
         &self.names
+    }
+
+    /// What the servers are there for, in the same order.
+    pub fn roles(&self) -> &[Option<Role>] {
+        &self.roles
+    }
+
+    /// Where the servers are, in the same order.
+    pub fn places(&self) -> &[Place] {
+        &self.places
     }
 
     /// Ends all servers and their connections at once, and waits until they are gone.
@@ -82,19 +96,22 @@ pub async fn start(config: SimConfig, listeners: Vec<StdTcpListener>) -> Result<
         let engine = Engine::new(EngineConfig { seed, ..config.engine.clone() })?;
         let live = Arc::new(Live::new(engine, config.time_scale));
         let name = format!("{}-{index}", config.name_prefix);
-        servers.push((listener, address, name, live));
+        servers.push((listener, address, index, name, live));
     }
     // Nothing runs before everything is known to work.
-    let (mut addresses, mut names) = (Vec::new(), Vec::new());
-    for (listener, address, name, live) in servers {
-        let service = Service::new(config.clone(), name.clone(), address.port(), live.clone(), started);
+    let (mut addresses, mut names, mut roles, mut places) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for (listener, address, index, name, live) in servers {
+        let (config, live) = (config.clone(), live.clone());
+        roles.push(config.disagg.role(index));
+        places.push(config.disagg.place(index));
         addresses.push(address);
-        names.push(name);
+        names.push(name.clone());
+        let service = Service::new(config, index, name, address.port(), live.clone(), started);
         let token = stop.clone();
         tasks.spawn(async move { token.run_until_cancelled(live.drive()).await });
         tasks.spawn(accept(listener, Arc::new(service), tasks.clone(), stop.clone()));
     }
-    Ok(SimHandle { addresses, names, tasks, stop: stop.drop_guard() })
+    Ok(SimHandle { addresses, names, roles, places, tasks, stop: stop.drop_guard() })
 }
 
 async fn accept(listener: TcpListener, service: Arc<Service>, tasks: TaskTracker, stop: CancellationToken) {

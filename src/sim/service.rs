@@ -1,5 +1,7 @@
 //! One server's answers.
 
+mod tokens;
+
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -10,20 +12,20 @@ use http::{Method, Request, Response, StatusCode, Version};
 use http_body::Body;
 use hyper::body::Incoming;
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 
-use super::answer::{Answer, error, text_seed};
-use super::body::{Received, SimBody, Stream, full, half, receive, with_trailers};
+use super::answer::error;
+use super::body::{Received, SimBody, full, receive, with_trailers};
 use super::faults::{Fault, MetricsFault, ServerFault};
 use super::io::Connection;
-use super::kv::{BYTES_PER_TOKEN, block_hashes};
+use super::link::{Layer, Place};
 use super::live::Live;
 use super::metrics::MetricsPage;
-use super::model::{Finish, Kind, Rejected, SimRequest};
-use super::openai::{Api, Call, parse};
+use super::openai::Api;
 use super::record::{Record, text};
-use super::{Engine, SimConfig};
+use super::remote::{POD, Remote, Stages};
+use super::{Engine, Role, SimConfig};
 
-const POD: HeaderName = HeaderName::from_static("x-inference-pod");
 const PORT: HeaderName = HeaderName::from_static("x-inference-port");
 const BODY_BYTES: HeaderName = HeaderName::from_static("x-sim-body-bytes");
 const BODY_HASH: HeaderName = HeaderName::from_static("x-sim-body-xxh64");
@@ -40,6 +42,11 @@ pub(crate) struct Service {
     name_header: HeaderValue,
     port: u16,
     adapters: Vec<Arc<str>>,
+    role: Option<Role>,
+    place: Place,
+    remote: Remote,
+    // One image is encoded at a time.
+    encoder: Semaphore,
     live: Arc<Live>,
     fault: ServerFault,
     // Guards what is counted around the engine; held for single steps.
@@ -51,6 +58,7 @@ pub(crate) struct Service {
 impl Service {
     pub(crate) fn new(
         config: Arc<SimConfig>,
+        index: usize,
         name: String,
         port: u16,
         live: Arc<Live>,
@@ -61,6 +69,10 @@ impl Service {
             // The prefix was checked to be printable ASCII.
             name_header: HeaderValue::from_str(&name).unwrap_or(HeaderValue::from_static("sim")),
             adapters: config.loras.iter().map(|name| name.as_str().into()).collect(),
+            role: config.disagg.role(index),
+            place: config.disagg.place(index),
+            remote: Remote::new(),
+            encoder: Semaphore::new(1),
             config,
             name,
             port,
@@ -84,15 +96,16 @@ impl Service {
         let api =
             Api::ALL.into_iter().find(|api| parts.method == Method::POST && parts.uri.path() == api.path());
         let fault = self.fault_of(&parts.headers, api.is_some());
+        let stages = Stages::of(&parts.headers);
         let (method, path, version) = (parts.method.clone(), parts.uri.path().to_owned(), parts.version);
         let echo = echo(&received);
         if !path.starts_with("/admin") && path != "/metrics" && path != "/health" {
             self.record().arrived(parts, &mut received);
         }
 
-        let mut response = match fault {
-            Err(message) => failure(StatusCode::BAD_REQUEST, &message),
-            Ok(fault) => {
+        let mut response = match (fault, stages) {
+            (Err(message), _) | (_, Err(message)) => failure(StatusCode::BAD_REQUEST, &message),
+            (Ok(fault), Ok(stages)) => {
                 if let Some(early) = self.fail(&fault, version, connection).await? {
                     early
                 } else if received.too_long {
@@ -100,7 +113,7 @@ impl Service {
                 } else if !path.starts_with("/admin") && path != "/metrics" && began < self.config.startup {
                     failure(StatusCode::SERVICE_UNAVAILABLE, "the server is starting")
                 } else if let Some(api) = api {
-                    self.generate(api, &received.body, fault.drop_after, trailers).await?
+                    self.generate(api, &received.body, &stages, fault.drop_after, trailers).await
                 } else {
                     self.other(&method, &path, &received.body).await
                 }
@@ -153,78 +166,6 @@ impl Service {
         }
         let status = fault.status.and_then(|status| StatusCode::from_u16(status).ok());
         Ok(status.map(|status| failure(status, "a fault was asked for")))
-    }
-
-    async fn generate(
-        &self,
-        api: Api,
-        body: &[u8],
-        drop_after: Option<u32>,
-        trailers: bool,
-    ) -> io::Result<Response<SimBody>> {
-        let call = match parse(api, body) {
-            Ok(call) => call,
-            Err(message) => return Ok(failure(StatusCode::BAD_REQUEST, &message)),
-        };
-        let model = call.model.as_deref().unwrap_or(&self.config.model);
-        let adapter = self.adapters.iter().find(|adapter| &***adapter == model).cloned();
-        if self.config.strict_models && adapter.is_none() && model != self.config.model {
-            return Ok(failure(StatusCode::NOT_FOUND, &format!("The model `{model}` does not exist.")));
-        }
-        let request = self.request(&call, adapter);
-        let mut answer = Answer {
-            api,
-            number: 0,
-            created: (self.started + self.live.now()).as_secs(),
-            model: Value::from(model).to_string(),
-            text_seed: text_seed(self.config.engine.seed, &call.prompt),
-            finish: request.finish,
-            prompt_tokens: request.prompt_tokens,
-        };
-        let mut ticket = match self.live.submit(request, call.stream || drop_after.is_some()) {
-            Ok(ticket) => ticket,
-            Err(refusal @ Rejected::QueueFull) => {
-                return Ok(failure(StatusCode::TOO_MANY_REQUESTS, &refusal.to_string()));
-            }
-            Err(refusal @ Rejected::TooLong { .. }) => {
-                return Ok(failure(StatusCode::BAD_REQUEST, &refusal.to_string()));
-            }
-        };
-        answer.number = ticket.id();
-        let trailers = trailers.then(|| self.trailers());
-        if call.stream {
-            let stream =
-                Stream { ticket, answer, sent: 0, include_usage: call.include_usage, drop_after, trailers };
-            return Ok(response(
-                StatusCode::OK,
-                HeaderValue::from_static("text/event-stream; charset=utf-8"),
-                stream.into_body(),
-            ));
-        }
-        let mut progress = ticket.beyond(0).await;
-        while !progress.finished && drop_after.is_none_or(|tokens| progress.generated < tokens) {
-            progress = ticket.beyond(progress.generated).await;
-        }
-        let whole = answer.whole(progress.generated, progress.cached_tokens);
-        let body = match (drop_after, trailers) {
-            (Some(tokens), _) if progress.generated >= tokens => half(&whole),
-            (_, Some(trailers)) => with_trailers(full(whole), trailers),
-            (_, None) => full(whole),
-        };
-        Ok(response(StatusCode::OK, JSON, body))
-    }
-
-    fn request(&self, call: &Call, adapter: Option<Arc<str>>) -> SimRequest {
-        let config = &self.config;
-        let prompt_tokens = call.prompt.len().div_ceil(BYTES_PER_TOKEN).clamp(1, u32::MAX as usize) as u32;
-        let room = config.engine.context_limit().saturating_sub(prompt_tokens);
-        let (output_tokens, finish) = match call.max_tokens {
-            Some(limit) => (limit, Finish::Length),
-            None => (config.default_output_tokens.min(room), Finish::Stop),
-        };
-        let scope = adapter.as_deref().unwrap_or(&config.model);
-        let blocks = block_hashes(scope, &call.prompt, config.engine.block_size);
-        SimRequest { id: 0, prompt_tokens, blocks, output_tokens, finish, adapter, kind: Kind::Whole }
     }
 
     async fn other(&self, method: &Method, path: &str, body: &[u8]) -> Response<SimBody> {
@@ -316,6 +257,9 @@ impl Service {
             let mut state = self.record().state(engine);
             state["name"] = json!(self.name);
             state["port"] = json!(self.port);
+            state["role"] = json!(self.role.map(Role::name));
+            let places = Layer::ALL.into_iter().map(Layer::name).zip(self.place.names());
+            state["place"] = places.collect();
             state
         })
     }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "the exception for tests does not reach their helpers")]
 
 mod command;
+mod disagg;
 mod faults;
 mod support;
 mod traffic;
