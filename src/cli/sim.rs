@@ -1,5 +1,7 @@
 //! `usher sim`: simulated vLLM servers in one process.
 
+mod disagg;
+
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener};
@@ -8,10 +10,12 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
+use self::disagg::DisaggArgs;
 use super::CliError;
 use crate::config::units::parse_duration;
+use crate::endpoints::{PLACE_LABELS, ROLE_LABEL};
 use crate::sim::{ConfigError, Dialect, EngineConfig, SimConfig, SimHandle, start};
 
 /// How the servers differ in where they listen.
@@ -111,6 +115,9 @@ pub struct SimArgs {
     /// Seed of all randomness. The same seed and arrivals give the same tokens at the same times.
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
+    /// How the servers share the work of requests.
+    #[command(flatten)]
+    pub disagg: DisaggArgs,
 }
 
 impl SimArgs {
@@ -147,6 +154,7 @@ impl SimArgs {
                 seed: self.seed,
                 ..costs
             },
+            disagg: self.disagg.config(),
             ..SimConfig::default()
         }
     }
@@ -224,10 +232,18 @@ fn serve(args: &SimArgs) -> anyhow::Result<()> {
 /// When the file can't be written.
 pub fn write_endpoints(path: &Path, servers: &SimHandle) -> io::Result<()> {
     let mut text = String::from("endpoints:\n");
-    for (name, address) in servers.names().iter().zip(servers.addresses()) {
+    let whereabouts = servers.roles().iter().zip(servers.places());
+    for ((name, address), (role, place)) in servers.names().iter().zip(servers.addresses()).zip(whereabouts) {
         let (name, ip, port) = (Value::from(name.as_str()), address.ip(), address.port());
+        let places = PLACE_LABELS.into_iter().zip(place.names()).filter(|(_, name)| !name.is_empty());
+        let labels = role.map(|role| (ROLE_LABEL, role.name())).into_iter().chain(places);
+        let labels: Map<String, Value> =
+            labels.map(|(label, value)| (label.to_owned(), Value::from(value))).collect();
+        let labels =
+            if labels.is_empty() { String::new() } else { format!(", labels: {}", Value::from(labels)) };
         // Writing to a String can't fail. The port is a string in this format.
-        let _ = writeln!(text, "- {{name: {name}, namespace: default, address: {ip}, port: \"{port}\"}}");
+        let _ =
+            writeln!(text, "- {{name: {name}, namespace: default, address: {ip}, port: \"{port}\"{labels}}}");
     }
     let mut partial = path.as_os_str().to_owned();
     partial.push(".partial");

@@ -6,7 +6,7 @@ use clap::Parser;
 use serde_json::{Value, json};
 use usher::cli::CliError;
 use usher::cli::sim::{SimArgs, run, write_endpoints};
-use usher::sim::{Dialect, EngineConfig, SimConfig};
+use usher::sim::{Dialect, EngineConfig, Layer, Role, SimConfig};
 
 use crate::support::*;
 
@@ -66,4 +66,39 @@ async fn the_endpoints_file_lists_the_servers_with_ports_as_strings() {
         json!({"name": r#"a"b\c-1"#, "namespace": "default", "address": "127.0.0.1", "port": port})
     );
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing partial is left");
+}
+
+#[tokio::test]
+async fn roles_and_places_are_labels_in_the_endpoints_file() {
+    let line = "--roles prefill,decode --hosts a,a,b --racks r --zones z,z,,z --count 4";
+    let group = servers(args(line).config(), 4).await;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("endpoints.yaml");
+    write_endpoints(&path, &group).unwrap();
+    let file: Value = serde_saphyr::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+    let (host, rack) = ("kubernetes.io/hostname", "topology.kubernetes.io/rack");
+    let zone = "topology.kubernetes.io/zone";
+    let labels = |server: usize| &file["endpoints"][server]["labels"];
+    assert_eq!(labels(1), &json!({"llm-d.ai/role": "decode", host: "a", rack: "r", zone: "z"}));
+    assert_eq!(labels(2), &json!({"llm-d.ai/role": "prefill", host: "b", rack: "r"}));
+}
+
+#[test]
+fn servers_that_share_work_are_set_by_flags() {
+    let line = "--roles prefill,encode --links rack=1G,none=0 --kv-bytes-per-token 7 --image-time 50ms \
+                --peers 10.0.0.1,[::1]:80 --peer-timeout 2s";
+    let config = args(line).config().disagg;
+    assert_eq!(config.roles, [Role::Prefill, Role::Encode]);
+    assert_eq!(config.links.bytes_per_second(Layer::Rack), 1_000_000_000);
+    assert_eq!((config.kv_bytes_per_token, config.image_time.as_millis()), (7, 50));
+    assert_eq!(config.peers, ["10.0.0.1", "[::1]:80"].map(|peer| peer.parse().unwrap()));
+    assert_eq!(config.peer_timeout.as_secs(), 2);
+    for (wrong, part) in
+        [("--roles cook", "known are"), ("--links cage=1", "rack=50G"), ("--peers here", "10.0.0.1:8000")]
+    {
+        let line = ["sim"].into_iter().chain(wrong.split(' '));
+        let error = Cli::try_parse_from(line).map(|_| ()).unwrap_err().to_string();
+        assert!(error.contains(part), "{error}");
+    }
+    assert!(matches!(run(&args("--zones a/b --port 0")), Err(CliError::Usage(text)) if text.contains("a/b")));
 }
