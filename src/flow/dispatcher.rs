@@ -4,6 +4,8 @@ use std::cell::RefCell;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use rand::Rng;
+
 use crate::endpoints::{CachedLocator, Candidates, Clock, SubsetHint};
 use crate::request::Request;
 use crate::schedule::{
@@ -51,8 +53,19 @@ impl Dispatcher {
 
     /// Finds a destination at once, when the candidates are in the cache.
     pub fn try_dispatch(&self, request: &Request, subset: &SubsetHint) -> Option<Result<Routed, Rejection>> {
+        self.try_dispatch_with(request, subset, &mut rand::rng())
+    }
+
+    /// [`try_dispatch`](Self::try_dispatch) with a random source of the caller's, so that
+    /// a simulation's decisions follow from its seed.
+    pub fn try_dispatch_with(
+        &self,
+        request: &Request,
+        subset: &SubsetHint,
+        rng: &mut dyn Rng,
+    ) -> Option<Result<Routed, Rejection>> {
         let candidates = self.locator.peek(subset)?;
-        Some(self.decide(request, &candidates))
+        Some(self.decide(request, &candidates, rng))
     }
 
     /// Finds a destination.
@@ -61,7 +74,7 @@ impl Dispatcher {
     /// What to tell the client.
     pub async fn dispatch(&self, request: &Request, subset: &SubsetHint) -> Result<Routed, Rejection> {
         let candidates = self.locator.locate(subset).await;
-        self.decide(request, &candidates)
+        self.decide(request, &candidates, &mut rand::rng())
     }
 
     /// The candidates' cache, for its metrics.
@@ -69,11 +82,16 @@ impl Dispatcher {
         &self.locator
     }
 
-    fn decide(&self, request: &Request, candidates: &Candidates) -> Result<Routed, Rejection> {
+    fn decide(
+        &self,
+        request: &Request,
+        candidates: &Candidates,
+        rng: &mut dyn Rng,
+    ) -> Result<Routed, Rejection> {
         let routed = SCRATCH.with_borrow_mut(|(scratch, facts)| {
             // Before and behind: should a plugin panic, its request's facts stay with it.
             facts.clear();
-            let routed = self.route(request, candidates, scratch, facts);
+            let routed = self.route(request, candidates, rng, scratch, facts);
             facts.clear();
             routed
         });
@@ -93,6 +111,7 @@ impl Dispatcher {
         &self,
         request: &Request,
         candidates: &Candidates,
+        rng: &mut dyn Rng,
         scratch: &mut Scratch,
         facts: &mut Facts,
     ) -> Result<Routed, Rejection> {
@@ -101,7 +120,6 @@ impl Dispatcher {
         if candidates.is_empty() {
             return Err(Rejection::no_endpoints());
         }
-        let rng = &mut rand::rng();
         let mut effects = Effects::default();
         let situation = Situation { request, now_ms, max_age: self.policy.max_age };
         let screened = self.policy.stages.screen(&situation, candidates, rng, &mut effects);
