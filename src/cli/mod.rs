@@ -2,6 +2,7 @@
 
 pub mod check;
 pub mod demo;
+pub mod engine;
 pub mod flags;
 pub mod load;
 mod logging;

@@ -14,6 +14,7 @@ use serde_json::{Map, Value};
 
 use self::disagg::DisaggArgs;
 use super::CliError;
+use super::engine::EngineArgs;
 use crate::config::units::parse_duration;
 use crate::endpoints::{PLACE_LABELS, ROLE_LABEL};
 use crate::sim::{ConfigError, Dialect, EngineConfig, SimConfig, SimHandle, start};
@@ -70,39 +71,12 @@ pub struct SimArgs {
     /// LoRA adapters that can be in the batch at once.
     #[arg(long, default_value_t = 1)]
     pub max_loras: usize,
-    /// Prompt tokens computed per second. 0: prefill costs nothing.
-    #[arg(long, default_value_t = 15_928.0, value_name = "TOKENS")]
-    pub prefill_rate: f64,
-    /// Time of a decode step for one request, such as 8ms. 0: decode costs nothing.
-    #[arg(long, default_value = "8ms", value_parser = parse_duration, value_name = "TIME")]
-    pub decode_step: Duration,
-    /// By how much of that time each further request in the batch prolongs the step.
-    #[arg(long, default_value_t = 0.01)]
-    pub batch_factor: f64,
-    /// Steps take between 1 - jitter and 1 + jitter of their time.
-    #[arg(long, default_value_t = 0.05)]
-    pub jitter: f64,
+    /// The engine.
+    #[command(flatten)]
+    pub engine: EngineArgs,
     /// All costs zero: every request is answered at once.
     #[arg(long, conflicts_with_all = ["prefill_rate", "decode_step", "batch_factor", "jitter"])]
     pub instant: bool,
-    /// Requests in the batch at most.
-    #[arg(long, default_value_t = 256)]
-    pub max_running: usize,
-    /// Requests that may wait; more get status 429.
-    #[arg(long, default_value_t = 1000)]
-    pub max_waiting: usize,
-    /// Tokens computed per step at most.
-    #[arg(long, default_value_t = 8192, value_name = "TOKENS")]
-    pub max_batched_tokens: u32,
-    /// Prompt and output tokens of a request at most.
-    #[arg(long, default_value_t = 131_072, value_name = "TOKENS")]
-    pub max_model_len: u32,
-    /// Tokens per KV block.
-    #[arg(long, default_value_t = 16, value_name = "TOKENS")]
-    pub block_size: u32,
-    /// KV blocks per server.
-    #[arg(long, default_value_t = 27_000, value_name = "BLOCKS")]
-    pub num_blocks: u32,
     /// Output tokens of a request that sets no limit.
     #[arg(long, default_value_t = 64, value_name = "TOKENS")]
     pub output_tokens: u32,
@@ -123,16 +97,18 @@ pub struct SimArgs {
 impl SimArgs {
     /// The configuration of the servers.
     pub fn config(&self) -> SimConfig {
-        let costs = if self.instant {
-            EngineConfig::instant()
-        } else {
+        let engine = EngineConfig { max_loras: self.max_loras, seed: self.seed, ..self.engine.config() };
+        let instant = EngineConfig::instant();
+        let engine = if self.instant {
             EngineConfig {
-                prefill_tokens_per_second: self.prefill_rate,
-                decode_step: self.decode_step,
-                batch_factor: self.batch_factor,
-                jitter: self.jitter,
-                ..EngineConfig::default()
+                prefill_tokens_per_second: instant.prefill_tokens_per_second,
+                decode_step: instant.decode_step,
+                batch_factor: instant.batch_factor,
+                jitter: instant.jitter,
+                ..engine
             }
+        } else {
+            engine
         };
         SimConfig {
             name_prefix: self.name.clone(),
@@ -143,17 +119,7 @@ impl SimArgs {
             default_output_tokens: self.output_tokens,
             startup: self.startup,
             time_scale: self.time_scale,
-            engine: EngineConfig {
-                max_running: self.max_running,
-                max_waiting: self.max_waiting,
-                max_batched_tokens: self.max_batched_tokens,
-                block_size: self.block_size,
-                num_blocks: self.num_blocks,
-                max_model_len: self.max_model_len,
-                max_loras: self.max_loras,
-                seed: self.seed,
-                ..costs
-            },
+            engine,
             disagg: self.disagg.config(),
             ..SimConfig::default()
         }
