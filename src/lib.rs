@@ -13,6 +13,7 @@ pub mod load;
 pub mod metrics;
 pub mod observe;
 pub mod prefix;
+pub mod replay;
 pub mod request;
 mod run;
 pub mod schedule;

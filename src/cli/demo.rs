@@ -35,7 +35,7 @@ use stack::{Plan, Stack};
 use trace::MODEL;
 
 /// The first requests of a published trace; its licence is beside it.
-const TRACE: &str = include_str!("../../deploy/demo/trace.jsonl");
+pub(super) const TRACE: &str = include_str!("../../deploy/demo/trace.jsonl");
 
 /// Between two updates of the progress line.
 const TICK: Duration = Duration::from_millis(100);

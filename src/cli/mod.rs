@@ -7,6 +7,7 @@ pub mod flags;
 pub mod load;
 mod logging;
 mod progress;
+pub mod replay;
 mod serve;
 pub mod sim;
 mod table;
@@ -40,6 +41,8 @@ pub enum Command {
     Load(Box<load::LoadArgs>),
     /// Run everything on this machine under the requests of a real trace.
     Demo(demo::DemoArgs),
+    /// Compare configurations under a trace or a generated load, in virtual time.
+    Replay(Box<replay::ReplayArgs>),
     /// Validate a configuration, and print the pipeline it comes to.
     Check(CheckArgs),
 }
@@ -110,6 +113,7 @@ fn run(command: Command) -> Result<ExitCode, CliError> {
         Command::Sim(args) => sim::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Load(args) => load::run(*args).map(|()| ExitCode::SUCCESS),
         Command::Demo(args) => demo::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Replay(args) => replay::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Check(args) => Ok(check::run(&args)),
     }
 }

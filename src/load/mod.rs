@@ -33,7 +33,7 @@ mod schedule;
 mod script;
 pub mod settings;
 mod source;
-mod text;
+pub(crate) mod text;
 mod timer;
 mod tls;
 pub mod trace;

@@ -12,7 +12,7 @@ const LINE: u64 = 25;
 
 /// Appends `count` words of four characters, the fourth a space or a line's end, that
 /// follow from `seed` alone.
-pub(super) fn words(seed: u64, count: usize, text: &mut String) {
+pub(crate) fn words(seed: u64, count: usize, text: &mut String) {
     const CONSONANTS: &[u8; 16] = b"bcdfghjklmnprstv";
     const VOWELS: &[u8; 4] = b"aeio";
     for number in 0..count as u64 {

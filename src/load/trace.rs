@@ -144,14 +144,22 @@ impl Row {
     /// The text of the prompt. Rows of different `salt` share no text; with the same
     /// salt they share what the trace says.
     pub fn prompt(&self, salt: u64) -> String {
-        let mut left = self.input_length;
-        let mut text = String::with_capacity(left.min(self.hash_ids.len() * BLOCK_TOKENS) * TOKEN_CHARS);
-        for id in &self.hash_ids {
-            let tokens = left.min(BLOCK_TOKENS);
-            words(mix(salt) ^ id, tokens, &mut text);
-            left -= tokens;
+        let tokens = self.input_length.min(self.hash_ids.len() * BLOCK_TOKENS);
+        let mut text = String::with_capacity(tokens * TOKEN_CHARS);
+        for (seed, tokens) in self.pieces(salt) {
+            words(seed, tokens, &mut text);
         }
         text
+    }
+
+    /// What the text is made of: the seed of each block, and its tokens.
+    pub(crate) fn pieces(&self, salt: u64) -> impl Iterator<Item = (u64, usize)> {
+        let mut left = self.input_length;
+        self.hash_ids.iter().map(move |id| {
+            let tokens = left.min(BLOCK_TOKENS);
+            left -= tokens;
+            (mix(salt) ^ id, tokens)
+        })
     }
 }
 

@@ -24,4 +24,5 @@ pub use engine::{AttributeSpec, ENGINE_LABEL, Engine, EngineSpec, Engines, Field
 pub use labels::{LabelValue, Labels};
 pub use metrics::{EXTRACTOR_TYPE, SOURCE_TYPE, ScrapeMetrics};
 pub use readings::{Problems, Readings};
+pub(crate) use schedule::phase;
 pub use scraper::{ScrapeConfig, Scraper};

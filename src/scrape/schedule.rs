@@ -26,13 +26,18 @@ pub(super) struct Schedule {
     interval: Duration,
 }
 
+/// How long after the origin the endpoint with this slot has its first tick; below the
+/// interval.
+pub(crate) fn phase(interval: Duration, slot: u32) -> Duration {
+    let phase = interval.mul_f64((f64::from(slot / GROUP) * STEP).fract());
+    GRAIN * u32::try_from(phase.as_millis() / GRAIN.as_millis()).unwrap_or(u32::MAX)
+}
+
 impl Schedule {
     /// The ticks of the endpoint with this slot. All endpoints of a source
     /// share origin and interval.
     pub(super) fn new(origin: Instant, interval: Duration, slot: u32) -> Self {
-        let phase = interval.mul_f64((f64::from(slot / GROUP) * STEP).fract());
-        let grains = u32::try_from(phase.as_millis() / GRAIN.as_millis()).unwrap_or(u32::MAX);
-        Self { first: origin + GRAIN * grains, interval }
+        Self { first: origin + phase(interval, slot), interval }
     }
 
     /// The first tick after `now`. Ticks that were missed are skipped.

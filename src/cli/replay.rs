@@ -1,0 +1,61 @@
+//! `usher replay`: what would change if the configuration did?
+
+mod args;
+mod report;
+
+use std::io::{self, IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+use super::CliError;
+use super::check::Output;
+use super::progress::Progress;
+use super::table::grouped;
+use crate::replay::{ReplayError, run as replay};
+pub use args::{Baseline, Plan, ReplayArgs, WorkloadName};
+use report::Report;
+
+/// Between two updates of the progress.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Runs a replay and prints the comparison.
+///
+/// # Errors
+/// [`CliError::Usage`] for arguments that don't fit together and files that can't be used;
+/// [`CliError::Failed`] when the result can't be printed.
+pub fn run(args: &ReplayArgs) -> Result<(), CliError> {
+    let plan = args.plan().map_err(CliError::Usage)?;
+    let all = plan.settings.arrivals.len();
+    // Only a terminal gets it: elsewhere nobody would read it.
+    let mut progress = io::stderr().is_terminal().then(Progress::new);
+    let mut shown = Instant::now();
+    let comparison = replay(&plan.settings, |done| {
+        if let Some(progress) = &mut progress
+            && shown.elapsed() >= PAUSE
+        {
+            shown = Instant::now();
+            progress.step(&line(done, all));
+        }
+    });
+    drop(progress);
+    let comparison = comparison.map_err(|error| match error {
+        ReplayError::Metrics(_) => CliError::Failed(error.to_string()),
+        error => CliError::Usage(error.to_string()),
+    })?;
+    let Plan { source, speed, settings } = &plan;
+    let report = Report { source, speed: *speed, seed: settings.seed, comparison: &comparison };
+    print(&report, args.output).map_err(|error| CliError::Failed(format!("cannot print the result: {error}")))
+}
+
+fn line(done: usize, all: usize) -> String {
+    let percent = done * 100 / all.max(1);
+    format!("{percent} %: {} of {} requests", grouped(done as u64), grouped(all as u64))
+}
+
+fn print(report: &Report<'_>, output: Output) -> io::Result<()> {
+    let text = match output {
+        Output::Text => report.to_string(),
+        Output::Json => serde_json::to_string_pretty(report)? + "\n",
+    };
+    let mut out = io::stdout();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush())
+}

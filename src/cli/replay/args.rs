@@ -1,0 +1,272 @@
+//! The arguments of `usher replay`, and what they come to.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+
+use crate::cli::check::Output;
+use crate::cli::demo::TRACE;
+use crate::cli::engine::EngineArgs;
+use crate::config::source::{read_file, unreadable};
+use crate::config::units::parse_duration;
+use crate::config::{ConfigError, EndpointPickerConfig};
+use crate::load::trace::{self, Row};
+use crate::replay::{
+    Arrival, MOST_SERVERS, Policy, Server, Settings, Workload, of_trace, parse_servers, repeat, speed_up,
+    utilize,
+};
+use crate::sim::EngineConfig;
+
+/// Share of the servers' capacity that generated workloads ask for.
+const UTILIZATION: f64 = 0.7;
+
+/// Requests of generated workloads.
+const REQUESTS: usize = 10_000;
+
+/// Most requests of a replay; each takes some hundred bytes.
+const MOST_REQUESTS: u64 = 5_000_000;
+
+/// How much slower the slow server is.
+const SLOWER: f64 = 3.0;
+
+/// Run configurations against simulated servers in virtual time, and compare them.
+///
+/// Every policy, a configuration or a baseline, gets the same requests and servers of its
+/// own. Nothing listens and nobody waits: an hour of requests takes seconds. The same
+/// seed gives the same result.
+#[derive(Debug, Clone, Args)]
+#[command(arg_required_else_help = true)]
+pub struct ReplayArgs {
+    /// A configuration (EndpointPickerConfig). May be given several times; decisions are
+    /// compared with those of the first. Where it says that endpoints come from is ignored.
+    #[arg(long, value_name = "FILE")]
+    pub config: Vec<PathBuf>,
+    /// A policy without a configuration. May be given several times.
+    #[arg(long, value_enum, value_name = "NAME")]
+    pub baseline: Vec<Baseline>,
+
+    /// Requests of a trace: lines of JSON as Mooncake's, or Azure's CSV.
+    #[arg(long, value_name = "FILE", help_heading = "Requests")]
+    pub trace: Option<PathBuf>,
+    /// Generated requests.
+    #[arg(long, value_enum, value_name = "NAME", help_heading = "Requests")]
+    pub workload: Option<WorkloadName>,
+    /// Requests at most. Default: all of a trace; 10000 of a workload.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MOST_REQUESTS), help_heading = "Requests")]
+    pub requests: Option<u64>,
+    /// The trace, so many times as fast. Default: 1.
+    #[arg(long, value_name = "FACTOR", value_parser = above_zero, conflicts_with_all = ["utilization", "workload"], help_heading = "Requests")]
+    pub rate: Option<f64>,
+    /// Requests so fast that they ask for this share of what the servers can do with no
+    /// prefix in a cache. Default: 0.7 with --workload.
+    #[arg(long, value_name = "SHARE", value_parser = above_zero, help_heading = "Requests")]
+    pub utilization: Option<f64>,
+
+    /// Simulated servers, all equal. Default: 8.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MOST_SERVERS as u64), conflicts_with = "servers_file", help_heading = "Servers")]
+    pub servers: Option<u64>,
+    /// Servers that differ, in YAML or JSON: `servers: [{count: 7}, {slower: 3}]`, with
+    /// name, labels, and the flags below as prefillRate, decodeStep and so on.
+    #[arg(long, value_name = "FILE", help_heading = "Servers")]
+    pub servers_file: Option<PathBuf>,
+    /// How fast servers are.
+    #[command(flatten, next_help_heading = "Servers")]
+    pub engine: EngineArgs,
+
+    /// Time between two scrapes of a server, where the configuration says nothing else; at
+    /// least 50ms.
+    #[arg(long, value_name = "TIME", default_value = "50ms", value_parser = parse_duration)]
+    pub scrape_interval: Duration,
+    /// Age from which a server's metrics no longer count.
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_duration)]
+    pub metrics_staleness_threshold: Duration,
+    /// A first token within this time is good.
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_duration)]
+    pub ttft_limit: Duration,
+    /// Of everything random: texts, lengths, times, decisions, servers.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+    /// How to print the result.
+    #[arg(long, value_enum, default_value_t = Output::Text)]
+    pub output: Output,
+}
+
+/// A policy without a configuration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Baseline {
+    /// Any server.
+    Random,
+    /// One server after the other.
+    RoundRobin,
+}
+
+/// Generated requests. Answers have 1 to 1,000 tokens, median 150. Lengths are log-normal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum WorkloadName {
+    /// Independent requests with a system prompt of 128 tokens that all share, and 16 to
+    /// 16,000 tokens of their own, median 1,000
+    Poisson,
+    /// 64 prompts of 1,024 tokens that share nothing, all at one moment; the next 64 after
+    /// 0.75 to 1.25 times the mean time
+    Bursts,
+    /// Independent requests of 400 groups; a prompt's first half is its group's, of 128 to
+    /// 8,000 tokens, median 1,000, its second half its own
+    HalfShared,
+    /// The trace, or the slice of Mooncake's conversations that comes with the program,
+    /// again and again with other texts
+    Chat,
+    /// Independent requests with one of 20 system prompts of 1,000 tokens, and as many of
+    /// their own as with poisson; the first server takes three times as long
+    SlowServer,
+}
+
+impl WorkloadName {
+    /// What is generated; `None`: it is the trace's.
+    fn generated(self) -> Option<Workload> {
+        match self {
+            Self::Poisson => Some(Workload::Poisson),
+            Self::Bursts => Some(Workload::Bursts),
+            Self::HalfShared => Some(Workload::HalfShared),
+            Self::SlowServer => Some(Workload::SlowServer),
+            Self::Chat => None,
+        }
+    }
+
+    /// As on the command line.
+    fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+}
+
+fn above_zero(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(number) if number > 0.0 && number.is_finite() => Ok(number),
+        _ => Err("give a number above 0".to_owned()),
+    }
+}
+
+/// What to replay, and what the report calls it.
+#[derive(Debug)]
+pub struct Plan {
+    /// What to do.
+    pub settings: Settings,
+    /// Where the requests are from.
+    pub source: String,
+    /// How many times as fast as they were recorded; `None`: they were not.
+    pub speed: Option<f64>,
+}
+
+impl ReplayArgs {
+    /// What they come to, the files read.
+    ///
+    /// # Errors
+    /// A line that says what doesn't fit together, or what is wrong with which file.
+    pub fn plan(&self) -> Result<Plan, String> {
+        if self.config.is_empty() && self.baseline.is_empty() {
+            return Err("nobody decides; give --config FILE or --baseline NAME".to_owned());
+        }
+        let servers = self.read_servers()?;
+        let policies = self.policies()?;
+        let (mut arrivals, source) = self.arrivals()?;
+        let share = self.utilization.or(self.workload.map(|_| UTILIZATION));
+        let speed = match share {
+            Some(share) => Some(utilize(&mut arrivals, &servers, share).ok_or(
+                "--utilization can't be reached: the requests come all at once, or cost the servers nothing",
+            )?),
+            None => self.rate.inspect(|factor| speed_up(&mut arrivals, *factor)),
+        };
+        let recorded = self.workload.is_none_or(|workload| workload == WorkloadName::Chat);
+        let settings = Settings {
+            servers,
+            arrivals,
+            policies,
+            seed: self.seed,
+            scrape_interval: self.scrape_interval,
+            metrics_staleness: self.metrics_staleness_threshold,
+            ttft_limit: self.ttft_limit,
+        };
+        Ok(Plan { settings, source, speed: recorded.then_some(speed.unwrap_or(1.0)) })
+    }
+
+    fn arrivals(&self) -> Result<(Vec<Arrival>, String), String> {
+        let count = self.requests.map(|count| usize::try_from(count).unwrap_or(usize::MAX));
+        match (self.workload, &self.trace) {
+            (None, None) => Err("there is no request; give --trace FILE or --workload NAME".to_owned()),
+            (None, Some(path)) => {
+                let rows = rows(path, count.unwrap_or(usize::MAX))?;
+                Ok((of_trace(&rows, self.seed), path.display().to_string()))
+            }
+            (Some(workload), trace) => {
+                let name = workload.name();
+                if let Some(generated) = workload.generated() {
+                    if trace.is_some() {
+                        return Err(format!(
+                            "--workload {name} is generated; with --trace use --workload chat, or none"
+                        ));
+                    }
+                    return Ok((generated.arrivals(count.unwrap_or(REQUESTS), self.seed), name));
+                }
+                let (rows, count) = match trace {
+                    Some(path) => {
+                        let rows = rows(path, usize::MAX)?;
+                        let count = count.unwrap_or(rows.len());
+                        (rows, count)
+                    }
+                    None => {
+                        let rows = trace::parse(TRACE, usize::MAX).map_err(|error| error.to_string())?;
+                        (rows, count.unwrap_or(REQUESTS))
+                    }
+                };
+                Ok((repeat(&rows, count, self.seed), name))
+            }
+        }
+    }
+
+    fn read_servers(&self) -> Result<Vec<Server>, String> {
+        let engine = EngineConfig { seed: self.seed, ..self.engine.config() };
+        engine.validate().map_err(|error| error.to_string())?;
+        let slow = self.workload == Some(WorkloadName::SlowServer);
+        let Some(path) = &self.servers_file else {
+            let count = self.servers.map_or(8, |count| usize::try_from(count).unwrap_or(usize::MAX));
+            let mut servers = Server::equal(count, &engine);
+            if slow && let Some(first) = servers.first_mut() {
+                first.slow_down(SLOWER);
+            }
+            return Ok(servers);
+        };
+        if slow {
+            return Err(
+                "--workload slow-server slows one of equal servers down; with --servers-file say in the file which are slow, and use --workload poisson"
+                    .to_owned(),
+            );
+        }
+        let in_file = |error: ConfigError| error.in_file(&path.display().to_string());
+        let text =
+            std::fs::read_to_string(path).map_err(|error| in_file(unreadable("file of servers", &error)))?;
+        parse_servers(&text, &engine).map_err(in_file)
+    }
+
+    fn policies(&self) -> Result<Vec<(String, Policy)>, String> {
+        let mut policies = Vec::with_capacity(self.config.len() + self.baseline.len());
+        for path in &self.config {
+            let name = path.display().to_string();
+            let config = read_file(path).and_then(|text| EndpointPickerConfig::parse_unless_empty(&text));
+            let config = config.map_err(|error| error.in_file(&name))?;
+            policies.push((name, Policy::Configured(config.map(Box::new))));
+        }
+        for baseline in &self.baseline {
+            policies.push(match baseline {
+                Baseline::Random => ("random".to_owned(), Policy::Random),
+                Baseline::RoundRobin => ("round-robin".to_owned(), Policy::RoundRobin),
+            });
+        }
+        Ok(policies)
+    }
+}
+
+fn rows(path: &Path, limit: usize) -> Result<Vec<Row>, String> {
+    let name = path.display().to_string();
+    let text = std::fs::read_to_string(path).map_err(|error| unreadable("trace", &error).in_file(&name))?;
+    trace::parse(&text, limit).map_err(|error| format!("cannot use {name}: {error}"))
+}

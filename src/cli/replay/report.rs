@@ -1,0 +1,106 @@
+//! What `usher replay` prints.
+
+use std::fmt::{self, Display, Formatter};
+
+use serde::Serialize;
+
+use crate::cli::table::{grouped, line};
+use crate::replay::{Comparison, Summary};
+
+/// Names of policies that are longer are cut, from their start: the end of a path says more.
+const LONGEST_NAME: usize = 40;
+
+/// The result and where its requests are from.
+#[derive(Debug, Serialize)]
+pub(super) struct Report<'a> {
+    pub(super) source: &'a str,
+    /// How many times as fast as it was recorded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) speed: Option<f64>,
+    pub(super) seed: u64,
+    #[serde(flatten)]
+    pub(super) comparison: &'a Comparison,
+}
+
+impl Display for Report<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Comparison { requests, seconds, servers, utilization, ttft_limit_s, policies, notes, .. } =
+            self.comparison;
+        let speed = self.speed.filter(|speed| *speed != 1.0);
+        let speed = speed.map_or_else(String::new, |speed| format!(", {speed:.2} times as fast"));
+        line(
+            f,
+            "requests",
+            format_args!("{}: {} in {seconds:.1} s{speed}", self.source, grouped(*requests)),
+        )?;
+        let share = utilization.map_or_else(String::new, |share| {
+            format!(", asked for {:.0} % of what they can do without a cached prefix", share * 100.0)
+        });
+        line(f, "servers", format_args!("{servers}{share}"))?;
+        let width = policies.iter().map(|summary| shown(&summary.policy).chars().count()).max().unwrap_or(0);
+        writeln!(
+            f,
+            "\n{:width$}  {:>8} {:>8} {:>8} {:>8}  {:>8} {:>8}  {:>7} {:>8} {:>8} {:>8}",
+            "time to first token, s",
+            "mean",
+            "p50",
+            "p90",
+            "p99",
+            format!("≤ {ttft_limit_s} s"),
+            "per s",
+            "hits",
+            "busiest",
+            "differ",
+            "refused",
+            width = width.max(22),
+        )?;
+        for summary in policies {
+            row(f, summary, width.max(22))?;
+        }
+        writeln!(
+            f,
+            "\nhits: prompt tokens that a server's prefix cache had. busiest: prompt tokens computed by the\n\
+             busiest server, by the mean. differ: requests sent elsewhere than by the first line."
+        )?;
+        for summary in policies {
+            for (text, count) in &summary.refusals {
+                writeln!(f, "\nrefused by {}: {} × {text}", summary.policy, grouped(*count))?;
+            }
+        }
+        for note in notes {
+            writeln!(f, "\nnote: {} ({})", note.text, note.policies.join(", "))?;
+        }
+        Ok(())
+    }
+}
+
+fn row(f: &mut Formatter<'_>, summary: &Summary, width: usize) -> fmt::Result {
+    let time = |read: fn(&crate::replay::Latency) -> f64| {
+        summary.ttft.as_ref().map_or_else(|| "-".to_owned(), |ttft| format!("{:.3}", read(ttft)))
+    };
+    let percent = |share: f64| format!("{:.1} %", share * 100.0);
+    writeln!(
+        f,
+        "{:width$}  {:>8} {:>8} {:>8} {:>8}  {:>8} {:>8.2}  {:>7} {:>8.2} {:>8} {:>8}",
+        shown(&summary.policy),
+        time(|ttft| ttft.mean_s),
+        time(|ttft| ttft.p50_s),
+        time(|ttft| ttft.p90_s),
+        time(|ttft| ttft.p99_s),
+        percent(summary.goodput.share),
+        summary.goodput.per_second,
+        percent(summary.token_hits),
+        summary.busiest_by_mean,
+        percent(summary.decisions_differ),
+        grouped(summary.refused),
+    )
+}
+
+fn shown(name: &str) -> String {
+    let count = name.chars().count();
+    if count <= LONGEST_NAME {
+        return name.to_owned();
+    }
+    let end: String = name.chars().skip(count + 1 - LONGEST_NAME).collect();
+    format!("…{end}")
+}

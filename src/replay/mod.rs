@@ -1,0 +1,190 @@
+//! The real scheduler against simulated servers in virtual time: what would change if the
+//! configuration did?
+//!
+//! [`run`] gives the same requests, of a [`trace`](of_trace) or of a generated
+//! [`Workload`], to several policies. Each has servers of its own, which are the
+//! simulator's engines ([`crate::sim`]), and a clock that nobody waits for. A
+//! configuration is built as `usher serve` builds it: its parsers read the requests'
+//! bodies, its dispatcher decides and books, its endpoints are scraped at the configured
+//! interval, so it decides by numbers as old as in production, and its plugins follow the
+//! answers. Sockets are all that is missing: the network and the picker take no time.
+//!
+//! 1. `servers` and `workload` (or `generate`) say who serves what; `capacity` estimates
+//!    how much that is.
+//! 2. `policy` decides, and `world` lets everything happen in its order.
+//! 3. `summary` counts.
+//!
+//! Everything follows from the seed.
+
+mod capacity;
+mod draw;
+mod generate;
+mod policy;
+mod servers;
+mod summary;
+mod workload;
+mod world;
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+pub use capacity::utilization;
+pub use generate::Workload;
+pub use policy::Policy;
+pub use servers::{MOST_SERVERS, Server, parse as parse_servers};
+pub use summary::{Goodput, Latency, ServerSummary, Summary};
+pub use workload::{Arrival, Piece, of_trace, repeat, speed_up, utilize};
+pub use world::Events;
+
+use policy::{BuildError, Picker, Reading};
+use summary::Measure;
+use workload::Preparation;
+use world::{Fates, World};
+
+use crate::config::ConfigError;
+
+/// A replay.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The servers, of which every policy gets its own.
+    pub servers: Vec<Server>,
+    /// The requests, in order of arrival.
+    pub arrivals: Vec<Arrival>,
+    /// Who decides, and what the user calls it. Decisions are compared with those of
+    /// the first.
+    pub policies: Vec<(String, Policy)>,
+    /// Of all that is random, but for the arrivals and the servers.
+    pub seed: u64,
+    /// Time between two scrapes of a server, where a configuration says nothing else.
+    /// Less than 50 ms counts as that, as in the server.
+    pub scrape_interval: Duration,
+    /// How old metrics may be before they count as missing.
+    pub metrics_staleness: Duration,
+    /// Until then a first token is in time.
+    pub ttft_limit: Duration,
+}
+
+/// What came out of it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Comparison {
+    /// Number of requests.
+    pub requests: u64,
+    /// Seconds from the first to the last arrival.
+    pub seconds: f64,
+    /// Requests per second; `None` when all came at once.
+    pub per_second: Option<f64>,
+    /// Share of the servers' capacity that is asked for; see [`utilization`].
+    pub utilization: Option<f64>,
+    /// Number of servers.
+    pub servers: u64,
+    /// Until then a first token is in time, in seconds.
+    pub ttft_limit_s: f64,
+    /// One per policy, in their order.
+    pub policies: Vec<Summary>,
+    /// What the user should know of a configuration, and whose it is; several
+    /// configurations' notes are one where they are equal.
+    pub notes: Vec<Note>,
+}
+
+/// Longest time in which requests come.
+const LONGEST: Duration = Duration::from_secs(720 * 3600);
+
+/// Something that the user should know.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Note {
+    /// The policies that it is about.
+    pub policies: Vec<String>,
+    /// One sentence.
+    pub text: String,
+}
+
+/// Why there was no replay. Its text is one line.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayError {
+    /// A configuration is not valid.
+    #[error("{}", error.in_file(policy))]
+    Config {
+        /// What the user calls it.
+        policy: String,
+        /// What is wrong with it.
+        error: ConfigError,
+    },
+    /// A server is not valid.
+    #[error("{0}")]
+    Server(#[from] crate::sim::ConfigError),
+    /// There is nothing to do.
+    #[error("a replay needs at least one {0}")]
+    Nothing(&'static str),
+    /// It would take for ever.
+    #[error(
+        "the last request comes {} hours after the first, and a replay has {} hours at most; give less of the trace, or let it come faster",
+        .0.as_secs() / 3600,
+        LONGEST.as_secs() / 3600
+    )]
+    TooLong(Duration),
+    /// Something that is a bug.
+    #[error("{0}")]
+    Metrics(String),
+}
+
+/// Runs all policies over the same requests. `progress` is told after each request how
+/// many there were.
+///
+/// # Errors
+/// When a configuration or a server is not valid, or something is missing.
+pub fn run(settings: &Settings, mut progress: impl FnMut(usize)) -> Result<Comparison, ReplayError> {
+    let Settings { servers, arrivals, policies, seed, .. } = settings;
+    let empty =
+        [(servers.is_empty(), "server"), (arrivals.is_empty(), "request"), (policies.is_empty(), "policy")];
+    if let Some((_, what)) = empty.into_iter().find(|(empty, _)| *empty) {
+        return Err(ReplayError::Nothing(what));
+    }
+    let span = arrivals.last().map_or(Duration::ZERO, |last| last.at);
+    if span > LONGEST {
+        return Err(ReplayError::TooLong(span));
+    }
+    let reading = Reading { interval: settings.scrape_interval, max_age: settings.metrics_staleness };
+    let mut worlds = Vec::with_capacity(policies.len());
+    let mut notes: Vec<Note> = Vec::new();
+    for (name, policy) in policies {
+        let (picker, said) = Picker::new(policy, servers, reading, *seed).map_err(|error| match error {
+            BuildError::Config(error) => ReplayError::Config { policy: name.clone(), error },
+            BuildError::Metrics(error) => ReplayError::Metrics(error.to_string()),
+        })?;
+        said.into_iter().for_each(|text| note(&mut notes, name, text));
+        worlds.push(World::new(picker, servers)?);
+    }
+    let preparation = Preparation::new(arrivals, servers);
+    for (count, arrival) in (1..).zip(arrivals) {
+        let request = preparation.prepare(arrival);
+        worlds.iter_mut().for_each(|world| world.arrive(&request, arrival.at));
+        progress(count);
+    }
+    let by = Measure { ttft_limit: settings.ttft_limit, span };
+    let names: Vec<String> = servers.iter().map(|server| server.name.clone()).collect();
+    let all: Vec<_> = worlds.into_iter().map(World::finish).collect();
+    let summary = |((name, _), fates): (&(String, Policy), &Fates)| {
+        Summary::new(name.clone(), &names, fates, all.first().unwrap_or(fates), by)
+    };
+    Ok(Comparison {
+        requests: arrivals.len() as u64,
+        seconds: span.as_secs_f64(),
+        per_second: capacity::offered_rate(arrivals),
+        utilization: utilization(arrivals, servers),
+        servers: servers.len() as u64,
+        ttft_limit_s: settings.ttft_limit.as_secs_f64(),
+        policies: policies.iter().zip(&all).map(summary).collect(),
+        notes,
+    })
+}
+
+fn note(notes: &mut Vec<Note>, policy: &str, text: String) {
+    let at = notes.iter().position(|note| note.text == text).unwrap_or_else(|| {
+        notes.push(Note { policies: Vec::new(), text });
+        notes.len() - 1
+    });
+    if let Some(note) = notes.get_mut(at) {
+        note.policies.push(policy.to_owned());
+    }
+}

@@ -1,0 +1,269 @@
+//! Who decides where requests go: the real scheduler of a configuration, or a baseline.
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use prometheus::Registry;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+use super::servers::Server;
+use super::workload::{API, Prepared};
+use crate::config::{ConfigError, EndpointPickerConfig};
+use crate::endpoints::{
+    Adapters, CachedLocator, Clock, EndpointSpec, Snapshot, Store, StoreLocator, SubsetHint,
+};
+use crate::flow::{Attempts, Code, Dispatcher, Policy as Dispatching, Rejection, Routed};
+use crate::request::{Headers, Parsers, RequestParser};
+use crate::schedule::registry::Pipeline;
+use crate::schedule::{Record, SchedulerMetrics, Stages, State};
+use crate::scrape::{ScrapeConfig, phase};
+use crate::sim::Engine;
+
+/// Who decides.
+#[derive(Clone, Debug)]
+pub enum Policy {
+    /// What `usher serve` would do with this configuration; `None`: the built-in one.
+    Configured(Option<Box<EndpointPickerConfig>>),
+    /// Any server, each as probable as the others.
+    Random,
+    /// One server after the other.
+    RoundRobin,
+}
+
+/// Where a request goes.
+#[derive(Debug)]
+pub(super) struct Route {
+    /// Position of the server.
+    pub(super) server: usize,
+    /// What a configuration's plugins follow the answer with.
+    pub(super) routed: Option<Routed>,
+}
+
+/// How often and when servers are scraped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Scraping {
+    pub(super) interval: Duration,
+}
+
+impl Scraping {
+    /// When the server in this position is scraped first.
+    pub(super) fn phase(self, position: usize) -> Duration {
+        phase(self.interval, u32::try_from(position).unwrap_or(u32::MAX))
+    }
+}
+
+/// A policy at work.
+#[derive(Debug)]
+pub(super) enum Picker {
+    Configured(Box<Configured>),
+    Random { rng: Box<StdRng>, servers: usize },
+    RoundRobin { next: usize, servers: usize },
+}
+
+/// What `usher serve` has of a configuration, without sockets.
+pub(super) struct Configured {
+    dispatcher: Dispatcher,
+    parsers: Parsers,
+    stages: Arc<Stages>,
+    state: State,
+    snapshot: Arc<Snapshot>,
+    rng: StdRng,
+    scraping: Option<Scraping>,
+}
+
+/// How numbers are read, where the configuration doesn't say.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reading {
+    pub(super) interval: Duration,
+    pub(super) max_age: Duration,
+}
+
+/// Why a configuration can't be run.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum BuildError {
+    #[error("{0}")]
+    Config(#[from] ConfigError),
+    #[error("cannot register metrics: {0}")]
+    Metrics(#[from] prometheus::Error),
+}
+
+impl Picker {
+    /// Sets a policy to work over these servers. Returns with it what the user should know.
+    pub(super) fn new(
+        policy: &Policy,
+        servers: &[Server],
+        reading: Reading,
+        seed: u64,
+    ) -> Result<(Self, Vec<String>), BuildError> {
+        let rng = StdRng::seed_from_u64(seed);
+        Ok(match policy {
+            Policy::Random => (Self::Random { rng: Box::new(rng), servers: servers.len() }, Vec::new()),
+            Policy::RoundRobin => (Self::RoundRobin { next: 0, servers: servers.len() }, Vec::new()),
+            Policy::Configured(config) => {
+                let (configured, notes) = Configured::new(config.as_deref(), servers, reading, rng)?;
+                (Self::Configured(Box::new(configured)), notes)
+            }
+        })
+    }
+
+    /// Chooses a server at this time since the start.
+    pub(super) fn pick(&mut self, request: &Prepared, now: Duration) -> Result<Route, Rejection> {
+        let server = match self {
+            Self::Configured(configured) => return configured.pick(request, now),
+            Self::Random { rng, servers } => rng.random_range(0..*servers),
+            Self::RoundRobin { next, servers } => {
+                let server = *next % *servers;
+                *next = server + 1;
+                server
+            }
+        };
+        Ok(Route { server, routed: None })
+    }
+
+    /// What happens next happens at this time.
+    pub(super) fn set_clock(&self, now: Duration) {
+        if let Self::Configured(configured) = self {
+            configured.state.clock().set(now);
+        }
+    }
+
+    /// When servers are scraped; `None`: nobody reads their numbers.
+    pub(super) fn scraping(&self) -> Option<Scraping> {
+        match self {
+            Self::Configured(configured) => configured.scraping,
+            _ => None,
+        }
+    }
+
+    /// Reads the numbers of the server in this position, now.
+    pub(super) fn scrape(&self, position: usize, engine: &Engine) {
+        if let Self::Configured(configured) = self {
+            configured.scrape(position, engine);
+        }
+    }
+
+    /// Drops what is of no more use, as the server does now and then.
+    pub(super) fn sweep(&self) {
+        if let Self::Configured(configured) = self {
+            configured.state.sweep(&configured.snapshot, configured.state.clock().now_ms());
+        }
+    }
+
+    /// `host:port` of the server in this position, for who is told who served.
+    pub(super) fn address(&self, position: usize) -> String {
+        match self {
+            Self::Configured(configured) => {
+                let endpoint = configured.snapshot.endpoints().get(position);
+                endpoint.map_or_else(String::new, |endpoint| endpoint.authority().to_string())
+            }
+            _ => String::new(),
+        }
+    }
+}
+
+impl Configured {
+    fn new(
+        config: Option<&EndpointPickerConfig>,
+        servers: &[Server],
+        reading: Reading,
+        rng: StdRng,
+    ) -> Result<(Self, Vec<String>), BuildError> {
+        let registry = Registry::new();
+        let state = State::new(Clock::stopped());
+        let metrics = SchedulerMetrics::register(&registry)?;
+        // Production may refuse plugins that are experimental; here they are looked at.
+        let pipeline = Pipeline::build(config, true, &metrics, &state)?;
+        let store = Arc::new(Store::default());
+        store.replace(servers.iter().zip(0..).map(|(server, number)| spec(server, number)).collect());
+        let snapshot = store.snapshot();
+        let stages = pipeline.stages;
+        let policy = Dispatching {
+            scheduler: pipeline.scheduler,
+            stages: Arc::clone(&stages),
+            max_age: reading.max_age,
+            record: Record::No,
+        };
+        // The servers stay what they are, so candidates are looked up once.
+        let locator = Arc::new(StoreLocator::new(store, false));
+        let locator = CachedLocator::new(locator, state.clock().clone(), Duration::MAX, 1);
+        let _ = locator.locate(&SubsetHint::Missing).now_or_never();
+        let attempts = Arc::new(Attempts::register(&registry)?);
+        let polled = pipeline.sources.iter().filter(|source| source.engines.is_some());
+        let interval = polled.map(|source| source.params.interval.unwrap_or(reading.interval)).min();
+        let scraping =
+            interval.map(|interval| Scraping { interval: interval.max(ScrapeConfig::MIN_INTERVAL) });
+        let configured = Self {
+            dispatcher: Dispatcher::new(locator, policy, state.clock().clone(), attempts),
+            parsers: Parsers::new(&pipeline.parsers),
+            stages,
+            state,
+            snapshot,
+            rng,
+            scraping,
+        };
+        let mut notes = pipeline.notes;
+        if pipeline.discovery.is_some() {
+            notes.push("file-discovery is ignored, as the servers are simulated".to_owned());
+        }
+        Ok((configured, notes))
+    }
+
+    #[cfg(test)]
+    pub(super) fn snapshot(&self) -> &Snapshot {
+        &self.snapshot
+    }
+
+    fn pick(&mut self, request: &Prepared, now: Duration) -> Result<Route, Rejection> {
+        self.state.clock().set(now);
+        let headers: Headers = [
+            (":method", "POST"),
+            (":path", API.path()),
+            (":authority", "replay"),
+            ("content-type", "application/json"),
+        ]
+        .into_iter()
+        .collect();
+        let mut parser = RequestParser::new(headers, &self.parsers);
+        parser.push(request.body.clone());
+        let mut request =
+            parser.finish().map_err(|error| Rejection::new(Code::BadRequest, error.to_string()))?;
+        self.stages.process_headers(&mut request);
+        let routed = self.dispatcher.try_dispatch_with(&request, &SubsetHint::Missing, &mut self.rng);
+        let routed = routed.ok_or_else(Rejection::no_endpoints)??;
+        let server = routed.decision().primary().picks.first().map_or(0, |pick| *pick as usize);
+        Ok(Route { server, routed: Some(routed) })
+    }
+
+    fn scrape(&self, position: usize, engine: &Engine) {
+        let Some(endpoint) = self.snapshot.endpoints().get(position) else { return };
+        let (state, config, load) = (engine.state(), engine.config(), endpoint.load());
+        let now_ms = self.state.clock().now_ms();
+        load.waiting.set(state.waiting as f64, now_ms);
+        load.running.set(state.running as f64, now_ms);
+        load.kv_usage.set(state.kv_usage, now_ms);
+        load.block_size.set(f64::from(config.block_size), now_ms);
+        load.num_blocks.set(f64::from(config.num_blocks), now_ms);
+        // No request asks for an adapter, so none is ever loaded.
+        if load.adapters_read.read_at_ms().is_none() {
+            let max = u32::try_from(config.max_loras).unwrap_or(u32::MAX);
+            load.adapters.store(Some(Arc::new(Adapters { max, ..Adapters::default() })));
+        }
+        load.adapters_read.set(0.0, now_ms);
+        load.scraped(now_ms);
+    }
+}
+
+impl std::fmt::Debug for Configured {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Configured").field("dispatcher", &self.dispatcher).finish_non_exhaustive()
+    }
+}
+
+/// What discovery would say of a server. Addresses are as good as any other.
+fn spec(server: &Server, number: u32) -> EndpointSpec {
+    let address = Ipv4Addr::from_bits(u32::from(Ipv4Addr::new(10, 0, 0, 1)).wrapping_add(number));
+    EndpointSpec { labels: server.labels.clone(), ..EndpointSpec::new(server.name.as_str(), (address, 8000)) }
+}
