@@ -1,0 +1,316 @@
+//! `usher replay` as a program.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on fails")]
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+const TRACE: &str = "tests/data/mooncake.jsonl";
+const DEFAULT: &str = "deploy/config/default.yaml";
+
+/// Reads what is in flight, and leaves the choice to chance.
+const RANDOM: &str = "
+plugins:
+- {type: active-request-scorer, parameters: {idleThreshold: 1}}
+- {type: token-load-scorer}
+- {type: weighted-random-picker}
+schedulingProfiles:
+- name: default
+  plugins:
+  - pluginRef: active-request-scorer
+  - pluginRef: token-load-scorer
+  - pluginRef: weighted-random-picker
+";
+
+/// Keeps away from servers with the label `draining`.
+const LABELS: &str = "
+plugins:
+- type: label-selector-filter
+  parameters: {matchExpressions: [{key: draining, operator: DoesNotExist}]}
+- {type: random-picker}
+schedulingProfiles:
+- {name: default, plugins: [{pluginRef: label-selector-filter}, {pluginRef: random-picker}]}
+";
+
+struct Files(tempfile::TempDir);
+
+impl Files {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn write(&self, name: &str, text: &str) -> String {
+        let path = self.0.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+}
+
+fn usher(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_usher"))
+        .arg("replay")
+        .args(arguments)
+        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")))
+        .output()
+        .unwrap()
+}
+
+/// Standard output of a run that succeeds and has nothing to say elsewhere.
+fn text(arguments: &[&str]) -> String {
+    let Output { status, stdout, stderr } = usher(arguments);
+    let stderr = String::from_utf8(stderr).unwrap();
+    assert!(status.success(), "{arguments:?}: {stderr}");
+    assert_eq!(stderr, "", "progress is for terminals");
+    String::from_utf8(stdout).unwrap()
+}
+
+fn json(arguments: &[&str]) -> Value {
+    serde_json::from_str(&text(&[arguments, &["--output", "json"]].concat())).unwrap()
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+#[test]
+fn a_seed_gives_one_result() {
+    let files = Files::new();
+    let random = files.write("random.yaml", RANDOM);
+    let run = |seed: &str| {
+        let policies = ["--config", DEFAULT, "--config", &random, "--baseline", "random"];
+        let workload = ["--workload", "half-shared", "--requests", "300", "--output", "json", "--seed", seed];
+        text(&[&policies[..], &workload[..]].concat())
+    };
+    let first = run("1");
+    assert_eq!(first, run("1"));
+    assert_ne!(first, run("2"));
+}
+
+#[test]
+fn a_configuration_decides_as_itself() {
+    let files = Files::new();
+    let random = files.write("random.yaml", RANDOM);
+    let run = json(&[
+        "--config",
+        &random,
+        "--config",
+        &random,
+        "--baseline",
+        "round-robin",
+        "--workload",
+        "poisson",
+        "--requests",
+        "200",
+        "--servers",
+        "4",
+    ]);
+    let policies = run["policies"].as_array().unwrap();
+    assert_eq!(policies[0], policies[1], "chance is the same for all");
+    assert_eq!(policies[1]["decisions_differ"], 0.0);
+    let differ = number(&policies[2]["decisions_differ"]);
+    assert!((0.5..1.0).contains(&differ), "three in four are elsewhere by chance: {differ}");
+    let shares: Vec<&Value> =
+        policies[2]["servers"].as_array().unwrap().iter().map(|server| &server["requests"]).collect();
+    assert_eq!(shares, [50, 50, 50, 50]);
+}
+
+#[test]
+fn every_request_is_answered_or_refused_and_refusals_are_no_goodput() {
+    let run = json(&[
+        "--config",
+        DEFAULT,
+        "--baseline",
+        "random",
+        "--workload",
+        "bursts",
+        "--requests",
+        "640",
+        "--utilization",
+        "3",
+        "--servers",
+        "2",
+        "--max-running",
+        "4",
+        "--max-waiting",
+        "4",
+        "--ttft-limit",
+        "1h",
+    ]);
+    assert!((number(&run["utilization"]) - 3.0).abs() < 1e-6);
+    for policy in run["policies"].as_array().unwrap() {
+        let [answered, refused] = ["answered", "refused"].map(|name| policy[name].as_u64().unwrap());
+        assert_eq!(answered + refused, 640);
+        assert!(answered >= 80 && refused > 300, "{answered} answered, {refused} refused");
+        let refusals = policy["refusals"].as_object().unwrap();
+        let told: u64 = refusals.values().map(|count| count.as_u64().unwrap()).sum();
+        assert_eq!(told, refused);
+        assert_eq!(refusals.keys().collect::<Vec<_>>(), ["429 by the server: the waiting queue is full"]);
+        // With so much time, whatever was answered was in time.
+        assert_eq!(policy["goodput"]["requests"], answered);
+        assert!((number(&policy["goodput"]["share"]) - answered as f64 / 640.0).abs() < 1e-9);
+        let by_server = policy["servers"].as_array().unwrap().iter();
+        assert_eq!(by_server.map(|server| server["requests"].as_u64().unwrap()).sum::<u64>(), answered);
+    }
+}
+
+#[test]
+fn goodput_depends_on_the_limit() {
+    let share = |limit: &str| {
+        let run = json(&[
+            "--baseline",
+            "round-robin",
+            "--workload",
+            "poisson",
+            "--requests",
+            "100",
+            "--ttft-limit",
+            limit,
+        ]);
+        number(&run["policies"][0]["goodput"]["share"])
+    };
+    assert_eq!((share("1us"), share("1h")), (0.0, 1.0));
+    let some = share("100ms");
+    assert!(some > 0.1 && some < 0.9, "{some}");
+}
+
+#[test]
+fn the_table_compares_and_tells_once_what_is_ignored() {
+    let arguments = ["--trace", TRACE, "--requests", "40", "--rate", "2", "--config", DEFAULT];
+    let lora = ["--config", "deploy/config/lora.yaml", "--baseline", "random"];
+    let table = text(&[&arguments[..], &lora[..]].concat());
+    let lines: Vec<&str> = table.lines().collect();
+    assert!(lines[0].starts_with("requests       tests/data/mooncake.jsonl: 40 in "), "{table}");
+    assert!(lines[0].ends_with(" s, 2.00 times as fast"), "{table}");
+    assert!(lines[1].starts_with("servers        8, asked for "), "{table}");
+    assert!(lines[3].starts_with("time to first token, s") && lines[3].contains("≤ 2 s"), "{table}");
+    for (line, name) in lines[4..7].iter().zip([DEFAULT, "deploy/config/lora.yaml", "random"]) {
+        assert!(line.starts_with(name), "{table}");
+    }
+    assert_eq!(table.matches("file-discovery is ignored").count(), 1, "{table}");
+}
+
+#[test]
+fn servers_of_a_file_have_labels_and_their_own_speed() {
+    let files = Files::new();
+    let servers = files.write(
+        "servers.yaml",
+        "servers:\n- {count: 2}\n- {name: slow, slower: 4}\n- {name: leaving, labels: {draining: soon}}\n",
+    );
+    let labels = files.write("labels.yaml", LABELS);
+    let run = json(&[
+        "--config",
+        &labels,
+        "--servers-file",
+        &servers,
+        "--workload",
+        "poisson",
+        "--requests",
+        "200",
+        "--utilization",
+        "0.3",
+    ]);
+    let servers = run["policies"][0]["servers"].as_array().unwrap();
+    let names: Vec<&Value> = servers.iter().map(|server| &server["name"]).collect();
+    assert_eq!(names, ["server-0", "server-1", "slow", "leaving"]);
+    let shares: Vec<u64> = servers.iter().map(|server| server["requests"].as_u64().unwrap()).collect();
+    assert!(shares[..3].iter().all(|share| *share > 30) && shares[3] == 0, "{shares:?}");
+}
+
+#[test]
+fn chat_repeats_the_trace_with_other_texts() {
+    let files = Files::new();
+    let row = |at: u64, blocks: &str| {
+        format!("{{\"timestamp\":{at},\"input_length\":1024,\"output_length\":4,\"hash_ids\":{blocks}}}\n")
+    };
+    let trace = files.write("trace.jsonl", &(row(0, "[1,2]") + &row(1000, "[1,3]")));
+    let run = |requests: &str| {
+        json(&[
+            "--workload",
+            "chat",
+            "--trace",
+            &trace,
+            "--requests",
+            requests,
+            "--utilization",
+            "0.1",
+            "--servers",
+            "1",
+            "--baseline",
+            "round-robin",
+        ])
+    };
+    let hits = |run: &Value| number(&run["policies"][0]["token_hits"]);
+    let (once, often) = (run("2"), run("20"));
+    assert_eq!((once["requests"].as_u64(), often["requests"].as_u64()), (Some(2), Some(20)));
+    // Of two prompts of 1,024 tokens, 512 are found, in every round anew.
+    assert_eq!((hits(&once), hits(&often)), (0.25, 0.25));
+}
+
+#[test]
+fn what_is_wrong_is_one_line_with_its_file() {
+    let files = Files::new();
+    let broken = files.write("broken.yaml", "plugins:\n- {type: no-such-scorer}\n");
+    let trace = files.write(
+        "trace.jsonl",
+        "{\"timestamp\":0,\"input_length\":1,\"output_length\":1,\"hash_ids\":[]}\nhello\n",
+    );
+    let servers = files.write("servers.yaml", "servers:\n- {slower: -1}\n");
+    let together = files.write(
+        "together.jsonl",
+        "{\"timestamp\":5,\"input_length\":1,\"output_length\":1,\"hash_ids\":[1]}\n",
+    );
+    let month = files.write(
+        "month.jsonl",
+        "{\"timestamp\":0,\"input_length\":1,\"output_length\":1,\"hash_ids\":[1]}\n{\"timestamp\":9000000000,\"input_length\":1,\"output_length\":1,\"hash_ids\":[1]}\n",
+    );
+    let poisson = ["--workload", "poisson", "--requests", "10"];
+    let random = ["--baseline", "random"];
+    let table: [(&[&str], &[&str]); 17] = [
+        (&[&poisson[..]].concat(), &["--config", "--baseline"]),
+        (&random, &["--trace", "--workload"]),
+        (&[&poisson[..], &["--config", &broken]].concat(), &["broken.yaml:2:10", "no-such-scorer"]),
+        (&[&poisson[..], &["--config", "/nowhere.yaml"]].concat(), &["/nowhere.yaml", "check the path"]),
+        (&[&random[..], &["--trace", "/nowhere.jsonl"]].concat(), &["/nowhere.jsonl", "trace"]),
+        (&[&random[..], &["--trace", &trace]].concat(), &["trace.jsonl", "line 2"]),
+        (&[&random[..], &["--trace", TRACE, "--rate", "0"]].concat(), &["--rate", "above 0"]),
+        (
+            &[&random[..], &["--trace", TRACE, "--rate", "2", "--utilization", "1"]].concat(),
+            &["--rate", "--utilization"],
+        ),
+        (&[&random[..], &poisson[..], &["--rate", "2"]].concat(), &["--rate", "--workload"]),
+        (&[&random[..], &poisson[..], &["--trace", TRACE]].concat(), &["poisson", "--trace", "chat"]),
+        (
+            &[&random[..], &poisson[..], &["--servers", "2", "--servers-file", &servers]].concat(),
+            &["--servers", "--servers-file"],
+        ),
+        (&[&random[..], &poisson[..], &["--servers", "0"]].concat(), &["--servers"]),
+        (
+            &[&random[..], &poisson[..], &["--servers-file", &servers]].concat(),
+            &["servers.yaml:2:12", "slower"],
+        ),
+        (
+            &[&random[..], &["--workload", "slow-server", "--servers-file", &servers]].concat(),
+            &["slow-server", "--servers-file"],
+        ),
+        (&[&random[..], &poisson[..], &["--jitter", "2"]].concat(), &["jitter"]),
+        (
+            &[&random[..], &["--trace", &together, "--utilization", "1"]].concat(),
+            &["--utilization", "at once"],
+        ),
+        (&[&random[..], &["--trace", &month]].concat(), &["2500 hours", "720"]),
+    ];
+    for (arguments, parts) in table {
+        let Output { status, stdout, stderr } = usher(arguments);
+        let line = String::from_utf8(stderr).unwrap();
+        assert_eq!(
+            (status.code(), line.lines().count(), stdout.len()),
+            (Some(2), 1, 0),
+            "{arguments:?}: {line}"
+        );
+        for part in parts {
+            assert!(line.contains(part), "{arguments:?}: no {part} in {line}");
+        }
+    }
+}
