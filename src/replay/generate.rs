@@ -69,7 +69,7 @@ impl Times {
     fn next(&mut self, workload: Workload, index: usize) -> f64 {
         if index > 0 {
             self.now += match workload {
-                Workload::Bursts if index % BURST > 0 => 0.0,
+                Workload::Bursts if !index.is_multiple_of(BURST) => 0.0,
                 Workload::Bursts => BURST as f64 * (0.75 + 0.5 * self.draw.unit()),
                 _ => self.draw.exponential(),
             };

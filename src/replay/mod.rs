@@ -108,7 +108,7 @@ pub enum ReplayError {
         /// What the user calls it.
         policy: String,
         /// What is wrong with it.
-        error: ConfigError,
+        error: Box<ConfigError>,
     },
     /// A server is not valid.
     #[error("{0}")]
@@ -149,7 +149,7 @@ pub fn run(settings: &Settings, mut progress: impl FnMut(usize)) -> Result<Compa
     let mut notes: Vec<Note> = Vec::new();
     for (name, policy) in policies {
         let (picker, said) = Picker::new(policy, servers, reading, *seed).map_err(|error| match error {
-            BuildError::Config(error) => ReplayError::Config { policy: name.clone(), error },
+            BuildError::Config(error) => ReplayError::Config { policy: name.clone(), error: Box::new(error) },
             BuildError::Metrics(error) => ReplayError::Metrics(error.to_string()),
         })?;
         said.into_iter().for_each(|text| note(&mut notes, name, text));

@@ -292,8 +292,8 @@ mod tests {
         Arrival { at: at_ms * MS, prompt, output_tokens }
     }
 
-    fn run(policy: &Policy, engine: EngineConfig, servers: usize, arrivals: &[Arrival]) -> Fates {
-        let servers = Server::equal(servers, &engine);
+    fn run(policy: &Policy, engine: &EngineConfig, servers: usize, arrivals: &[Arrival]) -> Fates {
+        let servers = Server::equal(servers, engine);
         let reading = Reading { interval: 50 * MS, max_age: 2000 * MS };
         let (picker, _) = Picker::new(policy, &servers, reading, 1).unwrap();
         let mut world = World::new(picker, &servers).unwrap();
@@ -314,7 +314,7 @@ mod tests {
         // The second waits for a step of the first and shares its steps; the third comes late.
         let arrivals = [arrival(0, &[1], 250, 3), arrival(1000, &[2], 80, 1), arrival(2000, &[3], 40, 5)];
         for policy in [Policy::RoundRobin, Policy::Random, Policy::Configured(None)] {
-            let fates = run(&policy, engine(), 1, &arrivals);
+            let fates = run(&policy, &engine(), 1, &arrivals);
             assert_eq!(times(&fates), [(250, 270), (80, 80), (40, 80)], "{policy:?}");
             assert_eq!(fates.requests[0].server, Some(0));
         }
@@ -324,7 +324,7 @@ mod tests {
     fn what_arrives_together_is_in_a_step_together() {
         let arrivals = [arrival(5, &[1], 30, 1), arrival(5, &[2], 50, 2), arrival(5, &[3], 60, 1)];
         // 100 tokens a step: 30 + 50 + 20, then 40 and a token of the second's.
-        let fates = run(&Policy::RoundRobin, engine(), 1, &arrivals);
+        let fates = run(&Policy::RoundRobin, &engine(), 1, &arrivals);
         assert_eq!(times(&fates), [(100, 100), (100, 150), (150, 150)]);
     }
 
@@ -332,7 +332,7 @@ mod tests {
     fn a_prefix_is_found_where_it_was_computed() {
         let arrivals =
             [arrival(0, &[7, 1], 64, 1), arrival(1000, &[7, 2], 64, 1), arrival(2000, &[7, 3], 64, 1)];
-        let fates = run(&Policy::RoundRobin, engine(), 2, &arrivals);
+        let fates = run(&Policy::RoundRobin, &engine(), 2, &arrivals);
         let cached: Vec<u32> = fates.requests.iter().map(|fate| fate.cached_tokens).collect();
         assert_eq!(cached, [0, 0, 64]);
         assert_eq!(times(&fates)[2], (64, 64));
@@ -344,7 +344,7 @@ mod tests {
         let mut arrivals: Vec<Arrival> = (0..10).map(|seed| arrival(0, &[seed], 50, 2)).collect();
         arrivals.push(arrival(1, &[1], 600, 1));
         for policy in [Policy::RoundRobin, Policy::Configured(None)] {
-            let fates = run(&policy, small.clone(), 2, &arrivals);
+            let fates = run(&policy, &small, 2, &arrivals);
             let (refused, answered) = (
                 fates.requests.iter().filter(|fate| fate.refused).count(),
                 fates.requests.iter().filter(|fate| fate.last.is_some()).count(),
@@ -405,13 +405,13 @@ mod tests {
     #[test]
     fn an_hour_costs_its_scrapes_and_its_steps() {
         let hour: Vec<Arrival> = (0..=60).map(|n| arrival(n * 60_000, &[u64::from(n)], 150, 4)).collect();
-        let fates = run(&Policy::Configured(None), engine(), 8, &hour);
+        let fates = run(&Policy::Configured(None), &engine(), 8, &hour);
         assert!(fates.requests.iter().all(|fate| fate.last.is_some()));
         // Eight servers, twenty times a second, and once more at the very end.
         assert_eq!(fates.events.scrapes, 8 * (3600 * 20 + 1));
         // Per request: it begins, two steps for its prompt, three for the other tokens.
         assert_eq!(fates.events.engine, 61 * 6);
-        let baseline = run(&Policy::RoundRobin, engine(), 8, &hour);
+        let baseline = run(&Policy::RoundRobin, &engine(), 8, &hour);
         assert_eq!(baseline.events.scrapes, 0, "nobody reads them");
     }
 }
