@@ -9,7 +9,8 @@
 //!
 //! seconds of its time, where `batch` is the largest that `max_running` and the KV cache
 //! allow, and no prefix is found in a cache. That is exact for a full server of the
-//! simulator; one that finds prefixes does more.
+//! simulator; one that finds prefixes does more. Where servers share the work of requests
+//! it is as if each did whole ones.
 
 use super::servers::Server;
 use super::workload::Arrival;
@@ -84,6 +85,7 @@ mod tests {
                 output_tokens: OUTPUT,
                 finish: Finish::Stop,
                 adapter: None,
+                kind: crate::sim::Kind::Whole,
             };
             full.arrive(request, Duration::ZERO).unwrap();
         }

@@ -35,7 +35,7 @@ pub use policy::Policy;
 pub use servers::{MOST_SERVERS, Server, parse as parse_servers};
 pub use summary::{Goodput, Latency, ServerSummary, Summary};
 pub use workload::{Arrival, Piece, of_trace, repeat, speed_up, utilize};
-pub use world::Events;
+pub use world::{Events, Interconnect};
 
 use policy::{BuildError, Picker, Reading};
 use summary::Measure;
@@ -49,6 +49,8 @@ use crate::config::ConfigError;
 pub struct Settings {
     /// The servers, of which every policy gets its own.
     pub servers: Vec<Server>,
+    /// How prompts move between them.
+    pub interconnect: Interconnect,
     /// The requests, in order of arrival.
     pub arrivals: Vec<Arrival>,
     /// Who decides, and what the user calls it. Decisions are compared with those of
@@ -153,7 +155,7 @@ pub fn run(settings: &Settings, mut progress: impl FnMut(usize)) -> Result<Compa
             BuildError::Metrics(error) => ReplayError::Metrics(error.to_string()),
         })?;
         said.into_iter().for_each(|text| note(&mut notes, name, text));
-        worlds.push(World::new(picker, servers)?);
+        worlds.push(World::new(picker, servers, settings.interconnect.clone())?);
     }
     let preparation = Preparation::new(arrivals, servers);
     for (count, arrival) in (1..).zip(arrivals) {
@@ -162,10 +164,9 @@ pub fn run(settings: &Settings, mut progress: impl FnMut(usize)) -> Result<Compa
         progress(count);
     }
     let by = Measure { ttft_limit: settings.ttft_limit, span };
-    let names: Vec<String> = servers.iter().map(|server| server.name.clone()).collect();
     let all: Vec<_> = worlds.into_iter().map(World::finish).collect();
     let summary = |((name, _), fates): (&(String, Policy), &Fates)| {
-        Summary::new(name.clone(), &names, fates, all.first().unwrap_or(fates), by)
+        Summary::new(name.clone(), servers, fates, all.first().unwrap_or(fates), by)
     };
     Ok(Comparison {
         requests: arrivals.len() as u64,

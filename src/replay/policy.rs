@@ -1,6 +1,6 @@
 //! Who decides where requests go: the real scheduler of a configuration, or a baseline.
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,6 +22,9 @@ use crate::schedule::{Record, SchedulerMetrics, Stages, State};
 use crate::scrape::{ScrapeConfig, phase};
 use crate::sim::Engine;
 
+/// The header that names who computes the prompt.
+const PREFILLER: &str = "x-prefiller-host-port";
+
 /// Who decides.
 #[derive(Clone, Debug)]
 pub enum Policy {
@@ -36,8 +39,10 @@ pub enum Policy {
 /// Where a request goes.
 #[derive(Debug)]
 pub(super) struct Route {
-    /// Position of the server.
+    /// Position of the server that answers.
     pub(super) server: usize,
+    /// Position of the one that computes the prompt for it.
+    pub(super) prefiller: Option<usize>,
     /// What a configuration's plugins follow the answer with.
     pub(super) routed: Option<Routed>,
 }
@@ -120,7 +125,7 @@ impl Picker {
                 server
             }
         };
-        Ok(Route { server, routed: None })
+        Ok(Route { server, prefiller: None, routed: None })
     }
 
     /// What happens next happens at this time.
@@ -234,7 +239,16 @@ impl Configured {
         let routed = self.dispatcher.try_dispatch_with(&request, &SubsetHint::Missing, &mut self.rng);
         let routed = routed.ok_or_else(Rejection::no_endpoints)??;
         let server = routed.decision().primary().picks.first().map_or(0, |pick| *pick as usize);
-        Ok(Route { server, routed: Some(routed) })
+        Ok(Route { server, prefiller: self.prefiller(&routed), routed: Some(routed) })
+    }
+
+    /// Whom the sidecar of the server is told to ask for the prompt.
+    fn prefiller(&self, routed: &Routed) -> Option<usize> {
+        let header = routed.headers().iter().find(|header| &*header.name == PREFILLER)?;
+        let address: SocketAddr = str::from_utf8(&header.value).ok()?.parse().ok()?;
+        let endpoint = self.snapshot.at(address.ip(), address.port())?;
+        // Slots are given out in the order of the servers, and none is given back.
+        usize::try_from(endpoint.slot().number()).ok()
     }
 
     fn scrape(&self, position: usize, engine: &Engine) {

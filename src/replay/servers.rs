@@ -5,7 +5,7 @@
 //! - count: 7                       # default 1
 //! - name: slow                     # default server-0, server-1, …
 //!   slower: 3                      # its prefill and decode take three times as long
-//!   labels: {topology.kubernetes.io/zone: b}
+//!   labels: {llm-d.ai/role: decode, topology.kubernetes.io/zone: b}
 //!   numBlocks: 10000
 //! ```
 //!
@@ -17,7 +17,8 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::config::{ConfigError, Node, Positioned, duration};
-use crate::sim::EngineConfig;
+use crate::endpoints::{PLACE_LABELS, ROLE_LABEL, Role};
+use crate::sim::{EngineConfig, Place};
 
 /// Servers of one replay at most.
 pub const MOST_SERVERS: usize = 10_000;
@@ -40,6 +41,16 @@ impl Server {
     /// A server without labels.
     pub fn new(name: impl Into<String>, engine: EngineConfig) -> Self {
         Self { name: name.into(), labels: BTreeMap::new(), engine }
+    }
+
+    /// Where it is, as its labels say.
+    pub fn place(&self) -> Place {
+        Place::new(PLACE_LABELS.map(|label| self.labels.get(label).map_or("", String::as_str)))
+    }
+
+    /// Whether it is there to compute prompts, as its labels say.
+    pub fn is_prefiller(&self) -> bool {
+        Role::from_label(self.labels.get(ROLE_LABEL).map(String::as_str)).prefill
     }
 
     /// So many equal ones, which differ in their jitter alone.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::servers::Server;
 use super::world::{Events, Fate, Fates};
 
 /// The numbers of one policy.
@@ -26,10 +27,17 @@ pub struct Summary {
     pub tpot_ms: Option<f64>,
     /// Those whose first token came within the limit.
     pub goodput: Goodput,
-    /// Share of the answered requests' prompt tokens that the servers' prefix caches had.
+    /// Share of the answered requests' prompt tokens that did not have to be computed: the
+    /// server's prefix cache had them.
     pub token_hits: f64,
-    /// Prompt tokens that the busiest server computed, by the mean of all servers.
+    /// Prompt tokens that the busiest server computed, by the mean of all servers. Where
+    /// some are labelled for prefill, of those.
     pub busiest_by_mean: f64,
+    /// Share of the answered requests whose prompt another server computed than answered.
+    pub prefilled_elsewhere: f64,
+    /// Requests that a server was to compute the prompt of and refused; the server that
+    /// answered computed it.
+    pub prefills_refused: u64,
     /// Share of requests that were sent elsewhere than by the first policy.
     pub decisions_differ: f64,
     /// What each server got.
@@ -67,7 +75,7 @@ pub struct Goodput {
 pub struct ServerSummary {
     /// Its name.
     pub name: String,
-    /// Requests that it answered.
+    /// Requests that it answered, and those of which it computed the prompt for others.
     pub requests: u64,
     /// Prompt tokens that it computed.
     pub computed_tokens: u64,
@@ -84,36 +92,40 @@ pub(super) struct Measure {
 }
 
 impl Summary {
-    pub(super) fn new(policy: String, names: &[String], fates: &Fates, first: &Fates, by: Measure) -> Self {
+    pub(super) fn new(policy: String, servers: &[Server], fates: &Fates, first: &Fates, by: Measure) -> Self {
         let answered: Vec<&Fate> = fates.requests.iter().filter(|fate| fate.last.is_some()).collect();
-        let count = fates.requests.len();
-        let refused = fates.requests.iter().filter(|fate| fate.refused).count();
+        let count = fates.requests.len() as f64;
         let mut ttfts: Vec<Duration> = answered.iter().filter_map(|fate| fate.first).collect();
         ttfts.sort_unstable();
         let good = ttfts.partition_point(|ttft| *ttft <= by.ttft_limit);
-        let servers = servers(names, &answered);
-        let sum = |tokens: fn(&ServerSummary) -> u64| servers.iter().map(tokens).sum::<u64>() as f64;
-        let (computed, cached) = (sum(|server| server.computed_tokens), sum(|server| server.cached_tokens));
-        let busiest = servers.iter().map(|server| server.computed_tokens).max().unwrap_or_default();
-        let elsewhere =
-            fates.requests.iter().zip(&first.requests).filter(|(ours, theirs)| ours.server != theirs.server);
+        let of = |holds: fn(&Fate) -> bool| fates.requests.iter().filter(|fate| holds(fate)).count();
+        let target = |fate: &Fate| (fate.server, fate.prefiller);
+        let elsewhere = fates.requests.iter().zip(&first.requests);
+        let elsewhere = elsewhere.filter(|(ours, theirs)| target(ours) != target(theirs)).count();
+        let split = answered.iter().filter(|fate| fate.computed_by != fate.server).count();
+        let got = shares(servers, &answered);
+        let cached = got.iter().map(|server| server.cached_tokens).sum::<u64>() as f64;
+        let computed = got.iter().map(|server| server.computed_tokens).sum::<u64>() as f64;
         Self {
             policy,
-            requests: count as u64,
+            requests: fates.requests.len() as u64,
             answered: answered.len() as u64,
-            refused: refused as u64,
+            refused: of(|fate| fate.refused) as u64,
             refusals: fates.refusals.clone(),
             ttft: Latency::of(&ttfts),
             tpot_ms: tpot_ms(&answered),
             goodput: Goodput {
                 requests: good as u64,
-                share: ratio(good as f64, count as f64),
+                share: ratio(good as f64, count),
                 per_second: ratio(good as f64, by.span.as_secs_f64()),
             },
             token_hits: ratio(cached, computed + cached),
-            busiest_by_mean: ratio(busiest as f64 * servers.len() as f64, computed),
-            decisions_differ: ratio(elsewhere.count() as f64, count as f64),
-            servers,
+            busiest_by_mean: busiest_by_mean(servers, &got),
+            prefilled_elsewhere: ratio(split as f64, answered.len() as f64),
+            prefills_refused: of(|fate| fate.prefiller.is_some() && fate.computed_by != fate.prefiller)
+                as u64,
+            decisions_differ: ratio(elsewhere as f64, count),
+            servers: got,
             events: fates.events,
         }
     }
@@ -131,22 +143,34 @@ impl Latency {
     }
 }
 
-fn servers(names: &[String], answered: &[&Fate]) -> Vec<ServerSummary> {
-    let empty = |name: &String| ServerSummary {
-        name: name.clone(),
+/// What each server got of the requests that were answered.
+fn shares(servers: &[Server], answered: &[&Fate]) -> Vec<ServerSummary> {
+    let nothing = |server: &Server| ServerSummary {
+        name: server.name.clone(),
         requests: 0,
         computed_tokens: 0,
         cached_tokens: 0,
     };
-    let mut servers: Vec<ServerSummary> = names.iter().map(empty).collect();
+    let mut shares: Vec<ServerSummary> = servers.iter().map(nothing).collect();
     for fate in answered {
-        if let Some(server) = fate.server.and_then(|server| servers.get_mut(server)) {
-            server.requests += 1;
-            server.computed_tokens += u64::from(fate.prompt_tokens.saturating_sub(fate.cached_tokens));
-            server.cached_tokens += u64::from(fate.cached_tokens);
+        if let Some(share) = fate.server.and_then(|server| shares.get_mut(server)) {
+            share.requests += 1;
+        }
+        if let Some(share) = fate.computed_by.and_then(|server| shares.get_mut(server)) {
+            share.requests += u64::from(fate.computed_by != fate.server);
+            share.computed_tokens += u64::from(fate.prompt_tokens.saturating_sub(fate.cached_tokens));
+            share.cached_tokens += u64::from(fate.cached_tokens);
         }
     }
-    servers
+    shares
+}
+
+fn busiest_by_mean(servers: &[Server], shares: &[ServerSummary]) -> f64 {
+    let any = servers.iter().any(Server::is_prefiller);
+    let of = servers.iter().zip(shares).filter(|(server, _)| !any || server.is_prefiller());
+    let computed: Vec<u64> = of.map(|(_, share)| share.computed_tokens).collect();
+    let busiest = computed.iter().max().copied().unwrap_or_default();
+    ratio(busiest as f64 * computed.len() as f64, computed.iter().sum::<u64>() as f64)
 }
 
 fn tpot_ms(answered: &[&Fate]) -> Option<f64> {
@@ -168,11 +192,14 @@ fn ratio(part: f64, whole: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sim::EngineConfig;
 
     fn fate(server: Option<usize>, ttft_ms: u64, cached: u32) -> Fate {
         let answered = server.is_some().then_some(());
         Fate {
             server,
+            prefiller: None,
+            computed_by: server,
             first: answered.map(|()| Duration::from_millis(ttft_ms)),
             last: answered.map(|()| Duration::from_millis(ttft_ms + 90)),
             refused: server.is_none(),
@@ -185,7 +212,8 @@ mod tests {
     fn summary(requests: Vec<Fate>, first: Vec<Fate>) -> Summary {
         let fates = |requests| Fates { requests, ..Fates::default() };
         let by = Measure { ttft_limit: Duration::from_millis(50), span: Duration::from_secs(10) };
-        Summary::new("x".to_owned(), &["a".to_owned(), "b".to_owned()], &fates(requests), &fates(first), by)
+        let servers = Server::equal(2, &EngineConfig::default());
+        Summary::new("x".to_owned(), &servers, &fates(requests), &fates(first), by)
     }
 
     #[test]

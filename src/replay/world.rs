@@ -3,6 +3,11 @@
 //!
 //! At one and the same instant, servers are scraped first, then requests arrive, then
 //! engines go on: what arrives together can be in a step together.
+//!
+//! A request whose decision names somebody to compute the prompt goes there first. With
+//! its first token there, it goes to the server that answers, and its keys and values
+//! over the link between the two. Should the first refuse it, the second does everything,
+//! as sidecars have it.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
@@ -16,7 +21,7 @@ use super::workload::Prepared;
 use crate::flow::{Rejection, Routed};
 use crate::request::usage::Usage;
 use crate::schedule::Served;
-use crate::sim::{ConfigError, Engine, Finish, Output, Rejected, SimRequest};
+use crate::sim::{ConfigError, Engine, Finish, Kind, Links, Output, Place, Rejected, SimRequest};
 
 /// How often what is kept for nobody is dropped, as in the server.
 const SWEEP: Duration = Duration::from_secs(30);
@@ -37,6 +42,10 @@ enum Due {
 pub(super) struct Fate {
     /// Where it was sent; `None`: nowhere.
     pub(super) server: Option<usize>,
+    /// Who was to compute its prompt, if somebody else.
+    pub(super) prefiller: Option<usize>,
+    /// Who did, or was to if nobody did.
+    pub(super) computed_by: Option<usize>,
     /// From its arrival to its first token.
     pub(super) first: Option<Duration>,
     /// From its arrival to its last token.
@@ -44,7 +53,7 @@ pub(super) struct Fate {
     /// It was refused, by the picker or by the server.
     pub(super) refused: bool,
     pub(super) prompt_tokens: u32,
-    /// Tokens of the prompt that the server's prefix cache had.
+    /// Tokens of the prompt that the prefix cache had of who computed the others.
     pub(super) cached_tokens: u32,
     pub(super) output_tokens: u32,
 }
@@ -52,14 +61,28 @@ pub(super) struct Fate {
 /// A request that a server has.
 struct UnderWay {
     arrived: Duration,
+    /// Who answers.
     server: usize,
+    /// What goes there once somebody else has computed the prompt.
+    awaits_prompt: Option<Box<SimRequest>>,
     routed: Option<Routed>,
+}
+
+/// How prompts move from server to server.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Interconnect {
+    /// How fast.
+    pub links: Links,
+    /// Bytes of keys and values per token of a prompt.
+    pub kv_bytes_per_token: u64,
 }
 
 /// A policy, its servers, and what became of the requests so far.
 pub(super) struct World {
     picker: Picker,
     engines: Vec<Engine>,
+    places: Vec<Place>,
+    interconnect: Interconnect,
     /// When each engine is known to go on, so that it is due once.
     armed: Vec<Option<Duration>>,
     due: BinaryHeap<Reverse<(Duration, Due)>>,
@@ -90,7 +113,11 @@ pub(super) struct Fates {
 }
 
 impl World {
-    pub(super) fn new(picker: Picker, servers: &[Server]) -> Result<Self, ConfigError> {
+    pub(super) fn new(
+        picker: Picker,
+        servers: &[Server],
+        interconnect: Interconnect,
+    ) -> Result<Self, ConfigError> {
         let engines: Vec<Engine> =
             servers.iter().map(|server| Engine::new(server.engine.clone())).collect::<Result<_, _>>()?;
         let mut due = BinaryHeap::new();
@@ -102,10 +129,19 @@ impl World {
             }
         }
         due.push(Reverse((SWEEP, Due::Sweep)));
-        let armed = vec![None; engines.len()];
-        let (under_way, outputs, fates) = (HashMap::new(), Vec::new(), Vec::new());
-        let (refusals, events) = (BTreeMap::new(), Events::default());
-        Ok(Self { picker, engines, armed, due, under_way, outputs, fates, refusals, events })
+        Ok(Self {
+            picker,
+            armed: vec![None; engines.len()],
+            engines,
+            places: servers.iter().map(Server::place).collect(),
+            interconnect,
+            due,
+            under_way: HashMap::new(),
+            outputs: Vec::new(),
+            fates: Vec::new(),
+            refusals: BTreeMap::new(),
+            events: Events::default(),
+        })
     }
 
     /// The next request. `now` never goes back.
@@ -117,26 +153,25 @@ impl World {
             self.happen(at, due, true);
         }
         self.picker.set_clock(now);
-        let mut fate = Fate {
-            server: None,
+        let choice = self.picker.pick(request, now);
+        let route = choice.as_ref().ok();
+        let (server, prefiller) = (route.map(|route| route.server), route.and_then(|route| route.prefiller));
+        self.fates.push(Fate {
+            server,
+            prefiller,
+            computed_by: prefiller.or(server),
             first: None,
             last: None,
             refused: false,
             prompt_tokens: request.prompt_tokens,
             cached_tokens: 0,
             output_tokens: request.output_tokens,
-        };
-        match self.picker.pick(request, now) {
-            Err(rejection) => {
-                fate.refused = true;
-                self.refused(by_picker(&rejection));
-            }
-            Ok(route) => {
-                fate.server = Some(route.server);
-                fate.refused = !self.send(request, route, now);
-            }
+        });
+        let id = self.fates.len() - 1;
+        match choice {
+            Err(rejection) => self.refuse(id, by_picker(&rejection)),
+            Ok(route) => self.send(id, request, route, now),
         }
-        self.fates.push(fate);
     }
 
     /// No more requests come: what is under way goes on to its end.
@@ -171,9 +206,14 @@ impl World {
                     return;
                 }
                 self.events.engine += 1;
-                self.engines[server].advance(at, &mut self.outputs);
-                self.take_outputs();
+                let mut outputs = std::mem::take(&mut self.outputs);
+                self.engines[server].advance(at, &mut outputs);
                 self.arm(server);
+                // Most tokens are neither the first nor the last.
+                for output in outputs.drain(..).filter(|output| output.generated == 1 || output.finished) {
+                    self.token(output);
+                }
+                self.outputs = outputs;
             }
         }
     }
@@ -189,67 +229,97 @@ impl World {
         }
     }
 
-    /// Sends the newest request to its server; false when that refuses it.
-    fn send(&mut self, request: &Prepared, route: Route, now: Duration) -> bool {
-        let id = self.fates.len() as u64;
-        let Route { server, mut routed } = route;
-        let engine = &mut self.engines[server];
-        let sent = SimRequest {
-            id,
+    /// Sends a request where the route says.
+    fn send(&mut self, id: usize, request: &Prepared, route: Route, now: Duration) {
+        let Route { server, prefiller, routed } = route;
+        let part = |server: usize, kind: Kind| SimRequest {
+            id: id as u64,
             prompt_tokens: request.prompt_tokens,
-            blocks: request.blocks(engine.config().block_size).to_vec(),
+            blocks: request.blocks(self.engines[server].config().block_size).to_vec(),
             output_tokens: request.output_tokens,
             finish: Finish::Stop,
             adapter: None,
+            kind,
         };
-        let taken = engine.arrive(sent, now);
+        let whole = part(server, Kind::Whole);
+        let prompt = prefiller.map(|prefiller| (prefiller, part(prefiller, Kind::Prefill)));
+        let mut under_way = UnderWay { arrived: now, server, awaits_prompt: None, routed };
+        if let Some((prefiller, prompt)) = prompt {
+            let taken = self.engines[prefiller].arrive(prompt, now);
+            self.arm(prefiller);
+            if taken.is_ok() {
+                let transfer = self.interconnect.links.between(
+                    &self.places[prefiller],
+                    &self.places[server],
+                    self.interconnect.kv_bytes_per_token,
+                );
+                let rest = SimRequest { kind: Kind::Decode(transfer), ..whole };
+                under_way.awaits_prompt = Some(Box::new(rest));
+                self.under_way.insert(id as u64, under_way);
+                return;
+            }
+            self.fates[id].computed_by = Some(server);
+        }
+        self.answer(under_way, whole, now);
+    }
+
+    /// Gives a request to the server that answers it.
+    fn answer(&mut self, mut under_way: UnderWay, request: SimRequest, now: Duration) {
+        let (server, id) = (under_way.server, request.id);
+        let taken = self.engines[server].arrive(request, now);
         self.arm(server);
         match taken {
             Ok(()) => {
-                self.under_way.insert(id, UnderWay { arrived: now, server, routed });
-                true
+                self.under_way.insert(id, under_way);
             }
             Err(refusal) => {
                 // An answer like any other, but for its status.
-                if let Some(routed) = &mut routed {
+                if let Some(routed) = &mut under_way.routed {
                     routed.answer_begins(&Served::By(self.picker.address(server)));
                     routed.first_bytes();
                     routed.answer_ends(&Usage::default());
                 }
-                self.refused(by_server(refusal));
-                false
+                self.refuse(id as usize, by_server(refusal));
             }
         }
     }
 
-    fn refused(&mut self, text: String) {
+    fn refuse(&mut self, id: usize, text: String) {
+        self.fates[id].refused = true;
         *self.refusals.entry(text).or_default() += 1;
     }
 
-    fn take_outputs(&mut self) {
-        for output in self.outputs.drain(..).filter(|output| output.generated == 1 || output.finished) {
-            let Some(request) = self.under_way.get_mut(&output.id) else { continue };
-            let Some(fate) = self.fates.get_mut(output.id as usize) else { continue };
-            self.picker.set_clock(output.at);
-            if output.generated == 1 {
-                fate.first = Some(output.at.saturating_sub(request.arrived));
+    /// The first or the last token of what a server had to do.
+    fn token(&mut self, output: Output) {
+        let id = output.id as usize;
+        let Some(mut request) = self.under_way.remove(&output.id) else { return };
+        self.picker.set_clock(output.at);
+        let fate = &mut self.fates[id];
+        if let Some(rest) = request.awaits_prompt.take() {
+            fate.cached_tokens = output.cached_tokens;
+            return self.answer(request, *rest, output.at);
+        }
+        if output.generated == 1 {
+            fate.first = Some(output.at.saturating_sub(request.arrived));
+            if fate.computed_by == fate.server {
                 fate.cached_tokens = output.cached_tokens;
-                if let Some(routed) = &mut request.routed {
-                    routed.answer_begins(&Served::By(self.picker.address(request.server)));
-                    routed.first_bytes();
-                }
             }
-            if output.finished {
-                fate.last = Some(output.at.saturating_sub(request.arrived));
-                if let Some(routed) = &mut request.routed {
-                    routed.answer_ends(&Usage {
-                        prompt_tokens: Some(fate.prompt_tokens.into()),
-                        completion_tokens: Some(output.generated.into()),
-                        cached_tokens: Some(fate.cached_tokens.into()),
-                    });
-                }
-                self.under_way.remove(&output.id);
+            if let Some(routed) = &mut request.routed {
+                routed.answer_begins(&Served::By(self.picker.address(request.server)));
+                routed.first_bytes();
             }
+        }
+        if !output.finished {
+            self.under_way.insert(output.id, request);
+            return;
+        }
+        fate.last = Some(output.at.saturating_sub(request.arrived));
+        if let Some(routed) = &mut request.routed {
+            routed.answer_ends(&Usage {
+                prompt_tokens: Some(fate.prompt_tokens.into()),
+                completion_tokens: Some(output.generated.into()),
+                cached_tokens: Some(fate.cached_tokens.into()),
+            });
         }
     }
 }
@@ -267,151 +337,4 @@ fn by_server(refusal: Rejected) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::replay::policy::{Policy, Reading};
-    use crate::replay::workload::{Arrival, Piece, Preparation};
-    use crate::sim::EngineConfig;
-
-    const MS: Duration = Duration::from_millis(1);
-
-    /// A token takes a millisecond to read and ten to write, whatever else goes on.
-    fn engine() -> EngineConfig {
-        EngineConfig {
-            prefill_tokens_per_second: 1000.0,
-            decode_step: 10 * MS,
-            batch_factor: 0.0,
-            jitter: 0.0,
-            max_batched_tokens: 100,
-            ..EngineConfig::default()
-        }
-    }
-
-    fn arrival(at_ms: u32, seeds: &[u64], tokens: u32, output_tokens: u32) -> Arrival {
-        let prompt = seeds.iter().map(|&seed| Piece { seed, tokens }).collect();
-        Arrival { at: at_ms * MS, prompt, output_tokens }
-    }
-
-    fn run(policy: &Policy, engine: &EngineConfig, servers: usize, arrivals: &[Arrival]) -> Fates {
-        let servers = Server::equal(servers, engine);
-        let reading = Reading { interval: 50 * MS, max_age: 2000 * MS };
-        let (picker, _) = Picker::new(policy, &servers, reading, 1).unwrap();
-        let mut world = World::new(picker, &servers).unwrap();
-        let preparation = Preparation::new(arrivals, &servers);
-        for arrival in arrivals {
-            world.arrive(&preparation.prepare(arrival), arrival.at);
-        }
-        world.finish()
-    }
-
-    fn times(fates: &Fates) -> Vec<(u128, u128)> {
-        let ms = |time: Option<Duration>| time.unwrap().as_millis();
-        fates.requests.iter().map(|fate| (ms(fate.first), ms(fate.last))).collect()
-    }
-
-    #[test]
-    fn one_after_the_other_a_request_takes_its_prompt_and_then_a_step_per_token() {
-        // The second waits for a step of the first and shares its steps; the third comes late.
-        let arrivals = [arrival(0, &[1], 250, 3), arrival(1000, &[2], 80, 1), arrival(2000, &[3], 40, 5)];
-        for policy in [Policy::RoundRobin, Policy::Random, Policy::Configured(None)] {
-            let fates = run(&policy, &engine(), 1, &arrivals);
-            assert_eq!(times(&fates), [(250, 270), (80, 80), (40, 80)], "{policy:?}");
-            assert_eq!(fates.requests[0].server, Some(0));
-        }
-    }
-
-    #[test]
-    fn what_arrives_together_is_in_a_step_together() {
-        let arrivals = [arrival(5, &[1], 30, 1), arrival(5, &[2], 50, 2), arrival(5, &[3], 60, 1)];
-        // 100 tokens a step: 30 + 50 + 20, then 40 and a token of the second's.
-        let fates = run(&Policy::RoundRobin, &engine(), 1, &arrivals);
-        assert_eq!(times(&fates), [(100, 100), (100, 150), (150, 150)]);
-    }
-
-    #[test]
-    fn a_prefix_is_found_where_it_was_computed() {
-        let arrivals =
-            [arrival(0, &[7, 1], 64, 1), arrival(1000, &[7, 2], 64, 1), arrival(2000, &[7, 3], 64, 1)];
-        let fates = run(&Policy::RoundRobin, &engine(), 2, &arrivals);
-        let cached: Vec<u32> = fates.requests.iter().map(|fate| fate.cached_tokens).collect();
-        assert_eq!(cached, [0, 0, 64]);
-        assert_eq!(times(&fates)[2], (64, 64));
-    }
-
-    #[test]
-    fn whoever_refuses_every_request_is_accounted_for() {
-        let small = EngineConfig { max_running: 1, max_waiting: 1, max_model_len: 500, ..engine() };
-        let mut arrivals: Vec<Arrival> = (0..10).map(|seed| arrival(0, &[seed], 50, 2)).collect();
-        arrivals.push(arrival(1, &[1], 600, 1));
-        for policy in [Policy::RoundRobin, Policy::Configured(None)] {
-            let fates = run(&policy, &small, 2, &arrivals);
-            let (refused, answered) = (
-                fates.requests.iter().filter(|fate| fate.refused).count(),
-                fates.requests.iter().filter(|fate| fate.last.is_some()).count(),
-            );
-            assert_eq!(refused + answered, 11, "{policy:?}");
-            assert!(fates.requests.iter().all(|fate| fate.refused != fate.last.is_some()));
-            assert_eq!(fates.refusals.values().sum::<u64>(), refused as u64);
-            let texts: Vec<&String> = fates.refusals.keys().collect();
-            assert_eq!(texts.len(), 2, "{texts:?}");
-            assert!(
-                texts[0].starts_with("400 by the server: ") && texts[1].starts_with("429 by the server: ")
-            );
-        }
-    }
-
-    #[test]
-    fn what_is_under_way_is_given_back_when_it_ends() {
-        let picker = |servers: &[Server]| {
-            let reading = Reading { interval: 50 * MS, max_age: 2000 * MS };
-            Picker::new(&Policy::Configured(None), servers, reading, 1).unwrap().0
-        };
-        let small = EngineConfig { max_running: 1, max_waiting: 1, ..engine() };
-        let servers = Server::equal(2, &small);
-        let arrivals: Vec<Arrival> = (0..10).map(|n| arrival(n, &[u64::from(n)], 50, 2)).collect();
-        let preparation = Preparation::new(&arrivals, &servers);
-        let mut world = World::new(picker(&servers), &servers).unwrap();
-        for arrival in &arrivals {
-            world.arrive(&preparation.prepare(arrival), arrival.at);
-        }
-        let Picker::Configured(configured) = &world.picker else { panic!("configured") };
-        let loads: Vec<_> =
-            configured.snapshot().endpoints().iter().map(|endpoint| endpoint.load().clone()).collect();
-        let in_flight = || loads.iter().map(|load| load.in_flight()).collect::<Vec<_>>();
-        assert_eq!(in_flight(), [2, 2], "as many as a server takes");
-        assert_eq!(world.finish().requests.len(), 10);
-        assert_eq!(in_flight(), [0, 0]);
-    }
-
-    #[test]
-    fn pickers_see_the_numbers_of_the_last_scrape() {
-        let servers = Server::equal(1, &engine());
-        let reading = Reading { interval: 50 * MS, max_age: 2000 * MS };
-        let (picker, _) = Picker::new(&Policy::Configured(None), &servers, reading, 1).unwrap();
-        let mut world = World::new(picker, &servers).unwrap();
-        let arrivals = [arrival(10, &[1], 300, 1), arrival(49, &[2], 10, 1), arrival(50, &[3], 10, 1)];
-        let preparation = Preparation::new(&arrivals, &servers);
-        let mut seen = Vec::new();
-        for arrival in &arrivals {
-            world.arrive(&preparation.prepare(arrival), arrival.at);
-            let Picker::Configured(configured) = &world.picker else { panic!("configured") };
-            let load = configured.snapshot().endpoints()[0].load().clone();
-            seen.push((load.running.last(), load.waiting.last(), load.running.read_at_ms()));
-        }
-        // Times are counted from 1; the second request waits for the step under way.
-        assert_eq!(seen, [(0.0, 0.0, Some(1)), (0.0, 0.0, Some(1)), (1.0, 1.0, Some(51))]);
-    }
-
-    #[test]
-    fn an_hour_costs_its_scrapes_and_its_steps() {
-        let hour: Vec<Arrival> = (0..=60).map(|n| arrival(n * 60_000, &[u64::from(n)], 150, 4)).collect();
-        let fates = run(&Policy::Configured(None), &engine(), 8, &hour);
-        assert!(fates.requests.iter().all(|fate| fate.last.is_some()));
-        // Eight servers, twenty times a second, and once more at the very end.
-        assert_eq!(fates.events.scrapes, 8 * (3600 * 20 + 1));
-        // Per request: it begins, two steps for its prompt, three for the other tokens.
-        assert_eq!(fates.events.engine, 61 * 6);
-        let baseline = run(&Policy::RoundRobin, &engine(), 8, &hour);
-        assert_eq!(baseline.events.scrapes, 0, "nobody reads them");
-    }
-}
+mod tests;

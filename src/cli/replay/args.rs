@@ -13,10 +13,10 @@ use crate::config::units::parse_duration;
 use crate::config::{ConfigError, EndpointPickerConfig};
 use crate::load::trace::{self, Row};
 use crate::replay::{
-    Arrival, MOST_SERVERS, Policy, Server, Settings, Workload, of_trace, parse_servers, repeat, speed_up,
-    utilize,
+    Arrival, Interconnect, MOST_SERVERS, Policy, Server, Settings, Workload, of_trace, parse_servers, repeat,
+    speed_up, utilize,
 };
-use crate::sim::EngineConfig;
+use crate::sim::{EngineConfig, KV_BYTES_PER_TOKEN, Links};
 
 /// Share of the servers' capacity that generated workloads ask for.
 const UTILIZATION: f64 = 0.7;
@@ -73,6 +73,20 @@ pub struct ReplayArgs {
     /// How fast servers are.
     #[command(flatten, next_help_heading = "Servers")]
     pub engine: EngineArgs,
+    /// Bytes per second between servers by what their labels share, such as host=200G,
+    /// rack=50G,zone=12.5G,region=3.125G,none=1.25G, which are the defaults, for prompts
+    /// that another server computes than answers. 0: moving a prompt costs nothing.
+    #[arg(
+        long,
+        default_value = "",
+        hide_default_value = true,
+        value_name = "LINKS",
+        help_heading = "Servers"
+    )]
+    pub links: Links,
+    /// Bytes of keys and values per token of a prompt that moves.
+    #[arg(long, default_value_t = KV_BYTES_PER_TOKEN, value_name = "BYTES", help_heading = "Servers")]
+    pub kv_bytes_per_token: u64,
 
     /// Time between two scrapes of a server, where the configuration says nothing else; at
     /// least 50ms.
@@ -179,6 +193,10 @@ impl ReplayArgs {
         let recorded = self.workload.is_none_or(|workload| workload == WorkloadName::Chat);
         let settings = Settings {
             servers,
+            interconnect: Interconnect {
+                links: self.links.clone(),
+                kv_bytes_per_token: self.kv_bytes_per_token,
+            },
             arrivals,
             policies,
             seed: self.seed,

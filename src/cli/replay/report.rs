@@ -62,6 +62,18 @@ impl Display for Report<'_> {
             "\nhits: prompt tokens that a server's prefix cache had. busiest: prompt tokens computed by the\n\
              busiest server, by the mean. differ: requests sent elsewhere than by the first line."
         )?;
+        for summary in policies.iter().filter(|summary| summary.prefilled_elsewhere > 0.0) {
+            let (share, refused) = (summary.prefilled_elsewhere * 100.0, summary.prefills_refused);
+            write!(f, "\nprefill elsewhere by {}: {share:.1} % of requests", summary.policy)?;
+            match refused {
+                0 => writeln!(f)?,
+                refused => writeln!(
+                    f,
+                    "; {} prefills were refused, and done where it is answered",
+                    grouped(refused)
+                )?,
+            }
+        }
         for summary in policies {
             for (text, count) in &summary.refusals {
                 writeln!(f, "\nrefused by {}: {} × {text}", summary.policy, grouped(*count))?;
