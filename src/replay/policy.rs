@@ -213,6 +213,17 @@ impl Configured {
         if pipeline.discovery.is_some() {
             notes.push("file-discovery is ignored, as the servers are simulated".to_owned());
         }
+        let engines = pipeline.sources.iter().filter_map(|source| source.engines.as_ref());
+        let endpoints = configured.snapshot.endpoints();
+        let mut attributes: Vec<String> = engines
+            .flat_map(|engines| endpoints.iter().map(|endpoint| engines.of(endpoint)))
+            .flat_map(|engine| engine.attributes().map(str::to_owned))
+            .collect();
+        attributes.sort_unstable();
+        attributes.dedup();
+        notes.extend(attributes.iter().map(|attribute| {
+            format!("attribute '{attribute}' has no value, as simulated servers have no such metric")
+        }));
         Ok((configured, notes))
     }
 

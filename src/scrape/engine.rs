@@ -243,6 +243,11 @@ impl Engine {
         &self.wanted
     }
 
+    /// Names of the attributes that the configuration added.
+    pub fn attributes(&self) -> impl Iterator<Item = &str> {
+        self.attributes.iter().map(|(_, name)| name.as_str())
+    }
+
     /// What is read of a page, and what it is called in logs.
     pub(super) fn fields(&self) -> impl Iterator<Item = (Field, &str)> {
         let attributes = self.attributes.iter().map(|(id, name)| (Field::Attribute(id.id()), name.as_str()));
