@@ -196,7 +196,7 @@ impl Configured {
         let locator = CachedLocator::new(locator, state.clock().clone(), Duration::MAX, 1);
         let _ = locator.locate(&SubsetHint::Missing).now_or_never();
         let attempts = Arc::new(Attempts::register(&registry)?);
-        let polled = pipeline.sources.iter().filter(|source| source.engines.is_some());
+        let polled = pipeline.sources.iter().filter(|source| !source.engines.is_empty());
         let interval = polled.map(|source| source.params.interval.unwrap_or(reading.interval)).min();
         let scraping =
             interval.map(|interval| Scraping { interval: interval.max(ScrapeConfig::MIN_INTERVAL) });
@@ -213,7 +213,7 @@ impl Configured {
         if pipeline.discovery.is_some() {
             notes.push("file-discovery is ignored, as the servers are simulated".to_owned());
         }
-        let engines = pipeline.sources.iter().filter_map(|source| source.engines.as_ref());
+        let engines = pipeline.sources.iter().flat_map(|source| &source.engines);
         let endpoints = configured.snapshot.endpoints();
         let mut attributes: Vec<String> = engines
             .flat_map(|engines| endpoints.iter().map(|endpoint| engines.of(endpoint)))
@@ -249,6 +249,8 @@ impl Configured {
         self.stages.process_headers(&mut request);
         let routed = self.dispatcher.try_dispatch_with(&request, &SubsetHint::Missing, &mut self.rng);
         let routed = routed.ok_or_else(Rejection::no_endpoints)??;
+        // In virtual time nothing happens beside a decision.
+        self.state.settle();
         let server = routed.decision().primary().picks.first().map_or(0, |pick| *pick as usize);
         Ok(Route { server, prefiller: self.prefiller(&routed), routed: Some(routed) })
     }

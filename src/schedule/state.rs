@@ -15,6 +15,10 @@ pub trait Kept: Any + Send + Sync {
     /// expired at `now_ms` (on the clock of the readings). Called now and then, by
     /// one task.
     fn sweep(&self, snapshot: &Snapshot, now_ms: u64);
+
+    /// Waits until everything that it was told counts, where that happens on another
+    /// thread. For simulations and tests.
+    fn settle(&self) {}
 }
 
 type Value = Arc<dyn Kept>;
@@ -88,11 +92,7 @@ impl State {
 
     /// Drops what is of no more use.
     pub fn sweep(&self, snapshot: &Snapshot, now_ms: u64) {
-        let values: Vec<Value> = {
-            let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-            kept.values().map(|(value, _)| Arc::clone(value)).collect()
-        };
-        values.iter().for_each(|value| value.sweep(snapshot, now_ms));
+        self.values().iter().for_each(|value| value.sweep(snapshot, now_ms));
         let loads = || snapshot.endpoints().iter().map(|endpoint| endpoint.load());
         let mut in_flight = self.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
         // What this process counted was given back by those who held it.
@@ -100,6 +100,16 @@ impl State {
         drop(in_flight);
         let mut attributes = self.attributes.lock().unwrap_or_else(PoisonError::into_inner);
         attributes.forget(|id| loads().for_each(|load| load.attribute(id).clear()));
+    }
+
+    /// Waits until everything that was told to what is kept counts; see [`Kept::settle`].
+    pub fn settle(&self) {
+        self.values().iter().for_each(|value| value.settle());
+    }
+
+    fn values(&self) -> Vec<Value> {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.values().map(|(value, _)| Arc::clone(value)).collect()
     }
 }
 

@@ -4,6 +4,7 @@
 use std::sync::{Arc, Mutex};
 
 use prometheus::Registry;
+use rand::Rng;
 use usher::config::Node;
 use usher::endpoints::{Candidates, Snapshot};
 use usher::metrics::render;
@@ -82,7 +83,7 @@ type Log<T> = Arc<Mutex<Vec<T>>>;
 struct Witness(&'static str, Log<(&'static str, Option<String>)>);
 
 impl Filter for Witness {
-    fn filter(&self, cx: &Context<'_>, _snapshot: &Snapshot, _kept: &mut Vec<u32>) {
+    fn filter(&self, cx: &Context<'_>, _snapshot: &Snapshot, _kept: &mut Vec<u32>, _rng: &mut dyn Rng) {
         self.1.lock().unwrap().push((self.0, cx.peer.map(|peer| peer.name().to_owned())));
     }
 }

@@ -73,6 +73,27 @@ fn warm_caches_and_backlogs_are_weighed_in_seconds() {
 }
 
 #[test]
+fn of_the_prompt_under_way_only_the_rest_counts() {
+    let (clock, model) = model();
+    let candidates = pool(2, |_, _| {});
+    let seconds = || model.read().ttft(endpoint(&candidates, 0), 0, 0.0, 0.0);
+    let first = model.book(&Work::whole(endpoint(&candidates, 0), 1000, true));
+    clock.set(ms(250));
+    let second = model.book(&Work::whole(endpoint(&candidates, 0), 400, true));
+    assert!((seconds() - 1.15).abs() < 1e-6, "{}", seconds());
+    // It is late. The next one has not begun, for all that is known.
+    clock.set(ms(3000));
+    assert!((seconds() - 0.4).abs() < 1e-6, "{}", seconds());
+    // Its client is gone, and the next one begins.
+    drop(first);
+    assert!((seconds() - 0.4).abs() < 1e-6, "{}", seconds());
+    clock.set(ms(3100));
+    assert!((seconds() - 0.3).abs() < 1e-6, "{}", seconds());
+    drop(second);
+    assert!(seconds().abs() < 1e-6);
+}
+
+#[test]
 fn equal_endpoints_score_one() {
     let (_, model) = model();
     let candidates = pool(2, |_, _| {});

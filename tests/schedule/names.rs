@@ -89,7 +89,8 @@ fn names_of_earlier_configurations_make_room() {
 #[test]
 fn a_request_under_way_keeps_its_counters() {
     let state = Arc::new(State::default());
-    let pool = Pool::with_state(&in_flight(&["a", "b", "c", "d"], true), at(&["10.0.0.1:80"]), Arc::clone(&state));
+    let pool =
+        Pool::with_state(&in_flight(&["a", "b", "c", "d"], true), at(&["10.0.0.1:80"]), Arc::clone(&state));
     let routed = pool.route(&asking(&[])).unwrap();
     drop(pool);
     assert!(pipeline(&in_flight(&["e"], true), &state).is_err(), "it would count in somebody's counters");

@@ -121,8 +121,8 @@ pub enum WorkloadName {
     /// Independent requests with a system prompt of 128 tokens that all share, and 16 to
     /// 16,000 tokens of their own, median 1,000
     Poisson,
-    /// 64 prompts of 1,024 tokens that share nothing, all at one moment; the next 64 after
-    /// 0.75 to 1.25 times the mean time
+    /// 64 times the same prompt of 1,024 tokens, all at one moment; the next 64, of another
+    /// prompt, after 0.75 to 1.25 times the mean time
     Bursts,
     /// Independent requests of 400 groups; a prompt's first half is its group's, of 128 to
     /// 8,000 tokens, median 1,000, its second half its own

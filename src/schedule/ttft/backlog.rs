@@ -1,8 +1,9 @@
 //! What one endpoint has yet to compute of the prompts sent there, and what was
 //! learned about it.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::rate::Rate;
@@ -14,6 +15,10 @@ const KEEP_HOLD: f64 = 0.9;
 #[derive(Debug)]
 pub struct Backlog {
     tokens: AtomicI64,
+    /// Tokens of the prompt that is computed now: the one that was sent first.
+    head: AtomicU64,
+    /// Since when, in nanoseconds of the clock.
+    head_since: AtomicU64,
     /// Until when, in nanoseconds of the clock, it computes the prompts whose first
     /// token can't be seen, as their answers come in one piece.
     unseen_until: AtomicU64,
@@ -21,24 +26,39 @@ pub struct Backlog {
     rate: AtomicU64,
     /// Mean seconds from the first token to the last, as `f64` bits; 0: not known.
     hold: AtomicU64,
-    // Taken when a first token comes and about once a second, never by a decision.
-    learned: Mutex<Rate>,
+    // Taken when a prompt is booked, when its first token comes, and about once a second.
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    rate: Rate,
+    /// Prompts whose first token hasn't come, in the order in which they were sent: their
+    /// tokens, under a number of their own.
+    queue: VecDeque<(u64, u64)>,
+    next: u64,
 }
 
 impl Backlog {
     pub(super) fn new(initial_rate: f64) -> Self {
         Self {
             tokens: AtomicI64::new(0),
+            head: AtomicU64::new(0),
+            head_since: AtomicU64::new(0),
             unseen_until: AtomicU64::new(0),
             rate: AtomicU64::new(initial_rate.to_bits()),
             hold: AtomicU64::new(0),
-            learned: Mutex::new(Rate::new(initial_rate)),
+            inner: Mutex::new(Inner { rate: Rate::new(initial_rate), queue: VecDeque::new(), next: 0 }),
         }
     }
 
     /// Tokens of prompts that it has yet to compute.
     pub fn tokens(&self, now: Duration) -> f64 {
         let seen = self.tokens.load(Relaxed).max(0) as f64;
+        let since = Duration::from_nanos(self.head_since.load(Relaxed));
+        let computed = now.saturating_sub(since).as_secs_f64() * self.rate();
+        // No more than one prompt: an endpoint that doesn't answer doesn't look idle.
+        let seen = (seen - computed.min(self.head.load(Relaxed) as f64)).max(0.0);
         let until = Duration::from_nanos(self.unseen_until.load(Relaxed));
         seen + until.saturating_sub(now).as_secs_f64() * self.rate()
     }
@@ -53,12 +73,38 @@ impl Backlog {
         f64::from_bits(self.hold.load(Relaxed))
     }
 
-    pub(super) fn add(&self, tokens: u64) {
+    /// Adds a prompt. Returns the number that it has there.
+    pub(super) fn add(&self, tokens: u64, now: Duration) -> u64 {
         self.tokens.fetch_add(signed(tokens), Relaxed);
+        let mut inner = self.inner();
+        let number = inner.next;
+        inner.next += 1;
+        inner.queue.push_back((number, tokens));
+        if inner.queue.len() == 1 {
+            self.begin(&inner, now);
+        }
+        number
     }
 
-    pub(super) fn take(&self, tokens: u64) {
+    /// Takes out the prompt of this number.
+    pub(super) fn take(&self, number: u64, tokens: u64, now: Duration) {
         self.tokens.fetch_sub(signed(tokens), Relaxed);
+        let mut inner = self.inner();
+        let Some(place) = inner.queue.iter().position(|(other, _)| *other == number) else { return };
+        inner.queue.remove(place);
+        if place == 0 {
+            self.begin(&inner, now);
+        }
+    }
+
+    /// The first prompt in the queue is computed from now on.
+    fn begin(&self, inner: &Inner, now: Duration) {
+        self.head.store(inner.queue.front().map_or(0, |(_, tokens)| *tokens), Relaxed);
+        self.head_since.store(nanos(now), Relaxed);
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds a prompt whose end nobody will see. Returns when it should be computed.
@@ -81,9 +127,9 @@ impl Backlog {
     }
 
     pub(super) fn first_token(&self, tokens: u64, sent: Duration, now: Duration) {
-        let mut learned = self.learned.lock().unwrap_or_else(PoisonError::into_inner);
-        learned.first_token(tokens, sent, now);
-        self.rate.store(learned.value().to_bits(), Relaxed);
+        let rate = &mut self.inner().rate;
+        rate.first_token(tokens, sent, now);
+        self.rate.store(rate.value().to_bits(), Relaxed);
     }
 
     pub(super) fn finished(&self, held: Duration) {
@@ -97,27 +143,27 @@ impl Backlog {
 
     /// The learned rate; `None` before the first sample.
     pub(super) fn learned(&self) -> Option<f64> {
-        let learned = self.learned.lock().unwrap_or_else(PoisonError::into_inner);
-        learned.is_learned().then(|| learned.value())
+        let rate = self.inner().rate;
+        rate.is_learned().then(|| rate.value())
     }
 
     /// Takes the rate nearer to the pool's: all of the way where nothing was learned,
     /// a share of it where nothing was learned since `idle_since`, and into
     /// `bounds` anyway.
     pub(super) fn drift(&self, pool: f64, share: f64, idle_since: Duration, bounds: (f64, f64)) {
-        let mut learned = self.learned.lock().unwrap_or_else(PoisonError::into_inner);
-        let value = learned.value();
-        let next = if !learned.is_learned() {
+        let rate = &mut self.inner().rate;
+        let value = rate.value();
+        let next = if !rate.is_learned() {
             pool
-        } else if learned.last_token() < idle_since {
+        } else if rate.last_token() < idle_since {
             value * (pool / value).powf(share)
         } else {
             value
         };
         let next = next.clamp(bounds.0, bounds.1);
         if next != value {
-            learned.shift_to(next);
-            self.rate.store(learned.value().to_bits(), Relaxed);
+            rate.shift_to(next);
+            self.rate.store(rate.value().to_bits(), Relaxed);
         }
     }
 }

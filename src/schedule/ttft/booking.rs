@@ -45,6 +45,8 @@ pub struct Booked {
     sent: Duration,
     /// When the prompt should be computed, where that isn't seen.
     due: Duration,
+    /// The prompt's number in the backlog, where it is.
+    number: u64,
     first_token: Option<Duration>,
 }
 
@@ -52,8 +54,9 @@ impl Booked {
     pub(super) fn new(model: Arc<Model>, work: &Work<'_>, now: Duration) -> Self {
         let (prefill, decode) = (model.backlog(work.prefill), model.backlog(work.decode));
         let &Work { tokens, is_stream, transfer, .. } = work;
-        let (sent, due, first_token) = (now, now, None);
-        let mut booked = Self { model, prefill, decode, tokens, is_stream, transfer, sent, due, first_token };
+        let (sent, due, number, first_token) = (now, now, 0, None);
+        let mut booked =
+            Self { model, prefill, decode, tokens, is_stream, transfer, sent, due, number, first_token };
         booked.enter(now);
         booked
     }
@@ -66,7 +69,7 @@ impl Booked {
 
     fn enter(&mut self, now: Duration) {
         if self.is_counted() {
-            self.prefill.add(self.tokens);
+            self.number = self.prefill.add(self.tokens, now);
         } else {
             self.due = self.prefill.add_unseen(self.tokens, now);
         }
@@ -74,7 +77,7 @@ impl Booked {
 
     fn leave(&self, now: Duration) {
         if self.is_counted() {
-            self.prefill.take(self.tokens);
+            self.prefill.take(self.number, self.tokens, now);
         } else {
             self.prefill.take_unseen(self.tokens, self.due, now);
         }

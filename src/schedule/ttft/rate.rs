@@ -7,8 +7,8 @@ use std::time::Duration;
 const PRIOR_TOKENS: f64 = 4096.0;
 
 /// What remains of the earlier samples' weight after another one: a rate follows a
-/// change within a few requests.
-const KEEP: f64 = 0.85;
+/// change within some requests, and endpoints that are equal look so.
+const KEEP: f64 = 0.95;
 
 /// Prompts with fewer tokens than this to compute say how long a step takes, not how
 /// fast prompts are computed.

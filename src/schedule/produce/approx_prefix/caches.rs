@@ -50,4 +50,8 @@ impl Kept for PrefixCaches {
     fn sweep(&self, snapshot: &Snapshot, now_ms: u64) {
         self.index.sweep(snapshot, now_ms);
     }
+
+    fn settle(&self) {
+        self.flush();
+    }
 }

@@ -132,7 +132,7 @@ fn prefix_cache_affinity_filter(site: &mut Site<'_>) -> Result<Built, ConfigErro
     let params = PrefixCacheAffinityFilterParams::decode(site.parameters)?;
     let prefix = site.reads(&params.prefix_match_info_producer_name);
     let counters = match params.reads_in_flight() {
-        true => Some(site.reads_in_flight(&params.in_flight_load_producer_name)?),
+        true => Some(site.reads_in_flight(&params.in_flight_load_producer_name)),
         false => None,
     };
     let decisions = site.family(AffinityFamilies::register)?.of(site.name);
