@@ -159,3 +159,7 @@ impl Cutter<'_> {
         ControlFlow::Continue(())
     }
 }
+
+#[cfg(test)]
+#[path = "hash_tests.rs"]
+mod tests;

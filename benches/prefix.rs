@@ -1,0 +1,274 @@
+//! What the prefix index costs.
+//!
+//! - `hash`: the block hashes of a prompt of 500 KB, beside one XXH3 over its bytes.
+//! - `find`: how much of a prompt 100 endpoints hold that are all full (31,250 blocks each).
+//! - `add`: a prompt of 2,048 blocks at a full endpoint, which evicts as many.
+//! - `beside`: eight threads that look prompts up, beside eight that add to the same index,
+//!   to another one, or that only compute.
+//!
+//! `cargo bench --bench prefix -- thirty-million` adds 30 million blocks over 1,000
+//! endpoints to an index with room for 8 million, and prints what that took.
+
+#![allow(clippy::unwrap_used, reason = "a benchmark that cannot set itself up has nothing to measure")]
+
+use std::hint::black_box;
+use std::net::Ipv4Addr;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group};
+use usher::endpoints::{EndpointSpec, Snapshot, Store};
+use usher::prefix::{Blocks, Limits, PrefixIndex};
+use usher::request::{ParserKind, Parsers, Request, RequestParser};
+use xxhash_rust::xxh3::xxh3_64;
+
+#[path = "common/bodies.rs"]
+mod bodies;
+
+const BLOCK: NonZeroU32 = NonZeroU32::new(64).unwrap();
+const CAPACITY: usize = 31_250;
+const LONG: usize = 2048;
+
+fn pool(count: u32) -> Arc<Snapshot> {
+    let store = Store::default();
+    let spec =
+        |index: u32| EndpointSpec::new(format!("pod-{index}"), (Ipv4Addr::from(0x0a00_0000 + index), 8000));
+    store.replace((0..count).map(spec).collect());
+    store.snapshot()
+}
+
+fn parse(chunks: &[Bytes]) -> Request {
+    let parsers = Parsers::new(&[ParserKind::OpenAi]);
+    let mut parser = RequestParser::new(bodies::HEADERS.into_iter().collect(), &parsers);
+    chunks.iter().cloned().for_each(|chunk| parser.push(chunk));
+    parser.finish().unwrap()
+}
+
+fn hash(c: &mut Criterion) {
+    let prompt: String =
+        "the quick brown fox jumps over the lazy dog ".chars().cycle().take(500_000).collect();
+    let body = Bytes::from(format!(r#"{{"model":"m","prompt":"{prompt}"}}"#));
+    let chunks: Vec<Bytes> =
+        (0..body.len()).step_by(32 << 10).map(|at| body.slice(at..body.len().min(at + (32 << 10)))).collect();
+    let (plain, escaped) = (parse(&chunks), parse(&bodies::completions(500_000)));
+    let mut group = c.benchmark_group("hash");
+    group.throughput(Throughput::Bytes(prompt.len() as u64));
+    group.bench_function("xxh3 once", |b| b.iter(|| xxh3_64(black_box(prompt.as_bytes()))));
+    for (name, request) in [("plain", &plain), ("an escape in 96 bytes", &escaped)] {
+        let mut blocks = Blocks::default();
+        group.bench_function(name, |b| {
+            b.iter(|| {
+                blocks.read(black_box(request), BLOCK, LONG);
+                black_box(blocks.hashes().last().copied())
+            });
+        });
+    }
+    group.finish();
+}
+
+/// A number that looks like a hash.
+fn mixed(number: u64) -> u64 {
+    xxh3_64(&number.to_le_bytes())
+}
+
+fn prompt(number: u64) -> Vec<u64> {
+    (0..LONG as u64).map(|block| mixed(number << 32 | block)).collect()
+}
+
+const PROMPTS: u64 = 8;
+
+/// Endpoints that are full. Half of what each holds is its own, half it shares with three
+/// others. Of each of eight prompts, one endpoint in 16 holds all and half of the others
+/// the first half.
+fn populated(snapshot: &Snapshot) -> PrefixIndex {
+    let index = PrefixIndex::new(Limits { entries: 1 << 26, ..Limits::default() });
+    for (number, endpoint) in (0u64..).zip(snapshot.endpoints()) {
+        let of = |block: u64| if block.is_multiple_of(2) { 1000 + number } else { 100_000 + number / 4 };
+        let filling: Vec<u64> = (0..CAPACITY as u64).map(|block| mixed(of(block) << 32 | block)).collect();
+        index.add(endpoint, &filling, CAPACITY);
+        for which in 0..PROMPTS {
+            let hashes = prompt(which);
+            match (number * 7 + which * 3) % 16 {
+                0 => index.add(endpoint, &hashes, CAPACITY),
+                1..8 => index.add(endpoint, &hashes[..LONG / 2], CAPACITY),
+                _ => {}
+            }
+        }
+    }
+    index
+}
+
+fn find(c: &mut Criterion) {
+    let mut group = c.benchmark_group("find");
+    for count in [100, 1000] {
+        let snapshot = pool(count);
+        let index = populated(&snapshot);
+        assert_eq!(index.entries(), count as usize * CAPACITY);
+        println!("{count} endpoints: {:.1} bytes an entry", index.bytes() as f64 / index.entries() as f64);
+        let candidates = snapshot.all();
+        let mut matched = Vec::new();
+        for blocks in [0, 8, 256, LONG] {
+            // All eight in turns, so that what one look-up reads is not all in the cache for the next.
+            let prompts: Vec<Blocks> =
+                (0..PROMPTS).map(|which| Blocks::from_prompts([&prompt(which)[..blocks]])).collect();
+            let mut turns = prompts.iter().cycle();
+            group.bench_function(BenchmarkId::new(format!("{blocks} blocks"), count), |b| {
+                b.iter(|| {
+                    index.find(turns.next().unwrap(), candidates.view(), &mut matched);
+                    black_box(matched.last().copied())
+                });
+            });
+        }
+        let unknown = Blocks::from_prompts([prompt(99)]);
+        group.bench_function(BenchmarkId::new("2048 unknown blocks", count), |b| {
+            b.iter(|| {
+                index.find(&unknown, candidates.view(), &mut matched);
+                black_box(matched.last().copied())
+            });
+        });
+    }
+    group.finish();
+}
+
+fn add(c: &mut Criterion) {
+    let snapshot = pool(100);
+    let index = populated(&snapshot);
+    let mut group = c.benchmark_group("add");
+    group.throughput(Throughput::Elements(LONG as u64));
+    let mut endpoints = snapshot.endpoints().iter().cycle();
+    let mut number = 1 << 20;
+    group.bench_function("2048 new blocks", |b| {
+        b.iter_batched(
+            || {
+                number += 1;
+                prompt(number)
+            },
+            |hashes| index.add(endpoints.next().unwrap(), &hashes, CAPACITY),
+            criterion::BatchSize::SmallInput,
+        );
+    });
+    let known = prompt(number);
+    let endpoint = &snapshot.endpoints()[0];
+    group.bench_function("2048 known blocks", |b| b.iter(|| index.add(endpoint, &known, CAPACITY)));
+    group.finish();
+}
+
+/// What the other threads do.
+#[derive(Clone, Copy, PartialEq)]
+enum Others {
+    AddHere,
+    AddElsewhere,
+    Compute,
+}
+
+/// Time for so many look-ups by eight threads, beside eight others.
+fn lookups_beside(
+    others: Others,
+    repetitions: u64,
+    indexes: [&PrefixIndex; 2],
+    snapshot: &Arc<Snapshot>,
+) -> Duration {
+    const EACH: u64 = 8;
+    static NUMBER: AtomicU64 = AtomicU64::new(1 << 22);
+    let (stop, start) = (AtomicBool::new(false), Barrier::new(2 * EACH as usize + 1));
+    let prompts: Vec<Blocks> = (0..PROMPTS).map(|which| Blocks::from_prompts([prompt(which)])).collect();
+    let [here, elsewhere] = indexes;
+    std::thread::scope(|scope| {
+        let (stop, start, prompts) = (&stop, &start, &prompts);
+        for thread in 0..EACH {
+            scope.spawn(move || {
+                start.wait();
+                let mut endpoints = snapshot.endpoints().iter().cycle().skip(thread as usize * 12);
+                while !stop.load(Relaxed) {
+                    let hashes = prompt(NUMBER.fetch_add(1, Relaxed));
+                    let hashes = &hashes[..256];
+                    let endpoint = endpoints.next().unwrap();
+                    match others {
+                        Others::AddHere => here.add(endpoint, hashes, CAPACITY),
+                        Others::AddElsewhere => elsewhere.add(endpoint, hashes, CAPACITY),
+                        Others::Compute => {}
+                    }
+                }
+            });
+        }
+        let lookups: Vec<_> = (0..EACH)
+            .map(|thread| {
+                scope.spawn(move || {
+                    let (candidates, mut matched) = (snapshot.all(), Vec::new());
+                    start.wait();
+                    for turn in 0..repetitions {
+                        let blocks = &prompts[(turn + thread) as usize % prompts.len()];
+                        here.find(blocks, candidates.view(), &mut matched);
+                        black_box(matched.last());
+                    }
+                })
+            })
+            .collect();
+        start.wait();
+        let started = Instant::now();
+        lookups.into_iter().for_each(|thread| thread.join().unwrap());
+        let took = started.elapsed();
+        stop.store(true, Relaxed);
+        took
+    })
+}
+
+fn beside(c: &mut Criterion) {
+    let snapshot = pool(100);
+    let (here, elsewhere) = (populated(&snapshot), populated(&snapshot));
+    let mut group = c.benchmark_group("beside");
+    group.throughput(Throughput::Elements(8));
+    for (name, others) in [
+        ("threads that compute", Others::Compute),
+        ("threads that add elsewhere", Others::AddElsewhere),
+        ("threads that add here", Others::AddHere),
+    ] {
+        group.bench_function(name, |b| {
+            b.iter_custom(|repetitions| lookups_beside(others, repetitions, [&here, &elsewhere], &snapshot));
+        });
+    }
+    group.finish();
+}
+
+fn thirty_million() {
+    const ENTRIES: usize = 8_000_000;
+    let snapshot = pool(1000);
+    let index = PrefixIndex::new(Limits { entries: ENTRIES, ..Limits::default() });
+    let (started, mut most) = (Instant::now(), 0.0f64);
+    for number in 0..60_000u64 {
+        let hashes: Vec<u64> = (0..500).map(|block| mixed(number << 32 | block)).collect();
+        index.add(&snapshot.endpoints()[(number * 7 % 1000) as usize], &hashes, CAPACITY);
+        assert!(index.entries() <= ENTRIES);
+        if number > 100 {
+            most = most.max(index.bytes() as f64 / index.entries() as f64);
+        }
+    }
+    let took = started.elapsed();
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let resident = status.lines().find(|line| line.starts_with("VmHWM")).unwrap_or_default();
+    println!("30 million blocks in {took:.1?}, {:.0} ns each", took.as_nanos() as f64 / 30e6);
+    println!(
+        "{} entries of {ENTRIES}, {} bytes; {most:.1} bytes an entry at most",
+        index.entries(),
+        index.bytes()
+    );
+    println!("{resident}");
+}
+
+criterion_group! {
+    name = benches;
+    config = Criterion::default().warm_up_time(Duration::from_secs(1)).measurement_time(Duration::from_secs(3)).sample_size(30);
+    targets = hash, find, add, beside
+}
+
+fn main() {
+    if std::env::args().any(|argument| argument == "thirty-million") {
+        return thirty_million();
+    }
+    benches();
+    Criterion::default().configure_from_args().final_summary();
+}

@@ -1,0 +1,167 @@
+//! What this process learned, for the others.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::PrefixIndex;
+use super::recent::OWN;
+
+/// Blocks that an endpoint holds, for another process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// `namespace/name` of the endpoint. Slots mean nothing in another process.
+    pub endpoint: Arc<str>,
+    /// Block hashes in the order in which they were added.
+    pub hashes: Vec<u64>,
+}
+
+/// How far an export has come. Good for the index that gave it only: another one takes it
+/// as too old.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark(u64);
+
+impl Mark {
+    /// The mark as a number, to be sent.
+    pub fn to_number(self) -> u64 {
+        self.0
+    }
+
+    /// A mark that was sent as a number.
+    pub fn from_number(number: u64) -> Self {
+        Self(number)
+    }
+}
+
+/// What was added since a mark.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Export {
+    /// Where the next export goes on.
+    pub mark: Mark,
+    /// What was added, the oldest first.
+    pub held: Vec<Held>,
+    /// The mark was too old or another index's, and what was added in between is not
+    /// remembered. `held` is empty, and [`PrefixIndex::export_all`] has everything.
+    pub missed: bool,
+}
+
+/// What was added last.
+#[derive(Debug)]
+pub(super) struct Ring {
+    // Taken once for every request that is added and has new blocks, and by exports.
+    news: Mutex<News>,
+    /// Blocks that are remembered.
+    room: usize,
+}
+
+#[derive(Debug)]
+struct News {
+    hashes: VecDeque<u64>,
+    /// Who got the blocks from a number on, up to the next one's.
+    from: VecDeque<(u64, Arc<str>)>,
+    /// Number of the next block. The first has a random one, so that a mark of another
+    /// index is none of this one's.
+    next: u64,
+}
+
+impl News {
+    /// Number of the oldest block that is remembered.
+    fn first(&self) -> u64 {
+        self.next - self.hashes.len() as u64
+    }
+
+    fn push(&mut self, endpoint: &Arc<str>, hash: u64, room: usize) {
+        if self.from.back().is_none_or(|(_, last)| last != endpoint) {
+            self.from.push_back((self.next, Arc::clone(endpoint)));
+        }
+        self.hashes.push_back(hash);
+        self.next += 1;
+        if self.hashes.len() > room {
+            self.hashes.pop_front();
+            let first = self.first();
+            if self.from.get(1).is_some_and(|(from, _)| *from <= first) {
+                self.from.pop_front();
+            }
+        }
+    }
+}
+
+impl Ring {
+    pub(super) fn new(room: usize) -> Self {
+        let next = u64::from(rand::random::<u32>()) << 30;
+        Self { news: Mutex::new(News { hashes: VecDeque::new(), from: VecDeque::new(), next }), room }
+    }
+
+    pub(super) fn record(&self, endpoint: &Arc<str>, hashes: &[u64]) {
+        if self.room > 0 && !hashes.is_empty() {
+            let mut news = self.lock();
+            hashes.iter().for_each(|hash| news.push(endpoint, *hash, self.room));
+        }
+    }
+
+    pub(super) fn is_used(&self) -> bool {
+        self.room > 0
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        let news = self.lock();
+        news.hashes.capacity() * size_of::<u64>() + news.from.capacity() * size_of::<(u64, Arc<str>)>()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, News> {
+        self.news.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl PrefixIndex {
+    /// Where exports stand now: what is added from here on comes with
+    /// [`export_since`](Self::export_since) this mark.
+    pub fn mark(&self) -> Mark {
+        Mark(self.ring.lock().next)
+    }
+
+    /// What this process added since a mark, but no more than `max_blocks`; the rest comes
+    /// with the next export. What was imported is not exported.
+    ///
+    /// Only what an endpoint did not hold yet is told. What it lost is not: whoever imports
+    /// has a capacity of its own. The last [`Limits::recent`](super::Limits::recent) blocks
+    /// are remembered; it costs each request that is added one lock and a copy of what was
+    /// new of it.
+    pub fn export_since(&self, mark: Mark, max_blocks: usize) -> Export {
+        let news = self.ring.lock();
+        let Mark(mut next) = mark;
+        if !(news.first()..=news.next).contains(&next) {
+            return Export { mark: Mark(news.next), held: Vec::new(), missed: true };
+        }
+        let end = news.next.min(next.saturating_add(max_blocks as u64));
+        let mut held = Vec::new();
+        let mut ends = news.from.iter().skip(1).map(|(from, _)| *from).chain([news.next]);
+        for (_, endpoint) in &news.from {
+            let until = ends.next().unwrap_or(end).min(end);
+            if next < until {
+                let skipped = (next - news.first()) as usize;
+                let hashes =
+                    news.hashes.iter().skip(skipped).take((until - next) as usize).copied().collect();
+                held.push(Held { endpoint: Arc::clone(endpoint), hashes });
+                next = until;
+            }
+        }
+        Export { mark: Mark(next), held, missed: false }
+    }
+
+    /// Everything that this process added and that is still held, endpoint by endpoint, each
+    /// from its oldest block to its most recent. The mark is where to go on.
+    ///
+    /// A hash may differ from the one that was added; it stands for the same block.
+    pub fn export_all(&self, mut visit: impl FnMut(Held)) -> Mark {
+        let mark = self.mark();
+        for holder in self.holders.all() {
+            let own = |(_, sources): &(_, u16)| sources & OWN != 0;
+            let hashes: Vec<u64> =
+                holder.lock().recent.iter().filter(own).map(|(key, _)| key.hash()).collect();
+            if !hashes.is_empty() {
+                visit(Held { endpoint: Arc::clone(&holder.id), hashes });
+            }
+        }
+        mark
+    }
+}

@@ -1,0 +1,307 @@
+//! The endpoints that hold something, and how much they may hold.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use crate::endpoints::{Endpoint, Slot};
+
+use super::Limits;
+use super::key::Key;
+use super::recent::Recent;
+use super::shards::Shards;
+
+/// An endpoint that holds something, or did until now.
+#[derive(Debug)]
+pub(super) struct Holder {
+    /// Keeps the number from being given to another endpoint.
+    slot: Arc<Slot>,
+    number: u16,
+    /// `namespace/name`.
+    pub(super) id: Arc<str>,
+    // Guards what the endpoint holds together with its slot in the shards: who changes one
+    // changes both. Taken by those that add to this endpoint or evict from it.
+    held: Mutex<Held>,
+    /// Number of blocks, to be read without the lock.
+    len: AtomicUsize,
+}
+
+/// What an endpoint holds.
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) recent: Recent,
+    /// Blocks that it may hold.
+    capacity: usize,
+    /// The holder is not among the others any more: look it up again.
+    dropped: bool,
+}
+
+/// All holders, by slot.
+#[derive(Debug)]
+pub(super) struct Holders {
+    // Written when an endpoint gets its first block and when it goes.
+    by_slot: RwLock<HashMap<u32, Arc<Holder>>>,
+    pub(super) shards: Shards,
+    entries: AtomicUsize,
+    limits: Limits,
+    /// Entries that had to make room because all endpoints together held too many.
+    crowded_out: AtomicUsize,
+    bytes: AtomicUsize,
+}
+
+/// Blocks that are evicted from the largest endpoint before another one is looked for.
+pub(super) const AT_ONCE: usize = 64;
+
+/// What there is about a holder beside its blocks: itself, and its row among the others.
+const HOLDER_BYTES: usize = 2 * size_of::<Holder>();
+
+impl Holder {
+    pub(super) fn slot_number(&self) -> u32 {
+        self.slot.number()
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Holders {
+    /// No holder yet.
+    pub(super) fn new(limits: Limits) -> Self {
+        Self {
+            by_slot: RwLock::default(),
+            shards: Shards::new(),
+            entries: AtomicUsize::new(0),
+            limits,
+            crowded_out: AtomicUsize::new(0),
+            bytes: AtomicUsize::new(0),
+        }
+    }
+
+    pub(super) fn entries(&self) -> usize {
+        self.entries.load(Relaxed)
+    }
+
+    pub(super) fn crowded_out(&self) -> usize {
+        self.crowded_out.load(Relaxed)
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.shards.bytes() + self.bytes.load(Relaxed)
+    }
+
+    /// All holders, by their slots.
+    pub(super) fn all(&self) -> Vec<Arc<Holder>> {
+        let by_slot = self.by_slot.read().unwrap_or_else(PoisonError::into_inner);
+        let mut all: Vec<_> = by_slot.values().cloned().collect();
+        all.sort_unstable_by_key(|holder| holder.number);
+        all
+    }
+
+    /// An endpoint gets blocks: they become its most recent ones in their order, and it
+    /// keeps the `capacity` most recent of all, from now on; `None` leaves that as it is.
+    /// Shows `new` those of which the source had not told.
+    pub(super) fn add(
+        &self,
+        endpoint: &Endpoint,
+        hashes: &[u64],
+        source: u16,
+        capacity: Option<usize>,
+        mut new: impl FnMut(u64),
+    ) {
+        let mut rest = hashes;
+        while !rest.is_empty() {
+            let Some(holder) = self.holder(endpoint) else { return };
+            let mut held = holder.lock();
+            if held.dropped {
+                continue;
+            }
+            if rest.len() == hashes.len() {
+                held.capacity = capacity.unwrap_or(held.capacity).min(Recent::MAX);
+                held.recent.begin();
+            }
+            let before = held.recent.bytes();
+            rest = self.add_to(&holder, &mut held, rest, source, &mut new);
+            self.resized(before, held.recent.bytes());
+            drop(held);
+            if !rest.is_empty() && !self.evict_from_largest(rest.len().min(AT_ONCE)) {
+                return;
+            }
+        }
+    }
+
+    /// Adds what there is room for without taking it from others, and returns the rest.
+    fn add_to<'a>(
+        &self,
+        holder: &Holder,
+        held: &mut Held,
+        hashes: &'a [u64],
+        source: u16,
+        new: &mut impl FnMut(u64),
+    ) -> &'a [u64] {
+        let capacity = held.capacity;
+        while held.recent.len() > capacity {
+            self.evict(holder, &mut held.recent);
+        }
+        if capacity == 0 {
+            return &[];
+        }
+        for (index, &hash) in hashes.iter().enumerate() {
+            let key = Key::of(hash);
+            if let Some(told_first) = held.recent.touch(key, source) {
+                if told_first {
+                    new(hash);
+                }
+                continue;
+            }
+            if held.recent.len() == capacity {
+                self.evict(holder, &mut held.recent);
+            }
+            while !self.reserve() {
+                if !held.recent.has_earlier() {
+                    return &hashes[index..];
+                }
+                self.evict(holder, &mut held.recent);
+                self.crowded_out.fetch_add(1, Relaxed);
+            }
+            if self.shards.insert(key, holder.number) {
+                held.recent.push(key, source, capacity);
+                holder.len.store(held.recent.len(), Relaxed);
+                new(hash);
+            } else {
+                self.entries.fetch_sub(1, Relaxed);
+            }
+        }
+        &[]
+    }
+
+    /// Drops everything that holders hold, and the holders themselves. Those to which
+    /// somebody adds meanwhile stay, with what they get.
+    pub(super) fn drop_all(&self, gone: impl IntoIterator<Item = Arc<Holder>>) {
+        for holder in gone {
+            let mut held = holder.lock();
+            let before = held.recent.bytes();
+            let dropped = std::mem::take(&mut held.recent);
+            for (key, _) in dropped.iter() {
+                self.shards.remove(key, holder.number);
+            }
+            self.left(&holder, &held.recent, dropped.len());
+            self.resized(before, held.recent.bytes());
+            drop(held);
+            let mut by_slot = self.by_slot.write().unwrap_or_else(PoisonError::into_inner);
+            // Who adds has the lock, and may keep it for long.
+            let Ok(mut held) = holder.held.try_lock() else { continue };
+            if held.recent.len() == 0 && !held.dropped {
+                held.dropped = true;
+                by_slot.remove(&holder.slot_number());
+                self.bytes.fetch_sub(HOLDER_BYTES, Relaxed);
+            }
+        }
+    }
+
+    /// The holder in a slot.
+    pub(super) fn get(&self, slot: &Slot) -> Option<Arc<Holder>> {
+        let by_slot = self.by_slot.read().unwrap_or_else(PoisonError::into_inner);
+        by_slot.get(&slot.number()).cloned()
+    }
+
+    /// Drops what only these sources told of.
+    pub(super) fn forget(&self, sources: u16) {
+        for holder in self.all() {
+            let mut held = holder.lock();
+            let before = (held.recent.bytes(), held.recent.len());
+            held.recent.forget(sources, |key| self.shards.remove(key, holder.number));
+            self.left(&holder, &held.recent, before.1 - held.recent.len());
+            self.resized(before.0, held.recent.bytes());
+        }
+    }
+
+    /// Drops the oldest blocks of the largest endpoints until no more than so many entries
+    /// are left, and gives back what is empty.
+    pub(super) fn shrink_to(&self, entries: usize) {
+        loop {
+            let more = self.entries().saturating_sub(entries);
+            if more == 0 || !self.evict_from_largest(more.min(AT_ONCE)) {
+                break;
+            }
+        }
+        for holder in self.all() {
+            let mut held = holder.lock();
+            let before = held.recent.bytes();
+            held.recent.fit();
+            self.resized(before, held.recent.bytes());
+        }
+        self.shards.fit();
+    }
+
+    /// The holder for an endpoint, made when there is none. `None` for a slot that can't be
+    /// written down.
+    fn holder(&self, endpoint: &Endpoint) -> Option<Arc<Holder>> {
+        let (slot, id) = (endpoint.slot(), endpoint.id());
+        if let Some(holder) = self.get(slot) {
+            return Some(holder);
+        }
+        let number = u16::try_from(slot.number()).ok().filter(|number| *number < super::MAX_SLOTS)?;
+        let mut by_slot = self.by_slot.write().unwrap_or_else(PoisonError::into_inner);
+        let holder = by_slot.entry(slot.number()).or_insert_with(|| {
+            self.bytes.fetch_add(HOLDER_BYTES, Relaxed);
+            Arc::new(Holder {
+                slot: Arc::clone(slot),
+                number,
+                id: Arc::clone(id),
+                held: Mutex::new(Held {
+                    recent: Recent::default(),
+                    capacity: self.limits.capacity,
+                    dropped: false,
+                }),
+                len: AtomicUsize::new(0),
+            })
+        });
+        Some(Arc::clone(holder))
+    }
+
+    /// Counts one entry more, if there may be one.
+    fn reserve(&self) -> bool {
+        let more = |entries: usize| (entries < self.limits.entries).then_some(entries + 1);
+        self.entries.fetch_update(Relaxed, Relaxed, more).is_ok()
+    }
+
+    /// Drops an endpoint's oldest block.
+    fn evict(&self, holder: &Holder, recent: &mut Recent) -> bool {
+        let oldest = recent.pop();
+        if let Some(key) = oldest {
+            self.shards.remove(key, holder.number);
+            self.left(holder, recent, 1);
+        }
+        oldest.is_some()
+    }
+
+    /// Drops up to so many blocks of the endpoint with the most, the oldest first; of
+    /// several with as many, the one with the lowest slot. Returns whether anybody holds
+    /// anything.
+    fn evict_from_largest(&self, count: usize) -> bool {
+        let largest = {
+            let by_slot = self.by_slot.read().unwrap_or_else(PoisonError::into_inner);
+            let size = |holder: &&Arc<Holder>| (holder.len.load(Relaxed), u16::MAX - holder.number);
+            by_slot.values().max_by_key(size).filter(|holder| size(holder).0 > 0).cloned()
+        };
+        let Some(holder) = largest else { return false };
+        let mut held = holder.lock();
+        let before = held.recent.bytes();
+        let evicted = (0..count).take_while(|_| self.evict(&holder, &mut held.recent)).count();
+        self.resized(before, held.recent.bytes());
+        self.crowded_out.fetch_add(evicted, Relaxed);
+        true
+    }
+
+    /// Entries are gone from a holder, which has `recent` now.
+    fn left(&self, holder: &Holder, recent: &Recent, gone: usize) {
+        self.entries.fetch_sub(gone, Relaxed);
+        holder.len.store(recent.len(), Relaxed);
+    }
+
+    fn resized(&self, before: usize, now: usize) {
+        self.bytes.fetch_add(now, Relaxed);
+        self.bytes.fetch_sub(before, Relaxed);
+    }
+}

@@ -1,0 +1,338 @@
+//! The index compared with a list of blocks per endpoint.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::Ipv4Addr;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::key::SHARDS;
+use super::table::Block;
+use super::*;
+use crate::endpoints::{EndpointSpec, Store};
+
+/// A pool whose endpoints can come and go.
+struct Pool {
+    store: Store,
+    names: BTreeSet<u32>,
+    snapshot: Arc<Snapshot>,
+}
+
+impl Pool {
+    fn of(names: impl IntoIterator<Item = u32>) -> Self {
+        let store = Store::default();
+        let mut pool = Self { snapshot: store.snapshot(), store, names: names.into_iter().collect() };
+        pool.publish();
+        pool
+    }
+
+    fn publish(&mut self) {
+        let spec = |name: &u32| EndpointSpec::new(name.to_string(), (Ipv4Addr::from(*name), 8000));
+        self.store.replace(self.names.iter().map(spec).collect());
+        self.snapshot = self.store.snapshot();
+    }
+
+    fn endpoint(&self, name: u32) -> Option<&Arc<Endpoint>> {
+        let position = self.names.iter().position(|known| *known == name)?;
+        self.snapshot.endpoints().get(position)
+    }
+}
+
+/// What an endpoint holds, the oldest first, and who said so.
+#[derive(Clone, Debug, Default)]
+struct Listed {
+    capacity: usize,
+    blocks: VecDeque<(u64, u16)>,
+}
+
+/// The index as it should be, by slot.
+#[derive(Clone, Debug)]
+struct Reference {
+    limits: Limits,
+    listed: BTreeMap<u32, Listed>,
+    /// Expiry of the origins, by name; their bits are 2, 4 and 8.
+    origins: BTreeMap<u32, u64>,
+    /// What was new since the last export.
+    news: Vec<(Arc<str>, u64)>,
+    crowded_out: usize,
+}
+
+impl Reference {
+    fn entries(&self) -> usize {
+        self.listed.values().map(|listed| listed.blocks.len()).sum()
+    }
+
+    fn add(&mut self, endpoint: &Endpoint, hashes: &[u64], source: u16, capacity: Option<usize>) {
+        if hashes.is_empty() {
+            return;
+        }
+        let (slot, capacity_of_others) = (endpoint.slot().number(), self.limits.capacity);
+        let new = || Listed { capacity: capacity_of_others, ..Listed::default() };
+        let listed = self.listed.entry(slot).or_insert_with(new);
+        listed.capacity = capacity.unwrap_or(listed.capacity);
+        let capacity = listed.capacity;
+        while listed.blocks.len() > capacity {
+            listed.blocks.pop_front();
+        }
+        if capacity == 0 {
+            return;
+        }
+        let mut earlier: BTreeSet<u64> = listed.blocks.iter().map(|(hash, _)| *hash).collect();
+        for (index, hash) in hashes.iter().enumerate() {
+            let listed = self.listed.get_mut(&slot).unwrap();
+            let had = listed.blocks.iter().position(|(held, _)| held == hash);
+            let told = had.and_then(|at| listed.blocks.remove(at)).map_or(0, |(_, told)| told);
+            if had.is_none() && listed.blocks.len() == capacity {
+                earlier.remove(&listed.blocks.pop_front().unwrap().0);
+            }
+            if had.is_none() && self.entries() == self.limits.entries {
+                let listed = self.listed.get_mut(&slot).unwrap();
+                if listed.blocks.front().is_some_and(|(oldest, _)| earlier.contains(oldest)) {
+                    earlier.remove(&listed.blocks.pop_front().unwrap().0);
+                    self.crowded_out += 1;
+                } else {
+                    self.evict_from_largest((hashes.len() - index).min(holders::AT_ONCE));
+                }
+            }
+            earlier.remove(hash);
+            self.listed.get_mut(&slot).unwrap().blocks.push_back((*hash, told | source));
+            if source == recent::OWN && told & source == 0 {
+                self.news.push((Arc::clone(endpoint.id()), *hash));
+            }
+        }
+    }
+
+    fn evict_from_largest(&mut self, count: usize) {
+        let size = |(slot, listed): &(&u32, &mut Listed)| (listed.blocks.len(), std::cmp::Reverse(**slot));
+        let (_, largest) = self.listed.iter_mut().max_by_key(size).unwrap();
+        let evicted = largest.blocks.drain(..count.min(largest.blocks.len())).count();
+        self.crowded_out += evicted;
+    }
+
+    /// Blocks that an endpoint holds, one prompt after the other.
+    fn matched(&self, slot: u32, prompts: &[Vec<u64>]) -> u32 {
+        let holds = |hash: &&u64| {
+            self.listed.get(&slot).is_some_and(|listed| listed.blocks.iter().any(|(held, _)| held == *hash))
+        };
+        prompts.iter().map(|prompt| prompt.iter().take_while(holds).count() as u32).sum()
+    }
+
+    fn forget(&mut self, sources: u16) {
+        for listed in self.listed.values_mut() {
+            listed.blocks.iter_mut().for_each(|(_, told)| *told &= !sources);
+            listed.blocks.retain(|(_, told)| *told != 0);
+        }
+    }
+}
+
+/// What holders hold and what the shards say is the same, and is counted right: no entry is
+/// dead, and none is missing.
+fn check(index: &PrefixIndex) {
+    let Holders { shards, .. } = &index.holders;
+    let mut held = BTreeSet::new();
+    for holder in index.holders.all() {
+        for (key, _) in holder.lock().recent.iter() {
+            assert!(held.insert((key.shard(), key.tag().bits(), holder.slot_number())));
+        }
+    }
+    assert_eq!(held.len(), index.entries());
+    let mut found = BTreeSet::new();
+    for (shard, table) in shards.tables().iter().enumerate() {
+        for place in &table.blocks {
+            let Some(block) = Block::from_bits(place.load(Relaxed)) else { continue };
+            let mut words = vec![0; 1024];
+            assert!(table.held(block.tag(), 0, &mut words));
+            // The last bit is set by the free lanes of lists; no candidate's is there.
+            words[1023] &= !(1 << 63);
+            let bits = |word: u64| (0..64u32).filter(move |bit| word >> bit & 1 == 1);
+            let slots = (0u32..)
+                .zip(words)
+                .filter(|(_, word)| *word != 0)
+                .flat_map(|(at, word)| bits(word).map(move |bit| at * 64 + bit));
+            found.extend(slots.map(|slot| (shard, block.tag().bits(), slot)));
+        }
+    }
+    assert_eq!(found, held);
+    let tables: usize = shards.tables().iter().map(|table| table.bytes()).sum();
+    let recents: usize = index.holders.all().iter().map(|holder| holder.lock().recent.bytes()).sum();
+    let fixed = index.bytes() - index.ring.bytes() - tables - recents;
+    assert!(fixed < SHARDS * 200 + index.holders.all().len() * 300 + 1000, "{fixed} bytes");
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// Endpoint, prompts, capacity.
+    Add(u32, Vec<Vec<u64>>, usize),
+    Remove(u32),
+    /// An endpoint leaves the pool or comes back.
+    Toggle(u32),
+    Sweep(u64),
+    Import(u32, Vec<(u32, Vec<u64>)>, u64),
+    Export(usize),
+    /// Prompts, and which of the endpoints are candidates.
+    Find(Vec<Vec<u64>>, u32),
+}
+
+/// Prompts begin like others: the blocks of one of a few families, and an end of their own.
+fn prompt() -> impl Strategy<Value = Vec<u64>> {
+    (0..4u64, 0..14u64, prop::option::of(0..3u64)).prop_map(|(family, blocks, own)| {
+        let shared = (0..blocks).map(|block| family * 1000 + block);
+        shared.chain(own.into_iter().flat_map(|own| [10_000 + own, 20_000 + own])).collect()
+    })
+}
+
+fn prompts() -> impl Strategy<Value = Vec<Vec<u64>>> {
+    prop::collection::vec(prompt(), 1..4)
+}
+
+/// Names of endpoints; half of them have slots beyond the first word of a map.
+const NAMES: [u32; 8] = [1, 2, 3, 4, 101, 102, 103, 104];
+
+fn name() -> impl Strategy<Value = u32> {
+    prop::sample::select(&NAMES)
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let report = prop::collection::vec((prop_oneof![9 => name(), 1 => Just(999)], prompt()), 0..3);
+    prop_oneof![
+        12 => (name(), prompts(), prop_oneof![8 => 20..40usize, 1 => 0..20usize])
+            .prop_map(|(name, prompts, capacity)| Step::Add(name, prompts, capacity)),
+        12 => (prompts(), any::<u32>()).prop_map(|(prompts, candidates)| Step::Find(prompts, candidates)),
+        3 => (0..4u32, report, 1..50u64).prop_map(|(origin, report, ttl)| Step::Import(origin, report, ttl)),
+        1 => name().prop_map(Step::Remove),
+        2 => name().prop_map(Step::Toggle),
+        2 => (0..20u64).prop_map(Step::Sweep),
+        1 => (0..30usize).prop_map(Step::Export),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
+    #[test]
+    fn it_knows_what_a_list_per_endpoint_does(
+        steps in prop::collection::vec(step(), 0..120),
+        entries in prop_oneof![30..200usize, Just(1000)],
+    ) {
+        // The endpoints that nobody asks for take the slots in between.
+        let mut pool = Pool::of(0..120);
+        let limits = Limits { entries, capacity: 30, recent: 64 };
+        let index = PrefixIndex::new(limits);
+        let mut reference =
+            Reference { limits, listed: BTreeMap::new(), origins: BTreeMap::new(), news: Vec::new(), crowded_out: 0 };
+        let (mut now_ms, mut mark) = (1, index.mark());
+        for step in steps {
+            match step {
+                Step::Add(name, prompts, capacity) => {
+                    let Some(endpoint) = pool.endpoint(name) else { continue };
+                    let blocks = Blocks::from_prompts(&prompts);
+                    index.add(endpoint, blocks.hashes(), capacity);
+                    reference.add(endpoint, &prompts.concat(), recent::OWN, Some(capacity));
+                }
+                Step::Remove(name) => {
+                    let Some(endpoint) = pool.endpoint(name) else { continue };
+                    index.remove(endpoint);
+                    reference.listed.remove(&endpoint.slot().number());
+                }
+                Step::Toggle(name) => {
+                    if !pool.names.remove(&name) {
+                        pool.names.insert(name);
+                    }
+                    pool.publish();
+                    if let Some(back) = pool.endpoint(name) {
+                        let slot = back.slot().number();
+                        prop_assert!(!reference.listed.contains_key(&slot), "{} still holds something", slot);
+                    }
+                }
+                Step::Sweep(ms) => {
+                    now_ms += ms;
+                    index.sweep(&pool.snapshot, now_ms);
+                    reference.listed.retain(|slot, _| pool.snapshot.slots().contains(slot));
+                    let expired = reference.origins.iter().filter(|(_, at)| **at <= now_ms);
+                    let bits = expired.fold(0, |bits, (origin, _)| bits | 2 << origin);
+                    reference.origins.retain(|_, at| *at > now_ms);
+                    reference.forget(bits);
+                }
+                Step::Import(origin, report, ttl) => {
+                    let id = |name: &u32| Arc::from(format!("default/{name}"));
+                    let held: Vec<Held> =
+                        report.iter().map(|(name, hashes)| Held { endpoint: id(name), hashes: hashes.clone() }).collect();
+                    let ttl_ms = Duration::from_millis(ttl);
+                    let done = index.import(&origin.to_string(), &held, &pool.snapshot, now_ms, ttl_ms);
+                    reference.origins.insert(origin, now_ms + ttl);
+                    let mut want = Imported::default();
+                    for (name, hashes) in &report {
+                        let Some(endpoint) = pool.endpoint(*name) else {
+                            want.unknown += hashes.len();
+                            continue;
+                        };
+                        want.blocks += hashes.len();
+                        reference.add(endpoint, hashes, 2 << origin, None);
+                    }
+                    prop_assert_eq!(done, want);
+                }
+                Step::Export(max) => {
+                    let export = index.export_since(mark, max);
+                    prop_assert_eq!(export.missed, reference.news.len() > limits.recent);
+                    if export.missed {
+                        reference.news.clear();
+                    }
+                    let told: Vec<(Arc<str>, u64)> = export
+                        .held
+                        .into_iter()
+                        .flat_map(|held| held.hashes.into_iter().map(move |hash| (Arc::clone(&held.endpoint), hash)))
+                        .collect();
+                    let rest = reference.news.split_off(max.min(reference.news.len()));
+                    prop_assert_eq!(&told, &reference.news);
+                    (reference.news, mark) = (rest, export.mark);
+                }
+                Step::Find(prompts, candidates) => {
+                    let chosen = (0u32..).zip(&pool.names).filter(|(_, name)| {
+                        NAMES.iter().position(|known| known == *name).is_some_and(|at| candidates >> at & 1 == 1)
+                    });
+                    let indices: Vec<u32> = chosen.map(|(position, _)| position).collect();
+                    let mut matched = Vec::new();
+                    index.find(&Blocks::from_prompts(&prompts), View::new(&pool.snapshot, &indices), &mut matched);
+                    let mut want = vec![0; pool.names.len()];
+                    for position in indices {
+                        let slot = pool.snapshot.slots()[position as usize];
+                        want[position as usize] = reference.matched(slot, &prompts);
+                    }
+                    prop_assert_eq!(matched, want);
+                }
+            }
+            prop_assert_eq!(index.entries(), reference.entries());
+            prop_assert!(index.entries() <= entries);
+            prop_assert_eq!(index.crowded_out(), reference.crowded_out);
+        }
+        check(&index);
+    }
+}
+
+#[test]
+fn a_smaller_index_takes_no_more_than_it_was_asked_to() {
+    let pool = Pool::of(0..20);
+    let index = PrefixIndex::new(Limits::default());
+    let empty = index.bytes();
+    for (count, endpoint) in (1u64..).zip(pool.snapshot.endpoints()) {
+        let hashes: Vec<u64> = (0..count * 200).collect();
+        index.add(endpoint, &hashes, 31_250);
+    }
+    assert_eq!(index.entries(), 42_000);
+    let full = index.bytes();
+    for share in [9, 5, 2] {
+        let bytes = full / 10 * share;
+        let now = index.shrink_to(bytes);
+        assert_eq!(now, index.bytes());
+        assert!(now <= bytes && now > bytes / 10 * 9, "{now} of {bytes}");
+        check(&index);
+    }
+    // The largest had to give; the smallest has what it had.
+    let mut matched = Vec::new();
+    let blocks = Blocks::from_prompts([(0..400).collect::<Vec<u64>>()]);
+    index.find(&blocks, pool.snapshot.all().view(), &mut matched);
+    assert_eq!((matched[0], matched[19]), (200, 0));
+    index.shrink_to(0);
+    assert_eq!(index.entries(), 0);
+    assert!(index.bytes() < empty + 20 * 500, "{} and {empty} when it was new", index.bytes());
+}
