@@ -157,3 +157,24 @@ plugins:
     assert_eq!(pool.booked(), [(1, 150)], "a hundred in, fifty out at most");
     drop(routed);
 }
+
+#[tokio::test]
+async fn both_stages_are_booked_and_prefill_ends_with_the_first_bytes() {
+    let config = "
+plugins:
+- type: disagg-profile-handler
+  parameters: {deciders: {prefill: always-disagg-pd-decider}}
+- type: always-disagg-pd-decider
+- type: active-request-scorer
+schedulingProfiles:
+- {name: prefill, plugins: [{pluginRef: active-request-scorer}]}
+- {name: decode, plugins: [{pluginRef: active-request-scorer}]}
+";
+    let pool = Pool::new(config, 1);
+    let mut routed = pool.send(&completion("nine byte")).await;
+    assert_eq!(pool.booked(), [(2, 6)], "the only one does both");
+    routed.first_bytes();
+    assert_eq!(pool.booked(), [(1, 0)], "it decodes");
+    drop(routed);
+    assert_eq!(pool.booked(), [(0, 0)]);
+}
