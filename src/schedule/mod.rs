@@ -66,7 +66,10 @@ pub use lifecycle::{Admitter, Denied, HeaderProcessor, PreRequest, Producer, Scr
 pub use metrics::SchedulerMetrics;
 pub use pick::{MaxScorePicker, Picks, RandomPicker, WeightedRandomPicker};
 pub use plugin::{Decider, Filter, Picker, PluginId, ProfileHandler, ProfileSet, Scorer};
-pub use produce::{ApproxPrefixKeys, ApproxPrefixParams, ApproxPrefixProducer, PrefixCaches, PrefixFamilies};
+pub use produce::{
+    ApproxPrefixKeys, ApproxPrefixParams, ApproxPrefixProducer, P2pSource, P2pSourceParams, PrefixCaches,
+    PrefixFamilies,
+};
 pub use produce::{
     EncoderCaches, EncoderFamilies, InflightFamilies, InflightLoadParams, InflightLoadProducer,
     InflightSeries, MmEmbeddingsCacheProducer, MmEmbeddingsCacheProducerParams, SessionIdParams,

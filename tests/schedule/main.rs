@@ -21,6 +21,7 @@ mod filters_parameters;
 mod handlers;
 mod joint;
 mod names;
+mod p2p_source;
 mod pickers;
 mod pool;
 mod prefix_caches;

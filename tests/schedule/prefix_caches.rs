@@ -48,7 +48,7 @@ impl Pool {
     }
 
     /// Routes a request; what was learned before is known.
-    fn ask(&self, request: &Request) -> Routed {
+    pub(crate) fn ask(&self, request: &Request) -> Routed {
         self.caches().flush();
         self.route(request).unwrap()
     }

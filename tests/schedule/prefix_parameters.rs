@@ -45,6 +45,15 @@ fn defaults_are_those_of_the_peer() {
         ("multicluster-approx-prefix-cache-producer", "{lruCapacityPerServer: -1}", index),
         ("prefix-cache-scorer", "{prefixMatchInfoProducerName: ''}", scorer.clone()),
         ("multicluster-prefix-cache-scorer", "~", scorer),
+        (
+            "p2p-source-producer",
+            "{prefillProfileName: ''}",
+            json!({
+                "prefixMatchInfoProducerName": PRODUCER,
+                "minCachedTokenDelta": 1,
+                "prefillProfileName": "prefill",
+            }),
+        ),
         ("no-hit-lru-scorer", "{prefixPluginType: x, prefixPluginName: old}", cold),
         ("prefix-cache-affinity-filter", "{ttftSource: '', inFlightLoadProducerName: ''}", filter),
     ];
@@ -70,6 +79,8 @@ fn what_makes_no_sense_is_refused_at_its_place() {
         ),
         (scorer, "{matchLengthScaleTokens: 1.5}", "1.5", "expected a whole number", ""),
         (scorer, "{matchLenWeight: 1}", "matchLenWeight", "unknown field", "`matchLengthWeight`"),
+        ("p2p-source-producer", "{minCachedTokenDelta: 0}", "0", "minCachedTokenDelta can't be 0", "1"),
+        ("p2p-source-producer", "{prefillProfile: p}", "prefillP", "unknown field", "`prefillProfileName`"),
         ("no-hit-lru-scorer", "{lruSize: 0}", "0", "lruSize can't be 0", "1024"),
         ("no-hit-lru-scorer", "{lruSize: -5}", "-5", "lruSize can't be -5", ""),
         ("no-hit-lru-scorer", "{lrusize: 5}", "lrusize", "unknown field", "`lruSize`"),

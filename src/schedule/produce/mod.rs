@@ -4,6 +4,7 @@
 mod approx_prefix;
 mod inflight_load;
 mod mm_embeddings_cache;
+mod p2p_source;
 mod session_id;
 mod tokens;
 
@@ -14,5 +15,6 @@ pub use inflight_load::{InflightFamilies, InflightLoadParams, InflightLoadProduc
 pub use mm_embeddings_cache::{
     EncoderCaches, EncoderFamilies, MmEmbeddingsCacheProducer, MmEmbeddingsCacheProducerParams,
 };
+pub use p2p_source::{P2pSource, P2pSourceParams};
 pub use session_id::{SessionIdParams, SessionIdProducer};
 pub use tokens::{TokenParams, TokenProducer};

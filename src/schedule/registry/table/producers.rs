@@ -8,7 +8,8 @@ use super::super::types::{Parameter, PluginType, beta, later, parameter};
 use crate::config::ConfigError;
 use crate::prefix::Limits;
 use crate::schedule::{
-    ApproxPrefixKeys, ApproxPrefixParams, ApproxPrefixProducer, PrefixCaches, PrefixFamilies,
+    ApproxPrefixKeys, ApproxPrefixParams, ApproxPrefixProducer, P2pSource, P2pSourceParams, PrefixCaches,
+    PrefixFamilies,
 };
 use crate::schedule::{
     EncoderCaches, EncoderFamilies, InflightFamilies, InflightLoadParams, InflightLoadProducer,
@@ -82,7 +83,15 @@ pub(super) static ROWS: &[PluginType] = &[
         ],
         Build::Reading(session_id_producer))
         .when("Where a header or a cookie names the session."),
-    later("p2p-source-producer", &[DataProducer, PreRequest]).alpha(),
+    beta("p2p-source-producer", &[DataProducer, PreRequest],
+        "Names in the header x-kv-cache-source-host-port from which other pod the one that computes a prompt can take what that has cached of it.",
+        &[
+            parameter("prefixMatchInfoProducerName", "approx-prefix-cache-producer", "", "The producer that knows what is cached."),
+            parameter("minCachedTokenDelta", "1", "tokens", "How much more the other pod has to have cached, at least 1."),
+            parameter("prefillProfileName", "prefill", "", "The profile whose first pick computes the prompt, where it runs."),
+        ],
+        Build::Reading(p2p_source)).alpha()
+        .when("Pods that can take cached blocks from each other faster than they compute them."),
 ];
 
 fn token_producer(site: &mut Site<'_>) -> Result<Built, ConfigError> {
@@ -133,6 +142,12 @@ fn mm_embeddings_cache_producer(site: &mut Site<'_>) -> Result<Built, ConfigErro
     let plugin = Arc::new(MmEmbeddingsCacheProducer::new(&params, caches, site.produces()));
     let built = Built::with(&params)?;
     Ok(Built { producer: Some(Arc::clone(&plugin) as _), pre_request: Some(plugin), ..built })
+}
+
+fn p2p_source(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = P2pSourceParams::decode(site.parameters)?;
+    let plugin = Arc::new(P2pSource::new(&params, site.reads(&params.prefix_match_info_producer_name)));
+    Ok(Built { pre_request: Some(plugin), ..Built::with(&params)? })
 }
 
 fn session_id_producer(site: &mut Site<'_>) -> Result<Built, ConfigError> {
