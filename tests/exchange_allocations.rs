@@ -32,6 +32,7 @@ fn a_large_body_is_not_copied_and_little_is_kept() {
     let whole: usize = chunks.iter().map(bytes::Bytes::len).sum();
     // The first request makes the series of its model and the thread's buffers.
     drive::run(&picker, &bodies::HEADERS, &chunks, &answer);
+    picker.learned();
 
     let region = Region::new(ALLOCATOR);
     let sent = drive::run(&picker, &bodies::HEADERS, &chunks, &answer);
@@ -44,6 +45,7 @@ fn a_large_body_is_not_copied_and_little_is_kept() {
     for _ in 0..100 {
         drive::run(&picker, &bodies::HEADERS, &chunks, &answer);
     }
+    picker.learned();
     let change = region.change();
     let kept = change.bytes_allocated as i64 - change.bytes_deallocated as i64;
     assert!(kept.abs() < 4096, "{change:?}");
@@ -57,9 +59,11 @@ fn a_large_body_is_not_copied_and_little_is_kept() {
         stream
     };
     drop(open());
+    picker.learned();
     let mut streams = Vec::with_capacity(100);
     let region = Region::new(ALLOCATOR);
     streams.extend((0..100).map(|_| open()));
+    picker.learned();
     let change = region.change();
     let kept = change.bytes_allocated as i64 - change.bytes_deallocated as i64;
     let each = kept / 100 + size_of::<gateway::Stream>() as i64;

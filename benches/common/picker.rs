@@ -10,14 +10,16 @@ use usher::extproc::exchange::Shared;
 use usher::extproc::metrics::ExtProcMetrics;
 use usher::extproc::parsing::Parsing;
 use usher::flow::{Attempts, Dispatcher, Policy};
+use usher::prefix::Limits;
 use usher::request::Parsers;
 use usher::schedule::registry::Pipeline;
-use usher::schedule::{Record, SchedulerMetrics, State};
+use usher::schedule::{PrefixCaches, Record, SchedulerMetrics, State};
 
 /// What an exchange needs, and the server.
 pub struct Picker {
     pub shared: Arc<Shared>,
     pub dispatcher: Arc<Dispatcher>,
+    caches: Arc<PrefixCaches>,
 }
 
 impl Picker {
@@ -33,7 +35,10 @@ impl Picker {
             endpoint.load().kv_usage.set((index % 11) as f64 / 11.0, clock.now_ms());
         }
         let metrics = SchedulerMetrics::register(&registry).unwrap();
-        let pipeline = Pipeline::build(None, false, &metrics, &State::default()).unwrap();
+        let state = State::default();
+        let pipeline = Pipeline::build(None, false, &metrics, &state).unwrap();
+        let start = || PrefixCaches::start(Limits::default());
+        let caches = state.try_of("approx-prefix-cache-producer", start).unwrap();
         let locator = Arc::new(StoreLocator::new(store, false));
         let hour = Duration::from_secs(3600);
         let (scheduler, stages) = (pipeline.scheduler, pipeline.stages);
@@ -51,7 +56,13 @@ impl Picker {
             metrics: ExtProcMetrics::register(&registry, false).unwrap(),
             parsing: Parsing::new(&metrics),
         };
-        Self { shared: Arc::new(shared), dispatcher: Arc::new(dispatcher) }
+        Self { shared: Arc::new(shared), dispatcher: Arc::new(dispatcher), caches }
+    }
+
+    /// Waits until the thread that learns what was sent has nothing to do.
+    #[allow(dead_code, reason = "benchmarks measure it as it comes")]
+    pub fn learned(&self) {
+        self.caches.flush();
     }
 }
 
