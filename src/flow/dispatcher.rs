@@ -9,7 +9,7 @@ use rand::Rng;
 use crate::endpoints::{CachedLocator, Candidates, Clock, SubsetHint};
 use crate::request::Request;
 use crate::schedule::{
-    Context, Decision, Effects, Facts, Record, ScheduleError, Scheduler, Scratch, Situation, Stages,
+    Context, Decision, Effects, Facts, Finding, Record, ScheduleError, Scheduler, Scratch, Situation, Stages,
 };
 
 use super::{Attempts, Code, Rejection, Routed};
@@ -51,7 +51,8 @@ impl Dispatcher {
         Self { locator, policy, booking: Mutex::default(), clock, attempts }
     }
 
-    /// Finds a destination at once, when the candidates are in the cache.
+    /// Finds a destination at once, when the candidates are in the cache and no plugin
+    /// holds requests.
     pub fn try_dispatch(&self, request: &Request, subset: &SubsetHint) -> Option<Result<Routed, Rejection>> {
         self.try_dispatch_with(request, subset, &mut rand::rng())
     }
@@ -64,8 +65,11 @@ impl Dispatcher {
         subset: &SubsetHint,
         rng: &mut dyn Rng,
     ) -> Option<Result<Routed, Rejection>> {
+        if self.policy.stages.gathers() {
+            return None;
+        }
         let candidates = self.locator.peek(subset)?;
-        Some(self.decide(request, &candidates, rng))
+        Some(self.decide(request, &candidates, Vec::new(), rng))
     }
 
     /// Finds a destination.
@@ -74,7 +78,15 @@ impl Dispatcher {
     /// What to tell the client.
     pub async fn dispatch(&self, request: &Request, subset: &SubsetHint) -> Result<Routed, Rejection> {
         let candidates = self.locator.locate(subset).await;
-        self.decide(request, &candidates, &mut rand::rng())
+        if !self.policy.stages.gathers() || candidates.is_empty() {
+            return self.decide(request, &candidates, Vec::new(), &mut rand::rng());
+        }
+        let max_age = self.policy.max_age;
+        let situation = Situation { request, now_ms: self.clock.now_ms(), max_age };
+        let findings = self.policy.stages.gather(&situation, &candidates).await;
+        // The pool may have changed while the request was held.
+        let candidates = self.locator.locate(subset).await;
+        self.decide(request, &candidates, findings, &mut rand::rng())
     }
 
     /// The candidates' cache, for its metrics.
@@ -82,15 +94,18 @@ impl Dispatcher {
         &self.locator
     }
 
+    /// Decides a request, about which gatherers may have found out something.
     fn decide(
         &self,
         request: &Request,
         candidates: &Candidates,
+        findings: Vec<Finding>,
         rng: &mut dyn Rng,
     ) -> Result<Routed, Rejection> {
         let routed = SCRATCH.with_borrow_mut(|(scratch, facts)| {
             // Before and behind: should a plugin panic, its request's facts stay with it.
             facts.clear();
+            findings.into_iter().for_each(|finding| finding(candidates, facts));
             let routed = self.route(request, candidates, rng, scratch, facts);
             facts.clear();
             routed

@@ -1,10 +1,11 @@
 //! The interfaces of the plugins around a decision, in the order in which a request
-//! meets them: header processors, screeners, producers, admitters; then the decision;
+//! meets them: header processors, gatherers, screeners, producers, admitters; then the decision;
 //! then what follows from it. Only an admitter can say no.
 
 use std::borrow::Cow;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use rand::Rng;
 
 use crate::endpoints::Candidates;
@@ -45,6 +46,19 @@ pub struct Situation<'a> {
     pub now_ms: u64,
     /// How old a reading may be before it counts as missing.
     pub max_age: Duration,
+}
+
+/// What a gatherer has found out about a request, for its facts. The candidates are those of
+/// the decision.
+pub type Finding = Box<dyn FnOnce(&Candidates, &mut Facts) + Send>;
+
+/// Looks at requests together: holds each until it has seen those that come with it, before
+/// anything else is learned about it.
+pub trait Gatherer: Send + Sync {
+    /// Holds a request; `None` for one that it has no reason to hold. The future ends after
+    /// a time that the configuration says, on a runtime with timers. Dropping it takes the
+    /// request out.
+    fn gather(&self, cx: &Situation<'_>, candidates: &Candidates) -> Option<BoxFuture<'static, Finding>>;
 }
 
 /// Learns something about a request and its candidates.

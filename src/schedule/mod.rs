@@ -62,7 +62,9 @@ pub use handler::{
     DataParallelParams, DataParallelProfileHandler, DisaggHeaders, DisaggHeadersParams, HeaderProfileHandler,
     HeaderProfileParams, SingleProfileHandler,
 };
-pub use lifecycle::{Admitter, Denied, HeaderProcessor, PreRequest, Producer, Screener, Situation};
+pub use lifecycle::{
+    Admitter, Denied, Finding, Gatherer, HeaderProcessor, PreRequest, Producer, Screener, Situation,
+};
 pub use metrics::SchedulerMetrics;
 pub use pick::{MaxScorePicker, Picks, RandomPicker, WeightedRandomPicker};
 pub use plugin::{Decider, Filter, Picker, PluginId, ProfileHandler, ProfileSet, Scorer};
@@ -70,6 +72,7 @@ pub use produce::{
     ApproxPrefixKeys, ApproxPrefixParams, ApproxPrefixProducer, P2pSource, P2pSourceParams, PrefixCaches,
     PrefixFamilies,
 };
+pub use produce::{BalanceBy, BurstFamilies, BurstPrefixParams, BurstPrefixProducer};
 pub use produce::{
     EncoderCaches, EncoderFamilies, InflightFamilies, InflightLoadParams, InflightLoadProducer,
     InflightSeries, MmEmbeddingsCacheProducer, MmEmbeddingsCacheProducerParams, SessionIdParams,

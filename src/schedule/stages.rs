@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
+use futures_util::future::join_all;
 use rand::Rng;
 
 use crate::endpoints::Candidates;
@@ -16,7 +17,9 @@ use super::data::PrefixMatch;
 use super::decision::Decision;
 use super::effects::Effects;
 use super::facts::{Facts, Key};
-use super::lifecycle::{Admitter, Denied, HeaderProcessor, PreRequest, Producer, Screener, Situation};
+use super::lifecycle::{
+    Admitter, Denied, Finding, Gatherer, HeaderProcessor, PreRequest, Producer, Screener, Situation,
+};
 use super::metrics::{Point, SchedulerMetrics};
 use super::plugin::PluginId;
 use super::profile::{Placed, charge};
@@ -27,6 +30,7 @@ use super::saturation::SaturationDetector;
 pub struct Stages {
     headers: Vec<Placed<dyn HeaderProcessor>>,
     screeners: Vec<Followed<dyn Screener>>,
+    gatherers: Vec<Arc<dyn Gatherer>>,
     producers: Vec<Placed<dyn Producer>>,
     admitters: Vec<Placed<dyn Admitter>>,
     acting: Vec<Followed<dyn PreRequest>>,
@@ -79,6 +83,16 @@ impl Stages {
             placed.plugin.process(request);
             charge(&placed.duration, &mut mark);
         }
+    }
+
+    /// Whether requests are held before they are decided.
+    pub fn gathers(&self) -> bool {
+        !self.gatherers.is_empty()
+    }
+
+    /// Lets the gatherers hold the request, all at the same time.
+    pub async fn gather(&self, cx: &Situation<'_>, candidates: &Candidates) -> Vec<Finding> {
+        join_all(self.gatherers.iter().filter_map(|plugin| plugin.gather(cx, candidates))).await
     }
 
     /// The candidates that every screener keeps; `None` when there are no screeners.
@@ -158,6 +172,7 @@ impl fmt::Debug for Stages {
         }
         f.debug_struct("Stages")
             .field("headers", &names(&self.headers))
+            .field("gatherers", &self.gatherers.len())
             .field("screeners", &followed(&self.screeners))
             .field("producers", &names(&self.producers))
             .field("admitters", &names(&self.admitters))
@@ -183,6 +198,11 @@ impl<'a> StagesBuilder<'a> {
     pub fn header_processor(&mut self, id: &PluginId, plugin: Arc<dyn HeaderProcessor>) {
         let placed = self.placed(Point::RequestHeader, id, plugin);
         self.stages.headers.push(placed);
+    }
+
+    /// Adds a gatherer. It is waited for, so its calls are not timed.
+    pub fn gatherer(&mut self, plugin: Arc<dyn Gatherer>) {
+        self.stages.gatherers.push(plugin);
     }
 
     /// Adds a screener.

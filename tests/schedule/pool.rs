@@ -67,6 +67,20 @@ impl Pool {
         self.route_within(request, &SubsetHint::Missing)
     }
 
+    /// The same where a plugin may hold the request.
+    pub(crate) async fn dispatch(&self, request: &Request) -> Result<Routed, Rejection> {
+        self.dispatcher.dispatch(request, &SubsetHint::Missing).await
+    }
+
+    /// What can be decided at once.
+    pub(crate) fn try_dispatch(
+        &self,
+        request: &Request,
+        subset: &SubsetHint,
+    ) -> Option<Result<Routed, Rejection>> {
+        self.dispatcher.try_dispatch(request, subset)
+    }
+
     pub(crate) fn route_within(&self, request: &Request, subset: &SubsetHint) -> Result<Routed, Rejection> {
         self.dispatcher.dispatch(request, subset).now_or_never().unwrap()
     }

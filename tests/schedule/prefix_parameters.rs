@@ -54,6 +54,19 @@ fn defaults_are_those_of_the_peer() {
                 "prefillProfileName": "prefill",
             }),
         ),
+        (
+            "burst-prefix-cache-producer",
+            "{balanceBy: ''}",
+            json!({
+                "windowDurationMs": 100,
+                "maxPerReplica": -1,
+                "blockSizeTokens": 64,
+                "maxPrefixTokensToMatch": 0,
+                "minColocateBlocks": 0,
+                "maxBatchSize": 1000,
+                "balanceBy": "requests",
+            }),
+        ),
         ("no-hit-lru-scorer", "{prefixPluginType: x, prefixPluginName: old}", cold),
         ("prefix-cache-affinity-filter", "{ttftSource: '', inFlightLoadProducerName: ''}", filter),
     ];
@@ -65,6 +78,7 @@ fn defaults_are_those_of_the_peer() {
 #[test]
 fn what_makes_no_sense_is_refused_at_its_place() {
     let (scorer, filter) = ("prefix-cache-scorer", "prefix-cache-affinity-filter");
+    let burst = "burst-prefix-cache-producer";
     // type, parameters, where the error is, message, hint
     let table = [
         (scorer, "{matchLengthWeight: 1.5}", "1.5", "matchLengthWeight can't be 1.5", "0"),
@@ -79,6 +93,20 @@ fn what_makes_no_sense_is_refused_at_its_place() {
         ),
         (scorer, "{matchLengthScaleTokens: 1.5}", "1.5", "expected a whole number", ""),
         (scorer, "{matchLenWeight: 1}", "matchLenWeight", "unknown field", "`matchLengthWeight`"),
+        (
+            burst,
+            "{windowDurationMs: 0}",
+            "0",
+            "windowDurationMs can't be 0",
+            "1 to 10000; the default is 100",
+        ),
+        (burst, "{windowDurationMs: 10001}", "10001", "windowDurationMs can't be 10001", ""),
+        (burst, "{blockSizeTokens: 0}", "0", "blockSizeTokens can't be 0", "1 or more; the default is 64"),
+        (burst, "{maxPrefixTokensToMatch: -1}", "-1", "maxPrefixTokensToMatch can't be -1", "0 or more"),
+        (burst, "{minColocateBlocks: -1}", "-1", "minColocateBlocks can't be -1", "0 or more"),
+        (burst, "{maxBatchSize: 0}", "0", "maxBatchSize can't be 0", "the default is 1000"),
+        (burst, "{balanceBy: token}", "token", "balanceBy 'token' is not known", "`tokens`"),
+        (burst, "{windowMs: 5}", "windowMs", "unknown field 'windowMs'", ""),
         ("p2p-source-producer", "{minCachedTokenDelta: 0}", "0", "minCachedTokenDelta can't be 0", "1"),
         ("p2p-source-producer", "{prefillProfile: p}", "prefillP", "unknown field", "`prefillProfileName`"),
         ("no-hit-lru-scorer", "{lruSize: 0}", "0", "lruSize can't be 0", "1024"),

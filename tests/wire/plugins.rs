@@ -93,6 +93,26 @@ async fn a_session_token_leads_back_to_who_served() {
 }
 
 #[tokio::test]
+async fn held_requests_are_answered_when_their_window_ends() {
+    let plugins = "{name: b, type: burst-prefix-cache-producer, parameters: {windowDurationMs: 1000}}, {type: prefix-cache-scorer, parameters: {prefixMatchInfoProducerName: b}}";
+    let picker = picker(&FOUR, plugins).await;
+    let connection = picker.connect().await;
+    let mut streams = Vec::new();
+    for _ in 0..8 {
+        let stream = connection.stream().await;
+        stream.send(headers(&[(":path", "/v1/completions")], false));
+        stream.send(body(PROMPT, true));
+        streams.push(stream);
+    }
+    let mut destinations = std::collections::BTreeSet::new();
+    for stream in &mut streams {
+        destinations.insert(stream.request_headers().await.destination().to_owned());
+        stream.request_body().await;
+    }
+    assert_eq!(destinations.len(), 1, "one prompt, one endpoint: {destinations:?}");
+}
+
+#[tokio::test]
 async fn a_named_session_stays_where_it_is() {
     let plugins = "{type: agent-identity}, {type: session-affinity-filter, parameters: {strategy: session_id, sessionIdConfig: {sources: [{header: x-session-id}, {attribute: agent-identity}]}}}";
     let picker = picker(&FOUR, plugins).await;

@@ -19,6 +19,7 @@ pub(super) fn text(title: &str, resolved: &Resolved, notes: &[String], without_d
     let mut report = Report(format!("{title}\n\n"));
     report.list("parsers", resolved.parsers.iter().map(used));
     report.list("headers", resolved.stages.header_processors.iter().cloned());
+    report.list("gatherers", resolved.stages.gatherers.iter().cloned());
     report.list("screeners", resolved.stages.screeners.iter().cloned());
     report.list("producers", resolved.stages.producers.iter().cloned());
     report.list("admitters", resolved.stages.admitters.iter().cloned());

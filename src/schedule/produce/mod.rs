@@ -2,6 +2,7 @@
 //! scheduled, and what is booked once it is.
 
 mod approx_prefix;
+mod burst_prefix;
 mod inflight_load;
 mod mm_embeddings_cache;
 mod p2p_source;
@@ -11,6 +12,7 @@ mod tokens;
 pub use approx_prefix::{
     ApproxPrefixKeys, ApproxPrefixParams, ApproxPrefixProducer, PrefixCaches, PrefixFamilies,
 };
+pub use burst_prefix::{BalanceBy, BurstFamilies, BurstPrefixParams, BurstPrefixProducer};
 pub use inflight_load::{InflightFamilies, InflightLoadParams, InflightLoadProducer, InflightSeries};
 pub use mm_embeddings_cache::{
     EncoderCaches, EncoderFamilies, MmEmbeddingsCacheProducer, MmEmbeddingsCacheProducerParams,

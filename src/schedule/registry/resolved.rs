@@ -78,6 +78,8 @@ pub struct ResolvedScorer {
 pub struct ResolvedStages {
     /// Read the request's headers first.
     pub header_processors: Vec<String>,
+    /// Hold requests until they have seen those that come with them.
+    pub gatherers: Vec<String>,
     /// Narrow the candidates before anything is learned about them.
     pub screeners: Vec<String>,
     /// Learn about the request and its candidates.

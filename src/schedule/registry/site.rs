@@ -12,7 +12,7 @@ use crate::discovery::params::FileDiscoveryParams;
 use crate::endpoints::{AttributeId, InFlightId, Lease, Reading};
 use crate::request::ParserKind;
 use crate::schedule::{
-    Admitter, DataType, Decider, Fact, Filter, HeaderProcessor, Key, Picker, PreRequest, Producer,
+    Admitter, DataType, Decider, Fact, Filter, Gatherer, HeaderProcessor, Key, Picker, PreRequest, Producer,
     ProfileHandler, SaturationDetector, SchedulerMetrics, Scorer, Screener, State,
 };
 use crate::scrape::Engines;
@@ -157,6 +157,7 @@ pub(super) struct Built {
     pub(super) handler: Option<Arc<dyn ProfileHandler>>,
     pub(super) decider: Option<Arc<dyn Decider>>,
     pub(super) header_processor: Option<Arc<dyn HeaderProcessor>>,
+    pub(super) gatherer: Option<Arc<dyn Gatherer>>,
     pub(super) screener: Option<Arc<dyn Screener>>,
     pub(super) producer: Option<Arc<dyn Producer>>,
     pub(super) admitter: Option<Arc<dyn Admitter>>,

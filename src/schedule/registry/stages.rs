@@ -27,6 +27,10 @@ pub(super) fn place(
             stages.header_processor(&id, Arc::clone(plugin));
             resolved.header_processors.push(instance.name.clone());
         }
+        if let Some(plugin) = &built.gatherer {
+            stages.gatherer(Arc::clone(plugin));
+            resolved.gatherers.push(instance.name.clone());
+        }
         if let Some(plugin) = &built.screener {
             stages.screener(&id, Arc::clone(plugin));
             resolved.screeners.push(instance.name.clone());

@@ -11,6 +11,7 @@ use crate::schedule::{
     ApproxPrefixKeys, ApproxPrefixParams, ApproxPrefixProducer, P2pSource, P2pSourceParams, PrefixCaches,
     PrefixFamilies,
 };
+use crate::schedule::{BurstFamilies, BurstPrefixParams, BurstPrefixProducer};
 use crate::schedule::{
     EncoderCaches, EncoderFamilies, InflightFamilies, InflightLoadParams, InflightLoadProducer,
     InflightSeries, MmEmbeddingsCacheProducer, MmEmbeddingsCacheProducerParams, SessionIdParams,
@@ -57,7 +58,19 @@ pub(super) static ROWS: &[PluginType] = &[
         APPROX_PREFIX, Build::Reading(multicluster_approx_prefix)).alpha()
         .when("A picker that chooses among clusters."),
     later("precise-prefix-cache-producer", &[DataProducer, PreRequest, Extractor]),
-    later("burst-prefix-cache-producer", &[DataProducer]).alpha(),
+    beta("burst-prefix-cache-producer", &[DataProducer],
+        "Holds requests for a moment, and says of those that have their prompt in common that one endpoint has it cached.",
+        &[
+            parameter("windowDurationMs", "100", "ms", "How long requests are held, from the first of them on; 1 to 10,000."),
+            parameter("maxPerReplica", "-1", "requests", "Most requests with one prompt that an endpoint gets; below 1: all of them. What is too many everywhere goes anywhere."),
+            parameter("blockSizeTokens", "64", "tokens", "Size of the blocks in which prompts are compared."),
+            parameter("maxPrefixTokensToMatch", "0", "tokens", "How much of a request's prompts is compared. 0: 2048 blocks."),
+            parameter("minColocateBlocks", "0", "blocks", "What different prompts have to share at their beginning to go to one endpoint, as long as that has less than its share. 0: only equal prompts do."),
+            parameter("maxBatchSize", "1000", "requests", "Requests that are held at a time; others go on at once."),
+            parameter("balanceBy", "requests", "", "requests or tokens: what endpoints get equally much of."),
+        ],
+        Build::Reading(burst_prefix)).alpha()
+        .when("Bursts of requests with one prompt, such as samples for reinforcement learning: they come before any cache knows the prompt. A prefix-cache-scorer reads what it says."),
     beta("inflight-load-producer", &[DataProducer, PreRequest, Response],
         "Counts requests and tokens under way at each endpoint, and says what a request would add.",
         &[
@@ -142,6 +155,14 @@ fn mm_embeddings_cache_producer(site: &mut Site<'_>) -> Result<Built, ConfigErro
     let plugin = Arc::new(MmEmbeddingsCacheProducer::new(&params, caches, site.produces()));
     let built = Built::with(&params)?;
     Ok(Built { producer: Some(Arc::clone(&plugin) as _), pre_request: Some(plugin), ..built })
+}
+
+fn burst_prefix(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = BurstPrefixParams::decode(site.parameters)?;
+    let families = site.family(BurstFamilies::register)?;
+    let clock = site.state.clock().clone();
+    let plugin = BurstPrefixProducer::new(params, site.produces(), clock, &families, site.name);
+    Ok(Built { gatherer: Some(Arc::new(plugin)), ..Built::with(&params)? })
 }
 
 fn p2p_source(site: &mut Site<'_>) -> Result<Built, ConfigError> {
