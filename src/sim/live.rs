@@ -195,7 +195,7 @@ impl Drop for Ticket {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sim::{EngineConfig, Finish, Kind};
+    use crate::sim::{EngineConfig, Finish, Kind, Layer, Transfer};
 
     fn request(output_tokens: u32) -> SimRequest {
         SimRequest {
@@ -249,5 +249,23 @@ mod tests {
         let (state, aborted) = live.inspect(|engine| (engine.state(), engine.stats().aborted));
         assert_eq!((state.running, state.kv_used_blocks, aborted), (0, 0, 1));
         assert!(live.lock().waiters.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_dropped_ticket_makes_room_at_once() {
+        let config = EngineConfig { num_blocks: 8, ..EngineConfig::instant() };
+        let live = Arc::new(Live::new(Engine::new(config).unwrap(), 1.0));
+        let driven = live.clone();
+        tokio::spawn(async move { driven.drive().await });
+        // Its prompt takes an hour and all blocks but one.
+        let link = Transfer { layer: Layer::Apart, bytes_per_token: 36, bytes_per_second: 1 };
+        let first = live.submit(SimRequest { kind: Kind::Decode(link), ..request(1) }, true).unwrap();
+        let mut second = live.submit(request(1), true).unwrap();
+        let start = Instant::now();
+        tokio::time::advance(Duration::from_secs(60)).await;
+        assert_eq!(live.inspect(|engine| engine.state().receiving), 1);
+        drop(first);
+        second.beyond(0).await;
+        assert!(start.elapsed() < Duration::from_secs(61), "{:?}", start.elapsed());
     }
 }
