@@ -33,10 +33,12 @@ fn envoy() -> &'static Path {
     })
 }
 
-/// A demo with a folder of its own, which is in the arguments of all its processes.
+/// A demo with a folder of its own, which is in the arguments of all its processes. It
+/// has two servers, unless the arguments begin with another number.
 fn demo(folder: &TempDir, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_usher"));
-    command.args(["demo", "--servers", "2", "--dir"]).arg(folder.path()).args(arguments);
+    let servers: &[&str] = if arguments.first() == Some(&"--servers") { &[] } else { &["--servers", "2"] };
+    command.arg("demo").args(servers).arg("--dir").arg(folder.path()).args(arguments);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
@@ -153,6 +155,52 @@ fn a_replay_ends_with_its_numbers_and_leaves_nothing() {
     assert_free(ports);
     assert_eq!(processes_of(&folder), Vec::<String>::new());
     assert_eq!(fs::read_dir(&folder).unwrap().count(), 0, "the logs of a good run are removed");
+}
+
+#[test]
+fn pairings_are_compared_by_first_tokens_and_bytes_and_leave_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let arguments = ["--servers", "4", "--scenario", "pd", "--requests", "30", "--output", "json"];
+    let output = working_demo(&folder, &arguments).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let runs = report["runs"].as_array().unwrap();
+    assert_eq!(runs[0]["pairing"], "independent");
+    let prompts: u64 = fs::read_to_string("deploy/demo/trace.jsonl")
+        .unwrap()
+        .lines()
+        .take(30)
+        .map(|line| serde_json::from_str::<Value>(line).unwrap()["input_length"].as_u64().unwrap() + 1)
+        .sum();
+    for run in runs {
+        assert_eq!(
+            (&run["requests"], &run["statuses"]),
+            (&30.into(), &serde_json::json!({"200": 30})),
+            "{run}"
+        );
+        // Every prompt was computed by another server, and moved but for what was there.
+        assert_eq!((&run["remote_prefills"], &run["own_prefills"]), (&30.into(), &0.into()), "{run}");
+        let moved: u64 = run["moved_bytes"].as_object().unwrap().values().map(|b| b.as_u64().unwrap()).sum();
+        assert!(moved > prompts / 2 * 262_144 && moved <= prompts * 262_144, "{run}");
+        for layer in ["region", "none"] {
+            assert_eq!(run["moved_bytes"][layer], 0, "{run}");
+        }
+        let times = &run["first_token_ms"];
+        assert!(times["mean"].as_f64().unwrap() <= times["p99"].as_f64().unwrap(), "{run}");
+    }
+    let envoy = report["ports"]["envoy"].as_u64().unwrap().try_into().unwrap();
+    assert_free(envoy..envoy + PORTS + 2);
+    assert_eq!(processes_of(&folder), Vec::<String>::new());
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 0, "the logs of good runs are removed");
+}
+
+#[test]
+fn half_of_an_odd_number_is_one_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = demo(&folder, &["--servers", "5", "--scenario", "pd"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(text.starts_with("usher: ") && text.contains("even number"), "{text}");
 }
 
 #[test]

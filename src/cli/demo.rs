@@ -4,6 +4,7 @@ pub mod children;
 mod client;
 pub mod envoy;
 mod latency;
+mod pd;
 pub mod ports;
 mod replay;
 mod report;
@@ -11,6 +12,7 @@ mod stack;
 mod trace;
 
 use std::convert::Infallible;
+use std::fmt::Display;
 use std::fs;
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -20,7 +22,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use clap::Args;
+use clap::{Args, ValueEnum};
+use serde::Serialize;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::CliError;
@@ -29,9 +32,9 @@ use super::progress::Progress;
 use crate::load::trace::{Row, parse};
 use client::Client;
 use ports::Ports;
-use replay::Counters;
+use replay::{Counters, Outcome};
 use report::{Measured, Report};
-use stack::{Plan, Stack};
+use stack::{Plan, Setup, Stack};
 use trace::MODEL;
 
 /// The first requests of a published trace; its licence is beside it.
@@ -39,6 +42,16 @@ pub(super) const TRACE: &str = include_str!("../../deploy/demo/trace.jsonl");
 
 /// Between two updates of the progress line.
 const TICK: Duration = Duration::from_millis(100);
+
+/// What a demo shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Scenario {
+    /// Every server does all of a request.
+    Plain,
+    /// Half of the servers compute prompts and half of them decode, in two racks. The
+    /// trace is replayed once for each way to pair them, and a table compares these.
+    Pd,
+}
 
 /// Run Envoy, Usher and simulated servers on this machine, and replay a real trace.
 ///
@@ -49,6 +62,9 @@ const TICK: Duration = Duration::from_millis(100);
 /// times as fast as in reality, and answers are 8 times shorter than in the trace.
 #[derive(Debug, Clone, Args)]
 pub struct DemoArgs {
+    /// What to show.
+    #[arg(long, value_enum, default_value_t = Scenario::Plain)]
+    pub scenario: Scenario,
     /// Simulated servers.
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub servers: u16,
@@ -96,6 +112,10 @@ fn speed(text: &str) -> Result<f64, String> {
 /// # Errors
 /// One line: what failed, where, what to do. By then everything has ended.
 pub fn run(args: &DemoArgs) -> Result<(), CliError> {
+    if args.scenario == Scenario::Pd && args.servers % 2 == 1 {
+        let text = format!("--servers {}: half of them compute prompts; give an even number", args.servers);
+        return Err(CliError::Usage(text));
+    }
     replay_and_report(args).map_err(|error| CliError::Failed(format!("{error:#}")))
 }
 
@@ -105,21 +125,21 @@ fn replay_and_report(args: &DemoArgs) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let result = runtime.block_on(async {
         let mut stop = Stop::new()?;
-        let (mut stack, report) = tokio::select! {
+        let (mut stack, result) = tokio::select! {
             done = demo(args, &rows, ports) => done?,
             () = stop.asked() => bail!("interrupted; everything that was started has ended"),
         };
-        print(&report, args, stack.envoy())?;
+        print(result.text, args, stack.envoy())?;
         if args.keep {
             tokio::select! {
                 error = stack.broken() => return Err(error),
                 () = stop.asked() => {}
             }
         }
-        match report.failed() {
+        match result.failed {
             0 => stack.end(),
             failed => {
-                bail!("{failed} of {} requests failed; the logs are in {}", report.requests, stack.logs())
+                bail!("{failed} of {} requests failed; the logs are in {}", result.requests, stack.logs())
             }
         }
         Ok(())
@@ -154,19 +174,38 @@ fn read_trace(args: &DemoArgs) -> anyhow::Result<Vec<Row>> {
     parse(&text, args.requests).with_context(|| format!("cannot use {}", path.display()))
 }
 
-async fn demo(args: &DemoArgs, rows: &Arc<[Row]>, ports: Ports) -> anyhow::Result<(Stack, Report)> {
-    let mut progress = Progress::new();
-    let plan = Plan { dir: args.dir.clone(), ports, speed: args.speed };
-    let mut stack = Stack::start(plan, &mut progress).await?;
-    let report = measure(&mut stack, rows, args.speed, &mut progress).await?;
-    Ok((stack, report))
+/// How a demo went.
+struct Shown {
+    /// The table, or JSON.
+    text: String,
+    /// Requests that were sent.
+    requests: usize,
+    /// Of these, requests that did not end with status 200.
+    failed: usize,
 }
 
-fn print(report: &Report, args: &DemoArgs, envoy: SocketAddr) -> anyhow::Result<()> {
-    let mut text = match args.output {
+async fn demo(args: &DemoArgs, rows: &Arc<[Row]>, ports: Ports) -> anyhow::Result<(Stack, Shown)> {
+    let mut progress = Progress::new();
+    if args.scenario == Scenario::Pd {
+        let (stack, report) = pd::compare(args, rows, ports, &mut progress).await?;
+        let text = rendered(&report, args.output)?;
+        return Ok((stack, Shown { text, requests: report.requests(), failed: report.failed() }));
+    }
+    let plan = Plan { dir: args.dir.clone(), ports, speed: args.speed, setup: Setup::default() };
+    let mut stack = Stack::start(plan, &mut progress).await?;
+    let report = measure(&mut stack, rows, args.speed, &mut progress).await?;
+    let text = rendered(&report, args.output)?;
+    Ok((stack, Shown { text, requests: report.requests, failed: report.failed() }))
+}
+
+fn rendered(report: &(impl Display + Serialize), output: Output) -> anyhow::Result<String> {
+    Ok(match output {
         Output::Text => report.to_string(),
         Output::Json => serde_json::to_string_pretty(report)? + "\n",
-    };
+    })
+}
+
+fn print(mut text: String, args: &DemoArgs, envoy: SocketAddr) -> anyhow::Result<()> {
     if args.keep && args.output == Output::Text {
         text += &format!("\nEverything still runs, until Ctrl-C. Try:\n{}\n", curl(envoy));
     }
@@ -180,25 +219,41 @@ async fn measure(
     speed: f64,
     progress: &mut Progress,
 ) -> anyhow::Result<Report> {
-    progress.step(&format!("replaying {} requests", rows.len()));
     let (envoy, servers) = (stack.envoy(), stack.servers());
-    let (client, counters) = (Client::default(), Arc::new(Counters::default()));
     let before = stack.usher();
+    let probes = latency::measure(envoy, &servers, rows, replay::span(rows, speed));
+    let (outcomes, took, added) = replayed(stack, rows, speed, progress, "replaying", probes).await?;
+    let usher = before.zip(stack.usher());
+    let measured = Measured { outcomes, added, took, usher };
+    Ok(Report::new(&measured, speed, stack.ports().clone(), stack.names()))
+}
+
+/// Replays the trace, and does something beside it. Tells what became of the requests, how
+/// long they took together, and what the other had to say.
+async fn replayed<T>(
+    stack: &mut Stack,
+    rows: &Arc<[Row]>,
+    speed: f64,
+    progress: &mut Progress,
+    what: &str,
+    beside: impl Future<Output = T>,
+) -> anyhow::Result<(Vec<Outcome>, Duration, T)> {
+    progress.step(&format!("{what} {} requests", rows.len()));
+    let envoy = stack.envoy();
+    let (client, counters) = (Client::default(), Arc::new(Counters::default()));
     let begin = Instant::now();
     let work = async {
         tokio::join!(
             async { (replay::replay(&client, envoy, rows, speed, &counters).await, begin.elapsed()) },
-            latency::measure(envoy, &servers, rows, replay::span(rows, speed)),
+            beside,
         )
     };
-    let ((outcomes, took), added) = tokio::select! {
+    let ((outcomes, took), other) = tokio::select! {
         done = work => done,
         error = stack.broken() => return Err(error),
         never = show(progress, &counters, rows.len(), begin) => match never {},
     };
-    let usher = before.zip(stack.usher());
-    let measured = Measured { outcomes, added, took, usher };
-    Ok(Report::new(&measured, speed, stack.ports().clone(), stack.names()))
+    Ok((outcomes, took, other))
 }
 
 /// Shows where the replay stands.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderName, HeaderValue, Method, Request};
-use http_body_util::{BodyExt, Full};
+use http_body_util::{BodyExt, Collected, Full};
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::{Client as Pool, Error as PoolError};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
@@ -63,9 +63,21 @@ impl Client {
     /// # Errors
     /// When no whole answer came within a minute.
     pub async fn send(&self, request: Request<Full<Bytes>>) -> Result<Answer, Failure> {
-        tokio::time::timeout(PATIENCE, self.exchange(request)).await.unwrap_or_else(|_| {
-            Err(Failure::new("timeout", format!("no whole answer within {} s", PATIENCE.as_secs())))
-        })
+        tokio::time::timeout(PATIENCE, self.exchange(request)).await.unwrap_or_else(|_| Err(late()))
+    }
+
+    /// Sends a request and gives the body of its answer, whatever its status: a page that
+    /// one asks for, and no answer to measure.
+    ///
+    /// # Errors
+    /// When no whole answer came within a minute.
+    pub async fn fetch(&self, request: Request<Full<Bytes>>) -> Result<Bytes, Failure> {
+        let exchange = async {
+            let response = self.pool.request(request).await.map_err(|error| innermost(&error))?;
+            let body = response.into_body().collect().await;
+            body.map(Collected::to_bytes).map_err(|_| Failure::new("connection-lost", "the answer broke off"))
+        };
+        tokio::time::timeout(PATIENCE, exchange).await.unwrap_or_else(|_| Err(late()))
     }
 
     async fn exchange(&self, request: Request<Full<Bytes>>) -> Result<Answer, Failure> {
@@ -106,6 +118,10 @@ impl Client {
 pub fn request(url: &str, method: Method, body: Bytes) -> http::Result<Request<Full<Bytes>>> {
     let request = Request::builder().method(method).uri(url);
     request.header(CONTENT_TYPE, HeaderValue::from_static("application/json")).body(Full::new(body))
+}
+
+fn late() -> Failure {
+    Failure::new("timeout", format!("no whole answer within {} s", PATIENCE.as_secs()))
 }
 
 /// The client's error only says at which step it was; why is at the end of its causes.

@@ -6,6 +6,7 @@ use anyhow::Context;
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, Request};
 use http_body_util::Full;
+use serde_json::Value;
 
 use crate::load::client;
 pub(super) use crate::load::client::Answer;
@@ -50,6 +51,15 @@ impl Client {
     /// When no whole answer came.
     pub(super) async fn get(&self, to: SocketAddr, path: &str) -> anyhow::Result<Answer> {
         Ok(self.client.send(request(to, Method::GET, path, Bytes::new())?).await?)
+    }
+
+    /// What a page of JSON says.
+    ///
+    /// # Errors
+    /// When it doesn't come, or isn't JSON.
+    pub(super) async fn json(&self, to: SocketAddr, path: &str) -> anyhow::Result<Value> {
+        let body = self.client.fetch(request(to, Method::GET, path, Bytes::new())?).await?;
+        serde_json::from_slice(&body).with_context(|| format!("http://{to}{path} is no JSON"))
     }
 }
 

@@ -36,6 +36,17 @@ pub(super) struct Plan {
     pub(super) ports: Ports,
     /// Simulated seconds per second in the servers.
     pub(super) speed: f64,
+    /// What is particular to a scenario.
+    pub(super) setup: Setup,
+}
+
+/// What is particular to a scenario.
+#[derive(Debug, Default)]
+pub(super) struct Setup {
+    /// More flags for the servers.
+    pub(super) servers: Vec<String>,
+    /// Usher's configuration; `None`: the built-in one.
+    pub(super) config: Option<&'static str>,
 }
 
 /// The running processes. Dropped, it ends them.
@@ -54,7 +65,7 @@ impl Stack {
     /// # Errors
     /// One line: what didn't start, and why.
     pub(super) async fn start(plan: Plan, progress: &mut Progress) -> anyhow::Result<Self> {
-        let Plan { dir, ports, speed } = plan;
+        let Plan { dir, ports, speed, setup } = plan;
         let run_dir = make_run_dir(&dir, ports.envoy)?;
         let mut group = Group::new(&run_dir)?;
 
@@ -65,14 +76,20 @@ impl Stack {
         let client = Client::default();
         let program = current_exe().context("cannot find the path of this program")?;
         let endpoints = run_dir.join("endpoints.yaml");
-        let sim = sim_command(&program, &ports, speed, &endpoints);
+        let mut sim = sim_command(&program, &ports, speed, &endpoints);
+        sim.args(&setup.servers);
         group.spawn("usher sim", sim, run_dir.join("sim.log"))?;
         // The file of endpoints is written after the last server listens.
         while !endpoints.exists() {
             group.check()?;
             sleep(LOOK).await;
         }
-        let serve = serve_command(&program, &ports, &endpoints);
+        let mut serve = serve_command(&program, &ports, &endpoints);
+        if let Some(text) = setup.config {
+            let config = run_dir.join("config.yaml");
+            write(&config, text)?;
+            serve.arg("--allow-experimental-plugins=true").arg("--config-file").arg(config);
+        }
         let usher = group.spawn("usher serve", serve, run_dir.join("usher.log"))?;
         let mut stack = Self { group, ports, usher, run_dir };
         // An Envoy that finds Usher not ready asks again after two seconds.
