@@ -192,6 +192,66 @@ fn the_table_compares_and_tells_once_what_is_ignored() {
 }
 
 #[test]
+fn attributes_that_nobody_reports_are_named() {
+    let files = Files::new();
+    let hot = files.write(
+        "hot.yaml",
+        "
+plugins:
+- type: core-metrics-extractor
+  parameters:
+    engineConfigs: [{name: vllm, customMetrics: [{attributeKey: heat, metricSpec: gpu_heat}]}]
+- {type: endpoint-attribute-scorer, parameters: {attributeKey: heat, algorithm: {type: linear_lower_is_better}}}
+schedulingProfiles:
+- {name: default, plugins: [{pluginRef: endpoint-attribute-scorer}]}
+dataLayer:
+  sources: [{pluginRef: metrics-data-source, extractors: [{pluginRef: core-metrics-extractor}]}]
+",
+    );
+    let run = json(&["--config", &hot, "--workload", "poisson", "--requests", "10"]);
+    let notes = run["notes"].as_array().unwrap();
+    let about = |note: &&Value| note["text"].as_str().unwrap().contains("attribute 'heat' has no value");
+    let note = notes.iter().find(about).unwrap_or_else(|| panic!("{notes:?}"));
+    assert_eq!(note["policies"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn servers_share_the_work_where_the_configuration_says_so() {
+    let files = Files::new();
+    let servers = files.write(
+        "servers.yaml",
+        "
+servers:
+- {name: prefill, count: 2, labels: {llm-d.ai/role: prefill, topology.kubernetes.io/zone: a}}
+- {name: decode, count: 2, labels: {llm-d.ai/role: decode, topology.kubernetes.io/zone: a}}
+",
+    );
+    let run = json(&[
+        "--config",
+        "deploy/config/pd-topology.yaml",
+        "--baseline",
+        "random",
+        "--servers-file",
+        &servers,
+        "--workload",
+        "poisson",
+        "--requests",
+        "100",
+        "--utilization",
+        "0.3",
+    ]);
+    let [split, whole] = [0, 1].map(|position: usize| &run["policies"][position]);
+    assert_eq!((number(&split["prefilled_elsewhere"]), number(&whole["prefilled_elsewhere"])), (1.0, 0.0));
+    let computed = |policy: &Value| -> Vec<bool> {
+        let servers = policy["servers"].as_array().unwrap();
+        servers.iter().map(|server| server["computed_tokens"].as_u64().unwrap() > 0).collect()
+    };
+    assert_eq!(computed(split), [true, true, false, false]);
+    assert_eq!(computed(whole), [true; 4], "a baseline knows no roles");
+    assert!(number(&split["busiest_by_mean"]) < 2.0, "of those that are there for it");
+}
+
+#[test]
 fn servers_of_a_file_have_labels_and_their_own_speed() {
     let files = Files::new();
     let servers = files.write(

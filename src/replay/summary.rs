@@ -244,4 +244,32 @@ mod tests {
         assert_eq!((summary.ttft, summary.tpot_ms, summary.busiest_by_mean), (None, None, 0.0));
         assert_eq!((summary.goodput.share, summary.decisions_differ), (0.0, 0.0));
     }
+
+    #[test]
+    fn who_computes_for_others_is_counted_for_what_it_computes() {
+        let label = |server: &mut Server, role: &str| {
+            server.labels.insert("llm-d.ai/role".to_owned(), role.to_owned());
+        };
+        let mut servers = Server::equal(3, &EngineConfig::default());
+        label(&mut servers[0], "prefill");
+        label(&mut servers[1], "prefill");
+        label(&mut servers[2], "decode");
+        let split = |prefiller, computed_by| Fate {
+            prefiller: Some(prefiller),
+            computed_by: Some(computed_by),
+            ..fate(Some(2), 1, 40)
+        };
+        // The last one was refused by the first server, and done by the one that answers.
+        let fates =
+            Fates { requests: vec![split(0, 0), split(0, 0), split(1, 1), split(0, 2)], ..Fates::default() };
+        let mut first = fates.clone();
+        first.requests[1].prefiller = Some(1);
+        let by = Measure { ttft_limit: Duration::from_secs(1), span: Duration::from_secs(1) };
+        let summary = Summary::new("x".to_owned(), &servers, &fates, &first, by);
+        assert_eq!((summary.prefilled_elsewhere, summary.prefills_refused), (0.75, 1));
+        assert_eq!(summary.decisions_differ, 0.25);
+        let got: Vec<_> = summary.servers.iter().map(|got| (got.requests, got.computed_tokens)).collect();
+        assert_eq!(got, [(2, 120), (1, 60), (4, 60)]);
+        assert!((summary.busiest_by_mean - 120.0 / 90.0).abs() < 1e-9, "of the two that prefill");
+    }
 }
