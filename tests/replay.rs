@@ -198,6 +198,7 @@ fn attributes_that_nobody_reports_are_named() {
         "hot.yaml",
         "
 plugins:
+- type: metrics-data-source
 - type: core-metrics-extractor
   parameters:
     engineConfigs: [{name: vllm, customMetrics: [{attributeKey: heat, metricSpec: gpu_heat}]}]
