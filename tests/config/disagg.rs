@@ -327,8 +327,10 @@ fn what_deciders_look_at_is_read() {
         for plugin in [handler, "cached"] {
             let found = built.resolved.plugins.iter().find(|found| found.name == plugin).unwrap();
             let reads: Vec<_> = found.reads.iter().map(|data| data.producer.as_str()).collect();
-            assert_eq!(reads, ["token-producer"], "{plugin}");
+            assert_eq!(reads, ["token-producer", "approx-prefix-cache-producer"], "{plugin}");
         }
-        assert!(built.resolved.stages.producers.contains(&"token-producer".to_owned()));
+        for producer in ["token-producer", "approx-prefix-cache-producer"] {
+            assert!(built.resolved.stages.producers.contains(&producer.to_owned()));
+        }
     }
 }

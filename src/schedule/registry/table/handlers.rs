@@ -126,7 +126,7 @@ fn disagg_headers_handler(site: &mut Site<'_>) -> Result<Built, ConfigError> {
 /// How long the prompt is, and how much of it is where. Its producer is added for
 /// handlers that disaggregate and for their deciders.
 fn prompt_and_cached(site: &mut Site<'_>, producer: &str) -> (Key<PromptTokens>, Key<PrefixMatch>) {
-    (site.reads("token-producer"), site.may_read(producer))
+    (site.reads("token-producer"), site.reads(producer))
 }
 
 fn disagg_profile_handler(site: &mut Site<'_>) -> Result<Built, ConfigError> {
