@@ -211,6 +211,12 @@ impl Pool {
         self.until_known(server, idle).await;
     }
 
+    /// Waits until the picker knows that a server does nothing.
+    pub(crate) async fn until_idle(&self, server: usize) {
+        let is_idle = |row: &Value| row["waiting"]["value"] == 0.0 && row["running"]["value"] == 0.0;
+        self.until_known(server, is_idle).await;
+    }
+
     /// Waits until the picker knows of a server what makes `reached` true.
     async fn until_known(&self, server: usize, reached: impl Fn(&Value) -> bool) {
         let address = self.servers[server].address.to_string();

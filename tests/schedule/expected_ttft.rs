@@ -185,7 +185,7 @@ fn a_new_endpoint_is_as_fast_as_the_pool_and_no_rate_is_far_from_it() {
     let (clock, model) = model();
     let candidates = pool(5, |_, _| {});
     for position in 0..3 {
-        compute(&model, &clock, endpoint(&candidates, position), 5000.0, 40);
+        compute(&model, &clock, endpoint(&candidates, position), 5000.0, 150);
     }
     compute(&model, &clock, endpoint(&candidates, 3), 10.0, 20);
     compute(&model, &clock, endpoint(&candidates, 0), 5000.0, 1);

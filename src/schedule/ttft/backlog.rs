@@ -19,6 +19,8 @@ pub struct Backlog {
     head: AtomicU64,
     /// Since when, in nanoseconds of the clock.
     head_since: AtomicU64,
+    /// Requests that it answers when another endpoint has computed their prompts.
+    arriving: AtomicI64,
     /// Until when, in nanoseconds of the clock, it computes the prompts whose first
     /// token can't be seen, as their answers come in one piece.
     unseen_until: AtomicU64,
@@ -45,6 +47,7 @@ impl Backlog {
             tokens: AtomicI64::new(0),
             head: AtomicU64::new(0),
             head_since: AtomicU64::new(0),
+            arriving: AtomicI64::new(0),
             unseen_until: AtomicU64::new(0),
             rate: AtomicU64::new(initial_rate.to_bits()),
             hold: AtomicU64::new(0),
@@ -71,6 +74,19 @@ impl Backlog {
     /// Mean seconds for which a request holds a slot; 0 while nothing is known.
     pub fn hold(&self) -> f64 {
         f64::from_bits(self.hold.load(Relaxed))
+    }
+
+    /// Requests that wait there for a prompt's KV cache from elsewhere, and not for a slot.
+    pub fn arriving(&self) -> f64 {
+        self.arriving.load(Relaxed).max(0) as f64
+    }
+
+    pub(super) fn arrives(&self) {
+        self.arriving.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn arrived(&self) {
+        self.arriving.fetch_sub(1, Relaxed);
     }
 
     /// Adds a prompt. Returns the number that it has there.

@@ -45,8 +45,11 @@ pub struct Booked {
     sent: Duration,
     /// When the prompt should be computed, where that isn't seen.
     due: Duration,
-    /// The prompt's number in the backlog, where it is.
+    /// The prompt's number in the backlog, where it is counted there.
     number: u64,
+    /// The first token says when the prompt was computed. Otherwise it leaves the backlog
+    /// as time passes.
+    is_counted: bool,
     first_token: Option<Duration>,
 }
 
@@ -54,33 +57,49 @@ impl Booked {
     pub(super) fn new(model: Arc<Model>, work: &Work<'_>, now: Duration) -> Self {
         let (prefill, decode) = (model.backlog(work.prefill), model.backlog(work.decode));
         let &Work { tokens, is_stream, transfer, .. } = work;
-        let (sent, due, number, first_token) = (now, now, 0, None);
-        let mut booked =
-            Self { model, prefill, decode, tokens, is_stream, transfer, sent, due, number, first_token };
+        let mut booked = Self {
+            model,
+            prefill,
+            decode,
+            tokens,
+            is_stream,
+            transfer,
+            sent: now,
+            due: now,
+            number: 0,
+            is_counted: false,
+            first_token: None,
+        };
         booked.enter(now);
         booked
     }
 
-    /// Whether the first token says when the prompt was computed. Otherwise the backlog
-    /// shrinks as time passes.
-    fn is_counted(&self) -> bool {
-        self.is_stream && Arc::ptr_eq(&self.prefill, &self.decode)
-    }
-
     fn enter(&mut self, now: Duration) {
-        if self.is_counted() {
+        self.is_counted = self.is_stream && !self.is_apart();
+        if self.is_counted {
             self.number = self.prefill.add(self.tokens, now);
         } else {
             self.due = self.prefill.add_unseen(self.tokens, now);
         }
+        if self.is_apart() {
+            self.decode.arrives();
+        }
     }
 
     fn leave(&self, now: Duration) {
-        if self.is_counted() {
+        if self.is_counted {
             self.prefill.take(self.number, self.tokens, now);
         } else {
             self.prefill.take_unseen(self.tokens, self.due, now);
         }
+        if self.is_apart() {
+            self.decode.arrived();
+        }
+    }
+
+    /// Whether prompt and answer are computed by two endpoints.
+    fn is_apart(&self) -> bool {
+        !Arc::ptr_eq(&self.prefill, &self.decode)
     }
 
     /// Another endpoint answers. It computes the prompt, too, unless a third one does.
@@ -90,8 +109,13 @@ impl Booked {
         if self.first_token.is_some() || Arc::ptr_eq(&backlog, &self.decode) {
             return;
         }
-        if !Arc::ptr_eq(&self.prefill, &self.decode) {
+        if self.is_apart() {
+            self.decode.arrived();
             self.decode = backlog;
+            // It may be the one that computes the prompt.
+            if self.is_apart() {
+                self.decode.arrives();
+            }
             return;
         }
         let now = self.model.clock().elapsed();

@@ -165,10 +165,12 @@ impl Table<'_> {
     }
 
     /// Seconds until the endpoint has a slot for another request: 0 while none waits for
-    /// one, else the mean time between two that become free, for each that waits.
+    /// one, else the mean time between two that become free, for each that waits. Servers
+    /// count among those that wait also the ones whose KV cache is on its way.
     pub fn slot_wait(&self, endpoint: &Endpoint, waiting: f64, running: f64) -> f64 {
-        let hold = self.known(endpoint).map_or(0.0, Backlog::hold);
-        if waiting > 0.0 { waiting * hold / running.max(1.0) } else { 0.0 }
+        let Some(known) = self.known(endpoint) else { return 0.0 };
+        let waiting = waiting - known.arriving();
+        if waiting > 0.0 { waiting * known.hold() / running.max(1.0) } else { 0.0 }
     }
 
     fn known(&self, endpoint: &Endpoint) -> Option<&Backlog> {

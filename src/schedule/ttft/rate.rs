@@ -84,13 +84,13 @@ mod tests {
             // 2,000 tokens in half a second, one after the other.
             rate.first_token(2000, ms(n * 500), ms((n + 1) * 500));
         }
-        assert!((4000.0..5500.0).contains(&rate.value()), "{}", rate.value());
+        assert!((4000.0..6000.0).contains(&rate.value()), "{}", rate.value());
     }
 
     #[test]
     fn waiting_behind_another_prompt_is_not_slowness() {
         let (mut alone, mut queued) = (Rate::new(1000.0), Rate::new(1000.0));
-        for n in 0..20 {
+        for n in 0..100 {
             alone.first_token(1000, ms(n * 100), ms((n + 1) * 100));
             // All sent at once, computed one after the other.
             queued.first_token(1000, ms(0), ms((n + 1) * 100));

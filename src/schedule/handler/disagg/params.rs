@@ -196,12 +196,11 @@ impl DisaggParams {
                 "encodeDeciderPluginName": encode,
             }),
         };
-        let pairing = if self.joint.is_some() { "joint" } else { "independent" };
-        if let Value::Object(shown) = &mut shown {
-            shown.insert("pairing".to_owned(), pairing.into());
-            if let Some(Ok(Value::Object(joint))) = self.joint.as_ref().map(serde_json::to_value) {
-                shown.extend(joint);
-            }
+        if let Some(Ok(Value::Object(joint))) = self.joint.as_ref().map(serde_json::to_value)
+            && let Value::Object(shown) = &mut shown
+        {
+            shown.insert("pairing".to_owned(), "joint".into());
+            shown.extend(joint);
         }
         shown
     }

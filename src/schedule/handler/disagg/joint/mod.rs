@@ -52,7 +52,8 @@ impl Joint {
 
     fn uncached(&self, cx: &Context<'_>, position: u32) -> u64 {
         let prompt = self.prompt(cx);
-        cx.facts.get(self.prefix).map_or(prompt, |prefix| prefix.uncached_at(position, prompt))
+        // A last block that is not full is not more than the prompt.
+        cx.facts.get(self.prefix).map_or(prompt, |prefix| prefix.uncached_at(position, prompt).min(prompt))
     }
 
     /// Seconds that a prompt's KV cache takes from one endpoint to the other.
