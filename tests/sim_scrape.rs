@@ -41,7 +41,9 @@ async fn until(what: &str, load: &Load, read: impl Fn(&Load) -> bool) {
 async fn the_picker_knows_what_the_engine_does() {
     let engine = EngineConfig {
         max_running: 2,
-        // A step takes an hour: who runs goes on running.
+        // The first prompt takes half a second: time enough for the second to arrive before
+        // a step begins that takes an hour, in which who runs goes on running.
+        prefill_tokens_per_second: 250.0,
         decode_step: Duration::from_secs(3600),
         num_blocks: 1000,
         ..EngineConfig::default()
