@@ -74,18 +74,44 @@ fn number(value: &Value) -> f64 {
     value.as_f64().unwrap()
 }
 
+/// All configurations that are shipped, whatever plugins they use.
+fn shipped() -> Vec<String> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/config");
+    let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let mut names: Vec<String> = files.map(|path| path.to_str().unwrap().to_owned()).collect();
+    names.sort_unstable();
+    names
+}
+
 #[test]
 fn a_seed_gives_one_result() {
     let files = Files::new();
     let random = files.write("random.yaml", RANDOM);
+    let mut policies = vec!["--baseline", "random", "--config", &random];
+    let shipped = shipped();
+    policies.extend(shipped.iter().flat_map(|path| ["--config", path.as_str()]));
     let run = |seed: &str| {
-        let policies = ["--config", DEFAULT, "--config", &random, "--baseline", "random"];
-        let workload = ["--workload", "half-shared", "--requests", "300", "--output", "json", "--seed", seed];
+        let workload = ["--workload", "half-shared", "--requests", "100", "--output", "json", "--seed", seed];
         text(&[&policies[..], &workload[..]].concat())
     };
     let first = run("1");
     assert_eq!(first, run("1"));
+    let compared: Value = serde_json::from_str(&first).unwrap();
+    assert_eq!(compared["policies"].as_array().unwrap().len(), shipped.len() + 2);
     assert_ne!(first, run("2"));
+}
+
+#[test]
+fn a_request_without_text_is_a_request() {
+    let files = Files::new();
+    let trace = files
+        .write("trace.jsonl", "{\"timestamp\":7,\"input_length\":0,\"output_length\":0,\"hash_ids\":[]}\n");
+    let run = json(&["--trace", &trace, "--config", DEFAULT, "--baseline", "round-robin"]);
+    for policy in run["policies"].as_array().unwrap() {
+        assert_eq!((policy["answered"].as_u64(), policy["decisions_differ"].is_number()), (Some(1), true));
+        // It came at once, so there is no time to divide by.
+        assert_eq!(policy["goodput"]["per_second"], 0.0);
+    }
 }
 
 #[test]

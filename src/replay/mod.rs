@@ -185,7 +185,7 @@ fn note(notes: &mut Vec<Note>, policy: &str, text: String) {
         notes.push(Note { policies: Vec::new(), text });
         notes.len() - 1
     });
-    if let Some(note) = notes.get_mut(at) {
+    if let Some(note) = notes.get_mut(at).filter(|note| note.policies.iter().all(|known| known != policy)) {
         note.policies.push(policy.to_owned());
     }
 }

@@ -24,8 +24,8 @@ const UTILIZATION: f64 = 0.7;
 /// Requests of generated workloads.
 const REQUESTS: usize = 10_000;
 
-/// Most requests of a replay; each takes some hundred bytes.
-const MOST_REQUESTS: u64 = 5_000_000;
+/// Most requests that can be asked for; each takes some 100 bytes, and as many for every policy.
+const MOST_REQUESTS: u64 = 1_000_000;
 
 /// How much slower the slow server is.
 const SLOWER: f64 = 3.0;
