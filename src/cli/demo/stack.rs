@@ -46,7 +46,7 @@ pub(super) struct Setup {
     /// More flags for the servers.
     pub(super) servers: Vec<String>,
     /// Usher's configuration; `None`: the built-in one.
-    pub(super) config: Option<&'static str>,
+    pub(super) config: Option<String>,
 }
 
 /// The running processes. Dropped, it ends them.
@@ -87,7 +87,7 @@ impl Stack {
         let mut serve = serve_command(&program, &ports, &endpoints);
         if let Some(text) = setup.config {
             let config = run_dir.join("config.yaml");
-            write(&config, text)?;
+            write(&config, &text)?;
             serve.arg("--allow-experimental-plugins=true").arg("--config-file").arg(config);
         }
         let usher = group.spawn("usher serve", serve, run_dir.join("usher.log"))?;
