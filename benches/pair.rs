@@ -23,7 +23,7 @@ fn candidates(count: u32) -> Candidates {
     let spec = |index: u32| {
         let address = (Ipv4Addr::from(0x0a00_0000 + index), 8000);
         let mut spec = EndpointSpec::new(format!("pod-{index}"), address);
-        let role = if index % 2 == 0 { "prefill" } else { "decode" };
+        let role = if index.is_multiple_of(2) { "prefill" } else { "decode" };
         spec.labels.insert("llm-d.ai/role".to_owned(), role.to_owned());
         spec.labels.insert("topology.kubernetes.io/rack".to_owned(), format!("rack-{}", index / 8));
         spec

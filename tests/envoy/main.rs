@@ -12,6 +12,7 @@ mod support;
 
 mod failures;
 mod load;
+mod pd;
 mod traffic;
 
 use support::envoy::{Edit, Envoy};

@@ -37,8 +37,13 @@ pub(crate) struct Usher {
 impl Usher {
     /// Starts it with endpoints and further flags, and waits until it serves.
     pub(crate) async fn start(endpoints: &[SocketAddr], flags: &[&str]) -> Self {
+        Self::start_with_roles(endpoints, &[], flags).await
+    }
+
+    /// The same with a role for each of the first endpoints.
+    pub(crate) async fn start_with_roles(endpoints: &[SocketAddr], roles: &[&str], flags: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        write_endpoints(&folder, endpoints);
+        write_endpoints(&folder, endpoints, roles);
         let flags = flags.iter().map(|&flag| flag.to_owned()).collect();
         Self::spawn(folder, flags, 0).await
     }
@@ -75,7 +80,7 @@ impl Usher {
     /// Gives it other endpoints, and waits until it has seen them.
     pub(crate) async fn set_endpoints(&self, endpoints: &[SocketAddr]) {
         let start = self.log.end();
-        write_endpoints(&self.folder, endpoints);
+        write_endpoints(&self.folder, endpoints, &[]);
         self.log
             .find(start, "other endpoints", |line| line.contains("endpoints changed").then_some(()))
             .await;
@@ -88,12 +93,16 @@ impl Usher {
 }
 
 // Replaced as a whole, so that it is never read half written.
-fn write_endpoints(folder: &TempDir, addresses: &[SocketAddr]) {
-    let entry = |address: &SocketAddr| {
+fn write_endpoints(folder: &TempDir, addresses: &[SocketAddr], roles: &[&str]) {
+    let entry = |(number, address): (usize, &SocketAddr)| {
         let (ip, port) = (address.ip().to_string(), address.port().to_string());
-        serde_json::json!({"name": format!("server-{port}"), "address": ip, "port": port})
+        let labels = match roles.get(number) {
+            Some(role) => serde_json::json!({"llm-d.ai/role": role}),
+            None => serde_json::json!({}),
+        };
+        serde_json::json!({"name": format!("server-{port}"), "address": ip, "port": port, "labels": labels})
     };
-    let endpoints: Vec<Value> = addresses.iter().map(entry).collect();
+    let endpoints: Vec<Value> = addresses.iter().enumerate().map(entry).collect();
     let new = folder.path().join("new");
     std::fs::write(&new, serde_json::json!({ "endpoints": endpoints }).to_string()).unwrap();
     std::fs::rename(new, folder.path().join("endpoints.json")).unwrap();
