@@ -1,7 +1,11 @@
 //! What a decision costs, without the wire: queue 2, KV cache 2 and load-aware 1 at
-//! 10, 100 and 1,000 endpoints, and on several threads at once.
+//! 10, 100 and 1,000 endpoints, and on several threads at once; and plugins that go by
+//! labels.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark that cannot set itself up has nothing to measure")]
+
+#[path = "decide/labels.rs"]
+mod labels;
 
 use std::hint::black_box;
 use std::net::Ipv4Addr;
@@ -121,5 +125,5 @@ fn threads(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, decide, threads);
+criterion_group!(benches, decide, threads, labels::labels_of);
 criterion_main!(benches);

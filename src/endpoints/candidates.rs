@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::{Endpoint, SubsetHint};
 
@@ -10,6 +11,7 @@ use super::{Endpoint, SubsetHint};
 /// changes and shared by everybody; loads inside it are live.
 #[derive(Debug)]
 pub struct Snapshot {
+    number: u64,
     generation: u64,
     endpoints: Box<[Arc<Endpoint>]>,
     slots: Box<[u32]>,
@@ -18,6 +20,9 @@ pub struct Snapshot {
     /// Distinct ports, sorted: what an entry's port is compared with.
     ports: Vec<u16>,
 }
+
+/// The last number of a snapshot in this process.
+static LAST: AtomicU64 = AtomicU64::new(0);
 
 impl Snapshot {
     /// A snapshot of the given endpoints, in their order.
@@ -31,8 +36,15 @@ impl Snapshot {
         ports.sort_unstable();
         ports.dedup();
         let all = (0u32..).take(endpoints.len()).collect();
+        let number = LAST.fetch_add(1, Relaxed) + 1;
         let slots = endpoints.iter().map(|endpoint| endpoint.slot().number()).collect();
-        Self { generation, endpoints: endpoints.into_boxed_slice(), slots, all, by_ip, ports }
+        Self { number, generation, endpoints: endpoints.into_boxed_slice(), slots, all, by_ip, ports }
+    }
+
+    /// Its own number, which no other snapshot of this process has, of whatever store.
+    /// Later ones have larger numbers.
+    pub fn number(&self) -> u64 {
+        self.number
     }
 
     /// Grows by one with every change of membership.
@@ -147,6 +159,11 @@ impl<'a> View<'a> {
         Self { snapshot, indices }
     }
 
+    /// The snapshot that the candidates belong to.
+    pub fn snapshot(&self) -> &'a Snapshot {
+        self.snapshot
+    }
+
     /// Number of candidates left.
     pub fn len(&self) -> usize {
         self.indices.len()
@@ -156,12 +173,6 @@ impl<'a> View<'a> {
     pub fn is_empty(&self) -> bool {
         self.indices.is_empty()
     }
-
-    /// The snapshot that the candidates belong to.
-    pub fn snapshot(&self) -> &'a Snapshot {
-        self.snapshot
-    }
-
     /// Positions in the snapshot.
     pub fn indices(&self) -> &'a [u32] {
         self.indices

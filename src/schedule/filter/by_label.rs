@@ -3,9 +3,9 @@
 use rand::Rng;
 use serde::{Deserialize, Serialize};
 
-use super::retain;
 use crate::config::{ConfigError, Name, Node};
 use crate::endpoints::Snapshot;
+use crate::schedule::per_snapshot::Fitting;
 use crate::schedule::{Context, Filter};
 
 /// Parameters of `by-label`.
@@ -45,22 +45,23 @@ impl ByLabelParams {
 
 /// Keeps the endpoints whose label has one of some values. As with the peer, a missing
 /// label counts as an empty one, which may be among the values.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct ByLabelFilter {
     params: ByLabelParams,
+    fitting: Fitting,
 }
 
 impl ByLabelFilter {
     /// A filter with these parameters.
     pub fn new(params: ByLabelParams) -> Self {
-        Self { params }
+        Self { params, fitting: Fitting::new() }
     }
 }
 
 impl Filter for ByLabelFilter {
     fn filter(&self, _cx: &Context<'_>, snapshot: &Snapshot, kept: &mut Vec<u32>, _rng: &mut dyn Rng) {
         let ByLabelParams { label, valid_values, allows_no_label } = &self.params;
-        retain(snapshot, kept, |endpoint| {
+        self.fitting.retain(snapshot, kept, |endpoint| {
             let value = endpoint.label(label);
             let is_valid = |text: &str| valid_values.iter().any(|valid| valid == text);
             (value.is_none() && *allows_no_label) || is_valid(value.unwrap_or_default())

@@ -3,25 +3,27 @@
 
 use rand::Rng;
 
-use super::retain;
-use crate::endpoints::Snapshot;
+use crate::endpoints::{Endpoint, Snapshot};
+use crate::schedule::per_snapshot::Fitting;
 use crate::schedule::{Context, Filter, LabelSelector};
 
 /// Keeps the endpoints that a selector matches.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct LabelSelectorFilter {
     selector: LabelSelector,
+    fitting: Fitting,
 }
 
 impl LabelSelectorFilter {
     /// A filter by this selector; an empty one keeps every endpoint.
     pub fn new(selector: LabelSelector) -> Self {
-        Self { selector }
+        Self { selector, fitting: Fitting::new() }
     }
 }
 
 impl Filter for LabelSelectorFilter {
     fn filter(&self, _cx: &Context<'_>, snapshot: &Snapshot, kept: &mut Vec<u32>, _rng: &mut dyn Rng) {
-        retain(snapshot, kept, |endpoint| self.selector.matches(|key| endpoint.label(key)));
+        let matches = |endpoint: &Endpoint| self.selector.matches(|key| endpoint.label(key));
+        self.fitting.retain(snapshot, kept, matches);
     }
 }

@@ -5,8 +5,9 @@ use rand::Rng;
 use serde::{Deserialize, Serialize};
 
 use crate::config::{ConfigError, Node};
-use crate::endpoints::{Endpoint, Snapshot, View};
+use crate::endpoints::{Snapshot, View};
 use crate::schedule::data::PromptTokens;
+use crate::schedule::per_snapshot::PerSnapshot;
 use crate::schedule::{Context, Filter, Key, Scorer};
 
 const DEFAULT_LABEL: &str = "llm-d.ai/context-length-range";
@@ -49,42 +50,51 @@ impl ContextLengthParams {
 /// it keeps endpoints whose range holds the length and those without a label.
 ///
 /// Where nobody read the prompt its length is not known: all score 0.5, and all are kept.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct ContextLengthAware {
     label: String,
     tokens: Key<PromptTokens>,
+    /// What the labels say, by position in the snapshot.
+    ranges: PerSnapshot<Box<[Range]>>,
 }
 
 impl ContextLengthAware {
     /// A scorer and filter by the lengths under `tokens`.
     pub fn new(params: &ContextLengthParams, tokens: Key<PromptTokens>) -> Self {
-        Self { label: params.label.clone(), tokens }
+        Self { label: params.label.clone(), tokens, ranges: PerSnapshot::new() }
     }
 
     fn length(&self, cx: &Context<'_>) -> Option<u64> {
         cx.facts.get(self.tokens).map(|tokens| tokens.count)
     }
 
-    fn range(&self, endpoint: &Endpoint) -> Range {
-        endpoint.label(&self.label).map_or(Range::None, Range::of)
+    fn with_ranges(&self, snapshot: &Snapshot, read: impl FnOnce(&[Range])) {
+        let range = |label: Option<&str>| label.map_or(Range::None, Range::of);
+        self.ranges.read(
+            snapshot,
+            |endpoints| endpoints.iter().map(|endpoint| range(endpoint.label(&self.label))).collect(),
+            |ranges| read(ranges),
+        );
     }
 }
 
 impl Scorer for ContextLengthAware {
     fn score(&self, cx: &Context<'_>, candidates: View<'_>, out: &mut [f32]) {
-        let length = self.length(cx);
-        for (score, endpoint) in out.iter_mut().zip(candidates.iter()) {
-            *score = length.map_or(UNKNOWN, |length| self.range(endpoint).score(length)) as f32;
-        }
+        let Some(length) = self.length(cx) else { return out.fill(UNKNOWN as f32) };
+        self.with_ranges(candidates.snapshot(), |ranges| {
+            for (score, position) in out.iter_mut().zip(candidates.indices()) {
+                let range = ranges.get(*position as usize).copied().unwrap_or(Range::None);
+                *score = range.score(length) as f32;
+            }
+        });
     }
 }
 
 impl Filter for ContextLengthAware {
     fn filter(&self, cx: &Context<'_>, snapshot: &Snapshot, kept: &mut Vec<u32>, _rng: &mut dyn Rng) {
         let Some(length) = self.length(cx) else { return };
-        let endpoints = snapshot.endpoints();
-        kept.retain(|position| {
-            endpoints.get(*position as usize).is_some_and(|endpoint| self.range(endpoint).takes(length))
+        self.with_ranges(snapshot, |ranges| {
+            kept.retain(|position| ranges.get(*position as usize).is_some_and(|range| range.takes(length)));
         });
     }
 }

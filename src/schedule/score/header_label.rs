@@ -1,10 +1,14 @@
 //! `header-label-affinity-scorer`: endpoints whose label says what a header of the request
 //! says.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use crate::config::{ConfigError, Name, Node};
-use crate::endpoints::View;
+use crate::endpoints::{Endpoint, View};
+use crate::schedule::label_values::LabelValues;
+use crate::schedule::per_snapshot::PerSnapshot;
 use crate::schedule::{Context, Scorer};
 
 /// Parameters of `header-label-affinity-scorer`.
@@ -44,17 +48,19 @@ impl HeaderLabelParams {
 
 /// Scores 1 where the label's value is the header's, else 0; a request without the header,
 /// or with an empty one, matches nowhere.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct HeaderLabelAffinityScorer {
     /// Lower case, as headers are looked up.
     header: String,
     label: String,
+    values: PerSnapshot<LabelValues>,
 }
 
 impl HeaderLabelAffinityScorer {
     /// A scorer with these parameters.
     pub fn new(params: &HeaderLabelParams) -> Self {
-        Self { header: params.header_name.to_ascii_lowercase(), label: params.label_key.clone() }
+        let (header, label) = (params.header_name.to_ascii_lowercase(), params.label_key.clone());
+        Self { header, label, values: PerSnapshot::new() }
     }
 }
 
@@ -63,9 +69,12 @@ impl Scorer for HeaderLabelAffinityScorer {
         let Some(wanted) = cx.request.headers.get(&self.header).filter(|wanted| !wanted.is_empty()) else {
             return;
         };
-        for (score, endpoint) in out.iter_mut().zip(candidates.iter()) {
-            let matches = endpoint.label(&self.label).is_some_and(|value| value.as_bytes() == wanted);
-            *score = if matches { 1.0 } else { 0.0 };
-        }
+        let make = |endpoints: &[Arc<Endpoint>]| LabelValues::of(&self.label, endpoints);
+        self.values.read(candidates.snapshot(), make, |values| {
+            let Some(wanted) = values.find(wanted) else { return };
+            for (score, position) in out.iter_mut().zip(candidates.indices()) {
+                *score = f32::from(values.has(*position, wanted));
+            }
+        });
     }
 }
