@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
-use crate::endpoints::Endpoint;
+use crate::endpoints::{Endpoint, Snapshot};
 
 use super::{Blocks, PrefixIndex};
 
@@ -43,6 +43,10 @@ enum Work {
         endpoint: Arc<Endpoint>,
         blocks: Arc<Blocks>,
         capacity: usize,
+    },
+    Sweep {
+        slots: Vec<u32>,
+        now_ms: u64,
     },
     /// Says that everything before it is done.
     Flush(SyncSender<()>),
@@ -84,7 +88,17 @@ impl Adder {
         false
     }
 
-    /// Waits until everything that was pushed before is in the index.
+    /// Does what [`PrefixIndex::sweep`] says, after what was pushed before: dropping an
+    /// endpoint takes some milliseconds. A full queue is left alone; the next sweep finds the
+    /// same.
+    pub fn sweep(&self, snapshot: &Snapshot, now_ms: u64) {
+        let slots = snapshot.slots().to_vec();
+        // See above for when there is no room.
+        let _ = self.queue.try_send(Work::Sweep { slots, now_ms });
+    }
+
+    /// Waits until everything that was pushed before is in the index. For tests: a request
+    /// never waits for it.
     pub fn flush(&self) {
         let (done, wait) = sync_channel(1);
         if self.queue.send(Work::Flush(done)).is_ok() {
@@ -106,6 +120,7 @@ fn drain(index: &PrefixIndex, work: &Receiver<Work>, shared: &Shared) {
                 index.add(&endpoint, blocks.hashes(), capacity);
                 shared.blocks.fetch_sub(blocks.len(), Relaxed);
             }
+            Work::Sweep { slots, now_ms } => index.sweep_slots(slots, now_ms),
             Work::Flush(done) => {
                 // Whoever asked may not wait any more.
                 let _ = done.send(());
@@ -117,5 +132,70 @@ fn drain(index: &PrefixIndex, work: &Receiver<Work>, shared: &Shared) {
 impl fmt::Debug for Adder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Adder").field(&self.counts()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::endpoints::{EndpointSpec, Store};
+    use crate::prefix::Limits;
+
+    fn pool(names: &[&str]) -> (Store, Arc<Snapshot>) {
+        let store = Store::default();
+        store.replace(names.iter().map(|name| EndpointSpec::new(*name, ([10, 0, 0, 1], 8000))).collect());
+        let snapshot = store.snapshot();
+        (store, snapshot)
+    }
+
+    fn blocks(count: usize) -> Arc<Blocks> {
+        Arc::new(Blocks::from_prompts([(0..count as u64).collect::<Vec<_>>()]))
+    }
+
+    #[test]
+    fn what_is_pushed_is_found_after_a_flush_and_gone_after_a_sweep() {
+        let (store, snapshot) = pool(&["a", "b"]);
+        let index = Arc::new(PrefixIndex::new(Limits::default()));
+        let adder = Adder::start(Arc::clone(&index)).unwrap();
+        let b = &snapshot.endpoints()[1];
+        assert!(adder.push(Arc::clone(b), blocks(3), 100));
+        adder.flush();
+        let mut matched = Vec::new();
+        index.find(&blocks(5), snapshot.all().view(), &mut matched);
+        assert_eq!(matched, [0, 3]);
+        store.replace(vec![b.spec().clone()]);
+        adder.sweep(&store.snapshot(), 1);
+        adder.flush();
+        assert_eq!(index.entries(), 3);
+        adder.sweep(&pool(&[]).1, 1);
+        adder.flush();
+        assert_eq!(index.entries(), 0);
+        assert_eq!(adder.counts(), AdderCounts { queued: 1, dropped: 0 });
+    }
+
+    #[test]
+    fn a_full_queue_drops_and_counts() {
+        let (_, snapshot) = pool(&["a"]);
+        let endpoint = &snapshot.endpoints()[0];
+        let index = Arc::new(PrefixIndex::new(Limits::default()));
+        let adder = Adder::start(Arc::clone(&index)).unwrap();
+        let push = |blocks: Arc<Blocks>| adder.push(Arc::clone(endpoint), blocks, 10);
+        assert!(!push(blocks(Adder::MAX_BLOCKS + 1)), "too many blocks");
+        // The thread waits until somebody takes what it says.
+        let (done, wait) = sync_channel(0);
+        adder.queue.send(Work::Flush(done)).unwrap();
+        assert!(push(blocks(Adder::MAX_BLOCKS)));
+        assert!(!push(blocks(1)), "too many blocks with those that wait");
+        let one = blocks(0);
+        let queued = 1 + (0..2 * Adder::MAX_REQUESTS).take_while(|_| push(Arc::clone(&one))).count() as u64;
+        // The thread may not have come to wait yet.
+        let full = Adder::MAX_REQUESTS as u64;
+        assert!((full - 1..=full).contains(&queued), "{queued}");
+        assert_eq!(adder.counts(), AdderCounts { queued, dropped: 3 });
+        wait.recv().unwrap();
+        adder.flush();
+        assert!(push(blocks(10)), "there is room again");
+        adder.flush();
+        assert_eq!((index.entries(), adder.shared.blocks.load(Relaxed)), (10, 0));
     }
 }

@@ -35,9 +35,8 @@ impl Blocks {
         self.hashes.clear();
         self.ends.clear();
         let size = (block_tokens.get() as usize).saturating_mul(BYTES_PER_TOKEN);
-        let seed = seed(request);
-        let mut cutter = Cutter { size, begun: Vec::new(), seed, last: seed, left: max_blocks, out: self };
         if max_blocks > 0 {
+            let mut cutter = Cutter::new(size, seed(request), max_blocks, self);
             chunks(request, |chunk| cutter.take(chunk));
         }
     }
@@ -78,84 +77,120 @@ impl Blocks {
     }
 }
 
+/// Bytes that are hashed at a time. Up to 128, XXH3 is a handful of multiplications that
+/// don't wait for each other; beyond 240 it sets up a state, which a block of 256 bytes is
+/// too short for.
+const PIECE: usize = 128;
+
 /// What the first block of a prompt is chained to: prompts of other models, and of clients
 /// with another salt, share no blocks.
 fn seed(request: &Request) -> u64 {
     let model = xxh3_64(request.target_model.as_bytes());
     match &request.cache_salt {
-        Some(salt) => chain(xxh3_64(&salt.bytes(&request.body)), model),
-        None => model,
+        Some(salt) if !salt.span.is_empty() => chain(xxh3_64(&salt.bytes(&request.body)), model),
+        _ => model,
     }
 }
 
-/// The hash of a block with this content behind the one before.
+/// The hash of what has this content and comes behind what has the hash `before`: a
+/// multiplication whose halves are folded, as in wyhash. The two constants, digits of pi,
+/// keep content and chain apart.
 fn chain(content: u64, before: u64) -> u64 {
-    let mut bytes = [0; 16];
-    bytes[..8].copy_from_slice(&content.to_le_bytes());
-    bytes[8..].copy_from_slice(&before.to_le_bytes());
-    xxh3_64(&bytes)
+    let product = u128::from(content ^ 0x243f_6a88_85a3_08d3) * u128::from(before ^ 0x1319_8a2e_0370_7344);
+    product as u64 ^ (product >> 64) as u64
 }
 
-/// Cuts the pieces of prompts into blocks.
+/// Cuts prompts, which come in slices, into blocks, and these into pieces of [`PIECE`] bytes
+/// and a rest. A block's hash is the chain of its pieces, from the block before on.
 struct Cutter<'a> {
     /// Bytes of a block.
     size: usize,
-    /// A block that began in an earlier piece. Shorter than `size`.
-    begun: Vec<u8>,
+    /// Bytes that the block under way lacks.
+    lacks: usize,
+    /// A piece that an earlier slice began, and how long it is.
+    piece: [u8; PIECE],
+    begun: usize,
     seed: u64,
     last: u64,
-    /// Blocks that may still come.
+    /// Blocks that may still come; at least one.
     left: usize,
     out: &'a mut Blocks,
 }
 
-impl Cutter<'_> {
+impl<'a> Cutter<'a> {
+    fn new(size: usize, seed: u64, left: usize, out: &'a mut Blocks) -> Self {
+        Self { size, lacks: size, piece: [0; PIECE], begun: 0, seed, last: seed, left, out }
+    }
+
     fn take(&mut self, chunk: Chunk<'_>) -> ControlFlow<()> {
         match chunk {
             Chunk::Bytes(bytes) => self.bytes(bytes),
-            Chunk::End => {
-                if !self.begun.is_empty() {
-                    let content = xxh3_64(&self.begun);
-                    self.begun.clear();
-                    // The bound, if it is reached, has ended the prompt.
-                    self.block(content)?;
-                }
-                self.out.ends.push(self.out.hashes.len());
-                self.last = self.seed;
-                ControlFlow::Continue(())
-            }
+            Chunk::End => self.end(),
         }
     }
 
     fn bytes(&mut self, mut bytes: &[u8]) -> ControlFlow<()> {
-        if !self.begun.is_empty() {
-            let missing = (self.size - self.begun.len()).min(bytes.len());
-            let (now, later) = bytes.split_at(missing);
-            self.begun.extend_from_slice(now);
-            bytes = later;
-            if self.begun.len() < self.size {
+        if self.begun > 0 {
+            let missing = PIECE.min(self.lacks) - self.begun;
+            let Some((now, later)) = bytes.split_at_checked(missing) else {
+                self.keep(bytes);
                 return ControlFlow::Continue(());
-            }
-            let content = xxh3_64(&self.begun);
-            self.begun.clear();
-            self.block(content)?;
+            };
+            self.keep(now);
+            bytes = later;
+            self.finish_piece()?;
         }
-        let mut whole = bytes.chunks_exact(self.size);
-        for block in &mut whole {
-            self.block(xxh3_64(block))?;
+        while let Some((piece, rest)) = bytes.split_at_checked(PIECE.min(self.lacks)) {
+            bytes = rest;
+            self.piece_of(xxh3_64(piece), piece.len())?;
         }
-        self.begun.extend_from_slice(whole.remainder());
+        self.keep(bytes);
         ControlFlow::Continue(())
     }
 
-    fn block(&mut self, content: u64) -> ControlFlow<()> {
+    /// Keeps bytes that are no whole piece yet, or just one.
+    fn keep(&mut self, bytes: &[u8]) {
+        let end = self.begun + bytes.len();
+        if let Some(room) = self.piece.get_mut(self.begun..end) {
+            room.copy_from_slice(bytes);
+            self.begun = end;
+        }
+    }
+
+    fn finish_piece(&mut self) -> ControlFlow<()> {
+        let piece = self.piece.get(..self.begun).unwrap_or_default();
+        let content = xxh3_64(piece);
+        let len = std::mem::take(&mut self.begun);
+        self.piece_of(content, len)
+    }
+
+    /// A piece of the block under way is whole.
+    fn piece_of(&mut self, content: u64, len: usize) -> ControlFlow<()> {
         self.last = chain(content, self.last);
+        self.lacks -= len;
+        if self.lacks == 0 { self.block() } else { ControlFlow::Continue(()) }
+    }
+
+    fn block(&mut self) -> ControlFlow<()> {
+        self.lacks = self.size;
         self.out.hashes.push(self.last);
         self.left -= 1;
         if self.left == 0 {
             self.out.ends.push(self.out.hashes.len());
             return ControlFlow::Break(());
         }
+        ControlFlow::Continue(())
+    }
+
+    fn end(&mut self) -> ControlFlow<()> {
+        if self.begun > 0 {
+            self.finish_piece()?;
+        }
+        if self.lacks < self.size {
+            self.block()?;
+        }
+        self.out.ends.push(self.out.hashes.len());
+        self.last = self.seed;
         ControlFlow::Continue(())
     }
 }

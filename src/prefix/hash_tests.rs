@@ -43,7 +43,9 @@ fn plain(seed: u64, texts: &[Vec<u8>], size: usize, max: usize) -> Vec<Vec<u64>>
             .chunks(size)
             .take(left)
             .map(|block| {
-                last = xxh3_64(&[xxh3_64(block).to_le_bytes(), last.to_le_bytes()].concat());
+                for piece in block.chunks(128) {
+                    last = fold(xxh3_64(piece), last);
+                }
                 last
             })
             .collect();
@@ -53,33 +55,47 @@ fn plain(seed: u64, texts: &[Vec<u8>], size: usize, max: usize) -> Vec<Vec<u64>>
     prompts
 }
 
-fn seed_of(model: &str, salt: Option<&str>) -> u64 {
-    let model = xxh3_64(model.as_bytes());
-    let salted =
-        |salt: &str| xxh3_64(&[xxh3_64(salt.as_bytes()).to_le_bytes(), model.to_le_bytes()].concat());
-    salt.map_or(model, salted)
+fn fold(content: u64, before: u64) -> u64 {
+    let product = u128::from(content ^ 0x243f_6a88_85a3_08d3) * u128::from(before ^ 0x1319_8a2e_0370_7344);
+    product as u64 ^ (product >> 64) as u64
 }
 
-/// The hashes come from another implementation, python-xxhash:
+fn seed_of(model: &str, salt: Option<&str>) -> u64 {
+    let model = xxh3_64(model.as_bytes());
+    match salt {
+        None | Some("") => model,
+        Some(salt) => fold(xxh3_64(salt.as_bytes()), model),
+    }
+}
+
+/// The hashes come from another implementation, of Python and its package xxhash: with
+/// `h = xxhash.xxh3_64_intdigest`, each 128 bytes of a block, and what is left of it, are
+/// chained by
 ///
 /// ```python
-/// def chain(content, before): return h(content.to_bytes(8, "little") + before.to_bytes(8, "little"))
-/// h = xxhash.xxh3_64_intdigest  # of 256 bytes at a time, the text's end filled up to four with zeros
+/// def chain(content, before):
+///     product = (content ^ 0x243f6a8885a308d3) * (before ^ 0x13198a2e03707344)
+///     return (product ^ product >> 64) & 2**64 - 1
 /// ```
 #[test]
 fn hashes_are_those_of_another_implementation() {
-    let text: String = ('a'..='z').cycle().take(300).collect();
-    let plain = json!({"model": "m", "prompt": text});
-    let salted = json!({"model": "m", "prompt": text, "cache_salt": "s"});
+    let text = |bytes: usize| ('a'..='z').cycle().take(bytes).collect::<String>();
+    let plain = json!({"model": "m", "prompt": text(300)});
+    let salted = json!({"model": "m", "prompt": text(300), "cache_salt": "s"});
     let several = json!({"model": "m", "prompt": ["ab", "", "ab"]});
-    let short = vec![0xa0fd_4747_a8d9_f00b];
-    let table: [(&serde_json::Value, Vec<Vec<u64>>); 3] = [
-        (&plain, vec![vec![0x827f_9619_7b96_6579, 0x5baf_f975_8ad8_9d14]]),
-        (&salted, vec![vec![0x5a60_1daa_e7e0_98c3, 0xb482_a57c_6c16_525f]]),
-        (&several, vec![short.clone(), vec![], short]),
+    let short = vec![0x13e0_88c4_8fe9_61d];
+    let table: [(u32, &serde_json::Value, Vec<Vec<u64>>); 4] = [
+        (64, &plain, vec![vec![0xd3f7_4886_c163_c477, 0x1227_56c9_454e_9290]]),
+        (64, &salted, vec![vec![0x4219_b523_c871_c946, 0x38ce_2a03_41fa_cf58]]),
+        (64, &several, vec![short.clone(), vec![], short]),
+        (
+            100,
+            &json!({"model": "m", "prompt": text(900)}),
+            vec![vec![0xd116_6ab6_9130_6323, 0x4aa9_8a45_86d4_2bff, 0x76b8_91ac_807b_c408]],
+        ),
     ];
-    for (body, want) in table {
-        assert_eq!(prompts(&Blocks::of(&completion(body), tokens(64), 100)), want, "{body}");
+    for (size, body, want) in table {
+        assert_eq!(prompts(&Blocks::of(&completion(body), tokens(size), 100)), want, "{body}");
     }
 }
 
@@ -99,6 +115,7 @@ fn other_models_and_salts_have_other_blocks() {
         assert!(!all[..index].contains(hashes), "{index}");
     }
     assert_eq!(body("m", Some("s")), all[2]);
+    assert_eq!(body("m", Some("")), all[0], "an empty salt is none");
     let escaped = r#"{"model":"m","prompt":"the same","cache_salt":"\u0073"}"#;
     let request = parsed("/v1/completions", escaped, usize::MAX);
     assert_eq!(Blocks::of(&request, tokens(64), 9).hashes(), all[2], "the salt without its escapes");

@@ -34,67 +34,91 @@ pub(super) fn find(tables: &Tables, blocks: &Blocks, candidates: View<'_>, match
         return;
     }
     SCRATCH.with_borrow_mut(|scratch| {
-        let candidates = || candidates.indices().iter().map(|&position| position as usize);
-        let slot_of = |position: usize| slots.get(position).map(|slot| *slot as usize);
-        scratch.start(candidates().filter_map(slot_of));
+        scratch.start(slots, candidates.indices());
         for prompt in blocks.prompts() {
             scratch.prompt(tables, prompt);
         }
-        for position in candidates() {
-            let count = slot_of(position).and_then(|slot| scratch.counts.get(slot));
-            if let (Some(matched), Some(count)) = (matched.get_mut(position), count) {
+        for &position in candidates.indices() {
+            let at = position as usize;
+            let count = slots.get(at).and_then(|slot| scratch.counts.get(*slot as usize));
+            if let (Some(matched), Some(count)) = (matched.get_mut(at), count) {
                 *matched = *count;
             }
         }
     });
 }
 
+/// Blocks that are looked up together. Each waits for memory twice, for its place and for
+/// its set, and a processor waits for some ten things at a time.
+const TOGETHER: usize = 16;
+
 impl Scratch {
-    /// Forgets the last look-up, and takes the slots of the candidates of this one.
-    fn start(&mut self, slots: impl Iterator<Item = usize> + Clone) {
-        let in_index = slots.filter(|slot| *slot < usize::from(super::MAX_SLOTS));
-        let Some(most) = in_index.clone().max() else { return self.candidates.clear() };
-        let words = most / 64 + 1;
+    /// Forgets the last look-up, and takes the candidates of this one, by their positions.
+    fn start(&mut self, slots: &[u32], candidates: &[u32]) {
         self.candidates.clear();
-        self.candidates.resize(words, 0);
-        self.held.resize(words, 0);
+        // The word under way is kept apart, as neighbours tend to be in the same one.
+        let (mut at, mut word) = (0, 0);
+        for &position in candidates {
+            let Some(&slot) = slots.get(position as usize) else { continue };
+            if slot >= u32::from(super::MAX_SLOTS) {
+                continue;
+            }
+            if slot as usize / 64 != at {
+                self.put(at, word);
+                (at, word) = (slot as usize / 64, 0);
+            }
+            word |= 1 << (slot % 64);
+        }
+        self.put(at, word);
+        self.held.resize(self.candidates.len(), 0);
         self.counts.clear();
-        self.counts.resize(words * 64, 0);
-        in_index.for_each(|slot| self.candidates[slot / 64] |= 1 << (slot % 64));
+        self.counts.resize(self.candidates.len() * 64, 0);
+    }
+
+    fn put(&mut self, at: usize, word: u64) {
+        if at >= self.candidates.len() {
+            self.candidates.resize(at + 1, 0);
+        }
+        self.candidates[at] |= word;
     }
 
     /// Adds the blocks of a prompt to the counts of those that hold them.
     fn prompt(&mut self, tables: &Tables, prompt: &[u64]) {
         let Self { candidates, running, held, counts } = self;
+        let Some(nowhere) = tables.first().map(|table| table.look_up(Key::of(0).tag())) else { return };
+        let mut look_ups = [nowhere; TOGETHER];
         running.clone_from(candidates);
+        let mut before = 0;
         // Words of `running` that are not 0.
-        let (mut first, mut end) = (0, running.len());
-        for (before, &hash) in (0u32..).zip(prompt) {
-            let key = Key::of(hash);
-            let held = &mut held[first..end];
-            let Some(table) = tables.get(key.shard()) else { return };
-            if !table.held(key.tag(), first, held) {
-                held.fill(0);
+        let mut range = 0..running.len();
+        for together in prompt.chunks(TOGETHER) {
+            for (look_up, &hash) in look_ups.iter_mut().zip(together) {
+                let key = Key::of(hash);
+                *look_up = tables.get(key.shard()).map_or(nowhere, |table| table.look_up(key.tag()));
             }
-            let mut left = false;
-            let counts = counts.chunks_exact_mut(64).skip(first);
-            for ((running, held), counts) in running[first..end].iter_mut().zip(held).zip(counts) {
-                let lost = *running & !*held;
-                if lost != 0 {
-                    *running &= *held;
-                    count(lost, before, counts);
-                    left = true;
+            let look_ups = &mut look_ups[..together.len()];
+            std::hint::black_box(look_ups.iter_mut().fold(0, |read, look_up| read ^ look_up.find()));
+            for look_up in look_ups {
+                if !look_up.held_by_all(&running[range.clone()], range.start) {
+                    look_up.held(range.start, &mut held[range.clone()]);
+                    for at in range.clone() {
+                        let lost = running[at] & !held[at];
+                        running[at] &= held[at];
+                        // Nothing to add for those that lack the first block: most.
+                        if before > 0 {
+                            count(lost, before, &mut counts[at * 64..]);
+                        }
+                    }
+                    let some = |word: &u64| *word != 0;
+                    let Some(first) = running.iter().position(some) else { return };
+                    range = first..running.iter().rposition(some).map_or(first, |last| last + 1);
                 }
-            }
-            if left {
-                let some = |word: &u64| *word != 0;
-                let Some(from) = running[first..end].iter().position(some) else { return };
-                first += from;
-                end = running[..end].iter().rposition(some).map_or(first, |last| last + 1);
+                before += 1;
             }
         }
-        let counts = counts.chunks_exact_mut(64);
-        running.iter().zip(counts).for_each(|(running, counts)| count(*running, prompt.len() as u32, counts));
+        for (running, counts) in running.iter().zip(counts.chunks_exact_mut(64)) {
+            count(*running, before, counts);
+        }
     }
 }
 

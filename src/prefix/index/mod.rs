@@ -114,9 +114,13 @@ impl PrefixIndex {
     /// have not reported for their time. An endpoint costs what it holds, an origin one look
     /// at everything.
     pub fn sweep(&self, snapshot: &Snapshot, now_ms: u64) {
-        let mut here = snapshot.slots().to_vec();
-        here.sort_unstable();
-        let gone = |holder: &Arc<Holder>| here.binary_search(&holder.slot_number()).is_err();
+        self.sweep_slots(snapshot.slots().to_vec(), now_ms);
+    }
+
+    /// The same, with the slots of the snapshot.
+    pub(super) fn sweep_slots(&self, mut slots: Vec<u32>, now_ms: u64) {
+        slots.sort_unstable();
+        let gone = |holder: &Arc<Holder>| slots.binary_search(&holder.slot_number()).is_err();
         self.holders.drop_all(self.holders.all().into_iter().filter(gone));
         self.expire(now_ms);
     }
@@ -148,8 +152,8 @@ impl PrefixIndex {
         self.holders.entries()
     }
 
-    /// Entries that had to make room since the start because the whole index was full, and
-    /// not their endpoint.
+    /// Entries that had to make room since the start though their endpoint was not full: the
+    /// whole index was, or was made smaller.
     pub fn crowded_out(&self) -> usize {
         self.holders.crowded_out()
     }
@@ -167,5 +171,6 @@ impl fmt::Debug for PrefixIndex {
 }
 
 #[cfg(test)]
-#[path = "tests.rs"]
+mod exchange_tests;
+#[cfg(test)]
 mod tests;

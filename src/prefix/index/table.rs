@@ -73,34 +73,38 @@ impl Table {
 
     /// Where a block is, and what stands there.
     pub(super) fn position(&self, tag: Tag) -> Option<(usize, Block)> {
-        let home = tag.home(self.blocks.len());
-        let (before, from) = self.blocks.split_at_checked(home)?;
-        for (at, place) in (home..).zip(from).chain((0..).zip(before)) {
-            let block = Block::from_bits(place.load(Acquire))?;
+        let at = tag.home(self.blocks.len());
+        self.position_from(tag, at, self.blocks.get(at)?.load(Acquire))
+    }
+
+    /// The same, where it is known what stands at the block's home.
+    fn position_from(&self, tag: Tag, home: usize, mut bits: u64) -> Option<(usize, Block)> {
+        let mut at = home;
+        loop {
+            let block = Block::from_bits(bits)?;
             if block.tag() == tag {
                 return Some((at, block));
             }
+            at += 1;
+            if at == self.blocks.len() {
+                at = 0;
+            }
+            if at == home {
+                return None;
+            }
+            bits = self.blocks.get(at)?.load(Acquire);
         }
-        None
     }
 
-    /// Writes the slots that hold a block as a bit map into `out`, whose first word is the
-    /// `first` of all; whether anybody is known to hold it.
-    pub(super) fn held(&self, tag: Tag, first: usize, out: &mut [u64]) -> bool {
-        for _ in 0..ATTEMPTS {
-            let version = self.version.load(Acquire);
-            let found = self.position(tag);
-            if let Some((_, block)) = found {
-                self.write(block.set(), first, out);
-            }
-            fence(Acquire);
-            if self.version.load(Relaxed) == version {
-                return found.is_some();
-            }
-        }
-        false
+    /// Begins to look a block up. Those of several blocks may be begun before the first is
+    /// gone on with: then what they read comes from memory at the same time.
+    pub(super) fn look_up(&self, tag: Tag) -> LookUp<'_> {
+        let version = self.version.load(Acquire);
+        let home = self.blocks.get(tag.home(self.blocks.len()));
+        LookUp { table: self, tag, version, bits: home.map_or(0, |place| place.load(Acquire)) }
     }
 
+    /// Writes the words of a set as a bit map, from the word `first` of all on.
     fn write(&self, set: Set, first: usize, out: &mut [u64]) {
         let (form, at) = match set.holders() {
             Holders::One(slot) => {
@@ -110,20 +114,73 @@ impl Table {
             Holders::At(form, at) => (form, at),
         };
         let cells = self.cells.get(at..at + form.cells(self.width)).unwrap_or_default();
-        match form {
-            Form::List(_) => {
-                out.fill(0);
-                for cell in cells {
-                    lanes(cell.load(Relaxed)).into_iter().for_each(|slot| mark(slot, first, out));
-                }
-            }
-            Form::Map => {
-                let mut cells = cells.iter().skip(first);
-                for word in out {
-                    *word = cells.next().map_or(0, |cell| cell.load(Relaxed));
-                }
+        if form == Form::Map {
+            let cells = cells.get(first..).unwrap_or_default();
+            let (known, beyond) = out.split_at_mut(cells.len().min(out.len()));
+            known.iter_mut().zip(cells).for_each(|(word, cell)| *word = cell.load(Relaxed));
+            beyond.fill(0);
+        } else {
+            out.fill(0);
+            for cell in cells {
+                lanes(cell.load(Relaxed)).into_iter().for_each(|slot| mark(slot, first, out));
             }
         }
+    }
+}
+
+/// A look-up of a block, as far as it has come.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LookUp<'a> {
+    table: &'a Table,
+    tag: Tag,
+    version: u64,
+    /// What stands at the block's home, and then what stands at its place.
+    bits: u64,
+}
+
+impl LookUp<'_> {
+    /// Goes on to the block. Returns something of its set, so that this comes from memory,
+    /// too.
+    pub(super) fn find(&mut self) -> u64 {
+        let Self { table, tag, bits, .. } = self;
+        let found = table.position_from(*tag, tag.home(table.blocks.len()), *bits);
+        *bits = found.map_or(0, |(_, block)| block.bits());
+        match found.map(|(_, block)| block.set().holders()) {
+            Some(Holders::At(_, at)) => table.cells.get(at).map_or(0, |cell| cell.load(Relaxed)),
+            _ => 0,
+        }
+    }
+
+    /// Whether all these slots hold the block, from the word `first` of all on. Where it is
+    /// not easily said, it is denied.
+    pub(super) fn held_by_all(&self, slots: &[u64], first: usize) -> bool {
+        let Self { table, version, bits, .. } = *self;
+        let Some(Holders::At(Form::Map, at)) = Block::from_bits(bits).map(|block| block.set().holders())
+        else {
+            return false;
+        };
+        let Some(cells) = table.cells.get(at + first..at + first + slots.len()) else { return false };
+        let lost = slots.iter().zip(cells).fold(0, |lost, (slots, cell)| lost | slots & !cell.load(Relaxed));
+        fence(Acquire);
+        lost == 0 && first + slots.len() <= table.width && table.version.load(Relaxed) == version
+    }
+
+    /// Writes the slots that hold the block as a bit map into `out`, whose first word is the
+    /// `first` of all. They are none where nobody is known to hold it.
+    pub(super) fn held(mut self, first: usize, out: &mut [u64]) {
+        for _ in 0..ATTEMPTS {
+            match Block::from_bits(self.bits) {
+                Some(block) => self.table.write(block.set(), first, out),
+                None => out.fill(0),
+            }
+            fence(Acquire);
+            if self.table.version.load(Relaxed) == self.version {
+                return;
+            }
+            self = self.table.look_up(self.tag);
+            self.find();
+        }
+        out.fill(0);
     }
 }
 

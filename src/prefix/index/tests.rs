@@ -142,7 +142,9 @@ fn check(index: &PrefixIndex) {
         for place in &table.blocks {
             let Some(block) = Block::from_bits(place.load(Relaxed)) else { continue };
             let mut words = vec![0; 1024];
-            assert!(table.held(block.tag(), 0, &mut words));
+            let mut look_up = table.look_up(block.tag());
+            look_up.find();
+            look_up.held(0, &mut words);
             // The last bit is set by the free lanes of lists; no candidate's is there.
             words[1023] &= !(1 << 63);
             let bits = |word: u64| (0..64u32).filter(move |bit| word >> bit & 1 == 1);
@@ -335,4 +337,87 @@ fn a_smaller_index_takes_no_more_than_it_was_asked_to() {
     index.shrink_to(0);
     assert_eq!(index.entries(), 0);
     assert!(index.bytes() < empty + 20 * 500, "{} and {empty} when it was new", index.bytes());
+}
+
+/// Sets grow and shrink, blocks move and tables are made anew while others look: whoever
+/// holds a prompt all the time is always found with all of it, and who never had it never.
+#[test]
+fn lookups_beside_changes_find_what_stays() {
+    const BLOCKS: u64 = 1000;
+    let pool = Pool::of(0..140);
+    let endpoints = pool.snapshot.endpoints();
+    let index = PrefixIndex::new(Limits { entries: 20_000, ..Limits::default() });
+    let prompt: Vec<u64> = (0..BLOCKS).collect();
+    let (holds, never, changing) = (&endpoints[3], &endpoints[70], &endpoints[100..140]);
+    index.add(holds, &prompt, BLOCKS as usize);
+    let blocks = Blocks::from_prompts([prompt.as_slice()]);
+    let left = std::sync::atomic::AtomicUsize::new(3);
+    std::thread::scope(|scope| {
+        for thread in 0..3u64 {
+            let (index, prompt, left) = (&index, &prompt, &left);
+            scope.spawn(move || {
+                for turn in 0..120u64 {
+                    let at = (turn * 7 + thread * 13) as usize % changing.len();
+                    let endpoint = &changing[at];
+                    let from = (turn * 37 % 500) as usize;
+                    let own: Vec<u64> = (0..300).map(|block| 10_000 + turn * 1000 + block).collect();
+                    index.add(endpoint, &prompt[from..from + 400], 450);
+                    index.add(endpoint, &own, 450);
+                    match turn % 8 {
+                        3 => index.remove(endpoint),
+                        5 => index.remove(&changing[(at + 1) % changing.len()]),
+                        _ => {}
+                    }
+                }
+                left.fetch_sub(1, Relaxed);
+            });
+        }
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let mut matched = Vec::new();
+                let candidates = pool.snapshot.all();
+                let mut lookups = 0;
+                while left.load(Relaxed) > 0 || lookups == 0 {
+                    index.find(&blocks, candidates.view(), &mut matched);
+                    assert_eq!((matched[3], matched[70]), (BLOCKS as u32, 0));
+                    lookups += 1;
+                }
+            });
+        }
+    });
+    assert!(index.holders.get(never.slot()).is_none());
+    check(&index);
+    index.sweep(&Store::default().snapshot(), 1);
+    assert_eq!((index.entries(), index.holders.all().len()), (0, 0));
+    check(&index);
+}
+
+/// Adding to an endpoint while it is removed leaves nothing behind that is not counted, and
+/// the slot is free in the end.
+#[test]
+fn endpoints_that_go_while_others_add_leave_nothing() {
+    let pool = Pool::of(0..3);
+    let index = PrefixIndex::new(Limits { entries: 250, ..Limits::default() });
+    std::thread::scope(|scope| {
+        for thread in 0..4u64 {
+            let (index, endpoints) = (&index, pool.snapshot.endpoints());
+            scope.spawn(move || {
+                for turn in 0..300u64 {
+                    let endpoint = &endpoints[((turn + thread) % 3) as usize];
+                    let from = turn * 7 % 90;
+                    index.add(endpoint, &(from..from + 60).collect::<Vec<u64>>(), 100);
+                    if turn % 3 == thread % 3 {
+                        index.remove(endpoint);
+                    }
+                    assert!(index.entries() <= 250);
+                }
+            });
+        }
+    });
+    check(&index);
+    let slot = Arc::clone(pool.snapshot.endpoints()[0].slot());
+    index.sweep(&Store::default().snapshot(), 1);
+    check(&index);
+    drop(pool);
+    assert_eq!((index.entries(), Arc::strong_count(&slot)), (0, 1));
 }
