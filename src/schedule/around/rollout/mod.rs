@@ -90,16 +90,16 @@ impl RolloutScreener {
     }
 
     /// Keeps what the request's headers choose.
-    fn select(&self, cx: &Situation<'_>, snapshot: &Snapshot, revisions: &Revisions, kept: &mut Vec<u32>) {
-        for (selector, params) in self.shared.selectors.iter().zip(&self.shared.params.header_selectors) {
+    fn select(&self, cx: &Situation<'_>, revisions: &Revisions, kept: &mut Vec<u32>) {
+        let Shared { params, selectors } = &*self.shared;
+        let each = selectors.iter().zip(&params.header_selectors).zip(revisions.selected());
+        for ((selector, params), values) in each {
             let headers = &cx.request.headers;
             let Some(wanted) = headers.text(&selector.header).filter(|value| !value.is_empty()) else {
                 continue;
             };
-            let has_it = |position: u32| {
-                let endpoint = snapshot.endpoints().get(position as usize);
-                endpoint.is_some_and(|endpoint| endpoint.label(&params.label_key) == Some(wanted))
-            };
+            let wanted = values.find(wanted.as_bytes());
+            let has_it = |position: u32| wanted.is_some_and(|wanted| values.has(position, wanted));
             let is_it = |position: &u32| revisions.member(*position).is_some() && has_it(*position);
             let matches = if self.is_gated() {
                 // What it leaves has to be able to serve.
@@ -128,7 +128,7 @@ impl Screener for RolloutScreener {
         effects: &mut Effects,
     ) {
         let revisions = self.revisions(candidates.snapshot());
-        self.select(cx, candidates.snapshot(), &revisions, kept);
+        self.select(cx, &revisions, kept);
         if self.is_gated() {
             let chosen = choose(&revisions.weights(kept.iter().copied()), rng);
             kept.retain(|position| match revisions.member(*position) {

@@ -6,6 +6,7 @@ use rand::{Rng, RngExt};
 use smallvec::SmallVec;
 
 use crate::endpoints::Snapshot;
+use crate::schedule::label_values::LabelValues;
 
 use super::params::{GatingMode, RolloutParams};
 
@@ -24,6 +25,8 @@ pub(super) struct Revisions {
     /// The required roles; `None` for one that no endpoint has.
     required: Vec<Option<usize>>,
     mode: GatingMode,
+    /// What the labels of the header selectors say, in their order.
+    selected: Vec<LabelValues>,
 }
 
 /// An endpoint in the scope.
@@ -67,6 +70,10 @@ impl Revisions {
             })
         });
         let required = gating.require_roles.values.iter().map(|role| find(&roles, Some(role)));
+        let selected = params
+            .header_selectors
+            .iter()
+            .map(|selector| LabelValues::of(&selector.label_key, snapshot.endpoints()));
         Self {
             of: Arc::downgrade(snapshot),
             members: members.collect(),
@@ -74,7 +81,13 @@ impl Revisions {
             roles: roles.len(),
             names,
             mode: gating.mode,
+            selected: selected.collect(),
         }
+    }
+
+    /// What the labels of the header selectors say, in their order.
+    pub(super) fn selected(&self) -> &[LabelValues] {
+        &self.selected
     }
 
     /// Whether these are the revisions of this snapshot.
