@@ -1,7 +1,7 @@
 //! Filters by labels: roles, selectors, single labels.
 
 use proptest::prelude::*;
-use usher::endpoints::ROLE_LABEL;
+use usher::endpoints::{ROLE_LABEL, Store};
 use usher::schedule::{
     ByLabelFilter, ByLabelParams, LabelExpression, LabelOperator, LabelSelector, LabelSelectorFilter,
     RoleFilter,
@@ -94,6 +94,32 @@ fn a_selector_wants_all_that_it_says() {
         let plugin = format!("type: label-selector-filter, parameters: {selector}");
         let pool = Pool::new(&profile_of(&[&plugin]), endpoints());
         assert_eq!(pool.kept(&asking(&[])), expected, "{selector}");
+    }
+}
+
+#[test]
+fn labels_that_change_are_seen() {
+    let store = Store::default();
+    let selector =
+        LabelSelector { match_labels: [("tier".to_owned(), "gold".to_owned())].into(), ..Default::default() };
+    let params = ByLabelParams {
+        label: "tier".to_owned(),
+        valid_values: vec!["gold".to_owned()],
+        allows_no_label: false,
+    };
+    let (by_selector, by_label) = (LabelSelectorFilter::new(selector), ByLabelFilter::new(params));
+    let tables: [(&[&str], &[u32]); 4] = [
+        (&["gold", "iron"], &[0]),
+        (&["iron", "gold"], &[1]),
+        (&["iron", "iron", "gold"], &[2]),
+        (&["gold"], &[0]),
+    ];
+    for (tiers, expected) in tables {
+        let labels: Vec<[(&str, &str); 1]> = tiers.iter().map(|tier| [("tier", *tier)]).collect();
+        store.replace(labelled(&labels.iter().map(<[_; 1]>::as_slice).collect::<Vec<_>>()));
+        let candidates = store.snapshot().all();
+        assert_eq!(filtered(&by_selector, &candidates), expected, "{tiers:?}");
+        assert_eq!(filtered(&by_label, &candidates), expected, "{tiers:?}");
     }
 }
 

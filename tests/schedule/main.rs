@@ -30,6 +30,7 @@ mod prefix_filter;
 mod prefix_parameters;
 mod prefix_scorers;
 mod producers;
+mod references;
 mod saturation;
 mod scorers;
 mod scorers_affinity;
