@@ -75,7 +75,7 @@ impl Booked {
     }
 
     fn enter(&mut self, now: Duration) {
-        self.is_counted = self.is_stream && !self.is_apart();
+        self.is_counted = self.is_stream;
         if self.is_counted {
             self.number = self.prefill.add(self.tokens, now);
         } else {

@@ -56,13 +56,13 @@ impl Joint {
         cx.facts.get(self.prefix).map_or(prompt, |prefix| prefix.uncached_at(position, prompt).min(prompt))
     }
 
-    /// Seconds that a prompt's KV cache takes from one endpoint to the other.
-    fn transfer(&self, prompt: u64, from: &Arc<Endpoint>, to: &Arc<Endpoint>) -> f64 {
+    /// Seconds that the KV cache of so many tokens takes from one endpoint to the other.
+    fn transfer(&self, tokens: u64, from: &Arc<Endpoint>, to: &Arc<Endpoint>) -> f64 {
         if Arc::ptr_eq(from, to) {
             return 0.0;
         }
         let speed = self.params.links.speed(from.topology().nearness(to.topology()));
-        prompt as f64 * self.params.kv_bytes_per_token / speed
+        tokens as f64 * self.params.kv_bytes_per_token / speed
     }
 
     /// Whether two endpoints may work together.
