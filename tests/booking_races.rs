@@ -54,7 +54,7 @@ impl Pool {
         let (scheduler, stages) = (pipeline.scheduler, pipeline.stages);
         let policy = Policy { scheduler, stages, max_age: Duration::from_secs(2), record: Record::No };
         let locator = Arc::new(StoreLocator::new(Arc::clone(&store), false));
-        let cached = CachedLocator::new(locator, clock, Duration::from_secs(60), 16);
+        let cached = CachedLocator::new(locator, clock.clone(), Duration::from_secs(60), 16);
         let attempts = Arc::new(Attempts::register(&registry).unwrap());
         let dispatcher = Dispatcher::new(cached, policy, clock, attempts);
         let counters = state.in_flight("inflight-load-producer").unwrap().id();

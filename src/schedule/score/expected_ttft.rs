@@ -1,7 +1,6 @@
 //! `expected-ttft-scorer`: the sooner an endpoint would give the first token, the better.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -115,7 +114,7 @@ impl PreRequest for ExpectedTtftScorer {
         let (prefill, position) = decision.run(PREFILL).and_then(first).unwrap_or(decode);
         let tokens = self.uncached(cx, position);
         let is_stream = cx.request.stream;
-        let work = Work { prefill, decode: decode.0, tokens, is_stream, transfer: Duration::ZERO };
+        let work = Work { prefill, decode: decode.0, tokens, is_stream };
         effects.follow(self.model.book(&work));
     }
 }

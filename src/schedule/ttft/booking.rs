@@ -21,14 +21,12 @@ pub struct Work<'a> {
     pub tokens: u64,
     /// The answer is a stream, so its first token will be seen.
     pub is_stream: bool,
-    /// How long the prompt's KV cache takes from one to the other.
-    pub transfer: Duration,
 }
 
 impl<'a> Work<'a> {
     /// All of it at one endpoint.
     pub fn whole(endpoint: &'a Endpoint, tokens: u64, is_stream: bool) -> Self {
-        Self { prefill: endpoint, decode: endpoint, tokens, is_stream, transfer: Duration::ZERO }
+        Self { prefill: endpoint, decode: endpoint, tokens, is_stream }
     }
 }
 
@@ -41,7 +39,6 @@ pub struct Booked {
     decode: Arc<Backlog>,
     tokens: u64,
     is_stream: bool,
-    transfer: Duration,
     sent: Duration,
     /// When the prompt should be computed, where that isn't seen.
     due: Duration,
@@ -56,14 +53,13 @@ pub struct Booked {
 impl Booked {
     pub(super) fn new(model: Arc<Model>, work: &Work<'_>, now: Duration) -> Self {
         let (prefill, decode) = (model.backlog(work.prefill), model.backlog(work.decode));
-        let &Work { tokens, is_stream, transfer, .. } = work;
+        let &Work { tokens, is_stream, .. } = work;
         let mut booked = Self {
             model,
             prefill,
             decode,
             tokens,
             is_stream,
-            transfer,
             sent: now,
             due: now,
             number: 0,
@@ -131,7 +127,7 @@ impl Booked {
             let now = self.model.clock().elapsed();
             self.leave(now);
             self.first_token = Some(now);
-            self.prefill.first_token(self.tokens, self.sent, now.saturating_sub(self.transfer));
+            self.prefill.first_token(self.tokens, self.sent, now);
         }
     }
 

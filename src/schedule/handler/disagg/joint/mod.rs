@@ -12,7 +12,6 @@ mod links;
 mod params;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use rand::{Rng, RngExt};
 
@@ -162,19 +161,14 @@ impl Joint {
         let first = |run| Some((decision.endpoints_of(run).next()?, *run.picks.first()?));
         let Some((decode, position)) = first(decision.primary()) else { return };
         let (prefill, position) = decision.run(prefill).and_then(first).unwrap_or((decode, position));
-        let transfer = self.transfer(self.prompt(cx), prefill, decode).min(LONGEST);
         effects.follow(self.model.book(&Work {
             prefill,
             decode,
             tokens: self.uncached(cx, position),
             is_stream: cx.request.stream,
-            transfer: Duration::from_secs_f64(transfer),
         }));
     }
 }
-
-/// Longest transfer that is subtracted from a first token's time, in seconds.
-const LONGEST: f64 = 3600.0;
 
 fn sides(scores: &Scores) -> impl Iterator<Item = Side> + Clone + '_ {
     let both = scores.survivors.iter().zip(&scores.totals);
