@@ -130,7 +130,7 @@ fn traffic(pool: &Pool, seed: u64) -> Vec<Held> {
             0..60 => {
                 // A pod that may be gone, or never was.
                 let pod = rng.random_range(1..=PODS + 1);
-                routed.answer_begins(&Served::By(format!("10.0.0.{pod}:8001")));
+                routed.answer_begins(&Served::By(format!("10.0.0.{pod}:8001")), true);
             }
             60..75 => {
                 routed.first_bytes();

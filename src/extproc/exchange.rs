@@ -189,7 +189,11 @@ impl Exchange {
                     self.state = State::Abandoned;
                 }
                 self.answer.headers(event_stream, end_of_stream).map_err(Violation)?;
-                let set = self.routed.as_mut().map(|routed| routed.answer_begins(served)).unwrap_or_default();
+                let set = self
+                    .routed
+                    .as_mut()
+                    .map(|routed| routed.answer_begins(served, event_stream))
+                    .unwrap_or_default();
                 self.replies.push(Reply::ResponseHeaders(set));
                 if end_of_stream {
                     // There is no message left that could carry numbers.

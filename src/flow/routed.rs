@@ -75,9 +75,9 @@ impl Routed {
     }
 
     /// The answer begins. What was booked moves to the endpoint that served it; an
-    /// address that the pool doesn't know changes nothing. Returns headers to set on
-    /// the answer.
-    pub fn answer_begins(&mut self, served: &Served) -> Vec<Header> {
+    /// address that the pool doesn't know changes nothing. `is_stream`: it is a stream of
+    /// events. Returns headers to set on the answer.
+    pub fn answer_begins(&mut self, served: &Served, is_stream: bool) -> Vec<Header> {
         let named = self.named(served);
         if let Some(endpoint) = &named {
             self.booking.move_to(endpoint.load());
@@ -85,7 +85,7 @@ impl Routed {
         let Some(follows) = &mut self.follows else { return Vec::new() };
         let first = self.decision.primary_endpoint();
         let endpoint = named.as_ref().unwrap_or(first);
-        let (head, mut headers) = (AnswerHead { served, endpoint }, Vec::new());
+        let (head, mut headers) = (AnswerHead { served, endpoint, is_stream }, Vec::new());
         if Arc::ptr_eq(endpoint, first) {
             follows.followers.begins(&head, &mut headers);
         } else {

@@ -181,6 +181,10 @@ impl Configured {
         let metrics = SchedulerMetrics::register(&registry)?;
         // Production may refuse plugins that are experimental; here they are looked at.
         let pipeline = Pipeline::build(config, true, &metrics, &state)?;
+        if pipeline.stages.gathers() {
+            let message = "a configuration that holds requests back can't be replayed";
+            return Err(ConfigError::new(message).hint("leave out burst-prefix-cache-producer").into());
+        }
         let store = Arc::new(Store::default());
         store.replace(servers.iter().zip(0..).map(|(server, number)| spec(server, number)).collect());
         let snapshot = store.snapshot();

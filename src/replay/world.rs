@@ -275,7 +275,7 @@ impl World {
             Err(refusal) => {
                 // An answer like any other, but for its status.
                 if let Some(routed) = &mut under_way.routed {
-                    routed.answer_begins(&Served::By(self.picker.address(server)));
+                    routed.answer_begins(&Served::By(self.picker.address(server)), false);
                     routed.first_bytes();
                     routed.answer_ends(&Usage::default());
                 }
@@ -305,7 +305,7 @@ impl World {
                 fate.cached_tokens = output.cached_tokens;
             }
             if let Some(routed) = &mut request.routed {
-                routed.answer_begins(&Served::By(self.picker.address(request.server)));
+                routed.answer_begins(&Served::By(self.picker.address(request.server)), true);
                 routed.first_bytes();
             }
         }

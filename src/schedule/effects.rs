@@ -50,6 +50,8 @@ pub struct AnswerHead<'a> {
     /// The endpoint that served: the one that the gateway named, if the pool knows it,
     /// or else the first choice.
     pub endpoint: &'a Arc<Endpoint>,
+    /// The answer is a stream of events, and so no error.
+    pub is_stream: bool,
 }
 
 /// Goes with one request until its stream ends, however that happens: dropping it
@@ -221,8 +223,11 @@ mod tests {
     fn a_follower_moves_before_the_answer_begins() {
         let store = Store::default();
         store.replace(vec![EndpointSpec::new("pod", ([10, 0, 0, 1], 80))]);
-        let head =
-            AnswerHead { served: &Served::Unknown, endpoint: &store.snapshot().endpoints()[0].clone() };
+        let head = AnswerHead {
+            served: &Served::Unknown,
+            endpoint: &store.snapshot().endpoints()[0].clone(),
+            is_stream: true,
+        };
         let (calls, mut effects) = (Arc::default(), Effects::default());
         effects.follow(Calls(Arc::clone(&calls)));
         let mut followers = effects.take_followers();

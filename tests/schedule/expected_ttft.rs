@@ -54,22 +54,22 @@ fn assert_close(got: &[f32], expected: &[f64]) {
 fn warm_caches_and_backlogs_are_weighed_in_seconds() {
     let (clock, model) = model();
     let candidates = pool(3, |_, _| {});
-    // 1.05 s, 0.55 s, 0.05 s to compute.
-    assert_close(&scores(&model, &facts(&[0, 5, 10]), &candidates), &[0.05 / 1.05, 0.05 / 0.55, 1.0]);
-    // A second of prompts is under way at the warmest: 1.05, 0.55, 1.05.
+    // 1.05 s, 0.55 s, and the least there is, 0.1 s.
+    assert_close(&scores(&model, &facts(&[0, 5, 10]), &candidates), &[0.1 / 1.05, 0.1 / 0.55, 1.0]);
+    // A second of prompts is under way at the warmest: 1.05, 0.55, 1.1.
     let mut booked = model.book(&Work::whole(endpoint(&candidates, 2), 1000, true));
-    assert_close(&scores(&model, &facts(&[0, 5, 10]), &candidates), &[0.55 / 1.05, 1.0, 0.55 / 1.05]);
-    // It moves to the first: 2.05, 0.55, 0.05.
+    assert_close(&scores(&model, &facts(&[0, 5, 10]), &candidates), &[0.55 / 1.05, 1.0, 0.55 / 1.1]);
+    // It moves to the first: 2.05, 0.55, 0.1.
     booked.move_to(endpoint(&candidates, 0));
-    assert_close(&scores(&model, &facts(&[0, 5, 10]), &candidates), &[0.05 / 2.05, 0.05 / 0.55, 1.0]);
+    assert_close(&scores(&model, &facts(&[0, 5, 10]), &candidates), &[0.1 / 2.05, 0.1 / 0.55, 1.0]);
     drop(booked);
-    assert_close(&scores(&model, &facts(&[0, 5, 10]), &candidates), &[0.05 / 1.05, 0.05 / 0.55, 1.0]);
+    assert_close(&scores(&model, &facts(&[0, 5, 10]), &candidates), &[0.1 / 1.05, 0.1 / 0.55, 1.0]);
     // Of an answer in one piece no first token is seen: it counts for as long as it should take.
     let _unseen = model.book(&Work::whole(endpoint(&candidates, 2), 1000, false));
     clock.set(ms(600));
-    assert_close(&scores(&model, &facts(&[0, 5, 10]), &candidates), &[0.45 / 1.05, 0.45 / 0.55, 1.0]);
+    assert_close(&scores(&model, &facts(&[0, 5, 10]), &candidates), &[0.5 / 1.05, 0.5 / 0.55, 1.0]);
     clock.set(ms(1000));
-    assert_close(&scores(&model, &facts(&[0, 5, 10]), &candidates), &[0.05 / 1.05, 0.05 / 0.55, 1.0]);
+    assert_close(&scores(&model, &facts(&[0, 5, 10]), &candidates), &[0.1 / 1.05, 0.1 / 0.55, 1.0]);
 }
 
 #[test]
@@ -192,6 +192,23 @@ fn a_new_endpoint_is_as_fast_as_the_pool_and_no_rate_is_far_from_it() {
     let seconds = |position| model.read().ttft(endpoint(&candidates, position), 5000, 0.0, 0.0);
     assert!((seconds(4) - 1.0).abs() < 0.1, "{}", seconds(4));
     assert!(seconds(3) < 11.0, "{}", seconds(3));
+}
+
+#[test]
+fn an_error_teaches_nothing() {
+    let (clock, model) = model();
+    let candidates = pool(1, |_, _| {});
+    let seconds = || model.read().ttft(endpoint(&candidates, 0), 1000, 0.0, 0.0);
+    for _ in 0..20 {
+        let mut booked = model.book(&Work::whole(endpoint(&candidates, 0), 1000, true));
+        clock.set(clock.elapsed() + ms(1));
+        booked.begins(false);
+        booked.first_token();
+        assert!((seconds() - 1.0).abs() < 1e-6, "its prompt is not in the backlog: {}", seconds());
+        booked.finish();
+    }
+    assert!((seconds() - 1.0).abs() < 1e-6, "{}", seconds());
+    assert_eq!(model.read().slot_wait(endpoint(&candidates, 0), 5.0, 1.0), 0.0);
 }
 
 #[test]

@@ -7,14 +7,15 @@ use proptest::prelude::*;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use usher::config::{ConfigError, Node};
-use usher::endpoints::{Candidates, Clock, Nearness};
+use usher::endpoints::{Candidates, Clock};
 use usher::schedule::data::{PrefixMatch, PromptTokens};
 use usher::schedule::ttft::Model;
 use usher::schedule::{
     Context, Decider, Decision, DisaggFamily, DisaggParams, DisaggProfileHandler, Effects, Facts, Followers,
-    Joint, Key, PreRequest, Profile, ProfileHandler, Record, ScheduleError, Scheduler, Scratch,
+    Joint, Key, PreRequest, Profile, ProfileHandler, Record, ScheduleError, Scheduler, Scratch, State,
 };
 
+use crate::pool::pipeline;
 use crate::support::{Fixed, MAX_AGE, NOW, Only, id, metrics, pool, request, top};
 
 const RATE: f64 = 1000.0;
@@ -145,11 +146,11 @@ fn a_burst_spreads_over_both_sides_of_equal_racks() {
 #[test]
 fn what_is_cached_need_not_be_computed() {
     let mut pairing = Pairing::new(LINKS, &[1.0, 1.0], &[1.0], racks(&["a", "b", "b"]));
-    let cached = |blocks| PrefixMatch { total: 10, block_size: 100, matched: vec![blocks, 0, 0] };
-    pairing.facts.set(Key::new(1), cached(8));
+    let cached = |blocks| PrefixMatch { total: 20, block_size: 50, matched: vec![blocks, 0, 0] };
+    pairing.facts.set(Key::new(1), cached(16));
     assert_eq!(pairing.pair(1), Ok((1, 2)), "0.2 + 1.0 against 1.0 + 0.1");
-    pairing.facts.set(Key::new(1), cached(10));
-    assert_eq!(pairing.pair(1), Ok((0, 2)), "0.0 + 1.0 against 1.0 + 0.1");
+    pairing.facts.set(Key::new(1), cached(20));
+    assert_eq!(pairing.pair(1), Ok((0, 2)), "0.05 + 1.0 against 1.0 + 0.1");
 }
 
 #[test]
@@ -210,6 +211,25 @@ fn a_booking_ends_with_its_prompt_or_its_request() {
         assert_eq!(pairing.pair(1), Ok((0, 2)));
         drop(booked);
     }
+}
+
+#[test]
+fn picking_a_pair_and_booking_it_are_one_step() {
+    let built = |pairing: &str| {
+        let config = format!(
+            "
+plugins:
+- {{type: disagg-profile-handler, parameters: {{deciders: {{prefill: always-disagg-pd-decider}}, pairing: {pairing}}}}}
+- type: always-disagg-pd-decider
+- type: queue-scorer
+schedulingProfiles:
+- {{name: prefill, plugins: [{{pluginRef: queue-scorer}}]}}
+- {{name: decode, plugins: [{{pluginRef: queue-scorer}}]}}
+"
+        );
+        pipeline(&config, &State::default()).unwrap().stages.books()
+    };
+    assert_eq!((built("independent"), built("joint")), (false, true));
 }
 
 #[test]
@@ -280,7 +300,7 @@ proptest! {
         // what counts is what the endpoint lacks of the prompt, and the link.
         let cost = |p: usize, d: usize| {
             let link = if prefill[p].rack == decode[d].rack { 10_000.0 } else { 1000.0 };
-            f64::from(10 - prefill[p].cached) * 100.0 / RATE + PROMPT as f64 / link
+            (f64::from(10 - prefill[p].cached) * 100.0).max(100.0) / RATE + PROMPT as f64 / link
         };
         let least = (0..prefill.len())
             .flat_map(|p| (0..decode.len()).map(move |d| (p, d)))
@@ -289,7 +309,5 @@ proptest! {
         let (p, d) = pairing.pair(seed).unwrap();
         let got = cost(p as usize, d as usize - prefill.len());
         prop_assert!(got <= least + 0.01, "{got} is more than {least}");
-        prop_assert!(pairing.candidates.snapshot().endpoints()[p as usize].topology()
-            .nearness(pairing.candidates.snapshot().endpoints()[d as usize].topology()) >= Nearness::Region);
     }
 }

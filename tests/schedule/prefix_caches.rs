@@ -121,12 +121,12 @@ fn a_request_is_also_where_it_was_served() {
     let pool = Pool::new(&by_prefix(), at(&["10.0.0.1:8000", "10.0.0.2:8000"]));
     let mut routed = pool.ask(&prompt("abcd"));
     let other = if name(&routed) == "pod-0" { 2 } else { 1 };
-    routed.answer_begins(&Served::By(format!("10.0.0.{other}:8000")));
+    routed.answer_begins(&Served::By(format!("10.0.0.{other}:8000")), true);
     let scores: Vec<f64> = pool.ask(&prompt("abcd")).decision().scores().map(|(_, score)| score).collect();
     assert_eq!(scores, [1.0, 1.0]);
     // Not where nobody served it.
     let mut routed = pool.ask(&prompt("efgh"));
-    routed.answer_begins(&Served::Missing);
+    routed.answer_begins(&Served::Missing, true);
     let scores: Vec<f64> = pool.ask(&prompt("efgh")).decision().scores().map(|(_, score)| score).collect();
     assert_eq!(scores.iter().sum::<f64>(), 1.0);
 }
@@ -148,6 +148,7 @@ fn what_is_gone_is_forgotten() {
     let others = four().into_iter().filter(|spec| spec.name != home).collect();
     pool.store.replace(others);
     pool.state.sweep(&pool.store.snapshot(), 1);
+    pool.caches().flush();
     assert_eq!(pool.caches().index().entries(), 0);
     pool.store.replace(four());
     let routed = pool.reloaded(&by_prefix()).ask(&prompt("abcd"));

@@ -27,6 +27,13 @@ impl PrefixMatch {
         let behind = prompt.saturating_sub(u64::from(self.total) * block);
         u64::from(self.total - self.blocks_at(position)) * block + behind
     }
+
+    /// Tokens that it will really compute: not more than the prompt has, although a last
+    /// block may not be full; and at least a block of them, as servers compute the end of a
+    /// prompt again, and a step for few tokens takes as long.
+    pub fn computed_at(&self, position: u32, prompt: u64) -> u64 {
+        self.uncached_at(position, prompt).max(u64::from(self.block_size)).min(prompt)
+    }
 }
 
 impl Fact for PrefixMatch {

@@ -88,6 +88,8 @@ impl Pipeline {
         if built_in {
             instances.forget_places();
             notes.push("no configuration, or an empty one: the built-in configuration runs".to_owned());
+            let text = "where nothing else is asked for, expected-ttft-scorer alone needs no weights";
+            notes.push(text.to_owned());
         } else {
             let declared = config.plugins.iter().zip(instances.iter());
             notes.extend(declared.filter_map(|(plugin, built)| instances::note(built.plugin_type, plugin)));

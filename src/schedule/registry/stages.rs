@@ -60,10 +60,13 @@ pub(super) fn place(
         keys.read_by(plugin).any(|(data, _)| data == DataType::InFlightLoad)
             || instances.find(plugin).is_some_and(|instance| instance.built.books)
     };
-    let books = profiles.iter().any(|profile| {
-        let scorers = profile.scorers.iter().map(|scorer| &scorer.plugin);
-        profile.filters.iter().chain(scorers).any(reads_in_flight)
-    });
+    let handler_books =
+        instances.iter().any(|instance| instance.built.handler.is_some() && instance.built.books);
+    let books = handler_books
+        || profiles.iter().any(|profile| {
+            let scorers = profile.scorers.iter().map(|scorer| &scorer.plugin);
+            profile.filters.iter().chain(scorers).any(reads_in_flight)
+        });
     // Whose match a conditional request asks for.
     let prefix = keys.produced(DataType::PrefixCacheMatchInfo, PREFIX_PRODUCER);
     Ok((stages.build(books, prefix.map(Key::new)), resolved))

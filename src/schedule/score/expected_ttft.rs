@@ -85,8 +85,7 @@ impl ExpectedTtftScorer {
 
     fn uncached(&self, cx: &Context<'_>, position: u32) -> u64 {
         let prompt = cx.facts.get(self.tokens).map_or(0, |tokens| tokens.count);
-        // A last block that is not full is not more than the prompt.
-        cx.facts.get(self.prefix).map_or(prompt, |prefix| prefix.uncached_at(position, prompt).min(prompt))
+        cx.facts.get(self.prefix).map_or(prompt, |prefix| prefix.computed_at(position, prompt))
     }
 }
 

@@ -15,12 +15,12 @@ const KEEP_HOLD: f64 = 0.9;
 #[derive(Debug)]
 pub struct Backlog {
     tokens: AtomicI64,
+    /// Prompts in the queue.
+    queued: AtomicU64,
     /// Tokens of the prompt that is computed now: the one that was sent first.
     head: AtomicU64,
     /// Since when, in nanoseconds of the clock.
     head_since: AtomicU64,
-    /// Requests that it answers when another endpoint has computed their prompts.
-    arriving: AtomicI64,
     /// Until when, in nanoseconds of the clock, it computes the prompts whose first
     /// token can't be seen, as their answers come in one piece.
     unseen_until: AtomicU64,
@@ -45,9 +45,9 @@ impl Backlog {
     pub(super) fn new(initial_rate: f64) -> Self {
         Self {
             tokens: AtomicI64::new(0),
+            queued: AtomicU64::new(0),
             head: AtomicU64::new(0),
             head_since: AtomicU64::new(0),
-            arriving: AtomicI64::new(0),
             unseen_until: AtomicU64::new(0),
             rate: AtomicU64::new(initial_rate.to_bits()),
             hold: AtomicU64::new(0),
@@ -76,17 +76,9 @@ impl Backlog {
         f64::from_bits(self.hold.load(Relaxed))
     }
 
-    /// Requests that wait there for a prompt's KV cache from elsewhere, and not for a slot.
-    pub fn arriving(&self) -> f64 {
-        self.arriving.load(Relaxed).max(0) as f64
-    }
-
-    pub(super) fn arrives(&self) {
-        self.arriving.fetch_add(1, Relaxed);
-    }
-
-    pub(super) fn arrived(&self) {
-        self.arriving.fetch_sub(1, Relaxed);
+    /// Prompts whose first token will be seen and hasn't come.
+    pub fn queued(&self) -> u64 {
+        self.queued.load(Relaxed)
     }
 
     /// Adds a prompt. Returns the number that it has there.
@@ -96,6 +88,7 @@ impl Backlog {
         let number = inner.next;
         inner.next += 1;
         inner.queue.push_back((number, tokens));
+        self.queued.store(inner.queue.len() as u64, Relaxed);
         if inner.queue.len() == 1 {
             self.begin(&inner, now);
         }
@@ -108,6 +101,7 @@ impl Backlog {
         let mut inner = self.inner();
         let Some(place) = inner.queue.iter().position(|(other, _)| *other == number) else { return };
         inner.queue.remove(place);
+        self.queued.store(inner.queue.len() as u64, Relaxed);
         if place == 0 {
             self.begin(&inner, now);
         }
@@ -123,17 +117,19 @@ impl Backlog {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a prompt whose end nobody will see. Returns when it should be computed.
-    pub(super) fn add_unseen(&self, tokens: u64, now: Duration) -> Duration {
+    /// Adds a prompt whose end nobody will see. Returns how long it takes, and when it
+    /// should be computed.
+    pub(super) fn add_unseen(&self, tokens: u64, now: Duration) -> (Duration, Duration) {
         let (now, more) = (nanos(now), self.nanos_for(tokens));
         let after = |until: u64| until.max(now).saturating_add(more);
         let before = self.unseen_until.fetch_update(Relaxed, Relaxed, |until| Some(after(until)));
-        Duration::from_nanos(after(before.unwrap_or(now)))
+        (Duration::from_nanos(more), Duration::from_nanos(after(before.unwrap_or(now))))
     }
 
-    /// Takes out what is left of such a prompt, which should be computed at `due`.
-    pub(super) fn take_unseen(&self, tokens: u64, due: Duration, now: Duration) {
-        let less = self.nanos_for(tokens).min(nanos(due.saturating_sub(now)));
+    /// Takes out what is left of such a prompt, which takes so long and should be computed
+    /// at `due`.
+    pub(super) fn take_unseen(&self, takes: Duration, due: Duration, now: Duration) {
+        let less = nanos(takes.min(due.saturating_sub(now)));
         let _ = self.unseen_until.fetch_update(Relaxed, Relaxed, |until| Some(until.saturating_sub(less)));
     }
 
@@ -142,9 +138,11 @@ impl Backlog {
         (tokens as f64 / self.rate() * 1e9) as u64
     }
 
-    pub(super) fn first_token(&self, tokens: u64, sent: Duration, now: Duration) {
+    /// A first token came. The rate stays within `bounds`.
+    pub(super) fn first_token(&self, tokens: u64, sent: Duration, now: Duration, bounds: (f64, f64)) {
         let rate = &mut self.inner().rate;
         rate.first_token(tokens, sent, now);
+        rate.shift_to(rate.value().clamp(bounds.0, bounds.1));
         self.rate.store(rate.value().to_bits(), Relaxed);
     }
 

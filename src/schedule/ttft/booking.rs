@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::endpoints::Endpoint;
 use crate::request::usage::Usage;
-use crate::schedule::{Attribute, Follower};
+use crate::schedule::{AnswerHead, Attribute, Follower, Header};
 
 use super::backlog::Backlog;
 use super::model::Model;
@@ -40,7 +40,8 @@ pub struct Booked {
     tokens: u64,
     is_stream: bool,
     sent: Duration,
-    /// When the prompt should be computed, where that isn't seen.
+    /// How long the prompt takes, and when it should be computed, where that isn't seen.
+    takes: Duration,
     due: Duration,
     /// The prompt's number in the backlog, where it is counted there.
     number: u64,
@@ -61,6 +62,7 @@ impl Booked {
             tokens,
             is_stream,
             sent: now,
+            takes: Duration::ZERO,
             due: now,
             number: 0,
             is_counted: false,
@@ -75,10 +77,7 @@ impl Booked {
         if self.is_counted {
             self.number = self.prefill.add(self.tokens, now);
         } else {
-            self.due = self.prefill.add_unseen(self.tokens, now);
-        }
-        if self.is_apart() {
-            self.decode.arrives();
+            (self.takes, self.due) = self.prefill.add_unseen(self.tokens, now);
         }
     }
 
@@ -86,16 +85,8 @@ impl Booked {
         if self.is_counted {
             self.prefill.take(self.number, self.tokens, now);
         } else {
-            self.prefill.take_unseen(self.tokens, self.due, now);
+            self.prefill.take_unseen(self.takes, self.due, now);
         }
-        if self.is_apart() {
-            self.decode.arrived();
-        }
-    }
-
-    /// Whether prompt and answer are computed by two endpoints.
-    fn is_apart(&self) -> bool {
-        !Arc::ptr_eq(&self.prefill, &self.decode)
     }
 
     /// Another endpoint answers. It computes the prompt, too, unless a third one does.
@@ -105,13 +96,8 @@ impl Booked {
         if self.first_token.is_some() || Arc::ptr_eq(&backlog, &self.decode) {
             return;
         }
-        if self.is_apart() {
-            self.decode.arrived();
+        if !Arc::ptr_eq(&self.prefill, &self.decode) {
             self.decode = backlog;
-            // It may be the one that computes the prompt.
-            if self.is_apart() {
-                self.decode.arrives();
-            }
             return;
         }
         let now = self.model.clock().elapsed();
@@ -121,26 +107,44 @@ impl Booked {
         self.enter(now);
     }
 
-    /// The first token is there.
+    /// The answer begins. What is no stream of events is an error, or complete at once: it
+    /// says nothing about the time of a first token.
+    pub fn begins(&mut self, is_stream: bool) {
+        self.is_stream &= is_stream;
+    }
+
+    /// The first bytes of the answer are there: the first token, if it is a stream.
     pub fn first_token(&mut self) {
-        if self.is_stream && self.first_token.is_none() {
-            let now = self.model.clock().elapsed();
-            self.leave(now);
-            self.first_token = Some(now);
-            self.prefill.first_token(self.tokens, self.sent, now);
+        if self.first_token.is_some() || !self.is_counted {
+            return;
+        }
+        let now = self.model.clock().elapsed();
+        self.leave(now);
+        self.first_token = Some(now);
+        if self.is_stream {
+            self.prefill.first_token(self.tokens, self.sent, now, self.model.bounds());
         }
     }
 
     /// The answer is complete.
     pub fn finish(&mut self) {
-        let since = self.first_token.unwrap_or(self.sent);
-        self.decode.finished(self.model.clock().elapsed().saturating_sub(since));
+        let now = self.model.clock().elapsed();
+        match self.first_token {
+            Some(first) if self.is_stream => self.decode.finished(now.saturating_sub(first)),
+            // Nobody saw when it began to generate, but when it should have.
+            None if !self.is_counted => self.decode.finished(now.saturating_sub(self.due)),
+            _ => {}
+        }
     }
 }
 
 impl Follower for Booked {
     fn moved(&mut self, to: &Arc<Endpoint>) {
         self.move_to(to);
+    }
+
+    fn begins(&mut self, head: &AnswerHead<'_>, _out: &mut Vec<Header>) {
+        Self::begins(self, head.is_stream);
     }
 
     fn first_bytes(&mut self) {

@@ -112,6 +112,12 @@ impl Model {
         backlog
     }
 
+    /// Between which rates an endpoint's stays.
+    pub(super) fn bounds(&self) -> (f64, f64) {
+        let pool = self.pool_rate();
+        (pool / MOST, pool * MOST)
+    }
+
     fn pool_rate(&self) -> f64 {
         f64::from_bits(self.pool_rate.load(Relaxed))
     }
@@ -145,7 +151,7 @@ impl Model {
         self.pool_rate.store(pool.to_bits(), Relaxed);
         let share = 1.0 - 0.5f64.powf(passed.as_secs_f64() / HALF_LIFE.as_secs_f64());
         let idle_since = now.saturating_sub(IDLE_AFTER);
-        backlogs().for_each(|backlog| backlog.drift(pool, share, idle_since, (pool / MOST, pool * MOST)));
+        backlogs().for_each(|backlog| backlog.drift(pool, share, idle_since, self.bounds()));
     }
 }
 
@@ -154,23 +160,25 @@ impl Table<'_> {
     /// so many tokens. `waiting` and `running` are requests in the server, as it
     /// says itself.
     pub fn ttft(&self, endpoint: &Endpoint, uncached: u64, waiting: f64, running: f64) -> f64 {
-        let (backlog, rate) = match self.known(endpoint) {
-            Some(backlog) => (backlog.tokens(self.now), backlog.rate()),
-            None => (0.0, self.model.pool_rate()),
+        let (backlog, rate, queued) = match self.known(endpoint) {
+            Some(backlog) => {
+                let queued = i64::try_from(backlog.queued()).unwrap_or(i64::MAX);
+                (backlog.tokens(self.now), backlog.rate(), queued)
+            }
+            None => (0.0, self.model.pool_rate(), 0),
         };
-        let own = endpoint.load().in_flight() as f64;
-        let of_others = (waiting + running - own).clamp(0.0, waiting);
+        // Who only computes prompts for others' answers has none of its own in flight.
+        let own = endpoint.load().in_flight().max(queued) as f64;
+        let of_others = (waiting + running - own).min(waiting).max(0.0);
         let of_others = of_others * f64::from_bits(self.model.mean_uncached.load(Relaxed));
         (backlog + of_others + uncached as f64) / rate + self.slot_wait(endpoint, waiting, running)
     }
 
     /// Seconds until the endpoint has a slot for another request: 0 while none waits for
-    /// one, else the mean time between two that become free, for each that waits. Servers
-    /// count among those that wait also the ones whose KV cache is on its way.
+    /// one, else the mean time between two that become free, for each that waits.
     pub fn slot_wait(&self, endpoint: &Endpoint, waiting: f64, running: f64) -> f64 {
-        let Some(known) = self.known(endpoint) else { return 0.0 };
-        let waiting = waiting - known.arriving();
-        if waiting > 0.0 { waiting * known.hold() / running.max(1.0) } else { 0.0 }
+        let hold = self.known(endpoint).map_or(0.0, Backlog::hold);
+        if waiting > 0.0 { waiting * hold / running.max(1.0) } else { 0.0 }
     }
 
     fn known(&self, endpoint: &Endpoint) -> Option<&Backlog> {

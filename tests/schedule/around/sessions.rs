@@ -63,7 +63,7 @@ fn send(
     plugin.decided(&cx, &decision, &mut effects);
     let (mut followers, mut headers) = (effects.take_followers(), Vec::new());
     let endpoint = decision.primary_endpoint();
-    followers.begins(&AnswerHead { served: &Served::Unknown, endpoint }, &mut headers);
+    followers.begins(&AnswerHead { served: &Served::Unknown, endpoint, is_stream: true }, &mut headers);
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
     (
         endpoint.name().to_owned(),

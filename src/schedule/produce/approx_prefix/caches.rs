@@ -48,7 +48,7 @@ impl PrefixCaches {
 
 impl Kept for PrefixCaches {
     fn sweep(&self, snapshot: &Snapshot, now_ms: u64) {
-        self.index.sweep(snapshot, now_ms);
+        self.adder.sweep(snapshot, now_ms);
     }
 
     fn settle(&self) {

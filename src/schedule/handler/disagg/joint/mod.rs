@@ -51,8 +51,7 @@ impl Joint {
 
     fn uncached(&self, cx: &Context<'_>, position: u32) -> u64 {
         let prompt = self.prompt(cx);
-        // A last block that is not full is not more than the prompt.
-        cx.facts.get(self.prefix).map_or(prompt, |prefix| prefix.uncached_at(position, prompt).min(prompt))
+        cx.facts.get(self.prefix).map_or(prompt, |prefix| prefix.computed_at(position, prompt))
     }
 
     /// Seconds that the KV cache of so many tokens takes from one endpoint to the other.
@@ -118,19 +117,20 @@ impl Joint {
         let table = self.model.read();
         let prompt = self.prompt(cx);
         let at = |position: u32| endpoints.get(position as usize);
-        let survivors = prefills.survivors.iter().chain(&decodes.survivors);
-        let queues = Queues::among(cx, survivors.filter_map(|&position| at(position)));
+        let queues_of =
+            |scores: &Scores| Queues::among(cx, scores.survivors.iter().filter_map(|&position| at(position)));
+        let (prefill_queues, decode_queues) = (queues_of(prefills), queues_of(decodes));
         let costs = Costs {
             prefill: |position| {
                 let uncached = self.uncached(cx, position);
                 at(position).map_or(f64::NAN, |endpoint| {
-                    let (waiting, running) = queues.at(cx, endpoint);
+                    let (waiting, running) = prefill_queues.at(cx, endpoint);
                     table.ttft(endpoint, uncached, waiting, running)
                 })
             },
             decode: |position| {
                 at(position).map_or(f64::NAN, |endpoint| {
-                    let (waiting, running) = queues.at(cx, endpoint);
+                    let (waiting, running) = decode_queues.at(cx, endpoint);
                     table.slot_wait(endpoint, waiting, running)
                 })
             },
@@ -144,11 +144,8 @@ impl Joint {
         let prefills = sides(prefills);
         let with_room = sides(decodes).filter(has_room);
         let k = self.params.pair_candidates;
-        if with_room.clone().next().is_some() {
-            cheapest(&prefills, &with_room, k, start, &costs)
-        } else {
-            cheapest(&prefills, &sides(decodes), k, start, &costs)
-        }
+        let pair = cheapest(&prefills, &with_room, k, start, &costs);
+        pair.or_else(|| cheapest(&prefills, &sides(decodes), k, start, &costs))
     }
 
     /// Whether an endpoint's KV cache is below the limit; one that doesn't say counts as empty.
