@@ -1,5 +1,6 @@
 //! What the prefix index says it takes is what it takes, and that is at most 32 bytes for a
 //! block at an endpoint.
+#![allow(clippy::print_stdout, reason = "a measurement that is asserted is also shown")]
 
 use std::alloc::System;
 use std::net::Ipv4Addr;

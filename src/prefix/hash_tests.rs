@@ -83,7 +83,7 @@ fn hashes_are_those_of_another_implementation() {
     let plain = json!({"model": "m", "prompt": text(300)});
     let salted = json!({"model": "m", "prompt": text(300), "cache_salt": "s"});
     let several = json!({"model": "m", "prompt": ["ab", "", "ab"]});
-    let short = vec![0x13e0_88c4_8fe9_61d];
+    let short = vec![0x013e_088c_48fe_961d];
     let table: [(u32, &serde_json::Value, Vec<Vec<u64>>); 4] = [
         (64, &plain, vec![vec![0xd3f7_4886_c163_c477, 0x1227_56c9_454e_9290]]),
         (64, &salted, vec![vec![0x4219_b523_c871_c946, 0x38ce_2a03_41fa_cf58]]),

@@ -12,7 +12,7 @@ const KEEP: f64 = 0.95;
 
 /// Prompts with fewer tokens than this to compute say how long a step takes, not how
 /// fast prompts are computed.
-const FEWEST_TOKENS: u64 = 64;
+const FEWEST_TOKENS: u64 = 256;
 
 /// Tokens over seconds, the recent ones counting most.
 #[derive(Clone, Copy, Debug)]
