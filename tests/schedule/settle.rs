@@ -125,7 +125,8 @@ impl ProfileHandler for Unsettled {
         _runs: &mut Settlement<'_>,
         _rng: &mut dyn Rng,
     ) -> Result<(), ScheduleError> {
-        panic!("there is nothing to settle by");
+        // There is nothing to settle by.
+        Err(ScheduleError::NoPair)
     }
 }
 
