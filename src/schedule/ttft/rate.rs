@@ -102,12 +102,12 @@ mod tests {
     #[test]
     fn prompts_of_one_step_count_together() {
         let mut rate = Rate::new(1000.0);
-        for step in 0..20 {
+        for step in 0..50 {
             for _ in 0..4 {
-                rate.first_token(250, ms(step * 100), ms((step + 1) * 100));
+                rate.first_token(500, ms(step * 100), ms((step + 1) * 100));
             }
         }
-        assert!((rate.value() / 10_000.0 - 1.0).abs() < 0.5, "{}", rate.value());
+        assert!((rate.value() / 20_000.0 - 1.0).abs() < 0.5, "{}", rate.value());
     }
 
     #[test]
