@@ -1,0 +1,134 @@
+//! Servers that do nothing but answer with a page.
+
+use std::io::{self, ErrorKind, Read, Write, stdin};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::thread;
+
+use mio::net::{TcpListener, TcpStream};
+use mio::{Events, Interest, Poll, Token};
+
+use crate::page;
+
+/// Pages that differ a little, as counters and gauges have more digits or fewer.
+const VARIANTS: usize = 7;
+
+struct Connection {
+    stream: TcpStream,
+    /// What is being sent, and how much of it has been.
+    answer: usize,
+    sent: usize,
+    /// It never answers.
+    dead: bool,
+}
+
+/// Listens on `count` ports that answer and `dead` that don't, prints them and serves.
+pub fn run(count: u16, dead: u16, apart: bool) {
+    let answers: Vec<(Vec<u8>, usize)> = (0..VARIANTS).map(answer).collect();
+    let mut poll = Poll::new().unwrap();
+    let mut listeners: Vec<TcpListener> = Vec::new();
+    let mut ports = Vec::new();
+    for index in 0..count + dead {
+        let mut listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
+        ports.push(listener.local_addr().unwrap().port().to_string());
+        // Two of five refuse the connection.
+        if index >= count && index % 5 < 2 {
+            continue;
+        }
+        poll.registry().register(&mut listener, Token(listeners.len()), Interest::READABLE).unwrap();
+        listeners.push(listener);
+    }
+    println!("{}", ports.join(" "));
+    let served = Arc::new(AtomicU64::new(0));
+    let told = Arc::clone(&served);
+    // Says how many answers there were, as often as it is asked.
+    thread::spawn(move || {
+        for _ in stdin().lines() {
+            println!("{}", told.load(Relaxed));
+        }
+    });
+    let first = listeners.len();
+    let mut connections: Vec<Option<Connection>> = Vec::new();
+    let mut events = Events::with_capacity(1024);
+    let mut buffer = vec![0; 4096];
+    let mut turn = 0;
+    loop {
+        served.store(turn as u64, Relaxed);
+        match poll.poll(&mut events, None) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            polled => polled.unwrap(),
+        }
+        for event in &events {
+            let Token(token) = event.token();
+            if token < first {
+                while let Ok((mut stream, _)) = listeners[token].accept() {
+                    stream.set_nodelay(true).unwrap();
+                    let place = connections.iter().position(Option::is_none).unwrap_or(connections.len());
+                    let interest = Interest::READABLE | Interest::WRITABLE;
+                    poll.registry().register(&mut stream, Token(first + place), interest).unwrap();
+                    let dead = token >= usize::from(count);
+                    let connection = Some(Connection { stream, answer: 0, sent: usize::MAX, dead });
+                    match connections.get_mut(place) {
+                        Some(free) => *free = connection,
+                        None => connections.push(connection),
+                    }
+                }
+                continue;
+            }
+            let Some(connection) = &mut connections[token - first] else { continue };
+            let served = serve(connection, event.is_readable(), &answers, &mut turn, &mut buffer, apart);
+            if served.is_err() {
+                connections[token - first] = None;
+            }
+        }
+    }
+}
+
+fn serve(
+    connection: &mut Connection,
+    readable: bool,
+    answers: &[(Vec<u8>, usize)],
+    turn: &mut usize,
+    buffer: &mut [u8],
+    apart: bool,
+) -> io::Result<()> {
+    if readable {
+        loop {
+            match connection.stream.read(buffer) {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                // A request comes in one piece here.
+                Ok(_) if !connection.dead => {
+                    *turn += 1;
+                    (connection.answer, connection.sent) = (*turn % VARIANTS, 0);
+                }
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    let (answer, head) = &answers[connection.answer];
+    while connection.sent < answer.len() {
+        let end = if apart && connection.sent == 0 { *head } else { answer.len() };
+        match connection.stream.write(&answer[connection.sent..end]) {
+            Ok(sent) => connection.sent += sent,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// An answer as vLLM's server sends it, and how long its head is.
+fn answer(variant: usize) -> (Vec<u8>, usize) {
+    let digits = &"60000"[..1 + variant % 5];
+    let page = page::page().replace("60000.0", &format!("{digits}.0"));
+    let head = format!(
+        "HTTP/1.1 200 OK\r\ndate: Sat, 22 Aug 2026 08:00:00 GMT\r\nserver: uvicorn\r\ncontent-length: {}\r\n\
+         content-type: text/plain; version=0.0.4; charset=utf-8\r\n\r\n",
+        page.len()
+    );
+    let length = head.len();
+    ((head + &page).into_bytes(), length)
+}
