@@ -12,10 +12,10 @@
 //! the series with `_total` counts too, which is its name in OpenMetrics.
 
 use aho_corasick::{AhoCorasick, MatchKind};
-use memchr::{memchr, memrchr};
 use smallvec::SmallVec;
 
-use super::labels::{Labels, skip_blanks};
+use super::labels::Labels;
+pub use super::scanner::Scanner;
 
 /// A metric that is read: its name, and labels that a series must have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,7 +32,7 @@ impl MetricSpec {
         Self { name: name.to_owned(), labels: Vec::new() }
     }
 
-    fn allows(&self, labels: Labels<'_>) -> bool {
+    pub(super) fn allows(&self, labels: Labels<'_>) -> bool {
         self.labels.iter().all(|(name, value)| labels.get(name).is_some_and(|found| found.is(value)))
     }
 }
@@ -54,18 +54,18 @@ pub enum Line<'a> {
 /// The metrics to look for, compiled once.
 #[derive(Clone, Debug)]
 pub struct Wanted {
-    specs: Vec<MetricSpec>,
-    names: Vec<Name>,
+    pub(super) specs: Vec<MetricSpec>,
+    pub(super) names: Vec<Name>,
     /// Finds the names, without the prefix that they share: an engine's metrics
     /// all begin with its name, and so does nearly every line of its pages.
-    tails: Option<AhoCorasick>,
+    pub(super) tails: Option<AhoCorasick>,
 }
 
 #[derive(Clone, Debug)]
-struct Name {
-    bytes: Vec<u8>,
+pub(super) struct Name {
+    pub(super) bytes: Vec<u8>,
     /// Positions in `specs`.
-    specs: SmallVec<[usize; 2]>,
+    pub(super) specs: SmallVec<[usize; 2]>,
 }
 
 impl Wanted {
@@ -91,7 +91,9 @@ impl Wanted {
     /// Scans a whole page. `found` gets the position of a metric and its line;
     /// a series that several metrics allow is found once for each.
     pub fn scan(&self, page: &[u8], mut found: impl FnMut(usize, Line<'_>)) {
-        Scanner::new(self).lines(page, &mut found);
+        let mut scanner = Scanner::new(self);
+        scanner.feed(page, &mut found);
+        scanner.finish(&mut found);
     }
 }
 
@@ -101,158 +103,6 @@ fn shared_prefix(names: &[Name]) -> usize {
     let shared = |other: &Name| first.bytes.iter().zip(&other.bytes).take_while(|(a, b)| a == b).count();
     let shortest = names.iter().map(|name| name.bytes.len()).min().unwrap_or(0);
     others.iter().map(shared).min().unwrap_or(0).min(shortest.saturating_sub(1))
-}
-
-/// What a `# TYPE` line said about a metric.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    /// Nothing, or something whose series are plain numbers.
-    Number,
-    Counter,
-    Distribution,
-}
-
-/// Scans pages that arrive in pieces. It keeps its buffer from page to page,
-/// so that a page costs no allocation.
-pub struct Scanner<'w> {
-    wanted: &'w Wanted,
-    /// By position in `wanted.names`.
-    kinds: SmallVec<[Kind; 16]>,
-    /// The start of a line whose end has not arrived.
-    partial: Vec<u8>,
-}
-
-impl<'w> Scanner<'w> {
-    /// More than this is given back after a page: an odd page with a huge
-    /// line shall not cost its memory for ever.
-    const KEPT_BYTES: usize = 64 << 10;
-
-    /// A scanner at the start of a page.
-    pub fn new(wanted: &'w Wanted) -> Self {
-        let kinds = SmallVec::from_elem(Kind::Number, wanted.names.len());
-        Self { wanted, kinds, partial: Vec::new() }
-    }
-
-    /// Forgets everything about the page so far.
-    pub fn restart(&mut self) {
-        self.kinds.fill(Kind::Number);
-        self.partial.clear();
-        self.partial.shrink_to(Self::KEPT_BYTES);
-    }
-
-    /// Scans the next piece of the page.
-    pub fn feed(&mut self, piece: &[u8], found: &mut impl FnMut(usize, Line<'_>)) {
-        let Some(last) = memrchr(b'\n', piece) else { return self.partial.extend_from_slice(piece) };
-        let mut whole = &piece[..=last];
-        if !self.partial.is_empty() {
-            let first = memchr(b'\n', whole).unwrap_or(last);
-            self.partial.extend_from_slice(&whole[..first]);
-            self.end_partial(found);
-            whole = &whole[first + 1..];
-        }
-        self.lines(whole, found);
-        self.partial.extend_from_slice(&piece[last + 1..]);
-    }
-
-    /// Ends the page, whose last line need not end with a newline.
-    pub fn finish(&mut self, found: &mut impl FnMut(usize, Line<'_>)) {
-        self.end_partial(found);
-        self.restart();
-    }
-
-    fn end_partial(&mut self, found: &mut impl FnMut(usize, Line<'_>)) {
-        let mut line = std::mem::take(&mut self.partial);
-        self.line(&line, found);
-        line.clear();
-        self.partial = line;
-    }
-
-    /// Looks at the lines in which a wanted name occurs, whatever they are.
-    fn lines(&mut self, bytes: &[u8], found: &mut impl FnMut(usize, Line<'_>)) {
-        let Some(tails) = &self.wanted.tails else { return };
-        let mut rest = bytes;
-        while let Some(hit) = tails.find(rest) {
-            let start = memrchr(b'\n', &rest[..hit.start()]).map_or(0, |newline| newline + 1);
-            let end = memchr(b'\n', &rest[hit.end()..]).map_or(rest.len(), |length| hit.end() + length);
-            self.line(&rest[start..end], found);
-            rest = rest.get(end + 1..).unwrap_or_default();
-        }
-    }
-
-    fn line(&mut self, line: &[u8], found: &mut impl FnMut(usize, Line<'_>)) {
-        let line = skip_blanks(line);
-        if line.first() == Some(&b'#') {
-            self.comment(line);
-        } else {
-            self.series(line, found);
-        }
-    }
-
-    /// A line that may be a series of a wanted metric.
-    fn series(&self, line: &[u8], found: &mut impl FnMut(usize, Line<'_>)) {
-        for (name, &kind) in self.wanted.names.iter().zip(&self.kinds) {
-            let Some(rest) = line.strip_prefix(name.bytes.as_slice()) else { continue };
-            let rest = match rest.strip_prefix(b"_total") {
-                Some(rest) if kind == Kind::Counter => rest,
-                _ => rest,
-            };
-            let ends = matches!(rest.first(), None | Some(b'{' | b' ' | b'\t' | b'\r'));
-            if !ends || kind == Kind::Distribution {
-                continue;
-            }
-            let sample = sample(rest);
-            for &index in &name.specs {
-                match sample {
-                    Some((labels, value)) if self.wanted.specs[index].allows(labels) => {
-                        found(index, Line::Sample { labels, value });
-                    }
-                    Some(_) => {}
-                    None => found(index, Line::Malformed),
-                }
-            }
-        }
-    }
-
-    /// Of comments only `# TYPE name kind` says something.
-    fn comment(&mut self, line: &[u8]) {
-        let mut words = line[1..].split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
-        if words.next() != Some(b"TYPE") {
-            return;
-        }
-        let (Some(name), Some(kind)) = (words.next(), words.next()) else { return };
-        if let Some(index) = self.wanted.names.iter().position(|n| n.bytes == name) {
-            self.kinds[index] = match kind {
-                b"counter" => Kind::Counter,
-                b"histogram" | b"summary" | b"gaugehistogram" => Kind::Distribution,
-                _ => Kind::Number,
-            };
-        }
-    }
-}
-
-/// Reads labels and value of a series; `rest` is what follows its name.
-fn sample(rest: &[u8]) -> Option<(Labels<'_>, f64)> {
-    let rest = skip_blanks(rest);
-    let (labels, rest) = match rest.strip_prefix(b"{") {
-        Some(inside) => Labels::split(inside)?,
-        None => (Labels::default(), rest),
-    };
-    let (value, rest) = number(rest)?;
-    // A timestamp may follow, and in OpenMetrics an exemplar after a `#`.
-    let rest = skip_blanks(rest);
-    let rest = match rest.first() {
-        None | Some(b'#' | b'\r') => rest,
-        Some(_) => skip_blanks(number(rest)?.1),
-    };
-    matches!(rest, [] | [b'\r'] | [b'#', ..]).then_some((labels, value))
-}
-
-/// Reads a number up to the next blank.
-fn number(bytes: &[u8]) -> Option<(f64, &[u8])> {
-    let bytes = skip_blanks(bytes);
-    let length = bytes.iter().take_while(|b| !matches!(b, b' ' | b'\t' | b'\r')).count();
-    let (number, rest) = bytes.split_at(length);
-    Some((std::str::from_utf8(number).ok()?.parse().ok()?, rest))
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ mod metrics;
 pub mod params;
 mod readings;
 mod report;
+mod scanner;
 mod schedule;
 mod scraper;
 mod selector;
