@@ -292,19 +292,14 @@ fn start_scrapers(
 ) -> Result<Vec<Scraper>, RunError> {
     let metrics = ScrapeMetrics::register(registry)?;
     let mut scrapers = Vec::new();
-    for source in sources {
-        if source.engines.is_empty() {
-            continue;
-        }
-        let config = ScrapeConfig {
-            interval: source.params.interval.unwrap_or(settings.refresh_metrics_interval),
-            path: source.params.path.parse().map_err(|error| {
-                RunError::Config(format!("path {:?} of metrics-data-source: {error}", source.params.path))
-            })?,
-            port: source.params.port,
-            engines: source.engines.clone(),
-            ..ScrapeConfig::default()
-        };
+    let mut healthy = false;
+    for source in sources.iter().filter(|source| source.models || !source.engines.is_empty()) {
+        let (tick, engines) = (settings.refresh_metrics_interval, source.engines.clone());
+        let config = ScrapeConfig::new(&source.params, tick, engines, source.models);
+        let config = config.map_err(RunError::Config)?;
+        // The first source of metrics says how well endpoints are.
+        let config = ScrapeConfig { keeps_health: config.keeps_health && !healthy, ..config };
+        healthy |= config.keeps_health;
         scrapers.push(Scraper::start(Arc::clone(store), clock.clone(), config, &metrics));
     }
     Ok(scrapers)
@@ -318,8 +313,8 @@ fn register_collectors(
     registry: &Registry,
 ) -> prometheus::Result<()> {
     let name = settings.pool.name.clone().unwrap_or_else(|| "epp".to_owned());
-    let collector =
-        pool::PoolCollector::new(Arc::clone(store), clock.clone(), settings.metrics_staleness, name)?;
+    let max_age = settings.metrics_staleness;
+    let collector = pool::PoolCollector::new(Arc::clone(store), clock.clone(), max_age, name)?;
     registry.register(Box::new(collector))?;
     let cache = |read: fn(&CachedLocator) -> u64| {
         let dispatcher = Arc::clone(dispatcher);

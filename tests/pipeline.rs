@@ -274,7 +274,10 @@ schedulingProfiles: [{name: p, plugins: [{pluginRef: queue-scorer, weight: 1}, {
 ",
     );
     let of = |name: &str| pipeline.resolved.plugins.iter().find(|p| p.name == name).unwrap();
-    assert_eq!(of("metrics-data-source").defaulted_parameters, ["interval", "port"]);
+    assert_eq!(
+        of("metrics-data-source").defaulted_parameters,
+        ["acceptGzip", "interval", "port", "selectMetrics"]
+    );
     assert_eq!(of("max-score-picker").defaulted_parameters, ["maxNumOfEndpoints"]);
     let scorers = &pipeline.resolved.profiles[0].scorers;
     assert_eq!(scorers.iter().map(|scorer| scorer.defaulted).collect::<Vec<_>>(), [false, true]);
@@ -430,4 +433,45 @@ fn flow_control_says_that_it_has_no_effect() {
         "flowControl: {saturationDetector: {pluginRef: utilization-detector}, enableEviction: true}\n";
     assert!(build(detector).notes.iter().all(|note| !note.contains(no_gate)));
     assert_says(&build("featureGates: [flowControl]\n"), "requests are not queued");
+}
+
+#[test]
+fn what_would_tell_of_changes_is_accepted_with_whatever_listens() {
+    let pipeline = build(
+        "
+plugins:
+- type: queue-scorer
+- type: metrics-data-source
+- type: core-metrics-extractor
+- type: endpoint-notification-source
+- {type: k8s-notification-source, parameters: {group: '', version: v1, kind: Pod}}
+schedulingProfiles: [{name: default, plugins: [{pluginRef: queue-scorer}]}]
+dataLayer:
+  sources:
+  - {pluginRef: metrics-data-source, extractors: [{pluginRef: core-metrics-extractor}]}
+  - {pluginRef: endpoint-notification-source, extractors: [{pluginRef: queue-scorer}]}
+  - {pluginRef: k8s-notification-source}
+",
+    );
+    assert_eq!((pipeline.sources.len(), pipeline.resolved.sources.len()), (1, 3));
+    assert_eq!(pipeline.resolved.sources[1].extractors, ["queue-scorer"]);
+    assert_says(&pipeline, "'endpoint-notification-source' has no effect: plugins hear of endpoints from");
+    assert_says(&pipeline, "'k8s-notification-source' has no effect");
+}
+
+#[test]
+fn lists_of_models_have_a_source_of_their_own() {
+    let pipeline = build(
+        "
+plugins: [{type: models-data-source, parameters: {scheme: https, insecureSkipVerify: false}}, {type: models-data-extractor}]
+dataLayer: {sources: [{pluginRef: models-data-source, extractors: [{pluginRef: models-data-extractor}]}]}
+",
+    );
+    let [models, metrics] = pipeline.sources.as_slice() else { panic!("{:?}", pipeline.sources) };
+    assert_eq!((models.models, models.engines.len()), (true, 0));
+    assert_eq!((models.params.path.as_str(), models.params.https), ("/v1/models", true));
+    assert!(!models.params.tls.insecure_skip_verify);
+    assert_eq!((metrics.models, metrics.engines.len()), (false, 1), "the default is there, too");
+    let unlisted = build("plugins: [{type: models-data-extractor}]\n");
+    assert_says(&unlisted, "'models-data-extractor' has no effect, as no data source lists it");
 }

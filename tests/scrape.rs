@@ -120,7 +120,7 @@ async fn respond(does: Does) -> Response<Body> {
         Does::Streams(page) => response.body(BodyExt::boxed(StreamBody::new(stream::iter(pieces(&page))))),
         Does::AnswersAndCloses(page) => response.header("connection", "close").body(full(&page)),
         Does::Fails(status) => response.status(status).body(full("vllm:num_requests_waiting 99\n")),
-        Does::Compresses => response.header("content-encoding", "gzip").body(full("\u{1f}")),
+        Does::Compresses => response.header("content-encoding", "br").body(full("\u{1f}")),
         Does::Hangs => std::future::pending().await,
         Does::Stalls(page) => {
             let start = stream::iter(pieces(&page));

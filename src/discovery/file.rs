@@ -163,7 +163,15 @@ impl<'n> Reader<'n, '_> {
             self.report(*at, &format!("unknown field `{}`", shown(key)), &known, false);
         }
         let pod = name.clone();
-        Some(EndpointSpec { namespace, name, pod, address: SocketAddr::new(ip, port), labels, rank: 0 })
+        Some(EndpointSpec {
+            namespace,
+            name,
+            pod,
+            address: SocketAddr::new(ip, port),
+            labels,
+            rank: 0,
+            node: None,
+        })
     }
 
     fn name(&mut self) -> Option<String> {

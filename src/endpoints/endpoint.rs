@@ -26,6 +26,8 @@ pub struct EndpointSpec {
     pub labels: BTreeMap<String, String>,
     /// Data-parallel rank, 0 for the first or only port.
     pub rank: u32,
+    /// Address of the node that the pod runs on, where discovery knows it.
+    pub node: Option<IpAddr>,
 }
 
 impl EndpointSpec {
@@ -39,6 +41,7 @@ impl EndpointSpec {
             address: address.into(),
             labels: BTreeMap::new(),
             rank: 0,
+            node: None,
         }
     }
 

@@ -9,6 +9,7 @@ use arc_swap::ArcSwapOption;
 
 use super::attributes::{AttributeId, Reading};
 use super::in_flight::{InFlight, InFlightId};
+use super::scrapes::ScrapeHealth;
 
 /// One number read from a model server, and when.
 #[derive(Debug, Default)]
@@ -61,6 +62,15 @@ pub struct Adapters {
     pub max: u32,
 }
 
+/// A model that a server has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Model {
+    /// What requests call it.
+    pub id: String,
+    /// The model that it derives from, for an adapter.
+    pub parent: Option<String>,
+}
+
 /// The state of one endpoint.
 #[derive(Debug, Default)]
 pub struct Load {
@@ -78,6 +88,12 @@ pub struct Load {
     pub adapters: ArcSwapOption<Adapters>,
     /// How many adapters were in use, and with it when the server last reported them.
     pub adapters_read: Gauge,
+    /// Models of the server, once its list has been read.
+    pub models: ArcSwapOption<Vec<Model>>,
+    /// How many models there are, and with it when the list was read last.
+    pub models_read: Gauge,
+    /// How scraping its metrics goes.
+    pub scrapes: ScrapeHealth,
     /// What the configuration added.
     attributes: [Gauge; AttributeId::MAX],
     /// When any field was last updated by a scrape; 0 = never.

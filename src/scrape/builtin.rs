@@ -1,7 +1,10 @@
 //! The engines whose metrics are known without being told, with the peer's names for them.
 
-use super::engine::EngineSpec;
+use crate::endpoints::{AttributeId, Lease};
+
+use super::engine::{AttributeReading, AttributeSpec, Engine, EngineSpec, Engines};
 use super::exposition::MetricSpec;
+use super::metrics::DCGM_EXTRACTOR_TYPE;
 
 /// Metrics of all models and kinds in one family; a label says what a series is.
 const TENSORRT_REQUESTS: (&str, &str) = ("nv_trt_llm_request_metrics", "request_type");
@@ -84,6 +87,19 @@ impl EngineSpec {
         }
     }
 
+    /// NVIDIA's exporter of what GPUs do. It is no engine, but has metrics like one.
+    fn dcgm(utilization: Lease<AttributeId>) -> Self {
+        // In percent, and of a node's exporter for all pods on it.
+        let reading = AttributeReading { largest: true, factor: 0.01, of_pod: true };
+        let attribute = AttributeSpec {
+            id: utilization,
+            name: "GPUUtilization".to_owned(),
+            metric: MetricSpec::named("DCGM_FI_DEV_GPU_UTIL"),
+            reading,
+        };
+        Self { name: "dcgm".to_owned(), attributes: vec![attribute], ..Self::default() }
+    }
+
     fn with_load(name: &str, waiting: &str, running: &str, kv_usage: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -92,5 +108,12 @@ impl EngineSpec {
             kv_usage: Some(MetricSpec::named(kv_usage)),
             ..Self::default()
         }
+    }
+}
+
+impl Engines {
+    /// The exporter of an endpoint's GPUs: how busy the busiest is, 0..=1.
+    pub fn dcgm(utilization: Lease<AttributeId>) -> Self {
+        Self::only(DCGM_EXTRACTOR_TYPE, Engine::new(EngineSpec::dcgm(utilization)))
     }
 }

@@ -1,174 +1,262 @@
-//! One keep-alive connection to one model server.
+//! One keep-alive connection to one server.
 
-use std::error::Error as _;
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
+use std::io;
 use std::net::SocketAddr;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
+use std::sync::{Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::Bytes;
-use http::header::{CONTENT_ENCODING, HOST, USER_AGENT};
-use http::uri::PathAndQuery;
-use http::{Request, Response, StatusCode, Uri};
-use http_body_util::{BodyExt, Empty};
-use hyper::body::{Body, Incoming};
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
 
-/// What one connection reads at a time, and what it holds while it is idle.
-/// hyper's adaptive buffer would grow to the size of a page for every endpoint.
-const READ_BYTES: usize = 32 << 10;
+use super::page::{PageError, PageReader};
+use super::response::ResponseError;
+use super::tls::TlsClient;
+
+/// What one read takes: a page in one go, or nearly, as most of what a read costs is
+/// calling the kernel.
+const READ_BYTES: usize = 64 << 10;
 
 /// Why a scrape brought no page.
 #[derive(Debug, thiserror::Error)]
 pub enum ScrapeError {
     /// No connection.
     #[error("can't connect ({0}); is the model server listening there?")]
-    Connect(#[source] std::io::Error),
-    /// The connection broke, or what came isn't HTTP.
-    #[error("the exchange failed: {}", with_source(.0))]
-    Exchange(#[source] hyper::Error),
-    /// The request couldn't be built from the path.
-    #[error("no valid request: {0}; check the path of the metrics source")]
-    Request(#[source] http::Error),
-    /// The server answers, but not with a page.
-    #[error("the server answered {0}; does it serve metrics under this path?")]
-    Status(StatusCode),
-    /// The page is compressed, which nobody asked for.
-    #[error("the page is compressed, though the request doesn't accept that")]
-    Encoded,
-    /// The page is larger than allowed.
-    #[error("the page is larger than {0} bytes; is this the metrics path of a model server?")]
-    TooLarge(usize),
-    /// No whole page within the timeout.
-    #[error("no whole page within {0:?}")]
-    Timeout(Duration),
+    Connect(#[source] io::Error),
+    /// There is a connection, but TLS fails on it.
+    #[error("no TLS ({0}); check scheme, caCertPath and the server's certificate")]
+    Tls(#[source] io::Error),
+    /// The connection broke.
+    #[error("the connection broke: {0}")]
+    Connection(#[source] io::Error),
+    /// What came is no page.
+    #[error(transparent)]
+    Page(#[from] PageError),
+    /// No whole page in time.
+    #[error("no {what} within {after:?}")]
+    Timeout {
+        /// The time.
+        after: Duration,
+        /// What there was none of.
+        what: &'static str,
+    },
 }
 
-/// hyper's message says what failed, its source says why.
-fn with_source(error: &hyper::Error) -> String {
-    error.source().map_or_else(|| error.to_string(), |source| format!("{error}: {source}"))
+/// What kind of failure an error is, for metrics and the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reason {
+    Connect,
+    Tls,
+    Connection,
+    Timeout,
+    Status,
+    TooLarge,
+    Encoding,
+    Malformed,
+}
+
+impl Reason {
+    /// Every reason, in the order of their numbers, with its name in metrics.
+    pub(super) const ALL: [(Self, &'static str); 8] = [
+        (Self::Connect, "connect"),
+        (Self::Tls, "tls"),
+        (Self::Connection, "connection"),
+        (Self::Timeout, "timeout"),
+        (Self::Status, "status"),
+        (Self::TooLarge, "too_large"),
+        (Self::Encoding, "encoding"),
+        (Self::Malformed, "malformed"),
+    ];
+}
+
+impl ScrapeError {
+    pub(super) fn reason(&self) -> Reason {
+        match self {
+            Self::Connect(_) => Reason::Connect,
+            Self::Tls(_) => Reason::Tls,
+            Self::Connection(_) => Reason::Connection,
+            Self::Timeout { .. } => Reason::Timeout,
+            Self::Page(PageError::Status(_)) => Reason::Status,
+            Self::Page(PageError::TooLarge(_)) => Reason::TooLarge,
+            Self::Page(PageError::Encoding | PageError::Damaged(_)) => Reason::Encoding,
+            Self::Page(PageError::Response(ResponseError::Closed | ResponseError::Cut)) => Reason::Connection,
+            Self::Page(PageError::Response(_)) => Reason::Malformed,
+        }
+    }
+
+    /// Whether the server said that it doesn't have the page.
+    pub(super) fn is_refusal(&self) -> bool {
+        self.reason() == Reason::Status
+    }
+}
+
+/// A buffer that the connections of a source share: what arrives is read into it and looked
+/// at before anything else happens.
+#[derive(Debug)]
+pub(super) struct Buffer {
+    // Guards the bytes while one read is looked at; the scrapes of a source run on one
+    // thread, so nobody ever waits for it.
+    bytes: Mutex<Vec<u8>>,
+}
+
+impl Default for Buffer {
+    fn default() -> Self {
+        Self { bytes: Mutex::new(vec![0; READ_BYTES]) }
+    }
 }
 
 /// Fetches pages from one address.
 #[derive(Debug)]
 pub(super) struct Client {
     address: SocketAddr,
-    host: String,
-    uri: Uri,
-    max_body_bytes: usize,
+    tls: Option<TlsClient>,
+    page: PageReader,
     /// Kept when the last exchange on it ended well.
-    idle: Option<Connection>,
+    idle: Option<Stream>,
+    stage: Stage,
 }
 
-#[derive(Debug)]
-struct Connection {
-    sender: http1::SendRequest<Empty<Bytes>>,
-    driver: Driver,
-}
-
-/// The side of a connection that reads and writes. It runs inside the
-/// exchanges instead of in a task of its own: an idle connection has nothing to
-/// do, and a scrape then wakes one task and not two.
-#[derive(Debug)]
-struct Driver {
-    /// `None` when the connection has ended: only when it is dropped does
-    /// whoever waits for it hear of that.
-    running: Option<http1::Connection<TokioIo<TcpStream>, Empty<Bytes>>>,
-}
-
-impl Driver {
-    /// Does some work that needs the connection to run.
-    async fn run<F: Future>(&mut self, work: F) -> F::Output {
-        let mut work = pin!(work);
-        poll_fn(|cx| {
-            // The work hears how it ended, too, so the result says nothing new.
-            if self.running.as_mut().is_some_and(|connection| Pin::new(connection).poll(cx).is_ready()) {
-                self.running = None;
-            }
-            work.as_mut().poll(cx)
-        })
-        .await
-    }
-}
-
-impl Connection {
-    async fn open(address: SocketAddr) -> Result<Self, ScrapeError> {
-        let stream = TcpStream::connect(address).await.map_err(ScrapeError::Connect)?;
-        stream.set_nodelay(true).map_err(ScrapeError::Connect)?;
-        let (sender, connection) = http1::Builder::new()
-            .read_buf_exact_size(Some(READ_BYTES))
-            .handshake(TokioIo::new(stream))
-            .await
-            .map_err(ScrapeError::Exchange)?;
-        Ok(Self { sender, driver: Driver { running: Some(connection) } })
-    }
-
-    /// Sends a request and waits for the head of the answer.
-    async fn head(&mut self, request: Request<Empty<Bytes>>) -> Result<Response<Incoming>, ScrapeError> {
-        let Self { sender, driver } = self;
-        let exchange = async {
-            sender.ready().await?;
-            sender.send_request(request).await
-        };
-        driver.run(exchange).await.map_err(ScrapeError::Exchange)
-    }
+/// How far the scrape under way, or the last one, came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Connecting,
+    Waiting,
+    Reading,
 }
 
 impl Client {
-    pub(super) fn new(address: SocketAddr, path: PathAndQuery, max_body_bytes: usize) -> Self {
-        Self { address, host: address.to_string(), uri: Uri::from(path), max_body_bytes, idle: None }
+    pub(super) fn new(address: SocketAddr, tls: Option<TlsClient>, max_body_bytes: usize) -> Self {
+        let page = PageReader::new(max_body_bytes);
+        Self { address, tls, page, idle: None, stage: Stage::Connecting }
     }
 
-    /// Fetches a page and hands it over piece by piece. The pieces are a whole
-    /// page only when the result is `Ok`. Dropping the future closes the connection.
-    pub(super) async fn get(&mut self, piece: impl FnMut(&[u8])) -> Result<(), ScrapeError> {
-        let (mut connection, response) = self.head().await?;
-        if response.status() != StatusCode::OK {
-            return Err(ScrapeError::Status(response.status()));
+    /// Sends a request and hands the page over piece by piece. The pieces are a whole page
+    /// only when the result is `Ok`. Dropping the future closes the connection.
+    ///
+    /// A server may close an idle connection at any moment, also just as the request
+    /// leaves; that is no failure, so a new connection then gets its chance.
+    pub(super) async fn get(
+        &mut self,
+        request: &[u8],
+        buffer: &Buffer,
+        piece: &mut impl FnMut(&[u8]),
+    ) -> Result<(), ScrapeError> {
+        if let Some(stream) = self.idle.take() {
+            let result = self.exchange(stream, request, buffer, piece).await;
+            let unanswered = self.stage == Stage::Waiting
+                && matches!(
+                    result,
+                    Err(ScrapeError::Connection(_)
+                        | ScrapeError::Page(PageError::Response(ResponseError::Closed)))
+                );
+            if !unanswered {
+                return result;
+            }
         }
-        if response.headers().get(CONTENT_ENCODING).is_some_and(|encoding| encoding != "identity") {
-            return Err(ScrapeError::Encoded);
+        self.stage = Stage::Connecting;
+        let stream = self.connect().await?;
+        self.exchange(stream, request, buffer, piece).await
+    }
+
+    /// What a scrape is that takes too long: the future of [`get`](Self::get) was dropped.
+    pub(super) fn timed_out(&self, after: Duration) -> ScrapeError {
+        let what = match self.stage {
+            Stage::Connecting => "connection",
+            Stage::Waiting => "answer",
+            Stage::Reading => "whole page",
+        };
+        ScrapeError::Timeout { after, what }
+    }
+
+    /// Whether the last scrape came so far that there was a connection.
+    pub(super) fn connected(&self) -> bool {
+        self.stage != Stage::Connecting
+    }
+
+    async fn connect(&self) -> Result<Stream, ScrapeError> {
+        let stream = TcpStream::connect(self.address).await.map_err(ScrapeError::Connect)?;
+        stream.set_nodelay(true).map_err(ScrapeError::Connect)?;
+        Ok(match &self.tls {
+            None => Stream::Plain(stream),
+            Some(tls) => {
+                let stream = tls.connect(self.address, stream).await.map_err(ScrapeError::Tls)?;
+                Stream::Tls(Box::new(stream))
+            }
+        })
+    }
+
+    async fn exchange(
+        &mut self,
+        mut stream: Stream,
+        request: &[u8],
+        buffer: &Buffer,
+        piece: &mut impl FnMut(&[u8]),
+    ) -> Result<(), ScrapeError> {
+        self.stage = Stage::Waiting;
+        self.page.restart();
+        stream.send(request).await.map_err(ScrapeError::Connection)?;
+        if poll_fn(|cx| self.receive(&mut stream, buffer, piece, cx)).await? {
+            self.idle = Some(stream);
         }
-        connection.driver.run(read(response.into_body(), self.max_body_bytes, piece)).await?;
-        self.idle = Some(connection);
         Ok(())
     }
 
-    /// The head of an answer, over the idle connection if there is one. A
-    /// server may close that at any moment, also just as the request leaves;
-    /// that is no failure, so a new connection then gets its chance.
-    async fn head(&mut self) -> Result<(Connection, Response<Incoming>), ScrapeError> {
-        if let Some(mut connection) = self.idle.take()
-            && let Ok(response) = connection.head(self.request()?).await
-        {
-            return Ok((connection, response));
+    /// Reads until the page is whole. Whether the connection can take another request.
+    fn receive(
+        &mut self,
+        stream: &mut Stream,
+        buffer: &Buffer,
+        piece: &mut impl FnMut(&[u8]),
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<bool, ScrapeError>> {
+        let mut bytes = buffer.bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            let mut space = ReadBuf::new(&mut bytes);
+            ready!(stream.poll_read(cx, &mut space)).map_err(ScrapeError::Connection)?;
+            if space.filled().is_empty() {
+                self.page.closed(piece)?;
+                return Poll::Ready(Ok(false));
+            }
+            self.stage = Stage::Reading;
+            if let Some(reusable) = self.page.feed(space.filled(), piece)? {
+                return Poll::Ready(Ok(reusable));
+            }
         }
-        let mut connection = Connection::open(self.address).await?;
-        let response = connection.head(self.request()?).await?;
-        Ok((connection, response))
-    }
-
-    fn request(&self) -> Result<Request<Empty<Bytes>>, ScrapeError> {
-        Request::get(self.uri.clone())
-            .header(HOST, self.host.as_str())
-            .header(USER_AGENT, "usher")
-            .body(Empty::new())
-            .map_err(ScrapeError::Request)
     }
 }
 
-async fn read(mut body: Incoming, limit: usize, mut piece: impl FnMut(&[u8])) -> Result<(), ScrapeError> {
-    // A length in the head tells before anything is read.
-    if body.size_hint().lower() > limit as u64 {
-        return Err(ScrapeError::TooLarge(limit));
+#[derive(Debug)]
+enum Stream {
+    Plain(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+impl Stream {
+    async fn send(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            let sent = poll_fn(|cx| match self {
+                Self::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),
+                Self::Tls(stream) => Pin::new(stream).poll_write(cx, bytes),
+            })
+            .await?;
+            if sent == 0 {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
+            bytes = bytes.get(sent..).unwrap_or_default();
+        }
+        match self {
+            Self::Plain(_) => Ok(()),
+            Self::Tls(stream) => poll_fn(|cx| Pin::new(&mut *stream).poll_flush(cx)).await,
+        }
     }
-    let mut left = limit;
-    while let Some(frame) = body.frame().await {
-        let Ok(data) = frame.map_err(ScrapeError::Exchange)?.into_data() else { continue };
-        left = left.checked_sub(data.len()).ok_or(ScrapeError::TooLarge(limit))?;
-        piece(&data);
+
+    fn poll_read(&mut self, cx: &mut Context<'_>, space: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Plain(stream) => Pin::new(stream).poll_read(cx, space),
+            Self::Tls(stream) => Pin::new(stream).poll_read(cx, space),
+        }
     }
-    Ok(())
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::endpoints::{AttributeId, Endpoint, Gauge, Lease, Load};
 
 use super::exposition::{MetricSpec, Wanted};
+use super::metrics::EXTRACTOR_TYPE;
 
 /// Label of a pod that names its engine.
 pub const ENGINE_LABEL: &str = "llm-d.ai/engine-type";
@@ -92,7 +93,7 @@ impl Field {
 }
 
 /// The metrics of one engine. A metric that is `None` isn't read.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct EngineSpec {
     /// Name of the engine, as the label [`ENGINE_LABEL`] gives it.
     pub name: String,
@@ -119,7 +120,7 @@ pub struct EngineSpec {
 }
 
 /// A metric that the configuration adds to those of an engine.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct AttributeSpec {
     /// Where its number is kept.
     pub id: Lease<AttributeId>,
@@ -127,13 +128,36 @@ pub struct AttributeSpec {
     pub name: String,
     /// The metric.
     pub metric: MetricSpec,
+    /// How its series become the number.
+    pub reading: AttributeReading,
+}
+
+/// How series become a number.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AttributeReading {
+    /// Several series: the largest of them instead of the first.
+    pub largest: bool,
+    /// What a value is multiplied with.
+    pub factor: f64,
+    /// Only series of the endpoint's pod count: those whose labels `pod` and `namespace`
+    /// are missing, empty or the pod's.
+    pub of_pod: bool,
+}
+
+impl Default for AttributeReading {
+    /// The first series, as it is.
+    fn default() -> Self {
+        Self { largest: false, factor: 1.0, of_pod: false }
+    }
 }
 
 /// What a wanted metric feeds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Feed {
     /// The value of each series.
     Value(Field),
+    /// The value of each series, as the configuration says.
+    Attribute(AttributeId, AttributeReading),
     /// Labels with the geometry of the cache.
     CacheInfo,
     /// Labels with lists of adapters.
@@ -145,6 +169,7 @@ impl Feed {
     pub(super) fn fields(self) -> Fields {
         match self {
             Self::Value(field) => Fields::of(field),
+            Self::Attribute(id, _) => Fields::of(Field::Attribute(id)),
             Self::CacheInfo => Fields::of(Field::BlockSize).with(Field::NumBlocks),
             Self::Adapters => Fields::of(Field::Adapters),
         }
@@ -224,9 +249,9 @@ impl Engine {
         let rows = rows.into_iter().filter_map(|(metric, feed)| Some((metric?, feed)));
         let (mut metrics, mut feeds): (Vec<_>, Vec<_>) = rows.unzip();
         let mut attributes = Vec::with_capacity(spec.attributes.len());
-        for AttributeSpec { id, name, metric } in spec.attributes {
+        for AttributeSpec { id, name, metric, reading } in spec.attributes {
             metrics.push(metric);
-            feeds.push(Feed::Value(Field::Attribute(id.id())));
+            feeds.push(Feed::Attribute(id.id(), reading));
             attributes.push((id, name));
         }
         let wanted = Wanted::new(metrics);
@@ -273,6 +298,7 @@ impl Engine {
 #[derive(Clone, Debug)]
 pub struct Engines {
     label: String,
+    extractor_type: &'static str,
     default: Arc<Engine>,
     named: HashMap<String, Arc<Engine>>,
 }
@@ -286,7 +312,17 @@ impl Engines {
         let mut named: HashMap<_, _> =
             others.into_iter().map(|engine| (engine.name.clone(), Arc::new(engine))).collect();
         named.entry(default.name.clone()).or_insert_with(|| Arc::clone(&default));
-        Self { label: label.to_owned(), default, named }
+        Self { label: label.to_owned(), extractor_type: EXTRACTOR_TYPE, default, named }
+    }
+
+    /// The same for all endpoints, read by a plugin of this type.
+    pub fn only(extractor_type: &'static str, engine: Engine) -> Self {
+        Self { label: String::new(), extractor_type, default: Arc::new(engine), named: HashMap::new() }
+    }
+
+    /// Type of the plugin that reads them.
+    pub fn extractor_type(&self) -> &'static str {
+        self.extractor_type
     }
 
     /// The engine of an endpoint.
@@ -294,6 +330,12 @@ impl Engines {
         let label = |key| endpoint.label(key).filter(|name| !name.is_empty());
         let name = label(&self.label).or_else(|| label(FORMER_ENGINE_LABEL));
         name.and_then(|name| self.named.get(name)).unwrap_or(&self.default)
+    }
+
+    /// What the configuration added to any of them, by the name that it gave it.
+    pub fn attributes(&self) -> impl Iterator<Item = (AttributeId, &str)> {
+        let engines = std::iter::once(&self.default).chain(self.named.values());
+        engines.flat_map(|engine| engine.attributes.iter().map(|(id, name)| (id.id(), name.as_str())))
     }
 
     /// The engine of endpoints that don't say theirs.
@@ -345,7 +387,9 @@ mod tests {
     fn a_set_of_fields_has_the_names_that_its_engine_gives() {
         let id = AttributeId::new(AttributeId::MAX - 1).unwrap();
         let metric = MetricSpec::named("gpu_temperature");
-        let attributes = vec![AttributeSpec { id: id.into(), name: "temperature".to_owned(), metric }];
+        let reading = AttributeReading::default();
+        let attributes =
+            vec![AttributeSpec { id: id.into(), name: "temperature".to_owned(), metric, reading }];
         let engine = Engine::new(EngineSpec { attributes, ..EngineSpec::vllm() });
         let set = Fields::of(Field::Attribute(id)).with(Field::Waiting);
         assert_eq!(engine.names(set), "waiting, temperature");

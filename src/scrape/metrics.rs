@@ -4,10 +4,21 @@ use prometheus::{IntCounter, IntCounterVec, Opts, Registry};
 
 use crate::metrics::{Legacy, register};
 
+use super::client::Reason;
+use super::engine::Engines;
+
 /// Type of the plugin that fetches the pages.
 pub const SOURCE_TYPE: &str = "metrics-data-source";
 /// Type of the plugin that reads them.
 pub const EXTRACTOR_TYPE: &str = "core-metrics-extractor";
+/// Type of the plugin that fetches lists of models.
+pub const MODELS_SOURCE_TYPE: &str = "models-data-source";
+/// Type of the plugin that reads them.
+pub const MODELS_EXTRACTOR_TYPE: &str = "models-data-extractor";
+/// Type of the plugin that fetches what a GPU exporter says.
+pub const DCGM_SOURCE_TYPE: &str = "dcgm-data-source";
+/// Type of the plugin that reads it.
+pub const DCGM_EXTRACTOR_TYPE: &str = "dcgm-extractor";
 
 const SOURCE: &str = "source_type";
 const EXTRACTOR: &str = "extractor_type";
@@ -20,6 +31,8 @@ pub struct ScrapeMetrics {
     /// `…datalayer_extract_errors_total{source_type,extractor_type}`: pages on
     /// which a field was missing or had a value that can't be.
     extract_errors: IntCounterVec,
+    /// `usher_scrape_failures_total{source_type,reason}`: the same scrapes as `poll_errors`.
+    failures: IntCounterVec,
 }
 
 impl ScrapeMetrics {
@@ -47,16 +60,27 @@ impl ScrapeMetrics {
             name: "llm_d_inference_scheduler_datalayer_extract_errors_total",
             labels: &[(SOURCE, SOURCE), (EXTRACTOR, EXTRACTOR)],
         };
+        let failures = IntCounterVec::new(
+            Opts::new(
+                "usher_scrape_failures_total",
+                "Scrapes of an endpoint that failed, by what went wrong.",
+            ),
+            &[SOURCE, "reason"],
+        )?;
         Ok(Self {
+            failures: register(registry, failures, None)?,
             poll_errors: register(registry, poll_errors, Some(poll_legacy))?,
             extract_errors: register(registry, extract_errors, Some(extract_legacy))?,
         })
     }
 
-    pub(super) fn counters(&self, source: &str, extractor: &str) -> Counters {
+    pub(super) fn counters(&self, source: &str, engines: &[Engines]) -> Counters {
+        let extract = |extractor: &str| self.extract_errors.with_label_values(&[source, extractor]);
         Counters {
             poll_errors: self.poll_errors.with_label_values(&[source]),
-            extract_errors: self.extract_errors.with_label_values(&[source, extractor]),
+            failures: Reason::ALL.map(|(_, name)| self.failures.with_label_values(&[source, name])),
+            extract_errors: engines.iter().map(|engines| extract(engines.extractor_type())).collect(),
+            models_errors: extract(MODELS_EXTRACTOR_TYPE),
         }
     }
 }
@@ -64,8 +88,20 @@ impl ScrapeMetrics {
 /// The series of one source, looked up once.
 #[derive(Clone, Debug)]
 pub(super) struct Counters {
-    pub(super) poll_errors: IntCounter,
-    pub(super) extract_errors: IntCounter,
+    poll_errors: IntCounter,
+    /// In the order of [`Reason::ALL`].
+    failures: [IntCounter; Reason::ALL.len()],
+    /// One for each extractor.
+    pub(super) extract_errors: Vec<IntCounter>,
+    pub(super) models_errors: IntCounter,
+}
+
+impl Counters {
+    pub(super) fn failed(&self, reason: Reason) {
+        self.poll_errors.inc();
+        let named = Reason::ALL.iter().zip(&self.failures).find(|((known, _), _)| *known == reason);
+        named.iter().for_each(|(_, counter)| counter.inc());
+    }
 }
 
 #[cfg(test)]
@@ -77,11 +113,12 @@ mod tests {
         let registry = Registry::new();
         let metrics = ScrapeMetrics::register(&registry).unwrap();
         assert!(ScrapeMetrics::register(&registry).is_err(), "once is enough");
-        let counters = metrics.counters(SOURCE_TYPE, EXTRACTOR_TYPE);
-        counters.extract_errors.inc();
+        let counters = metrics.counters(SOURCE_TYPE, &[Engines::default()]);
+        counters.extract_errors[0].inc();
         let families: Vec<_> = registry
             .gather()
             .iter()
+            .filter(|family| family.name().contains("datalayer"))
             .map(|family| {
                 let metric = &family.get_metric()[0];
                 let labels: Vec<_> =
@@ -98,7 +135,7 @@ mod tests {
             ("llm_d_inference_scheduler_datalayer_poll_errors_total".to_owned(), source, 0.0),
         ];
         assert_eq!(families, want);
-        for family in registry.gather() {
+        for family in registry.gather().iter().filter(|family| family.name().contains("datalayer")) {
             let deprecated = family.name().contains("inference_scheduler");
             let start = if deprecated { "[ALPHA] [Deprecated: Use llm_d_epp_" } else { "[ALPHA] S" };
             assert!(family.help().starts_with(start), "{}", family.help());

@@ -8,22 +8,39 @@
 
 mod builtin;
 mod client;
+mod config;
 mod engine;
 pub mod exposition;
+mod extraction;
+mod inflate;
 mod labels;
 mod metrics;
+mod models;
+mod page;
 pub mod params;
+mod poll;
 mod readings;
 mod report;
+mod request;
+mod response;
 mod scanner;
 mod schedule;
 mod scraper;
 mod selector;
+mod tls;
 
 pub use client::ScrapeError;
-pub use engine::{AttributeSpec, ENGINE_LABEL, Engine, EngineSpec, Engines, Field, Fields};
+pub use config::ScrapeConfig;
+pub use engine::{AttributeReading, AttributeSpec, ENGINE_LABEL, Engine, EngineSpec, Engines, Field, Fields};
+pub use inflate::InflateError;
 pub use labels::{LabelValue, Labels};
-pub use metrics::{EXTRACTOR_TYPE, SOURCE_TYPE, ScrapeMetrics};
+pub use metrics::{
+    DCGM_EXTRACTOR_TYPE, DCGM_SOURCE_TYPE, EXTRACTOR_TYPE, MODELS_EXTRACTOR_TYPE, MODELS_SOURCE_TYPE,
+    SOURCE_TYPE, ScrapeMetrics,
+};
+pub use page::{PageError, PageReader};
 pub use readings::{Problems, Readings};
+pub use response::{Encoding, Head, Part, ResponseError, ResponseReader};
 pub(crate) use schedule::phase;
-pub use scraper::{ScrapeConfig, Scraper};
+pub use scraper::Scraper;
+pub use tls::{TlsClient, TlsError, TlsSettings};

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::endpoints::{Adapters, Load};
+use crate::endpoints::{Adapters, AttributeId, Endpoint, Load};
 
-use super::engine::{Engine, Feed, Field, Fields};
+use super::engine::{AttributeReading, Engine, Feed, Field, Fields};
 use super::exposition::Line;
 use super::labels::{LabelValue, Labels};
 
@@ -45,6 +45,8 @@ struct Latest {
 #[derive(Debug)]
 pub struct Readings {
     engine: Arc<Engine>,
+    /// Whose series count, where a page has those of several: namespace and pod.
+    pod: Option<(String, String)>,
     /// By the fields' numbers.
     values: [Option<f64>; Field::COUNT],
     refused: Fields,
@@ -59,11 +61,18 @@ impl Readings {
     pub fn new(engine: Arc<Engine>) -> Self {
         Self {
             engine,
+            pod: None,
             values: [None; Field::COUNT],
             refused: Fields::default(),
             latest: Latest::default(),
             applied: None,
         }
+    }
+
+    /// Only this endpoint's series count where a page has those of several pods.
+    #[must_use]
+    pub fn of_endpoint(self, endpoint: &Endpoint) -> Self {
+        Self { pod: Some((endpoint.namespace().to_owned(), endpoint.pod().to_owned())), ..self }
     }
 
     /// Forgets what has been read and not applied.
@@ -79,6 +88,11 @@ impl Readings {
         match (feed, line) {
             (_, Line::Malformed) => self.refused = self.refused.and(feed.fields()),
             (Feed::Value(field), Line::Sample { value, .. }) => self.value(field, value),
+            (Feed::Attribute(id, reading), Line::Sample { labels, value }) => {
+                if !reading.of_pod || self.is_own(labels) {
+                    self.attribute(id, reading, value);
+                }
+            }
             (Feed::CacheInfo, Line::Sample { labels, .. }) => {
                 let engine = Arc::clone(&self.engine);
                 let of = |label: &Option<String>| label.as_ref().and_then(|label| labels.get(label));
@@ -127,6 +141,26 @@ impl Readings {
         let value = if field == Field::KvUsage { value.min(1.0) } else { value };
         let so_far = &mut self.values[field.index()];
         *so_far = Some(so_far.map_or(value, |other| field.join(other, value)));
+    }
+
+    /// Whether the labels are the endpoint's, or don't say whose they are.
+    fn is_own(&self, labels: Labels<'_>) -> bool {
+        let Some((namespace, pod)) = &self.pod else { return true };
+        let allows = |label, name: &str| {
+            labels.get(label).is_none_or(|value: LabelValue<'_>| value.is(name) || value.is(""))
+        };
+        allows("namespace", namespace) && allows("pod", pod)
+    }
+
+    fn attribute(&mut self, id: AttributeId, reading: AttributeReading, value: f64) {
+        let field = Field::Attribute(id);
+        let value = value * reading.factor;
+        let so_far = self.values[field.index()];
+        if reading.largest && field.allows(value) && so_far.is_some_and(|other| other < value) {
+            self.values[field.index()] = Some(value);
+        } else {
+            self.value(field, value);
+        }
     }
 
     fn integer(&mut self, field: Field, label: Option<LabelValue<'_>>) {
@@ -189,7 +223,6 @@ fn names(list: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::endpoints::AttributeId;
     use crate::scrape::engine::{AttributeSpec, EngineSpec};
     use crate::scrape::exposition::MetricSpec;
 
@@ -285,7 +318,9 @@ vllm:cache_config_info{engine="1",num_gpu_blocks="500",block_size="16"} 1
     fn an_attribute_is_any_finite_number_of_the_first_series() {
         let id = AttributeId::new(3).unwrap();
         let metric = MetricSpec { name: "t".to_owned(), labels: vec![("unit".to_owned(), "c".to_owned())] };
-        let attributes = vec![AttributeSpec { id: id.into(), name: "temperature".to_owned(), metric }];
+        let reading = AttributeReading::default();
+        let attributes =
+            vec![AttributeSpec { id: id.into(), name: "temperature".to_owned(), metric, reading }];
         let spec = EngineSpec { attributes, ..EngineSpec::default() };
         let read = |load: &Load, now_ms, page: &str| read_as(spec.clone(), load, now_ms, page);
         let load = Load::default();

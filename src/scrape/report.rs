@@ -3,6 +3,11 @@
 use std::time::Duration;
 
 use tokio::time::Instant;
+use tracing::{debug, info, warn};
+
+use crate::endpoints::Endpoint;
+
+use super::client::{Reason, ScrapeError};
 
 /// A change is told at once, the next not before this time is over; an
 /// endpoint that comes and goes would fill the log otherwise.
@@ -29,6 +34,43 @@ impl<T: PartialEq> Told<T> {
         self.state = state;
         self.at = Some(now);
         true
+    }
+}
+
+/// The log's view of the scrapes of one endpoint by one source.
+pub(super) struct Log<'a> {
+    endpoint: &'a Endpoint,
+    source: &'static str,
+    failing: Told<Option<Reason>>,
+}
+
+impl<'a> Log<'a> {
+    pub(super) fn new(endpoint: &'a Endpoint, source: &'static str) -> Self {
+        Self { endpoint, source, failing: Told::new(None) }
+    }
+
+    pub(super) fn failed(&mut self, error: &ScrapeError, now: Instant) {
+        let (endpoint, source) = (self.endpoint.id(), self.source);
+        debug!(%endpoint, source, %error, "scrape failed");
+        if self.failing.tell(Some(error.reason()), now) {
+            warn!(%endpoint, address = %self.endpoint.authority(), source, %error, "endpoint can't be scraped");
+        }
+    }
+
+    pub(super) fn got_page(&mut self, now: Instant) {
+        if self.failing.tell(None, now) {
+            info!(endpoint = %self.endpoint.id(), source = self.source, "endpoint can be scraped again");
+        }
+    }
+
+    /// The page is on the endpoint's node, and discovery doesn't say which that is.
+    pub(super) fn has_no_node(&self) {
+        warn!(endpoint = %self.endpoint.id(), source = self.source, "endpoint isn't scraped, as the address of its node is not known");
+    }
+
+    /// The server doesn't understand which metrics are asked for.
+    pub(super) fn gets_whole_pages(&self) {
+        info!(endpoint = %self.endpoint.id(), source = self.source, "endpoint is asked for whole pages, as its answer lacked something");
     }
 }
 

@@ -103,7 +103,11 @@ const PHASES: [(&str, &str, &str); 11] = [
     ("featureGates", "[sorcery]", "unknown feature gate"),
     ("plugins", "{type: zebra}", "is not registered"),
     ("plugins", "{type: max-score-picker, parameters: {x: 1}}", "unknown field 'x'"),
-    ("requestHandler", "{parsers: [{pluginRef: models-data-source}]}", "not supported by this version"),
+    (
+        "requestHandler",
+        "{parsers: [{pluginRef: multicluster-metrics-data-source}]}",
+        "not supported by this version",
+    ),
     ("schedulingProfiles", "[{name: a, plugins: [{pluginRef: nothing}]}]", "profile 'a' refers to"),
     ("saturationDetector", "{pluginRef: nothing}", "saturationDetector refers to the undeclared"),
     (

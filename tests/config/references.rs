@@ -2,7 +2,8 @@
 
 use super::{assert_marked, assert_refused, build};
 
-const PLUGINS: &str = "plugins: [{type: queue-scorer}, {type: metrics-data-source}]\n";
+const PLUGINS: &str = "plugins: [{type: queue-scorer}, {type: metrics-data-source}, {type: models-data-source}, \
+                       {type: core-metrics-extractor}, {type: models-data-extractor}]\n";
 
 /// `line` behind two declared plugins and with the gate of flow control open.
 #[track_caller]
@@ -28,8 +29,8 @@ fn parsers_have_to_be_parsers() {
         ("parser: {pluginRef: ^mine}", "the undeclared plugin 'mine'", "declare it"),
         ("parser: {pluginRef: ^random-picker}", "'random-picker', which is not a parser", ""),
         (
-            "parser: {pluginRef: ^models-data-source}",
-            "'models-data-source' is not supported by this version",
+            "parser: {pluginRef: ^multicluster-metrics-data-source}",
+            "'multicluster-metrics-data-source' is not supported by this version",
             "",
         ),
     ];
@@ -88,6 +89,16 @@ fn the_data_layer_refers_to_what_fits() {
             "dataLayer: {sources: [{pluginRef: metrics-data-source, extractors: [{pluginRef: ^nothing}]}]}",
             "extractors refers to the undeclared plugin 'nothing'",
             "declare it",
+        ),
+        (
+            "dataLayer: {sources: [{pluginRef: metrics-data-source, extractors: [{pluginRef: ^models-data-extractor}]}]}",
+            "reads lists of models, and data source 'metrics-data-source' brings metrics",
+            "the other kind",
+        ),
+        (
+            "dataLayer: {sources: [{pluginRef: models-data-source, extractors: [{pluginRef: ^core-metrics-extractor}]}]}",
+            "reads metrics, and data source 'models-data-source' brings lists of models",
+            "the other kind",
         ),
         (
             "dataLayer: {crossReplicaSyncerPluginRef: ^queue-scorer}",

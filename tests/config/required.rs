@@ -16,6 +16,7 @@ pub(crate) fn required(plugin_type: &str) -> &'static str {
         "request-attribute-reporter" => "{attributes: [{key: {name: a}, expression: usage.total_tokens}]}",
         "disaggregatedset-rollout-screener" => "{scope: {labelSelector: {}}, revisionGating: {}}",
         "session-id-producer" => "{headerName: a}",
+        "k8s-notification-source" => "{version: v1, kind: Pod}",
         "priority-holdback-policy" => "{minCeiling: 0.5}",
         // The profile that there is without any.
         "disagg-profile-handler" => "{profiles: {decode: default}}",

@@ -1,11 +1,13 @@
 //! Where endpoints and their numbers come from.
 
 use crate::config::{ConfigError, EndpointPickerConfig, Name, Reference, Source};
+use crate::scrape::params::SourceKind;
 
 use super::instances::{Instance, Instances, wrong_kind};
 use super::pipeline::MetricsSource;
 use super::profiles::START;
 use super::resolved::{ResolvedSource, Use};
+use super::site::DataSource;
 use super::types::Kind;
 
 const SOURCE: &str = "metrics-data-source";
@@ -45,24 +47,42 @@ pub(super) fn sources(
     for (index, source) in sources.written.iter().enumerate() {
         let key = "dataLayer.sources";
         let instance = instances.get_kind(key, &source.plugin_ref, Kind::DataSource)?;
-        let params = instance.built.source.clone();
-        let params = params.ok_or_else(|| wrong_kind(key, &source.plugin_ref, "a data source"))?;
         let mut extractors = Vec::new();
-        for Reference { plugin_ref } in &source.extractors {
-            extractors.push(instances.get_kind("extractors", plugin_ref, Kind::Extractor)?);
+        match &instance.built.source {
+            None => return Err(wrong_kind(key, &source.plugin_ref, "a data source")),
+            Some(DataSource::Polled(params)) => {
+                for Reference { plugin_ref } in &source.extractors {
+                    let extractor = instances.get_kind("extractors", plugin_ref, Kind::Extractor)?;
+                    check_reads(extractor, plugin_ref, instance, params.kind)?;
+                    extractors.push(extractor);
+                }
+                let engines: Vec<_> =
+                    extractors.iter().filter_map(|extractor| extractor.built.engines.clone()).collect();
+                let models = extractors.iter().any(|extractor| extractor.built.models);
+                if engines.is_empty() && !models {
+                    let name = &instance.name;
+                    notes.push(format!("data source '{name}' is not polled, as no extractor reads it"));
+                }
+                built.push(MetricsSource { params: params.clone(), engines, models });
+            }
+            Some(DataSource::Notifications) => {
+                // Any plugin may want to be told.
+                for Reference { plugin_ref } in &source.extractors {
+                    extractors.push(instances.get("extractors", plugin_ref)?);
+                }
+                let name = &instance.name;
+                notes.push(format!(
+                    "data source '{name}' has no effect: plugins hear of endpoints from discovery"
+                ));
+            }
         }
-        let engines: Vec<_> =
-            extractors.iter().filter_map(|extractor| extractor.built.engines.clone()).collect();
-        if engines.is_empty() {
-            notes.push(format!("data source '{}' is not polled, as no extractor reads it", instance.name));
-        }
-        built.push(MetricsSource { params, engines });
         let defaulted = sources.defaulted && index + 1 == sources.written.len();
         let extractors = extractors.iter().map(|extractor| extractor.name.clone()).collect();
         resolved.push(ResolvedSource { source: Use::of(&instance.name, defaulted), extractors });
     }
     let is_listed = |name| resolved.iter().any(|source: &ResolvedSource| source.extractors.contains(name));
-    for extractor in instances.iter().filter(|instance| instance.built.engines.is_some()) {
+    let reads = |instance: &&Instance| instance.built.engines.is_some() || instance.built.models;
+    for extractor in instances.iter().filter(reads) {
         if !is_listed(&extractor.name) {
             notes.push(format!("extractor '{}' has no effect, as no data source lists it", extractor.name));
         }
@@ -71,6 +91,27 @@ pub(super) fn sources(
         notes.push("no data source: no metrics are read, and scorers see all endpoints as equal".to_owned());
     }
     Ok((built, resolved))
+}
+
+/// Lists of models and metrics are different pages.
+fn check_reads(
+    extractor: &Instance,
+    reference: &Name,
+    source: &Instance,
+    kind: SourceKind,
+) -> Result<(), ConfigError> {
+    let built = &extractor.built;
+    let [brings, reads] = [kind == SourceKind::Models, built.models].map(|models| match models {
+        true => "lists of models",
+        false => "metrics",
+    });
+    if brings == reads || !built.models && built.engines.is_none() {
+        return Ok(());
+    }
+    let (extractor, source) = (&extractor.name, &source.name);
+    let message =
+        format!("extractor '{extractor}' reads {reads}, and data source '{source}' brings {brings}");
+    Err(ConfigError::at(reference.at, message).hint("list it with a source of the other kind"))
 }
 
 /// The plugin that finds endpoints, and the checks of what surrounds it.

@@ -7,7 +7,7 @@ use crate::discovery::params::FileDiscoveryParams;
 use crate::request::ParserKind;
 use crate::schedule::{Scheduler, SchedulerMetrics, Stages, State};
 use crate::scrape::Engines;
-use crate::scrape::params::MetricsSourceParams;
+use crate::scrape::params::SourceParams;
 
 use super::instances::{self, Instances};
 use super::resolved::{Resolved, ResolvedPlugin, Use};
@@ -47,14 +47,16 @@ pub struct Pipeline {
     pub resolved: Resolved,
 }
 
-/// Metrics to poll.
+/// A source of numbers about endpoints that is polled.
 #[derive(Clone, Debug)]
 pub struct MetricsSource {
     /// Where and how often.
-    pub params: MetricsSourceParams,
+    pub params: SourceParams,
     /// What each extractor reads of the page, by engine, in their order. Empty: nobody
     /// reads it.
     pub engines: Vec<Engines>,
+    /// Whether the page is read as a list of models.
+    pub models: bool,
 }
 
 impl Pipeline {

@@ -16,7 +16,7 @@ use crate::schedule::{
     ProfileHandler, SaturationDetector, SchedulerMetrics, Scorer, Screener, State,
 };
 use crate::scrape::Engines;
-use crate::scrape::params::MetricsSourceParams;
+use crate::scrape::params::SourceParams;
 
 use super::instances::{Instance, undeclared, wrong_kind};
 use super::keys::Keys;
@@ -105,8 +105,14 @@ impl Site<'_> {
 
     /// The plugin keeps a number of endpoints up to date, as long as this is held.
     pub(super) fn produces_attribute(&mut self, name: &str) -> Lease<AttributeId> {
-        self.keys.produce_named(DataType::ScalarMetricValue, name, self.name);
-        self.reserved.attribute(self.state, (self.name, name), self.name, self.at)
+        self.produces_attribute_as(self.name, name)
+    }
+
+    /// The same under the name of another producer, for types whose numbers are known by
+    /// the type, whatever the plugin is called.
+    pub(super) fn produces_attribute_as(&mut self, producer: &str, name: &str) -> Lease<AttributeId> {
+        self.keys.produce_named(DataType::ScalarMetricValue, name, producer);
+        self.reserved.attribute(self.state, (producer, name), self.name, self.at)
     }
 
     /// The plugin keeps up to date what every engine reports.
@@ -148,6 +154,15 @@ impl Site<'_> {
     }
 }
 
+/// Where data about endpoints come from.
+#[derive(Clone, Debug)]
+pub(super) enum DataSource {
+    /// It is polled.
+    Polled(SourceParams),
+    /// It tells of changes, which plugins here hear of from discovery.
+    Notifications,
+}
+
 /// A plugin, for each place that it can take, and its parameters as they count.
 #[derive(Clone, Default)]
 pub(super) struct Built {
@@ -167,8 +182,10 @@ pub(super) struct Built {
     pub(super) books: bool,
     pub(super) parser: Option<ParserKind>,
     pub(super) discovery: Option<FileDiscoveryParams>,
-    pub(super) source: Option<MetricsSourceParams>,
+    pub(super) source: Option<DataSource>,
     pub(super) engines: Option<Engines>,
+    /// It reads lists of models.
+    pub(super) models: bool,
     pub(super) parameters: Value,
 }
 

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use crate::config::{ConfigError, Name, Node, Positioned};
 use crate::endpoints::{AttributeId, Lease, Reading};
-use crate::scrape::engine::{AttributeSpec, ENGINE_LABEL, Engine, EngineSpec, Engines};
+use crate::scrape::engine::{AttributeReading, AttributeSpec, ENGINE_LABEL, Engine, EngineSpec, Engines};
 use crate::scrape::exposition::MetricSpec;
 use crate::scrape::selector;
 
@@ -204,7 +204,7 @@ impl EngineParams {
         let attribute = |custom: &CustomMetric| {
             let id = id_of(&custom.attribute_key)?;
             let (name, metric) = (custom.attribute_key.clone(), custom.metric_spec.metric.clone());
-            Some(AttributeSpec { id, name, metric })
+            Some(AttributeSpec { id, name, metric, reading: AttributeReading::default() })
         };
         EngineSpec {
             name: self.name.clone(),

@@ -2,13 +2,14 @@
 
 use std::collections::HashMap;
 
-use super::super::site::{Build, Built, Site};
+use super::super::site::{Build, Built, DataSource as Source, Site};
 use super::super::types::Kind::{DataSource, Discovery, Extractor};
 use super::super::types::{Parameter, PluginType, beta, later, parameter};
 use crate::config::ConfigError;
 use crate::discovery::params::FileDiscoveryParams;
 use crate::schedule::DataType;
-use crate::scrape::params::{CoreMetricsExtractorParams, MetricsSourceParams};
+use crate::scrape::params::{CoreMetricsExtractorParams, NotificationParams, SourceKind, SourceParams};
+use crate::scrape::{DCGM_EXTRACTOR_TYPE, Engines};
 
 #[rustfmt::skip]
 const CORE_METRICS: &[Parameter] = &[
@@ -30,6 +31,17 @@ const CORE_METRICS: &[Parameter] = &[
     parameter("engineConfigs[].customMetrics[].metricSpec", "", "", "Its metric; of several series the first."),
 ];
 
+const INSECURE: Parameter = parameter("insecureSkipVerify", "true", "", "With https, take any certificate.");
+const CA: Parameter = parameter(
+    "caCertPath",
+    "the system's",
+    "",
+    "PEM file of who may sign certificates, which are for the endpoints' IP addresses.",
+);
+const CLIENT_CERT: Parameter =
+    parameter("clientCertPath", "none", "", "PEM file of the certificate to show, with clientKeyPath.");
+const CLIENT_KEY: Parameter = parameter("clientKeyPath", "none", "", "PEM file of its key.");
+
 #[rustfmt::skip]
 pub(super) static ROWS: &[PluginType] = &[
     beta("file-discovery", &[Discovery],
@@ -44,25 +56,64 @@ pub(super) static ROWS: &[PluginType] = &[
     beta("metrics-data-source", &[DataSource],
         "Polls the metrics page of every endpoint.",
         &[
-            parameter("scheme", "http", "", "Only http in this version."),
+            parameter("scheme", "http", "", "http or https."),
             parameter("path", "/metrics", "", "Path of the metrics page."),
             parameter("port", "the endpoint's", "", "Port to ask, for all endpoints."),
-            parameter("interval", "--refresh-metrics-interval", "duration", "How often."),
-            parameter("insecureSkipVerify", "true", "", "Accepted; means something with https only."),
+            parameter("interval", "--refresh-metrics-interval", "duration", "How often; at least 50ms."),
+            INSECURE, CA, CLIENT_CERT, CLIENT_KEY,
+            parameter("acceptGzip", "false", "", "Usher's own: ask for compressed pages, where the network costs more than a processor."),
+            parameter("selectMetrics", "false", "", "Usher's own: ask for the metrics in use only, with path/?name[]=…, which vLLM answers without computing the others. A server whose answer then lacks one is asked for whole pages."),
         ],
         Build::Reading(metrics_data_source))
         .when("Whenever a plugin reads load. Part of the default; declare it for another path, port or interval."),
-    later("models-data-source", &[DataSource]),
-    later("dcgm-data-source", &[DataSource]).alpha(),
-    later("k8s-notification-source", &[DataSource]),
-    later("endpoint-notification-source", &[DataSource]),
+    beta("models-data-source", &[DataSource],
+        "Polls every endpoint's list of models.",
+        &[
+            parameter("scheme", "http", "", "http or https."),
+            parameter("path", "/v1/models", "", "Path of the list."),
+            parameter("interval", "1s", "duration", "How often; at least 50ms."),
+            INSECURE, CA, CLIENT_CERT, CLIENT_KEY,
+        ],
+        Build::Reading(models_data_source))
+        .when("To see on the admin port which endpoint has which models and adapters."),
+    beta("dcgm-data-source", &[DataSource],
+        "Polls NVIDIA's DCGM exporter of every endpoint.",
+        &[
+            parameter("scheme", "http", "", "http or https."),
+            parameter("path", "/metrics", "", "Path of the metrics page."),
+            parameter("port", "9400", "", "Port of the exporter."),
+            parameter("useNodeAddress", "false", "", "The exporter runs on the endpoint's node, not in its pod. An endpoint whose node discovery doesn't know isn't asked."),
+            parameter("interval", "1s", "duration", "How often; at least 50ms."),
+            INSECURE,
+        ],
+        Build::Reading(dcgm_data_source)).alpha()
+        .when("With dcgm-extractor, where GPUs do other work than the model servers'."),
+    beta("k8s-notification-source", &[DataSource],
+        "Would tell plugins of changes of objects in Kubernetes. Accepted; plugins hear of endpoints from discovery.",
+        &[
+            parameter("group", "none", "", "API group of the objects; none is the core group."),
+            parameter("version", "", "", "Version of their API."),
+            parameter("kind", "", "", "Their kind."),
+        ],
+        Build::Reading(k8s_notification_source))
+        .when("Never; a configuration that has it works."),
+    beta("endpoint-notification-source", &[DataSource],
+        "Would tell plugins of endpoints that come and go. Accepted; plugins hear of that from discovery.",
+        &[], Build::Reading(endpoint_notification_source))
+        .when("Never; a configuration that has it works."),
     later("multicluster-metrics-data-source", &[DataSource]).alpha(),
     beta("core-metrics-extractor", &[Extractor],
         "Takes load, cache geometry and numbers of your choice from the metrics page of an engine: vllm, sglang, trtllm-serve, triton-tensorrt-llm, triton, or one that you describe.",
         CORE_METRICS, Build::Reading(core_metrics_extractor))
         .when("With metrics-data-source. Part of the default; declare it for engines other than vLLM, or for numbers of your own."),
-    later("models-data-extractor", &[Extractor]),
-    later("dcgm-extractor", &[Extractor]).alpha(),
+    beta("models-data-extractor", &[Extractor],
+        "Takes an endpoint's models from its list.",
+        &[], Build::Reading(models_data_extractor))
+        .when("With models-data-source."),
+    beta("dcgm-extractor", &[Extractor],
+        "Takes how busy an endpoint's GPUs are from DCGM_FI_DEV_GPU_UTIL, 0 to 1: the attribute GPUUtilization, of several GPUs the busiest. Series with labels pod and namespace count for that pod only.",
+        &[], Build::Reading(dcgm_extractor)).alpha()
+        .when("With dcgm-data-source; endpoint-attribute-scorer and endpoint-attribute-filter read the attribute of the producer dcgm-extractor, whatever this is called."),
     beta("topology-extractor", &[Extractor],
         "Says on which host, in which rack, zone and region each endpoint is, by its labels kubernetes.io/hostname and topology.kubernetes.io/rack, zone and region. It needs no data source.",
         &[], Build::Reading(topology_extractor)).alpha()
@@ -77,9 +128,42 @@ fn file_discovery(site: &mut Site<'_>) -> Result<Built, ConfigError> {
 }
 
 fn metrics_data_source(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    let params = MetricsSourceParams::decode(site.parameters)?;
+    polled(site, SourceKind::Metrics)
+}
+
+fn models_data_source(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    polled(site, SourceKind::Models)
+}
+
+fn dcgm_data_source(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    polled(site, SourceKind::Dcgm)
+}
+
+fn polled(site: &mut Site<'_>, kind: SourceKind) -> Result<Built, ConfigError> {
+    let params = SourceParams::decode(kind, site.parameters)?;
     let built = Built::with(&params)?;
-    Ok(Built { source: Some(params), ..built })
+    Ok(Built { source: Some(Source::Polled(params)), ..built })
+}
+
+fn k8s_notification_source(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let built = Built::with(&NotificationParams::decode(site.parameters)?)?;
+    Ok(Built { source: Some(Source::Notifications), ..built })
+}
+
+fn endpoint_notification_source(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    site.takes_nothing()?;
+    Ok(Built { source: Some(Source::Notifications), ..Built::bare() })
+}
+
+fn models_data_extractor(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    site.takes_nothing()?;
+    Ok(Built { models: true, ..Built::bare() })
+}
+
+fn dcgm_extractor(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    site.takes_nothing()?;
+    let id = site.produces_attribute_as(DCGM_EXTRACTOR_TYPE, "GPUUtilization");
+    Ok(Built { engines: Some(Engines::dcgm(id)), ..Built::bare() })
 }
 
 fn core_metrics_extractor(site: &mut Site<'_>) -> Result<Built, ConfigError> {

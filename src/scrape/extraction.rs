@@ -1,0 +1,119 @@
+//! What one extractor makes of the pages of one endpoint.
+
+use std::sync::Arc;
+
+use prometheus::IntCounter;
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+use crate::endpoints::Endpoint;
+
+use super::config::ScrapeConfig;
+use super::engine::Engine;
+use super::exposition::{Line, Scanner};
+use super::metrics::Counters;
+use super::models::ModelPage;
+use super::readings::{Problems, Readings};
+use super::report::Told;
+
+/// Takes a page piece by piece, and when it is whole, what it says goes to the endpoint.
+pub(super) struct Extraction<'a> {
+    endpoint: &'a Endpoint,
+    /// Pages that lacked something.
+    errors: &'a IntCounter,
+    kind: Kind<'a>,
+}
+
+enum Kind<'a> {
+    Metrics { engine: &'a Engine, scanner: Scanner<'a>, readings: Readings, problems: Told<Problems> },
+    Models { page: ModelPage, failing: Told<bool> },
+}
+
+impl<'a> Extraction<'a> {
+    /// What all extractors of a source read of an endpoint.
+    pub(super) fn all(endpoint: &'a Endpoint, config: &'a ScrapeConfig, counters: &'a Counters) -> Vec<Self> {
+        let metrics = config.engines.iter().zip(&counters.extract_errors).map(|(engines, errors)| {
+            let engine = engines.of(endpoint);
+            let (scanner, readings) =
+                (Scanner::new(engine.wanted()), Readings::new(Arc::clone(engine)).of_endpoint(endpoint));
+            let problems = Told::new(Problems::default());
+            Self { endpoint, errors, kind: Kind::Metrics { engine, scanner, readings, problems } }
+        });
+        let models = config.models.then(|| Self {
+            endpoint,
+            errors: &counters.models_errors,
+            kind: Kind::Models { page: ModelPage::default(), failing: Told::new(false) },
+        });
+        metrics.chain(models).collect()
+    }
+
+    /// Names of the metrics that it reads.
+    pub(super) fn metrics(&self) -> impl Iterator<Item = &str> {
+        let engine = match &self.kind {
+            Kind::Metrics { engine, .. } => Some(engine),
+            Kind::Models { .. } => None,
+        };
+        engine.into_iter().flat_map(|engine| engine.wanted().names())
+    }
+
+    /// Takes a piece of a page.
+    pub(super) fn feed(&mut self, piece: &[u8]) {
+        match &mut self.kind {
+            Kind::Metrics { scanner, readings, .. } => {
+                scanner.feed(piece, &mut |metric: usize, line: Line<'_>| readings.take(metric, line));
+            }
+            Kind::Models { page, .. } => page.feed(piece),
+        }
+    }
+
+    /// The page is complete: what it says goes to the endpoint, and what it doesn't say is
+    /// counted and told. Whether everything was there.
+    pub(super) fn finish(&mut self, now: Instant, now_ms: u64) -> bool {
+        let load = self.endpoint.load();
+        let (complete, fine) = match &mut self.kind {
+            Kind::Metrics { engine, scanner, readings, problems: told } => {
+                scanner.finish(&mut |metric: usize, line: Line<'_>| readings.take(metric, line));
+                let problems = readings.apply(load, now_ms);
+                if told.tell(problems, now) {
+                    tell(self.endpoint, engine, problems);
+                }
+                (problems.missing.is_empty(), problems.is_empty())
+            }
+            Kind::Models { page, failing } => {
+                let result = page.apply(load, now_ms);
+                if failing.tell(result.is_err(), now) {
+                    let endpoint = self.endpoint.id();
+                    match &result {
+                        Ok(()) => info!(%endpoint, "models of the endpoint can be read again"),
+                        Err(error) => warn!(%endpoint, %error, "models of the endpoint can't be read"),
+                    }
+                }
+                (true, result.is_ok())
+            }
+        };
+        if !fine {
+            self.errors.inc();
+        }
+        complete
+    }
+
+    /// Forgets a page that didn't become complete.
+    pub(super) fn restart(&mut self) {
+        match &mut self.kind {
+            Kind::Metrics { scanner, readings, .. } => {
+                scanner.restart();
+                readings.restart();
+            }
+            Kind::Models { page, .. } => page.restart(),
+        }
+    }
+}
+
+fn tell(endpoint: &Endpoint, engine: &Engine, problems: Problems) {
+    let endpoint = endpoint.id();
+    if problems.is_empty() {
+        return info!(%endpoint, "metrics of the endpoint are complete again");
+    }
+    let [missing, refused] = [problems.missing, problems.refused].map(|fields| engine.names(fields));
+    warn!(%endpoint, missing, refused, "metrics of the endpoint are incomplete");
+}

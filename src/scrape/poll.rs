@@ -1,0 +1,71 @@
+//! Scrapes one endpoint, again and again.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tokio::time::{Instant, sleep_until, timeout};
+
+use crate::endpoints::Endpoint;
+
+use super::client::Client;
+use super::config::ScrapeConfig;
+use super::extraction::Extraction;
+use super::report::Log;
+use super::request::Requests;
+use super::schedule::{Schedule, backoff};
+use super::scraper::Source;
+
+/// Scrapes one endpoint until the task is aborted.
+pub(super) async fn poll(endpoint: Arc<Endpoint>, source: Arc<Source>) {
+    let Source { config, clock, counters, origin, buffer } = &*source;
+    let mut log = Log::new(&endpoint, config.source_type);
+    let Some(address) = address(&endpoint, config) else { return log.has_no_node() };
+    let mut client = Client::new(address, config.tls.clone(), config.max_body_bytes);
+    let mut extractions = Extraction::all(&endpoint, config, counters);
+    let mut requests = Requests::new(config, address, &extractions);
+    let schedule = Schedule::new(*origin, config.interval, endpoint.slot().number());
+    let mut failures = 0_u32;
+    let mut next = schedule.after(Instant::now());
+    loop {
+        sleep_until(next).await;
+        let mut feed = |piece: &[u8]| extractions.iter_mut().for_each(|extraction| extraction.feed(piece));
+        let page = timeout(config.timeout, client.get(requests.next(), buffer, &mut feed)).await;
+        let now = Instant::now();
+        let now_ms = clock.at(now.into_std());
+        let complete = match page.unwrap_or_else(|_| Err(client.timed_out(config.timeout))) {
+            Ok(()) => {
+                log.got_page(now);
+                if config.keeps_health {
+                    endpoint.load().scrapes.succeeded();
+                }
+                failures = 0;
+                next = schedule.after(now);
+                let finish =
+                    |complete, extraction: &mut Extraction<'_>| extraction.finish(now, now_ms) & complete;
+                extractions.iter_mut().fold(true, finish)
+            }
+            Err(error) => {
+                extractions.iter_mut().for_each(Extraction::restart);
+                counters.failed(error.reason());
+                log.failed(&error, now);
+                if config.keeps_health {
+                    endpoint.load().scrapes.failed(client.connected(), now_ms);
+                }
+                failures = failures.saturating_add(1);
+                next = now + backoff(config.interval, config.max_backoff, failures, rand::random());
+                // A refusal may be of the query; nothing else says anything about that.
+                !error.is_refusal()
+            }
+        };
+        if requests.learn(complete) {
+            log.gets_whole_pages();
+        }
+    }
+}
+
+/// Where the page is; `None` when that is on the endpoint's node, and nobody said which.
+fn address(endpoint: &Endpoint, config: &ScrapeConfig) -> Option<SocketAddr> {
+    let address = endpoint.address();
+    let ip = if config.on_node { endpoint.spec().node? } else { address.ip() };
+    Some(SocketAddr::new(ip, config.port.unwrap_or(address.port())))
+}

@@ -1,0 +1,153 @@
+//! TLS towards model servers.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+/// How a source trusts model servers, and how it shows who it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsSettings {
+    /// Take any certificate.
+    pub insecure_skip_verify: bool,
+    /// PEM file of who may sign certificates; `None`: those that the system trusts.
+    pub ca_cert: Option<PathBuf>,
+    /// PEM files of our own certificate and its key.
+    pub client_cert: Option<(PathBuf, PathBuf)>,
+}
+
+/// Why TLS can't be set up. The text names the file.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct TlsError(String);
+
+/// Opens TLS connections.
+#[derive(Clone)]
+pub struct TlsClient(TlsConnector);
+
+impl std::fmt::Debug for TlsClient {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("TlsClient")
+    }
+}
+
+impl TlsClient {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// When one can't be read or holds something else, and when nobody is trusted.
+    pub fn load(settings: &TlsSettings) -> Result<Self, TlsError> {
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
+            .with_safe_default_protocol_versions()
+            .map_err(|error| TlsError(error.to_string()))?;
+        let builder = if settings.insecure_skip_verify {
+            builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyCertificate(provider)))
+        } else {
+            builder.with_root_certificates(roots(settings.ca_cert.as_deref())?)
+        };
+        let mut config = match &settings.client_cert {
+            None => builder.with_no_client_auth(),
+            Some((cert, key)) => {
+                let problem = |error| TlsError(format!("{}: {error}; is it a PEM key?", key.display()));
+                let secret = PrivateKeyDer::from_pem_file(key).map_err(problem)?;
+                let chain = certificates(cert)?;
+                builder.with_client_auth_cert(chain, secret).map_err(|error| {
+                    let (cert, key) = (cert.display(), key.display());
+                    TlsError(format!("{cert} and {key}: {error}; do they belong together?"))
+                })?
+            }
+        };
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(Self(TlsConnector::from(Arc::new(config))))
+    }
+
+    /// Shakes hands. Certificates are checked against the IP address: pods have no names.
+    pub(super) async fn connect(
+        &self,
+        address: SocketAddr,
+        stream: TcpStream,
+    ) -> std::io::Result<TlsStream<TcpStream>> {
+        let name: IpAddr = address.ip();
+        self.0.connect(ServerName::IpAddress(name.into()), stream).await
+    }
+}
+
+fn roots(file: Option<&Path>) -> Result<RootCertStore, TlsError> {
+    let mut roots = RootCertStore::empty();
+    match file {
+        Some(file) => {
+            for certificate in certificates(file)? {
+                roots.add(certificate).map_err(|error| TlsError(format!("{}: {error}", file.display())))?;
+            }
+        }
+        None => {
+            // Systems have certificates that nobody can read any more; one that counts is enough.
+            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+            if roots.is_empty() {
+                let text = "the system trusts no certificate authority; give caCertPath";
+                return Err(TlsError(text.to_owned()));
+            }
+        }
+    }
+    Ok(roots)
+}
+
+/// All certificates of a PEM file, of which there has to be one.
+fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let problem = |error| TlsError(format!("{}: {error}; is it a PEM certificate?", file.display()));
+    let list: Vec<_> =
+        CertificateDer::pem_file_iter(file).map_err(problem)?.collect::<Result<_, _>>().map_err(problem)?;
+    if list.is_empty() {
+        return Err(TlsError(format!("{}: there is no certificate in it", file.display())));
+    }
+    Ok(list)
+}
+
+/// Takes any certificate, but still wants the server to have its key: what is read then
+/// comes from whoever answered the handshake.
+#[derive(Debug)]
+struct AnyCertificate(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for AnyCertificate {
+    fn verify_server_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, cert, dss, &self.0.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, cert, dss, &self.0.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}

@@ -1,0 +1,10 @@
+//! Scraping servers that speak raw HTTP: every kind of page, source and misbehaviour.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "the helpers of a test may panic")]
+
+mod odd;
+mod pool;
+mod server;
+mod sources;
+mod spread;
+mod tls;

@@ -1,0 +1,214 @@
+//! Pages and servers that are not as one would like.
+
+use std::io::{self, Write};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use tracing_subscriber::fmt::MakeWriter;
+use usher::scrape::ScrapeConfig;
+
+use crate::pool::{Pool, hurried};
+use crate::server::{Server, Step, ok, page, with};
+
+const EXTRACT_ERRORS: &str = "llm_d_epp_datalayer_extract_errors_total";
+
+fn gzip(text: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+    encoder.write_all(text).unwrap();
+    encoder.finish().unwrap()
+}
+
+#[tokio::test]
+async fn a_page_that_is_compressed_unasked_is_read() {
+    let packed = gzip(page(3).as_bytes());
+    let server = Server::start(move |head| {
+        assert!(!head.contains("accept-encoding"), "{head}");
+        with("content-encoding: gzip\r\n", &packed)
+    });
+    let pool = Pool::start(&[server.await.address], ScrapeConfig::default());
+    pool.until("a page", |pool| pool.waiting(0) == Some(3.0)).await;
+    assert_eq!(pool.failures("encoding"), 0);
+}
+
+#[tokio::test]
+async fn compression_is_asked_for_where_that_is_wanted() {
+    let server = Server::start(|head| {
+        assert!(head.contains("\r\naccept-encoding: gzip\r\n"), "{head}");
+        with("content-encoding: gzip\r\n", &gzip(page(3).as_bytes()))
+    });
+    let pool = Pool::start(&[server.await.address], ScrapeConfig { gzip: true, ..ScrapeConfig::default() });
+    pool.until("a page", |pool| pool.waiting(0) == Some(3.0)).await;
+}
+
+/// A server that misbehaves, and then doesn't.
+async fn recovers(what: &str, config: ScrapeConfig, reason: &str, bad: Vec<Step>) {
+    let well = Arc::new(AtomicBool::new(false));
+    let is_well = Arc::clone(&well);
+    let server = Server::start(move |_| if is_well.load(Relaxed) { ok(&page(3)) } else { bad.clone() }).await;
+    let pool = Pool::start(&[server.address], config);
+    pool.until(what, |pool| pool.failures(reason) >= 2).await;
+    assert_eq!(pool.waiting(0), None, "{what}");
+    assert!(pool.load(0).scrapes.failures_in_a_row() >= 2, "{what}");
+    assert_eq!(pool.load(0).scrapes.unreachable_in_a_row(), 0, "{what}: somebody is there");
+    well.store(true, Relaxed);
+    pool.until(what, |pool| pool.waiting(0) == Some(3.0)).await;
+    assert_eq!(pool.load(0).scrapes.failures_in_a_row(), 0, "{what}");
+}
+
+#[tokio::test]
+async fn what_is_no_page_is_counted_by_its_reason_and_tried_again() {
+    let small = || ScrapeConfig { max_body_bytes: 100_000, ..hurried() };
+    let close = |bytes: &[u8]| vec![Step::Send(bytes.to_vec()), Step::Close];
+    let huge = vec![b'#'; 2_000_000];
+    let gzipped = |bytes: &[u8]| with("content-encoding: gzip\r\n", bytes);
+    let head = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
+    let chunked = [head.as_bytes(), b"1e8480\r\n", &huge].concat();
+    let cut = b"HTTP/1.1 200 OK\r\ncontent-length: 500\r\n\r\nvllm:num_requests_waiting 9\n";
+    let table = [
+        ("not found", "status", vec![Step::Send(b"HTTP/1.1 404 No\r\ncontent-length: 0\r\n\r\n".to_vec())]),
+        ("a redirect", "status", vec![Step::Send(b"HTTP/1.1 302 No\r\nlocation: /\r\n\r\n".to_vec())]),
+        ("another protocol", "malformed", close(b"SSH-2.0-OpenSSH_9.6\r\n")),
+        ("an endless head", "malformed", close(&[b"HTTP/1.1 200 OK\r\nx: ", huge.as_slice()].concat())),
+        ("a page of 2 MB", "too_large", with("", &huge)),
+        ("2 MB in chunks", "too_large", close(&chunked)),
+        ("2 MB until closed", "too_large", close(&[b"HTTP/1.1 200 OK\r\n\r\n", huge.as_slice()].concat())),
+        ("2 MB, compressed", "too_large", gzipped(&gzip(&huge))),
+        ("damaged gzip", "encoding", gzipped(b"\x1f\x8bno")),
+        ("brotli", "encoding", with("content-encoding: br\r\n", b"x")),
+        ("half a page", "connection", close(cut)),
+        ("nothing", "connection", vec![Step::Close]),
+    ];
+    for (what, reason, bad) in table {
+        recovers(what, small(), reason, bad).await;
+    }
+}
+
+#[tokio::test]
+async fn a_hundred_megabytes_are_not_read() {
+    let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", 100 << 20);
+    let answer = vec![Step::Send(head.into_bytes()), Step::Hang];
+    recovers("100 MB", hurried(), "too_large", answer).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_drips_is_given_up_and_delays_nobody() {
+    let slow =
+        Server::start(|_| vec![Step::Drip(b"HTTP/1.1 200 OK\r\n\r\nvllm:num_requests_waiting 9\n".to_vec())])
+            .await;
+    let quick = Server::start(|_| ok(&page(3))).await;
+    let pool = Pool::start(&[slow.address, quick.address], ScrapeConfig::default());
+    quick.more(100).await;
+    let timeouts = pool.failures("timeout");
+    assert!((2..=5).contains(&timeouts), "a second each, and as long between: {timeouts}");
+    assert_eq!((pool.waiting(0), pool.waiting(1)), (None, Some(3.0)));
+}
+
+#[tokio::test]
+async fn open_metrics_are_read() {
+    let text = "# TYPE vllm:num_requests_waiting gauge\n# UNIT vllm:num_requests_waiting requests\n\
+        # HELP vllm:num_requests_waiting Waiting \\\"now\\\".\n\
+        vllm:num_requests_waiting{engine=\"0\",model_name=\"a \\\"b\\\" \\\\ {c}, d=\\n\"} 3 1755820800.123\n\
+        vllm:num_requests_waiting{engine=\"1\",model_name=\"x\"} 4.0 1755820800.123\n\
+        # TYPE vllm:num_requests_running counter\n\
+        vllm:num_requests_running_total 5.0 # {trace_id=\"7\"} 1.0 1755820800.0\n\
+        vllm:num_requests_running_created 1755820800.0\n\
+        vllm:kv_cache_usage_perc{engine=\"0\"} 0.25\nvllm:kv_cache_usage_perc{engine=\"1\"} 0.75\n\
+        # TYPE vllm:cache_config info\nvllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"100\"} 1.0\n# EOF\n";
+    let server = Server::start(move |_| ok(text)).await;
+    let pool = Pool::start(&[server.address], ScrapeConfig::default());
+    server.more(3).await;
+    let load = pool.load(0);
+    let values = [&load.waiting, &load.running, &load.kv_usage, &load.block_size, &load.num_blocks];
+    assert_eq!(values.map(|gauge| gauge.last()), [7.0, 5.0, 0.75, 16.0, 100.0]);
+    assert_eq!(pool.counted(EXTRACT_ERRORS, "core-metrics-extractor"), 0);
+}
+
+#[tokio::test]
+async fn a_label_of_a_megabyte_is_refused_alone() {
+    let long = "x".repeat(1 << 20);
+    let text = format!(
+        "other{{a=\"{long}\"}} 1\nvllm:lora_requests_info{{running_lora_adapters=\"{long}\"}} 1\n{}",
+        page(3)
+    );
+    let server = Server::start(move |_| ok(&text)).await;
+    let pool = Pool::start(&[server.address], ScrapeConfig::default());
+    server.more(3).await;
+    assert_eq!(pool.waiting(0), Some(3.0));
+    assert!(pool.load(0).adapters.load().is_none());
+    assert!(pool.counted(EXTRACT_ERRORS, "core-metrics-extractor") >= 2);
+}
+
+#[tokio::test]
+async fn bytes_behind_an_answer_end_the_connection_and_nothing_else() {
+    let server = Server::start(|_| {
+        let mut steps = ok(&page(3));
+        steps.push(Step::Send(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n".to_vec()));
+        steps
+    });
+    let server = server.await;
+    let pool = Pool::start(&[server.address], hurried());
+    server.more(6).await;
+    assert_eq!(pool.waiting(0), Some(3.0));
+}
+
+/// Log lines of this thread.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Lines {
+    type Writer = Self;
+
+    fn make_writer(&'a self) -> Self {
+        self.clone()
+    }
+}
+
+#[tokio::test]
+async fn the_log_hears_of_changes_and_not_of_every_failure() {
+    let lines = Lines::default();
+    let subscriber = tracing_subscriber::fmt().with_writer(lines.clone()).with_ansi(false).finish();
+    let _guard = tracing::subscriber::set_default(subscriber);
+    let server =
+        Server::start(|_| vec![Step::Send(b"HTTP/1.1 503 Busy\r\ncontent-length: 0\r\n\r\n".to_vec())]).await;
+    let incomplete = Server::start(|_| ok("vllm:num_requests_running NaN\n")).await;
+    let pool = Pool::start(&[server.address, incomplete.address], hurried());
+    server.more(10).await;
+    incomplete.more(10).await;
+    assert!(pool.failures("status") >= 9);
+    let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+    let count = |what: &str| text.lines().filter(|line| line.contains(what)).count();
+    assert_eq!((count("endpoint can't be scraped"), count("the server answered 503")), (1, 1), "{text}");
+    assert_eq!(count("metrics of the endpoint are incomplete"), 1, "{text}");
+    assert_eq!(text.lines().count(), 2, "{text}");
+}
+
+#[tokio::test]
+async fn connections_that_are_refused_are_counted_in_a_row() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    drop(listener);
+    let pool = Pool::start(&[address], hurried());
+    pool.until("failures", |pool| pool.load(0).scrapes.unreachable_in_a_row() >= 3).await;
+    let load = pool.load(0);
+    assert!(load.scrapes.failures_in_a_row() >= 3 && load.scrapes.failing_since_ms().is_some());
+    assert!(pool.failures("connect") >= 3);
+    assert_eq!(load.scraped_at_ms(), None);
+    let config = ScrapeConfig { keeps_health: false, ..hurried() };
+    let other = Pool::start(&[address], config);
+    other.until("failures", |pool| pool.failures("connect") >= 2).await;
+    assert_eq!(other.load(0).scrapes.failures_in_a_row(), 0, "another source says that");
+    assert_eq!(Duration::from_millis(50), hurried().max_backoff);
+}
