@@ -26,12 +26,14 @@ use crate::extproc::workers::ConnectionMetrics;
 use crate::flow::{Attempts, Dispatcher, Policy};
 use crate::metrics;
 use crate::observe::counters::{Kind, Number};
+use crate::observe::endpoints::Attributes;
+use crate::observe::freshness::FreshnessCollector;
 use crate::observe::http::{HttpServer, Routes};
 use crate::observe::{endpoints, pool};
 use crate::request::Parsers;
 use crate::schedule::registry::{MetricsSource, Pipeline};
 use crate::schedule::{Record, SchedulerMetrics, State};
-use crate::scrape::{ScrapeConfig, ScrapeMetrics, Scraper};
+use crate::scrape::{Engines, ScrapeConfig, ScrapeMetrics, Scraper};
 
 /// How often what is kept for endpoints that are gone is dropped.
 const FORGET_INTERVAL: std::time::Duration = std::time::Duration::from_secs(30);
@@ -228,7 +230,8 @@ async fn serve(
         metrics: ExtProcMetrics::register(&registry, settings.stream_metrics)?,
         parsing: Parsing::new(&scheduler_metrics),
     });
-    register_collectors(&settings, &store, &clock, &dispatcher, &registry)?;
+    let attributes = attributes(&pipeline.sources);
+    register_collectors(&settings, &store, &clock, &dispatcher, &attributes, &registry)?;
 
     let limits =
         MessageLimits { receive: settings.limits.max_recv_message, send: settings.limits.max_send_message };
@@ -259,7 +262,7 @@ async fn serve(
     if let Some(admin) = admin {
         let known = Arc::clone(&store);
         let routes = Routes::new()
-            .with_page("/endpoints", "application/json", move || endpoints::page(&known, &clock))
+            .with_page("/endpoints", "application/json", move || endpoints::page(&known, &clock, &attributes))
             .with_index();
         background.pages.push(HttpServer::start(admin, routes)?);
     }
@@ -305,17 +308,32 @@ fn start_scrapers(
     Ok(scrapers)
 }
 
+/// What extractors add to what every engine reports, each once.
+fn attributes(sources: &[MetricsSource]) -> Attributes {
+    let mut attributes = Attributes::new();
+    for (id, name) in sources.iter().flat_map(|source| &source.engines).flat_map(Engines::attributes) {
+        if attributes.iter().all(|(known, _)| *known != id) {
+            attributes.push((id, name.to_owned()));
+        }
+    }
+    attributes
+}
+
 fn register_collectors(
     settings: &ServeSettings,
     store: &Arc<Store>,
     clock: &Clock,
     dispatcher: &Arc<Dispatcher>,
+    attributes: &Attributes,
     registry: &Registry,
 ) -> prometheus::Result<()> {
     let name = settings.pool.name.clone().unwrap_or_else(|| "epp".to_owned());
     let max_age = settings.metrics_staleness;
-    let collector = pool::PoolCollector::new(Arc::clone(store), clock.clone(), max_age, name)?;
+    let collector = pool::PoolCollector::new(Arc::clone(store), clock.clone(), max_age, name.clone())?;
     registry.register(Box::new(collector))?;
+    let (known, time) = (Arc::clone(store), clock.clone());
+    let freshness = FreshnessCollector::new(known, time, max_age, name, attributes.clone())?;
+    registry.register(Box::new(freshness))?;
     let cache = |read: fn(&CachedLocator) -> u64| {
         let dispatcher = Arc::clone(dispatcher);
         move || read(dispatcher.locator())

@@ -3,6 +3,7 @@
 
 pub mod counters;
 pub mod endpoints;
+pub mod freshness;
 pub mod http;
 pub mod page;
 pub mod pool;
