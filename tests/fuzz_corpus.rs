@@ -12,9 +12,10 @@ mod checks;
 
 type Check = fn(&[u8]);
 
-const TARGETS: [(&str, Check); 6] = [
+const TARGETS: [(&str, Check); 7] = [
     ("exchange", checks::exchange),
     ("exposition", checks::exposition),
+    ("page", checks::page),
     ("request_body", checks::request_body),
     ("usage_json", checks::usage_json),
     ("usage_sse", checks::usage_sse),
@@ -60,7 +61,7 @@ macro_rules! replays {
     };
 }
 
-replays!(exchange, exposition, request_body, usage_json, usage_sse, wire);
+replays!(exchange, exposition, page, request_body, usage_json, usage_sse, wire);
 
 /// A target without a corpus, or a corpus without a test, would go unnoticed.
 #[test]

@@ -14,6 +14,7 @@ mod exchange;
 mod exposition;
 mod frames;
 mod input;
+mod page;
 mod pool;
 #[path = "../../tests/support/protos.rs"]
 mod protos;
@@ -26,6 +27,7 @@ mod wire;
 
 pub use exchange::exchange;
 pub use exposition::exposition;
+pub use page::page;
 pub use request_body::request_body;
 pub use usage::{usage_json, usage_sse};
 pub use wire::wire;
