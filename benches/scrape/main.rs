@@ -45,9 +45,9 @@ struct Arguments {
     /// Servers send head and page apart, as some do.
     #[arg(long)]
     apart: bool,
-    /// Measure only the scraper.
+    /// Also with `selectMetrics`.
     #[arg(long)]
-    only_usher: bool,
+    select: bool,
     /// What cargo adds when it runs a benchmark.
     #[arg(long, hide = true)]
     bench: bool,
@@ -68,7 +68,12 @@ enum Part {
     #[command(hide = true)]
     Bare { live: usize, ports: Vec<u16> },
     #[command(hide = true)]
-    Usher { live: usize, ports: Vec<u16> },
+    Usher {
+        live: usize,
+        ports: Vec<u16>,
+        #[arg(long)]
+        select: bool,
+    },
 }
 
 fn main() {
@@ -77,7 +82,7 @@ fn main() {
         None => measure(&arguments),
         Some(Part::Servers { count, dead, apart }) => servers::run(count, dead, apart),
         Some(Part::Bare { live, ports }) => bare::run(&ports[..live]),
-        Some(Part::Usher { live, ports }) => picker::run(&ports, live),
+        Some(Part::Usher { live, ports, select }) => picker::run(&ports, live, select),
     }
 }
 
@@ -91,18 +96,17 @@ fn measure(arguments: &Arguments) {
     for &endpoints in &arguments.endpoints {
         for dead in if arguments.dead == 0 { vec![0] } else { vec![0, arguments.dead] } {
             let mut stage = Stage::start(endpoints, dead, arguments.apart);
-            let (mut bare, mut usher) = (Vec::new(), Vec::new());
+            let mut cases = vec![("bare loop", Case::Bare), ("usher", Case::Usher)];
+            cases.extend(arguments.select.then_some(("usher, selecting", Case::Selecting)));
+            let mut runs: Vec<Vec<Measured>> = vec![Vec::new(); cases.len()];
             for _ in 0..arguments.rounds {
-                if !arguments.only_usher {
-                    bare.push(stage.measure(Case::Bare, time));
+                for ((_, case), runs) in cases.iter().zip(&mut runs) {
+                    runs.push(stage.measure(*case, time));
                 }
-                usher.push(stage.measure(Case::Usher, time));
             }
-            for (name, runs) in [("bare loop", bare), ("usher", usher)] {
-                if !runs.is_empty() {
-                    let dead = if dead == 0 { String::new() } else { format!(" + {dead} dead") };
-                    row(&format!("{name}, {endpoints}{dead}"), &runs);
-                }
+            for ((name, _), runs) in cases.iter().zip(&runs) {
+                let dead = if dead == 0 { String::new() } else { format!(" + {dead} dead") };
+                row(&format!("{name}, {endpoints}{dead}"), runs);
             }
         }
     }

@@ -10,7 +10,7 @@ use usher::scrape::{ScrapeConfig, ScrapeMetrics, Scraper};
 use crate::ages;
 
 /// Scrapes these ports for as long as standard input wants it; the first ones live.
-pub fn run(ports: &[u16], live: usize) {
+pub fn run(ports: &[u16], live: usize, select: bool) {
     let clock = Clock::start();
     let store = Arc::new(Store::default());
     let spec = |(index, port): (usize, &u16)| {
@@ -23,7 +23,8 @@ pub fn run(ports: &[u16], live: usize) {
     ages::watch(loads, clock.clone());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let _scraper = Scraper::start(store, clock, ScrapeConfig::default(), &metrics);
+        let config = ScrapeConfig { select_metrics: select, ..ScrapeConfig::default() };
+        let _scraper = Scraper::start(store, clock, config, &metrics);
         std::future::pending::<()>().await;
     });
 }

@@ -25,7 +25,8 @@ struct Connection {
 
 /// Listens on `count` ports that answer and `dead` that don't, prints them and serves.
 pub fn run(count: u16, dead: u16, apart: bool) {
-    let answers: Vec<(Vec<u8>, usize)> = (0..VARIANTS).map(answer).collect();
+    let mut answers: Vec<(Vec<u8>, usize)> = (0..VARIANTS).map(|variant| answer(&page(variant))).collect();
+    answers.push(answer(&selected()));
     let mut poll = Poll::new().unwrap();
     let mut listeners: Vec<TcpListener> = Vec::new();
     let mut ports = Vec::new();
@@ -98,9 +99,11 @@ fn serve(
             match connection.stream.read(buffer) {
                 Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
                 // A request comes in one piece here.
-                Ok(_) if !connection.dead => {
+                Ok(length) if !connection.dead => {
                     *turn += 1;
-                    (connection.answer, connection.sent) = (*turn % VARIANTS, 0);
+                    let selects = memchr::memmem::find(&buffer[..length], b"name%5B%5D").is_some();
+                    (connection.answer, connection.sent) =
+                        (if selects { VARIANTS } else { *turn % VARIANTS }, 0);
                 }
                 Ok(_) => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
@@ -120,15 +123,27 @@ fn serve(
     Ok(())
 }
 
-/// An answer as vLLM's server sends it, and how long its head is.
-fn answer(variant: usize) -> (Vec<u8>, usize) {
+/// A page with counts of another length.
+fn page(variant: usize) -> String {
     let digits = &"60000"[..1 + variant % 5];
-    let page = page::page().replace("60000.0", &format!("{digits}.0"));
+    page::page().replace("60000.0", &format!("{digits}.0"))
+}
+
+/// What Python's prometheus_client sends of it when it is asked for the metrics in use.
+fn selected() -> String {
+    let used = ["num_requests_", "kv_cache_usage", "cache_config", "lora_requests"];
+    let lines = page(0);
+    let lines = lines.lines().filter(|line| used.iter().any(|name| line.contains(name)));
+    lines.flat_map(|line| [line, "\n"]).collect()
+}
+
+/// An answer as vLLM's server sends it, and how long its head is.
+fn answer(page: &str) -> (Vec<u8>, usize) {
     let head = format!(
         "HTTP/1.1 200 OK\r\ndate: Sat, 22 Aug 2026 08:00:00 GMT\r\nserver: uvicorn\r\ncontent-length: {}\r\n\
          content-type: text/plain; version=0.0.4; charset=utf-8\r\n\r\n",
         page.len()
     );
     let length = head.len();
-    ((head + &page).into_bytes(), length)
+    ((head + page).into_bytes(), length)
 }

@@ -15,6 +15,8 @@ const WARM_UP: Duration = Duration::from_millis(1500);
 pub enum Case {
     Bare,
     Usher,
+    /// Usher, asking for the metrics in use only.
+    Selecting,
 }
 
 /// What a case used.
@@ -50,10 +52,11 @@ impl Stage {
         assert!(self.servers.child.try_wait().unwrap().is_none(), "the servers run");
         let name = match case {
             Case::Bare => "bare",
-            Case::Usher => "usher",
+            Case::Usher | Case::Selecting => "usher",
         };
         let ports = self.ports.iter().map(String::as_str);
-        let mut process = Process::start([name, &self.live].into_iter().chain(ports));
+        let select = matches!(case, Case::Selecting).then_some("--select");
+        let mut process = Process::start([name, &self.live].into_iter().chain(ports).chain(select));
         sleep(WARM_UP);
         process.say("start");
         let pages = self.pages();
