@@ -87,9 +87,14 @@ impl ScrapeError {
         }
     }
 
-    /// Whether the server said that it doesn't have the page.
+    /// Whether there was a connection, and no TLS on it.
+    pub(super) fn is_of_tls(&self) -> bool {
+        self.reason() == Reason::Tls
+    }
+
+    /// Whether the server said that it doesn't have the page, or doesn't understand.
     pub(super) fn is_refusal(&self) -> bool {
-        self.reason() == Reason::Status
+        matches!(self, Self::Page(PageError::Status(400..500)))
     }
 }
 

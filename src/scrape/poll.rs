@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use tokio::time::{Instant, sleep_until, timeout};
+use tracing::warn;
 
 use crate::endpoints::Endpoint;
 
@@ -18,8 +19,11 @@ use super::scraper::Source;
 /// Scrapes one endpoint until the task is aborted.
 pub(super) async fn poll(endpoint: Arc<Endpoint>, source: Arc<Source>) {
     let Source { config, clock, counters, origin, buffer } = &*source;
-    let mut log = Log::new(&endpoint, config.source_type);
-    let Some(address) = address(&endpoint, config) else { return log.has_no_node() };
+    let Some(address) = address(&endpoint, config) else {
+        let (endpoint, source) = (endpoint.id(), config.source_type);
+        return warn!(%endpoint, source, "endpoint isn't scraped, as the address of its node is not known");
+    };
+    let mut log = Log::new(&endpoint, config.source_type, address);
     let mut client = Client::new(address, config.tls.clone(), config.max_body_bytes);
     let mut extractions = Extraction::all(&endpoint, config, counters);
     let mut requests = Requests::new(config, address, &extractions);
@@ -49,7 +53,7 @@ pub(super) async fn poll(endpoint: Arc<Endpoint>, source: Arc<Source>) {
                 counters.failed(error.reason());
                 log.failed(&error, now);
                 if config.keeps_health {
-                    endpoint.load().scrapes.failed(client.connected(), now_ms);
+                    endpoint.load().scrapes.failed(client.connected() || error.is_of_tls(), now_ms);
                 }
                 failures = failures.saturating_add(1);
                 next = now + backoff(config.interval, config.max_backoff, failures, rand::random());

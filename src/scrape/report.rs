@@ -1,5 +1,6 @@
 //! What the log hears about an endpoint's scrapes: changes, not every failure.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -41,19 +42,21 @@ impl<T: PartialEq> Told<T> {
 pub(super) struct Log<'a> {
     endpoint: &'a Endpoint,
     source: &'static str,
+    /// Where it is scraped.
+    address: SocketAddr,
     failing: Told<Option<Reason>>,
 }
 
 impl<'a> Log<'a> {
-    pub(super) fn new(endpoint: &'a Endpoint, source: &'static str) -> Self {
-        Self { endpoint, source, failing: Told::new(None) }
+    pub(super) fn new(endpoint: &'a Endpoint, source: &'static str, address: SocketAddr) -> Self {
+        Self { endpoint, source, address, failing: Told::new(None) }
     }
 
     pub(super) fn failed(&mut self, error: &ScrapeError, now: Instant) {
-        let (endpoint, source) = (self.endpoint.id(), self.source);
+        let (endpoint, source, address) = (self.endpoint.id(), self.source, self.address);
         debug!(%endpoint, source, %error, "scrape failed");
         if self.failing.tell(Some(error.reason()), now) {
-            warn!(%endpoint, address = %self.endpoint.authority(), source, %error, "endpoint can't be scraped");
+            warn!(%endpoint, %address, source, %error, "endpoint can't be scraped");
         }
     }
 
@@ -61,11 +64,6 @@ impl<'a> Log<'a> {
         if self.failing.tell(None, now) {
             info!(endpoint = %self.endpoint.id(), source = self.source, "endpoint can be scraped again");
         }
-    }
-
-    /// The page is on the endpoint's node, and discovery doesn't say which that is.
-    pub(super) fn has_no_node(&self) {
-        warn!(endpoint = %self.endpoint.id(), source = self.source, "endpoint isn't scraped, as the address of its node is not known");
     }
 
     /// The server doesn't understand which metrics are asked for.

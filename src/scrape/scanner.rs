@@ -221,10 +221,11 @@ impl<'w> Scanner<'w> {
 
     /// Of comments only `# TYPE name kind` says something.
     fn comment(&mut self, line: &[u8]) {
-        let mut words = line[1..].split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
-        if words.next() != Some(b"TYPE") {
+        let Some(declared) = line[1..].trim_ascii_start().strip_prefix(b"TYPE") else { return };
+        if !declared.first().is_some_and(u8::is_ascii_whitespace) {
             return;
         }
+        let mut words = declared.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
         let Some(name) = words.next() else { return };
         self.group = self.wanted.names.iter().position(|known| known.bytes == name);
         if let (Some(number), Some(kind)) = (self.group, words.next()) {
