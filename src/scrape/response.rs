@@ -136,7 +136,7 @@ impl ResponseReader {
                 }
                 State::UntilClosed => return Ok(Part::Body(std::mem::take(bytes))),
                 State::ChunkLength => {
-                    let Some(length) = self.line(bytes, |line| chunk_length(line))? else {
+                    let Some(length) = self.line(bytes, chunk_length)? else {
                         return Ok(Part::More);
                     };
                     self.state = match length? {
