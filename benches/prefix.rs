@@ -3,11 +3,15 @@
 //! - `hash`: the block hashes of a prompt of 500 KB, beside one XXH3 over its bytes.
 //! - `find`: how much of a prompt 100 endpoints hold that are all full (31,250 blocks each).
 //! - `add`: a prompt of 2,048 blocks at a full endpoint, which evicts as many.
-//! - `beside`: eight threads that look prompts up, beside eight that add to the same index,
-//!   to another one, or that only compute.
 //!
-//! `cargo bench --bench prefix -- thirty-million` adds 30 million blocks over 1,000
-//! endpoints to an index with room for 8 million, and prints what that took.
+//! Two take longer and are asked for by name:
+//!
+//! - `cargo bench --bench prefix -- beside`: eight threads that look prompts up, beside eight
+//!   that add to the same index, that add to another one, or that only compute. How much less
+//!   the first get done is what adding costs those that look up; that of the second is the
+//!   memory that both want.
+//! - `cargo bench --bench prefix -- thirty-million`: 30 million blocks over 1,000 endpoints
+//!   into an index with room for 8 million, and what that took.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark that cannot set itself up has nothing to measure")]
 #![allow(clippy::print_stdout, reason = "what is no time is printed")]
@@ -91,8 +95,16 @@ fn populated(snapshot: &Snapshot) -> PrefixIndex {
         let of = |block: u64| if block.is_multiple_of(2) { 1000 + number } else { 100_000 + number / 4 };
         let filling: Vec<u64> = (0..CAPACITY as u64).map(|block| mixed(of(block) << 32 | block)).collect();
         index.add(endpoint, &filling, CAPACITY);
-        for which in 0..PROMPTS {
-            let hashes = prompt(which);
+    }
+    refresh(&index, snapshot);
+    index
+}
+
+/// Adds the eight prompts to those that hold them.
+fn refresh(index: &PrefixIndex, snapshot: &Snapshot) {
+    for which in 0..PROMPTS {
+        let hashes = prompt(which);
+        for (number, endpoint) in (0u64..).zip(snapshot.endpoints()) {
             match (number * 7 + which * 3) % 16 {
                 0 => index.add(endpoint, &hashes, CAPACITY),
                 1..8 => index.add(endpoint, &hashes[..LONG / 2], CAPACITY),
@@ -100,7 +112,6 @@ fn populated(snapshot: &Snapshot) -> PrefixIndex {
             }
         }
     }
-    index
 }
 
 fn find(c: &mut Criterion) {
@@ -159,25 +170,25 @@ fn add(c: &mut Criterion) {
 }
 
 /// What the other threads do.
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 enum Others {
-    AddHere,
-    AddElsewhere,
     Compute,
+    AddElsewhere,
+    AddHere,
 }
 
-/// Time for so many look-ups by eight threads, beside eight others.
+/// Look-ups per second of eight threads beside eight others, and the CPU time of one in
+/// nanoseconds.
 fn lookups_beside(
     others: Others,
-    repetitions: u64,
-    indexes: [&PrefixIndex; 2],
+    [here, elsewhere]: [&PrefixIndex; 2],
     snapshot: &Arc<Snapshot>,
-) -> Duration {
+) -> (f64, f64) {
     const EACH: u64 = 8;
+    const LOOKUPS: u64 = 200;
     static NUMBER: AtomicU64 = AtomicU64::new(1 << 22);
     let (stop, start) = (AtomicBool::new(false), Barrier::new(2 * EACH as usize + 1));
     let prompts: Vec<Blocks> = (0..PROMPTS).map(|which| Blocks::from_prompts([prompt(which)])).collect();
-    let [here, elsewhere] = indexes;
     std::thread::scope(|scope| {
         let (stop, start, prompts) = (&stop, &start, &prompts);
         for thread in 0..EACH {
@@ -185,13 +196,12 @@ fn lookups_beside(
                 start.wait();
                 let mut endpoints = snapshot.endpoints().iter().cycle().skip(thread as usize * 12);
                 while !stop.load(Relaxed) {
-                    let hashes = prompt(NUMBER.fetch_add(1, Relaxed));
-                    let hashes = &hashes[..256];
+                    let hashes = &prompt(NUMBER.fetch_add(1, Relaxed))[..256];
                     let endpoint = endpoints.next().unwrap();
                     match others {
-                        Others::AddHere => here.add(endpoint, hashes, CAPACITY),
-                        Others::AddElsewhere => elsewhere.add(endpoint, hashes, CAPACITY),
                         Others::Compute => {}
+                        Others::AddElsewhere => elsewhere.add(endpoint, hashes, CAPACITY),
+                        Others::AddHere => here.add(endpoint, hashes, CAPACITY),
                     }
                 }
             });
@@ -201,38 +211,56 @@ fn lookups_beside(
                 scope.spawn(move || {
                     let (candidates, mut matched) = (snapshot.all(), Vec::new());
                     start.wait();
-                    for turn in 0..repetitions {
+                    let before = cpu_time();
+                    for turn in 0..LOOKUPS {
                         let blocks = &prompts[(turn + thread) as usize % prompts.len()];
                         here.find(blocks, candidates.view(), &mut matched);
                         black_box(matched.last());
                     }
+                    cpu_time() - before
                 })
             })
             .collect();
         start.wait();
         let started = Instant::now();
-        lookups.into_iter().for_each(|thread| thread.join().unwrap());
+        let cpu: f64 = lookups.into_iter().map(|thread| thread.join().unwrap()).sum();
         let took = started.elapsed();
         stop.store(true, Relaxed);
-        took
+        let count = (EACH * LOOKUPS) as f64;
+        (count / took.as_secs_f64(), cpu / count)
     })
 }
 
-fn beside(c: &mut Criterion) {
+/// Nanoseconds that this thread was on a processor, as Linux says.
+fn cpu_time() -> f64 {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    text.split(' ').next().and_then(|first| first.parse().ok()).unwrap_or_default()
+}
+
+/// Rounds in turns, so that all see the same neighbours on the machine; medians.
+fn beside() {
+    const ROUNDS: usize = 15;
     let snapshot = pool(100);
     let (here, elsewhere) = (populated(&snapshot), populated(&snapshot));
-    let mut group = c.benchmark_group("beside");
-    group.throughput(Throughput::Elements(8));
-    for (name, others) in [
-        ("threads that compute", Others::Compute),
-        ("threads that add elsewhere", Others::AddElsewhere),
-        ("threads that add here", Others::AddHere),
-    ] {
-        group.bench_function(name, |b| {
-            b.iter_custom(|repetitions| lookups_beside(others, repetitions, [&here, &elsewhere], &snapshot));
-        });
+    let modes = [Others::Compute, Others::AddElsewhere, Others::AddHere];
+    let mut rounds = modes.map(|_| Vec::new());
+    for _ in 0..ROUNDS {
+        for (others, rounds) in modes.into_iter().zip(&mut rounds) {
+            // What the last round added has made them lose the prompts.
+            refresh(&here, &snapshot);
+            rounds.push(lookups_beside(others, [&here, &elsewhere], &snapshot));
+        }
     }
-    group.finish();
+    let median = |mut values: Vec<f64>| {
+        values.sort_by(f64::total_cmp);
+        values[values.len() / 2]
+    };
+    println!("look-ups of 2048 blocks by eight threads, beside eight that");
+    for (others, rounds) in modes.into_iter().zip(rounds) {
+        let (per_second, cpu): (Vec<f64>, Vec<f64>) = rounds.into_iter().unzip();
+        let (per_second, cpu) = (median(per_second), median(cpu) / 1000.0);
+        println!("{others:?}: {per_second:.0} per second, {cpu:.1} µs of CPU each");
+    }
 }
 
 fn thirty_million() {
@@ -263,12 +291,15 @@ fn thirty_million() {
 criterion_group! {
     name = benches;
     config = Criterion::default().warm_up_time(Duration::from_secs(1)).measurement_time(Duration::from_secs(3)).sample_size(30);
-    targets = hash, find, add, beside
+    targets = hash, find, add
 }
 
 fn main() {
     if std::env::args().any(|argument| argument == "thirty-million") {
         return thirty_million();
+    }
+    if std::env::args().any(|argument| argument == "beside") {
+        return beside();
     }
     benches();
     Criterion::default().configure_from_args().final_summary();
