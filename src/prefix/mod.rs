@@ -6,6 +6,9 @@
 //! After a decision the chosen endpoint's blocks are handed to an [`Adder`], whose thread
 //! puts them into the index, so that no reply waits for that.
 //!
+//! An index and its adder belong together and outlive a configuration: whoever keeps state
+//! for its plugins keeps both, and hands the regular sweep to the adder, too.
+//!
 //! The hashes are this program's own. They are the same in every process of one version of
 //! it, and not those of any model server.
 

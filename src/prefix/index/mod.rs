@@ -28,7 +28,8 @@ pub use import::Imported;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Entries over all endpoints: a block at an endpoint is one. An entry takes 32 bytes
-    /// at most, so this bounds the memory, too.
+    /// at most while the index grows and when it is full, so this bounds the memory, too;
+    /// with what others told, three bytes more.
     pub entries: usize,
     /// Blocks that an endpoint of which only others told is taken to hold.
     pub capacity: usize,
@@ -38,7 +39,8 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Bytes that an entry takes at most.
+    /// Bytes that an entry takes at most: up to 18.75 in the list of its endpoint, and up to
+    /// 12.5 for its block where nobody else has it. Full endpoints take 15 and 10 to 12.5.
     pub const BYTES_PER_ENTRY: usize = 32;
 
     /// As many entries as fit into so many bytes; no export.
