@@ -95,6 +95,7 @@ pub use score::{
 pub use score::{ColdOrder, NoHitLruParams, NoHitLruScorer, PrefixCacheScorer, PrefixCacheScorerParams};
 pub use score::{EndpointAttributeScorer, EndpointAttributeScorerParams};
 pub use score::{TopologyAffinityScorer, TopologyAffinityScorerParams};
+pub use score::{multicluster_kv_cache, multicluster_queue};
 pub use selector::{LabelExpression, LabelOperator, LabelSelector};
 pub use settle::Settlement;
 pub use stages::{Stages, StagesBuilder};

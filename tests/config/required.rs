@@ -1,4 +1,4 @@
-//! What has to be set for a plugin type to be built at all.
+//! What has to be set, and what has to be there, for a plugin type to be built at all.
 
 /// Parameters that a type can't do without.
 pub(crate) fn required(plugin_type: &str) -> &'static str {
@@ -29,6 +29,9 @@ pub(crate) fn required(plugin_type: &str) -> &'static str {
 pub(crate) fn beside(plugin_type: &str) -> &'static str {
     match plugin_type {
         "pd-profile-handler" => ", {type: prefix-based-pd-decider}",
+        "multicluster-queue-scorer" | "multicluster-kv-cache-utilization-scorer" => {
+            ", {type: core-metrics-extractor, parameters: {engineConfigs: [{name: vllm, customMetrics: [{attributeKey: llm-d.ai/multicluster-queue-size, metricSpec: a}, {attributeKey: llm-d.ai/multicluster-kv-cache-utilization, metricSpec: b}]}]}}"
+        }
         _ => "",
     }
 }

@@ -21,6 +21,7 @@ mod filters_load;
 mod filters_parameters;
 mod handlers;
 mod joint;
+mod multicluster;
 mod names;
 mod p2p_source;
 mod pickers;

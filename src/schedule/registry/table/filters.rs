@@ -99,7 +99,10 @@ pub(super) static ROWS: &[PluginType] = &[
         "Keeps the endpoint that served a request's session before, where it is a candidate.",
         session::PARAMETERS, Build::Reading(session::session_affinity_filter)).alpha()
         .when("A conversation must stay at its endpoint as long as that is there."),
-    later("multicluster-session-affinity-filter", &[Filter, PreRequest, Response]).alpha(),
+    beta("multicluster-session-affinity-filter", &[Filter, PreRequest, Response],
+        "The same as session-affinity-filter, where every endpoint is a cluster.",
+        session::PARAMETERS, Build::Reading(session::session_affinity_filter)).alpha()
+        .when("A conversation must stay in its cluster as long as that is there."),
     beta("topology-affinity-filter", &[Filter],
         "Keeps the endpoints that are near enough to the one that another profile picked; all of them when there is no such one, or nobody is near it.",
         &[

@@ -17,7 +17,9 @@ use crate::schedule::{
     ColdOrder, NoHitLruParams, NoHitLruScorer, PrefixCacheScorer, PrefixCacheScorerParams,
 };
 use crate::schedule::{DataType, TopologyAffinityScorer, TopologyAffinityScorerParams};
-use crate::schedule::{EndpointAttributeScorer, EndpointAttributeScorerParams};
+use crate::schedule::{
+    EndpointAttributeScorer, EndpointAttributeScorerParams, multicluster_kv_cache, multicluster_queue,
+};
 use crate::schedule::{ExpectedTtftParams, ExpectedTtftScorer, ttft};
 
 #[rustfmt::skip]
@@ -134,8 +136,14 @@ pub(super) static ROWS: &[PluginType] = &[
         &[parameter("topologyProducerName", "topology-extractor", "", "The plugin that says where endpoints are.")],
         Build::Reading(topology_affinity_scorer)).alpha()
         .when("Disaggregated pools: near is better, but not required."),
-    later("multicluster-queue-scorer", &[Scorer]).alpha(),
-    later("multicluster-kv-cache-utilization-scorer", &[Scorer]).alpha(),
+    beta("multicluster-queue-scorer", &[Scorer],
+        "The shorter the queues of a cluster, the better: of the number llm-d.ai/multicluster-queue-size the smallest scores 1, the largest 0. Who has not got it, or not lately, scores 0. It has to be among the customMetrics of the plugin core-metrics-extractor.",
+        &[], Build::Reading(multicluster_queue_scorer)).alpha()
+        .when("Every endpoint is the gateway of a cluster; as metric, for example, llm_d_epp_average_queue_size."),
+    beta("multicluster-kv-cache-utilization-scorer", &[Scorer],
+        "The emptier the KV caches of a cluster, the better: 1 minus the number llm-d.ai/multicluster-kv-cache-utilization. Who has not got it, or not lately, scores 0. It has to be among the customMetrics of the plugin core-metrics-extractor.",
+        &[], Build::Reading(multicluster_kv_cache_scorer)).alpha()
+        .when("As multicluster-queue-scorer; as metric, for example, llm_d_epp_average_kv_cache_utilization."),
     beta("multicluster-prefix-cache-scorer", &[Scorer],
         "The more of a prompt a cluster has been sent before, the better: prefix-cache-scorer for endpoints that are clusters.",
         PREFIX_CACHE, Build::Reading(prefix_cache_scorer)).alpha()
@@ -175,9 +183,22 @@ fn active_request_scorer(site: &mut Site<'_>) -> Result<Built, ConfigError> {
 
 fn endpoint_attribute_scorer(site: &mut Site<'_>) -> Result<Built, ConfigError> {
     let params = EndpointAttributeScorerParams::decode(site.parameters)?;
+    Ok(Built { scorer: Some(by_attribute(site, &params)), ..Built::with(&params)? })
+}
+
+fn multicluster_queue_scorer(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    site.takes_nothing()?;
+    Ok(Built { scorer: Some(by_attribute(site, &multicluster_queue())), ..Built::bare() })
+}
+
+fn multicluster_kv_cache_scorer(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    site.takes_nothing()?;
+    Ok(Built { scorer: Some(by_attribute(site, &multicluster_kv_cache())), ..Built::bare() })
+}
+
+fn by_attribute(site: &mut Site<'_>, params: &EndpointAttributeScorerParams) -> Arc<EndpointAttributeScorer> {
     let reading = site.reads_attribute(&params.attribute_key, &params.producer);
-    let scorer = Arc::new(EndpointAttributeScorer::new(reading, &params));
-    Ok(Built { scorer: Some(scorer), ..Built::with(&params)? })
+    Arc::new(EndpointAttributeScorer::new(reading, params))
 }
 
 fn expected_ttft_scorer(site: &mut Site<'_>) -> Result<Built, ConfigError> {
