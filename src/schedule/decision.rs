@@ -24,6 +24,8 @@ pub enum Record {
 pub(super) struct Ground {
     pub(super) candidates: Candidates,
     pub(super) profiles: Arc<[Arc<str>]>,
+    /// The profile that picks who computes the prompt.
+    pub(super) prefill: Option<usize>,
 }
 
 impl Ground {
@@ -71,6 +73,14 @@ impl Decision {
     /// The run of the profile with this name, if it picked.
     pub fn run(&self, profile: &str) -> Option<&Run> {
         self.runs.iter().find(|run| self.profile(run) == profile)
+    }
+
+    /// The run that picked who computes the prompt: that of the profile which the handler
+    /// knows as such, if it picked. It may be the primary one. Without it, who answers
+    /// computes the prompt.
+    pub fn prefill(&self) -> Option<&Run> {
+        let prefill = self.ground.prefill?;
+        self.runs.iter().find(|run| run.profile == prefill)
     }
 
     /// The name of the profile of one of this decision's runs.

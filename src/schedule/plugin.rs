@@ -76,6 +76,13 @@ pub trait ProfileHandler: Send + Sync {
         None
     }
 
+    /// The name of the profile that picks who computes the prompt, where that isn't who
+    /// answers. Asked once, when the scheduler is made. Unless a handler has another name
+    /// for it, it is the one that the peer's plugins know.
+    fn prefill(&self) -> &str {
+        "prefill"
+    }
+
     /// Whether [`Self::settle`] wants the totals of the profile of this name. Asked once,
     /// when the scheduler is made.
     fn keeps_totals(&self, _profile: &str) -> bool {

@@ -34,6 +34,8 @@ pub struct Scheduler {
     profiles: Vec<Profile>,
     names: Arc<[Arc<str>]>,
     handler: Placed<dyn ProfileHandler>,
+    /// The profile that picks who computes the prompt.
+    prefill: Option<usize>,
     /// The handler keeps totals of a profile, to settle picks by them.
     settles: bool,
     finish_duration: Timing,
@@ -56,8 +58,9 @@ impl Scheduler {
             profile.keeps_totals = handler.plugin.keeps_totals(profile.name());
         }
         let settles = profiles.iter().any(|profile| profile.keeps_totals);
+        let prefill = profiles.iter().position(|profile| **profile.name() == *handler.plugin.prefill());
         let names = profiles.iter().map(|profile| Arc::clone(profile.name())).collect();
-        Self { profiles, names, handler, settles, finish_duration, e2e: metrics.e2e.clone() }
+        Self { profiles, names, handler, prefill, settles, finish_duration, e2e: metrics.e2e.clone() }
     }
 
     /// The profiles, in the order of the configuration.
@@ -141,7 +144,7 @@ impl Scheduler {
         let known = scratch.ground.take().filter(|ground| ground.is_of(candidates, &self.names));
         let ground = known.unwrap_or_else(|| {
             let (candidates, profiles) = (candidates.clone(), Arc::clone(&self.names));
-            Arc::new(Ground { candidates, profiles })
+            Arc::new(Ground { candidates, profiles, prefill: self.prefill })
         });
         scratch.ground = Some(Arc::clone(&ground));
         ground

@@ -12,7 +12,7 @@ fn config(plugin_type: &str, parameters: &str) -> String {
 #[test]
 fn defaults_are_those_of_the_peer() {
     let selector = json!({"matchLabels": {}, "matchExpressions": []});
-    let stages = json!({"prefillProfile": "prefill", "encodeProfile": "encode"});
+    let stages = json!({"encodeProfile": "encode"});
     let table = [
         ("decode-filter", "{any: [thing]}", json!({})),
         ("prefill-filter", "{}", json!({})),

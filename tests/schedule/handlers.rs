@@ -158,8 +158,7 @@ fn disagg_headers(params: DisaggHeadersParams, profiles: &[(&str, &[u32])]) -> V
 
 #[test]
 fn the_pods_of_other_stages_are_named_in_headers() {
-    let default =
-        || DisaggHeadersParams { prefill_profile: "prefill".into(), encode_profile: "encode".into() };
+    let default = || DisaggHeadersParams { prefill_profile: None, encode_profile: "encode".into() };
     let (prefiller, encoders) = ("x-prefiller-host-port", "x-encoder-hosts-ports");
     assert_eq!(disagg_headers(default(), &[("decode", &[0])]), []);
     assert_eq!(
@@ -175,7 +174,7 @@ fn the_pods_of_other_stages_are_named_in_headers() {
     assert!(["10.0.0.2:8000", "10.0.0.3:8000"].contains(&both[0].1.as_str()), "one that computes: {both:?}");
     let all = ["10.0.0.3:8000,10.0.0.4:8000", "10.0.0.4:8000,10.0.0.3:8000"];
     assert!(all.contains(&both[1].1.as_str()), "all that encode: {both:?}");
-    let named = DisaggHeadersParams { prefill_profile: "p".into(), encode_profile: "e".into() };
+    let named = DisaggHeadersParams { prefill_profile: Some("p".into()), encode_profile: "e".into() };
     let profiles: [(&str, &[u32]); 4] = [("decode", &[0]), ("prefill", &[1]), ("p", &[2]), ("e", &[3])];
     assert_eq!(
         disagg_headers(named, &profiles),

@@ -26,6 +26,7 @@ mod names;
 mod p2p_source;
 mod pickers;
 mod pool;
+mod prefill_profile;
 mod prefix_caches;
 mod prefix_filter;
 mod prefix_parameters;

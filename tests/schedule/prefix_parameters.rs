@@ -51,7 +51,6 @@ fn defaults_are_those_of_the_peer() {
             json!({
                 "prefixMatchInfoProducerName": PRODUCER,
                 "minCachedTokenDelta": 1,
-                "prefillProfileName": "prefill",
             }),
         ),
         (

@@ -7,14 +7,17 @@ use bytes::{BufMut, Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
 
 use crate::config::{ConfigError, Node};
+use crate::schedule::params::named;
 use crate::schedule::{Context, Decision, Effects, PreRequest};
 
 /// Parameters of `disagg-headers-handler`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DisaggHeadersParams {
-    /// The profile that picks who computes the prompt. Default `prefill`.
-    pub prefill_profile: String,
+    /// The profile that picks who computes the prompt; `None`: the one that the profile
+    /// handler knows as such.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prefill_profile: Option<String>,
     /// The profile that picks who encodes. Default `encode`.
     pub encode_profile: String,
 }
@@ -32,12 +35,9 @@ impl DisaggHeadersParams {
             encode_profile: Option<String>,
         }
         let written: Written = node.decode()?;
-        let or = |written: Option<String>, default: &str| {
-            written.filter(|name| !name.is_empty()).unwrap_or_else(|| default.to_owned())
-        };
         Ok(Self {
-            prefill_profile: or(written.prefill_profile, "prefill"),
-            encode_profile: or(written.encode_profile, "encode"),
+            prefill_profile: written.prefill_profile.filter(|name| !name.is_empty()),
+            encode_profile: named(written.encode_profile, "encode"),
         })
     }
 }
@@ -61,7 +61,10 @@ impl DisaggHeaders {
 
 impl PreRequest for DisaggHeaders {
     fn decided(&self, _cx: &Context<'_>, decision: &Decision, effects: &mut Effects) {
-        let prefill = decision.run(&self.params.prefill_profile);
+        let prefill = match &self.params.prefill_profile {
+            Some(profile) => decision.run(profile),
+            None => decision.prefill(),
+        };
         if let Some(first) = prefill.and_then(|run| decision.endpoints_of(run).next()) {
             effects.set_header(&self.prefiller, Bytes::copy_from_slice(first.authority().as_bytes()));
         }

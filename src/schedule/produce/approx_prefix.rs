@@ -21,9 +21,6 @@ use metrics::Hits;
 pub use metrics::PrefixFamilies;
 pub use params::ApproxPrefixParams;
 
-/// The profile that computes the prompt, where there is one beside the primary one.
-const PREFILL: &str = "prefill";
-
 /// Where a producer says what it found.
 #[derive(Clone, Copy, Debug)]
 pub struct ApproxPrefixKeys {
@@ -35,7 +32,7 @@ pub struct ApproxPrefixKeys {
 
 /// Says how many of a prompt's first blocks each candidate holds, and learns them for the
 /// endpoints that get it: the first choice of the profile that answers, that of the profile
-/// named `prefill`, and whoever served instead.
+/// that picks who computes prompts, and whoever served instead.
 #[derive(Debug)]
 pub struct ApproxPrefixProducer {
     keys: ApproxPrefixKeys,
@@ -86,7 +83,7 @@ impl PreRequest for ApproxPrefixProducer {
         if let Some(first) = primary.picks.first() {
             self.hits.request(known, known.blocks_at(*first));
         }
-        let prefill = decision.run(PREFILL).filter(|run| !std::ptr::eq(*run, primary));
+        let prefill = decision.prefill().filter(|run| !std::ptr::eq(*run, primary));
         for run in [Some(primary), prefill].into_iter().flatten() {
             if let Some(endpoint) = decision.endpoints_of(run).next() {
                 self.learner.learn(endpoint, blocks, block);

@@ -16,9 +16,6 @@ use crate::schedule::{Context, Decision, Effects, Facts, Follower, Key, PreReque
 use series::Counted;
 pub use series::{InflightFamilies, InflightSeries};
 
-/// The profile whose work is done when the first token is there.
-const PREFILL: &str = "prefill";
-
 /// Parameters of `inflight-load-producer`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -144,7 +141,7 @@ impl PreRequest for InflightLoadProducer {
         let prompt = cx.facts.get(self.tokens).map_or(0, |tokens| tokens.count);
         let output = self.output(prompt, cx.request.max_output_tokens);
         let uncached = cx.facts.get(self.uncached);
-        let primary = decision.primary();
+        let (primary, prefill) = (decision.primary(), decision.prefill());
         let counting = &self.counting;
         let (flow, priority) = (cx.request.fairness_id(), cx.request.priority);
         let booked = decision.runs().iter().filter_map(|run| {
@@ -156,7 +153,7 @@ impl PreRequest for InflightLoadProducer {
                     Share::new(endpoint.load(), counting.counters.id(), tokens),
                     counting.series.count(endpoint, flow, priority, tokens),
                 )),
-                is_prefill: decision.profile(run) == PREFILL,
+                is_prefill: prefill.is_some_and(|prefill| std::ptr::eq(run, prefill)),
                 is_primary: std::ptr::eq(run, primary),
             })
         });
@@ -179,6 +176,7 @@ struct InflightRequest {
 struct Booked {
     /// What scorers read, and the same for the metrics.
     counted: Option<(Share, Counted)>,
+    /// Its work is done when the first token is there.
     is_prefill: bool,
     is_primary: bool,
 }

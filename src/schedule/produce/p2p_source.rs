@@ -21,8 +21,10 @@ pub struct P2pSourceParams {
     /// Tokens that the source has to have cached beyond the computing pod, at least 1.
     /// Default 1.
     pub min_cached_token_delta: u64,
-    /// The profile whose first pick computes the prompt, where it runs. Default `prefill`.
-    pub prefill_profile_name: String,
+    /// The profile whose first pick computes the prompt, where it runs; `None`: the one
+    /// that the profile handler knows as such.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prefill_profile_name: Option<String>,
 }
 
 impl P2pSourceParams {
@@ -51,7 +53,7 @@ impl P2pSourceParams {
         Ok(Self {
             prefix_match_info_producer_name: named(written.prefix_match_info_producer_name, PREFIX_PRODUCER),
             min_cached_token_delta,
-            prefill_profile_name: named(written.prefill_profile_name, "prefill"),
+            prefill_profile_name: written.prefill_profile_name.filter(|name| !name.is_empty()),
         })
     }
 }
@@ -63,7 +65,7 @@ impl P2pSourceParams {
 #[derive(Clone, Debug)]
 pub struct P2pSource {
     delta: u64,
-    prefill: String,
+    prefill: Option<String>,
     prefix: Key<PrefixMatch>,
     header: Arc<str>,
 }
@@ -83,7 +85,11 @@ impl P2pSource {
 impl PreRequest for P2pSource {
     fn decided(&self, cx: &Context<'_>, decision: &Decision, effects: &mut Effects) {
         let Some(known) = cx.facts.get(self.prefix) else { return };
-        let computing = decision.run(&self.prefill).unwrap_or_else(|| decision.primary());
+        let computing = match &self.prefill {
+            Some(profile) => decision.run(profile),
+            None => decision.prefill(),
+        };
+        let computing = computing.unwrap_or_else(|| decision.primary());
         let Some(computing) = computing.picks.first() else { return };
         let candidates = decision.candidates().view();
         let Some(source) = source(cx, known, candidates) else { return };

@@ -116,6 +116,7 @@ impl Pipeline {
         let placed: Vec<_> = written.iter().map(place).collect::<Result<_, _>>()?;
         let (built_profiles, resolved_profiles): (Vec<_>, Vec<_>) = placed.into_iter().unzip();
         let (handler, handler_plugin) = handler::only(&instances, &written, &mut notes)?;
+        notes.extend(profiles::unknown(&written, &instances));
         let handler_id = profiles::id(handler);
         let (sources, resolved_sources) = data::sources(&sources, &instances, &mut notes)?;
         let discovery = data::discovery(config, &instances)?;

@@ -55,6 +55,19 @@ pub(super) fn check(written: &[Written], instances: &Instances<'_>) -> Result<()
     Ok(())
 }
 
+/// What the user should know of parameters that name profiles which don't exist.
+pub(super) fn unknown(written: &[Written], instances: &Instances<'_>) -> Vec<String> {
+    let is_known = |name: &str| written.iter().any(|profile| profile.name.value == name);
+    let named = instances.iter().flat_map(|instance| {
+        instance.built.profiles.iter().map(move |(key, profile)| (&instance.name, key, profile))
+    });
+    let unknown = named.filter(|(_, _, profile)| !is_known(profile));
+    let note = |(plugin, key, profile)| {
+        format!("plugin '{plugin}': {key} names the scheduling profile '{profile}', which doesn't exist")
+    };
+    unknown.map(note).collect()
+}
+
 fn key(profile: &Name) -> String {
     format!("profile '{}'", profile.value)
 }

@@ -180,6 +180,9 @@ pub(super) struct Built {
     pub(super) detector: Option<Arc<dyn SaturationDetector>>,
     /// Its decisions read what earlier ones booked, so both have to be one step.
     pub(super) books: bool,
+    /// Profiles that its parameters name, each with the parameter that does. One that
+    /// doesn't exist is no error, as it might just not run.
+    pub(super) profiles: Vec<(&'static str, String)>,
     pub(super) parser: Option<ParserKind>,
     pub(super) discovery: Option<FileDiscoveryParams>,
     pub(super) source: Option<DataSource>,

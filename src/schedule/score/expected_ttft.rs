@@ -16,9 +16,6 @@ use super::readings;
 /// the peer assumes them.
 pub const PEAK_PREFILL_THROUGHPUT: f64 = 15_928.0;
 
-/// The profile that picks who computes the prompt, if that is not the one that answers.
-const PREFILL: &str = "prefill";
-
 /// Shortest time that makes a difference, in seconds: waits below it are equal.
 const SHORTEST: f64 = 1e-4;
 
@@ -110,7 +107,7 @@ impl PreRequest for ExpectedTtftScorer {
     fn decided(&self, cx: &Context<'_>, decision: &Decision, effects: &mut Effects) {
         let first = |run| Some((decision.endpoints_of(run).next()?, *run.picks.first()?));
         let Some(decode) = first(decision.primary()) else { return };
-        let (prefill, position) = decision.run(PREFILL).and_then(first).unwrap_or(decode);
+        let (prefill, position) = decision.prefill().and_then(first).unwrap_or(decode);
         let tokens = self.uncached(cx, position);
         let is_stream = cx.request.stream;
         let work = Work { prefill, decode: decode.0, tokens, is_stream };

@@ -16,9 +16,6 @@ use crate::schedule::{Context, Decision, Effects, Key, PreRequest, Scorer};
 
 pub use order::ColdOrder;
 
-/// The profile whose pick computes the prompt, where there is one.
-const PREFILL: &str = "prefill";
-
 /// What every endpoint scores when a cache helps at one of them.
 const WARM: f32 = 0.5;
 
@@ -94,11 +91,11 @@ impl Scorer for NoHitLruScorer {
 
 impl PreRequest for NoHitLruScorer {
     /// The endpoints that compute the prompt anew have had their turn: those of the profile
-    /// that answers and of the one named `prefill`, unless they hold some of it.
+    /// that answers and of the one that picks who computes prompts, unless they hold some of it.
     fn decided(&self, cx: &Context<'_>, decision: &Decision, _effects: &mut Effects) {
         let known = cx.facts.get(self.prefix);
         let primary = decision.primary();
-        let prefill = decision.run(PREFILL).filter(|run| !std::ptr::eq(*run, primary));
+        let prefill = decision.prefill().filter(|run| !std::ptr::eq(*run, primary));
         for run in [Some(primary), prefill].into_iter().flatten() {
             let Some(position) = run.picks.first() else { continue };
             let Some(endpoint) = decision.endpoints_of(run).next() else { continue };

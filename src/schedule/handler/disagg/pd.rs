@@ -121,6 +121,10 @@ impl ProfileHandler for PdProfileHandler {
         self.stages.peer(profile, runs)
     }
 
+    fn prefill(&self) -> &str {
+        &self.stages.profiles.prefill
+    }
+
     fn check(&self, profiles: &[&str]) -> Result<Vec<String>, ConfigError> {
         self.stages.check("decodeProfile", profiles)
     }

@@ -37,7 +37,7 @@ impl DisaggProfileHandler {
     ) -> Self {
         let profiles = params.profiles.clone();
         let headers = DisaggHeaders::new(DisaggHeadersParams {
-            prefill_profile: profiles.prefill.clone(),
+            prefill_profile: Some(profiles.prefill.clone()),
             encode_profile: profiles.encode.clone(),
         });
         let stages = Stages { order: params.stage_order, profiles, prefill, encode };
@@ -83,6 +83,10 @@ impl ProfileHandler for DisaggProfileHandler {
         }
     }
 
+    fn prefill(&self) -> &str {
+        &self.stages.profiles.prefill
+    }
+
     fn check(&self, profiles: &[&str]) -> Result<Vec<String>, ConfigError> {
         let key = if self.is_flat { "decodeProfile" } else { "profiles.decode" };
         let mut notes = self.stages.check(key, profiles)?;
@@ -98,7 +102,7 @@ impl PreRequest for DisaggProfileHandler {
         self.decisions.count(&cx.request.target_model, self.stages.split(decision));
         self.headers.decided(cx, decision, effects);
         if let Some(joint) = &self.joint {
-            joint.book(cx, decision, &self.stages.profiles.prefill, effects);
+            joint.book(cx, decision, effects);
         }
     }
 }

@@ -19,7 +19,12 @@ use crate::schedule::{Joint, ttft};
 const PREFIX_PRODUCER: &str = "approx-prefix-cache-producer";
 
 const DISAGG_HEADERS: &[Parameter] = &[
-    parameter("prefillProfile", "prefill", "", "The profile whose first pick computes the prompt."),
+    parameter(
+        "prefillProfile",
+        "the profile handler's",
+        "",
+        "The profile whose first pick computes the prompt.",
+    ),
     parameter("encodeProfile", "encode", "", "The profile whose picks encode images, audio and video."),
 ];
 
@@ -120,7 +125,8 @@ fn data_parallel_profile_handler(site: &mut Site<'_>) -> Result<Built, ConfigErr
 fn disagg_headers_handler(site: &mut Site<'_>) -> Result<Built, ConfigError> {
     let params = DisaggHeadersParams::decode(site.parameters)?;
     let built = Built::with(&params)?;
-    Ok(Built { pre_request: Some(Arc::new(DisaggHeaders::new(params))), ..built })
+    let profiles = params.prefill_profile.iter().map(|name| ("prefillProfile", name.clone())).collect();
+    Ok(Built { pre_request: Some(Arc::new(DisaggHeaders::new(params))), profiles, ..built })
 }
 
 /// How long the prompt is, and how much of it is where. Its producer is added for

@@ -101,7 +101,7 @@ pub(super) static ROWS: &[PluginType] = &[
         &[
             parameter("prefixMatchInfoProducerName", "approx-prefix-cache-producer", "", "The producer that knows what is cached."),
             parameter("minCachedTokenDelta", "1", "tokens", "How much more the other pod has to have cached, at least 1."),
-            parameter("prefillProfileName", "prefill", "", "The profile whose first pick computes the prompt, where it runs."),
+            parameter("prefillProfileName", "the profile handler's", "", "The profile whose first pick computes the prompt, where it runs."),
         ],
         Build::Reading(p2p_source)).alpha()
         .when("Pods that can take cached blocks from each other faster than they compute them."),
@@ -168,7 +168,8 @@ fn burst_prefix(site: &mut Site<'_>) -> Result<Built, ConfigError> {
 fn p2p_source(site: &mut Site<'_>) -> Result<Built, ConfigError> {
     let params = P2pSourceParams::decode(site.parameters)?;
     let plugin = Arc::new(P2pSource::new(&params, site.reads(&params.prefix_match_info_producer_name)));
-    Ok(Built { pre_request: Some(plugin), ..Built::with(&params)? })
+    let profiles = params.prefill_profile_name.iter().map(|name| ("prefillProfileName", name.clone()));
+    Ok(Built { pre_request: Some(plugin), profiles: profiles.collect(), ..Built::with(&params)? })
 }
 
 fn session_id_producer(site: &mut Site<'_>) -> Result<Built, ConfigError> {

@@ -154,10 +154,10 @@ impl Joint {
     }
 
     /// Books the prompt with the endpoint that computes it.
-    pub fn book(&self, cx: &Context<'_>, decision: &Decision, prefill: &str, effects: &mut Effects) {
+    pub fn book(&self, cx: &Context<'_>, decision: &Decision, effects: &mut Effects) {
         let first = |run| Some((decision.endpoints_of(run).next()?, *run.picks.first()?));
         let Some((decode, position)) = first(decision.primary()) else { return };
-        let (prefill, position) = decision.run(prefill).and_then(first).unwrap_or((decode, position));
+        let (prefill, position) = decision.prefill().and_then(first).unwrap_or((decode, position));
         effects.follow(self.model.book(&Work {
             prefill,
             decode,
