@@ -1,6 +1,7 @@
 //! What choosing prefill and decode together costs beside each profile picking alone, with
 //! half of the endpoints for either, in racks of eight: the whole decision, without the
-//! wire and without producers, and what is booked.
+//! wire and without producers, and what is booked. Then the same where pairs need a rack of
+//! their own, so that the best of either side don't fit together and all are looked at.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark that cannot set itself up has nothing to measure")]
 
@@ -18,14 +19,16 @@ use usher::request::{Headers, ParserKind, Parsers, RequestParser};
 use usher::schedule::registry::Pipeline;
 use usher::schedule::{Context, Effects, Record, SchedulerMetrics, Scratch, State};
 
-fn candidates(count: u32) -> Candidates {
+/// Endpoints in racks of so many, of two revisions: every other pair is of the second one.
+fn candidates(count: u32, rack: u32) -> Candidates {
     let store = Store::default();
     let spec = |index: u32| {
         let address = (Ipv4Addr::from(0x0a00_0000 + index), 8000);
         let mut spec = EndpointSpec::new(format!("pod-{index}"), address);
         let role = if index.is_multiple_of(2) { "prefill" } else { "decode" };
         spec.labels.insert("llm-d.ai/role".to_owned(), role.to_owned());
-        spec.labels.insert("topology.kubernetes.io/rack".to_owned(), format!("rack-{}", index / 8));
+        spec.labels.insert("topology.kubernetes.io/rack".to_owned(), format!("rack-{}", index / rack));
+        spec.labels.insert("revision".to_owned(), format!("{}", index / 2 % 2));
         spec
     };
     store.replace((0..count).map(spec).collect());
@@ -63,12 +66,26 @@ fn pair(c: &mut Criterion) {
     let request = RequestParser::new(Headers::default(), &parsers).without_body();
     let cx = Context::new(&request, 10, Duration::from_secs(2));
     for count in [16, 100, 1000] {
-        let candidates = candidates(count);
+        let (candidates, pairs) = (candidates(count, 8), candidates(count, 2));
         let mut group = c.benchmark_group(format!("pair/{count} endpoints"));
-        for (name, handler) in [
-            ("independent", "pairing: independent"),
-            ("joint, best 4", "pairing: joint, links: {rack: 1.0e+11, none: 1.0e+10}"),
-            ("joint, best 8", "pairing: joint, pairCandidates: 8, links: {rack: 1.0e+11, none: 1.0e+10}"),
+        for (name, candidates, handler) in [
+            ("independent", &candidates, "pairing: independent"),
+            ("joint, best 4", &candidates, "pairing: joint, links: {rack: 1.0e+11, none: 1.0e+10}"),
+            (
+                "joint, best 8",
+                &candidates,
+                "pairing: joint, pairCandidates: 8, links: {rack: 1.0e+11, none: 1.0e+10}",
+            ),
+            (
+                "joint, best forbidden",
+                &pairs,
+                "pairing: joint, pairCandidates: 1, constraintMode: Required, constraintLayer: rack, revisionLabel: revision",
+            ),
+            (
+                "joint, all forbidden",
+                &pairs,
+                "pairing: joint, constraintMode: Required, constraintLayer: host, revisionLabel: revision",
+            ),
         ] {
             let metrics = SchedulerMetrics::register(&Registry::new()).unwrap();
             let pipeline = pipeline(handler, &metrics);
@@ -76,10 +93,11 @@ fn pair(c: &mut Criterion) {
             group.bench_function(BenchmarkId::from_parameter(name), |b| {
                 b.iter(|| {
                     let scheduler = &pipeline.scheduler;
-                    let decision =
-                        scheduler.decide(&cx, &candidates, &mut rng, &mut scratch, Record::No).unwrap();
+                    let decision = scheduler.decide(&cx, candidates, &mut rng, &mut scratch, Record::No);
                     let mut effects = Effects::default();
-                    pipeline.stages.act(&cx, &decision, &mut effects);
+                    if let Ok(decision) = &decision {
+                        pipeline.stages.act(&cx, decision, &mut effects);
+                    }
                     black_box((decision, effects))
                 });
             });

@@ -28,6 +28,10 @@ pub enum Nearness {
 }
 
 impl Nearness {
+    /// All, in their order: the farthest first.
+    pub const ALL: [Self; PLACE_LABELS.len() + 1] =
+        [Self::Apart, Self::Region, Self::Zone, Self::Rack, Self::Host];
+
     /// In the order of [`PLACE_LABELS`].
     const LEVELS: [Self; 4] = [Self::Host, Self::Rack, Self::Zone, Self::Region];
 }
@@ -41,6 +45,13 @@ impl Topology {
     /// Whether no place is known.
     pub fn is_unknown(&self) -> bool {
         *self == Self::default()
+    }
+
+    /// The number of the place that endpoints have to share to be so near; `None` where it
+    /// isn't known. Places of different kinds have different numbers.
+    pub fn place(&self, nearness: Nearness) -> Option<NonZeroU64> {
+        let level = Nearness::LEVELS.iter().position(|level| *level == nearness)?;
+        self.0.get(level).copied().flatten()
     }
 
     /// The narrowest place that both share. Names are compared level by level, as the

@@ -2,6 +2,7 @@
 //! what a decision can afford for every endpoint.
 
 use std::collections::HashMap;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use crate::endpoints::Endpoint;
@@ -34,6 +35,12 @@ impl LabelValues {
     /// A value, if an endpoint has it.
     pub(super) fn find(&self, value: &[u8]) -> Option<LabelValue> {
         self.numbers.get(value).copied().map(LabelValue)
+    }
+
+    /// The number of the value at this position of the snapshot; `None`: it has no such
+    /// label.
+    pub(super) fn number(&self, position: u32) -> Option<NonZeroU32> {
+        self.at.get(position as usize).copied().and_then(NonZeroU32::new)
     }
 
     /// Whether the endpoint at this position of the snapshot has the value.

@@ -40,7 +40,7 @@ const DISAGG: &[Parameter] = &[
     parameter("pairCandidates", "4", "endpoints", "So many of the best of either profile are looked at, 1 to 8."),
     parameter("kvBytesPerToken", "262144", "bytes", "KV cache per token of the prompt."),
     parameter("peakPrefillThroughput", "15928", "tokens/s", "Prompt tokens that an endpoint computes per second, until its first tokens say so."),
-    parameter("links.host, links.rack, links.zone, links.region, links.none", "50e9", "bytes/s", "How fast a KV cache travels between two endpoints, by the narrowest place that they share. A layer that is left out is as fast as the next wider one."),
+    parameter("links.host, links.rack, links.zone, links.region, links.none", "50e9", "bytes/s", "How fast a KV cache travels between two endpoints, by the narrowest place that they share. A layer that is left out is as fast as the next wider one; none is slower than a wider one."),
     parameter("kvCacheLimit", "0.95", "", "Decoding endpoints with more of their KV cache in use are out, unless all are."),
     parameter("constraintMode", "Preferred", "", "Preferred: places count as much as they cost. Required: pairs outside of constraintLayer are forbidden."),
     parameter("constraintLayer", "none", "", "host, rack, zone or region, with constraintMode Required."),

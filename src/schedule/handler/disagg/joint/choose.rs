@@ -1,12 +1,18 @@
 //! The cheapest pair of the best endpoints of two profiles. Numbers in, positions out.
 
+use std::collections::HashMap;
+use std::num::{NonZeroU32, NonZeroU64};
+
 use smallvec::SmallVec;
+
+use super::ways::{Place, Ways};
+use crate::endpoints::Nearness;
 
 /// More endpoints of a side than this are never looked at together.
 pub const MOST: usize = 8;
 
-/// Costs that differ by less than this, in seconds, are equal.
-const EQUAL: f64 = 1e-4;
+/// Costs are compared in steps of this, in seconds: what differs by less may be equal.
+const STEP: f64 = 1e-4;
 
 /// One side of a pair.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -20,52 +26,69 @@ pub struct Side {
 /// Positions of a prefill and a decode endpoint in the snapshot.
 pub type Pair = (u32, u32);
 
-/// What a pair costs, in seconds. Everything is by position in the snapshot.
-pub struct Costs<P, D, T> {
+/// What a pair costs, in seconds. Everything is by position in the snapshot; what costs
+/// no number is never chosen.
+pub struct Costs<P, D, L> {
     /// Until the first token is computed.
     pub prefill: P,
     /// Until the decoding endpoint takes the request.
     pub decode: D,
-    /// From the one to the other; `None` forbids the pair.
-    pub transfer: T,
+    /// Where an endpoint is.
+    pub place: L,
+    /// From the one to the other.
+    pub ways: Ways,
 }
 
 /// The cheapest pair of the `k` best of either side. If every pair of the best is
 /// forbidden, all are looked at. Of pairs that cost the same, the one with the higher
 /// scores; of equals, the first from `start` on, which should be random. `None` when
 /// every pair is forbidden.
-pub fn cheapest<P, D, T>(
+pub fn cheapest<P, D, L>(
     prefill: &(impl Iterator<Item = Side> + Clone),
     decode: &(impl Iterator<Item = Side> + Clone),
     k: usize,
     start: usize,
-    costs: &Costs<P, D, T>,
+    costs: &Costs<P, D, L>,
 ) -> Option<Pair>
 where
     P: Fn(u32) -> f64,
     D: Fn(u32) -> f64,
-    T: Fn(u32, u32) -> Option<f64>,
+    L: Fn(u32) -> Place,
 {
     let k = k.clamp(1, MOST);
+    let priced = |side: Side, cost: f64| Priced { side, cost, place: (costs.place)(side.position) };
+    let of_prefill = |side: Side| priced(side, (costs.prefill)(side.position));
+    let of_decode = |side: Side| priced(side, (costs.decode)(side.position));
     let (few_prefill, few_decode) = (best(prefill, k, start), best(decode, k, start));
-    let near = minimum(
-        &costed(few_prefill.iter().copied(), &costs.prefill),
-        &costed(few_decode.iter().copied(), &costs.decode),
-        &costs.transfer,
-    );
-    if near.is_some() || (few_prefill.len() < k && few_decode.len() < k) {
-        return near;
+    let few: SmallVec<[Priced; MOST]> = few_decode.iter().copied().map(of_decode).collect();
+    let mut least = Least::default();
+    for one in few_prefill.iter().copied().map(of_prefill) {
+        few.iter().for_each(|other| least.offer(&one, other, &costs.ways));
     }
-    let (prefill, decode) = (costed(prefill.clone(), &costs.prefill), costed(decode.clone(), &costs.decode));
-    minimum(&prefill, &decode, &costs.transfer)
+    if least.pair().is_some() || (few_prefill.len() < k && few_decode.len() < k) {
+        return least.pair();
+    }
+    let groups = Groups::of(from(decode, start).map(of_decode), costs.ways);
+    for one in from(prefill, start).map(of_prefill) {
+        groups.fitting(&one).for_each(|other| least.offer(&one, other, &costs.ways));
+    }
+    least.pair()
+}
+
+/// All sides, the one at `start` first, modulo how many there are.
+fn from<'a>(
+    sides: &'a (impl Iterator<Item = Side> + Clone),
+    start: usize,
+) -> impl Iterator<Item = Side> + 'a {
+    let start = start % sides.clone().count().max(1);
+    sides.clone().skip(start).chain(sides.clone().take(start))
 }
 
 /// The `k` with the highest scores, the best first; of equals those that come first
 /// from `start` on.
 fn best(sides: &(impl Iterator<Item = Side> + Clone), k: usize, start: usize) -> SmallVec<[Side; MOST]> {
     let mut best: SmallVec<[Side; MOST]> = SmallVec::new();
-    let start = start % sides.clone().count().max(1);
-    for side in sides.clone().skip(start).chain(sides.clone().take(start)) {
+    for side in from(sides, start) {
         let place = best.iter().position(|other| side.score > other.score).unwrap_or(best.len());
         if place < k {
             best.truncate(k - 1);
@@ -75,135 +98,112 @@ fn best(sides: &(impl Iterator<Item = Side> + Clone), k: usize, start: usize) ->
     best
 }
 
-/// Each with what it costs.
-fn costed(sides: impl Iterator<Item = Side>, cost: &impl Fn(u32) -> f64) -> SmallVec<[(Side, f64); MOST]> {
-    sides.map(|side| (side, cost(side.position))).collect()
+/// One side with what it costs.
+#[derive(Clone, Copy)]
+struct Priced {
+    side: Side,
+    cost: f64,
+    place: Place,
 }
 
-fn minimum(
-    prefill: &[(Side, f64)],
-    decode: &[(Side, f64)],
-    transfer: &impl Fn(u32, u32) -> Option<f64>,
-) -> Option<Pair> {
-    let mut least: Option<(f64, f64, Pair)> = None;
-    for (p, until_token) in prefill {
-        for (d, until_slot) in decode {
-            let Some(transfer) = transfer(p.position, d.position) else { continue };
-            let cost = until_token + transfer + until_slot;
-            let score = p.score + d.score;
-            let is_less = !cost.is_nan()
-                && least.is_none_or(|(least, highest, _)| {
-                    cost < least - EQUAL || (cost < least + EQUAL && score > highest)
-                });
-            if is_less {
-                least = Some((cost, score, (p.position, d.position)));
-            }
+/// Which of two is better: the one that costs fewer steps, then the one with more score.
+#[derive(Clone, Copy, PartialEq, PartialOrd)]
+struct Rank(i64, f64);
+
+impl Rank {
+    /// `None` for what costs no number.
+    fn of(cost: f64, score: f64) -> Option<Self> {
+        // Saturates, as casts from floats do.
+        (!cost.is_nan()).then(|| Self((cost / STEP).round() as i64, -score))
+    }
+}
+
+/// The best pair so far; the first of equals.
+#[derive(Default)]
+struct Least(Option<(Rank, Pair)>);
+
+impl Least {
+    fn offer(&mut self, prefill: &Priced, decode: &Priced, ways: &Ways) {
+        let (p, d) = (prefill.side, decode.side);
+        let way =
+            if p.position == d.position { Some(0.0) } else { ways.between(&prefill.place, &decode.place) };
+        let rank = way.and_then(|way| Rank::of(prefill.cost + way + decode.cost, p.score + d.score));
+        if let Some(rank) = rank.filter(|rank| self.0.is_none_or(|(least, _)| *rank < least)) {
+            self.0 = Some((rank, (p.position, d.position)));
         }
     }
-    least.map(|(_, _, pair)| pair)
+
+    fn pair(&self) -> Option<Pair> {
+        self.0.map(|(_, pair)| pair)
+    }
+}
+
+/// The decoding endpoints by the places and revisions that a pair has to share. The wider
+/// a place, the slower the way, so of each group only the cheapest has to be looked at: if
+/// it is nearer than the group says, it costs less than was thought. That makes as many
+/// steps as there are endpoints, and not as many as there are pairs.
+struct Groups {
+    decodes: Vec<Priced>,
+    /// The best of each place; `None`: of all places.
+    best: HashMap<(Option<NonZeroU64>, Revisions), Best>,
+    /// The same endpoint, whatever it shares with itself.
+    own: HashMap<u32, usize>,
+    ways: Ways,
+}
+
+/// The revisions of a group.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Revisions {
+    /// This one, or those without any.
+    Of(Option<NonZeroU32>),
+    /// All but those without any.
+    Known,
+}
+
+/// The best of a group, by its place in the list.
+type Best = (Rank, usize);
+
+impl Groups {
+    fn of(decodes: impl Iterator<Item = Priced>, ways: Ways) -> Self {
+        let mut groups = Self { decodes: decodes.collect(), best: HashMap::new(), own: HashMap::new(), ways };
+        for (index, decode) in groups.decodes.iter().enumerate() {
+            groups.own.insert(decode.side.position, index);
+            let Some(rank) = Rank::of(decode.cost, decode.side.score) else { continue };
+            for place in shared(&decode.place, &ways) {
+                let of = Revisions::Of(decode.place.revision);
+                let known = decode.place.revision.map(|_| Revisions::Known);
+                for revisions in [Some(of), known].into_iter().flatten() {
+                    let best = groups.best.entry((place, revisions)).or_insert((rank, index));
+                    if rank < best.0 {
+                        *best = (rank, index);
+                    }
+                }
+            }
+        }
+        groups
+    }
+
+    /// Of those that fit a prefill endpoint, one as good as any other, and some more.
+    fn fitting<'a>(&'a self, prefill: &'a Priced) -> impl Iterator<Item = &'a Priced> {
+        let own = self.own.get(&prefill.side.position).copied();
+        // Who has no revision fits those of all.
+        let others = prefill.place.revision.map_or(Revisions::Known, |own| Revisions::Of(Some(own)));
+        let keys = shared(&prefill.place, &self.ways)
+            .flat_map(move |place| [(place, Revisions::Of(None)), (place, others)]);
+        let best = keys.filter_map(|key| self.best.get(&key).map(|(_, index)| *index));
+        own.into_iter().chain(best).filter_map(|index| self.decodes.get(index))
+    }
+}
+
+/// The places of an endpoint that a pair may share, the narrowest first; `None`: it need
+/// not share any.
+fn shared<'a>(place: &'a Place, ways: &Ways) -> impl Iterator<Item = Option<NonZeroU64>> + 'a {
+    ways.allowed().filter_map(|nearness| match nearness {
+        Nearness::Apart => Some(None),
+        nearness => place.topology.place(nearness).map(Some),
+    })
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn sides(scores: &[f64]) -> Vec<Side> {
-        (0u32..).zip(scores).map(|(position, &score)| Side { position, score }).collect()
-    }
-
-    /// The choice where only the pair as a whole costs something.
-    fn choose(
-        prefill: &[f64],
-        decode: &[f64],
-        k: usize,
-        start: usize,
-        cost: impl Fn(u32, u32) -> Option<f64>,
-    ) -> Option<Pair> {
-        let (prefill, decode) = (sides(prefill), sides(decode));
-        let costs = Costs { prefill: |_| 0.0, decode: |_| 0.0, transfer: cost };
-        cheapest(&prefill.iter().copied(), &decode.iter().copied(), k, start, &costs)
-    }
-
-    #[test]
-    fn only_the_best_of_either_side_are_looked_at() {
-        let (prefill, decode) = ([0.1, 0.9, 0.8], [0.5, 0.4]);
-        // The first is cheapest of all, but not among the best.
-        let cost = |p: u32, d: u32| Some([0.0, 3.0, 1.0][p as usize] + f64::from(1 - d) * 10.0);
-        assert_eq!(choose(&prefill, &decode, 1, 0, cost), Some((1, 0)));
-        assert_eq!(choose(&prefill, &decode, 2, 0, cost), Some((2, 1)));
-        assert_eq!(choose(&prefill, &decode, 3, 0, cost), Some((0, 1)));
-    }
-
-    #[test]
-    fn every_part_counts() {
-        let one = |position| [Side { position, score: 1.0 }, Side { position: position + 1, score: 1.0 }];
-        let costs = Costs {
-            prefill: |p: u32| [1.0, 5.0][p as usize],
-            decode: |d: u32| [0.0, 0.0, 3.0, 2.0][d as usize],
-            transfer: |p: u32, d: u32| Some(if (p, d) == (0, 2) { 0.5 } else { 2.0 }),
-        };
-        let pair = cheapest(&one(0).into_iter(), &one(2).into_iter(), 4, 0, &costs);
-        assert_eq!(pair, Some((0, 2)), "1 + 0.5 + 3 is less than 1 + 2 + 2");
-    }
-
-    #[test]
-    fn where_the_best_do_not_fit_together_others_may() {
-        let (prefill, decode) = ([0.1, 0.9], [0.5, 0.4]);
-        let cost = |p: u32, d: u32| (p == 0 && d == 1).then_some(1.0);
-        assert_eq!(choose(&prefill, &decode, 1, 0, cost), Some((0, 1)));
-        assert_eq!(choose(&prefill, &decode, 1, 0, |_, _| None), None);
-        assert_eq!(choose(&[], &decode, 4, 3, cost), None);
-        assert_eq!(choose(&prefill, &decode, 4, 3, |_, _| Some(f64::NAN)), None);
-    }
-
-    #[test]
-    fn of_equals_scores_decide_and_then_the_start() {
-        let (prefill, decode) = ([0.5, 0.5, 0.5], [0.1, 0.2]);
-        let free = |_, _| Some(0.0);
-        assert_eq!(choose(&prefill, &decode, 4, 0, free), Some((0, 1)));
-        assert_eq!(choose(&prefill, &decode, 4, 1, free), Some((1, 1)));
-        assert_eq!(choose(&prefill, &decode, 4, 5, free), Some((2, 1)));
-    }
-
-    proptest! {
-        #[test]
-        fn no_pair_is_cheaper(
-            prefill in proptest::collection::vec(0.0..1.0f64, 1..8),
-            decode in proptest::collection::vec(0.0..1.0f64, 1..8),
-            costs in proptest::collection::vec(proptest::option::weighted(0.8, 0.0..10.0f64), 64),
-            start in any::<usize>(),
-        ) {
-            let cost = |p: u32, d: u32| costs[p as usize * 8 + d as usize];
-            let got = choose(&prefill, &decode, MOST, start, cost);
-            let mut all = Vec::new();
-            for p in 0..prefill.len() {
-                for d in 0..decode.len() {
-                    all.extend(costs[p * 8 + d]);
-                }
-            }
-            let least = all.into_iter().reduce(f64::min);
-            let got = got.map(|(p, d)| cost(p, d).unwrap());
-            match (got, least) {
-                // Each step may give up less than what counts as equal.
-                (Some(got), Some(least)) => prop_assert!(got <= least + EQUAL * 64.0),
-                (got, least) => prop_assert_eq!(got, least),
-            }
-        }
-
-        #[test]
-        fn the_best_are_those_of_a_sort(
-            scores in proptest::collection::vec(0u8..20, 0..30),
-            k in 1usize..=MOST,
-            start in any::<usize>(),
-        ) {
-            let sides = sides(&scores.iter().map(|score| f64::from(*score)).collect::<Vec<_>>());
-            let got: Vec<f64> = best(&sides.iter().copied(), k, start).iter().map(|side| side.score).collect();
-            let mut sorted: Vec<f64> = sides.iter().map(|side| side.score).collect();
-            sorted.sort_by(|a, b| b.total_cmp(a));
-            sorted.truncate(k);
-            prop_assert_eq!(got, sorted);
-        }
-    }
-}
+#[path = "choose_tests.rs"]
+mod tests;

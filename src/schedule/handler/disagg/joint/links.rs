@@ -40,7 +40,8 @@ impl Links {
     /// isn't; without a wider one, as fast as the narrower ones' slowest.
     ///
     /// # Errors
-    /// Unknown keys, wrong types, and speeds that are no positive numbers, with their place.
+    /// Unknown keys, wrong types, speeds that are no positive numbers, and a place that is
+    /// slower than a wider one, with their place.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
         #[derive(Default, Deserialize)]
         #[serde(default)]
@@ -76,6 +77,16 @@ impl Links {
             last = speed.unwrap_or(last);
             last
         });
+        let mut widest: Option<(&str, f64)> = None;
+        for (layer, written) in layers {
+            let Some(Positioned { at, value }) = written else { continue };
+            if let Some((wider, _)) = widest.filter(|(_, fastest)| value < *fastest) {
+                let message = format!("links.{layer} can't be slower than links.{wider}");
+                return Err(ConfigError::at(at, message)
+                    .hint("whoever shares the narrower place has the wider one's links, too"));
+            }
+            widest = Some((layer, value));
+        }
         Ok(Self { host, rack, zone, region, none })
     }
 
@@ -120,6 +131,8 @@ mod tests {
             ("{none: -5}", "links.none can't be -5"),
             ("{zone: .inf}", "links.zone can't be inf"),
             ("{row: 5}", "row"),
+            ("{zone: 5, rack: 4}", "links.rack can't be slower than links.zone"),
+            ("{host: 4, none: 5}", "links.host can't be slower than links.none"),
         ] {
             let error = Links::decode(&Node::parse(text).unwrap()).unwrap_err().to_string();
             assert!(error.contains(part), "{error}");

@@ -10,24 +10,30 @@
 mod choose;
 mod links;
 mod params;
+mod ways;
 
 use std::sync::Arc;
 
 use rand::{Rng, RngExt};
 
-use crate::endpoints::{Endpoint, Gauge, Nearness};
+use crate::endpoints::{Endpoint, Gauge, Nearness, Snapshot};
 use crate::schedule::data::{PrefixMatch, PromptTokens};
+use crate::schedule::label_values::LabelValues;
+use crate::schedule::per_snapshot::PerSnapshot;
 use crate::schedule::ttft::{Model, Work};
 use crate::schedule::{Context, Decision, Effects, Key, ScheduleError, Scores, Settlement};
 
 use choose::{Costs, Side, cheapest};
 pub use params::{JointParams, Written};
+use ways::{Place, Ways};
 
 /// Chooses pairs, and learns how fast prompts are computed.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Joint {
     params: JointParams,
     required: Nearness,
+    /// Who doesn't say what it is fits everybody; `None`: all do.
+    revisions: PerSnapshot<Option<LabelValues>>,
     model: Arc<Model>,
     tokens: Key<PromptTokens>,
     prefix: Key<PrefixMatch>,
@@ -42,7 +48,7 @@ impl Joint {
         prefix: Key<PrefixMatch>,
     ) -> Self {
         let required = params.required();
-        Self { params, required, model, tokens, prefix }
+        Self { params, required, revisions: PerSnapshot::new(), model, tokens, prefix }
     }
 
     fn prompt(&self, cx: &Context<'_>) -> u64 {
@@ -52,31 +58,6 @@ impl Joint {
     fn uncached(&self, cx: &Context<'_>, position: u32) -> u64 {
         let prompt = self.prompt(cx);
         cx.facts.get(self.prefix).map_or(prompt, |prefix| prefix.computed_at(position, prompt))
-    }
-
-    /// Seconds that the KV cache of so many tokens takes from one endpoint to the other.
-    fn transfer(&self, tokens: u64, from: &Arc<Endpoint>, to: &Arc<Endpoint>) -> f64 {
-        if Arc::ptr_eq(from, to) {
-            return 0.0;
-        }
-        let speed = self.params.links.speed(from.topology().nearness(to.topology()));
-        tokens as f64 * self.params.kv_bytes_per_token / speed
-    }
-
-    /// Whether two endpoints may work together.
-    fn fit(&self, prefill: &Endpoint, decode: &Endpoint) -> bool {
-        if prefill.topology().nearness(decode.topology()) < self.required {
-            return false;
-        }
-        let label = &self.params.revision_label;
-        if label.is_empty() {
-            return true;
-        }
-        // Who doesn't say what it is fits everybody.
-        match (prefill.label(label), decode.label(label)) {
-            (Some(prefill), Some(decode)) => prefill == decode,
-            _ => true,
-        }
     }
 
     /// Replaces the picks of both profiles by the cheapest pair. Does nothing unless both
@@ -94,11 +75,11 @@ impl Joint {
     ) -> Result<(), ScheduleError> {
         let pair = {
             let runs = open.runs();
-            let endpoints = runs.candidates().snapshot().endpoints();
+            let snapshot = runs.candidates().snapshot();
             let (Some(prefills), Some(decodes)) = (open.scores(prefill), open.scores(decode)) else {
                 return Ok(());
             };
-            self.cheapest(cx, endpoints, prefills, decodes, rng)
+            self.cheapest(cx, snapshot, prefills, decodes, rng)
         };
         let Some((first, second)) = pair else { return Err(ScheduleError::NoPair) };
         open.replace(prefill, &[first]);
@@ -109,13 +90,31 @@ impl Joint {
     fn cheapest(
         &self,
         cx: &Context<'_>,
-        endpoints: &[Arc<Endpoint>],
+        snapshot: &Snapshot,
         prefills: &Scores,
         decodes: &Scores,
         rng: &mut dyn Rng,
     ) -> Option<(u32, u32)> {
+        let label = self.params.revision_label.as_str();
+        self.revisions.read(
+            snapshot,
+            |endpoints| (!label.is_empty()).then(|| LabelValues::of(label, endpoints)),
+            |revisions| {
+                self.cheapest_of(cx, snapshot.endpoints(), revisions.as_ref(), (prefills, decodes), rng)
+            },
+        )
+    }
+
+    fn cheapest_of(
+        &self,
+        cx: &Context<'_>,
+        endpoints: &[Arc<Endpoint>],
+        revisions: Option<&LabelValues>,
+        (prefills, decodes): (&Scores, &Scores),
+        rng: &mut dyn Rng,
+    ) -> Option<(u32, u32)> {
         let table = self.model.read();
-        let prompt = self.prompt(cx);
+        let bytes = self.prompt(cx) as f64 * self.params.kv_bytes_per_token;
         let at = |position: u32| endpoints.get(position as usize);
         let queues_of =
             |scores: &Scores| Queues::among(cx, scores.survivors.iter().filter_map(|&position| at(position)));
@@ -134,10 +133,11 @@ impl Joint {
                     table.slot_wait(endpoint, waiting, running)
                 })
             },
-            transfer: |from, to| {
-                let (from, to) = (at(from)?, at(to)?);
-                self.fit(from, to).then(|| self.transfer(prompt, from, to))
+            place: |position| Place {
+                topology: at(position).map_or_else(Default::default, |endpoint| *endpoint.topology()),
+                revision: revisions.and_then(|revisions| revisions.number(position)),
             },
+            ways: Ways::new(&self.params.links, bytes, self.required),
         };
         let start = rng.random_range(0..usize::MAX);
         let has_room = |side: &Side| at(side.position).is_some_and(|endpoint| self.has_room(cx, endpoint));
