@@ -1,6 +1,7 @@
 //! `pairing: joint`: the cheapest pair against all pairs, what is forbidden, and bookings.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use prometheus::Registry;
 use proptest::prelude::*;
@@ -9,7 +10,7 @@ use rand::rngs::StdRng;
 use usher::config::{ConfigError, Node};
 use usher::endpoints::{Candidates, Clock};
 use usher::schedule::data::{PrefixMatch, PromptTokens};
-use usher::schedule::ttft::Model;
+use usher::schedule::ttft::{Model, Work};
 use usher::schedule::{
     Context, Decider, Decision, DisaggFamily, DisaggParams, DisaggProfileHandler, Effects, Facts, Followers,
     Joint, Key, PreRequest, Profile, ProfileHandler, Record, ScheduleError, Scheduler, Scratch, State,
@@ -37,6 +38,8 @@ impl Decider for Always {
 
 /// A scheduler over `prefill` endpoints and then as many that decode as there are scores.
 struct Pairing {
+    clock: Clock,
+    model: Arc<Model>,
     handler: Arc<DisaggProfileHandler>,
     scheduler: Scheduler,
     candidates: Candidates,
@@ -46,8 +49,10 @@ struct Pairing {
 impl Pairing {
     fn new(more: &str, prefill: &[f32], decode: &[f32], candidates: Candidates) -> Self {
         let params = params(more).unwrap();
-        let model = Arc::new(Model::new(RATE, Clock::stopped()));
-        let joint = Joint::new(params.joint.clone().unwrap(), model, Key::new(0), Key::new(1));
+        let clock = Clock::stopped();
+        let model = Arc::new(Model::new(RATE, clock.clone()));
+        let (prompt, prefix) = (Key::new(0), Key::new(1));
+        let joint = Joint::new(params.joint.clone().unwrap(), Arc::clone(&model), prompt, prefix);
         let registry = Registry::new();
         let decisions = Arc::new(DisaggFamily::register(&registry).unwrap()).of(id("handler"));
         let handler =
@@ -73,7 +78,7 @@ impl Pairing {
         );
         let mut facts = Facts::default();
         facts.set(Key::new(0), PromptTokens { count: PROMPT });
-        Self { handler, scheduler, candidates, facts }
+        Self { clock, model, handler, scheduler, candidates, facts }
     }
 
     fn decide(&self, seed: u64) -> Result<Decision, ScheduleError> {
@@ -262,52 +267,207 @@ fn parameters_are_strict() {
     );
 }
 
-/// A pool of the property test: a rack and a queue of each, scores, cached blocks.
+/// An endpoint of the property test.
 #[derive(Clone, Debug)]
 struct Drawn {
-    rack: u8,
-    waiting: u8,
-    score: f32,
+    /// Names of its rack and its zone, and its revision; 0: it has none.
+    places: [u8; 2],
+    revision: u8,
+    /// Requests that wait and that run, as it says; how full its KV cache is, in tenths.
+    waiting: Option<u8>,
+    running: Option<u8>,
+    kv_usage: Option<u8>,
+    /// Requests of ours that are under way there, beside those whose prompts are booked.
+    in_flight: u8,
+    /// Prompts that are booked there, in tokens.
+    backlog: Vec<u64>,
+    /// Seconds for which a request holds a slot.
+    hold: u8,
     cached: u32,
 }
 
 fn drawn() -> impl Strategy<Value = Drawn> {
-    (0u8..3, prop_oneof![3 => Just(0u8), 1 => 0u8..9], 0u8..=10, 0u32..=10).prop_map(
-        |(rack, waiting, score, cached)| Drawn { rack, waiting, score: f32::from(score) / 10.0, cached },
+    let few = |most: u8| prop_oneof![2 => Just(Some(0u8)), 4 => (0..most).prop_map(Some), 1 => Just(None)];
+    let backlog = prop_oneof![1 => Just(Vec::new()), 2 => proptest::collection::vec(0u64..3000, 0..3)];
+    let places = (0u8..4, 0u8..3, 0u8..3);
+    (places, few(9), few(9), few(11), 0u8..4, backlog, 0u8..3, 0u32..=10).prop_map(
+        |((rack, zone, revision), waiting, running, kv_usage, in_flight, backlog, hold, cached)| Drawn {
+            places: [rack, zone],
+            revision,
+            waiting,
+            running,
+            kv_usage,
+            in_flight,
+            backlog,
+            hold,
+            cached,
+        },
     )
 }
 
+/// One side: endpoints, and how its profile likes them, no two of them equally.
+fn side() -> impl Strategy<Value = Vec<(Drawn, f32)>> {
+    proptest::collection::vec(drawn(), 1..12).prop_flat_map(|drawn| {
+        let scores: Vec<f32> = (0..drawn.len()).map(|rank| rank as f32 / 16.0).collect();
+        Just(scores).prop_shuffle().prop_map(move |scores| drawn.iter().cloned().zip(scores).collect())
+    })
+}
+
+/// What pairs may do, as parameters and as numbers.
+#[derive(Clone, Copy, Debug)]
+struct Rules {
+    k: usize,
+    /// Bytes per second in a rack, in a zone, and apart.
+    speeds: [u32; 3],
+    /// The level of `speeds` that pairs need at least; 2: none.
+    required: usize,
+    has_revisions: bool,
+    kv_limit: u8,
+}
+
+impl Rules {
+    fn written(&self) -> String {
+        let Self { k, speeds: [rack, zone, none], required, has_revisions, kv_limit } = self;
+        let mode =
+            ["Required, constraintLayer: rack", "Required, constraintLayer: zone", "Preferred"][*required];
+        let label = if *has_revisions { "revision" } else { "''" };
+        format!(
+            "pairCandidates: {k}, links: {{rack: {rack}, zone: {zone}, none: {none}}}, constraintMode: {mode}, \
+             revisionLabel: {label}, kvCacheLimit: {:.1}",
+            f64::from(*kv_limit) / 10.0
+        )
+    }
+}
+
+fn rules() -> impl Strategy<Value = Rules> {
+    let speeds = proptest::array::uniform3(prop_oneof![Just(1000u32), 100u32..20_000]);
+    (1usize..=8, speeds, 0usize..3, any::<bool>(), 5u8..=10).prop_map(
+        |(k, mut speeds, required, has_revisions, kv_limit)| {
+            speeds.sort_unstable_by(|a, b| b.cmp(a));
+            Rules { k, speeds, required, has_revisions, kv_limit }
+        },
+    )
+}
+
+/// What the model is taken to know, worked out again.
+struct Plain {
+    /// Mean tokens of the prompts that were booked, the recent ones counting more.
+    mean: f64,
+    /// Seconds since the last of them was.
+    passed: f64,
+}
+
+impl Plain {
+    fn queue(side: &[(Drawn, f32)], drawn: &Drawn) -> (f64, f64) {
+        let longest = side.iter().filter_map(|(drawn, _)| drawn.waiting).max().unwrap_or(0);
+        (f64::from(drawn.waiting.unwrap_or(longest)), f64::from(drawn.running.unwrap_or(0)))
+    }
+
+    fn slot_wait(side: &[(Drawn, f32)], drawn: &Drawn) -> f64 {
+        let (waiting, running) = Self::queue(side, drawn);
+        waiting * f64::from(drawn.hold) / running.max(1.0)
+    }
+
+    fn ttft(&self, side: &[(Drawn, f32)], drawn: &Drawn) -> f64 {
+        let (waiting, running) = Self::queue(side, drawn);
+        let ours = f64::from(drawn.in_flight).max(drawn.backlog.len() as f64);
+        let others = (waiting + running - ours).clamp(0.0, waiting);
+        // Only of the first some is computed.
+        let first = drawn.backlog.first().map_or(0.0, |first| *first as f64);
+        let booked = drawn.backlog.iter().sum::<u64>() as f64 - first.min(self.passed * RATE);
+        let uncached = (f64::from(10 - drawn.cached) * 100.0).max(100.0);
+        (booked + others * self.mean + uncached) / RATE + Self::slot_wait(side, drawn)
+    }
+}
+
+/// The least that a pair of these costs; `None`: they are all forbidden.
+fn least(
+    prefill: &[(Drawn, f32)],
+    decode: &[(Drawn, f32)],
+    cost: impl Fn(&Drawn, &Drawn) -> Option<f64>,
+) -> Option<f64> {
+    let pairs = prefill.iter().flat_map(|(p, _)| decode.iter().map(|(d, _)| cost(p, d)));
+    pairs.flatten().reduce(f64::min)
+}
+
+/// The `k` that the profile likes best.
+fn best(side: &[(Drawn, f32)], k: usize) -> Vec<(Drawn, f32)> {
+    let mut side = side.to_vec();
+    side.sort_by(|a, b| b.1.total_cmp(&a.1));
+    side.truncate(k);
+    side
+}
+
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
     #[test]
     fn the_pair_is_the_cheapest_of_all_pairs(
-        prefill in proptest::collection::vec(drawn(), 1..=8),
-        decode in proptest::collection::vec(drawn(), 1..=8),
+        prefill in side(),
+        decode in side(),
+        rules in rules(),
+        passed in 0u64..2000,
         seed in any::<u64>(),
     ) {
-        let all: Vec<Drawn> = prefill.iter().chain(&decode).cloned().collect();
-        let names: Vec<String> = all.iter().map(|drawn| drawn.rack.to_string()).collect();
-        let candidates = racks(&names.iter().map(String::as_str).collect::<Vec<_>>());
-        for (endpoint, drawn) in candidates.snapshot().endpoints().iter().zip(&all) {
-            endpoint.load().waiting.set(f64::from(drawn.waiting), NOW);
-            endpoint.load().running.set(0.0, NOW);
-        }
-        let scores = |side: &[Drawn]| side.iter().map(|drawn| drawn.score).collect::<Vec<_>>();
-        let more = format!("{LINKS}, pairCandidates: 8");
-        let mut pairing = Pairing::new(&more, &scores(&prefill), &scores(&decode), candidates);
+        let all: Vec<Drawn> = prefill.iter().chain(&decode).map(|(drawn, _)| drawn.clone()).collect();
+        let candidates = pool(all.len(), |index, spec| {
+            let [rack, zone] = all[index].places;
+            let names = [
+                ("topology.kubernetes.io/rack", rack),
+                ("topology.kubernetes.io/zone", zone),
+                ("revision", all[index].revision),
+            ];
+            let known = names.into_iter().filter(|(_, name)| *name > 0);
+            spec.labels.extend(known.map(|(label, name)| (label.to_owned(), name.to_string())));
+        });
+        let scores = |side: &[(Drawn, f32)]| side.iter().map(|(_, score)| *score).collect::<Vec<_>>();
+        let mut pairing = Pairing::new(&rules.written(), &scores(&prefill), &scores(&decode), candidates);
         let matched = all.iter().map(|drawn| drawn.cached).collect();
         pairing.facts.set(Key::new(1), PrefixMatch { total: 10, block_size: 100, matched });
-        // Nothing was booked yet, so waiting requests are others' and of unknown length:
-        // what counts is what the endpoint lacks of the prompt, and the link.
-        let cost = |p: usize, d: usize| {
-            let link = if prefill[p].rack == decode[d].rack { 10_000.0 } else { 1000.0 };
-            (f64::from(10 - prefill[p].cached) * 100.0).max(100.0) / RATE + PROMPT as f64 / link
+        let endpoints = pairing.candidates.snapshot().endpoints().to_vec();
+        let (mut in_flight, mut booked, mut mean) = (Vec::new(), Vec::new(), 0.0);
+        for (endpoint, drawn) in endpoints.iter().zip(&all) {
+            let mut held = pairing.model.book(&Work::whole(endpoint, 0, true));
+            held.first_token();
+            pairing.clock.set(pairing.clock.elapsed() + Duration::from_secs(u64::from(drawn.hold)));
+            held.finish();
+        }
+        for (endpoint, drawn) in endpoints.iter().zip(&all) {
+            let load = endpoint.load();
+            for (gauge, reading) in [(&load.waiting, drawn.waiting), (&load.running, drawn.running)] {
+                reading.into_iter().for_each(|reading| gauge.set(f64::from(reading), NOW));
+            }
+            drawn.kv_usage.into_iter().for_each(|usage| load.kv_usage.set(f64::from(usage) / 10.0, NOW));
+            in_flight.extend((0..drawn.in_flight).map(|_| load.book()));
+            for &tokens in &drawn.backlog {
+                booked.push(pairing.model.book(&Work::whole(endpoint, tokens, true)));
+                mean = if mean == 0.0 { tokens as f64 } else { mean * 0.98 + tokens as f64 * 0.02 };
+            }
+        }
+        pairing.clock.set(pairing.clock.elapsed() + Duration::from_millis(passed));
+
+        let plain = Plain { mean, passed: passed as f64 / 1000.0 };
+        let cost = |p: &Drawn, d: &Drawn| {
+            let shares = |level: usize| p.places[level] > 0 && p.places[level] == d.places[level];
+            let level = (0..2).find(|level| shares(*level)).unwrap_or(2);
+            let is_mixed = rules.has_revisions && p.revision * d.revision > 0 && p.revision != d.revision;
+            let total = plain.ttft(&prefill, p)
+                + PROMPT as f64 / f64::from(rules.speeds[level])
+                + Plain::slot_wait(&decode, d);
+            (level <= rules.required && !is_mixed).then_some(total)
         };
-        let least = (0..prefill.len())
-            .flat_map(|p| (0..decode.len()).map(move |d| (p, d)))
-            .map(|(p, d)| cost(p, d))
-            .fold(f64::INFINITY, f64::min);
-        let (p, d) = pairing.pair(seed).unwrap();
-        let got = cost(p as usize, d as usize - prefill.len());
-        prop_assert!(got <= least + 0.01, "{got} is more than {least}");
+        let expected = |decode: &[(Drawn, f32)]| {
+            least(&best(&prefill, rules.k), &best(decode, rules.k), cost).or_else(|| least(&prefill, decode, cost))
+        };
+        let has_room = |(drawn, _): &&(Drawn, f32)| drawn.kv_usage.is_none_or(|usage| usage <= rules.kv_limit);
+        let with_room: Vec<_> = decode.iter().filter(has_room).cloned().collect();
+        let expected = expected(&with_room).or_else(|| expected(&decode));
+        let got = pairing.pair(seed).map(|(p, d)| {
+            cost(&prefill[p as usize].0, &decode[d as usize - prefill.len()].0)
+        });
+        match (got, expected) {
+            (Ok(Some(got)), Some(least)) => prop_assert!((got - least).abs() < 1e-3, "{got} is not {least}"),
+            (got, expected) => prop_assert_eq!((got, expected), (Err(ScheduleError::NoPair), None)),
+        }
     }
 }
