@@ -189,10 +189,12 @@ impl Exchange {
                     self.state = State::Abandoned;
                 }
                 self.answer.headers(event_stream, end_of_stream).map_err(Violation)?;
+                // What comes buffered, or not at all, says nothing about a first token.
+                let is_shown = self.modes.is_none_or(|modes| modes.response == Mode::FullDuplex);
                 let set = self
                     .routed
                     .as_mut()
-                    .map(|routed| routed.answer_begins(served, event_stream))
+                    .map(|routed| routed.answer_begins(served, event_stream && is_shown))
                     .unwrap_or_default();
                 self.replies.push(Reply::ResponseHeaders(set));
                 if end_of_stream {

@@ -4,7 +4,8 @@ use crate::endpoints::{CachedLocator, Clock, EndpointSpec, Store, StoreLocator};
 use crate::flow::{Attempts, Dispatcher, Policy};
 use crate::request::ParserKind;
 use crate::schedule::{
-    MaxScorePicker, PluginId, Profile, QueueScorer, Record, Scheduler, SchedulerMetrics, SingleProfileHandler,
+    AnswerHead, Context, Decision, Effects, Follower, Header, MaxScorePicker, PluginId, PreRequest, Profile,
+    QueueScorer, Record, Scheduler, SchedulerMetrics, SingleProfileHandler, StagesBuilder,
 };
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -26,6 +27,10 @@ struct Harness {
 
 impl Harness {
     fn new(endpoints: u8) -> Self {
+        Self::with_stages(endpoints, Arc::default())
+    }
+
+    fn with_stages(endpoints: u8, stages: Arc<Stages>) -> Self {
         let registry = Registry::new();
         let store = Arc::new(Store::default());
         store.replace((1..=endpoints).map(endpoint).collect());
@@ -43,7 +48,7 @@ impl Harness {
         let cached = CachedLocator::new(locator, clock.clone(), Duration::from_secs(60), 16);
         let attempts = Arc::new(Attempts::register(&registry).unwrap());
         let max_age = Duration::from_secs(2);
-        let policy = Policy { scheduler, stages: Arc::default(), max_age, record: Record::No };
+        let policy = Policy { scheduler, stages, max_age, record: Record::No };
         let dispatcher = Dispatcher::new(cached, policy, clock, attempts);
         let shared = Shared {
             parsers: Parsers::new(&[ParserKind::OpenAi, ParserKind::PassThrough]),
@@ -461,4 +466,41 @@ fn check_order(replies: &[Reply]) -> Result<(), TestCaseError> {
         }
     }
     Ok(())
+}
+
+/// Notes of every answer whether it is a stream that is seen as it comes.
+struct Heads(Arc<std::sync::Mutex<Vec<bool>>>);
+
+impl PreRequest for Heads {
+    fn decided(&self, _cx: &Context<'_>, _decision: &Decision, effects: &mut Effects) {
+        effects.follow(Self(Arc::clone(&self.0)));
+    }
+}
+
+impl Follower for Heads {
+    fn begins(&mut self, head: &AnswerHead<'_>, _out: &mut Vec<Header>) {
+        self.0.lock().unwrap().push(head.is_stream);
+    }
+}
+
+#[test]
+fn first_tokens_are_seen_only_where_answers_are_shown_as_they_come() {
+    let metrics = SchedulerMetrics::register(&Registry::new()).unwrap();
+    let table = [
+        (None, true, true),
+        (None, false, false),
+        (Some(Mode::FullDuplex), true, true),
+        (Some(Mode::FullDuplex), false, false),
+        (Some(Mode::None), true, false),
+        (Some(Mode::OneToOne), true, false),
+    ];
+    for (mode, event_stream, expected) in table {
+        let (heads, mut stages) = (Arc::default(), StagesBuilder::new(&metrics));
+        stages.pre_request(&PluginId::new("heads", "heads"), Arc::new(Heads(Arc::clone(&heads))));
+        let mut harness = Harness::with_stages(1, Arc::new(stages.build(false, None)));
+        let modes = mode.map(|response| Modes { request: Mode::FullDuplex, response });
+        harness.send_message(Message { modes, ..message(headers(&POST, true)) }).unwrap();
+        harness.send(Event::ResponseHeaders { event_stream, end_of_stream: false }).unwrap();
+        assert_eq!(*heads.lock().unwrap(), [expected], "{mode:?} {event_stream}");
+    }
 }

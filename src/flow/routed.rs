@@ -76,7 +76,7 @@ impl Routed {
 
     /// The answer begins. What was booked moves to the endpoint that served it; an
     /// address that the pool doesn't know changes nothing. `is_stream`: it is a stream of
-    /// events. Returns headers to set on the answer.
+    /// events, which are seen as they come. Returns headers to set on the answer.
     pub fn answer_begins(&mut self, served: &Served, is_stream: bool) -> Vec<Header> {
         let named = self.named(served);
         if let Some(endpoint) = &named {

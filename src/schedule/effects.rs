@@ -50,7 +50,8 @@ pub struct AnswerHead<'a> {
     /// The endpoint that served: the one that the gateway named, if the pool knows it,
     /// or else the first choice.
     pub endpoint: &'a Arc<Endpoint>,
-    /// The answer is a stream of events, and so no error.
+    /// The answer is a stream of events, and so no error, and its bytes are seen as they
+    /// come.
     pub is_stream: bool,
 }
 

@@ -212,6 +212,71 @@ fn an_error_teaches_nothing() {
 }
 
 #[test]
+fn a_prompt_leaves_with_the_first_that_is_seen_of_its_answer() {
+    type See = fn(&mut Booked);
+    let (nothing, headers): (See, See) = (|_| {}, |booked| booked.begins(true));
+    let bytes: See = |booked| {
+        booked.begins(true);
+        booked.first_token();
+    };
+    // Also what is no answer to a stream, or isn't shown, is over with its headers.
+    let other: See = |booked| booked.begins(false);
+    // Whether a stream was asked for, what is seen, whether the prompt is still there
+    let table = [
+        (true, nothing, true),
+        (true, headers, true),
+        (true, other, false),
+        (true, bytes, false),
+        (false, nothing, true),
+        (false, headers, true),
+        (false, other, false),
+        (false, bytes, false),
+    ];
+    for (number, (is_stream, see, stays)) in table.into_iter().enumerate() {
+        let (_, model) = model();
+        let candidates = pool(1, |_, _| {});
+        let seconds = || model.read().ttft(endpoint(&candidates, 0), 0, 0.0, 0.0);
+        let mut booked = model.book(&Work::whole(endpoint(&candidates, 0), 1000, is_stream));
+        see(&mut booked);
+        assert_eq!(seconds(), if stays { 1.0 } else { 0.0 }, "{number}");
+        booked.finish();
+        drop(booked);
+        assert_eq!(seconds(), 0.0, "{number}");
+    }
+}
+
+#[test]
+fn a_prompt_of_which_nothing_is_seen_expires() {
+    let (clock, model) = model();
+    let candidates = pool(2, |_, _| {});
+    let seconds = || model.read().ttft(endpoint(&candidates, 0), 0, 0.0, 0.0);
+    let book = |tokens| model.book(&Work::whole(endpoint(&candidates, 0), tokens, true));
+    // Should take 0.2 s, so ten seconds are the bound. Too short to teach a rate.
+    let mut first = book(200);
+    // Should take a tenth of their bounds: 2.2 s and 6.2 s.
+    let (second, third) = (book(2000), book(4000));
+    clock.set(ms(9999));
+    assert!((seconds() - 6.0).abs() < 1e-6, "{}", seconds());
+    clock.set(ms(10_000));
+    assert!((seconds() - 6.0).abs() < 1e-6, "the second one begins: {}", seconds());
+    clock.set(ms(21_999));
+    assert!((seconds() - 4.0).abs() < 1e-6, "{}", seconds());
+    clock.set(ms(22_000));
+    assert!((seconds() - 4.0).abs() < 1e-6, "{}", seconds());
+    clock.set(ms(23_000));
+    assert!((seconds() - 3.0).abs() < 1e-6, "{}", seconds());
+    // Its token comes after all, and changes nothing, nor does its end.
+    first.first_token();
+    drop((first, second));
+    assert!((seconds() - 3.0).abs() < 1e-6, "{}", seconds());
+    clock.set(ms(62_000));
+    let fresh = book(1000);
+    assert!((seconds() - 1.0).abs() < 1e-6, "nothing is left of the third: {}", seconds());
+    drop((third, fresh));
+    assert_eq!(seconds(), 0.0);
+}
+
+#[test]
 fn endpoints_that_are_gone_are_forgotten() {
     let (_, model) = model();
     let candidates = pool(2, |_, _| {});

@@ -8,6 +8,13 @@ use std::time::Duration;
 
 use super::rate::Rate;
 
+/// A prompt whose first token isn't seen leaves after so many times as long as it should
+/// take, as no endpoint is taken to be slower than that …
+const PATIENCE: f64 = 10.0;
+
+/// … and not before.
+const PATIENCE_AT_LEAST: Duration = Duration::from_secs(10);
+
 /// What remains of the mean time that requests hold a slot after another one.
 const KEEP_HOLD: f64 = 0.9;
 
@@ -21,6 +28,9 @@ pub struct Backlog {
     head: AtomicU64,
     /// Since when, in nanoseconds of the clock.
     head_since: AtomicU64,
+    /// When the next prompt leaves whose first token isn't seen, in nanoseconds of the
+    /// clock; at the end of all time while there is none.
+    expires: AtomicU64,
     /// Until when, in nanoseconds of the clock, it computes the prompts whose first
     /// token can't be seen, as their answers come in one piece.
     unseen_until: AtomicU64,
@@ -28,17 +38,26 @@ pub struct Backlog {
     rate: AtomicU64,
     /// Mean seconds from the first token to the last, as `f64` bits; 0: not known.
     hold: AtomicU64,
-    // Taken when a prompt is booked, when its first token comes, and about once a second.
+    // Taken when a prompt is booked, when it leaves, and about once a second.
     inner: Mutex<Inner>,
 }
 
 #[derive(Debug)]
 struct Inner {
     rate: Rate,
-    /// Prompts whose first token hasn't come, in the order in which they were sent: their
-    /// tokens, under a number of their own.
-    queue: VecDeque<(u64, u64)>,
+    /// Prompts whose first token hasn't come, in the order in which they were sent.
+    queue: VecDeque<Waiting>,
     next: u64,
+}
+
+/// A prompt whose first token hasn't come.
+#[derive(Debug)]
+struct Waiting {
+    /// Its own.
+    number: u64,
+    tokens: u64,
+    /// When it leaves, whatever is seen.
+    expires: Duration,
 }
 
 impl Backlog {
@@ -48,6 +67,7 @@ impl Backlog {
             queued: AtomicU64::new(0),
             head: AtomicU64::new(0),
             head_since: AtomicU64::new(0),
+            expires: AtomicU64::new(u64::MAX),
             unseen_until: AtomicU64::new(0),
             rate: AtomicU64::new(initial_rate.to_bits()),
             hold: AtomicU64::new(0),
@@ -83,33 +103,59 @@ impl Backlog {
 
     /// Adds a prompt. Returns the number that it has there.
     pub(super) fn add(&self, tokens: u64, now: Duration) -> u64 {
-        self.tokens.fetch_add(signed(tokens), Relaxed);
         let mut inner = self.inner();
+        let takes = (self.tokens(now) + tokens as f64) / self.rate() * PATIENCE;
+        let patience = Duration::try_from_secs_f64(takes).unwrap_or(Duration::MAX);
+        let expires = now.saturating_add(patience.max(PATIENCE_AT_LEAST));
         let number = inner.next;
         inner.next += 1;
-        inner.queue.push_back((number, tokens));
-        self.queued.store(inner.queue.len() as u64, Relaxed);
-        if inner.queue.len() == 1 {
-            self.begin(&inner, now);
-        }
+        inner.queue.push_back(Waiting { number, tokens, expires });
+        self.tokens.fetch_add(signed(tokens), Relaxed);
+        self.expires.fetch_min(nanos(expires), Relaxed);
+        self.changed(&inner, inner.queue.len() == 1, now);
         number
     }
 
-    /// Takes out the prompt of this number.
-    pub(super) fn take(&self, number: u64, tokens: u64, now: Duration) {
-        self.tokens.fetch_sub(signed(tokens), Relaxed);
+    /// Takes out the prompt of this number, if it is still there.
+    pub(super) fn take(&self, number: u64, now: Duration) {
         let mut inner = self.inner();
-        let Some(place) = inner.queue.iter().position(|(other, _)| *other == number) else { return };
-        inner.queue.remove(place);
+        let Some(place) = inner.queue.iter().position(|waiting| waiting.number == number) else { return };
+        let Some(taken) = inner.queue.remove(place) else { return };
+        self.tokens.fetch_sub(signed(taken.tokens), Relaxed);
+        self.changed(&inner, place == 0, now);
+    }
+
+    /// Takes out the prompts whose first token should have been seen long ago: the gateway
+    /// doesn't show it, or there is none.
+    pub(super) fn expire(&self, now: Duration) {
+        if nanos(now) < self.expires.load(Relaxed) {
+            return;
+        }
+        let mut inner = self.inner();
+        let head = inner.queue.front().map(|waiting| waiting.number);
+        inner.queue.retain(|waiting| {
+            let stays = waiting.expires > now;
+            if !stays {
+                self.tokens.fetch_sub(signed(waiting.tokens), Relaxed);
+            }
+            stays
+        });
+        let next = inner.queue.iter().map(|waiting| waiting.expires).min();
+        self.expires.store(next.map_or(u64::MAX, nanos), Relaxed);
+        self.changed(&inner, inner.queue.front().map(|waiting| waiting.number) != head, now);
+    }
+
+    /// The queue has changed, perhaps at its head.
+    fn changed(&self, inner: &Inner, head: bool, now: Duration) {
         self.queued.store(inner.queue.len() as u64, Relaxed);
-        if place == 0 {
-            self.begin(&inner, now);
+        if head {
+            self.begin(inner, now);
         }
     }
 
     /// The first prompt in the queue is computed from now on.
     fn begin(&self, inner: &Inner, now: Duration) {
-        self.head.store(inner.queue.front().map_or(0, |(_, tokens)| *tokens), Relaxed);
+        self.head.store(inner.queue.front().map_or(0, |waiting| waiting.tokens), Relaxed);
         self.head_since.store(nanos(now), Relaxed);
     }
 

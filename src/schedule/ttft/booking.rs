@@ -30,8 +30,12 @@ impl<'a> Work<'a> {
     }
 }
 
-/// A prompt that an endpoint has to compute. It leaves the backlog with its first
-/// token, or when this is dropped.
+/// A prompt that an endpoint has to compute. It leaves the backlog with the first of these:
+/// the first bytes of its answer, which in a stream are its first token; the headers of an
+/// answer that is no stream, or whose bytes the gateway doesn't show; the end of the request,
+/// when this is dropped. If none of them is seen, it leaves after ten times as long as it
+/// should take, and not before ten seconds; where no stream was asked for, as soon as it
+/// should be computed.
 #[derive(Debug)]
 pub struct Booked {
     model: Arc<Model>,
@@ -48,6 +52,8 @@ pub struct Booked {
     /// The first token says when the prompt was computed. Otherwise it leaves the backlog
     /// as time passes.
     is_counted: bool,
+    /// It is in the backlog.
+    waits: bool,
     first_token: Option<Duration>,
 }
 
@@ -66,6 +72,7 @@ impl Booked {
             due: now,
             number: 0,
             is_counted: false,
+            waits: false,
             first_token: None,
         };
         booked.enter(now);
@@ -73,7 +80,7 @@ impl Booked {
     }
 
     fn enter(&mut self, now: Duration) {
-        self.is_counted = self.is_stream;
+        (self.waits, self.is_counted) = (true, self.is_stream);
         if self.is_counted {
             self.number = self.prefill.add(self.tokens, now);
         } else {
@@ -81,9 +88,12 @@ impl Booked {
         }
     }
 
-    fn leave(&self, now: Duration) {
+    fn leave(&mut self, now: Duration) {
+        if !std::mem::take(&mut self.waits) {
+            return;
+        }
         if self.is_counted {
-            self.prefill.take(self.number, self.tokens, now);
+            self.prefill.take(self.number, now);
         } else {
             self.prefill.take_unseen(self.takes, self.due, now);
         }
@@ -93,7 +103,7 @@ impl Booked {
     /// What it has cached is not known, so it is taken to be as much.
     pub fn move_to(&mut self, endpoint: &Endpoint) {
         let backlog = self.model.backlog(endpoint);
-        if self.first_token.is_some() || Arc::ptr_eq(&backlog, &self.decode) {
+        if !self.waits || Arc::ptr_eq(&backlog, &self.decode) {
             return;
         }
         if !Arc::ptr_eq(&self.prefill, &self.decode) {
@@ -107,19 +117,26 @@ impl Booked {
         self.enter(now);
     }
 
-    /// The answer begins. What is no stream of events is an error, or complete at once: it
-    /// says nothing about the time of a first token.
+    /// The answer begins. What is no stream of events is an error, or complete at once, or
+    /// its bytes will not be seen: it says nothing about the time of a first token, and no
+    /// better time than now will come.
     pub fn begins(&mut self, is_stream: bool) {
         self.is_stream &= is_stream;
+        if !is_stream {
+            self.leave(self.model.clock().elapsed());
+        }
     }
 
     /// The first bytes of the answer are there: the first token, if it is a stream.
     pub fn first_token(&mut self) {
-        if self.first_token.is_some() || !self.is_counted {
+        if self.first_token.is_some() {
             return;
         }
         let now = self.model.clock().elapsed();
         self.leave(now);
+        if !self.is_counted {
+            return;
+        }
         self.first_token = Some(now);
         if self.is_stream {
             self.prefill.first_token(self.tokens, self.sent, now, self.model.bounds());
@@ -158,8 +175,6 @@ impl Follower for Booked {
 
 impl Drop for Booked {
     fn drop(&mut self) {
-        if self.first_token.is_none() {
-            self.leave(self.model.clock().elapsed());
-        }
+        self.leave(self.model.clock().elapsed());
     }
 }

@@ -183,6 +183,7 @@ impl Table<'_> {
 
     fn known(&self, endpoint: &Endpoint) -> Option<&Backlog> {
         let entry = self.entries.get(endpoint.slot().number() as usize)?.as_ref()?;
+        entry.backlog.expire(self.now);
         Some(&entry.backlog)
     }
 }
