@@ -11,6 +11,7 @@ mod admission;
 mod around;
 mod attribute_sources;
 mod attributes;
+mod balance;
 mod burst;
 mod decisions;
 mod disagg;
