@@ -142,3 +142,27 @@ fn origins_are_few_and_their_places_are_used_again() {
     to.sweep(&here, 120_000);
     assert_eq!(to.entries(), 0);
 }
+
+#[test]
+fn what_is_remembered_takes_what_is_said() {
+    let room = 1000;
+    let pool = pool(&["a", "b"]);
+    let [one, other] = [&pool.endpoints()[0], &pool.endpoints()[1]];
+    // Blocks of a request, and the bytes that each may take at most.
+    for (blocks, most) in [(1, 32), (100, 9), (5000, 9)] {
+        let index = index(room);
+        let empty = index.ring.bytes();
+        for request in 0..3 * room as u64 {
+            let hashes: Vec<u64> = (0..blocks).map(|block| 1 + request * blocks + block).collect();
+            index.add(if request % 2 == 0 { one } else { other }, &hashes, 10_000);
+            let bytes = index.ring.bytes() - empty;
+            assert!(bytes <= most * room, "{blocks} blocks: {bytes} bytes at {request}");
+            if request * blocks > 4 * room as u64 {
+                break;
+            }
+        }
+        let all = index.export_since(Mark::from_number(index.mark().to_number() - room as u64), usize::MAX);
+        let remembered: usize = all.held.iter().map(|held| held.hashes.len()).sum();
+        assert_eq!((all.missed, remembered), (false, room));
+    }
+}

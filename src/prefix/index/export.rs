@@ -70,18 +70,28 @@ impl News {
     }
 
     fn push(&mut self, endpoint: &Arc<str>, hash: u64, room: usize) {
-        if self.from.back().is_none_or(|(_, last)| last != endpoint) {
-            self.from.push_back((self.next, Arc::clone(endpoint)));
-        }
-        self.hashes.push_back(hash);
-        self.next += 1;
-        if self.hashes.len() > room {
+        if self.hashes.len() == room {
             self.hashes.pop_front();
             let first = self.first();
             if self.from.get(1).is_some_and(|(from, _)| *from <= first) {
                 self.from.pop_front();
             }
         }
+        grow(&mut self.hashes, room);
+        grow(&mut self.from, room);
+        if self.from.back().is_none_or(|(_, last)| last != endpoint) {
+            self.from.push_back((self.next, Arc::clone(endpoint)));
+        }
+        self.hashes.push_back(hash);
+        self.next += 1;
+    }
+}
+
+/// Makes room for one more where there is none, and never for more than `most`.
+fn grow<T>(ring: &mut VecDeque<T>, most: usize) {
+    let len = ring.len();
+    if len == ring.capacity() {
+        ring.reserve_exact((len / 2).max(16).min(most.saturating_sub(len)));
     }
 }
 

@@ -33,8 +33,9 @@ pub struct Limits {
     pub entries: usize,
     /// Blocks that an endpoint of which only others told is taken to hold.
     pub capacity: usize,
-    /// Blocks added last that are remembered for [`PrefixIndex::export_since`], 8 bytes
-    /// each; 0 where nobody asks.
+    /// Blocks added last that are remembered for [`PrefixIndex::export_since`]; 0 where nobody
+    /// asks. They take 8 bytes each, and 24 more where the one before was another
+    /// endpoint's.
     pub recent: usize,
 }
 
