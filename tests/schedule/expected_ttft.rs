@@ -8,8 +8,9 @@ use usher::config::Node;
 use usher::endpoints::{Candidates, Clock, Endpoint};
 use usher::schedule::data::{PrefixMatch, PromptTokens};
 use usher::schedule::ttft::{Booked, Model, Work};
-use usher::schedule::{ExpectedTtftParams, ExpectedTtftScorer, Facts, Kept, Key};
+use usher::schedule::{ExpectedTtftParams, ExpectedTtftScorer, Facts, Kept, Key, State};
 
+use crate::pool::{Pool, at, profile_of};
 use crate::support::{NOW, column, pool, request};
 
 const TOKENS: u32 = 0;
@@ -39,7 +40,7 @@ fn facts(matched: &[u32]) -> Facts {
 }
 
 fn scores(model: &Arc<Model>, facts: &Facts, candidates: &Candidates) -> Vec<f32> {
-    let scorer = ExpectedTtftScorer::new(Arc::clone(model), Key::new(TOKENS), Key::new(PREFIX));
+    let scorer = ExpectedTtftScorer::new(RATE, Arc::clone(model), Key::new(TOKENS), Key::new(PREFIX));
     column(&scorer, &request(), facts, candidates)
 }
 
@@ -192,6 +193,79 @@ fn a_new_endpoint_is_as_fast_as_the_pool_and_no_rate_is_far_from_it() {
     let seconds = |position| model.read().ttft(endpoint(&candidates, position), 5000, 0.0, 0.0);
     assert!((seconds(4) - 1.0).abs() < 0.1, "{}", seconds(4));
     assert!(seconds(3) < 11.0, "{}", seconds(3));
+}
+
+/// Routes one request through each configuration, and says how long 4,000 tokens would take
+/// after it.
+fn seconds_after(pool: &Pool, speeds: &[u32]) -> Vec<f64> {
+    let config = |speed: &u32| {
+        profile_of(&[&format!("type: expected-ttft-scorer, parameters: {{peakPrefillThroughput: {speed}}}")])
+    };
+    let pools = speeds.iter().map(|speed| pool.reloaded(&config(speed)));
+    pools
+        .map(|pool| {
+            drop(pool.route(&request()).unwrap());
+            let model = pool.state.of("p0", || Model::new(1.0, Clock::stopped()));
+            model.read().ttft(&pool.store.snapshot().endpoints()[0], 4000, 0.0, 0.0)
+        })
+        .collect()
+}
+
+#[test]
+fn a_new_configuration_has_its_own_expectations() {
+    let state = Arc::new(State::new(Clock::stopped()));
+    let pool = Pool::with_state(&profile_of(&["type: queue-scorer"]), at(&["10.0.0.1:8000"]), state);
+    let seconds = seconds_after(&pool, &[1000, 4000, 2000, 2000]);
+    assert_eq!(
+        seconds.iter().map(|seconds| (seconds * 10.0).round()).collect::<Vec<_>>(),
+        [40.0, 10.0, 20.0, 20.0]
+    );
+}
+
+#[test]
+fn what_is_learned_outlives_other_expectations_as_far_as_it_goes() {
+    let (clock, model) = model();
+    let candidates = pool(3, |_, _| {});
+    compute(&model, &clock, endpoint(&candidates, 0), 2000.0, 150);
+    let rate = |position| 5000.0 / model.read().ttft(endpoint(&candidates, position), 5000, 0.0, 0.0);
+    let known = rate(0);
+    assert!((1990.0..2010.0).contains(&known), "{known}");
+    model.starts_at(50_000.0);
+    assert!((rate(0) - known).abs() < 10.0, "{} was learned", rate(0));
+    assert!((rate(2) - rate(0)).abs() < 10.0, "who is new is as fast as the pool: {}", rate(2));
+
+    // One sample says less than the expectation that it was put to.
+    let (clock, model) = self::model();
+    compute(&model, &clock, endpoint(&candidates, 0), 2000.0, 1);
+    let rate = |position| 5000.0 / model.read().ttft(endpoint(&candidates, position), 5000, 0.0, 0.0);
+    let before = rate(0);
+    assert!((1000.0..1300.0).contains(&before), "{before}");
+    model.starts_at(100_000.0);
+    assert!(rate(0) > 7000.0, "{}", rate(0));
+    model.starts_at(1000.0);
+    assert!((rate(0) - before).abs() < 1.0, "{} was {before}", rate(0));
+    assert!((rate(1) - before).abs() < 1.0, "and those that are new follow: {}", rate(1));
+}
+
+#[test]
+fn nobody_is_far_from_the_new_expectations_of_the_others() {
+    let (clock, model) = model();
+    let candidates = pool(3, |_, _| {});
+    // Two have seen a prompt each, and one has learned much: the median is that of the two,
+    // who were all there was when they began.
+    let booked = [1, 2].map(|position| model.book(&Work::whole(endpoint(&candidates, position), 0, true)));
+    drop(booked);
+    for (position, prompts) in [(1, 1), (2, 1), (0, 150)] {
+        compute(&model, &clock, endpoint(&candidates, position), 1000.0, prompts);
+    }
+    model.starts_at(1_000_000.0);
+    let rate = |position| 5000.0 / model.read().ttft(endpoint(&candidates, position), 5000, 0.0, 0.0);
+    let median = rate(1);
+    assert!(median > 4500.0, "{median}");
+    assert!((rate(0) - 1000.0).abs() < 10.0, "{}", rate(0));
+    model.starts_at(1.0);
+    assert!(rate(1) < 10.0, "{}", rate(1));
+    assert!(rate(0) <= rate(1) * 10.0 + 1e-6, "{} {}", rate(0), rate(1));
 }
 
 #[test]

@@ -69,15 +69,18 @@ pub(in crate::schedule) fn throughput(written: Option<Positioned<f64>>) -> Resul
 /// learns from the answers. See [`ttft`](crate::schedule::ttft) for the formula.
 #[derive(Clone, Debug)]
 pub struct ExpectedTtftScorer {
+    peak: f64,
     model: Arc<Model>,
     tokens: Key<PromptTokens>,
     prefix: Key<PrefixMatch>,
 }
 
 impl ExpectedTtftScorer {
-    /// A scorer that reads and teaches this model.
-    pub fn new(model: Arc<Model>, tokens: Key<PromptTokens>, prefix: Key<PrefixMatch>) -> Self {
-        Self { model, tokens, prefix }
+    /// A scorer that reads and teaches this model, which may have been another
+    /// configuration's. Before anything is learned, endpoints compute `peak` tokens per
+    /// second.
+    pub fn new(peak: f64, model: Arc<Model>, tokens: Key<PromptTokens>, prefix: Key<PrefixMatch>) -> Self {
+        Self { peak, model, tokens, prefix }
     }
 
     fn uncached(&self, cx: &Context<'_>, position: u32) -> u64 {
@@ -89,6 +92,8 @@ impl ExpectedTtftScorer {
 impl Scorer for ExpectedTtftScorer {
     fn score(&self, cx: &Context<'_>, candidates: View<'_>, out: &mut [f32]) {
         readings(cx, candidates, out, |load| &load.waiting);
+        // Not when it is made: its configuration may be refused yet.
+        self.model.starts_at(self.peak);
         let table = self.model.read();
         let mut smallest = f32::INFINITY;
         for ((cell, endpoint), &position) in out.iter_mut().zip(candidates.iter()).zip(candidates.indices()) {

@@ -207,6 +207,13 @@ impl Backlog {
         rate.is_learned().then(|| rate.value())
     }
 
+    /// If it was taken to be as fast as `before` at first, it is `now` instead.
+    pub(super) fn expect(&self, before: f64, now: f64) {
+        let rate = &mut self.inner().rate;
+        rate.expect(before, now);
+        self.rate.store(rate.value().to_bits(), Relaxed);
+    }
+
     /// Takes the rate nearer to the pool's: all of the way where nothing was learned,
     /// a share of it where nothing was learned since `idle_since`, and into
     /// `bounds` anyway.

@@ -32,7 +32,9 @@ const KEEP_MEAN: f64 = 0.98;
 #[derive(Debug)]
 pub struct Model {
     clock: Clock,
-    initial_rate: f64,
+    /// What endpoints are taken to compute per second before anything is learned, as `f64`
+    /// bits.
+    initial_rate: AtomicU64,
     entries: ArcSwap<Vec<Option<Entry>>>,
     /// The median of the learned rates, as `f64` bits; before there is one, the initial rate.
     pool_rate: AtomicU64,
@@ -64,13 +66,33 @@ impl Model {
     pub fn new(initial_rate: f64, clock: Clock) -> Self {
         Self {
             clock,
-            initial_rate,
+            initial_rate: AtomicU64::new(initial_rate.to_bits()),
             entries: ArcSwap::default(),
             pool_rate: AtomicU64::new(initial_rate.to_bits()),
             mean_uncached: AtomicU64::new(0),
             writer: Mutex::default(),
             compared_ns: AtomicU64::new(0),
         }
+    }
+
+    /// From now on endpoints are taken to be this fast before anything is learned, in tokens
+    /// per second, above 0: a configuration may say something else than the one before it.
+    /// Where nothing was learned, that counts at once; where little was, it counts for as
+    /// much as the earlier number did. The others stay as they are, but for those that are
+    /// too far from the pool then.
+    pub fn starts_at(&self, rate: f64) {
+        if self.initial_rate() == rate {
+            return;
+        }
+        let _writing = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = f64::from_bits(self.initial_rate.swap(rate.to_bits(), Relaxed));
+        let entries = self.entries.load();
+        entries.iter().flatten().for_each(|entry| entry.backlog.expect(before, rate));
+        self.renew_pool(&entries, 0.0, Duration::ZERO);
+    }
+
+    fn initial_rate(&self) -> f64 {
+        f64::from_bits(self.initial_rate.load(Relaxed))
     }
 
     /// What is known now.
@@ -144,13 +166,17 @@ impl Model {
         }
         *compared = now;
         self.compared_ns.store(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX), Relaxed);
-        let entries = self.entries.load();
+        let share = 1.0 - 0.5f64.powf(passed.as_secs_f64() / HALF_LIFE.as_secs_f64());
+        self.renew_pool(&self.entries.load(), share, now.saturating_sub(IDLE_AFTER));
+    }
+
+    /// Works out how fast the pool is, and takes to it who has learned nothing, and by so
+    /// much of the way who has learned nothing since then.
+    fn renew_pool(&self, entries: &[Option<Entry>], share: f64, idle_since: Duration) {
         let backlogs = || entries.iter().flatten().map(|entry| &entry.backlog);
         let mut rates: Vec<f64> = backlogs().filter_map(|backlog| backlog.learned()).collect();
-        let pool = median(&mut rates).unwrap_or(self.initial_rate);
+        let pool = median(&mut rates).unwrap_or_else(|| self.initial_rate());
         self.pool_rate.store(pool.to_bits(), Relaxed);
-        let share = 1.0 - 0.5f64.powf(passed.as_secs_f64() / HALF_LIFE.as_secs_f64());
-        let idle_since = now.saturating_sub(IDLE_AFTER);
         backlogs().for_each(|backlog| backlog.drift(pool, share, idle_since, self.bounds()));
     }
 }

@@ -19,6 +19,11 @@ const FEWEST_TOKENS: u64 = 256;
 pub(super) struct Rate {
     tokens: f64,
     seconds: f64,
+    /// The tokens of these that the endpoint was only taken to have computed, and their
+    /// seconds.
+    prior: (f64, f64),
+    /// How fast it was taken to be.
+    initial: f64,
     /// When the last first token came, in the time of the clock.
     last_token: Duration,
     samples: u64,
@@ -27,7 +32,9 @@ pub(super) struct Rate {
 impl Rate {
     /// A rate of so many tokens per second that nothing has been seen of yet.
     pub(super) fn new(initial: f64) -> Self {
-        Self { tokens: PRIOR_TOKENS, seconds: PRIOR_TOKENS / initial, last_token: Duration::ZERO, samples: 0 }
+        let (tokens, seconds) = (PRIOR_TOKENS, PRIOR_TOKENS / initial);
+        let prior = (tokens, seconds);
+        Self { tokens, seconds, prior, initial, last_token: Duration::ZERO, samples: 0 }
     }
 
     /// Tokens per second.
@@ -55,6 +62,7 @@ impl Rate {
             return;
         }
         self.samples += 1;
+        self.prior = (self.prior.0 * KEEP, self.prior.1 * KEEP);
         self.tokens = self.tokens * KEEP + tokens as f64;
         self.seconds = self.seconds * KEEP + service.as_secs_f64();
         // Prompts that were computed in one step come at once, the later ones in no time.
@@ -64,7 +72,19 @@ impl Rate {
     /// Takes the rate to another value, as if the samples had said so.
     pub(super) fn shift_to(&mut self, value: f64) {
         if value > 0.0 && value.is_finite() {
-            self.seconds = self.tokens / value;
+            let seconds = self.tokens / value;
+            self.prior.1 *= seconds / self.seconds;
+            self.seconds = seconds;
+        }
+    }
+
+    /// If it was taken to be as fast as `before`, it is taken to be as fast as `now` instead.
+    /// What the samples say stays.
+    pub(super) fn expect(&mut self, before: f64, now: f64) {
+        if self.initial == before {
+            let seconds = self.prior.0 / now;
+            self.seconds = (self.seconds - self.prior.1 + seconds).max(self.tokens * 1e-9);
+            (self.prior.1, self.initial) = (seconds, now);
         }
     }
 }

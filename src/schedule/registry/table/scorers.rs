@@ -208,7 +208,7 @@ fn expected_ttft_scorer(site: &mut Site<'_>) -> Result<Built, ConfigError> {
         (site.reads("token-producer"), site.reads(&params.prefix_match_info_producer_name));
     let clock = site.state.clock().clone();
     let model = site.state.of(site.name, || ttft::Model::new(params.peak_prefill_throughput, clock));
-    let plugin = Arc::new(ExpectedTtftScorer::new(model, tokens, prefix));
+    let plugin = Arc::new(ExpectedTtftScorer::new(params.peak_prefill_throughput, model, tokens, prefix));
     Ok(Built { scorer: Some(Arc::clone(&plugin) as _), pre_request: Some(plugin), books: true, ..built })
 }
 

@@ -113,6 +113,8 @@ impl Joint {
         (prefills, decodes): (&Scores, &Scores),
         rng: &mut dyn Rng,
     ) -> Option<(u32, u32)> {
+        // Not when it is made: its configuration may be refused yet.
+        self.model.starts_at(self.params.peak_prefill_throughput);
         let table = self.model.read();
         let bytes = self.prompt(cx) as f64 * self.params.kv_bytes_per_token;
         let at = |position: u32| endpoints.get(position as usize);
