@@ -28,6 +28,7 @@ mod p2p_source;
 mod pickers;
 mod pool;
 mod prefill_profile;
+mod prefix_blocks;
 mod prefix_caches;
 mod prefix_filter;
 mod prefix_parameters;
