@@ -399,7 +399,7 @@ fn best(side: &[(Drawn, f32)], k: usize) -> Vec<(Drawn, f32)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1000))]
+    #![proptest_config(ProptestConfig::with_cases(500))]
 
     #[test]
     fn the_pair_is_the_cheapest_of_all_pairs(

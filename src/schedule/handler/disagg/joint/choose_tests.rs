@@ -175,7 +175,7 @@ fn sorted(sides: &[Side], k: usize, start: usize) -> Vec<Side> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2000))]
+    #![proptest_config(ProptestConfig::with_cases(1000))]
 
     #[test]
     fn no_pair_is_cheaper(
