@@ -100,6 +100,10 @@ pub struct Load {
     scraped_ms: AtomicU64,
     /// Requests that this process sent there and whose answer is not complete.
     in_flight: AtomicI64,
+    /// Requests that this process ever sent there, and how many of them were under way or
+    /// done when the last readings were asked for.
+    sent: AtomicU64,
+    seen: AtomicU64,
     /// The same as the configuration's producers count it.
     tracked: [InFlight; InFlightId::MAX],
 }
@@ -128,6 +132,23 @@ impl Load {
         self.in_flight.load(Relaxed)
     }
 
+    /// Requests that this process ever sent there. Whoever asks the endpoint for its
+    /// numbers notes it before, and says it to [`seen`](Self::seen) with the answer.
+    pub fn sent(&self) -> u64 {
+        self.sent.load(Relaxed)
+    }
+
+    /// The readings were asked for when so many requests had been sent.
+    pub fn seen(&self, sent: u64) {
+        self.seen.fetch_max(sent, Relaxed);
+    }
+
+    /// Requests of this process in flight there that the readings can't show.
+    pub fn unseen(&self) -> u64 {
+        let unseen = self.sent().saturating_sub(self.seen.load(Relaxed));
+        unseen.min(u64::try_from(self.in_flight()).unwrap_or(0))
+    }
+
     /// What a producer counts as under way there.
     pub fn in_flight_of(&self, producer: InFlightId) -> &InFlight {
         &self.tracked[producer.index()]
@@ -151,6 +172,7 @@ impl Load {
     /// Books one request. Dropping the guard gives it back, however the stream ends.
     pub fn book(self: &Arc<Self>) -> Booking {
         self.in_flight.fetch_add(1, Relaxed);
+        self.sent.fetch_add(1, Relaxed);
         Booking { load: Arc::clone(self) }
     }
 }
@@ -190,6 +212,25 @@ mod tests {
         assert_eq!(gauge.last(), 3.5);
         gauge.clear();
         assert_eq!((gauge.last(), gauge.read_at_ms()), (0.0, None));
+    }
+
+    #[test]
+    fn what_was_sent_since_the_readings_were_asked_for_is_unseen() {
+        let load = Arc::new(Load::default());
+        let first = load.book();
+        let asked = load.sent();
+        let (second, third) = (load.book(), load.book());
+        assert_eq!(load.unseen(), 3, "nothing was read yet");
+        load.seen(asked);
+        assert_eq!(load.unseen(), 2);
+        drop(first);
+        drop(second);
+        assert_eq!(load.unseen(), 1, "no more than is in flight");
+        load.seen(load.sent());
+        assert_eq!((load.unseen(), load.in_flight()), (0, 1));
+        load.seen(asked);
+        assert_eq!(load.unseen(), 0, "an older page changes nothing");
+        drop(third);
     }
 
     #[test]

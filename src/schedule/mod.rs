@@ -34,6 +34,7 @@ mod settle;
 mod stages;
 mod state;
 pub mod ttft;
+pub mod waiting;
 
 pub use around::{
     AgentIdentity, AgentIdentityParams, Bindings, ProbabilisticAdmitter, ProbabilisticAdmitterParams,
@@ -82,8 +83,8 @@ pub use produce::{
 };
 pub use profile::{Profile, ProfileBuilder};
 pub use saturation::{
-    ConcurrencyDetector, ConcurrencyDetectorParams, ConcurrencyMode, SaturationDetector, UtilizationDetector,
-    UtilizationDetectorParams,
+    ConcurrencyDetector, ConcurrencyDetectorParams, ConcurrencyMode, Level, SaturationDetector,
+    UtilizationDetector, UtilizationDetectorParams,
 };
 pub use scheduler::{Scheduler, Scratch};
 pub use score::{

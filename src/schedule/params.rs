@@ -39,25 +39,6 @@ impl PickerParams {
     }
 }
 
-/// Parameters of `static-usage-limit-policy`.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub(super) struct StaticUsageLimitParams {
-    /// Saturation up to which every priority is let through.
-    threshold: f64,
-}
-
-impl StaticUsageLimitParams {
-    pub(super) fn decode(node: &Node) -> Result<Self, ConfigError> {
-        #[derive(Default, Deserialize)]
-        #[serde(default)]
-        struct Written {
-            threshold: Option<Positioned<f64>>,
-        }
-        let written: Written = node.decode()?;
-        Ok(Self { threshold: checked("threshold", written.threshold, 1.0, |v| v >= 0.0)? })
-    }
-}
-
 /// A number within its range, or the default.
 pub(super) fn checked(
     name: &str,

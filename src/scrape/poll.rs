@@ -32,6 +32,7 @@ pub(super) async fn poll(endpoint: Arc<Endpoint>, source: Arc<Source>) {
     let mut next = schedule.after(Instant::now());
     loop {
         sleep_until(next).await;
+        let sent = endpoint.load().sent();
         let mut feed = |piece: &[u8]| extractions.iter_mut().for_each(|extraction| extraction.feed(piece));
         let page = timeout(config.timeout, client.get(requests.next(), buffer, &mut feed)).await;
         let now = Instant::now();
@@ -39,14 +40,16 @@ pub(super) async fn poll(endpoint: Arc<Endpoint>, source: Arc<Source>) {
         let complete = match page.unwrap_or_else(|_| Err(client.timed_out(config.timeout))) {
             Ok(()) => {
                 log.got_page(now);
-                if config.keeps_health {
-                    endpoint.load().scrapes.succeeded();
-                }
                 failures = 0;
                 next = schedule.after(now);
                 let finish =
                     |complete, extraction: &mut Extraction<'_>| extraction.finish(now, now_ms) & complete;
-                extractions.iter_mut().fold(true, finish)
+                let complete = extractions.iter_mut().fold(true, finish);
+                if config.keeps_health {
+                    endpoint.load().scrapes.succeeded();
+                    endpoint.load().seen(sent);
+                }
+                complete
             }
             Err(error) => {
                 extractions.iter_mut().for_each(Extraction::restart);

@@ -3,7 +3,7 @@
 use rand::Rng;
 use serde::{Deserialize, Serialize};
 
-use super::{SaturationDetector, mean_or_full};
+use super::{Level, SaturationDetector, mean_or_full};
 use crate::config::{ConfigError, Name, Node, Positioned};
 use crate::endpoints::{Endpoint, InFlightId, Snapshot, View};
 use crate::schedule::filter::retain;
@@ -25,6 +25,9 @@ pub struct ConcurrencyDetectorParams {
     /// The producer that counts. Default `inflight-load-producer`.
     pub in_flight_load_producer_name: String,
 }
+
+/// Bytes of a body for a token, as the estimate of tokens has it.
+const BYTES_PER_TOKEN: f64 = 4.0;
 
 /// What fills an endpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -141,6 +144,25 @@ impl SaturationDetector for ConcurrencyDetector {
                 mean_or_full(counts.map(larger), 1.0)
             }
         }
+    }
+
+    /// A request's tokens are counted once it is placed; until then they are guessed from
+    /// its bytes.
+    fn level(&self, now_ms: u64, endpoints: View<'_>) -> Level {
+        let saturation = self.saturation(now_ms, endpoints);
+        let share =
+            |max: u64| if endpoints.is_empty() { 0.0 } else { 1.0 / (endpoints.len() as f64 * max as f64) };
+        let (by_requests, by_tokens) = (share(self.max_requests), share(self.max_tokens) / BYTES_PER_TOKEN);
+        let (per_request, per_byte) = match self.mode {
+            ConcurrencyMode::Requests => (by_requests, 0.0),
+            ConcurrencyMode::Tokens => (0.0, by_tokens),
+            ConcurrencyMode::Hybrid => (by_requests, by_tokens),
+        };
+        Level { saturation, per_request, per_byte }
+    }
+
+    fn is_live(&self) -> bool {
+        true
     }
 }
 

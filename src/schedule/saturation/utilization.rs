@@ -1,11 +1,12 @@
 //! `utilization-detector`: how full endpoints are by their waiting queues and KV caches.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use rand::Rng;
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::{SaturationDetector, mean_or_full};
+use super::{Level, SaturationDetector, mean_or_full};
 use crate::config::{ConfigError, Node, Positioned, duration};
 use crate::endpoints::{Endpoint, Gauge, Snapshot, View};
 use crate::schedule::filter::retain_or_all;
@@ -98,15 +99,17 @@ impl UtilizationDetector {
         ]
     }
 
-    /// The larger of waiting ÷ threshold and KV usage ÷ threshold.
-    fn fullness(&self, now_ms: u64, endpoint: &Endpoint) -> f64 {
-        let shares =
-            self.readings(now_ms, endpoint).into_iter().filter_map(|(reading, full)| match reading {
-                Reading::Never => None,
-                Reading::Old => Some(1.0),
-                Reading::Fresh(value) => Some(value / full),
-            });
-        shares.reduce(f64::max).unwrap_or(1.0)
+    /// The larger of waiting ÷ threshold and KV usage ÷ threshold, with so many requests
+    /// more that wait there. An endpoint that never says how many do has none of them.
+    fn fullness(&self, now_ms: u64, endpoint: &Endpoint, unseen: f64) -> f64 {
+        let [(waiting, full_queue), (kv, full_cache)] = self.readings(now_ms, endpoint);
+        let share = |reading: Reading, more: f64, full: f64| match reading {
+            Reading::Never => None,
+            Reading::Old => Some(1.0),
+            Reading::Fresh(value) => Some((value + more) / full),
+        };
+        let shares = [share(waiting, unseen, full_queue), share(kv, 0.0, full_cache)];
+        shares.into_iter().flatten().reduce(f64::max).unwrap_or(1.0)
     }
 
     /// Whether an endpoint is below both thresholds and their headroom.
@@ -124,7 +127,24 @@ impl UtilizationDetector {
 impl SaturationDetector for UtilizationDetector {
     /// The mean over the endpoints of the larger of both shares.
     fn saturation(&self, now_ms: u64, endpoints: View<'_>) -> f64 {
-        mean_or_full(endpoints.iter().map(|endpoint| self.fullness(now_ms, endpoint)), 1.0)
+        mean_or_full(endpoints.iter().map(|endpoint| self.fullness(now_ms, endpoint, 0.0)), 1.0)
+    }
+
+    /// What was sent to an endpoint since its numbers were asked for counts as waiting there.
+    fn level(&self, now_ms: u64, endpoints: View<'_>) -> Level {
+        let fullness =
+            |endpoint: &Arc<Endpoint>| self.fullness(now_ms, endpoint, endpoint.load().unseen() as f64);
+        let saturation = mean_or_full(endpoints.iter().map(fullness), 1.0);
+        let slots = endpoints.len() as f64 * self.params.queue_depth_threshold;
+        let per_request = if endpoints.is_empty() { 0.0 } else { 1.0 / slots };
+        Level { saturation, per_request, per_byte: 0.0 }
+    }
+
+    fn stale(&self, now_ms: u64, endpoints: View<'_>) -> Option<usize> {
+        let is_stale = |endpoint: &&Arc<Endpoint>| {
+            !self.readings(now_ms, endpoint).iter().any(|(reading, _)| matches!(reading, Reading::Fresh(_)))
+        };
+        Some(endpoints.iter().filter(is_stale).count())
     }
 }
 

@@ -10,7 +10,7 @@ use super::super::types::Kind::{
 };
 use super::super::types::{PluginType, beta, later, parameter};
 use crate::config::ConfigError;
-use crate::schedule::params::StaticUsageLimitParams;
+use crate::schedule::waiting::StaticUsageLimitParams;
 use crate::schedule::{
     ConcurrencyDetector, ConcurrencyDetectorParams, UtilizationDetector, UtilizationDetectorParams,
 };
