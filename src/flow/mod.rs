@@ -5,6 +5,7 @@ mod attempts;
 mod conditional;
 mod dispatcher;
 mod legacy_admission;
+pub mod queue;
 mod rejection;
 mod routed;
 

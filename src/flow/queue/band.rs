@@ -1,0 +1,205 @@
+//! The queue of one priority, and all of them in their order.
+
+use super::fairness::Turns;
+use super::flows::{FlowRef, Flows, Waiter};
+use super::rank::Rank;
+use super::{Count, NEVER, Nanos};
+use crate::schedule::waiting::{BandRules, Standing};
+
+/// How long a band that no rule lists stays without requests, as with the peer.
+pub(super) const MAX_IDLE: Nanos = 600 * 1_000_000_000;
+
+/// Bands that no rule lists, at most. Priorities are set by who runs the pool, so a few
+/// are many; this bounds what a mistake there costs.
+pub(super) const MAX_UNLISTED: usize = 128;
+
+/// The queue of one priority.
+#[derive(Debug)]
+pub(super) struct Band {
+    pub(super) priority: i32,
+    pub(super) rules: BandRules,
+    is_listed: bool,
+    /// What waits.
+    pub(super) waiting: Count,
+    flows: Flows,
+    turns: Turns,
+    /// When it was last in use.
+    used: Nanos,
+}
+
+impl Band {
+    fn new(priority: i32, rules: BandRules, is_listed: bool, now: Nanos) -> Self {
+        let turns = Turns::new(&rules.fairness);
+        let flows = Flows::new(turns.memory());
+        Self { priority, rules, is_listed, waiting: Count::default(), flows, turns, used: now }
+    }
+
+    /// Whether one more request of so many bytes may wait.
+    pub(super) fn has_room(&self, bytes: u64) -> bool {
+        self.waiting.has_room(bytes, self.rules.max_requests, self.rules.max_bytes)
+    }
+
+    /// The request at `slot` waits.
+    pub(super) fn push(
+        &mut self,
+        flow: &str,
+        rank: Rank,
+        slot: u32,
+        since: Nanos,
+        bytes: u64,
+        now: Nanos,
+    ) -> FlowRef {
+        let flow = self.flows.enter(flow, now);
+        self.waiting += Count::one(bytes);
+        self.used = now;
+        self.turns.push(&mut self.flows, rank, Waiter { slot, flow: flow.index, since });
+        flow
+    }
+
+    /// A request waits no more.
+    pub(super) fn remove(&mut self, flow: FlowRef, rank: Rank, bytes: u64, now: Nanos) {
+        self.turns.remove(&mut self.flows, flow.index, rank);
+        self.left(flow.index, bytes, now);
+    }
+
+    /// The place of the request that goes next. It still counts as waiting until it has
+    /// [left](Self::left).
+    pub(super) fn pop(&mut self) -> Option<u32> {
+        self.turns.pop(&mut self.flows).map(|waiter| waiter.slot)
+    }
+
+    /// A request that was taken with [`pop`](Self::pop) is gone.
+    pub(super) fn left(&mut self, flow: u32, bytes: u64, now: Nanos) {
+        self.waiting -= Count::one(bytes);
+        self.used = now;
+        self.flows.leave(flow, now);
+    }
+
+    /// A flow got something.
+    pub(super) fn served(&mut self, flow: FlowRef, cost: f64, now: Nanos) {
+        self.turns.served(&mut self.flows, flow, cost, now);
+    }
+
+    /// Flows that are kept.
+    pub(super) fn flows(&self) -> usize {
+        self.flows.len()
+    }
+
+    fn idle_until(&self) -> Option<Nanos> {
+        (!self.is_listed && self.waiting.requests == 0).then(|| self.used.saturating_add(MAX_IDLE))
+    }
+}
+
+/// All bands, the highest priority first.
+#[derive(Debug, Default)]
+pub(super) struct Bands {
+    list: Vec<Band>,
+}
+
+impl Bands {
+    /// The bands that the rules list.
+    pub(super) fn new(listed: &[(i32, BandRules)]) -> Self {
+        let mut bands = Self::default();
+        for (priority, rules) in listed {
+            if let Err(position) = bands.position(*priority) {
+                bands.list.insert(position, Band::new(*priority, rules.clone(), true, 0));
+            }
+        }
+        bands
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Band> {
+        self.list.iter()
+    }
+
+    /// The band at a place in the order.
+    pub(super) fn at(&mut self, rank: usize) -> Option<&mut Band> {
+        self.list.get_mut(rank)
+    }
+
+    /// The band of a priority.
+    pub(super) fn get(&mut self, priority: i32) -> Option<&mut Band> {
+        let position = self.position(priority).ok()?;
+        self.list.get_mut(position)
+    }
+
+    /// The band of a priority, made where it is missing; `None` when there are too many
+    /// and all are in use.
+    pub(super) fn get_or_make(&mut self, priority: i32, rules: &BandRules, now: Nanos) -> Option<&mut Band> {
+        if self.position(priority).is_err() {
+            if self.list.iter().filter(|band| !band.is_listed).count() >= MAX_UNLISTED {
+                let idle = self.list.iter().filter(|band| band.idle_until().is_some());
+                let unused = idle.min_by_key(|band| band.used)?.priority;
+                self.list.retain(|band| band.priority != unused);
+            }
+            let position = self.position(priority).unwrap_or_else(|position| position);
+            self.list.insert(position, Band::new(priority, rules.clone(), false, now));
+        }
+        self.get(priority)
+    }
+
+    /// Where a band stands.
+    pub(super) fn standing(&self, rank: usize) -> Option<Standing> {
+        let (first, last) = (self.list.first()?, self.list.last()?);
+        let priority = self.list.get(rank)?.priority;
+        let (highest, lowest) = (first.priority, last.priority);
+        Some(Standing { rank, bands: self.list.len(), priority, lowest, highest })
+    }
+
+    /// Drops the unlisted bands that were empty for long.
+    pub(super) fn sweep(&mut self, now: Nanos) {
+        self.list.retain(|band| band.idle_until().is_none_or(|until| until > now));
+    }
+
+    /// When there is something to sweep.
+    pub(super) fn next_sweep(&self) -> Nanos {
+        self.list.iter().filter_map(Band::idle_until).min().unwrap_or(NEVER)
+    }
+
+    fn position(&self, priority: i32) -> Result<usize, usize> {
+        self.list.binary_search_by(|band| priority.cmp(&band.priority))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn priorities(bands: &Bands) -> Vec<i32> {
+        bands.iter().map(|band| band.priority).collect()
+    }
+
+    #[test]
+    fn bands_are_made_when_they_are_needed_and_go_when_they_are_not() {
+        let rules = BandRules::default();
+        let mut bands = Bands::new(&[(0, rules.clone()), (7, rules.clone()), (0, rules.clone())]);
+        assert_eq!(priorities(&bands), [7, 0]);
+        bands.get_or_make(-3, &rules, 5).unwrap();
+        bands.get_or_make(3, &rules, 6).unwrap();
+        assert_eq!(priorities(&bands), [7, 3, 0, -3]);
+        assert_eq!(bands.next_sweep(), 5 + MAX_IDLE);
+        bands.sweep(5 + MAX_IDLE);
+        assert_eq!(priorities(&bands), [7, 3, 0], "listed bands stay");
+        let standing = bands.standing(1).unwrap();
+        assert_eq!(standing, Standing { rank: 1, bands: 3, priority: 3, lowest: 0, highest: 7 });
+    }
+
+    #[test]
+    fn unlisted_bands_are_bounded_and_the_longest_unused_one_goes() {
+        let rules = BandRules::default();
+        let mut bands = Bands::new(&[(0, rules.clone())]);
+        for priority in 1..=MAX_UNLISTED as i32 + 10 {
+            bands.get_or_make(priority, &rules, priority as Nanos).unwrap();
+            assert!(bands.len() <= MAX_UNLISTED + 1);
+        }
+        assert!(bands.get(0).is_some() && bands.get(10).is_none() && bands.get(11).is_some());
+        for band in &mut bands.list {
+            band.waiting += Count::one(1);
+        }
+        assert!(bands.get_or_make(-1, &rules, 0).is_none(), "all are in use");
+    }
+}

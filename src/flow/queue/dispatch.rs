@@ -1,0 +1,98 @@
+//! Who goes while there is room: bands from the highest down, each up to its ceiling.
+
+use super::evictions::Demand;
+use super::requests::Stage;
+use super::{Action, Capacity, Count, EPSILON, NEVER, Nanos, Queue};
+use crate::schedule::waiting::Ceiling;
+
+/// The unit in which a soft ceiling opens and closes: the peer's cycle.
+const TICK: Nanos = 1_000_000;
+
+/// What the order of bands comes to.
+enum Next {
+    /// The band at this place.
+    From(usize),
+    /// The band at this place is at its ceiling.
+    Blocked(usize),
+    /// No band has requests.
+    Nobody,
+}
+
+impl Queue {
+    /// Lets go as many as the pool has room for. When a band with requests is blocked, and
+    /// evictions are on, running requests of lower priority may have to end.
+    pub fn dispatch(&mut self, now: Nanos, capacity: &Capacity, actions: &mut Vec<Action>) {
+        self.soft_opens = NEVER;
+        if self.waiting.requests == 0 || !self.recovery.is_open(now) {
+            return;
+        }
+        loop {
+            let saturation = capacity.saturation(self.granted);
+            match self.next_band(now, saturation) {
+                Next::From(rank) => self.grant(now, rank, actions),
+                Next::Blocked(rank) => {
+                    self.evict(now, rank, saturation, actions);
+                    break;
+                }
+                Next::Nobody => break,
+            }
+        }
+        self.settle_recovery();
+    }
+
+    /// Which band goes next, or is in the way.
+    fn next_band(&mut self, now: Nanos, saturation: f64) -> Next {
+        let tick = now / TICK;
+        for rank in 0..self.bands.len() {
+            let Some(standing) = self.bands.standing(rank) else { break };
+            let ceiling = self.usage_limit.ceiling(standing, saturation);
+            let is_open = match ceiling {
+                Ceiling::Below(ceiling) => saturation + EPSILON < ceiling,
+                Ceiling::OneIn(period) => tick.is_multiple_of(period) && self.soft_tick != tick + 1,
+            };
+            if !is_open {
+                if let Ceiling::OneIn(period) = ceiling {
+                    self.soft_opens = (tick / period + 1).saturating_mul(period).saturating_mul(TICK);
+                }
+                return Next::Blocked(rank);
+            }
+            if self.bands.at(rank).is_some_and(|band| band.waiting.requests > 0) {
+                if let Ceiling::OneIn(_) = ceiling {
+                    self.soft_tick = tick + 1;
+                }
+                return Next::From(rank);
+            }
+        }
+        Next::Nobody
+    }
+
+    /// Lets the next request of a band go.
+    fn grant(&mut self, now: Nanos, rank: usize, actions: &mut Vec<Action>) {
+        let Some(band) = self.bands.at(rank) else { return };
+        let Some((ticket, held)) = band.pop().and_then(|slot| self.requests.at(slot)) else { return };
+        held.stage = Stage::Granted;
+        self.expiry.remove(ticket.slot, held);
+        band.left(held.flow.index, held.bytes, now);
+        let count = Count::one(held.bytes);
+        self.waiting -= count;
+        self.granted += count;
+        self.in_flight += 1;
+        actions.push(Action::Dispatch { ticket, spread: self.recovery.is_on });
+    }
+
+    /// Chooses running requests to end, for the highest band from `rank` on that is blocked
+    /// below a ceiling of its own and has requests.
+    fn evict(&mut self, now: Nanos, rank: usize, saturation: f64, actions: &mut Vec<Action>) {
+        let Some(evictions) = &mut self.evictions else { return };
+        let blocked = (rank..self.bands.len()).find_map(|rank| {
+            let standing = self.bands.standing(rank)?;
+            let Ceiling::Below(ceiling) = self.usage_limit.ceiling(standing, saturation) else { return None };
+            let has_requests = self.bands.at(rank)?.waiting.requests > 0;
+            (has_requests && ceiling > 0.0).then_some((standing.priority, ceiling))
+        });
+        let Some((priority, ceiling)) = blocked else { return };
+        let demand = Demand { priority, ceiling, saturation, in_flight: self.in_flight };
+        let victims = evictions.decide(now, &demand).into_iter();
+        actions.extend(victims.map(|(ticket, priority)| Action::Evict { ticket, priority }));
+    }
+}

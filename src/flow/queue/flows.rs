@@ -1,0 +1,243 @@
+//! The flows of a band. A flow is there while requests of it wait; longer only where it
+//! is remembered what it got, and then in a bounded number.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use super::Nanos;
+use super::rank::Rank;
+
+/// Flows that are remembered while nothing of theirs waits. The half that was idle longest
+/// is forgotten beyond that: clients may name a new flow with every request.
+pub(super) const MAX_IDLE: usize = 8192;
+
+/// A request in a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Waiter {
+    /// The place of the request.
+    pub(super) slot: u32,
+    /// The place of its flow.
+    pub(super) flow: u32,
+    /// Since when it waits.
+    pub(super) since: Nanos,
+}
+
+/// A flow that may be gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct FlowRef {
+    pub(super) index: u32,
+    generation: u32,
+}
+
+/// Requests that share a name and a priority.
+#[derive(Debug)]
+pub(super) struct Flow {
+    id: Arc<str>,
+    /// How many wait.
+    pub(super) waiting: u64,
+    /// Those that wait, where they are kept by flow.
+    pub(super) queue: BTreeMap<Rank, Waiter>,
+    /// Where it stands among the flows that take turns.
+    pub(super) turn: u64,
+    /// What it got so far, in units of the policy.
+    pub(super) service: f64,
+    /// When something of it was last seen.
+    touched: Nanos,
+}
+
+/// How long flows are remembered.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Memory {
+    pub(super) ttl: Nanos,
+    pub(super) sweep: Nanos,
+}
+
+/// The flows of a band.
+#[derive(Debug)]
+pub(super) struct Flows {
+    by_id: HashMap<Arc<str>, u32>,
+    places: Vec<Place>,
+    free: Vec<u32>,
+    idle: usize,
+    memory: Option<Memory>,
+    next_sweep: Nanos,
+}
+
+#[derive(Debug)]
+struct Place {
+    generation: u32,
+    flow: Option<Flow>,
+}
+
+impl Flows {
+    /// No flows yet. With a memory they stay when nothing of theirs waits.
+    pub(super) fn new(memory: Option<Memory>) -> Self {
+        Self { by_id: HashMap::new(), places: Vec::new(), free: Vec::new(), idle: 0, memory, next_sweep: 0 }
+    }
+
+    /// Flows that are there.
+    pub(super) fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    /// One more request of a flow waits.
+    pub(super) fn enter(&mut self, id: &str, now: Nanos) -> FlowRef {
+        let index = match self.by_id.get(id) {
+            Some(index) => *index,
+            None => self.make(id),
+        };
+        let was_idle = match self.get_mut(index) {
+            Some(flow) => {
+                flow.waiting += 1;
+                flow.touched = now;
+                flow.waiting == 1
+            }
+            None => false,
+        };
+        if was_idle {
+            self.idle = self.idle.saturating_sub(1);
+        }
+        let generation = self.places.get(index as usize).map_or(0, |place| place.generation);
+        FlowRef { index, generation }
+    }
+
+    /// One request of it waits no more.
+    pub(super) fn leave(&mut self, index: u32, now: Nanos) {
+        let Some(flow) = self.get_mut(index) else { return };
+        flow.waiting = flow.waiting.saturating_sub(1);
+        flow.touched = now;
+        if flow.waiting > 0 {
+            return;
+        }
+        let Some(memory) = self.memory else {
+            self.forget(index);
+            return;
+        };
+        self.idle += 1;
+        if self.idle > MAX_IDLE {
+            self.forget_older_half();
+        } else if now >= self.next_sweep {
+            self.next_sweep = now.saturating_add(memory.sweep);
+            self.forget_untouched_since(now.saturating_sub(memory.ttl));
+        }
+    }
+
+    /// The flow, if it is still there.
+    pub(super) fn find(&mut self, flow: FlowRef, now: Nanos) -> Option<&mut Flow> {
+        let place = self.places.get_mut(flow.index as usize)?;
+        let flow = place.flow.as_mut().filter(|_| place.generation == flow.generation)?;
+        flow.touched = now;
+        Some(flow)
+    }
+
+    pub(super) fn get_mut(&mut self, index: u32) -> Option<&mut Flow> {
+        self.places.get_mut(index as usize)?.flow.as_mut()
+    }
+
+    /// All flows.
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Flow> {
+        self.places.iter_mut().filter_map(|place| place.flow.as_mut())
+    }
+
+    fn make(&mut self, id: &str) -> u32 {
+        let id: Arc<str> = Arc::from(id);
+        let flow = Flow {
+            id: Arc::clone(&id),
+            waiting: 0,
+            queue: BTreeMap::new(),
+            turn: 0,
+            service: 0.0,
+            touched: 0,
+        };
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None => {
+                self.places.push(Place { generation: 0, flow: None });
+                (self.places.len() - 1) as u32
+            }
+        };
+        if let Some(place) = self.places.get_mut(index as usize) {
+            place.flow = Some(flow);
+        }
+        self.idle += 1;
+        self.by_id.insert(id, index);
+        index
+    }
+
+    fn forget(&mut self, index: u32) {
+        let Some(place) = self.places.get_mut(index as usize) else { return };
+        let Some(flow) = place.flow.take() else { return };
+        place.generation = place.generation.wrapping_add(1);
+        self.by_id.remove(&flow.id);
+        self.free.push(index);
+    }
+
+    fn forget_older_half(&mut self) {
+        let mut ages: Vec<Nanos> =
+            self.iter_mut().filter(|flow| flow.waiting == 0).map(|flow| flow.touched).collect();
+        let middle = ages.len() / 2;
+        if middle > 0 {
+            let (_, median, _) = ages.select_nth_unstable(middle);
+            let median = *median;
+            self.forget_untouched_since(median);
+        }
+    }
+
+    /// Forgets the flows of which nothing waits and nothing was seen since.
+    fn forget_untouched_since(&mut self, limit: Nanos) {
+        let old: Vec<u32> = (0u32..)
+            .zip(&self.places)
+            .filter(|(_, place)| {
+                place.flow.as_ref().is_some_and(|flow| flow.waiting == 0 && flow.touched <= limit)
+            })
+            .map(|(index, _)| index)
+            .collect();
+        self.idle = self.idle.saturating_sub(old.len());
+        old.into_iter().for_each(|index| self.forget(index));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flow_without_memory_goes_with_its_last_request() {
+        let mut flows = Flows::new(None);
+        for number in 0..50_000u32 {
+            let flow = flows.enter(&number.to_string(), 0);
+            assert_eq!(flows.len(), 1);
+            flows.leave(flow.index, 0);
+            assert!(flows.find(flow, 0).is_none());
+        }
+        assert_eq!((flows.len(), flows.places.len()), (0, 1));
+    }
+
+    #[test]
+    fn remembered_flows_are_bounded_and_those_that_wait_stay() {
+        let mut flows = Flows::new(Some(Memory { ttl: u64::MAX, sweep: u64::MAX }));
+        let waiting = flows.enter("waits", 0);
+        for number in 0..5 * MAX_IDLE as u64 {
+            let flow = flows.enter(&number.to_string(), number);
+            flows.leave(flow.index, number);
+            assert!(flows.len() <= MAX_IDLE + 1, "{}", flows.len());
+        }
+        assert!(flows.len() > MAX_IDLE / 2);
+        assert!(flows.find(waiting, 0).is_some());
+        let last = 5 * MAX_IDLE as u64 - 1;
+        assert!(flows.by_id.contains_key(last.to_string().as_str()), "the latest is remembered");
+    }
+
+    #[test]
+    fn what_is_not_seen_for_long_is_forgotten() {
+        let mut flows = Flows::new(Some(Memory { ttl: 100, sweep: 10 }));
+        let (old, new) = (flows.enter("old", 0), flows.enter("new", 0));
+        flows.leave(old.index, 5);
+        flows.leave(new.index, 90);
+        let last = flows.enter("last", 105);
+        flows.leave(last.index, 105);
+        assert!(flows.find(old, 105).is_none());
+        assert!(flows.find(new, 105).is_some());
+        assert_eq!(flows.len(), 2);
+    }
+}

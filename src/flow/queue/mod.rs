@@ -1,0 +1,352 @@
+//! Who waits, and who goes next: flow control as a state machine, without I/O and without
+//! a clock. Events go in with the time at which they happen, [`Action`]s come out; when
+//! something is due though nothing happens, [`Queue::wake_at`] says so.
+//!
+//! ```text
+//! enqueue ─▶ waiting ─▶ granted ─▶ booked ─▶ ended
+//!               └▶ expired, cancelled
+//! ```
+//!
+//! A request waits in the band of its priority, in its flow. [`Queue::dispatch`] lets go as
+//! many as the pool has room for: from the highest band down, each up to its ceiling; within
+//! a band by its fairness policy, within a flow by its ordering policy. A band that has
+//! reached its ceiling blocks those below it. What was let go counts as granted until it
+//! shows in the pool's own numbers.
+//!
+//! Every request that was taken in has one end: it is dispatched, refused, or taken back.
+
+mod band;
+mod capacity;
+mod count;
+mod dispatch;
+mod evictions;
+mod expiry;
+mod fairness;
+mod flows;
+mod outcome;
+mod rank;
+mod recovery;
+mod requests;
+
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use crate::schedule::waiting::{BandRules, UsageLimit, WaitingRules};
+
+use band::Bands;
+use evictions::Evictions;
+use expiry::Expiry;
+use rank::Rank;
+use recovery::Recovery;
+use requests::{Held, Requests, Stage};
+
+pub use capacity::Capacity;
+pub use count::Count;
+pub use outcome::Outcome;
+pub use requests::Ticket;
+
+/// Nanoseconds since the start of the clock of whoever owns the queue.
+pub type Nanos = u64;
+
+/// A time that never comes.
+pub const NEVER: Nanos = u64::MAX;
+
+/// How close to a ceiling counts as there: sums of shares are not exact.
+const EPSILON: f64 = 1e-9;
+
+/// A duration in the queue's unit; what is longer than 584 years is [`NEVER`].
+pub fn nanos(duration: Duration) -> Nanos {
+    u64::try_from(duration.as_nanos()).unwrap_or(NEVER)
+}
+
+/// A request that wants to wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrival<'a> {
+    /// Its flow.
+    pub flow: &'a str,
+    /// Its priority; higher goes first.
+    pub priority: i32,
+    /// Bytes of its body.
+    pub bytes: u64,
+    /// When its headers came.
+    pub received: Nanos,
+    /// Since when it waits.
+    pub since: Nanos,
+    /// How long it waits for room; `None`: for ever.
+    pub ttl: Option<Nanos>,
+    /// When its first token is due, if it says so.
+    pub due: Option<Nanos>,
+}
+
+/// What to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Let it go.
+    Dispatch {
+        /// Who.
+        ticket: Ticket,
+        /// It belongs to a crowd that waited for endpoints: they are to get equal shares.
+        spread: bool,
+    },
+    /// Refuse it. Its ticket is not known any more.
+    Reject {
+        /// Who.
+        ticket: Ticket,
+        /// Why.
+        outcome: Outcome,
+    },
+    /// End it: it runs, and others need the room.
+    Evict {
+        /// Who.
+        ticket: Ticket,
+        /// Its priority.
+        priority: i32,
+    },
+    /// One that was told to end has ended, so long after.
+    Reclaimed(Nanos),
+    /// One that was told to end has not, and isn't waited for.
+    NotReclaimed,
+}
+
+/// What waits in a band, and how much may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BandLoad {
+    /// Its priority.
+    pub priority: i32,
+    /// What waits.
+    pub waiting: Count,
+    /// The most that may.
+    pub limit: Count,
+}
+
+/// The requests that wait, and what is known of those that left.
+#[derive(Debug)]
+pub struct Queue {
+    bands: Bands,
+    default_band: BandRules,
+    default_negative_band: BandRules,
+    usage_limit: UsageLimit,
+    limit: Count,
+    requests: Requests,
+    waiting: Count,
+    granted: Count,
+    in_flight: u64,
+    expiry: Expiry,
+    recovery: Recovery,
+    evictions: Option<Evictions>,
+    sequence: u64,
+    /// The tick in which a soft ceiling last let somebody through, plus one.
+    soft_tick: u64,
+    /// When a soft ceiling opens for somebody who waits.
+    soft_opens: Nanos,
+    is_closed: bool,
+}
+
+impl Queue {
+    /// An empty queue before an empty pool. `grace` is how long the end of a request takes
+    /// to show in the pool's numbers.
+    pub fn new(rules: &WaitingRules, grace: Nanos) -> Self {
+        let limit = Count {
+            requests: rules.max_requests.unwrap_or(u64::MAX),
+            bytes: rules.max_bytes.unwrap_or(u64::MAX),
+        };
+        Self {
+            bands: Bands::new(&rules.bands),
+            default_band: rules.default_band.clone(),
+            default_negative_band: rules.default_negative_band.clone(),
+            usage_limit: rules.usage_limit.clone(),
+            limit,
+            requests: Requests::default(),
+            waiting: Count::default(),
+            granted: Count::default(),
+            in_flight: 0,
+            expiry: Expiry::new(rules.no_endpoint_ttl.map_or(NEVER, nanos)),
+            recovery: Recovery::default(),
+            evictions: rules.evicts.then(|| Evictions::new(grace)),
+            sequence: 0,
+            soft_tick: 0,
+            soft_opens: NEVER,
+            is_closed: false,
+        }
+    }
+
+    /// A request begins to wait.
+    ///
+    /// # Errors
+    /// When it may not: there is no room to wait in, or the queue is closed.
+    pub fn enqueue(&mut self, now: Nanos, arrival: &Arrival<'_>) -> Result<Ticket, Outcome> {
+        if self.is_closed {
+            return Err(Outcome::RejectedOther);
+        }
+        let full = if self.recovery.is_empty_pool() {
+            Outcome::RejectedNoEndpoints
+        } else {
+            Outcome::RejectedCapacity
+        };
+        let Arrival { flow, priority, bytes, since, .. } = *arrival;
+        if !self.waiting.has_room(bytes, self.limit.requests, self.limit.bytes) {
+            return Err(full);
+        }
+        let default = if priority < 0 { &self.default_negative_band } else { &self.default_band };
+        let band = self.bands.get_or_make(priority, default, now).ok_or(full)?;
+        if !band.has_room(bytes) {
+            return Err(full);
+        }
+        let slot = self.requests.next().ok_or(full)?;
+        let rank = Rank::of(band.rules.ordering, arrival, self.sequence);
+        self.sequence += 1;
+        let flow = band.push(flow, rank, slot, since, bytes, now);
+        let ttl = arrival.ttl.unwrap_or(NEVER);
+        let mut held =
+            Held { priority, flow, bytes, rank, since, ttl, expires: NEVER, stage: Stage::Waiting };
+        self.expiry.insert(slot, &mut held);
+        self.waiting += Count::one(bytes);
+        Ok(self.requests.insert(held))
+    }
+
+    /// The client of a request went away, or its answer is complete. What it got, `cost`, is
+    /// charged to its flow: prompt tokens and twice the generated ones.
+    pub fn end(&mut self, now: Nanos, ticket: Ticket, cost: f64, actions: &mut Vec<Action>) {
+        let Some(held) = self.requests.remove(ticket) else { return };
+        match held.stage {
+            Stage::Waiting => {
+                self.expiry.remove(ticket.slot, &held);
+                self.waiting -= Count::one(held.bytes);
+                if let Some(band) = self.bands.get(held.priority) {
+                    band.remove(held.flow, held.rank, held.bytes, now);
+                }
+                self.settle_recovery();
+                return;
+            }
+            Stage::Granted => self.granted -= Count::one(held.bytes),
+            Stage::Booked => {}
+        }
+        self.in_flight = self.in_flight.saturating_sub(1);
+        if let Some(evictions) = &mut self.evictions
+            && let Some(after) = evictions.ended(ticket, now)
+        {
+            actions.push(Action::Reclaimed(after));
+        }
+        if let Some(band) = self.bands.get(held.priority) {
+            band.served(held.flow, cost, now);
+        }
+    }
+
+    /// What a request takes shows in the pool's numbers from now on.
+    pub fn booked(&mut self, now: Nanos, ticket: Ticket) {
+        let Some(held) = self.requests.get_mut(ticket) else { return };
+        if held.stage == Stage::Granted {
+            held.stage = Stage::Booked;
+            let (bytes, priority) = (held.bytes, held.priority);
+            self.granted -= Count::one(bytes);
+            if let Some(evictions) = &mut self.evictions {
+                evictions.started(ticket, priority, now);
+            }
+        }
+    }
+
+    /// The pool's endpoints have changed; there are so many now.
+    pub fn set_endpoints(&mut self, now: Nanos, endpoints: usize) {
+        if self.recovery.change(now, endpoints, self.waiting.requests > 0) {
+            self.expiry.change(now, endpoints == 0, &mut self.requests);
+        }
+    }
+
+    /// Whatever is due happens. Call [`dispatch`](Self::dispatch) after it.
+    pub fn advance(&mut self, now: Nanos, actions: &mut Vec<Action>) {
+        let outcome =
+            if self.recovery.is_empty_pool() { Outcome::EvictedNoEndpoints } else { Outcome::EvictedTtl };
+        while let Some(slot) = self.expiry.pop(now) {
+            self.refuse(now, slot, outcome, actions);
+        }
+        if let Some(evictions) = &mut self.evictions {
+            let given_up = evictions.give_up(now);
+            actions.extend((0..given_up).map(|_| Action::NotReclaimed));
+        }
+        self.bands.sweep(now);
+        self.settle_recovery();
+    }
+
+    /// Refuses everybody who waits, and everybody who comes.
+    pub fn close(&mut self, now: Nanos, actions: &mut Vec<Action>) {
+        self.is_closed = true;
+        let slots: Vec<u32> = self.requests.waiting().map(|(slot, _)| slot).collect();
+        for slot in slots {
+            if let Some((_, held)) = self.requests.at(slot) {
+                self.expiry.remove(slot, held);
+            }
+            self.refuse(now, slot, Outcome::EvictedOther, actions);
+        }
+        self.settle_recovery();
+    }
+
+    /// When [`advance`](Self::advance) has something to do though nothing happens.
+    pub fn wake_at(&self, now: Nanos) -> Nanos {
+        let somebody_waits = self.waiting.requests > 0;
+        let settled = if somebody_waits && self.recovery.until > now { self.recovery.until } else { NEVER };
+        let evictions = self.evictions.as_ref().map_or(NEVER, |evictions| evictions.next(now));
+        [self.expiry.next(), settled, self.soft_opens, evictions, self.bands.next_sweep()]
+            .into_iter()
+            .fold(NEVER, Nanos::min)
+    }
+
+    /// What waits.
+    pub fn waiting(&self) -> Count {
+        self.waiting
+    }
+
+    /// The most that may wait; `u64::MAX`: no limit.
+    pub fn limit(&self) -> Count {
+        self.limit
+    }
+
+    /// What was let go and doesn't show in the pool's numbers yet.
+    pub fn granted(&self) -> Count {
+        self.granted
+    }
+
+    /// Requests that were let go and have not ended.
+    pub fn in_flight(&self) -> u64 {
+        self.in_flight
+    }
+
+    /// The bands, the highest priority first.
+    pub fn bands(&self) -> impl Iterator<Item = BandLoad> {
+        self.bands.iter().map(|band| BandLoad {
+            priority: band.priority,
+            waiting: band.waiting,
+            limit: Count { requests: band.rules.max_requests, bytes: band.rules.max_bytes },
+        })
+    }
+
+    /// Flows that are kept.
+    pub fn flows(&self) -> usize {
+        self.bands.iter().map(band::Band::flows).sum()
+    }
+
+    /// Running requests that were told to end and have not, and how many the last decision
+    /// asked for.
+    pub fn evicting(&self) -> (u64, u64) {
+        self.evictions.as_ref().map_or((0, 0), |evictions| (evictions.pending(), evictions.target))
+    }
+
+    /// Ends the wait of a request that is not among the ends of waits any more.
+    fn refuse(&mut self, now: Nanos, slot: u32, outcome: Outcome, actions: &mut Vec<Action>) {
+        let Some((ticket, _)) = self.requests.at(slot) else { return };
+        let Some(held) = self.requests.remove(ticket) else { return };
+        self.waiting -= Count::one(held.bytes);
+        if let Some(band) = self.bands.get(held.priority) {
+            band.remove(held.flow, held.rank, held.bytes, now);
+        }
+        actions.push(Action::Reject { ticket, outcome });
+    }
+
+    /// A crowd that waited for endpoints is gone once nobody waits.
+    fn settle_recovery(&mut self) {
+        if self.waiting.requests == 0 {
+            self.recovery.is_on = false;
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! The way back from an empty pool. The endpoints of a pool that is scaled up from nothing
+//! come one after the other; whoever is first must not get all that waited.
+
+use super::Nanos;
+
+/// No endpoint came or went for so long: those that come together have come.
+pub(super) const QUIET: Nanos = 100_000_000;
+
+/// Nobody waits longer than this for endpoints to settle.
+pub(super) const LONGEST: Nanos = 1_000_000_000;
+
+/// What is known of the pool's endpoints.
+#[derive(Debug, Default)]
+pub(super) struct Recovery {
+    endpoints: usize,
+    /// When the first of them came.
+    began: Nanos,
+    /// Nothing is dispatched before.
+    pub(super) until: Nanos,
+    /// What waited for endpoints has not all been dispatched.
+    pub(super) is_on: bool,
+}
+
+impl Recovery {
+    /// Whether there is no endpoint.
+    pub(super) fn is_empty_pool(&self) -> bool {
+        self.endpoints == 0
+    }
+
+    /// Whether requests may go.
+    pub(super) fn is_open(&self, now: Nanos) -> bool {
+        self.endpoints > 0 && self.until <= now
+    }
+
+    /// The endpoints have changed. Returns whether the pool has become empty, or isn't any
+    /// more.
+    pub(super) fn change(&mut self, now: Nanos, endpoints: usize, somebody_waits: bool) -> bool {
+        let before = std::mem::replace(&mut self.endpoints, endpoints);
+        match (before, endpoints) {
+            (_, 0) => (self.until, self.is_on) = (0, false),
+            (0, _) => {
+                self.began = now;
+                self.is_on = somebody_waits;
+                self.until = if somebody_waits { now.saturating_add(QUIET) } else { 0 };
+            }
+            _ if now < self.until => {
+                self.until = now.saturating_add(QUIET).min(self.began.saturating_add(LONGEST));
+            }
+            _ => {}
+        }
+        (before == 0) != (endpoints == 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_wait_until_endpoints_stop_coming_but_not_for_long() {
+        let mut recovery = Recovery::default();
+        assert!(recovery.is_empty_pool() && !recovery.is_open(0));
+        assert!(recovery.change(1000, 1, true));
+        assert!(!recovery.is_open(1000 + QUIET - 1) && recovery.is_open(1000 + QUIET));
+        let mut now = 1000;
+        for endpoints in 2..30 {
+            now += QUIET - 1;
+            assert!(!recovery.change(now, endpoints, true));
+            assert!(recovery.until <= 1000 + LONGEST);
+        }
+        assert_eq!(recovery.until, 1000 + LONGEST);
+        recovery.change(now, 40, true);
+        assert_eq!(recovery.until, 1000 + LONGEST, "it settled once");
+        assert!(recovery.change(now, 0, true) && !recovery.is_open(now));
+    }
+
+    #[test]
+    fn nobody_waits_where_nobody_waited() {
+        let mut recovery = Recovery::default();
+        recovery.change(5, 3, false);
+        assert!(recovery.is_open(5) && !recovery.is_on);
+    }
+}

@@ -1,0 +1,390 @@
+//! The queue against a reference that keeps lists and looks through all of them.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::schedule::waiting::{
+    Ceiling, Domain, Fairness, HoldbackParams, Ordering, Standing, StaticUsageLimitParams,
+};
+
+const FLOWS: [&str; 3] = ["a", "b", "c"];
+const PRIORITIES: [i32; 3] = [5, 0, -1];
+
+#[derive(Clone, Debug)]
+enum Event {
+    Enqueue {
+        flow: usize,
+        band: usize,
+        bytes: u64,
+        ttl: Option<u64>,
+        due: Option<u64>,
+    },
+    /// The n-th of those that are known ends, whether it waits or not.
+    End(usize),
+    /// The n-th of those that were let go shows.
+    Book(usize),
+    Pass(u64),
+    Endpoints(usize),
+    Room(u64),
+    Close,
+}
+
+#[derive(Clone, Debug)]
+struct Request {
+    id: usize,
+    flow: usize,
+    band: usize,
+    bytes: u64,
+    since: Nanos,
+    ttl: Option<Nanos>,
+    due: Option<Nanos>,
+}
+
+/// Rules, and lists.
+struct Naive {
+    rules: WaitingRules,
+    room: u64,
+    endpoints: usize,
+    regime_since: Nanos,
+    settled_at: Nanos,
+    came_at: Nanos,
+    waiting: Vec<Request>,
+    granted: Vec<Request>,
+    shown: Vec<Request>,
+    /// Flows of each band by whose turn comes first.
+    turns: [Vec<usize>; 3],
+    closed: bool,
+}
+
+#[derive(Debug, Default, PartialEq)]
+struct Told {
+    dispatched: Vec<usize>,
+    rejected: Vec<(usize, Outcome)>,
+}
+
+impl Naive {
+    fn enqueue(&mut self, request: Request) -> Result<(), Outcome> {
+        let sum = |requests: &mut dyn Iterator<Item = &Request>| {
+            requests.fold((0, 0), |(count, bytes), request| (count + 1, bytes + request.bytes))
+        };
+        let (all, all_bytes) = sum(&mut self.waiting.iter());
+        let (band, band_bytes) = sum(&mut self.waiting.iter().filter(|other| other.band == request.band));
+        let rules = self.rules.band(PRIORITIES[request.band]);
+        let fits = all < self.rules.max_requests.unwrap_or(u64::MAX)
+            && all_bytes + request.bytes <= self.rules.max_bytes.unwrap_or(u64::MAX)
+            && band < rules.max_requests
+            && band_bytes + request.bytes <= rules.max_bytes;
+        match (self.closed, fits, self.endpoints) {
+            (true, ..) => Err(Outcome::RejectedOther),
+            (_, false, 0) => Err(Outcome::RejectedNoEndpoints),
+            (_, false, _) => Err(Outcome::RejectedCapacity),
+            _ => {
+                if !self.turns[request.band].contains(&request.flow) {
+                    self.turns[request.band].push(request.flow);
+                }
+                self.waiting.push(request);
+                Ok(())
+            }
+        }
+    }
+
+    fn gone(&mut self, index: usize) -> Request {
+        let request = self.waiting.remove(index);
+        let more = self.waiting.iter().any(|other| (other.band, other.flow) == (request.band, request.flow));
+        if !more {
+            self.turns[request.band].retain(|flow| *flow != request.flow);
+        }
+        request
+    }
+
+    fn end_of(&self, request: &Request) -> Option<Nanos> {
+        let longest = if self.endpoints == 0 { self.rules.no_endpoint_ttl.map(nanos) } else { request.ttl };
+        Some(request.since.max(self.regime_since) + longest?)
+    }
+
+    fn advance(&mut self, now: Nanos, told: &mut Told) {
+        let outcome = if self.endpoints == 0 { Outcome::EvictedNoEndpoints } else { Outcome::EvictedTtl };
+        while let Some(index) =
+            self.waiting.iter().position(|request| self.end_of(request).is_some_and(|end| end <= now))
+        {
+            let request = self.gone(index);
+            told.rejected.push((request.id, outcome));
+        }
+    }
+
+    /// What is due next though nothing happens.
+    fn next(&self, now: Nanos) -> Option<Nanos> {
+        let settled = (self.endpoints > 0 && self.settled_at > now && !self.waiting.is_empty())
+            .then_some(self.settled_at);
+        self.waiting.iter().filter_map(|request| self.end_of(request)).chain(settled).min()
+    }
+
+    fn dispatch(&mut self, now: Nanos, told: &mut Told) {
+        if self.endpoints == 0 || now < self.settled_at {
+            return;
+        }
+        loop {
+            let under_way = (self.shown.len() + self.granted.len()) as u64;
+            let saturation = under_way as f64 / self.room as f64;
+            let mut next = None;
+            for (rank, priority) in PRIORITIES.into_iter().enumerate() {
+                let standing = Standing { rank, bands: 3, priority, lowest: -1, highest: 5 };
+                let Ceiling::Below(ceiling) = self.rules.usage_limit.ceiling(standing, saturation) else {
+                    panic!("no soft ceilings here")
+                };
+                if saturation > ceiling - 1e-9 {
+                    break;
+                }
+                next = self.first_of(rank);
+                if next.is_some() {
+                    break;
+                }
+            }
+            let Some(index) = next else { return };
+            let request = self.waiting[index].clone();
+            self.turns[request.band].retain(|flow| *flow != request.flow);
+            let request = self.gone(index);
+            let more =
+                self.waiting.iter().any(|other| (other.band, other.flow) == (request.band, request.flow));
+            if more {
+                self.turns[request.band].push(request.flow);
+            }
+            told.dispatched.push(request.id);
+            self.granted.push(request);
+        }
+    }
+
+    fn first_of(&self, band: usize) -> Option<usize> {
+        let rules = self.rules.band(PRIORITIES[band]);
+        let flow = match rules.fairness {
+            Fairness::RoundRobin => Some(*self.turns[band].first()?),
+            _ => None,
+        };
+        let key = |request: &Request| match rules.ordering {
+            Ordering::Fcfs => (request.since, 0, request.id),
+            Ordering::Edf => {
+                (request.ttl.map_or(NEVER, |ttl| request.since + ttl), request.since, request.id)
+            }
+            Ordering::SloDeadline => (request.due.unwrap_or(NEVER), request.since, request.id),
+        };
+        (0..self.waiting.len())
+            .filter(|index| {
+                let request = &self.waiting[*index];
+                request.band == band && flow.is_none_or(|flow| request.flow == flow)
+            })
+            .min_by_key(|index| key(&self.waiting[*index]))
+    }
+
+    fn set_endpoints(&mut self, now: Nanos, endpoints: usize) {
+        let before = std::mem::replace(&mut self.endpoints, endpoints);
+        if (before == 0) != (endpoints == 0) {
+            self.regime_since = now;
+        }
+        if before == 0 && endpoints > 0 && !self.waiting.is_empty() {
+            (self.came_at, self.settled_at) = (now, now + 100 * MS);
+        } else if before > 0 && endpoints > 0 && now < self.settled_at {
+            self.settled_at = (now + 100 * MS).min(self.came_at + S);
+        } else if before == 0 || endpoints == 0 {
+            self.settled_at = 0;
+        }
+    }
+
+    fn end(&mut self, id: usize) {
+        if let Some(index) = self.waiting.iter().position(|request| request.id == id) {
+            self.gone(index);
+        }
+        self.granted.retain(|request| request.id != id);
+        self.shown.retain(|request| request.id != id);
+    }
+}
+
+fn rules() -> impl Strategy<Value = WaitingRules> {
+    let fairness = prop_oneof![Just(Fairness::GlobalStrict), Just(Fairness::RoundRobin)];
+    let ordering = prop_oneof![Just(Ordering::Fcfs), Just(Ordering::Edf), Just(Ordering::SloDeadline)];
+    let band = (1u64..8, 20u64..200, fairness, ordering).prop_map(
+        |(max_requests, max_bytes, fairness, ordering)| BandRules {
+            max_requests,
+            max_bytes,
+            fairness,
+            ordering,
+        },
+    );
+    let usage_limit = prop_oneof![
+        Just(UsageLimit::default()),
+        (0.0..2.0).prop_map(|threshold| UsageLimit::Static(StaticUsageLimitParams { threshold })),
+        (0.0..0.9).prop_map(|min_ceiling| UsageLimit::Holdback(HoldbackParams {
+            shape: "linear",
+            domain: Domain::Value,
+            min_ceiling,
+            max_ceiling: 1.0
+        })),
+    ];
+    let bands = proptest::collection::vec(band, 3);
+    let longest = proptest::option::of((1u64..300).prop_map(Duration::from_millis));
+    (bands, usage_limit, longest, proptest::option::of(1u64..12), proptest::option::of(20u64..300)).prop_map(
+        |(bands, usage_limit, no_endpoint_ttl, max_requests, max_bytes)| WaitingRules {
+            bands: PRIORITIES.into_iter().zip(bands).collect(),
+            usage_limit,
+            no_endpoint_ttl,
+            max_requests,
+            max_bytes,
+            ..WaitingRules::default()
+        },
+    )
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    let time = || proptest::option::of(1u64..400);
+    prop_oneof![
+        6 => (0..3usize, 0..3usize, 0u64..60, time(), time())
+            .prop_map(|(flow, band, bytes, ttl, due)| Event::Enqueue { flow, band, bytes, ttl, due }),
+        2 => any::<usize>().prop_map(Event::End),
+        2 => any::<usize>().prop_map(Event::Book),
+        3 => (0u64..150).prop_map(Event::Pass),
+        1 => (0..3usize).prop_map(Event::Endpoints),
+        1 => (1u64..8).prop_map(Event::Room),
+    ]
+}
+
+fn events() -> impl Strategy<Value = Vec<Event>> {
+    (proptest::collection::vec(event(), 1..120), any::<bool>()).prop_map(|(mut events, closes)| {
+        events.extend(closes.then_some(Event::Close));
+        events
+    })
+}
+
+/// Tickets by the reference's names.
+#[derive(Default)]
+struct Names {
+    tickets: Vec<Option<Ticket>>,
+}
+
+impl Names {
+    fn of(&self, ticket: Ticket) -> usize {
+        self.tickets.iter().rposition(|known| *known == Some(ticket)).unwrap()
+    }
+
+    fn told(&self, actions: &[Action]) -> Told {
+        let mut told = Told::default();
+        for action in actions {
+            match action {
+                Action::Dispatch { ticket, .. } => told.dispatched.push(self.of(*ticket)),
+                Action::Reject { ticket, outcome } => told.rejected.push((self.of(*ticket), *outcome)),
+                other => panic!("{other:?}"),
+            }
+        }
+        told
+    }
+}
+
+/// Runs both and compares them after every event.
+fn agree(rules: WaitingRules, events: Vec<Event>) -> Result<(), TestCaseError> {
+    let mut queue = Queue::new(&rules, 0);
+    let mut naive = Naive {
+        rules,
+        room: 2,
+        endpoints: 0,
+        regime_since: 0,
+        settled_at: 0,
+        came_at: 0,
+        waiting: Vec::new(),
+        granted: Vec::new(),
+        shown: Vec::new(),
+        turns: Default::default(),
+        closed: false,
+    };
+    let (mut now, mut names) = (S, Names::default());
+    let mut ends = vec![0; events.len()];
+    for event in events {
+        let (mut actions, mut told) = (Vec::new(), Told::default());
+        match event {
+            Event::Enqueue { flow, band, bytes, ttl, due } => {
+                let (ttl, due) = (ttl.map(|ms| ms * MS), due.map(|ms| now + ms * MS));
+                let id = names.tickets.len();
+                let arrival = Arrival {
+                    flow: FLOWS[flow],
+                    priority: PRIORITIES[band],
+                    bytes,
+                    received: now,
+                    since: now,
+                    ttl,
+                    due,
+                };
+                let ticket = queue.enqueue(now, &arrival);
+                let expected = naive.enqueue(Request { id, flow, band, bytes, since: now, ttl, due });
+                prop_assert_eq!(ticket.map(|_| ()), expected);
+                names.tickets.push(ticket.ok());
+            }
+            Event::End(index) if !names.tickets.is_empty() => {
+                let id = index % names.tickets.len();
+                naive.end(id);
+                if let Some(ticket) = names.tickets[id] {
+                    queue.end(now, ticket, 1.0, &mut actions);
+                }
+            }
+            Event::Book(index) if !naive.granted.is_empty() => {
+                let request = naive.granted.remove(index % naive.granted.len());
+                queue.booked(now, names.tickets[request.id].unwrap());
+                naive.shown.push(request);
+            }
+            Event::Pass(ms) => now += ms * MS,
+            Event::Endpoints(count) => {
+                queue.set_endpoints(now, count);
+                naive.set_endpoints(now, count);
+            }
+            Event::Room(room) => naive.room = room,
+            Event::Close => {
+                queue.close(now, &mut actions);
+                naive.closed = true;
+                while !naive.waiting.is_empty() {
+                    let request = naive.gone(0);
+                    told.rejected.push((request.id, Outcome::EvictedOther));
+                }
+            }
+            Event::End(_) | Event::Book(_) => {}
+        }
+        let per_request = 1.0 / naive.room as f64;
+        let saturation = naive.shown.len() as f64 * per_request;
+        let capacity = Capacity::new([Level { saturation, per_request, per_byte: 0.0 }]);
+        queue.advance(now, &mut actions);
+        queue.dispatch(now, &capacity, &mut actions);
+        naive.advance(now, &mut told);
+        naive.dispatch(now, &mut told);
+
+        let mut got = names.told(&actions);
+        got.rejected.sort_unstable_by_key(|(id, _)| *id);
+        told.rejected.sort_unstable_by_key(|(id, _)| *id);
+        prop_assert_eq!(&got, &told);
+        for id in got.dispatched.iter().copied().chain(got.rejected.iter().map(|(id, _)| *id)) {
+            ends[id] += 1;
+            prop_assert_eq!(ends[id], 1, "request {} ended twice", id);
+        }
+        prop_assert_eq!(queue.waiting().requests, naive.waiting.len() as u64);
+        prop_assert_eq!(
+            queue.waiting().bytes,
+            naive.waiting.iter().map(|request| request.bytes).sum::<u64>()
+        );
+        prop_assert_eq!(queue.granted().requests, naive.granted.len() as u64);
+        prop_assert_eq!(queue.in_flight(), (naive.granted.len() + naive.shown.len()) as u64);
+        prop_assert_eq!(queue.flows(), naive.turns.iter().map(Vec::len).sum::<usize>());
+        prop_assert!(queue.waiting().requests <= queue.limit().requests);
+        prop_assert!(queue.waiting().bytes <= queue.limit().bytes);
+        for band in queue.bands() {
+            prop_assert!(band.waiting.requests <= band.limit.requests);
+            prop_assert!(band.waiting.bytes <= band.limit.bytes);
+        }
+        let wake = queue.wake_at(now);
+        prop_assert!(wake > now, "it would never sleep");
+        prop_assert_eq!(wake, naive.next(now).unwrap_or(NEVER));
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    #[test]
+    fn the_queue_does_what_lists_would(rules in rules(), events in events()) {
+        agree(rules, events)?;
+    }
+}

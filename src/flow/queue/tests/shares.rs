@@ -1,0 +1,67 @@
+//! What flows get of a busy pool.
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+use super::*;
+use crate::schedule::waiting::{Fairness, ProgramAwareParams};
+
+const FLOWS: [&str; 4] = ["a", "b", "c", "d"];
+
+/// Lets flows that always have requests waiting compete for one place, and returns what
+/// share of the whole each got, in units of `cost`.
+fn shares(fairness: Fairness, cost: impl Fn(usize, &mut StdRng) -> f64) -> [f64; 4] {
+    let rules = WaitingRules {
+        bands: vec![(0, BandRules { fairness, ..BandRules::default() })],
+        ..WaitingRules::default()
+    };
+    let mut rng = StdRng::seed_from_u64(7);
+    let mut pool = Pool::new(&rules, 1);
+    let mut got = [0.0; 4];
+    // Flows begin with crowds of different sizes, and send as often as they get through.
+    let mut flows: HashMap<Ticket, usize> = HashMap::new();
+    let send = |pool: &mut Pool, flows: &mut HashMap<Ticket, usize>, flow: usize| {
+        let ticket = pool.queue.enqueue(pool.now, &pool.arrival(FLOWS[flow], 0, 1)).unwrap();
+        flows.insert(ticket, flow);
+    };
+    for (flow, crowd) in [40, 10, 3, 1].into_iter().enumerate() {
+        (0..crowd).for_each(|_| send(&mut pool, &mut flows, flow));
+    }
+    for _ in 0..20_000 {
+        let mut actions = Vec::new();
+        pool.queue.dispatch(pool.now, &pool.capacity(), &mut actions);
+        let [Action::Dispatch { ticket, .. }] = actions[..] else { panic!("{actions:?}") };
+        let flow = flows.remove(&ticket).unwrap();
+        let cost = cost(flow, &mut rng);
+        got[flow] += cost;
+        pool.now += rng.random_range(1..20) * MS;
+        pool.queue.end(pool.now, ticket, cost, &mut Vec::new());
+        send(&mut pool, &mut flows, flow);
+    }
+    let all: f64 = got.iter().sum();
+    got.map(|got| got / all)
+}
+
+fn assert_even(shares: [f64; 4]) {
+    assert!(shares.iter().all(|share| (share - 0.25).abs() <= 0.02), "{shares:?}");
+}
+
+#[test]
+fn round_robin_gives_every_flow_as_many_requests() {
+    assert_even(shares(Fairness::RoundRobin, |_, _| 1.0));
+}
+
+#[test]
+fn least_service_gives_every_program_as_many_tokens() {
+    // Requests of one program cost ten times those of another.
+    let cost =
+        |flow: usize, rng: &mut StdRng| [100.0, 300.0, 500.0, 1000.0][flow] * rng.random_range(0.5..1.5);
+    let params = ProgramAwareParams { las_weight_head_wait: 0.0, ..ProgramAwareParams::default() };
+    assert_even(shares(Fairness::ProgramAware(params), cost));
+}
+
+#[test]
+fn first_come_first_served_gives_to_who_sends_most() {
+    let [a, .., d] = shares(Fairness::GlobalStrict, |_, _| 1.0);
+    assert!(a > 20.0 * d, "{a} {d}");
+}
