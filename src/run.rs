@@ -23,7 +23,7 @@ use crate::extproc::server::{Ended, Server, ServerOptions, StartError};
 use crate::extproc::service::ProcessCall;
 use crate::extproc::stop::Stops;
 use crate::extproc::workers::ConnectionMetrics;
-use crate::flow::{Attempts, Dispatcher, Policy};
+use crate::flow::{Attempts, Dispatcher, Gate, GateCollector, GateMetrics, Policy, keep_moving};
 use crate::metrics;
 use crate::observe::counters::{Kind, Number};
 use crate::observe::endpoints::Attributes;
@@ -32,6 +32,7 @@ use crate::observe::http::{HttpServer, Routes};
 use crate::observe::{endpoints, pool};
 use crate::request::Parsers;
 use crate::schedule::registry::{MetricsSource, Pipeline};
+use crate::schedule::waiting::Waiting;
 use crate::schedule::{Record, SchedulerMetrics, State};
 use crate::scrape::{Engines, ScrapeConfig, ScrapeMetrics, Scraper};
 
@@ -217,12 +218,17 @@ async fn serve(
     let stages = pipeline.stages;
     let (scheduler, max_age) = (pipeline.scheduler, settings.metrics_staleness);
     let policy = Policy { scheduler, stages: Arc::clone(&stages), max_age, record };
-    let dispatcher = Arc::new(Dispatcher::new(
+    let gate = pipeline.waiting.as_ref().map(|waiting| gate(waiting, &settings, &clock, &registry));
+    let dispatcher = Dispatcher::new(
         CachedLocator::new(locator, clock.clone(), ttl, max_keys),
         policy,
         clock.clone(),
         Arc::clone(&attempts),
-    ));
+    );
+    let dispatcher = Arc::new(match gate.transpose()? {
+        Some(gate) => dispatcher.with_gate(gate),
+        None => dispatcher,
+    });
     let shared = Arc::new(Shared {
         parsers: Parsers::new(&pipeline.parsers),
         max_request_body_bytes: settings.limits.max_request_body,
@@ -247,6 +253,16 @@ async fn serve(
     let Listeners { extproc, health: health_port, metrics: metrics_port, admin } = listeners;
     let server = Server::start(extproc, health_port, service, Arc::clone(&health), options)?;
     register_connections(&server.connection_metrics(), &registry)?;
+    if let Some(gate) = dispatcher.gate() {
+        let moving = keep_moving(Arc::clone(&dispatcher), Arc::clone(&store));
+        background.tasks.spawn(background.shutdown.clone().run_until_cancelled_owned(moving).map(|_| ()));
+        let (gate, finishing) = (Arc::clone(gate), server.finishing());
+        let closing = async move {
+            finishing.cancelled().await;
+            gate.close();
+        };
+        background.tasks.spawn(background.shutdown.clone().run_until_cancelled_owned(closing).map(|_| ()));
+    }
 
     let from_file = discovery.is_some();
     if let Some(mut discovery) = discovery {
@@ -319,6 +335,25 @@ fn attributes(sources: &[MetricsSource]) -> Attributes {
     attributes
 }
 
+/// Where requests wait, with its metrics.
+fn gate(
+    waiting: &Waiting,
+    settings: &ServeSettings,
+    clock: &Clock,
+    registry: &Registry,
+) -> prometheus::Result<Arc<Gate>> {
+    let metrics = GateMetrics::register(registry, &pool_name(settings))?;
+    let shows_after = settings.refresh_metrics_interval + settings.metrics_staleness;
+    let gate = Gate::new(waiting, clock.clone(), shows_after, metrics);
+    registry.register(Box::new(GateCollector::new(Arc::clone(&gate))?))?;
+    Ok(gate)
+}
+
+/// The pool's name in metrics.
+fn pool_name(settings: &ServeSettings) -> String {
+    settings.pool.name.clone().unwrap_or_else(|| "epp".to_owned())
+}
+
 fn register_collectors(
     settings: &ServeSettings,
     store: &Arc<Store>,
@@ -327,8 +362,7 @@ fn register_collectors(
     attributes: &Attributes,
     registry: &Registry,
 ) -> prometheus::Result<()> {
-    let name = settings.pool.name.clone().unwrap_or_else(|| "epp".to_owned());
-    let max_age = settings.metrics_staleness;
+    let (name, max_age) = (pool_name(settings), settings.metrics_staleness);
     let collector = pool::PoolCollector::new(Arc::clone(store), clock.clone(), max_age, name.clone())?;
     registry.register(Box::new(collector))?;
     let (known, time) = (Arc::clone(store), clock.clone());
@@ -401,6 +435,6 @@ async fn forget(attempts: Arc<Attempts>, dispatcher: Arc<Dispatcher>, store: Arc
         let snapshot = store.snapshot();
         attempts.retain(&snapshot);
         state.sweep(&snapshot, state.clock().now_ms());
-        dispatcher.locator().sweep();
+        dispatcher.sweep();
     }
 }

@@ -135,6 +135,23 @@ fn an_empty_configuration_is_the_built_in_one() {
 }
 
 #[test]
+fn the_text_says_how_requests_wait() {
+    let text = "featureGates: [flowControl]\nflowControl: {maxBytes: 1Mi, defaultRequestTTL: 0s, noEndpointRequestTTL: 90s, enableEviction: true}\n";
+    let (code, out, err) = check("-", text, Output::Text);
+    assert_eq!((code, err.as_str()), (0, ""));
+    let expected = "
+flow control      any number of requests and 1048576 bytes
+                  wait for room for ever, for an endpoint for 90s
+                  evicts requests of priorities below 0
+  ceilings        static-usage-limit-policy (default)
+  priorities      0: 5000 requests, 1000000000 bytes,
+                  global-strict-fairness-policy (default), fcfs-ordering-policy
+                  (default)
+                  others: 5000 requests,";
+    assert!(out.contains(expected), "{out}");
+}
+
+#[test]
 fn json_says_the_same() {
     let (code, out, _) = check("deploy/config/default.yaml", "", Output::Json);
     let report: Value = serde_json::from_str(&out).unwrap();

@@ -11,6 +11,8 @@
 mod broken;
 #[path = "config/disagg.rs"]
 mod disagg;
+#[path = "config/flow.rs"]
+mod flow;
 #[path = "config/keys.rs"]
 mod keys;
 #[path = "config/places.rs"]

@@ -161,7 +161,6 @@ fn without_a_configuration_the_default_runs() {
     assert!(pipeline.discovery.is_none());
     assert!(pipeline.resolved.plugins.iter().all(|plugin| plugin.origin == Origin::Defaulted));
     assert_says(&pipeline, "the built-in configuration runs");
-    assert_says(&pipeline, "without effect in this version yet: fcfs-ordering-policy");
 }
 
 #[test]
@@ -426,13 +425,14 @@ flowControl:
 }
 
 #[test]
-fn flow_control_says_that_it_has_no_effect() {
+fn flow_control_needs_its_gate() {
     let no_gate = "no effect without the feature gate";
     assert_says(&build("flowControl: {maxRequests: 5}\n"), no_gate);
     let detector =
         "flowControl: {saturationDetector: {pluginRef: utilization-detector}, enableEviction: true}\n";
     assert!(build(detector).notes.iter().all(|note| !note.contains(no_gate)));
-    assert_says(&build("featureGates: [flowControl]\n"), "requests are not queued");
+    let gated = build("featureGates: [flowControl]\nflowControl: {maxRequests: 5}\n");
+    assert!(gated.notes.iter().all(|note| !note.contains(no_gate)) && gated.waiting.is_some());
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::{Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use super::slot::Slots;
 use super::topology::Places;
@@ -39,6 +39,7 @@ pub struct Store {
     // other's change. Guards what only they need; readers never take it.
     writer: Mutex<Places>,
     changed: watch::Sender<u64>,
+    loads: Notify,
 }
 
 impl Default for Store {
@@ -48,6 +49,7 @@ impl Default for Store {
             slots: Slots::default(),
             writer: Mutex::default(),
             changed: watch::Sender::new(0),
+            loads: Notify::new(),
         }
     }
 }
@@ -66,6 +68,17 @@ impl Store {
     /// Wakes with the new generation whenever membership changes.
     pub fn subscribe(&self) -> watch::Receiver<u64> {
         self.changed.subscribe()
+    }
+
+    /// Says that the load of an endpoint was read anew.
+    pub fn loads_changed(&self) {
+        self.loads.notify_one();
+    }
+
+    /// Waits until a load was read anew, since this was last waited for. One at a time:
+    /// of several who wait one is woken.
+    pub async fn loads_change(&self) {
+        self.loads.notified().await;
     }
 
     /// Makes the given list the membership, in one step. Endpoints are matched

@@ -98,6 +98,11 @@ impl Answer {
         self.usage.as_ref().map(|_| self.parser)
     }
 
+    /// The series that the answer is counted in, until it is.
+    pub(super) fn series(&self) -> Option<&Series> {
+        self.series.as_deref()
+    }
+
     /// Whether nothing of it has come.
     pub(super) fn is_awaited(&self) -> bool {
         self.state == State::Waiting

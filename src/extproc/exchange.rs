@@ -8,6 +8,7 @@
 //! ```
 
 use std::sync::Arc;
+use std::task::Context;
 use std::time::Instant;
 
 use crate::endpoints::SubsetHint;
@@ -251,6 +252,23 @@ impl Exchange {
         }
     }
 
+    /// Whether the request runs and is to end, as others need its room. Wakes the task
+    /// when that comes.
+    pub fn is_revoked(&self, context: &mut Context<'_>) -> bool {
+        self.routed.as_ref().is_some_and(|routed| routed.poll_revoked(context).is_ready())
+    }
+
+    /// Ends a request that runs.
+    pub fn revoke(&mut self) -> Step {
+        self.routed = None;
+        if let Some(series) = self.answer.series() {
+            self.shared.metrics.refused(series, Code::Evicted);
+        }
+        self.state = State::Refused;
+        self.replies.immediate(Rejection::evicted());
+        Step::End
+    }
+
     fn note_modes(&mut self, modes: Modes) {
         self.modes = Some(modes);
         for (direction, mode) in [("request", modes.request), ("response", modes.response)] {
@@ -368,6 +386,8 @@ impl Exchange {
 
     fn decide(&mut self, mut request: Request, end: BodyEnd) -> Step {
         self.shared.stages.process_headers(&mut request);
+        request.received = self.started;
+        request.skips_queue = end == BodyEnd::Headers;
         let request = Arc::new(request);
         self.state = State::Deciding(Arc::clone(&request), end);
         Step::Decide(Question { request, subset: self.subset.clone() })

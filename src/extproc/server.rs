@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::accept::accept;
@@ -63,6 +64,7 @@ pub struct Server {
     workers: Workers,
     tls: Option<Tls>,
     options: ServerOptions,
+    finishing: CancellationToken,
 }
 
 impl Server {
@@ -96,7 +98,15 @@ impl Server {
             workers,
             tls,
             options,
+            finishing: CancellationToken::new(),
         })
+    }
+
+    /// Cancelled when the server begins to finish its open streams: no request comes any
+    /// more, and none should wait for long.
+    #[must_use]
+    pub fn finishing(&self) -> CancellationToken {
+        self.finishing.clone()
     }
 
     /// What happened to the connections of the ext_proc port.
@@ -111,7 +121,7 @@ impl Server {
     ///
     /// All threads and tasks of the server have ended when this returns.
     pub async fn run(self, stops: &mut Stops) -> Ended {
-        let Self { extproc, health_port, health, workers, tls, options } = self;
+        let Self { extproc, health_port, health, workers, tls, options, finishing } = self;
         // Port 0 has become a number only now.
         let address = |listener: &TcpListener| listener.local_addr().ok().map(|address| address.to_string());
         tracing::info!(
@@ -132,6 +142,7 @@ impl Server {
             .map(|tls| AbortOnDropHandle::new(tokio::spawn(tls.certificate.keep_fresh(RELOAD_INTERVAL))));
 
         let stopped = accept_until_stopped(extproc, &workers, &health, options.drain_timeout, stops).await;
+        finishing.cancel();
         let ended = match stopped {
             Ended::Forced => Ended::Forced,
             Ended::Gracefully => {

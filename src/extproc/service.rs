@@ -145,7 +145,13 @@ impl Call for ProcessCall {
     }
 
     fn poll(&mut self, context: &mut Context<'_>, out: &mut Outbox) -> ControlFlow<End> {
-        let Some(deciding) = &mut self.deciding else { return ControlFlow::Continue(()) };
+        let Some(deciding) = &mut self.deciding else {
+            if self.exchange.is_revoked(context) {
+                let step = self.exchange.revoke();
+                return self.reply(after(&step), out);
+            }
+            return ControlFlow::Continue(());
+        };
         let Poll::Ready(result) = deciding.as_mut().poll(context) else { return ControlFlow::Continue(()) };
         self.deciding = None;
         let step = self.exchange.decided(result, Instant::now());

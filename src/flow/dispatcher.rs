@@ -1,4 +1,4 @@
-//! Finds a destination: candidates, decision, booking.
+//! Finds a destination: a place in the pool, candidates, decision, booking.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,8 +12,8 @@ use crate::schedule::{
     Context, Decision, Effects, Facts, Finding, Record, ScheduleError, Scheduler, Scratch, Situation, Stages,
 };
 
-use super::{Attempts, Code, Rejection, Routed};
-use super::{conditional, legacy_admission};
+use super::{Attempts, Code, Demand, Gate, Permit, Rejection, Routed};
+use super::{conditional, legacy_admission, spread};
 
 thread_local! {
     /// A thread decides one request at a time, so its buffers can be reused.
@@ -30,6 +30,8 @@ pub struct Dispatcher {
     booking: Mutex<()>,
     clock: Clock,
     attempts: Arc<Attempts>,
+    /// Where requests wait; `None`: they don't.
+    gate: Option<Arc<Gate>>,
 }
 
 /// How destinations are chosen.
@@ -46,13 +48,30 @@ pub struct Policy {
 }
 
 impl Dispatcher {
-    /// A dispatcher.
+    /// A dispatcher that lets nobody wait.
     pub fn new(locator: CachedLocator, policy: Policy, clock: Clock, attempts: Arc<Attempts>) -> Self {
-        Self { locator, policy, booking: Mutex::default(), clock, attempts }
+        Self { locator, policy, booking: Mutex::default(), clock, attempts, gate: None }
     }
 
-    /// Finds a destination at once, when the candidates are in the cache and no plugin
-    /// holds requests.
+    /// Lets requests wait where the pool has no room for them.
+    #[must_use]
+    pub fn with_gate(mut self, gate: Arc<Gate>) -> Self {
+        self.gate = Some(gate);
+        self
+    }
+
+    /// Where requests wait, if they do.
+    pub fn gate(&self) -> Option<&Arc<Gate>> {
+        self.gate.as_ref()
+    }
+
+    /// What waits.
+    pub fn demand(&self) -> Demand {
+        self.gate.as_ref().map(|gate| gate.demand()).unwrap_or_default()
+    }
+
+    /// Finds a destination at once, when the candidates are in the cache, the request
+    /// needn't wait, and no plugin holds requests.
     pub fn try_dispatch(&self, request: &Request, subset: &SubsetHint) -> Option<Result<Routed, Rejection>> {
         self.try_dispatch_with(request, subset, &mut rand::rng())
     }
@@ -69,29 +88,87 @@ impl Dispatcher {
             return None;
         }
         let candidates = self.locator.peek(subset)?;
-        Some(self.decide(request, &candidates, Vec::new(), rng))
+        let Some(gate) = self.gate_of(request, subset) else {
+            return Some(self.decide(request, &candidates, Vec::new(), false, rng));
+        };
+        let entered = match subset {
+            SubsetHint::Missing => gate.try_enter(request, &candidates)?,
+            SubsetHint::Only(_) => gate.try_enter(request, &self.locator.peek(&SubsetHint::Missing)?)?,
+        };
+        Some(entered.and_then(|permit| self.place(permit, request, &candidates, Vec::new(), rng)))
     }
 
-    /// Finds a destination.
+    /// Finds a destination, when there is room for the request. Dropping the future takes
+    /// the request back.
     ///
     /// # Errors
     /// What to tell the client.
     pub async fn dispatch(&self, request: &Request, subset: &SubsetHint) -> Result<Routed, Rejection> {
-        let candidates = self.locator.locate(subset).await;
-        if !self.policy.stages.gathers() || candidates.is_empty() {
-            return self.decide(request, &candidates, Vec::new(), &mut rand::rng());
+        let Some(gate) = self.gate_of(request, subset) else {
+            let (candidates, findings) = self.gather(request, subset).await;
+            return self.decide(request, &candidates, findings, false, &mut rand::rng());
+        };
+        let mut since = None;
+        loop {
+            let pool = self.locator.locate(&SubsetHint::Missing).await;
+            let permit = gate.enter(request, since, &pool).await?;
+            // Asked again, as a request may have waited for these very endpoints.
+            let (candidates, findings) = self.gather(request, subset).await;
+            if !candidates.is_empty() || !self.locator.locate(&SubsetHint::Missing).await.is_empty() {
+                return self.place(permit, request, &candidates, findings, &mut rand::rng());
+            }
+            // The endpoints are gone again: back to where it stood.
+            since = Some(permit.since());
         }
-        let max_age = self.policy.max_age;
-        let situation = Situation { request, now_ms: self.clock.now_ms(), max_age };
-        let findings = self.policy.stages.gather(&situation, &candidates).await;
-        // The pool may have changed while the request was held.
-        let candidates = self.locator.locate(subset).await;
-        self.decide(request, &candidates, findings, &mut rand::rng())
     }
 
     /// The candidates' cache, for its metrics.
     pub fn locator(&self) -> &CachedLocator {
         &self.locator
+    }
+
+    /// Drops what is out of date, and what nobody used for long.
+    pub fn sweep(&self) {
+        self.locator.sweep();
+        if let Some(gate) = &self.gate {
+            gate.sweep();
+        }
+    }
+
+    /// The gate, for requests that may wait: not those without a body, which are for no
+    /// model, nor those that may go nowhere however long they wait.
+    fn gate_of(&self, request: &Request, subset: &SubsetHint) -> Option<&Arc<Gate>> {
+        let may_wait = !request.skips_queue && *subset != SubsetHint::Only([].into());
+        self.gate.as_ref().filter(|_| may_wait)
+    }
+
+    /// The candidates of a request, and what gatherers find out about them while they
+    /// hold it.
+    async fn gather(&self, request: &Request, subset: &SubsetHint) -> (Candidates, Vec<Finding>) {
+        let candidates = self.locator.locate(subset).await;
+        if !self.policy.stages.gathers() || candidates.is_empty() {
+            return (candidates, Vec::new());
+        }
+        let max_age = self.policy.max_age;
+        let situation = Situation { request, now_ms: self.clock.now_ms(), max_age };
+        let findings = self.policy.stages.gather(&situation, &candidates).await;
+        // The pool may have changed while the request was held.
+        (self.locator.locate(subset).await, findings)
+    }
+
+    /// Finds a destination for a request that may go.
+    fn place(
+        &self,
+        mut permit: Permit,
+        request: &Request,
+        candidates: &Candidates,
+        findings: Vec<Finding>,
+        rng: &mut dyn Rng,
+    ) -> Result<Routed, Rejection> {
+        let mut routed = self.decide(request, candidates, findings, permit.spreads(), rng)?;
+        permit.placed();
+        routed.hold(permit);
+        Ok(routed)
     }
 
     /// Decides a request, about which gatherers may have found out something.
@@ -100,13 +177,14 @@ impl Dispatcher {
         request: &Request,
         candidates: &Candidates,
         findings: Vec<Finding>,
+        spread: bool,
         rng: &mut dyn Rng,
     ) -> Result<Routed, Rejection> {
         let routed = SCRATCH.with_borrow_mut(|(scratch, facts)| {
             // Before and behind: should a plugin panic, its request's facts stay with it.
             facts.clear();
             findings.into_iter().for_each(|finding| finding(candidates, facts));
-            let routed = self.route(request, candidates, rng, scratch, facts);
+            let routed = self.route(request, candidates, spread, rng, scratch, facts);
             facts.clear();
             routed
         });
@@ -126,6 +204,7 @@ impl Dispatcher {
         &self,
         request: &Request,
         candidates: &Candidates,
+        spread: bool,
         rng: &mut dyn Rng,
         scratch: &mut Scratch,
         facts: &mut Facts,
@@ -148,13 +227,17 @@ impl Dispatcher {
             .stages
             .admit(&context, candidates, rng)
             .map_err(|denied| Rejection::saturated(format!("request cannot be admitted: {denied}")))?;
-        let _one_at_a_time =
-            self.policy.stages.books().then(|| self.booking.lock().unwrap_or_else(PoisonError::into_inner));
-        let decision = self
-            .policy
-            .scheduler
-            .decide(&context, candidates, rng, scratch, self.policy.record)
-            .map_err(|error| refusal(&error))?;
+        let one_at_a_time = self.policy.stages.books() || spread;
+        let _booking = one_at_a_time.then(|| self.booking.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut among = |candidates: &Candidates| {
+            self.policy.scheduler.decide(&context, candidates, rng, scratch, self.policy.record)
+        };
+        let decision = match spread.then(|| spread::least_busy(candidates)) {
+            // Those who are left may not be those whom the filters leave.
+            Some(few) => among(&few).or_else(|_| among(candidates)),
+            None => among(candidates),
+        };
+        let decision = decision.map_err(|error| refusal(&error))?;
         conditional::check(&context, &decision, self.policy.stages.prefix())?;
         Ok(self.book(&context, decision, effects))
     }

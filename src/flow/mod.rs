@@ -4,12 +4,16 @@
 mod attempts;
 mod conditional;
 mod dispatcher;
+mod gate;
 mod legacy_admission;
 pub mod queue;
 mod rejection;
 mod routed;
+mod spread;
 
 pub use attempts::Attempts;
 pub use dispatcher::{Dispatcher, Policy};
+pub use gate::task::keep_moving;
+pub use gate::{Demand, DemandOf, Gate, GateCollector, GateMetrics, Permit};
 pub use rejection::{Code, NO_ENDPOINTS, Rejection};
 pub use routed::Routed;

@@ -15,6 +15,8 @@ pub enum Code {
     ResourceExhausted,
     /// There is nowhere to send the request.
     ServiceUnavailable,
+    /// The request ran, and was given up for another.
+    Evicted,
 }
 
 impl Code {
@@ -24,7 +26,7 @@ impl Code {
             Self::BadRequest => 400,
             Self::PreconditionFailed => 412,
             Self::PayloadTooLarge => 413,
-            Self::ResourceExhausted => 429,
+            Self::ResourceExhausted | Self::Evicted => 429,
             Self::ServiceUnavailable => 503,
         }
     }
@@ -35,7 +37,7 @@ impl Code {
             Self::BadRequest => "BadRequest",
             Self::PreconditionFailed => "PreconditionFailed",
             Self::PayloadTooLarge => "PayloadTooLarge",
-            Self::ResourceExhausted => "ResourceExhausted",
+            Self::ResourceExhausted | Self::Evicted => "ResourceExhausted",
             Self::ServiceUnavailable => "ServiceUnavailable",
         }
     }
@@ -46,6 +48,9 @@ pub const NO_ENDPOINTS: &str = "rejected-no-endpoints";
 
 /// Value of the reason header when the pool has no room.
 pub const SATURATED: &str = "rejected-saturated";
+
+/// Value of the reason header when a running request was given up.
+pub const EVICTED: &str = "evicted";
 
 /// Why the client gets no answer from a model server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,8 +93,16 @@ impl Rejection {
         Self { reason: Some(SATURATED), retry_after: Some(1), ..Self::new(Code::ResourceExhausted, message) }
     }
 
-    /// The body that the client gets; its prefix is the peer's.
+    /// It ran, and was given up for a request of higher priority.
+    pub fn evicted() -> Self {
+        Self { reason: Some(EVICTED), ..Self::new(Code::Evicted, "request evicted by flow control") }
+    }
+
+    /// The body that the client gets; its prefix is the peer's, who has none for evictions.
     pub fn body(&self) -> String {
+        if self.code == Code::Evicted {
+            return self.message.clone().into_owned();
+        }
         format!("inference error: {} - {}", self.code.name(), self.message)
     }
 }

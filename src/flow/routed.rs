@@ -2,12 +2,15 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use bytes::{BufMut, Bytes, BytesMut};
 
 use crate::endpoints::{Booking, Endpoint};
 use crate::request::usage::Usage;
 use crate::schedule::{AnswerHead, Attribute, Decision, Effects, Followers, Header, Record, Served};
+
+use super::Permit;
 
 /// A decision, what it booked and what followed from it. Dropping it gives back
 /// everything.
@@ -18,6 +21,9 @@ pub struct Routed {
     booking: Booking,
     /// `None` where no plugin wants anything: most streams wait, and hold this.
     follows: Option<Box<Follows>>,
+    /// The room that it takes, with flow control. Last, so that it is given back when all
+    /// else has been, and who gets it finds the pool as it is then.
+    permit: Option<Box<Permit>>,
 }
 
 /// What plugins want done.
@@ -37,7 +43,17 @@ impl Routed {
             let followers = effects.take_followers();
             Box::new(Follows { effects, followers, begun: false })
         });
-        Self { decision, record, booking, follows }
+        Self { decision, record, booking, follows, permit: None }
+    }
+
+    /// Keeps the room that the request takes until its end.
+    pub(super) fn hold(&mut self, permit: Permit) {
+        self.permit = Some(Box::new(permit));
+    }
+
+    /// Ready when the request is given up for another: its stream has to end.
+    pub fn poll_revoked(&self, context: &mut Context<'_>) -> Poll<()> {
+        self.permit.as_ref().map_or(Poll::Pending, |permit| permit.poll_revoked(context))
     }
 
     /// The decision.
@@ -99,12 +115,19 @@ impl Routed {
         if let Some(follows) = self.follows.as_mut().filter(|follows| !follows.begun) {
             follows.begun = true;
             follows.followers.first_bytes();
+            if let Some(permit) = &self.permit {
+                // The prompt's tokens are counted no more.
+                permit.lighter();
+            }
         }
     }
 
     /// The answer is complete. Returns numbers for the gateway.
     pub fn answer_ends(&mut self, usage: &Usage) -> Vec<Attribute> {
         let mut attributes = Vec::new();
+        if let Some(permit) = &mut self.permit {
+            permit.used(usage);
+        }
         if let Some(follows) = &mut self.follows {
             follows.followers.ends(usage, &mut attributes);
         }

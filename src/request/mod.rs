@@ -33,6 +33,7 @@ mod vllm;
 mod vllm_grpc;
 
 use std::borrow::Cow;
+use std::time::Instant;
 
 pub use api::{Api, ParserKind, Parsers};
 pub use body::{Body, Span};
@@ -71,6 +72,10 @@ pub struct Request {
     /// The agent that the request comes from, where a plugin looked for one: the
     /// flow of requests that name none.
     pub agent: Option<String>,
+    /// When its headers came; `None`: just now.
+    pub received: Option<Instant>,
+    /// It has no body, so it is for no model and doesn't wait for one.
+    pub skips_queue: bool,
     rewrite: Option<Rewrite>,
 }
 
@@ -95,6 +100,8 @@ impl Request {
             prompt: Prompt::default(),
             priority: 0,
             agent: None,
+            received: None,
+            skips_queue: false,
             rewrite: None,
         }
     }

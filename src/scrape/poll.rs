@@ -18,7 +18,7 @@ use super::scraper::Source;
 
 /// Scrapes one endpoint until the task is aborted.
 pub(super) async fn poll(endpoint: Arc<Endpoint>, source: Arc<Source>) {
-    let Source { config, clock, counters, origin, buffer } = &*source;
+    let Source { config, clock, counters, origin, buffer, store } = &*source;
     let Some(address) = address(&endpoint, config) else {
         let (endpoint, source) = (endpoint.id(), config.source_type);
         return warn!(%endpoint, source, "endpoint isn't scraped, as the address of its node is not known");
@@ -49,6 +49,7 @@ pub(super) async fn poll(endpoint: Arc<Endpoint>, source: Arc<Source>) {
                     endpoint.load().scrapes.succeeded();
                     endpoint.load().seen(sent);
                 }
+                store.loads_changed();
                 complete
             }
             Err(error) => {

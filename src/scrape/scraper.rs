@@ -34,6 +34,7 @@ impl Scraper {
             counters,
             origin: Instant::now(),
             buffer: Buffer::default(),
+            store: Arc::clone(&store),
         });
         let stop = CancellationToken::new();
         let supervisor = tokio::spawn(supervise(store, source, stop.clone()));
@@ -56,6 +57,8 @@ pub(super) struct Source {
     /// Where the intervals of all endpoints start.
     pub(super) origin: Instant,
     pub(super) buffer: Buffer,
+    /// Told of every page that was read.
+    pub(super) store: Arc<Store>,
 }
 
 /// Keeps one task per endpoint of the store.

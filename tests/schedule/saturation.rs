@@ -143,6 +143,60 @@ fn the_concurrency_filter_keeps_what_has_room_and_nothing_else() {
     }
 }
 
+#[test]
+fn what_is_sent_and_not_seen_counts_as_waiting() {
+    let detector = by_utilization(0.0);
+    // Waiting and KV usage, requests that were sent since, and the saturation with them.
+    let table: [(Numbers, u32, f64); 7] = [
+        ((fresh(0.0), fresh(0.0)), 0, 0.0),
+        ((fresh(0.0), fresh(0.0)), 3, 0.6),
+        ((fresh(2.0), fresh(0.0)), 4, 1.2),
+        ((fresh(0.0), fresh(0.8)), 3, 1.0),
+        ((None, fresh(0.4)), 9, 0.5),
+        ((OLD, OLD), 9, 1.0),
+        ((None, None), 9, 1.0),
+    ];
+    for (numbers, sent, expected) in table {
+        let endpoints = candidates(&[numbers]);
+        let load = endpoints.view().get(0).load();
+        let before = load.book();
+        load.seen(load.sent());
+        let bookings: Vec<_> = (0..sent).map(|_| load.book()).collect();
+        let level = detector.level(NOW, endpoints.view());
+        assert!((level.saturation - expected).abs() < 1e-12, "{numbers:?} {sent}: {}", level.saturation);
+        assert_eq!((level.per_request, level.per_byte), (0.2, 0.0));
+        drop((before, bookings));
+    }
+    assert_eq!(detector.level(NOW, candidates(&[]).view()).per_request, 0.0);
+    let endpoints = candidates(&[(fresh(1.0), fresh(0.0)), (OLD, OLD), (None, None), (OLD, fresh(0.1))]);
+    assert_eq!(detector.stale(NOW, endpoints.view()), Some(2));
+}
+
+#[test]
+fn what_one_more_request_adds_is_what_it_adds() {
+    use ConcurrencyMode::{Hybrid, Requests, Tokens};
+    // Mode, what is under way at two endpoints, and the level with three requests of 2,000
+    // bytes together.
+    let table: [(ConcurrencyMode, [(u32, u32); 2], f64); 4] = [
+        (Requests, [(10, 0), (0, 0)], 13.0 / 20.0),
+        (Tokens, [(99, 500), (0, 250)], 1250.0 / 2000.0),
+        (Hybrid, [(10, 0), (0, 500)], 0.75 + 0.25),
+        (Hybrid, [(0, 0), (0, 0)], 0.25),
+    ];
+    for (mode, counts, expected) in table {
+        let (endpoints, id) = busy(&counts);
+        let detector = by_concurrency(mode, (10, 1000), 0.0, id);
+        let level = detector.level(NOW, endpoints.view());
+        assert_eq!(level.saturation, saturation(&detector, &endpoints));
+        assert!(
+            (level.with(3, 2000) - expected).abs() < 1e-12,
+            "{mode:?} {counts:?}: {}",
+            level.with(3, 2000)
+        );
+        assert!(detector.is_live() && detector.stale(NOW, endpoints.view()).is_none());
+    }
+}
+
 /// The formulas once more, in loops over plain numbers.
 mod reference {
     use super::Numbers;

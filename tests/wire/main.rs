@@ -6,6 +6,7 @@
 mod answers;
 mod apis;
 mod disagg;
+mod flow;
 mod limits;
 mod plugins;
 #[path = "../support/protos.rs"]

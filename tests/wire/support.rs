@@ -107,6 +107,11 @@ impl Picker {
         line.rsplit(' ').next()?.parse().ok()
     }
 
+    /// Tells it to finish the open streams and to end.
+    pub fn stop(&self) {
+        self.stopper.stop(Stop::Now);
+    }
+
     /// Requests in flight at all endpoints.
     pub fn in_flight(&self) -> i64 {
         let page = Self::get(self.admin, "/endpoints");

@@ -4,7 +4,9 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use crate::schedule::registry::{Origin, Resolved, ResolvedPlugin, ResolvedProfile, Stability, Use};
+use crate::schedule::registry::{
+    Origin, Resolved, ResolvedBand, ResolvedFlow, ResolvedPlugin, ResolvedProfile, Stability, Use,
+};
 
 /// Columns of a line. Only a word that is longer goes beyond.
 const WIDTH: usize = 80;
@@ -33,6 +35,9 @@ pub(super) fn text(title: &str, resolved: &Resolved, notes: &[String], without_d
         sources.map(|source| format!("{} → {}", used(&source.source), source.extractors.join(", "))),
     );
     report.list("saturation", [used(&resolved.saturation_detector)]);
+    if let Some(flow) = &resolved.flow_control {
+        report.flow(flow);
+    }
     let gates = &resolved.feature_gates;
     let gates = [
         ("flowControl", gates.flow_control),
@@ -70,6 +75,30 @@ impl Report {
             scorers.map(|scorer| format!("{} × {}{}", scorer.plugin, scorer.weight, mark(scorer.defaulted))),
         );
         self.list("  picker", [used(&profile.picker)]);
+    }
+
+    fn flow(&mut self, flow: &ResolvedFlow) {
+        let limit = |limit: Option<u64>, of: &str| match limit {
+            Some(limit) => format!("{limit} {of}"),
+            None => format!("any number of {of}"),
+        };
+        let ttl = |ttl: &Option<String>| ttl.clone().unwrap_or_else(|| "ever".to_owned());
+        let (room, endpoint) = (ttl(&flow.default_request_ttl), ttl(&flow.no_endpoint_request_ttl));
+        let evicts = flow.enable_eviction.then(|| "evicts requests of priorities below 0".to_owned());
+        let texts = [
+            format!("{} and {}", limit(flow.max_requests, "requests"), limit(flow.max_bytes, "bytes")),
+            format!("wait for room for {room}, for an endpoint for {endpoint}"),
+        ];
+        self.list("flow control", texts.into_iter().chain(evicts));
+        self.list("  ceilings", [used(&flow.usage_limit_policy)]);
+        self.list(
+            "  priorities",
+            flow.bands.iter().map(|band| {
+                let ResolvedBand { priority, max_requests, max_bytes, .. } = band;
+                let (fairness, ordering) = (used(&band.fairness_policy), used(&band.ordering_policy));
+                format!("{priority}: {max_requests} requests, {max_bytes} bytes, {fairness}, {ordering}")
+            }),
+        );
     }
 
     /// Name, type, origin; then what it is told, what it reads and what it produces.

@@ -183,6 +183,7 @@ fn rejection() -> impl Strategy<Value = Rejection> {
         Code::PayloadTooLarge,
         Code::ResourceExhausted,
         Code::ServiceUnavailable,
+        Code::Evicted,
     ]);
     let reason = option::of(select(vec!["rejected-no-endpoints", "rejected-saturated", ""]));
     (code, reason, option::of(any::<u32>()), ".{0,300}").prop_map(|(code, reason, retry_after, message)| {

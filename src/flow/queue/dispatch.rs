@@ -29,7 +29,11 @@ impl Queue {
         loop {
             let saturation = capacity.saturation(self.granted);
             match self.next_band(now, saturation) {
-                Next::From(rank) => self.grant(now, rank, actions),
+                Next::From(rank) => {
+                    if !self.grant(now, rank, actions) {
+                        break;
+                    }
+                }
                 Next::Blocked(rank) => {
                     self.evict(now, rank, saturation, actions);
                     break;
@@ -37,7 +41,6 @@ impl Queue {
                 Next::Nobody => break,
             }
         }
-        self.settle_recovery();
     }
 
     /// Which band goes next, or is in the way.
@@ -66,10 +69,10 @@ impl Queue {
         Next::Nobody
     }
 
-    /// Lets the next request of a band go.
-    fn grant(&mut self, now: Nanos, rank: usize, actions: &mut Vec<Action>) {
-        let Some(band) = self.bands.at(rank) else { return };
-        let Some((ticket, held)) = band.pop().and_then(|slot| self.requests.at(slot)) else { return };
+    /// Lets the next request of a band go; false: there was none.
+    fn grant(&mut self, now: Nanos, rank: usize, actions: &mut Vec<Action>) -> bool {
+        let Some(band) = self.bands.at(rank) else { return false };
+        let Some((ticket, held)) = band.pop().and_then(|slot| self.requests.at(slot)) else { return false };
         held.stage = Stage::Granted;
         self.expiry.remove(ticket.slot, held);
         band.left(held.flow.index, held.bytes, now);
@@ -77,7 +80,9 @@ impl Queue {
         self.waiting -= count;
         self.granted += count;
         self.in_flight += 1;
-        actions.push(Action::Dispatch { ticket, spread: self.recovery.is_on });
+        let spread = self.recovery.is_of_crowd(held.since);
+        actions.push(Action::Dispatch { ticket, spread });
+        true
     }
 
     /// Chooses running requests to end, for the highest band from `rank` on that is blocked

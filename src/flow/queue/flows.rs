@@ -118,7 +118,9 @@ impl Flows {
             self.forget_older_half();
         } else if now >= self.next_sweep {
             self.next_sweep = now.saturating_add(memory.sweep);
-            self.forget_untouched_since(now.saturating_sub(memory.ttl));
+            if let Some(limit) = now.checked_sub(memory.ttl) {
+                self.forget_untouched_since(limit);
+            }
         }
     }
 

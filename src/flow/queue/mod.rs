@@ -217,7 +217,6 @@ impl Queue {
                 if let Some(band) = self.bands.get(held.priority) {
                     band.remove(held.flow, held.rank, held.bytes, now);
                 }
-                self.settle_recovery();
                 return;
             }
             Stage::Granted => self.granted -= Count::one(held.bytes),
@@ -266,7 +265,6 @@ impl Queue {
             actions.extend((0..given_up).map(|_| Action::NotReclaimed));
         }
         self.bands.sweep(now);
-        self.settle_recovery();
     }
 
     /// Refuses everybody who waits, and everybody who comes.
@@ -279,7 +277,6 @@ impl Queue {
             }
             self.refuse(now, slot, Outcome::EvictedOther, actions);
         }
-        self.settle_recovery();
     }
 
     /// When [`advance`](Self::advance) has something to do though nothing happens.
@@ -341,12 +338,5 @@ impl Queue {
             band.remove(held.flow, held.rank, held.bytes, now);
         }
         actions.push(Action::Reject { ticket, outcome });
-    }
-
-    /// A crowd that waited for endpoints is gone once nobody waits.
-    fn settle_recovery(&mut self) {
-        if self.waiting.requests == 0 {
-            self.recovery.is_on = false;
-        }
     }
 }

@@ -15,10 +15,8 @@ pub(super) struct Recovery {
     endpoints: usize,
     /// When the first of them came.
     began: Nanos,
-    /// Nothing is dispatched before.
+    /// Nothing is dispatched before, and who came before belongs to the crowd.
     pub(super) until: Nanos,
-    /// What waited for endpoints has not all been dispatched.
-    pub(super) is_on: bool,
 }
 
 impl Recovery {
@@ -32,15 +30,19 @@ impl Recovery {
         self.endpoints > 0 && self.until <= now
     }
 
+    /// Whether a request that waits since then waited for endpoints to come.
+    pub(super) fn is_of_crowd(&self, since: Nanos) -> bool {
+        since < self.until
+    }
+
     /// The endpoints have changed. Returns whether the pool has become empty, or isn't any
     /// more.
     pub(super) fn change(&mut self, now: Nanos, endpoints: usize, somebody_waits: bool) -> bool {
         let before = std::mem::replace(&mut self.endpoints, endpoints);
         match (before, endpoints) {
-            (_, 0) => (self.until, self.is_on) = (0, false),
+            (_, 0) => self.until = 0,
             (0, _) => {
                 self.began = now;
-                self.is_on = somebody_waits;
                 self.until = if somebody_waits { now.saturating_add(QUIET) } else { 0 };
             }
             _ if now < self.until => {
@@ -71,6 +73,8 @@ mod tests {
         assert_eq!(recovery.until, 1000 + LONGEST);
         recovery.change(now, 40, true);
         assert_eq!(recovery.until, 1000 + LONGEST, "it settled once");
+        assert!(recovery.is_of_crowd(0) && recovery.is_of_crowd(1000 + LONGEST - 1));
+        assert!(!recovery.is_of_crowd(1000 + LONGEST), "it came when all was settled");
         assert!(recovery.change(now, 0, true) && !recovery.is_open(now));
     }
 
@@ -78,6 +82,6 @@ mod tests {
     fn nobody_waits_where_nobody_waited() {
         let mut recovery = Recovery::default();
         recovery.change(5, 3, false);
-        assert!(recovery.is_open(5) && !recovery.is_on);
+        assert!(recovery.is_open(5) && !recovery.is_of_crowd(0));
     }
 }

@@ -1,22 +1,26 @@
-//! The plugins of flow control: known, checked, and without effect in this version.
+//! Flow control: its plugins, and the rules that it comes to.
 
+use std::cmp::Reverse;
 use std::collections::HashSet;
+use std::time::Duration;
 
-use crate::config::{ConfigError, EndpointPickerConfig, FlowControl, Name, Positioned, PriorityBand};
+use crate::config::{ConfigError, EndpointPickerConfig, FlowControl, Name, PriorityBand, Quantity};
+use crate::schedule::waiting::{BandRules, StaticUsageLimitParams, UsageLimit, Waiting, WaitingRules};
 
 use super::instances::Instances;
 use super::profiles::START;
-use super::resolved::Use;
+use super::resolved::{ResolvedBand, ResolvedFlow, Use};
 use super::types::Kind;
 
 const DETECTOR: &str = "utilization-detector";
 const DETECTOR_KEY: &str = "flowControl.saturationDetector";
-const POLICIES: [&str; 3] =
-    ["fcfs-ordering-policy", "global-strict-fairness-policy", "static-usage-limit-policy"];
+const ORDERING: &str = "fcfs-ordering-policy";
+const FAIRNESS: &str = "global-strict-fairness-policy";
+const USAGE_LIMIT: &str = "static-usage-limit-policy";
 
 /// Adds the policies that the peer always has.
 pub(super) fn add_defaults(instances: &mut Instances<'_>) -> Result<(), ConfigError> {
-    POLICIES.iter().try_for_each(|policy| instances.inject(policy, START))
+    [ORDERING, FAIRNESS, USAGE_LIMIT].iter().try_for_each(|policy| instances.inject(policy, START))
 }
 
 /// Says which plugin is the saturation detector; only the default one may stand undeclared.
@@ -47,31 +51,144 @@ pub(super) fn detector(
     Ok(Use::of(&instance.name, defaulted))
 }
 
-/// Checks what the flow control section refers to.
-pub(super) fn check(
+/// Flow control as the configuration asks for it; `None` without its gate. A section
+/// that refers to nothing is then not looked at, as with the peer.
+pub(super) fn waiting(
     config: &EndpointPickerConfig,
+    detector: &Name,
     instances: &Instances<'_>,
     notes: &mut Vec<String>,
-) -> Result<(), ConfigError> {
+) -> Result<Option<(Waiting, ResolvedFlow)>, ConfigError> {
     if !config.feature_gates.flow_control {
         if config.flow_control.as_ref().is_some_and(|flow| sets_anything(&flow.value)) {
             notes.push("flowControl has no effect without the feature gate flowControl".to_owned());
         }
-        return Ok(());
+        return Ok(None);
     }
-    notes.push("flow control is not in this version: requests are not queued".to_owned());
-    let Some(Positioned { value: flow, .. }) = &config.flow_control else { return Ok(()) };
+    let nothing = FlowControl::default();
+    let flow = config.flow_control.as_ref().map_or(&nothing, |flow| &flow.value);
     check_priorities(flow)?;
-    for band in bands(flow) {
-        for (key, reference, kind) in [
-            ("fairnessPolicyRef", &band.fairness_policy_ref, Kind::FairnessPolicy),
-            ("orderingPolicyRef", &band.ordering_policy_ref, Kind::OrderingPolicy),
+    let limit = |quantity: Option<Quantity>| quantity.map(|quantity| quantity.0).filter(|limit| *limit > 0);
+    let (max_requests, max_bytes) = (limit(flow.max_requests), limit(flow.max_bytes));
+    let band = |written: Option<&PriorityBand>| band(written, instances);
+    let default = band(flow.default_priority_band.as_ref())?;
+    let negative = match &flow.default_negative_priority_band {
+        Some(written) => band(Some(written))?,
+        None => default.clone(),
+    };
+    let mut listed = flow
+        .priority_bands
+        .iter()
+        .map(|written| Ok((written.value.priority, band(Some(&written.value))?)))
+        .collect::<Result<Vec<_>, ConfigError>>()?;
+    if listed.iter().all(|(priority, _)| *priority != 0) {
+        listed.push((0, default.clone()));
+    }
+    listed.sort_by_key(|(priority, _)| Reverse(*priority));
+    for (priority, (rules, _)) in &listed {
+        let is_moot = |most: u64, all: Option<u64>| all.is_some_and(|all| most > all);
+        let writes = |of: fn(&PriorityBand) -> Option<Quantity>| {
+            let of_band = flow.priority_bands.iter().find(|band| band.value.priority == *priority);
+            of_band.is_some_and(|band| limit(of(&band.value)).is_some())
+        };
+        for (key, is_moot) in [
+            ("maxRequests", writes(|band| band.max_requests) && is_moot(rules.max_requests, max_requests)),
+            ("maxBytes", writes(|band| band.max_bytes) && is_moot(rules.max_bytes, max_bytes)),
         ] {
-            check_reference(key, reference.as_ref(), kind, instances)?;
+            if is_moot {
+                notes.push(format!(
+                    "flowControl: {key} of priority {priority} is never reached, as that of all priorities is smaller"
+                ));
+            }
         }
     }
-    let policy = flow.usage_limit_policy_plugin_ref.as_ref();
-    check_reference("usageLimitPolicyPluginRef", policy, Kind::UsageLimitPolicy, instances)
+    let policy = reference(flow.usage_limit_policy_plugin_ref.as_ref(), USAGE_LIMIT);
+    let instance = instances.get_kind("usageLimitPolicyPluginRef", &policy.0, Kind::UsageLimitPolicy)?;
+    let usage_limit = instance.built.usage_limit.clone().unwrap_or_default();
+    let of_pool = instances.get_kind(DETECTOR_KEY, detector, Kind::SaturationDetector)?;
+    let detector = of_pool.built.detector.clone();
+    let detector = detector.ok_or_else(|| ConfigError::at(START, "there is no saturation detector"))?;
+    let longest = |ttl: Option<Duration>| ttl.filter(|ttl| !ttl.is_zero());
+    let ttl = longest(Some(flow.default_request_ttl.unwrap_or(WaitingRules::DEFAULT_TTL)));
+    let no_endpoint_ttl = match flow.no_endpoint_request_ttl {
+        Some(written) => longest(Some(written)),
+        None => ttl,
+    };
+    for (key, ttl) in [("defaultRequestTTL", ttl), ("noEndpointRequestTTL", no_endpoint_ttl)] {
+        if ttl.is_none() {
+            notes.push(format!("flowControl: {key} is 0: requests wait until their clients give up"));
+        }
+    }
+    if usage_limit == UsageLimit::Static(StaticUsageLimitParams { threshold: 0.0 }) {
+        notes.push(format!(
+            "flowControl: '{}' has the threshold 0: no request that may wait is ever let through",
+            instance.name
+        ));
+    }
+    let mut bands: Vec<ResolvedBand> = listed
+        .iter()
+        .map(|(priority, (rules, policies))| ResolvedBand::of(priority.to_string(), rules, policies))
+        .collect();
+    bands.push(ResolvedBand::of("others".to_owned(), &default.0, &default.1));
+    bands.push(ResolvedBand::of("others below 0".to_owned(), &negative.0, &negative.1));
+    let resolved = ResolvedFlow {
+        max_requests,
+        max_bytes,
+        default_request_ttl: ttl.map(|ttl| format!("{ttl:?}")),
+        no_endpoint_request_ttl: no_endpoint_ttl.map(|ttl| format!("{ttl:?}")),
+        bands,
+        usage_limit_policy: Use::of(&instance.name, policy.1),
+        enable_eviction: flow.enable_eviction,
+    };
+    let rules = WaitingRules {
+        max_requests,
+        max_bytes,
+        ttl,
+        no_endpoint_ttl,
+        bands: listed.into_iter().map(|(priority, (rules, _))| (priority, rules)).collect(),
+        default_band: default.0,
+        default_negative_band: negative.0,
+        usage_limit,
+        evicts: flow.enable_eviction,
+    };
+    Ok(Some((Waiting { rules, detector, detector_name: of_pool.name.clone() }, resolved)))
+}
+
+/// Fairness and ordering policy of a band.
+type Policies = (Use, Use);
+
+/// The rules of a band; of one that nothing says anything about, the defaults.
+fn band(
+    written: Option<&PriorityBand>,
+    instances: &Instances<'_>,
+) -> Result<(BandRules, Policies), ConfigError> {
+    let default = BandRules::default();
+    let limit = |quantity: Option<Quantity>, default: u64| {
+        quantity.map(|quantity| quantity.0).filter(|limit| *limit > 0).unwrap_or(default)
+    };
+    let (fairness, is_default) =
+        reference(written.and_then(|band| band.fairness_policy_ref.as_ref()), FAIRNESS);
+    let fairness = instances.get_kind("fairnessPolicyRef", &fairness, Kind::FairnessPolicy)?;
+    let of_fairness = Use::of(&fairness.name, is_default);
+    let (ordering, is_default) =
+        reference(written.and_then(|band| band.ordering_policy_ref.as_ref()), ORDERING);
+    let ordering = instances.get_kind("orderingPolicyRef", &ordering, Kind::OrderingPolicy)?;
+    let of_ordering = Use::of(&ordering.name, is_default);
+    let rules = BandRules {
+        max_requests: limit(written.and_then(|band| band.max_requests), default.max_requests),
+        max_bytes: limit(written.and_then(|band| band.max_bytes), default.max_bytes),
+        fairness: fairness.built.fairness.clone().unwrap_or(default.fairness),
+        ordering: ordering.built.ordering.unwrap_or(default.ordering),
+    };
+    Ok((rules, (of_fairness, of_ordering)))
+}
+
+/// What a key refers to, and whether that is the default.
+fn reference(written: Option<&Name>, default: &str) -> (Name, bool) {
+    match written.filter(|name| !name.value.is_empty()) {
+        Some(name) => (name.clone(), false),
+        None => (Name { at: START, value: default.to_owned() }, true),
+    }
 }
 
 fn check_priorities(flow: &FlowControl) -> Result<(), ConfigError> {
@@ -81,18 +198,6 @@ fn check_priorities(flow: &FlowControl) -> Result<(), ConfigError> {
             Err(ConfigError::at(band.at, format!("priority {} has two bands", band.value.priority))
                 .hint("keep one of them"))
         }
-        None => Ok(()),
-    }
-}
-
-fn check_reference(
-    key: &str,
-    reference: Option<&Name>,
-    kind: Kind,
-    instances: &Instances<'_>,
-) -> Result<(), ConfigError> {
-    match reference.filter(|reference| !reference.value.is_empty()) {
-        Some(reference) => instances.get_kind(key, reference, kind).map(|_| ()),
         None => Ok(()),
     }
 }

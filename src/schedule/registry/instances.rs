@@ -162,13 +162,6 @@ impl<'a> Instances<'a> {
         self.add(plugin_type, &plugin, None)
     }
 
-    /// Which plugins are there without doing anything, in one sentence.
-    pub(super) fn without_effect(&self) -> Option<String> {
-        let idle = self.list.iter().filter(|i| matches!(i.plugin_type.build, Build::NoEffect(_)));
-        let names: Vec<&str> = idle.map(|instance| instance.name.as_str()).collect();
-        (!names.is_empty()).then(|| format!("without effect in this version yet: {}", names.join(", ")))
-    }
-
     /// The plugin that `key` refers to.
     pub(super) fn get(&self, key: &str, reference: &Name) -> Result<&Instance, ConfigError> {
         self.get_or_type(key, reference, [])
@@ -226,7 +219,6 @@ fn known_type(plugin: &Plugin) -> Result<&'static PluginType, ConfigError> {
 fn build(plugin_type: &PluginType, type_at: Position, site: &mut Site<'_>) -> Result<Built, ConfigError> {
     match plugin_type.build {
         Build::Reading(build) | Build::Ignoring(build) => build(site),
-        Build::NoEffect(parameters) => parameters(site).map(Built::without_effect),
         Build::Unsupported => Err(unsupported(plugin_type, type_at)),
     }
 }

@@ -23,7 +23,7 @@ mod types;
 
 pub use pipeline::{MetricsSource, Pipeline};
 pub use resolved::{
-    Origin, Resolved, ResolvedData, ResolvedPlugin, ResolvedProfile, ResolvedScorer, ResolvedSource,
-    ResolvedStages, Use,
+    Origin, Resolved, ResolvedBand, ResolvedData, ResolvedFlow, ResolvedPlugin, ResolvedProfile,
+    ResolvedScorer, ResolvedSource, ResolvedStages, Use,
 };
 pub use types::{Kind, Parameter, PluginType, Stability};

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::config::{ConfigError, EndpointPickerConfig};
 use crate::discovery::params::FileDiscoveryParams;
 use crate::request::ParserKind;
+use crate::schedule::waiting::Waiting;
 use crate::schedule::{Scheduler, SchedulerMetrics, Stages, State};
 use crate::scrape::Engines;
 use crate::scrape::params::SourceParams;
@@ -41,6 +42,8 @@ pub struct Pipeline {
     pub discovery: Option<FileDiscoveryParams>,
     /// What is polled. Empty: nothing is.
     pub sources: Vec<MetricsSource>,
+    /// How requests wait; `None`: they don't.
+    pub waiting: Option<Waiting>,
     /// What the user should know, one sentence each.
     pub notes: Vec<String>,
     /// The configuration with its defaults filled in.
@@ -122,7 +125,7 @@ impl Pipeline {
         let discovery = data::discovery(config, &instances)?;
         let resolved_discovery = discovery.map(|instance| Use::of(&instance.name, false));
         let discovery = discovery.and_then(|instance| instance.built.discovery.clone());
-        flow::check(config, &instances, &mut notes)?;
+        let waiting = flow::waiting(config, &detector, &instances, &mut notes)?;
         let (parsers, resolved_parsers) =
             parsers::asked(&parser_names, config.parsers.is_empty(), &instances, &mut notes)?;
         let saturation_detector =
@@ -133,13 +136,14 @@ impl Pipeline {
         let sheds_by = (!config.feature_gates.flow_control).then_some(saturation_detector.plugin.as_str());
         let (stages, resolved_stages) = stages::place(&instances, &resolved_profiles, sheds_by, metrics)?;
         instances.check_stability(allow_experimental)?;
-        notes.extend(instances.without_effect());
+        let (waiting, resolved_flow) = waiting.unzip();
         Ok(Self {
             scheduler: Scheduler::new(built_profiles, &handler_id, handler_plugin, metrics),
             stages: Arc::new(stages),
             parsers,
             discovery,
             sources,
+            waiting,
             notes,
             resolved: Resolved {
                 feature_gates: config.feature_gates,
@@ -149,6 +153,7 @@ impl Pipeline {
                 discovery: resolved_discovery,
                 sources: resolved_sources,
                 saturation_detector,
+                flow_control: resolved_flow,
                 stages: resolved_stages,
                 plugins: instances
                     .iter()

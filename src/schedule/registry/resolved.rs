@@ -8,6 +8,7 @@ use super::keys::Keys;
 use super::types::{Kind, Stability};
 use crate::config::{FeatureGates, Position};
 use crate::schedule::DataType;
+use crate::schedule::waiting::BandRules;
 
 /// A configuration with its defaults filled in.
 #[derive(Clone, Debug, Serialize)]
@@ -28,6 +29,9 @@ pub struct Resolved {
     pub sources: Vec<ResolvedSource>,
     /// The plugin that says how busy the pool is.
     pub saturation_detector: Use,
+    /// How requests wait; `None`: they don't.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub flow_control: Option<ResolvedFlow>,
     /// What happens to a request around its decision.
     pub stages: ResolvedStages,
     /// Every plugin, the declared ones first.
@@ -88,6 +92,56 @@ pub struct ResolvedStages {
     pub admitters: Vec<String>,
     /// Act on the decision.
     pub pre_request: Vec<String>,
+}
+
+/// How requests wait.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ResolvedFlow {
+    /// Most requests that wait; `None`: no limit.
+    pub max_requests: Option<u64>,
+    /// Most bytes of bodies that wait; `None`: no limit.
+    pub max_bytes: Option<u64>,
+    /// How long a request waits for room; `None`: for ever.
+    #[serde(rename = "defaultRequestTTL")]
+    pub default_request_ttl: Option<String>,
+    /// How long it waits for an endpoint; `None`: for ever.
+    #[serde(rename = "noEndpointRequestTTL")]
+    pub no_endpoint_request_ttl: Option<String>,
+    /// The bands, the highest priority first, then those of other priorities.
+    pub bands: Vec<ResolvedBand>,
+    /// The plugin that says how much of the pool each priority may fill.
+    pub usage_limit_policy: Use,
+    /// Whether running requests are given up for others.
+    pub enable_eviction: bool,
+}
+
+/// The rules of a priority.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ResolvedBand {
+    /// The priority, or which other priorities.
+    pub priority: String,
+    /// Most requests that wait.
+    pub max_requests: u64,
+    /// Most bytes of bodies that wait.
+    pub max_bytes: u64,
+    /// The plugin that chooses among its flows.
+    pub fairness_policy: Use,
+    /// The plugin that orders a flow.
+    pub ordering_policy: Use,
+}
+
+impl ResolvedBand {
+    pub(super) fn of(priority: String, rules: &BandRules, (fairness, ordering): &(Use, Use)) -> Self {
+        Self {
+            priority,
+            max_requests: rules.max_requests,
+            max_bytes: rules.max_bytes,
+            fairness_policy: fairness.clone(),
+            ordering_policy: ordering.clone(),
+        }
+    }
 }
 
 /// A source of numbers about endpoints.

@@ -11,6 +11,7 @@ use crate::config::{ConfigError, Name, Node, Position};
 use crate::discovery::params::FileDiscoveryParams;
 use crate::endpoints::{AttributeId, InFlightId, Lease, Reading};
 use crate::request::ParserKind;
+use crate::schedule::waiting::{Fairness, Ordering, UsageLimit};
 use crate::schedule::{
     Admitter, DataType, Decider, Fact, Filter, Gatherer, HeaderProcessor, Key, Picker, PreRequest, Producer,
     ProfileHandler, SaturationDetector, SchedulerMetrics, Scorer, Screener, State,
@@ -29,8 +30,6 @@ pub(super) enum Build {
     Reading(fn(&mut Site<'_>) -> Result<Built, ConfigError>),
     /// The peer ignores whatever its parameters say, so they can't be wrong.
     Ignoring(fn(&mut Site<'_>) -> Result<Built, ConfigError>),
-    /// Accepted, as the peer's defaults hold it, but nothing uses it yet.
-    NoEffect(fn(&mut Site<'_>) -> Result<Value, ConfigError>),
     /// Not in this version.
     Unsupported,
 }
@@ -183,6 +182,9 @@ pub(super) struct Built {
     /// Profiles that its parameters name, each with the parameter that does. One that
     /// doesn't exist is no error, as it might just not run.
     pub(super) profiles: Vec<(&'static str, String)>,
+    pub(super) fairness: Option<Fairness>,
+    pub(super) ordering: Option<Ordering>,
+    pub(super) usage_limit: Option<UsageLimit>,
     pub(super) parser: Option<ParserKind>,
     pub(super) discovery: Option<FileDiscoveryParams>,
     pub(super) source: Option<DataSource>,
@@ -198,11 +200,6 @@ impl Built {
         Ok(Self { parameters: shown(parameters)?, ..Self::bare() })
     }
 
-    /// A plugin that does nothing yet.
-    pub(super) fn without_effect(parameters: Value) -> Self {
-        Self { parameters, ..Self::default() }
-    }
-
     /// A plugin without any place yet and without parameters.
     pub(super) fn bare() -> Self {
         Self { parameters: json!({}), ..Self::default() }
@@ -210,6 +207,6 @@ impl Built {
 }
 
 /// Parameters as people see them.
-pub(super) fn shown(parameters: &impl Serialize) -> Result<Value, ConfigError> {
+fn shown(parameters: &impl Serialize) -> Result<Value, ConfigError> {
     serde_json::to_value(parameters).map_err(|error| ConfigError::new(error.to_string()))
 }

@@ -7,12 +7,36 @@ mod ordering;
 mod reflective;
 mod usage_limit;
 
+use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
+
+use super::saturation::SaturationDetector;
 
 pub use fairness::{Fairness, ProgramAwareParams};
 pub use holdback::{Domain, HoldbackParams};
 pub use ordering::Ordering;
 pub use usage_limit::{Ceiling, Standing, StaticUsageLimitParams, UsageLimit};
+
+/// Flow control as a configuration asks for it.
+#[derive(Clone)]
+pub struct Waiting {
+    /// The rules.
+    pub rules: WaitingRules,
+    /// Says how busy the pool is.
+    pub detector: Arc<dyn SaturationDetector>,
+    /// Name of that plugin.
+    pub detector_name: String,
+}
+
+impl fmt::Debug for Waiting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Waiting")
+            .field("rules", &self.rules)
+            .field("detector_name", &self.detector_name)
+            .finish_non_exhaustive()
+    }
+}
 
 /// The rules by which requests wait.
 #[derive(Clone, Debug, PartialEq)]

@@ -19,7 +19,11 @@ use crate::schedule::waiting::ProgramAwareParams;
 /// Half-lives after which all service is scaled down, far from where an `f64` overflows.
 const MAX_HALF_LIVES: f64 = 64.0;
 
-/// The flows that wait.
+/// Service below this is none: after a thousand half-lives numbers are so small that
+/// nothing can be divided by them.
+const NOTHING: f64 = 1e-100;
+
+/// The flows that wait, a column for each number that a choice compares.
 #[derive(Debug)]
 pub(in crate::flow::queue) struct ProgramAware {
     weight_service: f64,
@@ -28,19 +32,13 @@ pub(in crate::flow::queue) struct ProgramAware {
     memory: Memory,
     /// Service is in units of what it was worth then.
     epoch: Nanos,
-    waiting: Vec<Candidate>,
-    /// By the place of a flow: its position in `waiting`, where it is there.
+    service: Vec<f64>,
+    /// Since when the first request of each waits, nanoseconds.
+    since: Vec<f64>,
+    /// That request, and the flow.
+    heads: Vec<(Rank, u32)>,
+    /// By the place of a flow: its position in the columns, where it is there.
     positions: Vec<u32>,
-}
-
-/// What a choice needs to know of a flow.
-#[derive(Clone, Copy, Debug)]
-struct Candidate {
-    service: f64,
-    /// Since when its first request waits.
-    since: Nanos,
-    head: Rank,
-    flow: u32,
 }
 
 impl ProgramAware {
@@ -52,7 +50,9 @@ impl ProgramAware {
             half_life: nanos(params.half_life()).max(1),
             memory: Memory { ttl: nanos(params.eviction_ttl()), sweep: nanos(params.eviction_sweep()) },
             epoch: 0,
-            waiting: Vec::new(),
+            service: Vec::new(),
+            since: Vec::new(),
+            heads: Vec::new(),
             positions: Vec::new(),
         }
     }
@@ -66,17 +66,19 @@ impl ProgramAware {
         flow.queue.insert(rank, waiter);
         let (service, is_first) = (flow.service, flow.queue.len() == 1);
         if is_first {
-            let position = self.waiting.len() as u32;
-            self.waiting.push(Candidate { service, since: waiter.since, head: rank, flow: waiter.flow });
+            let position = self.heads.len() as u32;
+            self.service.push(service);
+            self.since.push(waiter.since as f64);
+            self.heads.push((rank, waiter.flow));
             let place = waiter.flow as usize;
             if self.positions.len() <= place {
                 self.positions.resize(place + 1, u32::MAX);
             }
             self.positions[place] = position;
-        } else if let Some(candidate) = self.candidate(waiter.flow)
-            && rank < candidate.head
+        } else if let Some(position) = self.position(waiter.flow)
+            && rank < self.heads[position].0
         {
-            (candidate.head, candidate.since) = (rank, waiter.since);
+            self.set_head(waiter.flow, Some((rank, waiter.since)));
         }
     }
 
@@ -106,69 +108,90 @@ impl ProgramAware {
         if half_lives > MAX_HALF_LIVES {
             let scale = (-half_lives).exp2();
             flows.iter_mut().for_each(|flow| flow.service *= scale);
-            self.waiting.iter_mut().for_each(|candidate| candidate.service *= scale);
+            self.service.iter_mut().for_each(|service| *service *= scale);
             self.epoch = now;
             half_lives = 0.0;
         }
         let Some(held) = flows.find(flow, now) else { return };
         held.service += cost * half_lives.exp2();
         let service = held.service;
-        if let Some(candidate) = self.candidate(flow.index) {
-            candidate.service = service;
+        if let Some(position) = self.position(flow.index) {
+            self.service[position] = service;
         }
     }
 
     /// The flow with the highest score; of equal ones that whose first request is first.
     fn best(&self) -> Option<u32> {
-        let first = self.waiting.first()?;
-        let (mut least, mut most) = (first.service, first.service);
-        let (mut oldest, mut newest) = (first.since, first.since);
-        for candidate in &self.waiting {
-            least = least.min(candidate.service);
-            most = most.max(candidate.service);
-            oldest = oldest.min(candidate.since);
-            newest = newest.max(candidate.since);
-        }
+        let ((least, most), (oldest, newest)) = (range(&self.service)?, range(&self.since)?);
         // Where all are equal the dimension gives everybody the same.
-        let of_service = if most > least { self.weight_service / (most - least) } else { 0.0 };
-        let of_wait = if newest > oldest { self.weight_wait / (newest - oldest) as f64 } else { 0.0 };
-        let score = |candidate: &Candidate| {
-            (newest - candidate.since) as f64 * of_wait - (candidate.service - least) * of_service
-        };
-        let (mut best, mut highest) = (first, score(first));
-        for candidate in &self.waiting {
-            let score = score(candidate);
-            if score > highest || (score == highest && candidate.head < best.head) {
-                (best, highest) = (candidate, score);
+        let of_service = if most - least > NOTHING { self.weight_service / (most - least) } else { 0.0 };
+        let of_wait = if newest > oldest { self.weight_wait / (newest - oldest) } else { 0.0 };
+        let score =
+            |(service, since): (&f64, &f64)| (newest - since) * of_wait - (service - least) * of_service;
+        let mut highest = [f64::NEG_INFINITY; LANES];
+        let (services, sinces) = (self.service.as_chunks::<LANES>(), self.since.as_chunks::<LANES>());
+        for (services, sinces) in services.0.iter().zip(sinces.0) {
+            for ((highest, service), since) in highest.iter_mut().zip(services).zip(sinces) {
+                *highest = greater(*highest, score((service, since)));
             }
         }
-        Some(best.flow)
+        let rest = services.1.iter().zip(sinces.1).map(score);
+        let highest = highest.into_iter().chain(rest).fold(f64::NEG_INFINITY, greater);
+        let scores = self.service.iter().zip(&self.since).map(score);
+        let best = scores.zip(&self.heads).filter(|(score, _)| *score == highest).map(|(_, head)| head);
+        best.min_by_key(|(rank, _)| *rank).map(|(_, flow)| *flow)
     }
 
-    fn candidate(&mut self, flow: u32) -> Option<&mut Candidate> {
-        let position = *self.positions.get(flow as usize)?;
-        self.waiting.get_mut(position as usize)
+    /// Where a flow is in the columns.
+    fn position(&self, flow: u32) -> Option<usize> {
+        let position = *self.positions.get(flow as usize)? as usize;
+        (position < self.heads.len()).then_some(position)
     }
 
     /// Notes which request of a flow is the first now.
     fn set_head(&mut self, flow: u32, head: Option<(Rank, Nanos)>) {
+        let Some(position) = self.position(flow) else { return };
         if let Some((rank, since)) = head {
-            if let Some(candidate) = self.candidate(flow) {
-                (candidate.head, candidate.since) = (rank, since);
-            }
+            self.heads[position].0 = rank;
+            self.since[position] = since as f64;
             return;
         }
-        let Some(position) = self.positions.get_mut(flow as usize) else { return };
-        let position = std::mem::replace(position, u32::MAX) as usize;
-        if position < self.waiting.len() {
-            self.waiting.swap_remove(position);
-            if let Some(moved) = self.waiting.get(position)
-                && let Some(place) = self.positions.get_mut(moved.flow as usize)
-            {
-                *place = position as u32;
-            }
+        self.positions[flow as usize] = u32::MAX;
+        self.service.swap_remove(position);
+        self.since.swap_remove(position);
+        self.heads.swap_remove(position);
+        if let Some((_, moved)) = self.heads.get(position) {
+            self.positions[*moved as usize] = position as u32;
         }
     }
+}
+
+/// Numbers that are compared at a time: columns are read in steps of so many, which a
+/// processor does at once.
+const LANES: usize = 4;
+
+fn greater(a: f64, b: f64) -> f64 {
+    if b > a { b } else { a }
+}
+
+fn smaller(a: f64, b: f64) -> f64 {
+    if b < a { b } else { a }
+}
+
+/// The smallest and the largest number of a column.
+fn range(column: &[f64]) -> Option<(f64, f64)> {
+    let first = *column.first()?;
+    let (mut least, mut most) = ([first; LANES], [first; LANES]);
+    let (steps, rest) = column.as_chunks::<LANES>();
+    for step in steps {
+        for ((least, most), value) in least.iter_mut().zip(&mut most).zip(step) {
+            *least = smaller(*least, *value);
+            *most = greater(*most, *value);
+        }
+    }
+    let least = least.into_iter().chain(rest.iter().copied()).fold(first, smaller);
+    let most = most.into_iter().chain(rest.iter().copied()).fold(first, greater);
+    Some((least, most))
 }
 
 #[cfg(test)]

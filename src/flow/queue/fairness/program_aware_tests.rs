@@ -151,6 +151,25 @@ proptest! {
 }
 
 #[test]
+fn what_is_left_after_years_still_lets_somebody_go() {
+    let mut policy = ProgramAware::new(&ProgramAwareParams::default());
+    let memory = Memory { ttl: Nanos::MAX, sweep: Nanos::MAX };
+    let mut flows = Flows::new(Some(memory));
+    let arrival = Arrival { flow: "", priority: 0, bytes: 0, received: 0, since: 0, ttl: None, due: None };
+    let references = ["a", "b", "c"].map(|name| flows.enter(name, 0));
+    for (sequence, flow) in (0..).zip(references) {
+        let rank = Rank::of(Ordering::Fcfs, &arrival, sequence);
+        policy.push(&mut flows, rank, Waiter { slot: flow.index, flow: flow.index, since: 0 });
+        policy.served(&mut flows, flow, sequence as f64, 0);
+    }
+    for minute in 1..3000 {
+        policy.served(&mut flows, references[2], 1.0, minute * 65 * 60_000 * MS);
+        let best = policy.best();
+        assert!(best == Some(references[0].index) || best == Some(references[1].index), "{minute} {best:?}");
+    }
+}
+
+#[test]
 fn service_is_forgotten_by_halves_however_long_it_lasts() {
     let params = ProgramAwareParams { las_half_life_seconds: 1.0, ..ProgramAwareParams::default() };
     let mut policy = ProgramAware::new(&params);

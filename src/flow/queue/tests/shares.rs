@@ -52,6 +52,37 @@ fn round_robin_gives_every_flow_as_many_requests() {
 }
 
 #[test]
+fn higher_priorities_get_what_they_ask_for_and_lower_ones_what_is_left() {
+    // How likely a request comes in the time that one takes: more than there is room for.
+    let bands = [(9, 0.3), (4, 0.5), (0, 0.9), (-2, 0.9)];
+    let mut rng = StdRng::seed_from_u64(7);
+    let mut pool = Pool::new(&WaitingRules::default(), 1);
+    let (mut tickets, mut got) = (HashMap::new(), [0_u32; 4]);
+    for _ in 0..20_000 {
+        for (band, (priority, likely)) in bands.into_iter().enumerate() {
+            if rng.random_bool(likely) {
+                // The lower bands are full after a while, and refuse.
+                if let Ok(ticket) = pool.queue.enqueue(pool.now, &pool.arrival("a", priority, 1)) {
+                    tickets.insert(ticket, band);
+                }
+            }
+        }
+        let mut actions = Vec::new();
+        pool.queue.dispatch(pool.now, &pool.capacity(), &mut actions);
+        pool.now += MS;
+        for action in actions {
+            let Action::Dispatch { ticket, .. } = action else { panic!("{action:?}") };
+            got[tickets[&ticket]] += 1;
+            pool.queue.end(pool.now, ticket, 1.0, &mut Vec::new());
+        }
+    }
+    let all = f64::from(got.iter().sum::<u32>());
+    for (got, share) in got.into_iter().zip([0.3, 0.5, 0.2, 0.0]) {
+        assert!((f64::from(got) / all - share).abs() <= 0.02, "{got} of {all}, {share}");
+    }
+}
+
+#[test]
 fn least_service_gives_every_program_as_many_tokens() {
     // Requests of one program cost ten times those of another.
     let cost =

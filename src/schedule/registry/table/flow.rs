@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use serde_json::{Value, json};
-
-use super::super::site::{Build, Built, Site, shown};
+use super::super::site::{Build, Built, Site};
 use super::super::types::Kind::{
     Eviction, FairnessPolicy, Filter, OrderingPolicy, SaturationDetector, UsageLimitPolicy,
 };
-use super::super::types::{PluginType, beta, later, parameter};
+use super::super::types::{PluginType, beta, parameter};
 use crate::config::ConfigError;
-use crate::schedule::waiting::StaticUsageLimitParams;
+use crate::schedule::waiting::{
+    Fairness, HoldbackParams, Ordering, ProgramAwareParams, StaticUsageLimitParams, UsageLimit,
+};
 use crate::schedule::{
     ConcurrencyDetector, ConcurrencyDetectorParams, UtilizationDetector, UtilizationDetectorParams,
 };
@@ -39,26 +39,64 @@ pub(super) static ROWS: &[PluginType] = &[
         Build::Reading(concurrency_detector))
         .when("Servers without metrics, or bursts: it counts what this picker sent."),
     beta("global-strict-fairness-policy", &[FairnessPolicy],
-        "Serves all flows of a priority as one queue. No effect yet.",
-        &[], Build::NoEffect(ignored_parameters))
+        "Serves all flows of a priority as one queue.",
+        &[], Build::Ignoring(global_strict))
         .when("Part of the default: who shares the pool doesn't matter."),
-    later("round-robin-fairness-policy", &[FairnessPolicy]),
-    later("program-aware-fairness", &[FairnessPolicy]),
+    beta("round-robin-fairness-policy", &[FairnessPolicy],
+        "Serves the flows of a priority in turns, a request each.",
+        &[], Build::Ignoring(round_robin))
+        .when("Tenants share the pool, and none may crowd the others out."),
+    beta("program-aware-fairness", &[FairnessPolicy],
+        "Serves the flow first that got the fewest tokens lately, generated ones counted twice, and gives those a push that wait long.",
+        &[
+            parameter("strategy", "las", "", "How flows are compared; las, least attained service, is the only way."),
+            parameter("evictionTtlSeconds", "3600", "seconds", "How long a flow that sends nothing is remembered."),
+            parameter("evictionSweepSeconds", "300", "seconds", "How often such flows are looked for."),
+            parameter("lasWeightService", "0.8", "", "Weight of the tokens that a flow got."),
+            parameter("lasWeightHeadWait", "0.2", "", "Weight of how long its first request waits."),
+            parameter("lasHalfLifeSeconds", "60", "seconds", "Time after which half of what a flow got is forgotten."),
+        ],
+        Build::Reading(program_aware))
+        .when("Agents or tenants whose requests differ much in size."),
     beta("fcfs-ordering-policy", &[OrderingPolicy],
-        "Who came first goes first. No effect yet.",
-        &[], Build::NoEffect(ignored_parameters))
+        "Who came first goes first.",
+        &[], Build::Ignoring(fcfs))
         .when("Part of the default: all requests of a flow are alike."),
-    later("edf-ordering-policy", &[OrderingPolicy]),
-    later("slo-deadline-ordering-policy", &[OrderingPolicy]),
+    beta("edf-ordering-policy", &[OrderingPolicy],
+        "Whose time to wait ends first goes first; those that may wait for ever go last.",
+        &[], Build::Ignoring(edf))
+        .when("Requests may wait for different times. With one for all it is the order of arrival."),
+    beta("slo-deadline-ordering-policy", &[OrderingPolicy],
+        "Whose first token is due first goes first, by the header x-llm-d-slo-ttft-ms (or x-slo-ttft-ms); those without it go last.",
+        &[], Build::Ignoring(slo_deadline))
+        .when("Clients say how soon they need an answer."),
     beta("static-usage-limit-policy", &[UsageLimitPolicy],
-        "Lets every priority fill the same share of the pool. No effect yet.",
+        "Lets every priority fill the same share of the pool.",
         &[parameter("threshold", "1", "saturation", "Saturation up to which requests are let through.")],
-        Build::NoEffect(static_usage_limit_policy))
+        Build::Reading(static_usage_limit))
         .when("Part of the default: no priority keeps room free for another."),
-    later("priority-holdback-policy", &[UsageLimitPolicy]).alpha(),
-    later("soft-reflective-ceiling-policy", &[UsageLimitPolicy]).alpha(),
-    later("sheddable-eviction-filter", &[Eviction]).alpha(),
-    later("priority-then-time-eviction-order-policy", &[Eviction]).alpha(),
+    beta("priority-holdback-policy", &[UsageLimitPolicy],
+        "Lets lower priorities fill less of the pool than higher ones.",
+        &[
+            parameter("shape", "linear", "", "How ceilings lie between the lowest and the highest; linear is the only way."),
+            parameter("domain", "rank", "", "What they are in proportion to: rank, the places in the order, or value, the priorities themselves."),
+            parameter("minCeiling", "", "saturation", "Ceiling of the lowest priority, at least 0 and below 1."),
+            parameter("maxCeiling", "1", "saturation", "Ceiling of the highest priority."),
+        ],
+        Build::Reading(holdback)).alpha()
+        .when("Important requests have to find room at once."),
+    beta("soft-reflective-ceiling-policy", &[UsageLimitPolicy],
+        "Lets lower priorities through ever more rarely as the pool fills, the lowest first.",
+        &[], Build::Reading(soft_reflective)).alpha()
+        .when("As above, where a fixed share held back would be idle too often."),
+    beta("sheddable-eviction-filter", &[Eviction],
+        "Running requests of priorities below 0 may be given up. So it is with flowControl.enableEviction, whether it is declared or not.",
+        &[], Build::Reading(eviction)).alpha()
+        .when("It need not be declared."),
+    beta("priority-then-time-eviction-order-policy", &[Eviction],
+        "The lowest priority is given up first, and of it the newest request. So it is with flowControl.enableEviction, whether it is declared or not.",
+        &[], Build::Reading(eviction)).alpha()
+        .when("It need not be declared."),
 ];
 
 fn utilization_detector(site: &mut Site<'_>) -> Result<Built, ConfigError> {
@@ -76,10 +114,48 @@ fn concurrency_detector(site: &mut Site<'_>) -> Result<Built, ConfigError> {
     Ok(Built { filter, detector: Some(plugin), ..Built::with(&params)? })
 }
 
-fn ignored_parameters(_site: &mut Site<'_>) -> Result<Value, ConfigError> {
-    Ok(json!({}))
+fn global_strict(_site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    Ok(Built { fairness: Some(Fairness::GlobalStrict), ..Built::bare() })
 }
 
-fn static_usage_limit_policy(site: &mut Site<'_>) -> Result<Value, ConfigError> {
-    shown(&StaticUsageLimitParams::decode(site.parameters)?)
+fn round_robin(_site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    Ok(Built { fairness: Some(Fairness::RoundRobin), ..Built::bare() })
+}
+
+fn program_aware(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = ProgramAwareParams::decode(site.parameters)?;
+    Ok(Built { fairness: Some(Fairness::ProgramAware(params.clone())), ..Built::with(&params)? })
+}
+
+fn fcfs(_site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    Ok(Built { ordering: Some(Ordering::Fcfs), ..Built::bare() })
+}
+
+fn edf(_site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    Ok(Built { ordering: Some(Ordering::Edf), ..Built::bare() })
+}
+
+fn slo_deadline(_site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    Ok(Built { ordering: Some(Ordering::SloDeadline), ..Built::bare() })
+}
+
+fn static_usage_limit(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = StaticUsageLimitParams::decode(site.parameters)?;
+    Ok(Built { usage_limit: Some(UsageLimit::Static(params)), ..Built::with(&params)? })
+}
+
+fn holdback(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = HoldbackParams::decode(site.parameters)?;
+    Ok(Built { usage_limit: Some(UsageLimit::Holdback(params)), ..Built::with(&params)? })
+}
+
+fn soft_reflective(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    site.takes_nothing()?;
+    Ok(Built { usage_limit: Some(UsageLimit::SoftReflective), ..Built::bare() })
+}
+
+/// The queue evicts as these say, and knows no other way.
+fn eviction(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    site.takes_nothing()?;
+    Ok(Built::bare())
 }

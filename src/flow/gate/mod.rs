@@ -1,0 +1,453 @@
+//! Where requests wait: the queue with a clock, behind a lock.
+//!
+//! Whoever has an event takes the lock, tells the queue, reads how busy the pool is, and
+//! lets go as many as fit: a request that comes, one that ends, one whose endpoint is
+//! booked; and for all that happens without a request (endpoints, readings, time) the task
+//! in [`task`]. Those who may go are woken after the lock is free. A request that finds
+//! room at once passes with one taking of the lock, and no other thread hears of it.
+
+mod collector;
+mod demand;
+mod metrics;
+mod permit;
+mod refusal;
+mod series;
+mod stages;
+pub(super) mod task;
+mod wait;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use smallvec::SmallVec;
+use tokio::sync::{Notify, oneshot};
+use tokio::time::Instant;
+
+use super::Rejection;
+use super::queue::{Action, Arrival, NEVER, Nanos, Outcome, Queue, Ticket, nanos};
+use crate::endpoints::{Candidates, Clock};
+use crate::request::Request;
+use crate::schedule::SaturationDetector;
+use crate::schedule::waiting::Waiting;
+
+use permit::{Grant, Revocation};
+use series::SeriesTable;
+use stages::Stages;
+use wait::Wait;
+
+pub use collector::GateCollector;
+pub use demand::{Demand, DemandOf};
+pub use metrics::GateMetrics;
+pub use permit::Permit;
+
+/// Headers that say how soon a client needs its first token, in whole milliseconds.
+const SLO_TTFT: [&str; 2] = ["x-llm-d-slo-ttft-ms", "x-slo-ttft-ms"];
+
+/// How long the end of a request takes to show in a detector that counts by itself.
+const LIVE_GRACE: Duration = Duration::from_millis(10);
+
+/// Time for model servers to end a request and to say so, beside the time that their
+/// numbers take to get here.
+const SCRAPED_GRACE: Duration = Duration::from_millis(250);
+
+/// Where requests wait.
+pub struct Gate {
+    detector: Arc<dyn SaturationDetector>,
+    detector_name: String,
+    ttl: Option<Nanos>,
+    evicts: bool,
+    clock: Clock,
+    /// The queue's time starts here.
+    origin: Instant,
+    // Guards all of the queue. Held while the queue takes in an event, which is a few
+    // microseconds, and never while somebody is woken.
+    inner: Mutex<Inner>,
+    /// Whether anybody waits; for those who needn't take the lock otherwise.
+    somebody_waits: AtomicBool,
+    /// Wakes the task: something is due earlier than it thinks.
+    alarm: Notify,
+    metrics: GateMetrics,
+    series: SeriesTable,
+}
+
+struct Inner {
+    queue: Queue,
+    stages: Stages,
+    /// By the place of a ticket: who waits for it. The ticket is there too, as places are
+    /// taken again before everybody has heard of the end of those who had them.
+    waiters: Vec<Option<(Ticket, oneshot::Sender<Verdict>)>>,
+    revocations: HashMap<Ticket, Arc<Revocation>>,
+    actions: Vec<Action>,
+    /// What the task knows: when it wakes, and whether somebody waits.
+    alarm_at: Nanos,
+    task_listens: bool,
+}
+
+/// How waiting ended.
+#[derive(Debug)]
+enum Verdict {
+    Go(Grant),
+    No(Outcome),
+}
+
+/// Those to wake, and those to tell to end.
+#[derive(Default)]
+struct Told {
+    verdicts: SmallVec<[(oneshot::Sender<Verdict>, Verdict); 1]>,
+    revoked: SmallVec<[Arc<Revocation>; 2]>,
+    /// The verdict on the request whose event it is.
+    own: Option<Verdict>,
+    rings: bool,
+}
+
+/// What there is to do for the task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Next {
+    wake: Option<Instant>,
+    somebody_waits: bool,
+}
+
+impl Gate {
+    /// A gate before an empty pool. `shows_after` is how long a change takes to show in the
+    /// endpoints' readings: their interval and the age at which they count as missing.
+    pub fn new(waiting: &Waiting, clock: Clock, shows_after: Duration, metrics: GateMetrics) -> Arc<Self> {
+        let Waiting { rules, detector, detector_name } = waiting;
+        let grace = if detector.is_live() { LIVE_GRACE } else { shows_after + SCRAPED_GRACE };
+        Arc::new(Self {
+            detector: Arc::clone(detector),
+            detector_name: detector_name.clone(),
+            ttl: rules.ttl.map(nanos),
+            evicts: rules.evicts,
+            clock,
+            origin: Instant::now(),
+            inner: Mutex::new(Inner {
+                queue: Queue::new(rules, nanos(grace)),
+                stages: Stages::default(),
+                waiters: Vec::new(),
+                revocations: HashMap::new(),
+                actions: Vec::new(),
+                alarm_at: NEVER,
+                task_listens: false,
+            }),
+            somebody_waits: AtomicBool::new(false),
+            alarm: Notify::new(),
+            metrics,
+            series: SeriesTable::default(),
+        })
+    }
+
+    /// Lets a request through if it needn't wait; `None`: it has to.
+    pub(super) fn try_enter(
+        self: &Arc<Self>,
+        request: &Request,
+        pool: &Candidates,
+    ) -> Option<Result<Permit, Rejection>> {
+        if self.somebody_waits.load(Relaxed) {
+            return None;
+        }
+        let start = Instant::now();
+        let (revocation, bytes) = (self.revocation(request), request.body.len() as u64);
+        let entered = self.during(|inner, now, told| {
+            inner.set_pool(pool, now);
+            if inner.queue.waiting().requests > 0 {
+                return None;
+            }
+            let ticket = match inner.queue.enqueue(now, &self.arrival(request, now, now, bytes)) {
+                Ok(ticket) => ticket,
+                Err(outcome) => return Some(Err(outcome)),
+            };
+            inner.know(ticket, revocation.as_ref());
+            inner.run(self, now, Some(ticket), told);
+            match told.own.take() {
+                Some(Verdict::Go(grant)) => Some(Ok(Permit::new(self, ticket, now, bytes, grant))),
+                _ => {
+                    inner.forget(ticket, 0.0, now);
+                    None
+                }
+            }
+        })?;
+        let outcome = entered.as_ref().map_or_else(|outcome| *outcome, |_| Outcome::Dispatched);
+        self.observe(request, outcome, Duration::ZERO, start.elapsed());
+        Some(entered.map_err(refusal::of))
+    }
+
+    /// Waits until a request may go. `since`: it has been waiting since then, as far as
+    /// order and time are concerned. Dropping the future takes the request back.
+    ///
+    /// # Errors
+    /// Why it may not.
+    pub(super) async fn enter(
+        self: &Arc<Self>,
+        request: &Request,
+        since: Option<Nanos>,
+        pool: &Candidates,
+    ) -> Result<Permit, Rejection> {
+        let start = Instant::now();
+        let (revocation, bytes) = (self.revocation(request), request.body.len() as u64);
+        let entered = self.during(|inner, now, told| {
+            inner.set_pool(pool, now);
+            let since = since.unwrap_or(now).min(now);
+            let ticket = inner.queue.enqueue(now, &self.arrival(request, now, since, bytes))?;
+            inner.know(ticket, revocation.as_ref());
+            inner.run(self, now, Some(ticket), told);
+            if let Some(verdict) = told.own.take() {
+                return Ok((ticket, since, Err(verdict)));
+            }
+            let (sender, receiver) = oneshot::channel();
+            inner.wait(ticket, sender);
+            Ok((ticket, since, Ok(receiver)))
+        });
+        let enqueued = start.elapsed();
+        let (ticket, since, waiting) = match entered {
+            Ok(entered) => entered,
+            Err(outcome) => {
+                self.observe(request, outcome, Duration::ZERO, enqueued);
+                return Err(refusal::of(outcome));
+            }
+        };
+        let verdict = match waiting {
+            Err(verdict) => {
+                let outcome =
+                    if let Verdict::No(outcome) = &verdict { *outcome } else { Outcome::Dispatched };
+                self.observe(request, outcome, Duration::ZERO, enqueued);
+                verdict
+            }
+            Ok(receiver) => {
+                let series = self.series.of(request, self.now(), &self.metrics);
+                Wait::new(self, ticket, receiver, series, bytes, enqueued).await
+            }
+        };
+        match verdict {
+            Verdict::Go(grant) => Ok(Permit::new(self, ticket, since, bytes, grant)),
+            Verdict::No(outcome) => Err(refusal::of(outcome)),
+        }
+    }
+
+    /// Requests and bytes that wait, by priority and model.
+    pub fn demand(&self) -> Demand {
+        let count = |gauge: &prometheus::IntGauge| u64::try_from(gauge.get()).unwrap_or(0);
+        let read = self.metrics.demand.read().into_iter();
+        let mut waiting: Vec<DemandOf> = read
+            .map(|(priority, model, target_model, requests, bytes)| DemandOf {
+                priority,
+                model,
+                target_model,
+                requests: count(&requests),
+                bytes: count(&bytes),
+            })
+            .collect();
+        waiting.sort_unstable_by(|a, b| {
+            (b.priority, &a.model, &a.target_model).cmp(&(a.priority, &b.model, &b.target_model))
+        });
+        Demand { waiting }
+    }
+
+    /// Refuses everybody who waits, and everybody who comes: the picker stops.
+    pub fn close(&self) {
+        self.during(|inner, now, told| {
+            let mut actions = std::mem::take(&mut inner.actions);
+            inner.queue.close(now, &mut actions);
+            inner.actions = actions;
+            inner.tell(self, None, told);
+        });
+    }
+
+    /// Removes series that nobody used for long.
+    pub(super) fn sweep(&self) {
+        self.series.sweep(self.now(), &self.metrics);
+    }
+
+    /// A dispatched request shows in the pool's numbers.
+    fn booked(&self, ticket: Ticket) {
+        self.during(|inner, now, told| {
+            inner.queue.booked(now, ticket);
+            inner.run(self, now, None, told);
+        });
+    }
+
+    /// A request is done with, or its client is gone.
+    fn end(&self, ticket: Ticket, cost: f64) {
+        self.during(|inner, now, told| {
+            inner.forget(ticket, cost, now);
+            inner.run(self, now, None, told);
+        });
+    }
+
+    /// The pool may have more room.
+    fn nudge(&self) {
+        if self.somebody_waits.load(Relaxed) {
+            self.during(|inner, now, told| inner.run(self, now, None, told));
+        }
+    }
+
+    /// What is due happens, and the task learns what comes next.
+    fn tick(&self, pool: &Candidates) -> Next {
+        self.during(|inner, now, told| {
+            inner.set_pool(pool, now);
+            let mut actions = std::mem::take(&mut inner.actions);
+            inner.queue.advance(now, &mut actions);
+            inner.actions = actions;
+            inner.run(self, now, None, told);
+            inner.alarm_at = inner.queue.wake_at(now);
+            inner.task_listens = inner.queue.waiting().requests > 0;
+            let wake = (inner.alarm_at != NEVER).then(|| self.origin + Duration::from_nanos(inner.alarm_at));
+            Next { wake, somebody_waits: inner.task_listens }
+        })
+    }
+
+    /// Does something with the lock, then wakes whom that concerns.
+    fn during<T>(&self, event: impl FnOnce(&mut Inner, Nanos, &mut Told) -> T) -> T {
+        let mut told = Told::default();
+        let result = {
+            let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+            let now = self.now();
+            let result = event(&mut inner, now, &mut told);
+            let somebody_waits = inner.queue.waiting().requests > 0;
+            self.somebody_waits.store(somebody_waits, Relaxed);
+            told.rings |= somebody_waits && !inner.task_listens;
+            let wake = inner.queue.wake_at(now);
+            told.rings |= wake < inner.alarm_at;
+            if told.rings {
+                (inner.alarm_at, inner.task_listens) = (wake, somebody_waits);
+            }
+            result
+        };
+        for (sender, verdict) in told.verdicts {
+            // Who is gone takes its request back when its future is dropped.
+            let _ = sender.send(verdict);
+        }
+        told.revoked.iter().for_each(|revocation| revocation.revoke());
+        if told.rings {
+            self.alarm.notify_one();
+        }
+        result
+    }
+
+    /// Time on the queue's clock.
+    fn now(&self) -> Nanos {
+        nanos(self.origin.elapsed())
+    }
+
+    fn arrival<'a>(&self, request: &'a Request, now: Nanos, since: Nanos, bytes: u64) -> Arrival<'a> {
+        let age = request.received.map_or(0, |received| nanos(received.elapsed()));
+        let received = now.saturating_sub(age).min(since);
+        let slo = request.headers.first_text(&SLO_TTFT).and_then(|text| text.trim().parse::<u64>().ok());
+        let due = slo.and_then(|ms| received.checked_add(ms.checked_mul(1_000_000)?));
+        let (flow, priority) = (request.fairness_id(), request.priority);
+        Arrival { flow, priority, bytes, received, since, ttl: self.ttl, due }
+    }
+
+    fn revocation(&self, request: &Request) -> Option<Arc<Revocation>> {
+        (self.evicts && request.priority < 0).then(Arc::default)
+    }
+
+    fn observe(&self, request: &Request, outcome: Outcome, waited: Duration, enqueued: Duration) {
+        let series = self.series.of(request, self.now(), &self.metrics);
+        series.ended(outcome, waited, enqueued, &self.metrics);
+    }
+}
+
+impl Inner {
+    fn set_pool(&mut self, pool: &Candidates, now: Nanos) {
+        let before = self.stages.endpoints();
+        if self.stages.set(pool) {
+            let (endpoints, waiting) = (self.stages.endpoints(), self.queue.waiting().requests);
+            self.queue.set_endpoints(now, endpoints);
+            if before > 0 && endpoints == 0 {
+                tracing::info!("no endpoint is left: requests wait for one");
+            } else if before == 0 && waiting > 0 {
+                tracing::info!(endpoints, waiting, "endpoints came up: what waits goes there");
+            }
+        }
+    }
+
+    /// Lets go as many as fit now.
+    fn run(&mut self, gate: &Gate, now: Nanos, own: Option<Ticket>, told: &mut Told) {
+        if self.queue.waiting().requests > 0 {
+            let start = std::time::Instant::now();
+            let capacity = self.stages.levels(&*gate.detector, gate.clock.now_ms()).capacity();
+            self.queue.dispatch(now, &capacity, &mut self.actions);
+            gate.metrics.cycle.observe(start.elapsed());
+        }
+        self.tell(gate, own, told);
+    }
+
+    /// Sorts out what the queue wants done.
+    fn tell(&mut self, gate: &Gate, own: Option<Ticket>, told: &mut Told) {
+        let mut actions = std::mem::take(&mut self.actions);
+        for action in actions.drain(..) {
+            let (ticket, verdict) = match action {
+                Action::Dispatch { ticket, spread } => {
+                    let revocation = self.revocations.get(&ticket).cloned();
+                    (ticket, Verdict::Go(Grant { spread, revocation }))
+                }
+                Action::Reject { ticket, outcome } => {
+                    self.revocations.remove(&ticket);
+                    (ticket, Verdict::No(outcome))
+                }
+                Action::Evict { ticket, priority } => {
+                    gate.metrics.revoked(priority);
+                    told.revoked.extend(self.revocations.remove(&ticket));
+                    continue;
+                }
+                Action::Reclaimed(after) => {
+                    gate.metrics.confirmed.inc();
+                    gate.metrics.confirmation.observe(Duration::from_nanos(after).as_secs_f64());
+                    continue;
+                }
+                Action::NotReclaimed => {
+                    gate.metrics.timed_out.inc();
+                    continue;
+                }
+            };
+            if own == Some(ticket) {
+                told.own = Some(verdict);
+            } else if let Some(sender) = self.take_waiter(ticket) {
+                told.verdicts.push((sender, verdict));
+            }
+        }
+        self.actions = actions;
+    }
+
+    /// Somebody waits for the verdict on a request.
+    fn wait(&mut self, ticket: Ticket, sender: oneshot::Sender<Verdict>) {
+        if self.waiters.len() <= ticket.index() {
+            self.waiters.resize_with(ticket.index() + 1, || None);
+        }
+        if let Some(place) = self.waiters.get_mut(ticket.index()) {
+            *place = Some((ticket, sender));
+        }
+    }
+
+    /// Who waits for the verdict on this request, and on no later one in its place.
+    fn take_waiter(&mut self, ticket: Ticket) -> Option<oneshot::Sender<Verdict>> {
+        let place = self.waiters.get_mut(ticket.index())?;
+        place.take_if(|(of, _)| *of == ticket).map(|(_, sender)| sender)
+    }
+
+    fn know(&mut self, ticket: Ticket, revocation: Option<&Arc<Revocation>>) {
+        if let Some(revocation) = revocation {
+            self.revocations.insert(ticket, Arc::clone(revocation));
+        }
+    }
+
+    fn forget(&mut self, ticket: Ticket, cost: f64, now: Nanos) {
+        self.queue.end(now, ticket, cost, &mut self.actions);
+        self.revocations.remove(&ticket);
+        self.take_waiter(ticket);
+    }
+}
+
+impl fmt::Debug for Gate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        f.debug_struct("Gate")
+            .field("detector", &self.detector_name)
+            .field("waiting", &inner.queue.waiting())
+            .field("in_flight", &inner.queue.in_flight())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,104 @@
+//! A request that was let go, until it is done.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+
+use futures_util::task::AtomicWaker;
+
+use super::Gate;
+use crate::flow::queue::{Nanos, Ticket};
+use crate::request::usage::Usage;
+
+/// Bytes of a body for a token, where nobody says how many there were.
+const BYTES_PER_TOKEN: f64 = 4.0;
+
+/// Room in the pool for one request. Dropping it gives the room back.
+#[derive(Debug)]
+pub struct Permit {
+    gate: Arc<Gate>,
+    ticket: Ticket,
+    since: Nanos,
+    bytes: u64,
+    spread: bool,
+    /// What the request got, once it was placed.
+    cost: f64,
+    /// `None`: it is never given up.
+    revocation: Option<Arc<Revocation>>,
+}
+
+impl Permit {
+    pub(super) fn new(gate: &Arc<Gate>, ticket: Ticket, since: Nanos, bytes: u64, grant: Grant) -> Self {
+        let Grant { spread, revocation } = grant;
+        Self { gate: Arc::clone(gate), ticket, since, bytes, spread, cost: 0.0, revocation }
+    }
+
+    /// Since when the request waited.
+    pub(in crate::flow) fn since(&self) -> Nanos {
+        self.since
+    }
+
+    /// It belongs to a crowd that waited for endpoints, which are to get equal shares.
+    pub(in crate::flow) fn spreads(&self) -> bool {
+        self.spread
+    }
+
+    /// The request has its endpoint, and what it takes shows in the pool.
+    pub(in crate::flow) fn placed(&mut self) {
+        self.cost = self.bytes as f64 / BYTES_PER_TOKEN;
+        self.gate.booked(self.ticket);
+    }
+
+    /// Some of what it takes was given back before its end.
+    pub(in crate::flow) fn lighter(&self) {
+        self.gate.nudge();
+    }
+
+    /// The answer is complete. Generated tokens count twice, as with the peer. Where an
+    /// answer doesn't say what it used, the body's length does: a flow that hides its usage
+    /// must not go before all others for it.
+    pub(in crate::flow) fn used(&mut self, usage: &Usage) {
+        if usage.prompt_tokens.is_some() || usage.completion_tokens.is_some() {
+            let tokens = |count: Option<u64>| count.unwrap_or(0) as f64;
+            self.cost = tokens(usage.prompt_tokens) + 2.0 * tokens(usage.completion_tokens);
+        }
+    }
+
+    /// Ready when the request is given up for another.
+    pub(in crate::flow) fn poll_revoked(&self, context: &mut Context<'_>) -> Poll<()> {
+        self.revocation.as_ref().map_or(Poll::Pending, |revocation| revocation.poll(context))
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.gate.end(self.ticket, self.cost);
+    }
+}
+
+/// How a request may go.
+#[derive(Debug)]
+pub(super) struct Grant {
+    pub(super) spread: bool,
+    pub(super) revocation: Option<Arc<Revocation>>,
+}
+
+/// Tells a running request that it is given up.
+#[derive(Debug, Default)]
+pub(super) struct Revocation {
+    is_revoked: AtomicBool,
+    waker: AtomicWaker,
+}
+
+impl Revocation {
+    pub(super) fn revoke(&self) {
+        self.is_revoked.store(true, Ordering::Release);
+        self.waker.wake();
+    }
+
+    fn poll(&self, context: &mut Context<'_>) -> Poll<()> {
+        // Registered before it is looked at, so that none in between is missed.
+        self.waker.register(context.waker());
+        if self.is_revoked.load(Ordering::Acquire) { Poll::Ready(()) } else { Poll::Pending }
+    }
+}

@@ -1,0 +1,203 @@
+//! The series of one flow, priority and model, made once and kept while they are used.
+
+use std::hash::{Hash, Hasher};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use dashmap::DashMap;
+use prometheus::{Histogram, IntCounter, IntGauge};
+
+use crate::flow::queue::{Nanos, Outcome, nanos};
+use crate::metrics::{BoundedLabel, MAX_LABEL_VALUES, OTHER};
+use crate::request::Request;
+
+use super::metrics::GateMetrics;
+
+/// How long series stay that nobody uses, as with the peer. Clients name flows.
+const IDLE: Duration = Duration::from_secs(300);
+
+/// Whose request it is: flow, model, target model, priority.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Key {
+    flow: String,
+    model: String,
+    target: String,
+    priority: i32,
+}
+
+impl Key {
+    fn is_of(&self, request: &Request) -> bool {
+        self.priority == request.priority
+            && self.flow == request.fairness_id()
+            && self.model == request.model
+            && self.target == request.target_model
+    }
+}
+
+/// The series of a key.
+#[derive(Debug)]
+pub(super) struct Series {
+    key: Key,
+    size: IntGauge,
+    bytes: IntGauge,
+    demand: (IntGauge, IntGauge),
+    ended: [OnceLock<Ended>; Outcome::ALL.len()],
+    used: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Ended {
+    total: IntCounter,
+    waited: Histogram,
+    enqueued: Histogram,
+}
+
+impl Series {
+    /// A request's waiting ended, `waited` after it began; handing it in took `enqueued`.
+    pub(super) fn ended(
+        &self,
+        outcome: Outcome,
+        waited: Duration,
+        enqueued: Duration,
+        metrics: &GateMetrics,
+    ) {
+        let Some(cell) = self.ended.get(outcome as usize) else { return };
+        let ended = cell.get_or_init(|| self.make(outcome, metrics));
+        ended.total.inc();
+        ended.waited.observe(waited.as_secs_f64());
+        ended.enqueued.observe(enqueued.as_secs_f64());
+    }
+
+    fn make(&self, outcome: Outcome, metrics: &GateMetrics) -> Ended {
+        let priority = self.key.priority.to_string();
+        let (flow, priority, outcome) = (self.key.flow.as_str(), priority.as_str(), outcome.name());
+        let (pool, model, target) = (metrics.pool.as_str(), &*self.key.model, &*self.key.target);
+        Ended {
+            total: metrics.total.with_label_values(&[outcome, priority, pool]),
+            waited: metrics.waited.with_label_values(&[flow, priority, outcome, pool, model, target]),
+            enqueued: metrics.enqueued.with_label_values(&[flow, priority, outcome]),
+        }
+    }
+
+    fn labels<'a>(&'a self, priority: &'a str, pool: &'a str) -> [&'a str; 5] {
+        [&self.key.flow, priority, pool, &self.key.model, &self.key.target]
+    }
+}
+
+/// A request in the gauges of what waits, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Counted {
+    series: Arc<Series>,
+    bytes: i64,
+}
+
+impl Counted {
+    pub(super) fn new(series: &Arc<Series>, bytes: u64) -> Self {
+        let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+        series.size.inc();
+        series.bytes.add(bytes);
+        series.demand.0.inc();
+        series.demand.1.add(bytes);
+        Self { series: Arc::clone(series), bytes }
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.series.size.dec();
+        self.series.bytes.sub(self.bytes);
+        self.series.demand.0.dec();
+        self.series.demand.1.sub(self.bytes);
+    }
+}
+
+/// The series that are in use.
+#[derive(Debug, Default)]
+pub(super) struct SeriesTable {
+    by_hash: DashMap<u64, Vec<Arc<Series>>>,
+    flows: BoundedLabel,
+    models: BoundedLabel,
+}
+
+impl SeriesTable {
+    /// The series of a request. Beyond the bounds labels are `other`, and the handles are
+    /// looked up per request.
+    pub(super) fn of(&self, request: &Request, now: Nanos, metrics: &GateMetrics) -> Arc<Series> {
+        let hash = hash(request);
+        let found = |held: &Vec<Arc<Series>>| {
+            held.iter().find(|series| series.key.is_of(request)).map(|series| {
+                series.used.store(now, Relaxed);
+                Arc::clone(series)
+            })
+        };
+        if let Some(series) = self.by_hash.get(&hash).and_then(|held| found(&held)) {
+            return series;
+        }
+        let is_full = self.by_hash.len() >= MAX_LABEL_VALUES;
+        let label =
+            |bound: &BoundedLabel, value| if is_full { OTHER } else { bound.bounded(value) }.to_owned();
+        let key = Key {
+            flow: label(&self.flows, request.fairness_id()),
+            model: label(&self.models, &request.model),
+            target: label(&self.models, &request.target_model),
+            priority: request.priority,
+        };
+        if is_full || !key.is_of(request) {
+            return Arc::new(make(key, now, metrics));
+        }
+        let mut held = self.by_hash.entry(hash).or_default();
+        found(&held).unwrap_or_else(|| {
+            let series = Arc::new(make(key, now, metrics));
+            held.push(Arc::clone(&series));
+            series
+        })
+    }
+
+    /// Removes the series that nobody used for a while; not those that other models of the
+    /// same flow share.
+    pub(super) fn sweep(&self, now: Nanos, metrics: &GateMetrics) {
+        let limit = now.saturating_sub(nanos(IDLE));
+        self.by_hash.retain(|_, held| {
+            // An entry is locked while it is looked at, so nobody can take a series that goes.
+            held.retain(|series| {
+                let stays = Arc::strong_count(series) > 1 || series.used.load(Relaxed) >= limit;
+                if !stays {
+                    forget(series, metrics);
+                }
+                stays
+            });
+            !held.is_empty()
+        });
+    }
+}
+
+fn make(key: Key, now: Nanos, metrics: &GateMetrics) -> Series {
+    let priority = key.priority.to_string();
+    let labels = [key.flow.as_str(), &priority, &metrics.pool, &key.model, &key.target];
+    Series {
+        size: metrics.size.with_label_values(&labels),
+        bytes: metrics.bytes.with_label_values(&labels),
+        demand: metrics.demand.of(key.priority, &key.model, &key.target),
+        ended: Default::default(),
+        used: AtomicU64::new(now),
+        key,
+    }
+}
+
+fn forget(series: &Series, metrics: &GateMetrics) {
+    let priority = series.key.priority.to_string();
+    let [flow, priority, pool, model, target] = series.labels(&priority, &metrics.pool);
+    // Absent only if somebody else removed it, which is all the same.
+    let _ = metrics.size.remove_label_values(&[flow, priority, pool, model, target]);
+    let _ = metrics.bytes.remove_label_values(&[flow, priority, pool, model, target]);
+    for outcome in Outcome::ALL {
+        let _ = metrics.waited.remove_label_values(&[flow, priority, outcome.name(), pool, model, target]);
+    }
+}
+
+fn hash(request: &Request) -> u64 {
+    let mut hasher = xxhash_rust::xxh3::Xxh3Default::new();
+    (request.fairness_id(), &request.model, &request.target_model, request.priority).hash(&mut hasher);
+    hasher.finish()
+}

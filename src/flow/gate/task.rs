@@ -1,0 +1,43 @@
+//! What happens while no request does anything: endpoints come and go, readings change,
+//! waits end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until};
+
+use crate::endpoints::{Store, SubsetHint};
+use crate::flow::Dispatcher;
+
+/// Readings of a large pool change all the time. They are looked at so often at most: a
+/// tenth of the shortest interval at which an endpoint is read.
+const THROTTLE: Duration = Duration::from_millis(5);
+
+/// While somebody waits, the pool is looked at so often at least: for what other replicas
+/// say, for readings that grow old, and for locators that tell nobody of a change.
+const LONGEST: Duration = Duration::from_millis(50);
+
+/// Keeps the gate of a dispatcher moving. Returns at once where there is none.
+pub async fn keep_moving(dispatcher: Arc<Dispatcher>, store: Arc<Store>) {
+    let Some(gate) = dispatcher.gate() else { return };
+    let mut membership = store.subscribe();
+    loop {
+        membership.mark_unchanged();
+        let pool = dispatcher.locator().locate(&SubsetHint::Missing).await;
+        let now = Instant::now();
+        let next = gate.tick(&pool);
+        let longest = next.somebody_waits.then(|| now + LONGEST);
+        let wake = [next.wake, longest].into_iter().flatten().min();
+        let readings = async {
+            sleep_until(now + THROTTLE).await;
+            store.loads_change().await;
+        };
+        tokio::select! {
+            () = gate.alarm.notified() => {}
+            // The store is gone with whoever holds it, and we hold it.
+            _ = membership.changed() => {}
+            () = sleep_until(wake.unwrap_or(now)), if wake.is_some() => {}
+            () = readings, if next.somebody_waits => {}
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! What is counted of waiting.
+
+use std::time::Duration;
+
+use tokio::time::advance;
+use usher::flow::DemandOf;
+
+use crate::pool::{Pool, config, of, settle};
+
+#[tokio::test(start_paused = true)]
+async fn what_waits_is_shown_under_both_names() {
+    let pool = Pool::new(&config(2, "maxRequests: 20\npriorityBands: [{priority: 5, maxBytes: 1000}]"), 1);
+    let running = [pool.pass(of("a", 0)).await, pool.pass(of("a", 0)).await];
+    let waiting = [pool.send(of("a", 0)), pool.send(of("b", 0)), pool.send(of("b", 5))];
+    settle().await;
+    let expected = [
+        (
+            r#"llm_d_epp_flow_control_queue_size{fairness_id="a",inference_pool="pool",model_name="m",priority="0",target_model_name="m"}"#,
+            1.0,
+        ),
+        (
+            r#"inference_extension_flow_control_queue_size{fairness_id="b",inference_pool="pool",model_name="m",priority="5",target_model_name="m"}"#,
+            1.0,
+        ),
+        (
+            r#"llm_d_epp_flow_control_queue_bytes{fairness_id="a",inference_pool="pool",model_name="m",priority="0",target_model_name="m"}"#,
+            30.0,
+        ),
+        (
+            r#"inference_extension_flow_control_queue_bytes{fairness_id="a",inference_pool="pool",model_name="m",priority="0",target_model_name="m"}"#,
+            30.0,
+        ),
+        (r#"llm_d_epp_flow_control_pool_saturation{inference_pool="pool",stage="effective"}"#, 1.0),
+        (r#"llm_d_epp_flow_control_pool_saturation{inference_pool="pool",stage="decode"}"#, 1.0),
+        (r#"inference_extension_flow_control_pool_saturation{inference_pool="pool",stage="effective"}"#, 1.0),
+        (
+            r#"llm_d_epp_flow_control_capacity_utilization_requests{inference_pool="pool",priority="0"}"#,
+            0.0004,
+        ),
+        (r#"llm_d_epp_flow_control_capacity_utilization_bytes{inference_pool="pool",priority="5"}"#, 0.03),
+        (r#"llm_d_epp_flow_control_global_capacity_utilization_requests{inference_pool="pool"}"#, 0.15),
+        (r#"usher_demand_requests{model_name="m",priority="0",target_model_name="m"}"#, 2.0),
+        (r#"usher_demand_bytes{model_name="m",priority="5",target_model_name="m"}"#, 30.0),
+    ];
+    for (series, value) in expected {
+        assert_eq!(pool.metric(series), Some(value), "{series}");
+    }
+    let page = pool.page();
+    assert!(
+        !page.contains("stage=\"prefill\"") && !page.contains("global_capacity_utilization_bytes"),
+        "{page}"
+    );
+    let of = |priority, requests, bytes| DemandOf {
+        priority,
+        model: "m".to_owned(),
+        target_model: "m".to_owned(),
+        requests,
+        bytes,
+    };
+    assert_eq!(pool.demand().waiting, [of(5, 1, 30), of(0, 2, 60)]);
+
+    advance(Duration::from_millis(300)).await;
+    drop((running, waiting));
+    settle().await;
+    assert!(pool.demand().is_empty());
+    let size = r#"llm_d_epp_flow_control_queue_size{fairness_id="a",inference_pool="pool",model_name="m",priority="0",target_model_name="m"}"#;
+    assert_eq!(pool.metric(size), Some(0.0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn how_long_requests_waited_is_shown_by_how_it_ended() {
+    let pool = Pool::new(&config(1, ""), 1);
+    let running = pool.pass(of("a", 0)).await;
+    let (waits, gone) = (pool.send(of("a", 0)), pool.send(of("a", 0)));
+    settle().await;
+    advance(Duration::from_millis(300)).await;
+    drop(gone);
+    settle().await;
+    drop(running);
+    drop(waits.now().await.unwrap());
+    let waited = |outcome: &str, rest: &str| {
+        let labels = format!(
+            r#"fairness_id="a",inference_pool="pool",model_name="m",outcome="{outcome}",priority="0",target_model_name="m""#
+        );
+        rest.replace("{}", &labels)
+    };
+    for (outcome, rest, value) in [
+        ("Dispatched", "llm_d_epp_flow_control_request_queue_duration_seconds_count{{}}", 2.0),
+        ("Dispatched", "inference_extension_flow_control_request_queue_duration_seconds_count{{}}", 2.0),
+        ("Dispatched", "llm_d_epp_flow_control_request_queue_duration_seconds_bucket{{},le=\"0.25\"}", 1.0),
+        ("Dispatched", "llm_d_epp_flow_control_request_queue_duration_seconds_bucket{{},le=\"0.5\"}", 2.0),
+        ("EvictedContextCancelled", "llm_d_epp_flow_control_request_queue_duration_seconds_count{{}}", 1.0),
+    ] {
+        let series = waited(outcome, rest);
+        assert_eq!(pool.metric(&series), Some(value), "{series}");
+    }
+    for series in [
+        r#"llm_d_epp_flow_control_request_enqueue_duration_seconds_count{fairness_id="a",outcome="Dispatched",priority="0"}"#,
+        r#"inference_extension_flow_control_request_enqueue_duration_seconds_count{fairness_id="a",outcome="Dispatched",priority="0"}"#,
+    ] {
+        assert_eq!(pool.metric(series), Some(2.0), "{series}");
+    }
+    assert!(
+        pool.metric("inference_extension_flow_control_dispatch_cycle_duration_seconds_count").unwrap() >= 2.0
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_flow_for_every_request_does_not_fill_the_page() {
+    let pool = Pool::new(&config(1, ""), 1);
+    let running = pool.pass(of("first", 0)).await;
+    let waits = pool.send(of("second", 0));
+    settle().await;
+    for number in 0..3000 {
+        let sent = pool.send(of(&format!("flow-{number}"), 0));
+        tokio::task::yield_now().await;
+        drop(sent);
+    }
+    let page = pool.page();
+    let lines = page.lines().filter(|line| line.starts_with("llm_d_epp_flow_control_queue_size{")).count();
+    assert!(lines <= 1002, "{lines}");
+    assert!(page.contains("fairness_id=\"other\""));
+    advance(Duration::from_secs(59)).await;
+    assert!(!waits.is_answered().await);
+    advance(Duration::from_secs(301)).await;
+    drop(waits);
+    drop(running);
+    settle().await;
+    pool.dispatcher.sweep();
+    let page = pool.page();
+    assert!(!page.contains("fairness_id=\"flow-7\",inference_pool"), "series that nobody uses go");
+}
+
+#[tokio::test]
+async fn stale_endpoints_are_counted_where_that_matters() {
+    let config = "
+featureGates: [flowControl]
+plugins: [{type: random-picker}]
+schedulingProfiles: [{name: default, plugins: [{pluginRef: random-picker}]}]
+";
+    let pool = Pool::without_task(config, 3);
+    let waits = pool.send(of("a", 0));
+    settle().await;
+    pool.load(1).waiting.set(1.0, pool.clock.now_ms());
+    let series = "llm_d_epp_flow_control_stale_endpoints{detector=\"utilization-detector\"}";
+    assert_eq!(pool.metric(series), Some(2.0));
+    let saturation = "llm_d_epp_flow_control_pool_saturation{inference_pool=\"pool\",stage=\"effective\"}";
+    assert!((pool.metric(saturation).unwrap() - (1.0 + 0.2 + 1.0) / 3.0).abs() < 1e-9);
+    drop(waits);
+}

@@ -1,0 +1,296 @@
+//! Waiting for room, for an endpoint, and for nothing any more.
+
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use tokio::time::{Instant, advance};
+use usher::endpoints::SubsetHint;
+use usher::flow::Rejection;
+use usher::request::usage::Usage;
+
+use crate::pool::{Pool, Sent, config, of, settle, with};
+
+fn refused(rejection: &Rejection) -> (u16, Option<&'static str>, Option<u32>) {
+    (rejection.code.status(), rejection.reason, rejection.retry_after)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_waits_for_room_and_goes_when_another_ends() {
+    let pool = Pool::new(&config(1, ""), 1);
+    let first = pool.pass(of("a", 0)).await;
+    let second = pool.send(of("a", 0));
+    let third = pool.send(of("a", 0));
+    assert!(!second.is_answered().await && !third.is_answered().await);
+    assert_eq!((pool.demand().requests(), pool.demand().bytes()), (2, 60));
+    drop(first);
+    let second = second.now().await.unwrap();
+    assert!(!third.is_answered().await);
+    drop(second);
+    assert_eq!(third.now().await.unwrap().destination(), "10.0.0.1:8000");
+    assert!(pool.demand().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_goes_away_leaves_the_queue() {
+    let pool = Pool::new(&config(1, "priorityBands: [{priority: 0, maxRequests: 1}]"), 1);
+    let first = pool.pass(of("a", 0)).await;
+    let gone = pool.send(of("a", 0));
+    assert!(!gone.is_answered().await);
+    assert_eq!(
+        refused(&pool.send(of("b", 0)).now().await.unwrap_err()),
+        (429, Some("rejected-saturated"), Some(1))
+    );
+    drop(gone);
+    settle().await;
+    assert!(pool.demand().is_empty());
+    let next = pool.send(of("b", 0));
+    assert!(!next.is_answered().await);
+    drop(first);
+    assert!(next.now().await.is_ok());
+    for (outcome, count) in [("EvictedContextCancelled", 1.0), ("RejectedCapacity", 1.0), ("Dispatched", 2.0)]
+    {
+        assert_eq!(pool.outcome(outcome, 0), count, "{outcome}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_goes_away_when_it_may_go_lets_the_next_go() {
+    let pool = Pool::new(&config(1, ""), 1);
+    let first = pool.pass(of("a", 0)).await;
+    let (gone, next) = (pool.send(of("a", 0)), pool.send(of("a", 0)));
+    assert!(!next.is_answered().await);
+    // Both at once: the second may go, and hears of it when it is gone.
+    drop(first);
+    drop(gone);
+    assert!(next.now().await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_goes_away_before_it_hears_of_its_end_takes_nobody_with_it() {
+    let pool = Pool::new(&config(1, "defaultRequestTTL: 5s"), 1);
+    let first = pool.pass(of("a", 0)).await;
+    let request = of("late", 0);
+    let mut late = Box::pin(pool.dispatcher.dispatch(&request, &SubsetHint::Missing));
+    assert!(late.as_mut().now_or_never().is_none());
+    assert_eq!(pool.demand().requests(), 1);
+    advance(Duration::from_secs(5)).await;
+    settle().await;
+    // Its time is over, its place is taken by another, and only then is its future dropped.
+    let next = pool.send(of("b", 0));
+    settle().await;
+    drop(late);
+    assert!(!next.is_answered().await);
+    drop(first);
+    assert!(next.now().await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiting_ends_at_its_time_and_not_before() {
+    let rules = "defaultRequestTTL: 5s\nnoEndpointRequestTTL: 2s";
+    let pool = Pool::new(&config(1, rules), 1);
+    let first = pool.pass(of("a", 0)).await;
+    let (waits, start) = (pool.send(of("a", 0)), Instant::now());
+    let rejection = waits.answer().await.unwrap_err();
+    assert_eq!(refused(&rejection), (429, Some("rejected-ttl-expired"), Some(1)));
+    let waited = start.elapsed();
+    assert!(waited >= Duration::from_secs(5) && waited < Duration::from_millis(5005), "{waited:?}");
+
+    let waits = pool.send(of("a", 0));
+    advance(Duration::from_secs(4)).await;
+    pool.scale(0);
+    let start = Instant::now();
+    let rejection = waits.answer().await.unwrap_err();
+    assert_eq!(refused(&rejection), (503, Some("rejected-no-endpoints"), None));
+    let waited = start.elapsed();
+    assert!(waited >= Duration::from_secs(2) && waited < Duration::from_millis(2005), "{waited:?}");
+    drop(first);
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_time_to_live_means_for_ever() {
+    let pool = Pool::new(&config(1, "defaultRequestTTL: 0s"), 0);
+    let waits = pool.send(of("a", 0));
+    advance(Duration::from_secs(100_000)).await;
+    assert!(!waits.is_answered().await);
+    pool.scale(1);
+    assert!(waits.answer().await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn limits_that_let_nobody_through_end_in_refusals_that_are_counted() {
+    let first = |rejection: Rejection| refused(&rejection);
+    let saturated = (429, Some("rejected-saturated"), Some(1));
+    // No request is so small, and no more than one may wait.
+    for limits in ["maxBytes: 29", "priorityBands: [{priority: 0, maxBytes: 1}]"] {
+        let pool = Pool::new(&config(1, limits), 1);
+        assert_eq!(first(pool.send(of("a", 0)).now().await.unwrap_err()), saturated, "{limits}");
+        assert_eq!(pool.outcome("RejectedCapacity", 0), 1.0, "{limits}");
+    }
+    // The band has room, and the pool as a whole has not.
+    let pool = Pool::new(&config(1, "maxRequests: 1\npriorityBands: [{priority: 0, maxRequests: 9}]"), 1);
+    let running = pool.pass(of("a", 0)).await;
+    let waits = pool.send(of("a", 0));
+    settle().await;
+    assert_eq!(first(pool.send(of("a", 0)).now().await.unwrap_err()), saturated);
+    drop(running);
+    assert!(waits.now().await.is_ok());
+    // A ceiling of 0: nobody ever goes, and nobody waits for longer than allowed.
+    let none = "
+featureGates: [flowControl]
+plugins:
+- {type: random-picker}
+- {type: static-usage-limit-policy, parameters: {threshold: 0}}
+schedulingProfiles: [{name: default, plugins: [{pluginRef: random-picker}]}]
+flowControl: {usageLimitPolicyPluginRef: static-usage-limit-policy, defaultRequestTTL: 1ms}
+";
+    let pool = Pool::new(none, 1);
+    let rejection = pool.send(of("a", 0)).answer().await.unwrap_err();
+    assert_eq!(first(rejection), (429, Some("rejected-ttl-expired"), Some(1)));
+    assert_eq!((pool.outcome("EvictedTTL", 0), pool.demand().requests()), (1.0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_queue_before_an_empty_pool_says_that_it_is_empty() {
+    let pool = Pool::new(&config(1, "maxRequests: 1"), 0);
+    let _waits = pool.send(of("a", 0));
+    settle().await;
+    assert_eq!(
+        refused(&pool.send(of("a", 0)).now().await.unwrap_err()),
+        (503, Some("rejected-no-endpoints"), None)
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_never_waits_is_answered_at_once() {
+    let pool = Pool::new(&config(1, ""), 0);
+    let mut without_body = of("a", 0);
+    without_body.skips_queue = true;
+    let answers =
+        [pool.send(without_body.clone()), pool.send_within(of("a", 0), SubsetHint::from_entries([]))];
+    for answer in answers {
+        assert_eq!(refused(&answer.now().await.unwrap_err()), (503, Some("rejected-no-endpoints"), None));
+    }
+    pool.scale(1);
+    let held = pool.pass(of("a", 0)).await;
+    assert!(pool.send(without_body).now().await.is_ok(), "no room, and none is needed");
+    drop(held);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_subset_is_looked_up_when_the_request_goes() {
+    let pool = Pool::new(&config(1, ""), 1);
+    let first = pool.pass(of("a", 0)).await;
+    let second = SubsetHint::from_entries(["10.0.0.2:8000"]);
+    let waits = pool.send_within(of("a", 0), second.clone());
+    assert!(!waits.is_answered().await);
+    pool.scale(2);
+    assert_eq!(waits.now().await.unwrap().destination(), "10.0.0.2:8000");
+    drop(first);
+    let nowhere = SubsetHint::from_entries(["10.9.9.9:8000"]);
+    let rejection = pool.send_within(of("a", 0), nowhere).now().await.unwrap_err();
+    assert_eq!(refused(&rejection), (503, Some("rejected-no-endpoints"), None));
+    // Its room was given back.
+    assert!(pool.send(of("a", 0)).now().await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn priorities_flows_and_deadlines_decide_who_goes() {
+    let rules = "
+priorityBands:
+- {priority: 0, fairnessPolicyRef: round-robin-fairness-policy}
+- {priority: 1, orderingPolicyRef: slo-deadline-ordering-policy}";
+    let pool = Pool::new(&config(1, rules), 1);
+    let slo = |ms: &str| with(&[("x-llm-d-slo-ttft-ms", ms)], 1, "x");
+    let requests = [
+        ("a1", of("a", 0)),
+        ("a2", of("a", 0)),
+        ("b1", of("b", 0)),
+        ("low", of("a", -5)),
+        ("late", slo("90000")),
+        ("never", slo("soon")),
+        ("soon", slo("5000")),
+    ];
+    let mut running = pool.pass(of("c", 0)).await;
+    let mut waiting: Vec<(&str, Sent)> = Vec::new();
+    for (name, request) in requests {
+        waiting.push((name, pool.send(request)));
+        settle().await;
+        advance(Duration::from_millis(1)).await;
+    }
+    let mut order = Vec::new();
+    while !waiting.is_empty() {
+        drop(running);
+        settle().await;
+        let mut gone = None;
+        for (index, (_, sent)) in waiting.iter().enumerate() {
+            if sent.is_answered().await {
+                assert_eq!(gone.replace(index), None, "one at a time");
+            }
+        }
+        let (name, sent) = waiting.remove(gone.expect("nobody goes"));
+        order.push(name);
+        running = sent.now().await.unwrap();
+    }
+    assert_eq!(order, ["soon", "late", "never", "a1", "b1", "a2", "low"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_used_most_goes_last_in_a_program_aware_band() {
+    let pool = Pool::new(&config(1, "defaultPriorityBand: {fairnessPolicyRef: program-aware-fairness}"), 1);
+    let mut running = pool.pass(of("big", 0)).await;
+    let (big, small) = (pool.send(of("big", 0)), pool.send(of("small", 0)));
+    settle().await;
+    let usage = Usage { prompt_tokens: Some(5000), completion_tokens: Some(900), ..Usage::default() };
+    running.answer_ends(&usage);
+    drop(running);
+    assert!(small.is_answered().await && !big.is_answered().await, "big waits longer, and got a lot");
+}
+
+#[tokio::test(start_paused = true)]
+async fn readings_let_requests_go_and_what_was_sent_since_counts() {
+    let config = "
+featureGates: [flowControl]
+plugins: [{type: random-picker}]
+schedulingProfiles: [{name: default, plugins: [{pluginRef: random-picker}]}]
+";
+    let pool = Pool::new(config, 1);
+    let load = pool.load(0);
+    let sent: Vec<Sent> = (0..12).map(|_| pool.send(of("a", 0))).collect();
+    let answered = async || {
+        let mut count = 0;
+        for sent in &sent {
+            count += usize::from(sent.is_answered().await);
+        }
+        count
+    };
+    assert_eq!(answered().await, 0, "nothing is known of the endpoint");
+    let scraped = |waiting: f64| {
+        load.waiting.set(waiting, pool.clock.now_ms());
+        load.seen(load.sent());
+        pool.store.loads_changed();
+    };
+    scraped(2.0);
+    advance(Duration::from_millis(5)).await;
+    assert_eq!(answered().await, 3, "five may wait there, and two do");
+    advance(Duration::from_millis(200)).await;
+    assert_eq!(answered().await, 3, "no news");
+    scraped(4.0);
+    advance(Duration::from_millis(5)).await;
+    assert_eq!(answered().await, 4);
+    scraped(0.0);
+    advance(Duration::from_millis(5)).await;
+    assert_eq!(answered().await, 9);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_picker_that_stops_lets_nobody_wait() {
+    let pool = Pool::new(&config(1, ""), 1);
+    let running = pool.pass(of("a", 0)).await;
+    let waits = pool.send(of("a", 0));
+    assert!(!waits.is_answered().await);
+    pool.dispatcher.gate().unwrap().close();
+    let expected = (503, Some("rejected-shutting-down"), None);
+    assert_eq!(refused(&waits.now().await.unwrap_err()), expected);
+    assert_eq!(refused(&pool.send(of("a", 0)).now().await.unwrap_err()), expected);
+    drop(running);
+}
