@@ -1,6 +1,7 @@
 //! The flows of a band. A flow is there while requests of it wait; longer only where it
 //! is remembered what it got, and then in a bounded number.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -10,6 +11,20 @@ use super::rank::Rank;
 /// Flows that are remembered while nothing of theirs waits. The half that was idle longest
 /// is forgotten beyond that: clients may name a new flow with every request.
 pub(super) const MAX_IDLE: usize = 8192;
+
+/// Bytes of a flow's name that are kept. Clients choose names, and each may be as long as
+/// headers may be.
+const MAX_ID: usize = 256;
+
+/// What a flow is kept under: its name, or the hash of a long one.
+fn key(id: &str) -> Cow<'_, str> {
+    if id.len() <= MAX_ID {
+        return Cow::Borrowed(id);
+    }
+    // Longer than what is kept as it is, so that no name can be a hash.
+    let hash = xxhash_rust::xxh3::xxh3_128(id.as_bytes());
+    Cow::Owned(format!("{hash:0width$x}", width = MAX_ID + 1))
+}
 
 /// A request in a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,9 +97,10 @@ impl Flows {
 
     /// One more request of a flow waits.
     pub(super) fn enter(&mut self, id: &str, now: Nanos) -> FlowRef {
-        let index = match self.by_id.get(id) {
+        let id = key(id);
+        let index = match self.by_id.get(&*id) {
             Some(index) => *index,
-            None => self.make(id),
+            None => self.make(&id),
         };
         let was_idle = match self.get_mut(index) {
             Some(flow) => {
@@ -213,6 +229,17 @@ mod tests {
             assert!(flows.find(flow, 0).is_none());
         }
         assert_eq!((flows.len(), flows.places.len()), (0, 1));
+    }
+
+    #[test]
+    fn long_names_are_told_apart_and_not_kept() {
+        let mut flows = Flows::new(None);
+        let long = |end: &str| "x".repeat(1_000_000) + end;
+        let (first, other) = (flows.enter(&long("a"), 0), flows.enter(&long("b"), 0));
+        assert_ne!(first, other);
+        assert_eq!(flows.enter(&long("a"), 0), first);
+        assert_eq!(flows.len(), 2);
+        assert!(flows.by_id.keys().all(|id| id.len() <= MAX_ID + 1));
     }
 
     #[test]
