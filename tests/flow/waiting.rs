@@ -283,6 +283,38 @@ schedulingProfiles: [{name: default, plugins: [{pluginRef: random-picker}]}]
 }
 
 #[tokio::test(start_paused = true)]
+async fn memory_is_freed_from_the_lowest_priority_and_the_newest_request() {
+    let pool = Pool::new(&config(1, ""), 1);
+    let running = pool.pass(of("a", 0)).await;
+    let mut waiting = Vec::new();
+    for priority in [-1, 5, 0, -1, 0] {
+        waiting.push(pool.send(of("a", priority)));
+        settle().await;
+    }
+    let gate = pool.dispatcher.gate().unwrap();
+    // Each of them holds 30 bytes.
+    let freed = gate.shed(61);
+    assert_eq!((freed.requests, freed.bytes), (3, 90));
+    let mut answered = Vec::new();
+    for sent in &waiting {
+        answered.push(sent.is_answered().await);
+    }
+    assert_eq!(answered, [true, false, false, true, true]);
+    let rejection = waiting.remove(0).now().await.unwrap_err();
+    assert_eq!(refused(&rejection), (429, Some("evicted-queue-pressure"), Some(1)));
+    assert_eq!((pool.demand().requests(), pool.demand().bytes()), (2, 60));
+    for (priority, count) in [(-1, 2.0), (0, 1.0), (5, 0.0)] {
+        assert_eq!(pool.outcome("EvictedQueuePressure", priority), count, "{priority}");
+    }
+    assert_eq!(gate.shed(0).requests, 0);
+    assert_eq!(gate.shed(u64::MAX).bytes, 60, "all there is");
+    settle().await;
+    assert!(pool.demand().is_empty());
+    drop(running);
+    assert!(pool.send(of("a", 0)).now().await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_picker_that_stops_lets_nobody_wait() {
     let pool = Pool::new(&config(1, ""), 1);
     let running = pool.pass(of("a", 0)).await;

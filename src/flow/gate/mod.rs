@@ -27,7 +27,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
 use super::Rejection;
-use super::queue::{Action, Arrival, NEVER, Nanos, Outcome, Queue, Ticket, nanos};
+use super::queue::{Action, Arrival, Count, NEVER, Nanos, Outcome, Queue, Ticket, nanos};
 use crate::endpoints::{Candidates, Clock};
 use crate::request::Request;
 use crate::schedule::SaturationDetector;
@@ -253,6 +253,26 @@ impl Gate {
             inner.actions = actions;
             inner.tell(self, None, told);
         });
+    }
+
+    /// Refuses requests that wait until their bodies have freed so many bytes, or none is
+    /// left that has any: the lowest priority first, of a priority the newest first. They
+    /// are told 429 with the reason `evicted-queue-pressure`, and counted as
+    /// `EvictedQueuePressure`. Returns what will be free once their streams have ended,
+    /// which is soon after; what comes meanwhile waits as always.
+    pub fn shed(&self, bytes: u64) -> Count {
+        let shed = self.during(|inner, now, told| {
+            let mut actions = std::mem::take(&mut inner.actions);
+            let shed = inner.queue.shed(now, bytes, &mut actions);
+            inner.actions = actions;
+            inner.tell(self, None, told);
+            shed
+        });
+        if shed.requests > 0 {
+            let Count { requests, bytes } = shed;
+            tracing::warn!(requests, bytes, "requests that waited were refused to free memory");
+        }
+        shed
     }
 
     /// Removes series that nobody used for long.

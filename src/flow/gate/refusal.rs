@@ -8,6 +8,8 @@ use crate::flow::rejection::{NO_ENDPOINTS, Rejection, SATURATED};
 const TTL_EXPIRED: &str = "rejected-ttl-expired";
 /// Value of it for requests whose client is gone, should anybody read it.
 const CANCELLED: &str = "rejected-context-cancelled";
+/// Value of it for requests that memory was short for.
+const QUEUE_PRESSURE: &str = "evicted-queue-pressure";
 /// Value of it while the picker stops.
 const SHUTTING_DOWN: &str = "rejected-shutting-down";
 
@@ -35,6 +37,10 @@ pub(super) fn of(outcome: Outcome) -> Rejection {
         Outcome::EvictedTtl => {
             busy(TTL_EXPIRED, "request timed out in queue: request evicted from queue: request TTL expired")
         }
+        Outcome::EvictedQueuePressure => busy(
+            QUEUE_PRESSURE,
+            "request evicted from queue: memory is short, and it was the least important",
+        ),
         Outcome::EvictedNoEndpoints => unavailable(
             NO_ENDPOINTS,
             "request timed out in queue and no endpoints are available: request evicted from queue: no endpoints available",
@@ -59,6 +65,7 @@ mod tests {
             (Outcome::RejectedCapacity, 429, "rejected-saturated", Some(1)),
             (Outcome::RejectedNoEndpoints, 503, "rejected-no-endpoints", None),
             (Outcome::EvictedTtl, 429, "rejected-ttl-expired", Some(1)),
+            (Outcome::EvictedQueuePressure, 429, "evicted-queue-pressure", Some(1)),
             (Outcome::EvictedNoEndpoints, 503, "rejected-no-endpoints", None),
             (Outcome::EvictedContextCancelled, 503, "rejected-context-cancelled", None),
             (Outcome::RejectedOther, 503, "rejected-shutting-down", None),

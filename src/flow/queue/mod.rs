@@ -27,6 +27,7 @@ mod outcome;
 mod rank;
 mod recovery;
 mod requests;
+mod shed;
 
 #[cfg(test)]
 mod tests;

@@ -18,13 +18,16 @@ pub enum Outcome {
     EvictedNoEndpoints,
     /// Its client went away.
     EvictedContextCancelled,
+    /// The process needed the memory that it held. The peer has a reason for this, and no
+    /// outcome.
+    EvictedQueuePressure,
     /// The picker stopped.
     EvictedOther,
 }
 
 impl Outcome {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Dispatched,
         Self::RejectedCapacity,
         Self::RejectedNoEndpoints,
@@ -32,6 +35,7 @@ impl Outcome {
         Self::EvictedTtl,
         Self::EvictedNoEndpoints,
         Self::EvictedContextCancelled,
+        Self::EvictedQueuePressure,
         Self::EvictedOther,
     ];
 
@@ -45,6 +49,7 @@ impl Outcome {
             Self::EvictedTtl => "EvictedTTL",
             Self::EvictedNoEndpoints => "EvictedNoEndpoints",
             Self::EvictedContextCancelled => "EvictedContextCancelled",
+            Self::EvictedQueuePressure => "EvictedQueuePressure",
             Self::EvictedOther => "EvictedOther",
         }
     }

@@ -23,6 +23,11 @@ impl Rank {
         };
         Self { at, tie, sequence }
     }
+
+    /// Its number among all requests.
+    pub(super) fn sequence(self) -> u64 {
+        self.sequence
+    }
 }
 
 #[cfg(test)]

@@ -26,6 +26,7 @@ enum Event {
     Pass(u64),
     Endpoints(usize),
     Room(u64),
+    Shed(u64),
     Close,
 }
 
@@ -110,6 +111,24 @@ impl Naive {
             let request = self.gone(index);
             told.rejected.push((request.id, outcome));
         }
+    }
+
+    /// Bytes that are freed.
+    fn shed(&mut self, bytes: u64, told: &mut Told) -> u64 {
+        let mut freed = 0;
+        while freed < bytes {
+            let victim =
+                (0..self.waiting.len()).filter(|index| self.waiting[*index].bytes > 0).max_by_key(|index| {
+                    let request = &self.waiting[*index];
+                    // Bands are numbered from the highest down.
+                    (request.band, request.since, request.id)
+                });
+            let Some(index) = victim else { break };
+            let request = self.gone(index);
+            freed += request.bytes;
+            told.rejected.push((request.id, Outcome::EvictedQueuePressure));
+        }
+        freed
     }
 
     /// What is due next though nothing happens.
@@ -243,6 +262,7 @@ fn event() -> impl Strategy<Value = Event> {
         3 => (0u64..150).prop_map(Event::Pass),
         1 => (0..3usize).prop_map(Event::Endpoints),
         1 => (1u64..8).prop_map(Event::Room),
+        1 => (0u64..150).prop_map(Event::Shed),
     ]
 }
 
@@ -333,6 +353,12 @@ fn agree(rules: WaitingRules, events: Vec<Event>) -> Result<(), TestCaseError> {
                 naive.set_endpoints(now, count);
             }
             Event::Room(room) => naive.room = room,
+            Event::Shed(bytes) => {
+                let before = queue.waiting();
+                let freed = queue.shed(now, bytes, &mut actions);
+                prop_assert_eq!(freed.requests, before.requests - queue.waiting().requests);
+                prop_assert_eq!(freed.bytes, naive.shed(bytes, &mut told));
+            }
             Event::Close => {
                 queue.close(now, &mut actions);
                 naive.closed = true;
