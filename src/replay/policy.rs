@@ -214,6 +214,11 @@ impl Configured {
             scraping,
         };
         let mut notes = pipeline.notes;
+        if pipeline.waiting.is_some() {
+            notes.push(
+                "flow control is left out: requests wait in the servers only, and none is refused".to_owned(),
+            );
+        }
         if pipeline.discovery.is_some() {
             notes.push("file-discovery is ignored, as the servers are simulated".to_owned());
         }
