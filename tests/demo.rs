@@ -195,6 +195,31 @@ fn pairings_are_compared_by_first_tokens_and_bytes_and_leave_nothing() {
 }
 
 #[test]
+fn requests_wait_for_servers_and_are_all_served() {
+    let folder = tempfile::tempdir().unwrap();
+    // All of them are due before there is a server.
+    let arguments = ["--scenario", "scale-from-zero", "--requests", "60", "--output", "json"];
+    let output = working_demo(&folder, &arguments).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&report["requests"], &report["statuses"]), (&60.into(), &serde_json::json!({"200": 60})));
+    assert_eq!((&report["most_waiting"], &report["waited"]), (&60.into(), &60.into()), "{report}");
+    let number = |name: &str| report[name].as_f64().unwrap();
+    assert!(number("servers_after_seconds") >= 3.0, "{report}");
+    assert!(number("mean_wait_seconds") > 0.5, "{report}");
+    let (early, late) = (&report["early"], &report["late"]);
+    assert_eq!((&early["requests"], &late["requests"]), (&60.into(), &0.into()), "{report}");
+    assert!(early["first_token_ms"]["p50"].as_f64().unwrap() > 500.0, "{report}");
+    let shares: Vec<u64> =
+        report["pods"].as_object().unwrap().values().map(|share| share.as_u64().unwrap()).collect();
+    assert_eq!(shares.len(), 2);
+    // Half and a tenth of that.
+    assert!(shares.iter().all(|share| *share <= 33), "{report}");
+    assert_eq!(processes_of(&folder), Vec::<String>::new());
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 0, "the logs of a good run are removed");
+}
+
+#[test]
 fn half_of_an_odd_number_is_one_line() {
     let folder = tempfile::tempdir().unwrap();
     let output = demo(&folder, &["--servers", "5", "--scenario", "pd"]).output().unwrap();

@@ -10,6 +10,7 @@ mod replay;
 mod report;
 mod stack;
 mod trace;
+mod zero;
 
 use std::convert::Infallible;
 use std::fmt::Display;
@@ -51,6 +52,9 @@ pub enum Scenario {
     /// Half of the servers compute prompts and half of them decode, in two racks. The
     /// trace is replayed once for each way to pair them, and a table compares these.
     Pd,
+    /// There is no server at first. Requests wait in Usher until servers come up, and a
+    /// table says for how long.
+    ScaleFromZero,
 }
 
 /// Run Envoy, Usher and simulated servers on this machine, and replay a real trace.
@@ -190,6 +194,11 @@ async fn demo(args: &DemoArgs, rows: &Arc<[Row]>, ports: Ports) -> anyhow::Resul
         let (stack, report) = pd::compare(args, rows, ports, &mut progress).await?;
         let text = rendered(&report, args.output)?;
         return Ok((stack, Shown { text, requests: report.requests(), failed: report.failed() }));
+    }
+    if args.scenario == Scenario::ScaleFromZero {
+        let (stack, report) = zero::hold(args, rows, ports, &mut progress).await?;
+        let text = rendered(&report, args.output)?;
+        return Ok((stack, Shown { text, requests: report.requests, failed: report.failed() }));
     }
     let plan = Plan { dir: args.dir.clone(), ports, speed: args.speed, setup: Setup::default() };
     let mut stack = Stack::start(plan, &mut progress).await?;

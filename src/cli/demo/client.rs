@@ -53,6 +53,15 @@ impl Client {
         Ok(self.client.send(request(to, Method::GET, path, Bytes::new())?).await?)
     }
 
+    /// What a page says.
+    ///
+    /// # Errors
+    /// When it doesn't come.
+    pub(super) async fn text(&self, to: SocketAddr, path: &str) -> anyhow::Result<String> {
+        let body = self.client.fetch(request(to, Method::GET, path, Bytes::new())?).await?;
+        Ok(String::from_utf8_lossy(&body).into_owned())
+    }
+
     /// What a page of JSON says.
     ///
     /// # Errors

@@ -70,8 +70,8 @@ pub(super) async fn compare(
         if let Some(before) = last.take() {
             before.end();
         }
-        let setup =
-            Setup { servers: layout(ports.servers.len()), config: Some(sped_up(pairing.config, args.speed)) };
+        let config = Some(sped_up(pairing.config, args.speed));
+        let setup = Setup { servers: layout(ports.servers.len()), config, ..Setup::default() };
         let plan = Plan { dir: args.dir.clone(), ports: ports.clone(), speed: args.speed, setup };
         let mut stack = Stack::start(plan, progress).await?;
         let what = format!("pairing {}: replaying", pairing.name);

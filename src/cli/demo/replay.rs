@@ -34,6 +34,8 @@ pub(super) struct Counters {
 /// is late doesn't make servers look fast.
 #[derive(Debug)]
 pub(super) struct Outcome {
+    /// When it was due, from the start of the replay.
+    pub(super) due: Duration,
     /// Until the first byte of the answer's body.
     pub(super) first: Option<Duration>,
     /// Until the end of the answer.
@@ -74,7 +76,8 @@ pub(super) async fn replay(
     let mut requests = JoinSet::new();
     let begin = Instant::now() + LEAD;
     while let Some((at, body)) = ready.recv().await {
-        let due = begin + due(&rows[0], &rows[at], speed);
+        let since_begin = due(&rows[0], &rows[at], speed);
+        let due = begin + since_begin;
         tokio::time::sleep_until(due.into()).await;
         // The semaphore is never closed.
         let Ok(permit) = open.clone().acquire_owned().await else { break };
@@ -87,6 +90,7 @@ pub(super) async fn replay(
             counters.done.fetch_add(1, Relaxed);
             let first = answer.as_ref().ok().and_then(|answer| answer.first);
             Outcome {
+                due: since_begin,
                 first: first.map(|first| first.saturating_duration_since(due)),
                 total,
                 answer: answer.map_err(|error| format!("{error:#}")),

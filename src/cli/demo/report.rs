@@ -72,7 +72,7 @@ pub(super) struct Percentiles {
 }
 
 impl Percentiles {
-    fn of(samples: &[f64]) -> Self {
+    pub(super) fn of(samples: &[f64]) -> Self {
         Self { p50: percentile(samples, 50.0), p99: percentile(samples, 99.0) }
     }
 }
@@ -290,6 +290,7 @@ sim-2                0               0               0         0.0 %
             cached_tokens: Some(cached),
         };
         Outcome {
+            due: Duration::ZERO,
             first: Some(Duration::from_millis(20)),
             total: Duration::from_millis(40),
             answer: Ok(Answer {
@@ -304,6 +305,7 @@ sim-2                0               0               0         0.0 %
 
     fn report() -> Report {
         let failed = Outcome {
+            due: Duration::ZERO,
             first: None,
             total: Duration::from_secs(60),
             answer: Err("the answer broke off".to_owned()),

@@ -11,11 +11,12 @@ use anyhow::{Context, bail};
 use tokio::time::{Instant, sleep};
 
 use super::children::Group;
-use super::client::{Client, MODELS};
+use super::client::{Answer, Client, MODELS};
 use super::envoy::{self, Extras};
 use super::ports::{Ports, local};
 use super::trace::MODEL;
 use crate::cli::progress::Progress;
+use crate::flow::NO_ENDPOINTS;
 use crate::load::process::{Usage, usage};
 
 /// Time to get ready, once everything is installed.
@@ -26,6 +27,10 @@ const LOOK: Duration = Duration::from_millis(50);
 
 /// Simulated servers are called this and their number.
 const NAME: &str = "sim";
+
+/// The process of all servers, and what it writes.
+const SIM: &str = "usher sim";
+const SIM_LOG: &str = "sim.log";
 
 /// What to start.
 #[derive(Debug)]
@@ -47,6 +52,8 @@ pub(super) struct Setup {
     pub(super) servers: Vec<String>,
     /// Usher's configuration; `None`: the built-in one.
     pub(super) config: Option<String>,
+    /// The servers are started later, with [`Stack::start_servers`].
+    pub(super) starts_empty: bool,
 }
 
 /// The running processes. Dropped, it ends them.
@@ -56,6 +63,8 @@ pub(super) struct Stack {
     ports: Ports,
     usher: u32,
     run_dir: PathBuf,
+    /// The servers, until they are started.
+    servers: Option<Command>,
 }
 
 impl Stack {
@@ -78,12 +87,18 @@ impl Stack {
         let endpoints = run_dir.join("endpoints.yaml");
         let mut sim = sim_command(&program, &ports, speed, &endpoints);
         sim.args(&setup.servers);
-        group.spawn("usher sim", sim, run_dir.join("sim.log"))?;
-        // The file of endpoints is written after the last server listens.
-        while !endpoints.exists() {
-            group.check()?;
-            sleep(LOOK).await;
-        }
+        let servers = if setup.starts_empty {
+            write(&endpoints, "endpoints: []\n")?;
+            Some(sim)
+        } else {
+            group.spawn(SIM, sim, run_dir.join(SIM_LOG))?;
+            // The file of endpoints is written after the last server listens.
+            while !endpoints.exists() {
+                group.check()?;
+                sleep(LOOK).await;
+            }
+            None
+        };
         let mut serve = serve_command(&program, &ports, &endpoints);
         if let Some(text) = setup.config {
             let config = run_dir.join("config.yaml");
@@ -91,29 +106,46 @@ impl Stack {
             serve.arg("--allow-experimental-plugins=true").arg("--config-file").arg(config);
         }
         let usher = group.spawn("usher serve", serve, run_dir.join("usher.log"))?;
-        let mut stack = Self { group, ports, usher, run_dir };
+        let mut stack = Self { group, ports, usher, run_dir, servers };
         // An Envoy that finds Usher not ready asks again after two seconds.
-        stack.answers(&client, local(stack.ports.admin), "/healthz", "Usher").await?;
+        let is_well = |answer: &Answer| answer.status == 200;
+        stack.answers(&client, local(stack.ports.admin), "/healthz", "Usher", is_well).await?;
 
         let config = stack.run_dir.join("envoy.json");
         write(&config, &envoy::config(&stack.ports, Extras::AsShipped)?)?;
         stack.group.spawn("Envoy", envoy_command(&envoy, &config), stack.run_dir.join("envoy.log"))?;
-        stack.answers(&client, stack.envoy(), MODELS, "Envoy").await?;
+        let is_empty = stack.servers.is_some();
+        // A request without a body doesn't wait. That Usher refused it shows that it was asked.
+        let is_through =
+            |answer: &Answer| if is_empty { answer.reason == NO_ENDPOINTS } else { answer.status == 200 };
+        stack.answers(&client, stack.envoy(), MODELS, "Envoy", is_through).await?;
         Ok(stack)
     }
 
-    /// Waits until `name` answers 200 at a page.
+    /// Starts the servers of a setup that starts empty.
+    ///
+    /// # Errors
+    /// When the program or its log can't be had.
+    pub(super) fn start_servers(&mut self) -> anyhow::Result<()> {
+        if let Some(servers) = self.servers.take() {
+            self.group.spawn(SIM, servers, self.run_dir.join(SIM_LOG))?;
+        }
+        Ok(())
+    }
+
+    /// Waits until `name` answers at a page as it should.
     async fn answers(
         &mut self,
         client: &Client,
         at: SocketAddr,
         path: &str,
         name: &str,
+        is_ready: impl Fn(&Answer) -> bool,
     ) -> anyhow::Result<()> {
         let deadline = Instant::now() + START;
         loop {
             let last = match client.get(at, path).await {
-                Ok(answer) if answer.status == 200 => return Ok(()),
+                Ok(answer) if is_ready(&answer) => return Ok(()),
                 Ok(answer) => format!("the last answer was {}", answer.status),
                 Err(error) => format!("{error:#}"),
             };

@@ -245,6 +245,7 @@ mod tests {
     fn outcome(answer: Result<u16, &str>, first: u64) -> Outcome {
         let reason = String::new();
         Outcome {
+            due: Duration::ZERO,
             first: Some(Duration::from_millis(first)),
             total: Duration::from_millis(first * 10),
             answer: answer.map_err(str::to_owned).map(|status| Answer {
