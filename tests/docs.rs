@@ -11,15 +11,19 @@
 mod required;
 
 use std::fmt::Write;
+use std::time::Duration;
 
 use prometheus::Registry;
 use required::{beside, required};
 use usher::config::units::parse_duration;
 use usher::config::{ConfigError, EndpointPickerConfig, Node};
+use usher::endpoints::Clock;
+use usher::flow::{Gate, GateCollector, GateMetrics};
 use usher::schedule::registry::{Kind, Parameter, Pipeline, PluginType, Stability};
 use usher::schedule::{SchedulerMetrics, State};
 
 const FILE: &str = "docs/configuration.md";
+const FLOW_CONTROL: &str = "docs/flow-control.md";
 const START: &str =
     "<!-- From here on `make docs-accept` writes, from the rows of src/schedule/registry/table. -->";
 /// Set: the file is written instead of compared.
@@ -140,12 +144,34 @@ fn yaml_blocks(text: &str) -> Vec<(usize, String)> {
 
 #[test]
 fn the_examples_load() {
-    let file = std::fs::read_to_string(FILE).unwrap();
-    let blocks = yaml_blocks(&file);
-    assert!(blocks.len() >= 3, "{}", blocks.len());
-    for (line, block) in blocks {
-        let built = build(&block);
-        assert!(built.is_ok(), "{FILE}, the example at line {line}: {}", built.unwrap_err());
+    for (path, least) in [(FILE, 3), (FLOW_CONTROL, 1)] {
+        let blocks = yaml_blocks(&std::fs::read_to_string(path).unwrap());
+        assert!(blocks.len() >= least, "{path}: {}", blocks.len());
+        for (line, block) in blocks {
+            let built = build(&block);
+            assert!(built.is_ok(), "{path}, the example at line {line}: {}", built.unwrap_err());
+        }
+    }
+}
+
+#[test]
+fn every_number_of_flow_control_is_where_it_is_said() {
+    let file = std::fs::read_to_string(FLOW_CONTROL).unwrap();
+    let registry = Registry::new();
+    let metrics = GateMetrics::register(&registry, "pool").unwrap();
+    let pipeline =
+        build("featureGates: [flowControl]\nflowControl: {maxRequests: 9, maxBytes: 9}\n").unwrap();
+    let gate = Gate::new(&pipeline.waiting.unwrap(), Clock::start(), Duration::ZERO, metrics);
+    registry.register(Box::new(GateCollector::new(gate).unwrap())).unwrap();
+    for family in registry.gather() {
+        let name = family.name();
+        let (short, is_older) = match name.strip_prefix("llm_d_epp_flow_control_") {
+            Some(short) => (short, false),
+            None => (name, name.starts_with("inference_extension_")),
+        };
+        // Pairs are said with the first name and the second one's end.
+        let said = file.contains(&format!("`{short}`")) || short.ends_with("_bytes");
+        assert!(is_older || said, "{name}");
     }
 }
 

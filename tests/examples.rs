@@ -85,6 +85,7 @@ async fn scenario(example: &str) {
         "default" => default().await,
         "epd" => epd().await,
         "expected-ttft" => expected_ttft().await,
+        "flow-control" => flow_control().await,
         "label-routing" => label_routing().await,
         "lora" => lora().await,
         "pd" => pd().await,
@@ -313,6 +314,28 @@ async fn lora() {
         assert_eq!(pool.ask(&[], "french", "hi").await.server, 0);
         assert_eq!(pool.ask(&[], "poems", "hi").await.server, 1);
     }
+}
+
+/// A server that is full gets no more; who waits goes in turns.
+async fn flow_control() {
+    let pool = Pool::start("flow-control", &[Pod::default()]).await;
+    let mut running = Vec::new();
+    for _ in 0..64 {
+        running.push(pool.hold("hi").await);
+    }
+    let mut waiting = Vec::new();
+    for (number, tenant) in ["a", "a", "b"].into_iter().enumerate() {
+        waiting.push(pool.begin(&[("x-llm-d-inference-fairness-id", tenant)], "hi").await);
+        pool.until_waiting(number + 1).await;
+    }
+    let [first, second, other] = <[_; 3]>::try_from(waiting).ok().unwrap();
+    running.pop();
+    running.push(first.sent().await);
+    running.pop();
+    running.push(other.sent().await);
+    pool.until_waiting(1).await;
+    running.pop();
+    second.sent().await;
 }
 
 /// A session stays where it began.

@@ -243,6 +243,15 @@ dataLayer:
 }
 
 #[test]
+fn flow_control_is_said_to_be_left_out() {
+    let run =
+        json(&["--config", "deploy/config/flow-control.yaml", "--workload", "poisson", "--requests", "10"]);
+    let notes = run["notes"].as_array().unwrap();
+    let about = |note: &Value| note["text"].as_str().unwrap().starts_with("flow control is left out");
+    assert!(notes.iter().any(about), "{notes:?}");
+}
+
+#[test]
 fn servers_share_the_work_where_the_configuration_says_so() {
     let files = Files::new();
     let servers = files.write(

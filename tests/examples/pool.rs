@@ -55,6 +55,12 @@ pub(crate) struct Answered {
     pub(crate) response: Mutation,
 }
 
+/// A request that the picker may let wait.
+pub(crate) struct Begun<'a> {
+    pool: &'a Pool,
+    stream: Stream,
+}
+
 /// A request under way until it is dropped.
 pub(crate) struct Held {
     /// Where it was sent.
@@ -131,13 +137,25 @@ impl Pool {
 
     /// A request that is sent somewhere, and whose answer does not begin.
     pub(crate) async fn hold(&self, prompt: &str) -> Held {
-        let mut stream = self.picker.stream().await;
-        let pairs = [(":method", "POST"), (":path", PATH), ("content-type", "application/json")];
-        stream.send(headers(&pairs, false));
+        self.begin(&[], prompt).await.sent().await
+    }
+
+    /// A request whose answer from the picker is not awaited yet.
+    pub(crate) async fn begin(&self, extra: &[(&str, &str)], prompt: &str) -> Begun<'_> {
+        let stream = self.picker.stream().await;
+        let base = [(":method", "POST"), (":path", PATH), ("content-type", "application/json")];
+        stream.send(headers(&[&base, extra].concat(), false));
         stream.send(body(json!({"model": "m", "prompt": prompt}).to_string(), true));
-        let destination = stream.request_headers().await.destination().parse().unwrap();
-        let server = self.servers.iter().position(|server| server.address == destination).unwrap();
-        Held { server, _stream: stream }
+        Begun { pool: self, stream }
+    }
+
+    /// Waits until so many requests wait in the picker.
+    pub(crate) async fn until_waiting(&self, requests: usize) {
+        let series = r#"usher_demand_requests{model_name="m",priority="0",target_model_name="m"}"#;
+        eventually("requests to wait", async || {
+            (self.picker.metric(series).unwrap_or(0.0) == requests as f64).then_some(())
+        })
+        .await;
     }
 
     /// Waits until so many requests are under way.
@@ -227,6 +245,15 @@ impl Pool {
             rows.iter().any(|row| row["address"] == *address && reached(row)).then_some(())
         })
         .await;
+    }
+}
+
+impl Begun<'_> {
+    /// Where the picker sends it, once it does.
+    pub(crate) async fn sent(mut self) -> Held {
+        let destination = self.stream.request_headers().await.destination().parse().unwrap();
+        let server = self.pool.servers.iter().position(|server| server.address == destination).unwrap();
+        Held { server, _stream: self.stream }
     }
 }
 
