@@ -5,6 +5,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use super::health::Health;
 use super::slot::Slot;
 use super::{Load, Topology};
 
@@ -82,7 +83,8 @@ impl Role {
 }
 
 /// A model server with its identity. Immutable: a change of labels or address
-/// makes a new value with the same slot and the same [`Load`].
+/// makes a new value with the same slot and the same [`Load`]. At another address it is
+/// another server, with a new [`Health`].
 pub struct Endpoint {
     spec: EndpointSpec,
     id: Arc<str>,
@@ -92,16 +94,25 @@ pub struct Endpoint {
     topology: Topology,
     slot: Arc<Slot>,
     load: Arc<Load>,
+    health: Arc<Health>,
+}
+
+/// What of an endpoint outlives a change of what discovery says.
+pub(super) struct Lasting {
+    pub(super) slot: Arc<Slot>,
+    pub(super) load: Arc<Load>,
+    pub(super) health: Arc<Health>,
 }
 
 impl Endpoint {
-    pub(super) fn new(spec: EndpointSpec, topology: Topology, slot: Arc<Slot>, load: Arc<Load>) -> Self {
+    pub(super) fn new(spec: EndpointSpec, topology: Topology, lasting: Lasting) -> Self {
+        let Lasting { slot, load, health } = lasting;
         // `SocketAddr` prints IPv6 addresses in brackets, as the header needs them.
         let authority = Arc::from(spec.address.to_string());
         let id = Arc::from(spec.id());
         let port = Arc::from(spec.address.port().to_string());
         let role = Role::from_label(spec.labels.get(ROLE_LABEL).map(String::as_str));
-        Self { spec, id, authority, port, role, topology, slot, load }
+        Self { spec, id, authority, port, role, topology, slot, load, health }
     }
 
     /// `namespace/name`, unique in the pool.
@@ -174,6 +185,11 @@ impl Endpoint {
     /// What the endpoint is doing.
     pub fn load(&self) -> &Arc<Load> {
         &self.load
+    }
+
+    /// How well it is.
+    pub fn health(&self) -> &Arc<Health> {
+        &self.health
     }
 
     /// What discovery said.

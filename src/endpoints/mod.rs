@@ -11,6 +11,7 @@ mod cache;
 mod candidates;
 mod clock;
 mod endpoint;
+pub mod health;
 mod in_flight;
 mod lease;
 mod load;

@@ -7,6 +7,8 @@ use std::sync::{Mutex, PoisonError};
 use arc_swap::ArcSwap;
 use tokio::sync::{Notify, watch};
 
+use super::endpoint::Lasting;
+use super::health::{Health, Ward};
 use super::slot::Slots;
 use super::topology::Places;
 use super::{Endpoint, EndpointSpec, Load, Snapshot};
@@ -40,6 +42,8 @@ pub struct Store {
     writer: Mutex<Places>,
     changed: watch::Sender<u64>,
     loads: Notify,
+    /// Who watches over the endpoints; `None`: nobody.
+    ward: Option<Arc<Ward>>,
 }
 
 impl Default for Store {
@@ -50,11 +54,17 @@ impl Default for Store {
             writer: Mutex::default(),
             changed: watch::Sender::new(0),
             loads: Notify::new(),
+            ward: None,
         }
     }
 }
 
 impl Store {
+    /// A store without endpoints; those to come are watched.
+    pub fn watched(ward: Arc<Ward>) -> Self {
+        Self { ward: Some(ward), ..Self::default() }
+    }
+
     /// The current membership.
     pub fn snapshot(&self) -> Arc<Snapshot> {
         self.current.load_full()
@@ -97,13 +107,17 @@ impl Store {
                 Some(other) => {
                     change.updated += 1;
                     let (slot, load) = (Arc::clone(other.slot()), Arc::clone(other.load()));
+                    let moved = other.address() != spec.address;
+                    let health = if moved { self.health(spec.id()) } else { Arc::clone(other.health()) };
                     let topology = places.of(&spec.labels);
-                    Arc::new(Endpoint::new(spec, topology, slot, load))
+                    Arc::new(Endpoint::new(spec, topology, Lasting { slot, load, health }))
                 }
                 None => {
                     change.added += 1;
                     let topology = places.of(&spec.labels);
-                    Arc::new(Endpoint::new(spec, topology, self.slots.take(), Arc::new(Load::default())))
+                    let (slot, load) = (self.slots.take(), Arc::new(Load::default()));
+                    let health = self.health(spec.id());
+                    Arc::new(Endpoint::new(spec, topology, Lasting { slot, load, health }))
                 }
             };
             next.push(endpoint);
@@ -116,6 +130,10 @@ impl Store {
             self.changed.send_replace(generation);
         }
         change
+    }
+
+    fn health(&self, id: String) -> Arc<Health> {
+        Arc::new(Health::new(id.into(), self.ward.clone()))
     }
 }
 

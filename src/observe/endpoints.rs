@@ -34,6 +34,7 @@ struct Row<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     models: Option<Models>,
     scrapes: Scrapes,
+    health: Health,
 }
 
 /// A number and how long ago it was read; nothing before the first reading.
@@ -65,6 +66,24 @@ struct Scrapes {
     failing_for_ms: Option<u64>,
 }
 
+#[derive(Debug, Serialize)]
+struct Health {
+    demoted: bool,
+    failures_in_a_row: u32,
+    #[serde(flatten)]
+    demotion: Option<Demotion>,
+}
+
+/// Why an endpoint gets probes only, and how near it is to being well again.
+#[derive(Debug, Serialize)]
+struct Demotion {
+    reason: String,
+    demoted_for_ms: u64,
+    successes_in_a_row: u32,
+    probing: bool,
+    next_probe_in_ms: u64,
+}
+
 /// The page as JSON.
 pub fn page(store: &Store, clock: &Clock, attributes: &Attributes) -> String {
     let now_ms = clock.now_ms();
@@ -82,6 +101,7 @@ fn row<'a>(endpoint: &'a Endpoint, attributes: &'a Attributes, now_ms: u64) -> R
     let named = |(id, name): &'a (AttributeId, String)| Some((name.as_str(), value(load.attribute(*id))?));
     let adapters = load.adapters.load_full().zip(age(&load.adapters_read));
     let models = load.models.load_full().zip(age(&load.models_read));
+    let condition = endpoint.health().condition();
     Row {
         id: endpoint.id(),
         address: endpoint.authority(),
@@ -108,6 +128,17 @@ fn row<'a>(endpoint: &'a Endpoint, attributes: &'a Attributes, now_ms: u64) -> R
             unreachable_in_a_row: load.scrapes.unreachable_in_a_row(),
             failures_total: load.scrapes.failures_total(),
             failing_for_ms: load.scrapes.failing_since_ms().map(|since| now_ms.saturating_sub(since)),
+        },
+        health: Health {
+            demoted: condition.demotion.is_some(),
+            failures_in_a_row: condition.failures,
+            demotion: condition.demotion.map(|demotion| Demotion {
+                reason: demotion.cause.to_string(),
+                demoted_for_ms: now_ms.saturating_sub(demotion.since_ms),
+                successes_in_a_row: demotion.successes,
+                probing: demotion.probing,
+                next_probe_in_ms: demotion.next_probe_ms.saturating_sub(now_ms),
+            }),
         },
     }
 }

@@ -21,6 +21,8 @@ const FAILING: (&str, &str) = ("usher_endpoints_failing", "Endpoints whose last 
 const UNREACHABLE: (&str, &str) =
     ("usher_endpoints_unreachable", "Endpoints that could not be connected to for their last scrape.");
 
+const DEMOTED: (&str, &str) = ("usher_endpoints_demoted", "Endpoints that get probes only, as they fail.");
+
 /// What every engine may report, with its name.
 const FIELDS: [(&str, fn(&Load) -> &Gauge); 7] = [
     ("waiting", |load| &load.waiting),
@@ -55,11 +57,12 @@ impl FreshnessCollector {
         pool: String,
         attributes: Attributes,
     ) -> prometheus::Result<Self> {
-        let families: [(_, &[&str]); 4] = [
+        let families: [(_, &[&str]); 5] = [
             (STALE, &["name", "field"]),
             (OLDEST, &["name", "field"]),
             (FAILING, &["name"]),
             (UNREACHABLE, &["name"]),
+            (DEMOTED, &["name"]),
         ];
         let desc = |((name, help), labels): ((&str, &str), &[&str])| {
             let labels = labels.iter().map(|label| (*label).to_owned()).collect();
@@ -94,13 +97,14 @@ impl Collector for FreshnessCollector {
                 family.with_label_values(&[self.pool.as_str(), field]).set(value);
             }
         }
-        let count = |counts: fn(&Load) -> u32| {
-            endpoints.iter().filter(|endpoint| counts(endpoint.load()) > 0).count() as f64
+        let count = |counts: fn(&Endpoint) -> bool| {
+            endpoints.iter().filter(|endpoint| counts(endpoint)).count() as f64
         };
-        let failing = count(|load| load.scrapes.failures_in_a_row());
-        let unreachable = count(|load| load.scrapes.unreachable_in_a_row());
+        let failing = count(|endpoint| endpoint.load().scrapes.failures_in_a_row() > 0);
+        let unreachable = count(|endpoint| endpoint.load().scrapes.unreachable_in_a_row() > 0);
+        let demoted = count(|endpoint| endpoint.health().is_demoted());
         let mut out: Vec<MetricFamily> = by_field.iter().flatten().flat_map(Collector::collect).collect();
-        for (metric, value) in [(FAILING, failing), (UNREACHABLE, unreachable)] {
+        for (metric, value) in [(FAILING, failing), (UNREACHABLE, unreachable), (DEMOTED, demoted)] {
             if let Some(family) = family(metric, &["name"]) {
                 family.with_label_values(&[&self.pool]).set(value);
                 out.extend(family.collect());
@@ -173,6 +177,7 @@ mod tests {
             "usher_readings_oldest_age_seconds{field=\"hot\",name=\"p\"} 6",
             "usher_endpoints_failing{name=\"p\"} 2",
             "usher_endpoints_unreachable{name=\"p\"} 1",
+            "usher_endpoints_demoted{name=\"p\"} 0",
         ];
         for line in want {
             assert!(text.lines().any(|l| l == line), "{line} not in\n{text}");

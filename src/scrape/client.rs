@@ -92,6 +92,17 @@ impl ScrapeError {
         self.reason() == Reason::Tls
     }
 
+    /// Whether it says something about how the server is: nobody is there, or nobody
+    /// answers, or with a 5xx. Pages that are missing or can't be read are a matter of
+    /// configuration.
+    pub(super) fn is_of_the_server(&self) -> bool {
+        match self.reason() {
+            Reason::Connect | Reason::Connection | Reason::Timeout => true,
+            Reason::Status => matches!(self, Self::Page(PageError::Status(500..600))),
+            Reason::Tls | Reason::TooLarge | Reason::Encoding | Reason::Malformed => false,
+        }
+    }
+
     /// Whether the server said that it doesn't have the page, or doesn't understand.
     pub(super) fn is_refusal(&self) -> bool {
         matches!(self, Self::Page(PageError::Status(400..500)))

@@ -48,6 +48,7 @@ pub(super) async fn poll(endpoint: Arc<Endpoint>, source: Arc<Source>) {
                 if config.keeps_health {
                     endpoint.load().scrapes.succeeded();
                     endpoint.load().seen(sent);
+                    endpoint.health().scrape_succeeded();
                 }
                 store.loads_changed();
                 complete
@@ -58,6 +59,9 @@ pub(super) async fn poll(endpoint: Arc<Endpoint>, source: Arc<Source>) {
                 log.failed(&error, now);
                 if config.keeps_health {
                     endpoint.load().scrapes.failed(client.connected() || error.is_of_tls(), now_ms);
+                    if error.is_of_the_server() {
+                        endpoint.health().scrape_failed();
+                    }
                 }
                 failures = failures.saturating_add(1);
                 next = now + backoff(config.interval, config.max_backoff, failures, rand::random());

@@ -1,0 +1,204 @@
+//! How well endpoints are: who answers, who fails, who may be tried again.
+//!
+//! A pod that fails fast looks idle and draws every request. One that fails several times
+//! in a row is demoted: it gets no more than one real request at a time as a probe, until
+//! enough of them succeed ([`Vitals`]). Requests and scrapes report to an endpoint's
+//! [`Health`]; the [`Ward`] counts who is demoted, so that a decision sees with one load
+//! that nobody is.
+
+mod verdict;
+mod vitals;
+mod ward;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+pub use verdict::{AnswerStatus, Verdict};
+pub use vitals::{Change, Condition, Demotion, Failure, HealthParams, Vitals};
+pub use ward::{Ward, WardMetrics};
+
+/// How well one endpoint is. Belongs to an endpoint at an address: another address is
+/// another server.
+#[derive(Debug)]
+pub struct Health {
+    id: Arc<str>,
+    /// `None`: nobody watches.
+    ward: Option<Arc<Ward>>,
+    // Guards the state; taken by failures, and by successes only of those who are in
+    // trouble, for some nanoseconds.
+    vitals: Mutex<Vitals>,
+    /// A success would change something.
+    troubled: AtomicBool,
+    /// A page would change something.
+    troubled_scrapes: AtomicBool,
+    /// When a probe is due; 0: not demoted.
+    due_ms: AtomicU64,
+}
+
+impl Health {
+    /// The health of an endpoint that nobody complained about.
+    pub(super) fn new(id: Arc<str>, ward: Option<Arc<Ward>>) -> Self {
+        Self {
+            id,
+            ward,
+            vitals: Mutex::default(),
+            troubled: AtomicBool::default(),
+            troubled_scrapes: AtomicBool::default(),
+            due_ms: AtomicU64::default(),
+        }
+    }
+
+    /// Whether it gets probes only.
+    pub fn is_demoted(&self) -> bool {
+        self.due_ms.load(Relaxed) != 0
+    }
+
+    /// A request that was sent there at `sent_ms` failed.
+    pub fn failed(&self, failure: Failure, sent_ms: u64) {
+        self.change(|vitals, params, now_ms| vitals.failed(params, failure, sent_ms, now_ms));
+    }
+
+    /// A request that was sent there at `sent_ms` was answered well.
+    pub fn succeeded(&self, sent_ms: u64) {
+        // Nearly always there is nothing to write.
+        if self.troubled.load(Relaxed) {
+            self.change(|vitals, params, now_ms| vitals.succeeded(params, sent_ms, now_ms));
+        }
+    }
+
+    /// How a request ended that was sent there at `sent_ms`.
+    pub fn ended(&self, verdict: Verdict, sent_ms: u64) {
+        match verdict {
+            Verdict::Good => self.succeeded(sent_ms),
+            Verdict::Failed(status) => self.failed(Failure::Status(status), sent_ms),
+            Verdict::Unclear => {}
+        }
+    }
+
+    /// The gateway said that this endpoint served a request.
+    pub fn named_as_server(&self) {
+        if let Some(ward) = &self.ward {
+            ward.named_server();
+        }
+    }
+
+    /// A scrape failed, in a way that says something about the server.
+    pub fn scrape_failed(&self) {
+        self.change(Vitals::scrape_failed);
+    }
+
+    /// A scrape brought a page.
+    pub fn scrape_succeeded(&self) {
+        if self.troubled_scrapes.load(Relaxed) {
+            self.change(Vitals::scrape_succeeded);
+        }
+    }
+
+    /// What there is to see of it.
+    pub fn condition(&self) -> Condition {
+        self.vitals().condition()
+    }
+
+    /// Takes the place of the probe, if one is due.
+    pub fn claim(self: &Arc<Self>, now_ms: u64) -> Option<Probe> {
+        let due = self.due_ms.load(Relaxed);
+        if due == 0 || now_ms < due {
+            return None;
+        }
+        let mut vitals = self.vitals();
+        let number = vitals.claim(now_ms)?;
+        self.show(&vitals);
+        drop(vitals);
+        Some(Probe { health: Arc::clone(self), number, used: false })
+    }
+
+    /// Lets the state machine see what happened, and tells the world what that changed.
+    fn change(&self, event: impl FnOnce(&mut Vitals, &HealthParams, u64) -> Change) {
+        let Some(ward) = &self.ward else { return };
+        let mut vitals = self.vitals();
+        let change = event(&mut vitals, ward.params(), ward.now_ms());
+        self.show(&vitals);
+        drop(vitals);
+        match change {
+            Change::Nothing => {}
+            Change::Demoted(failure) => {
+                ward.demoted(failure);
+                tracing::warn!(endpoint = %self.id, reason = %failure, "endpoint is demoted, it gets probes only");
+            }
+            Change::Recovered(after_ms) => {
+                ward.recovered();
+                tracing::info!(endpoint = %self.id, after_ms, "endpoint is well again");
+            }
+        }
+    }
+
+    /// What readers see without the lock, which the caller holds.
+    fn show(&self, vitals: &Vitals) {
+        self.troubled.store(!vitals.is_quiet(), Relaxed);
+        self.troubled_scrapes.store(!vitals.is_quiet_for_scrapes(), Relaxed);
+        self.due_ms.store(vitals.due_ms().map_or(0, |due| due.max(1)), Relaxed);
+    }
+
+    // Nothing panics while it holds this lock.
+    fn vitals(&self) -> MutexGuard<'_, Vitals> {
+        self.vitals.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.ward.as_ref().map_or(0, |ward| ward.now_ms())
+    }
+}
+
+impl Drop for Health {
+    fn drop(&mut self) {
+        if let Some(ward) = self.ward.as_ref().filter(|_| self.is_demoted()) {
+            ward.left();
+        }
+    }
+}
+
+/// The place of the one probe that an endpoint has out. Dropped without a word, the
+/// next one goes after a pause.
+#[derive(Debug)]
+pub struct Probe {
+    health: Arc<Health>,
+    number: u32,
+    used: bool,
+}
+
+impl Probe {
+    /// A request goes to the endpoint as its probe.
+    #[must_use]
+    pub fn used(mut self) -> Self {
+        self.used = true;
+        if let Some(ward) = &self.health.ward {
+            ward.probed();
+        }
+        self
+    }
+
+    /// The answer said how the endpoint is, and was reported to it.
+    pub fn answered(self) {
+        self.end(|vitals, number| vitals.answered(number));
+    }
+
+    fn end(&self, event: impl FnOnce(&mut Vitals, u32)) {
+        let mut vitals = self.health.vitals();
+        event(&mut vitals, self.number);
+        self.health.show(&vitals);
+    }
+}
+
+impl Drop for Probe {
+    fn drop(&mut self) {
+        let now_ms = self.health.now_ms();
+        // After `answered` this probe is no longer the one that is out.
+        self.end(|vitals, number| match self.used {
+            true => vitals.unanswered(number, now_ms),
+            false => vitals.unused(number, now_ms),
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,313 @@
+//! When an endpoint counts as sick and when as well again: a state machine that is told
+//! what happens and what time it is.
+//!
+//! ```text
+//!            failures in a row                 successes in a row
+//!   well ───────────────────────▶ demoted ───────────────────────▶ well
+//!                                 │     ▲
+//!                                 └─────┘ probes: one at a time, a pause after each; a
+//!                                         failure doubles the pause, a success halves it
+//! ```
+
+use std::time::Duration;
+
+/// When endpoints are demoted, and how they come back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HealthParams {
+    /// Requests that fail in a row until the endpoint is demoted; 0 counts as 1. Default 3:
+    /// one bad request that its client sends again doesn't cost a pod.
+    pub failures: u32,
+    /// Scrapes that fail in a row, without a request that succeeds in between, until the
+    /// endpoint is demoted; 0: never. Default 3: with the default interval 0.3 s after a
+    /// server stops to listen.
+    pub failed_scrapes: u32,
+    /// Pause before the first probe, and the shortest after one that fails. Default 1 s.
+    pub first_pause: Duration,
+    /// The longest pause between probes; less than `first_pause` counts as that. Default
+    /// 2 s: a server that works again is back within 4 s and the time of its answers.
+    pub longest_pause: Duration,
+    /// Requests that succeed in a row until a demoted endpoint is as good as any other; 0
+    /// counts as 1. Default 4.
+    pub successes: u32,
+}
+
+impl Default for HealthParams {
+    fn default() -> Self {
+        Self {
+            failures: 3,
+            failed_scrapes: 3,
+            first_pause: Duration::from_secs(1),
+            longest_pause: Duration::from_secs(2),
+            successes: 4,
+        }
+    }
+}
+
+/// What speaks against an endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// It answered with this status, or the gateway did because it could not reach it.
+    Status(u16),
+    /// The gateway was served by another endpoint than this one, which it was to try first.
+    Elsewhere,
+    /// It could not be scraped.
+    Scrape,
+}
+
+impl Failure {
+    /// Names in metrics, in the order of [`number`](Self::number).
+    pub const NAMES: [&'static str; 3] = ["status", "elsewhere", "scrapes"];
+
+    /// The position of its name.
+    pub fn number(self) -> usize {
+        match self {
+            Self::Status(_) => 0,
+            Self::Elsewhere => 1,
+            Self::Scrape => 2,
+        }
+    }
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Status(status) => write!(f, "status {status}"),
+            Self::Elsewhere => f.write_str("another endpoint served"),
+            Self::Scrape => f.write_str("can't be scraped"),
+        }
+    }
+}
+
+/// What an event changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Neither demoted nor recovered.
+    Nothing,
+    /// Demoted, by this failure.
+    Demoted(Failure),
+    /// As good as any other again, after so many milliseconds.
+    Recovered(u64),
+}
+
+/// Time for the answer to a probe to begin. After that the next one may go, should its
+/// stream still be open: an endpoint that hangs would keep its probe for ever.
+pub(super) const PATIENCE_MS: u64 = 10_000;
+
+/// After a request that could not be the probe, as the filters kept it from this endpoint,
+/// another one is tried so much later.
+const RETRY_MS: u64 = 10;
+
+/// How one endpoint is. All times are milliseconds of one clock, from 1.
+#[derive(Debug, Default)]
+pub struct Vitals {
+    failures: u32,
+    /// Failed scrapes in a row that count.
+    scrapes: u32,
+    /// Requests said that it is well while its scrapes failed: those don't count until one
+    /// brings a page.
+    excused: bool,
+    /// When it was demoted or recovered last; 0: never. Requests that were sent before say
+    /// nothing about it any more.
+    changed_ms: u64,
+    sick: Option<Sick>,
+    /// Probes so far.
+    probes: u32,
+}
+
+/// A demotion.
+#[derive(Debug)]
+struct Sick {
+    cause: Failure,
+    /// Successes in a row.
+    good: u32,
+    /// Scrapes in a row that brought a page.
+    good_scrapes: u32,
+    pause_ms: u64,
+    /// When the next probe may go.
+    next_ms: u64,
+    /// The probe that is out, and until when it is waited for.
+    out: Option<(u32, u64)>,
+}
+
+/// What the admin page shows of an endpoint.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Condition {
+    /// Requests in a row that failed; 0 for one that is demoted.
+    pub failures: u32,
+    /// The demotion, if it is demoted.
+    pub demotion: Option<Demotion>,
+}
+
+/// What the admin page shows of a demotion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Demotion {
+    /// The last failure that led to it, or since.
+    pub cause: Failure,
+    /// Since when.
+    pub since_ms: u64,
+    /// Successes in a row since.
+    pub successes: u32,
+    /// When the next probe may go.
+    pub next_probe_ms: u64,
+    /// Whether a probe is under way.
+    pub probing: bool,
+}
+
+impl Vitals {
+    /// A request that was sent at `sent_ms` failed.
+    pub fn failed(&mut self, params: &HealthParams, failure: Failure, sent_ms: u64, now_ms: u64) -> Change {
+        if sent_ms <= self.changed_ms {
+            return Change::Nothing;
+        }
+        let Some(sick) = &mut self.sick else {
+            self.failures += 1;
+            let enough = self.failures >= params.failures.max(1);
+            return if enough { self.demote(params, failure, now_ms) } else { Change::Nothing };
+        };
+        let (first, longest) = pauses(params);
+        sick.cause = failure;
+        (sick.good, sick.good_scrapes) = (0, 0);
+        sick.pause_ms = sick.pause_ms.saturating_mul(2).clamp(first, longest);
+        sick.next_ms = now_ms.saturating_add(sick.pause_ms);
+        Change::Nothing
+    }
+
+    /// A request that was sent at `sent_ms` was answered well.
+    pub fn succeeded(&mut self, params: &HealthParams, sent_ms: u64, now_ms: u64) -> Change {
+        if sent_ms <= self.changed_ms {
+            return Change::Nothing;
+        }
+        let Some(sick) = &mut self.sick else {
+            (self.failures, self.scrapes) = (0, 0);
+            return Change::Nothing;
+        };
+        sick.good += 1;
+        if sick.good >= params.successes.max(1) {
+            return self.recover(now_ms);
+        }
+        sick.pause_ms = (sick.pause_ms / 2).max(1);
+        sick.next_ms = now_ms.saturating_add(sick.pause_ms);
+        Change::Nothing
+    }
+
+    /// A scrape failed, in a way that says something about the server.
+    pub fn scrape_failed(&mut self, params: &HealthParams, now_ms: u64) -> Change {
+        if self.excused {
+            return Change::Nothing;
+        }
+        self.scrapes = self.scrapes.saturating_add(1);
+        if let Some(sick) = &mut self.sick {
+            sick.good_scrapes = 0;
+            return Change::Nothing;
+        }
+        let enough = params.failed_scrapes > 0 && self.scrapes >= params.failed_scrapes;
+        if enough { self.demote(params, Failure::Scrape, now_ms) } else { Change::Nothing }
+    }
+
+    /// A scrape brought a page. That brings back who was demoted for nothing else.
+    pub fn scrape_succeeded(&mut self, params: &HealthParams, now_ms: u64) -> Change {
+        (self.scrapes, self.excused) = (0, false);
+        let Some(sick) = self.sick.as_mut().filter(|sick| sick.cause == Failure::Scrape) else {
+            return Change::Nothing;
+        };
+        sick.good_scrapes += 1;
+        if sick.good_scrapes >= params.successes.max(1) { self.recover(now_ms) } else { Change::Nothing }
+    }
+
+    /// Takes the place of the probe; `None` while none is due. The number is the probe's.
+    pub fn claim(&mut self, now_ms: u64) -> Option<u32> {
+        if now_ms < self.due_ms()? {
+            return None;
+        }
+        self.probes = self.probes.wrapping_add(1);
+        let probe = (self.probes, now_ms.saturating_add(PATIENCE_MS));
+        self.sick.as_mut()?.out = Some(probe);
+        Some(probe.0)
+    }
+
+    /// The request that was to be the probe went elsewhere.
+    pub fn unused(&mut self, probe: u32, now_ms: u64) {
+        if let Some(sick) = self.with_probe(probe) {
+            sick.next_ms = now_ms.saturating_add(RETRY_MS);
+        }
+    }
+
+    /// The answer to the probe said how the endpoint is, and was counted.
+    pub fn answered(&mut self, probe: u32) {
+        self.with_probe(probe);
+    }
+
+    /// The probe ended without a word about the endpoint.
+    pub fn unanswered(&mut self, probe: u32, now_ms: u64) {
+        if let Some(sick) = self.with_probe(probe) {
+            sick.next_ms = now_ms.saturating_add(sick.pause_ms);
+        }
+    }
+
+    /// When a probe can be claimed; `None` for an endpoint that is well.
+    pub fn due_ms(&self) -> Option<u64> {
+        let sick = self.sick.as_ref()?;
+        Some(sick.out.map_or(sick.next_ms, |(_, until)| until.max(sick.next_ms)))
+    }
+
+    /// Whether a success would change nothing.
+    pub fn is_quiet(&self) -> bool {
+        self.sick.is_none() && self.failures == 0 && self.scrapes == 0
+    }
+
+    /// Whether a scrape that brings a page would change nothing.
+    pub fn is_quiet_for_scrapes(&self) -> bool {
+        self.scrapes == 0 && !self.excused && self.cause() != Some(Failure::Scrape)
+    }
+
+    /// What there is to see of it.
+    pub fn condition(&self) -> Condition {
+        let demotion = self.sick.as_ref().map(|sick| Demotion {
+            cause: sick.cause,
+            since_ms: self.changed_ms,
+            successes: sick.good,
+            next_probe_ms: sick.next_ms,
+            probing: sick.out.is_some(),
+        });
+        Condition { failures: self.failures, demotion }
+    }
+
+    fn cause(&self) -> Option<Failure> {
+        self.sick.as_ref().map(|sick| sick.cause)
+    }
+
+    /// The demotion whose probe this is; it is no longer out.
+    fn with_probe(&mut self, probe: u32) -> Option<&mut Sick> {
+        let sick = self.sick.as_mut().filter(|sick| sick.out.is_some_and(|(out, _)| out == probe))?;
+        sick.out = None;
+        Some(sick)
+    }
+
+    fn demote(&mut self, params: &HealthParams, cause: Failure, now_ms: u64) -> Change {
+        let (pause_ms, _) = pauses(params);
+        let next_ms = now_ms.saturating_add(pause_ms);
+        self.sick = Some(Sick { cause, good: 0, good_scrapes: 0, pause_ms, next_ms, out: None });
+        (self.failures, self.changed_ms) = (0, now_ms);
+        Change::Demoted(cause)
+    }
+
+    fn recover(&mut self, now_ms: u64) -> Change {
+        let since = std::mem::replace(&mut self.changed_ms, now_ms);
+        self.sick = None;
+        // Scrapes that still fail were no reason; a server may have its metrics elsewhere.
+        self.excused = self.scrapes > 0;
+        (self.failures, self.scrapes) = (0, 0);
+        Change::Recovered(now_ms.saturating_sub(since))
+    }
+}
+
+/// The first pause and the longest, at least a millisecond.
+fn pauses(params: &HealthParams) -> (u64, u64) {
+    let ms = |pause: Duration| u64::try_from(pause.as_millis()).unwrap_or(u64::MAX).max(1);
+    let first = ms(params.first_pause);
+    (first, ms(params.longest_pause).max(first))
+}
+
+#[cfg(test)]
+#[path = "vitals_tests.rs"]
+mod tests;

@@ -1,0 +1,313 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const PARAMS: HealthParams = HealthParams {
+    failures: 3,
+    failed_scrapes: 3,
+    first_pause: Duration::from_millis(1000),
+    longest_pause: Duration::from_millis(2000),
+    successes: 4,
+};
+
+const DOWN: Failure = Failure::Status(503);
+
+/// One that is demoted at this time by requests that were sent before.
+fn demoted(at_ms: u64) -> Vitals {
+    let mut vitals = Vitals::default();
+    for _ in 0..2 {
+        assert_eq!(vitals.failed(&PARAMS, DOWN, at_ms, at_ms), Change::Nothing);
+    }
+    assert_eq!(vitals.failed(&PARAMS, DOWN, at_ms, at_ms), Change::Demoted(DOWN));
+    vitals
+}
+
+/// Sends a probe as soon as one is due, whose answer comes at once. Returns when that was.
+fn probe(vitals: &mut Vitals, good: bool) -> (u64, Change) {
+    let due = vitals.due_ms().unwrap();
+    assert_eq!(vitals.claim(due - 1), None, "too early");
+    let number = vitals.claim(due).unwrap();
+    assert_eq!(vitals.claim(due), None, "one at a time");
+    let change =
+        if good { vitals.succeeded(&PARAMS, due, due) } else { vitals.failed(&PARAMS, DOWN, due, due) };
+    vitals.answered(number);
+    (due, change)
+}
+
+#[test]
+fn failures_in_a_row_demote_and_a_success_breaks_the_row() {
+    let mut vitals = Vitals::default();
+    for _ in 0..10 {
+        assert_eq!(vitals.failed(&PARAMS, DOWN, 1, 2), Change::Nothing);
+        assert_eq!(vitals.failed(&PARAMS, Failure::Elsewhere, 1, 2), Change::Nothing);
+        assert!(!vitals.is_quiet());
+        assert_eq!(vitals.succeeded(&PARAMS, 1, 2), Change::Nothing);
+        assert!(vitals.is_quiet() && vitals.due_ms().is_none());
+    }
+    let vitals = demoted(50);
+    let condition = vitals.condition();
+    assert_eq!(condition.failures, 0);
+    let demotion = condition.demotion.unwrap();
+    assert_eq!((demotion.cause, demotion.since_ms, demotion.next_probe_ms), (DOWN, 50, 1050));
+}
+
+#[test]
+fn pauses_grow_while_probes_fail_and_shrink_while_they_succeed() {
+    let mut vitals = demoted(1);
+    let outcomes = [false, false, false, true, true, false, true, true, true, true];
+    let times: Vec<_> = outcomes.map(|good| probe(&mut vitals, good)).to_vec();
+    let at: Vec<_> = times.iter().map(|(at, _)| at - 1).collect();
+    // 1 s; 2 s after each failure; half of that after a success, and again; a failure
+    // doubles it, to the first pause at least.
+    assert_eq!(at, [1000, 3000, 5000, 7000, 8000, 8500, 9500, 10_000, 10_250, 10_375]);
+    let last = times.last().unwrap();
+    assert_eq!(last.1, Change::Recovered(10_375));
+    assert!(times.iter().rev().skip(1).all(|(_, change)| *change == Change::Nothing));
+    assert!(vitals.is_quiet());
+}
+
+#[test]
+fn whoever_works_again_is_back_within_four_seconds() {
+    // However long it failed, and whenever in the pause it works again.
+    for failing in 0..5 {
+        let mut vitals = demoted(1);
+        let last = (0..failing).map(|_| probe(&mut vitals, false).0).last().unwrap_or(1);
+        let mut now = last;
+        while vitals.due_ms().is_some() {
+            now = probe(&mut vitals, true).0;
+        }
+        assert!(now - last <= 4000, "{failing}: {}", now - last);
+    }
+}
+
+#[test]
+fn requests_that_were_sent_before_say_nothing_about_it_now() {
+    let mut vitals = demoted(100);
+    let due = vitals.due_ms();
+    for sent in [50, 99, 100] {
+        for _ in 0..9 {
+            assert_eq!(vitals.succeeded(&PARAMS, sent, 120), Change::Nothing);
+            assert_eq!(vitals.failed(&PARAMS, DOWN, sent, 120), Change::Nothing);
+        }
+    }
+    assert_eq!((vitals.due_ms(), vitals.condition().demotion.unwrap().successes), (due, 0));
+    let back = (0..4).map(|_| probe(&mut vitals, true)).last().unwrap();
+    assert!(matches!(back.1, Change::Recovered(_)));
+    for _ in 0..9 {
+        assert_eq!(vitals.failed(&PARAMS, DOWN, back.0, back.0 + 1), Change::Nothing);
+    }
+    assert!(vitals.is_quiet());
+}
+
+#[test]
+fn scrapes_demote_and_bring_back() {
+    let mut vitals = Vitals::default();
+    vitals.scrape_failed(&PARAMS, 5);
+    vitals.scrape_failed(&PARAMS, 6);
+    vitals.scrape_succeeded(&PARAMS, 7);
+    vitals.scrape_failed(&PARAMS, 8);
+    vitals.scrape_failed(&PARAMS, 9);
+    // A request that succeeds begins the row anew.
+    vitals.succeeded(&PARAMS, 9, 10);
+    vitals.scrape_failed(&PARAMS, 11);
+    vitals.scrape_failed(&PARAMS, 12);
+    assert_eq!(vitals.scrape_failed(&PARAMS, 13), Change::Demoted(Failure::Scrape));
+    for _ in 0..3 {
+        assert_eq!(vitals.scrape_succeeded(&PARAMS, 20), Change::Nothing);
+    }
+    vitals.scrape_failed(&PARAMS, 21);
+    for _ in 0..3 {
+        assert_eq!(vitals.scrape_succeeded(&PARAMS, 22), Change::Nothing);
+    }
+    assert_eq!(vitals.scrape_succeeded(&PARAMS, 23), Change::Recovered(10));
+}
+
+#[test]
+fn pages_do_not_bring_back_who_fails_requests() {
+    let mut vitals = Vitals::default();
+    for _ in 0..3 {
+        vitals.scrape_failed(&PARAMS, 5);
+    }
+    probe(&mut vitals, false);
+    for _ in 0..10 {
+        assert_eq!(vitals.scrape_succeeded(&PARAMS, 3000), Change::Nothing);
+    }
+    assert!(vitals.due_ms().is_some());
+}
+
+#[test]
+fn a_server_without_metrics_is_demoted_once_only() {
+    let mut vitals = Vitals::default();
+    for _ in 0..3 {
+        vitals.scrape_failed(&PARAMS, 5);
+    }
+    // Its scrapes go on failing.
+    let mut last = 0;
+    while vitals.due_ms().is_some() {
+        vitals.scrape_failed(&PARAMS, last + 1);
+        last = probe(&mut vitals, true).0;
+    }
+    for now in last..last + 100 {
+        assert_eq!(vitals.scrape_failed(&PARAMS, now), Change::Nothing);
+    }
+    assert!(vitals.is_quiet() && !vitals.is_quiet_for_scrapes());
+    // Until there was a page.
+    vitals.scrape_succeeded(&PARAMS, last);
+    let changes: Vec<_> = (0..3).map(|_| vitals.scrape_failed(&PARAMS, last + 200)).collect();
+    assert_eq!(changes.last(), Some(&Change::Demoted(Failure::Scrape)));
+}
+
+#[test]
+fn without_a_threshold_scrapes_say_nothing() {
+    let params = HealthParams { failed_scrapes: 0, ..PARAMS };
+    let mut vitals = Vitals::default();
+    for now in 1..1000 {
+        assert_eq!(vitals.scrape_failed(&params, now), Change::Nothing);
+    }
+}
+
+#[test]
+fn a_probe_that_is_not_answered_keeps_its_place_only_so_long() {
+    let mut vitals = demoted(1);
+    let hangs = vitals.claim(1001).unwrap();
+    assert_eq!(vitals.claim(1000 + PATIENCE_MS), None);
+    let next = vitals.claim(1001 + PATIENCE_MS).unwrap();
+    // The first one ends at last: that is no longer the one that is out.
+    vitals.unanswered(hangs, 1002 + PATIENCE_MS);
+    assert_eq!(vitals.claim(1500 + PATIENCE_MS), None);
+    vitals.unused(next, 1500 + PATIENCE_MS);
+    assert_eq!(vitals.due_ms(), Some(1510 + PATIENCE_MS), "nobody was asked");
+    let next = vitals.claim(1510 + PATIENCE_MS).unwrap();
+    vitals.unanswered(next, 2000 + PATIENCE_MS);
+    assert_eq!(vitals.due_ms(), Some(3000 + PATIENCE_MS));
+}
+
+/// What can happen to an endpoint, some time after what happened before.
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    /// A request ends that was sent so many milliseconds before.
+    Ends(bool, u64),
+    Scrape(bool),
+    /// A request asks whether it may be the probe.
+    Claim,
+    /// The probe ends: well, badly, without a word, or was not used.
+    Probe(u8),
+}
+
+fn events() -> impl Strategy<Value = Vec<(u64, Event)>> {
+    let event = prop_oneof![
+        4 => (any::<bool>(), 0..300u64).prop_map(|(good, before)| Event::Ends(good, before)),
+        2 => prop::bool::weighted(0.4).prop_map(Event::Scrape),
+        4 => Just(Event::Claim),
+        4 => (0..4u8).prop_map(Event::Probe),
+    ];
+    let pause = prop_oneof![4 => 0..20u64, 2 => 100..1500u64, 1 => 5000..20_000u64];
+    prop::collection::vec((pause, event), 1..200)
+}
+
+fn params() -> impl Strategy<Value = HealthParams> {
+    (0..5u32, 0..5u32, 1..3000u64, 1..5000u64, 0..6u32).prop_map(
+        |(failures, failed_scrapes, a, b, successes)| {
+            let (first_pause, longest_pause) = (Duration::from_millis(a), Duration::from_millis(b));
+            HealthParams { failures, failed_scrapes, first_pause, longest_pause, successes }
+        },
+    )
+}
+
+proptest! {
+    /// Whatever happens: demoted and recovered for a reason, one probe at a time, no storm
+    /// of probes, and always a way back.
+    #[test]
+    fn nothing_is_demoted_or_back_without_a_reason(params in params(), events in events()) {
+        let mut vitals = Vitals::default();
+        let (mut now, mut changed) = (1u64, 0u64);
+        // In a row: failures, successes, failed scrapes, scrapes.
+        let (mut bad, mut good, mut bad_scrapes, mut good_scrapes) = (0u32, 0u32, 0u32, 0u32);
+        let mut out: Option<(u32, u64)> = None;
+        // Not before: after a failed probe, and after one that wasn't answered.
+        let mut not_before = 0;
+        for (pause, event) in events {
+            now += pause;
+            let was_demoted = vitals.due_ms().is_some();
+            let mut ends = |vitals: &mut Vitals, ok: bool, sent: u64| {
+                if sent > changed {
+                    (good, bad) = if ok { (good + 1, 0) } else { (0, bad + 1) };
+                    if ok {
+                        (bad_scrapes, not_before) = (0, 0);
+                    }
+                }
+                if ok { vitals.succeeded(&params, sent, now) } else { vitals.failed(&params, DOWN, sent, now) }
+            };
+            let change = match event {
+                Event::Ends(ok, before) => ends(&mut vitals, ok, now.saturating_sub(before)),
+                Event::Scrape(ok) => {
+                    (good_scrapes, bad_scrapes) =
+                        if ok { (good_scrapes + 1, 0) } else { (0, bad_scrapes + 1) };
+                    if ok { vitals.scrape_succeeded(&params, now) } else { vitals.scrape_failed(&params, now) }
+                }
+                Event::Claim => {
+                    let claimed = vitals.claim(now);
+                    if let Some(number) = claimed {
+                        prop_assert!(was_demoted);
+                        prop_assert!(out.is_none_or(|(_, at)| now >= at + PATIENCE_MS), "two at once");
+                        prop_assert!(now >= not_before, "a storm");
+                        out = Some((number, now));
+                    }
+                    Change::Nothing
+                }
+                Event::Probe(end) => match out.take() {
+                    None => Change::Nothing,
+                    Some((number, sent)) => {
+                        let change = match end {
+                            0 | 1 => ends(&mut vitals, end == 0, sent),
+                            _ => Change::Nothing,
+                        };
+                        match end {
+                            0 | 1 => vitals.answered(number),
+                            2 => vitals.unanswered(number, now),
+                            _ => vitals.unused(number, now),
+                        }
+                        let still = vitals.due_ms().is_some() && sent > changed;
+                        if end == 1 && still {
+                            not_before = now + pauses(&params).0;
+                        }
+                        change
+                    }
+                },
+            };
+            match change {
+                Change::Nothing => prop_assert_eq!(was_demoted, vitals.due_ms().is_some()),
+                Change::Demoted(cause) => {
+                    prop_assert!(!was_demoted && vitals.due_ms().is_some());
+                    if cause == Failure::Scrape {
+                        prop_assert!(params.failed_scrapes > 0 && bad_scrapes >= params.failed_scrapes);
+                    } else {
+                        prop_assert!(bad >= params.failures.max(1));
+                    }
+                    prop_assert_eq!(vitals.due_ms(), Some(now + pauses(&params).0));
+                }
+                Change::Recovered(_) => {
+                    prop_assert!(was_demoted && vitals.due_ms().is_none());
+                    let enough = params.successes.max(1);
+                    prop_assert!(good >= enough || good_scrapes >= enough);
+                }
+            }
+            if change != Change::Nothing {
+                (changed, bad, good, good_scrapes, out, not_before) = (now, 0, 0, 0, None, 0);
+                if matches!(change, Change::Recovered(_)) {
+                    bad_scrapes = 0;
+                }
+            }
+        }
+        // From here on it works: it comes back, after the last pause and half of that again.
+        let last = now;
+        while let Some(due) = vitals.due_ms() {
+            now = due.max(now + 1);
+            let number = vitals.claim(now).unwrap();
+            vitals.succeeded(&params, now, now);
+            vitals.answered(number);
+        }
+        let longest = pauses(&params).1;
+        prop_assert!(now - last <= PATIENCE_MS.max(longest) + longest + u64::from(params.successes) + 1);
+    }
+}
