@@ -9,9 +9,10 @@ use prometheus::Registry;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::settings::{ConfigSource, ServeSettings};
+use crate::config::settings::{ConfigSource, ServeSettings, SickPodSettings};
 use crate::config::{self, EndpointPickerConfig};
 use crate::discovery::{FileDiscovery, FileError};
+use crate::endpoints::health::{HealthParams, Ward, WardMetrics};
 use crate::endpoints::{CachedLocator, Clock, PodLocator, Store, StoreLocator};
 use crate::extproc::call::{Calls, MessageLimits};
 use crate::extproc::exchange::Shared;
@@ -93,6 +94,8 @@ pub struct Setup {
     state: Arc<State>,
     discovery: Option<FileDiscovery>,
     locator: Option<Arc<dyn PodLocator>>,
+    store: Arc<Store>,
+    ward: Option<Arc<Ward>>,
 }
 
 impl Setup {
@@ -129,7 +132,10 @@ impl Setup {
             }
             (None, None) => None,
         };
-        Ok(Self { settings, pipeline, registry, scheduler_metrics, state, discovery, locator: None })
+        let ward = settings.sick_pods.map(|sick| watch(sick, &registry, &state)).transpose()?;
+        let store = Arc::new(ward.clone().map(Store::watched).unwrap_or_default());
+        let locator = None;
+        Ok(Self { settings, pipeline, registry, scheduler_metrics, state, discovery, locator, store, ward })
     }
 
     /// Finds candidates with another locator than the endpoint store. The cache
@@ -140,10 +146,23 @@ impl Setup {
         self
     }
 
+    /// The store that discovery writes into. A locator of one's own that makes candidates of
+    /// this store's endpoints has them scraped, and kept from requests while they fail.
+    pub fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
     /// What the server was told.
     pub fn settings(&self) -> &ServeSettings {
         &self.settings
     }
+}
+
+/// Who watches how well endpoints are.
+fn watch(settings: SickPodSettings, registry: &Registry, state: &State) -> Result<Arc<Ward>, RunError> {
+    let SickPodSettings { failures, failed_scrapes, first_pause, longest_pause, successes } = settings;
+    let params = HealthParams { failures, failed_scrapes, first_pause, longest_pause, successes };
+    Ok(Arc::new(Ward::new(params, state.clock().clone(), WardMetrics::register(registry)?)))
 }
 
 /// What runs beside the server, on its runtime.
@@ -202,14 +221,13 @@ async fn serve(
     stops: &mut Stops,
     background: &mut Background,
 ) -> Result<Ended, RunError> {
-    let Setup { settings, pipeline, registry, scheduler_metrics, state, discovery, locator } = setup;
+    let Setup { settings, pipeline, registry, scheduler_metrics, state, discovery, locator, store, ward } =
+        setup;
     if discovery.is_none() && locator.is_none() {
         let text = "no endpoints: this version finds them in a file only; give --endpoints-file FILE, or a file-discovery plugin under dataLayer.discovery";
         return Err(RunError::Config(text.to_owned()));
     }
     let clock = state.clock().clone();
-    let store = Arc::new(Store::default());
-
     let attempts = Arc::new(Attempts::register(&registry)?);
     let record = if settings.emit_endpoint_scores { Record::Scores } else { Record::No };
     let locator = locator
@@ -219,12 +237,11 @@ async fn serve(
     let (scheduler, max_age) = (pipeline.scheduler, settings.metrics_staleness);
     let policy = Policy { scheduler, stages: Arc::clone(&stages), max_age, record };
     let gate = pipeline.waiting.as_ref().map(|waiting| gate(waiting, &settings, &clock, &registry));
-    let dispatcher = Dispatcher::new(
-        CachedLocator::new(locator, clock.clone(), ttl, max_keys),
-        policy,
-        clock.clone(),
-        Arc::clone(&attempts),
-    );
+    let locator = CachedLocator::new(locator, clock.clone(), ttl, max_keys);
+    let mut dispatcher = Dispatcher::new(locator, policy, clock.clone(), Arc::clone(&attempts));
+    if let Some(ward) = ward {
+        dispatcher = dispatcher.watched(ward);
+    }
     let dispatcher = Arc::new(match gate.transpose()? {
         Some(gate) => dispatcher.with_gate(gate),
         None => dispatcher,

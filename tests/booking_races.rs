@@ -12,6 +12,7 @@ use prometheus::Registry;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use usher::config::EndpointPickerConfig;
+use usher::endpoints::health::Verdict;
 use usher::endpoints::{
     CachedLocator, Clock, EndpointSpec, InFlightId, Load, Share, Store, StoreLocator, SubsetHint,
 };
@@ -130,7 +131,7 @@ fn traffic(pool: &Pool, seed: u64) -> Vec<Held> {
             0..60 => {
                 // A pod that may be gone, or never was.
                 let pod = rng.random_range(1..=PODS + 1);
-                routed.answer_begins(&Served::By(format!("10.0.0.{pod}:8001")), true);
+                routed.answer_begins(&Served::By(format!("10.0.0.{pod}:8001")), Verdict::Good, true);
             }
             60..75 => {
                 routed.first_bytes();

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
+use usher::endpoints::health::AnswerStatus;
 use usher::extproc::event::{Event, Message};
 use usher::extproc::exchange::{Exchange, Step};
 use usher::extproc::reply::Reply;
@@ -27,7 +28,8 @@ pub fn run(picker: &Picker, headers: &[(&str, &str)], chunks: &[Bytes], answer: 
             &mut sent,
         );
     }
-    let event = Event::ResponseHeaders { event_stream: false, end_of_stream: false };
+    let event =
+        Event::ResponseHeaders { status: AnswerStatus::default(), event_stream: false, end_of_stream: false };
     step(picker, &mut exchange, event, &mut sent);
     let event = Event::ResponseBody { data: answer.clone().into(), end_of_stream: true };
     step(picker, &mut exchange, event, &mut sent);

@@ -19,6 +19,7 @@
 
 use bytes::Bytes;
 use usher::endpoints::SubsetHint;
+use usher::endpoints::health::AnswerStatus;
 use usher::extproc::event::{Event, Message, Mode, Modes};
 use usher::request::Headers;
 use usher::schedule::Served;
@@ -100,7 +101,8 @@ impl Reader {
                 let digit = rest.iter().copied().find(u8::is_ascii_digit);
                 let address = digit.map(|digit| format!("10.0.0.{}:8000", digit - b'0'));
                 served = address.map_or(Served::Unknown, Served::By);
-                Event::ResponseHeaders { event_stream: has(b'e'), end_of_stream: has(b'.') }
+                let status = AnswerStatus::default();
+                Event::ResponseHeaders { status, event_stream: has(b'e'), end_of_stream: has(b'.') }
             }
             b'a' | b'A' => Event::ResponseBody { data: Bytes::copy_from_slice(rest).into(), end_of_stream },
             b'y' | b'Y' => Event::ResponseBody { data: self.large(rest).into(), end_of_stream },

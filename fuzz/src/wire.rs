@@ -96,14 +96,20 @@ fn check(message: &theirs::ProcessingRequest, request: &Incoming, read: &Message
             assert_eq!((bytes_of(data), *end_of_stream), (part.body.clone(), part.end_of_stream));
         }
         (Event::RequestTrailers, Incoming::RequestTrailers(_)) => served = Served::Unknown,
-        (Event::ResponseHeaders { event_stream, end_of_stream }, Incoming::ResponseHeaders(part)) => {
+        (Event::ResponseHeaders { status, event_stream, end_of_stream }, Incoming::ResponseHeaders(part)) => {
             subset = None;
             assert_eq!(*end_of_stream, part.end_of_stream);
-            let last = pairs(part.headers.as_ref())
-                .filter(|(name, _)| name.eq_ignore_ascii_case("content-type"))
-                .last()
-                .map(|(_, value)| String::from_utf8_lossy(value).to_ascii_lowercase());
-            assert_eq!(*event_stream, last.is_some_and(|value| value.contains("text/event-stream")));
+            let last = |name: &str| {
+                pairs(part.headers.as_ref())
+                    .filter(|(other, _)| other.eq_ignore_ascii_case(name))
+                    .last()
+                    .map(|(_, value)| String::from_utf8_lossy(value).to_ascii_lowercase())
+            };
+            let kind = last("content-type");
+            assert_eq!(*event_stream, kind.is_some_and(|value| value.contains("text/event-stream")));
+            assert_eq!(status.http, last(":status").and_then(|value| value.trim().parse().ok()));
+            assert_eq!(status.grpc, last("grpc-status").and_then(|value| value.trim().parse().ok()));
+            assert_eq!(status.overloaded, last("x-envoy-overloaded").is_some());
         }
         (Event::ResponseBody { data, end_of_stream }, Incoming::ResponseBody(part)) => {
             (subset, served) = (None, Served::Unknown);

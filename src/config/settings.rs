@@ -30,6 +30,8 @@ pub struct ServeSettings {
     pub disable_subset_filter: bool,
     /// Send the scores of the endpoints to the gateway.
     pub emit_endpoint_scores: bool,
+    /// When endpoints that fail get no more requests; `None`: never.
+    pub sick_pods: Option<SickPodSettings>,
     /// Pause between two scrapes of one endpoint, at least 50 ms.
     pub refresh_metrics_interval: Duration,
     /// Pause between two computations of the pool's gauges.
@@ -121,6 +123,22 @@ pub struct PoolSettings {
     pub endpoint_target_ports: Vec<u16>,
     /// Take part in leader election.
     pub leader_election: bool,
+}
+
+/// When endpoints that fail are demoted, and how they come back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SickPodSettings {
+    /// Requests that fail in a row until an endpoint is demoted, at least 1.
+    pub failures: u32,
+    /// Scrapes that fail in a row until an endpoint is demoted; 0: never.
+    pub failed_scrapes: u32,
+    /// Pause before the first probe, and the shortest after one that fails.
+    pub first_pause: Duration,
+    /// The longest pause between two probes.
+    pub longest_pause: Duration,
+    /// Requests that succeed in a row until a demoted endpoint is as good as any other, at
+    /// least 1.
+    pub successes: u32,
 }
 
 /// TLS of the ext_proc port.

@@ -1,6 +1,7 @@
 //! What a gateway tells, independent of how it is encoded.
 
 use crate::endpoints::SubsetHint;
+use crate::endpoints::health::AnswerStatus;
 use crate::request::{Headers, Pieces};
 use crate::schedule::Served;
 
@@ -38,6 +39,8 @@ pub enum Event {
     RequestTrailers,
     /// The answer's headers.
     ResponseHeaders {
+        /// How it went.
+        status: AnswerStatus,
         /// The answer is a stream of server-sent events.
         event_stream: bool,
         /// There is no body.

@@ -174,7 +174,7 @@ impl Exchange {
             }
             Event::RequestBody { data, end_of_stream } => self.request_body(data, end_of_stream, now),
             Event::RequestTrailers => self.request_trailers(now),
-            Event::ResponseHeaders { event_stream, end_of_stream } => {
+            Event::ResponseHeaders { status, event_stream, end_of_stream } => {
                 let asked = match &self.state {
                     State::Body(parser) => parser.api(),
                     State::Deciding(request, _) => Some(request.api),
@@ -195,7 +195,7 @@ impl Exchange {
                 let set = self
                     .routed
                     .as_mut()
-                    .map(|routed| routed.answer_begins(served, event_stream && is_shown))
+                    .map(|routed| routed.answer_begins(served, status.verdict(), event_stream && is_shown))
                     .unwrap_or_default();
                 self.replies.push(Reply::ResponseHeaders(set));
                 if end_of_stream {

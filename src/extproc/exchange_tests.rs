@@ -1,5 +1,6 @@
 use super::super::reply::CHUNK_LIMIT;
 use super::*;
+use crate::endpoints::health::AnswerStatus;
 use crate::endpoints::{CachedLocator, Clock, EndpointSpec, Store, StoreLocator};
 use crate::flow::{Attempts, Dispatcher, Policy};
 use crate::request::ParserKind;
@@ -105,7 +106,7 @@ fn body(text: &str, end_of_stream: bool) -> Event {
 }
 
 fn answer_headers() -> Event {
-    Event::ResponseHeaders { event_stream: false, end_of_stream: false }
+    Event::ResponseHeaders { status: AnswerStatus::default(), event_stream: false, end_of_stream: false }
 }
 
 fn answer_body(text: &str, end_of_stream: bool) -> Event {
@@ -364,8 +365,10 @@ fn any_event() -> impl Strategy<Value = Event> {
         (path, any::<bool>()).prop_map(|(path, end)| headers(&[(":path", path)], end)),
         (text.clone(), any::<bool>()).prop_map(|(text, end)| body(&text, end)),
         Just(Event::RequestTrailers),
-        (any::<bool>(), any::<bool>())
-            .prop_map(|(event_stream, end_of_stream)| Event::ResponseHeaders { event_stream, end_of_stream }),
+        (any::<bool>(), any::<bool>()).prop_map(|(event_stream, end_of_stream)| {
+            let status = AnswerStatus::default();
+            Event::ResponseHeaders { status, event_stream, end_of_stream }
+        }),
         (text, any::<bool>()).prop_map(|(text, end)| answer_body(&text, end)),
         Just(Event::ResponseTrailers),
     ]
@@ -500,7 +503,8 @@ fn first_tokens_are_seen_only_where_answers_are_shown_as_they_come() {
         let mut harness = Harness::with_stages(1, Arc::new(stages.build(false, None)));
         let modes = mode.map(|response| Modes { request: Mode::FullDuplex, response });
         harness.send_message(Message { modes, ..message(headers(&POST, true)) }).unwrap();
-        harness.send(Event::ResponseHeaders { event_stream, end_of_stream: false }).unwrap();
+        let status = AnswerStatus::default();
+        harness.send(Event::ResponseHeaders { status, event_stream, end_of_stream: false }).unwrap();
         assert_eq!(*heads.lock().unwrap(), [expected], "{mode:?} {event_stream}");
     }
 }

@@ -6,12 +6,15 @@ use std::time::Duration;
 
 use rand::Rng;
 
+use crate::endpoints::health::{Probe, Ward};
 use crate::endpoints::{CachedLocator, Candidates, Clock, SubsetHint};
 use crate::request::Request;
 use crate::schedule::{
     Context, Decision, Effects, Facts, Finding, Record, ScheduleError, Scheduler, Scratch, Situation, Stages,
 };
 
+use super::routed::Sent;
+use super::sick::{Attempt, Choice, Sickbay};
 use super::{Attempts, Code, Demand, Gate, Permit, Rejection, Routed};
 use super::{conditional, legacy_admission, spread};
 
@@ -32,6 +35,8 @@ pub struct Dispatcher {
     attempts: Arc<Attempts>,
     /// Where requests wait; `None`: they don't.
     gate: Option<Arc<Gate>>,
+    /// `None`: nobody watches how well endpoints are.
+    sickbay: Option<Sickbay>,
 }
 
 /// How destinations are chosen.
@@ -50,7 +55,13 @@ pub struct Policy {
 impl Dispatcher {
     /// A dispatcher that lets nobody wait.
     pub fn new(locator: CachedLocator, policy: Policy, clock: Clock, attempts: Arc<Attempts>) -> Self {
-        Self { locator, policy, booking: Mutex::default(), clock, attempts, gate: None }
+        Self { locator, policy, booking: Mutex::default(), clock, attempts, gate: None, sickbay: None }
+    }
+
+    /// Keeps requests from endpoints that this ward has demoted.
+    #[must_use]
+    pub fn watched(self, ward: Arc<Ward>) -> Self {
+        Self { sickbay: Some(Sickbay::new(ward)), ..self }
     }
 
     /// Lets requests wait where the pool has no room for them.
@@ -127,9 +138,13 @@ impl Dispatcher {
         &self.locator
     }
 
-    /// Drops what is out of date, and what nobody used for long.
+    /// Drops what is out of date, endpoints that are gone with it, and what nobody used for
+    /// long.
     pub fn sweep(&self) {
         self.locator.sweep();
+        if let Some(sickbay) = &self.sickbay {
+            sickbay.sweep();
+        }
         if let Some(gate) = &self.gate {
             gate.sweep();
         }
@@ -221,31 +236,87 @@ impl Dispatcher {
         if candidates.is_empty() {
             return Err(Rejection::screened());
         }
+        let asks_only = asks_only(request);
+        let among = self.sickbay.as_ref().and_then(|sickbay| {
+            sickbay.choice(candidates, !self.policy.stages.screens(), !asks_only, now_ms)
+        });
+        // About all of them: should nobody else do, those that are demoted have to.
         self.policy.stages.produce(&situation, candidates, facts);
         let context = Context { facts, ..Context::new(request, situation.now_ms, situation.max_age) };
         self.policy
             .stages
-            .admit(&context, candidates, rng)
+            .admit(&context, among.as_ref().map_or(candidates, |choice| &choice.well), rng)
             .map_err(|denied| Rejection::saturated(format!("request cannot be admitted: {denied}")))?;
         let one_at_a_time = self.policy.stages.books() || spread;
         let _booking = one_at_a_time.then(|| self.booking.lock().unwrap_or_else(PoisonError::into_inner));
-        let mut among = |candidates: &Candidates| {
-            self.policy.scheduler.decide(&context, candidates, rng, scratch, self.policy.record)
-        };
-        let decision = match spread.then(|| spread::least_busy(candidates)) {
-            // Those who are left may not be those whom the filters leave.
-            Some(few) => among(&few).or_else(|_| among(candidates)),
-            None => among(candidates),
-        };
-        let decision = decision.map_err(|error| refusal(&error))?;
-        conditional::check(&context, &decision, self.policy.stages.prefix())?;
-        Ok(self.book(&context, decision, effects))
+        let (decision, probe) = self.choose(&context, candidates, among, spread, rng, scratch)?;
+        let sent = Sent { at_ms: now_ms, asks_only, probe };
+        Ok(self.book(&context, decision, effects, sent))
     }
 
-    fn book(&self, context: &Context<'_>, decision: Decision, mut effects: Effects) -> Routed {
-        self.policy.stages.act(context, &decision, &mut effects);
-        Routed::book(decision, effects, self.policy.record)
+    /// Decides among those that are well, or lets the request be the probe of one that
+    /// isn't.
+    fn choose(
+        &self,
+        context: &Context<'_>,
+        all: &Candidates,
+        among: Option<Choice>,
+        spread: bool,
+        rng: &mut dyn Rng,
+        scratch: &mut Scratch,
+    ) -> Result<(Decision, Option<Probe>), Rejection> {
+        let Policy { scheduler, stages, record, .. } = &self.policy;
+        let mut decide = |among: &Candidates, spread: bool| {
+            let mut decide = |among: &Candidates| scheduler.decide(context, among, rng, scratch, *record);
+            match spread.then(|| spread::least_busy(among)) {
+                // Those who are left may not be those whom the filters leave.
+                Some(few) => decide(&few).or_else(|_| decide(among)),
+                None => decide(among),
+            }
+        };
+        let check = |decision: &Decision| conditional::check(context, decision, stages.prefix());
+        let mut well = None;
+        if let Some(Choice { well: candidates, attempt }) = among {
+            if let Some(Attempt { probe, position, among }) = attempt {
+                let decision = decide(&among, false).ok().filter(|decision| {
+                    decision.primary().picks.first() == Some(&position) && check(decision).is_ok()
+                });
+                // Otherwise the filters, or the client, won't have it: the place is given back.
+                if let Some(mut decision) = decision {
+                    if self.sickbay.as_ref().is_some_and(Sickbay::may_fall_back)
+                        && let Ok(others) = decide(&candidates, false)
+                    {
+                        decision.fall_back_on(&others);
+                    }
+                    return Ok((decision, Some(probe.used())));
+                }
+            }
+            well = match decide(&candidates, spread) {
+                Err(ScheduleError::Drained | ScheduleError::NoPair) => None,
+                decided => Some(decided),
+            };
+            if well.is_none()
+                && let Some(sickbay) = &self.sickbay
+            {
+                sickbay.overrule();
+            }
+        }
+        let decision = well.unwrap_or_else(|| decide(all, spread)).map_err(|error| refusal(&error))?;
+        check(&decision)?;
+        Ok((decision, None))
     }
+
+    fn book(&self, context: &Context<'_>, decision: Decision, mut effects: Effects, sent: Sent) -> Routed {
+        self.policy.stages.act(context, &decision, &mut effects);
+        Routed::book(decision, effects, self.policy.record, sent)
+    }
+}
+
+/// Whether a request asks for a page only. A server that can't generate anything may well
+/// answer it, so that says nothing good about a server.
+fn asks_only(request: &Request) -> bool {
+    let method = || request.headers.get(":method");
+    request.body.is_empty() && matches!(method(), Some(b"GET" | b"HEAD" | b"OPTIONS"))
 }
 
 /// Every failure to schedule is 429, as with the peer, but for one that it can't have:

@@ -9,6 +9,7 @@ mod legacy_admission;
 pub mod queue;
 mod rejection;
 mod routed;
+mod sick;
 mod spread;
 
 pub use attempts::Attempts;

@@ -6,6 +6,7 @@ use std::task::{Context, Poll};
 
 use bytes::{BufMut, Bytes, BytesMut};
 
+use crate::endpoints::health::{Failure, Probe, Verdict};
 use crate::endpoints::{Booking, Endpoint};
 use crate::request::usage::Usage;
 use crate::schedule::{AnswerHead, Attribute, Decision, Effects, Followers, Header, Record, Served};
@@ -19,11 +20,23 @@ pub struct Routed {
     decision: Decision,
     record: Record,
     booking: Booking,
+    sent: Sent,
     /// `None` where no plugin wants anything: most streams wait, and hold this.
     follows: Option<Box<Follows>>,
     /// The room that it takes, with flow control. Last, so that it is given back when all
     /// else has been, and who gets it finds the pool as it is then.
     permit: Option<Box<Permit>>,
+}
+
+/// How a request was sent.
+#[derive(Debug)]
+pub(super) struct Sent {
+    /// When, on the clock of the readings.
+    pub(super) at_ms: u64,
+    /// It asks for a page only: a good answer says nothing about the server.
+    pub(super) asks_only: bool,
+    /// It is the probe of its first choice.
+    pub(super) probe: Option<Probe>,
 }
 
 /// What plugins want done.
@@ -37,13 +50,13 @@ struct Follows {
 
 impl Routed {
     /// Books the decision's first choice.
-    pub(super) fn book(decision: Decision, mut effects: Effects, record: Record) -> Self {
+    pub(super) fn book(decision: Decision, mut effects: Effects, record: Record, sent: Sent) -> Self {
         let booking = decision.primary_endpoint().load().book();
         let follows = (!effects.is_empty()).then(|| {
             let followers = effects.take_followers();
             Box::new(Follows { effects, followers, begun: false })
         });
-        Self { decision, record, booking, follows, permit: None }
+        Self { decision, record, booking, sent, follows, permit: None }
     }
 
     /// Keeps the room that the request takes until its end.
@@ -91,10 +104,12 @@ impl Routed {
     }
 
     /// The answer begins. What was booked moves to the endpoint that served it; an
-    /// address that the pool doesn't know changes nothing. `is_stream`: it is a stream of
-    /// events, which are seen as they come. Returns headers to set on the answer.
-    pub fn answer_begins(&mut self, served: &Served, is_stream: bool) -> Vec<Header> {
+    /// address that the pool doesn't know changes nothing. `verdict`: what the answer's
+    /// head says about the server; `is_stream`: it is a stream of events, which are seen
+    /// as they come. Returns headers to set on the answer.
+    pub fn answer_begins(&mut self, served: &Served, verdict: Verdict, is_stream: bool) -> Vec<Header> {
         let named = self.named(served);
+        self.report(served, named.as_ref(), verdict);
         if let Some(endpoint) = &named {
             self.booking.move_to(endpoint.load());
         }
@@ -108,6 +123,31 @@ impl Routed {
             follows.followers.begins_elsewhere(&head, &mut headers);
         }
         headers
+    }
+
+    /// Tells the endpoints how the request went. Those that the gateway was to try before
+    /// the one that served have failed; an answer of somebody whom the pool doesn't know
+    /// says nothing.
+    fn report(&mut self, served: &Served, named: Option<&Arc<Endpoint>>, verdict: Verdict) {
+        if named.is_none() && matches!(served, Served::By(_)) {
+            return;
+        }
+        let Sent { at_ms, asks_only, .. } = self.sent;
+        let verdict = if asks_only && verdict == Verdict::Good { Verdict::Unclear } else { verdict };
+        let first = self.decision.primary_endpoint();
+        let server = named.unwrap_or(first);
+        if named.is_some() {
+            server.health().named_as_server();
+        }
+        let same = |one: &Arc<Endpoint>| one.slot().number() == server.slot().number();
+        for skipped in self.decision.endpoints().take_while(|pick| !same(pick)) {
+            skipped.health().failed(Failure::Elsewhere, at_ms);
+        }
+        server.health().ended(verdict, at_ms);
+        let answered = !same(first) || verdict != Verdict::Unclear;
+        if let Some(probe) = self.sent.probe.take_if(|_| answered) {
+            probe.answered();
+        }
     }
 
     /// Bytes of the answer's body are there.

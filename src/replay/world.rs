@@ -18,6 +18,7 @@ use serde::Serialize;
 use super::policy::{Picker, Route};
 use super::servers::Server;
 use super::workload::Prepared;
+use crate::endpoints::health::Verdict;
 use crate::flow::{Rejection, Routed};
 use crate::request::usage::Usage;
 use crate::schedule::Served;
@@ -275,7 +276,7 @@ impl World {
             Err(refusal) => {
                 // An answer like any other, but for its status.
                 if let Some(routed) = &mut under_way.routed {
-                    routed.answer_begins(&Served::By(self.picker.address(server)), false);
+                    routed.answer_begins(&Served::By(self.picker.address(server)), Verdict::Good, false);
                     routed.first_bytes();
                     routed.answer_ends(&Usage::default());
                 }
@@ -305,7 +306,7 @@ impl World {
                 fate.cached_tokens = output.cached_tokens;
             }
             if let Some(routed) = &mut request.routed {
-                routed.answer_begins(&Served::By(self.picker.address(request.server)), true);
+                routed.answer_begins(&Served::By(self.picker.address(request.server)), Verdict::Good, true);
                 routed.first_bytes();
             }
         }

@@ -93,6 +93,19 @@ impl Decision {
         self.endpoint(self.primary().picks[0])
     }
 
+    /// Adds the primary picks of another decision of the same request among endpoints of
+    /// the same snapshot as fallbacks, as many as that one has picks.
+    pub(crate) fn fall_back_on(&mut self, other: &Self) {
+        let most = other.primary().picks.len();
+        let same = Arc::ptr_eq(self.candidates().snapshot(), other.candidates().snapshot());
+        let Some(run) = self.runs.get_mut(self.primary).filter(|_| same) else { return };
+        for pick in &other.primary().picks {
+            if run.picks.len() < most && !run.picks.contains(pick) {
+                run.picks.push(*pick);
+            }
+        }
+    }
+
     /// The primary picks, best first; the others are fallbacks.
     pub fn endpoints(&self) -> impl ExactSizeIterator<Item = &Arc<Endpoint>> {
         self.endpoints_of(self.primary())

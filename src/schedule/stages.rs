@@ -85,6 +85,11 @@ impl Stages {
         }
     }
 
+    /// Whether requests may see different candidates of a view.
+    pub fn screens(&self) -> bool {
+        !self.screeners.is_empty()
+    }
+
     /// Whether requests are held before they are decided.
     pub fn gathers(&self) -> bool {
         !self.gatherers.is_empty()

@@ -13,6 +13,7 @@ mod support;
 mod failures;
 mod load;
 mod pd;
+mod sick;
 mod traffic;
 
 use support::envoy::{Edit, Envoy};
@@ -38,7 +39,8 @@ impl Stack {
     async fn start(configuration: &str, flags: &[&str], edits: &[Edit<'_>]) -> Self {
         let servers = Servers::start().await;
         let limit = format!("--max-request-body-bytes={BODY_LIMIT}");
-        let flags = [flags, &[&limit, "--v=3"]].concat();
+        // What these tests break is to stay in use.
+        let flags = [flags, &[&limit, "--v=3", "--sick-pods=false"]].concat();
         let usher = Usher::start(&servers.addresses, &flags).await;
         let envoy = Envoy::start(configuration, usher.address, &servers.addresses, edits).await;
         Self { servers, usher, envoy }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use serde_json::json;
+use usher::endpoints::health::Verdict;
 use usher::endpoints::{Clock, Endpoint, InFlightId, SubsetHint};
 use usher::flow::Routed;
 use usher::request::usage::Usage;
@@ -242,7 +243,7 @@ fn run(steps: Vec<Step>, passes: bool) {
                 plain.begun = true;
                 // The last one is not of the pool.
                 let by = served.map(|served| Served::By(format!("10.0.0.{}:8000", served + 1)));
-                routed.answer_begins(&by.unwrap_or(Served::Unknown), is_stream);
+                routed.answer_begins(&by.unwrap_or(Served::Unknown), Verdict::Good, is_stream);
                 if let Some(to) = served.filter(|to| *to < ENDPOINTS) {
                     plain.moved(to);
                 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use usher::endpoints::health::Verdict;
 use usher::schedule::{
     Context, DisaggHeaders, DisaggHeadersParams, Effects, Header, Outcome, PreRequest, Profile,
     ProfileHandler, ProfileSet, Record, Runs, ScheduleError, Scheduler, Served, State,
@@ -208,7 +209,7 @@ fn who_served_is_told_to_the_test() {
     ];
     for (served, expected) in table {
         let mut routed = pool.route(&asking(&[])).unwrap();
-        let headers = routed.answer_begins(&served, true);
+        let headers = routed.answer_begins(&served, Verdict::Good, true);
         assert_eq!(texts(&headers), pairs(&[("x-conformance-test-served-endpoint", expected)]));
     }
 }

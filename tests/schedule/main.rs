@@ -40,5 +40,6 @@ mod scorers;
 mod scorers_affinity;
 mod scorers_load;
 mod settle;
+mod sick;
 mod support;
 mod topology;

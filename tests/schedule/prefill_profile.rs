@@ -2,6 +2,7 @@
 //! called.
 
 use serde_json::json;
+use usher::endpoints::health::Verdict;
 use usher::flow::Routed;
 use usher::request::{Headers, ParserKind, Parsers, Request, RequestParser};
 use usher::schedule::{Served, State};
@@ -88,7 +89,7 @@ fn what_is_computed_is_no_longer_in_flight() {
         let mut first = pool.ask(&prompt(1));
         let busy = totals(&pool.ask(&prompt(2)));
         assert!(busy[computing(&first) as usize] < 1.0, "{handler}: {busy:?}");
-        first.answer_begins(&Served::Unknown, true);
+        first.answer_begins(&Served::Unknown, Verdict::Good, true);
         first.first_bytes();
         assert_eq!(totals(&pool.ask(&prompt(3))), [1.0, 1.0], "{handler}");
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use prometheus::Registry;
 use serde_json::{Value, json};
 use usher::endpoints::EndpointSpec;
+use usher::endpoints::health::Verdict;
 use usher::flow::Routed;
 use usher::metrics::render;
 use usher::prefix::Limits;
@@ -121,12 +122,12 @@ fn a_request_is_also_where_it_was_served() {
     let pool = Pool::new(&by_prefix(), at(&["10.0.0.1:8000", "10.0.0.2:8000"]));
     let mut routed = pool.ask(&prompt("abcd"));
     let other = if name(&routed) == "pod-0" { 2 } else { 1 };
-    routed.answer_begins(&Served::By(format!("10.0.0.{other}:8000")), true);
+    routed.answer_begins(&Served::By(format!("10.0.0.{other}:8000")), Verdict::Good, true);
     let scores: Vec<f64> = pool.ask(&prompt("abcd")).decision().scores().map(|(_, score)| score).collect();
     assert_eq!(scores, [1.0, 1.0]);
     // Not where nobody served it.
     let mut routed = pool.ask(&prompt("efgh"));
-    routed.answer_begins(&Served::Missing, true);
+    routed.answer_begins(&Served::Missing, Verdict::Good, true);
     let scores: Vec<f64> = pool.ask(&prompt("efgh")).decision().scores().map(|(_, score)| score).collect();
     assert_eq!(scores.iter().sum::<f64>(), 1.0);
 }

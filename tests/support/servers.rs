@@ -22,6 +22,11 @@ pub(crate) struct Servers {
 impl Servers {
     /// Starts servers that take no time for a prompt and 1 ms for a token.
     pub(crate) async fn start() -> Self {
+        Self::start_many(SERVERS).await
+    }
+
+    /// The same, so many.
+    pub(crate) async fn start_many(count: usize) -> Self {
         let engine = EngineConfig {
             prefill_tokens_per_second: 0.0,
             decode_step: Duration::from_millis(1),
@@ -33,7 +38,7 @@ impl Servers {
             ..EngineConfig::default()
         };
         let mut servers = Self { running: Vec::new(), addresses: Vec::new() };
-        for first_index in 0..SERVERS {
+        for first_index in 0..count {
             let config = SimConfig { first_index, engine: engine.clone(), ..SimConfig::default() };
             let server = start(config, vec![listener()]).await.unwrap();
             servers.addresses.push(server.addresses()[0]);

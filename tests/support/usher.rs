@@ -86,6 +86,11 @@ impl Usher {
             .await;
     }
 
+    /// What it wrote to its log.
+    pub(crate) fn log(&self) -> &Log {
+        &self.log
+    }
+
     /// Ends it without a warning.
     pub(crate) async fn kill(&mut self) {
         self.child.kill().await.unwrap();

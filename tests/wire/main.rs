@@ -12,4 +12,5 @@ mod plugins;
 #[path = "../support/protos.rs"]
 mod protos;
 mod requests;
+mod sick;
 mod support;

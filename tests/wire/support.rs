@@ -58,6 +58,8 @@ impl Picker {
     /// A picker with these flags, which may name these files.
     pub async fn serve(files: tempfile::TempDir, flags: &[&str]) -> Self {
         let quiet = ["usher", "serve", "--secure-serving=false", "--drain-timeout=0", "--worker-threads=1"];
+        // Nobody listens at most endpoints of these tests; those that are about it turn it on.
+        let quiet = [&quiet[..], &["--sick-pods=false"]].concat();
         let arguments = quiet.iter().chain(flags).map(|text| (*text).into());
         let Command::Serve(args) = usher::cli::parse(arguments).unwrap() else { panic!("not serve") };
         let settings = args.settings(None).unwrap();

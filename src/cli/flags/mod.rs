@@ -6,6 +6,7 @@ mod listen;
 mod log;
 mod metrics;
 mod pool;
+mod sick;
 mod tls;
 
 #[cfg(test)]
@@ -21,6 +22,7 @@ pub use listen::ListenFlags;
 pub use log::LogFlags;
 pub use metrics::MetricsFlags;
 pub use pool::PoolFlags;
+pub use sick::SickFlags;
 pub use tls::TlsFlags;
 
 /// What the value of a boolean flag is called in the help; marks it for [`as_pflag`].
@@ -41,6 +43,9 @@ pub struct ServeArgs {
     /// The pool.
     #[command(flatten)]
     pub pool: PoolFlags,
+    /// Endpoints that fail.
+    #[command(flatten)]
+    pub sick: SickFlags,
     /// Metrics, of the model servers and our own.
     #[command(flatten)]
     pub metrics: MetricsFlags,
@@ -70,6 +75,7 @@ impl ServeArgs {
             disable_subset_filter: self.config.disable_endpoint_subset_filter,
             emit_endpoint_scores: self.config.emit_endpoint_scores,
             pool: self.pool.settings(namespace, &mut unused)?,
+            sick_pods: self.sick.settings(),
             refresh_metrics_interval: self.metrics.refresh_metrics_interval(),
             refresh_pool_metrics_interval: self.metrics.refresh_prometheus_metrics_interval,
             metrics_staleness: self.metrics.metrics_staleness_threshold,

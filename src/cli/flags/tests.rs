@@ -4,7 +4,7 @@ use std::time::Duration;
 use tracing::Level;
 
 use crate::cli::{CliError, Command, parse};
-use crate::config::settings::{ConfigSource, LogSettings, ServeSettings};
+use crate::config::settings::{ConfigSource, LogSettings, ServeSettings, SickPodSettings};
 
 fn with_namespace(flags: &[&str], namespace: Option<&str>) -> Result<ServeSettings, String> {
     let arguments = ["usher", "serve"].iter().chain(flags).map(OsString::from);
@@ -49,7 +49,40 @@ fn defaults_are_the_peers() {
     assert!(tls.cert_dir.is_none() && tls.tls12_suites.is_none() && !tls.reload && !tls.only_tls13);
     assert!(!settings.allow_experimental_plugins && !settings.emit_endpoint_scores);
     assert!(!settings.disable_subset_filter && !settings.stream_metrics && !settings.pool.leader_election);
+    let second = Duration::from_secs(1);
+    let sick = SickPodSettings {
+        failures: 3,
+        failed_scrapes: 3,
+        first_pause: second,
+        longest_pause: 2 * second,
+        successes: 4,
+    };
+    assert_eq!(settings.sick_pods, Some(sick));
     assert_eq!(settings.unused_flags(false).count(), 0);
+}
+
+#[test]
+fn the_detection_of_sick_pods_can_be_tuned_and_turned_off() {
+    assert_eq!(serve(&["--sick-pods=false", "--sick-after-failures=9"]).unwrap().sick_pods, None);
+    let flags = [
+        "--sick-after-failures=5",
+        "--sick-after-failed-scrapes=0",
+        "--sick-probe-pause=500ms",
+        "--sick-probe-longest-pause=1m",
+        "--sick-recovery-successes=2",
+    ];
+    let want = SickPodSettings {
+        failures: 5,
+        failed_scrapes: 0,
+        first_pause: Duration::from_millis(500),
+        longest_pause: Duration::from_secs(60),
+        successes: 2,
+    };
+    assert_eq!(serve(&flags).unwrap().sick_pods, Some(want));
+    for flag in ["--sick-after-failures=0", "--sick-recovery-successes=0", "--sick-probe-pause=1"] {
+        let error = serve(&[flag]).unwrap_err();
+        assert!(error.contains(flag.split('=').next().unwrap()), "{error}");
+    }
 }
 
 #[test]
@@ -250,7 +283,9 @@ fn help_shows_every_flag_under_a_heading() {
     let arguments = ["usher", "serve", "--help"].map(OsString::from);
     let Err(CliError::Help(help)) = parse(arguments) else { panic!("no help") };
     let page = help.to_string();
-    for heading in ["Server:", "TLS:", "Configuration:", "Pool:", "Metrics:", "Logs and traces:"] {
+    for heading in
+        ["Server:", "TLS:", "Configuration:", "Pool:", "Sick pods:", "Metrics:", "Logs and traces:"]
+    {
         assert!(page.lines().any(|line| line == heading), "{heading}\n{page}");
     }
     assert!(!page.contains("--lora-info-metric"), "{page}");

@@ -9,6 +9,7 @@ use super::super::inbox::Payload;
 use super::super::wire::{self, Field, Fields, Malformed, Value};
 use super::{LB_NAMESPACE, SERVED, SUBSET_KEY, SUBSET_NAMESPACE};
 use crate::endpoints::SubsetHint;
+use crate::endpoints::health::AnswerStatus;
 use crate::request::{Body, Headers, Pieces, Span};
 use crate::schedule::Served;
 
@@ -154,7 +155,8 @@ fn read_whole(message: &Bytes) -> Result<Option<Message>, Malformed> {
             Event::RequestHeaders { headers: read_headers(message, &headers)?, end_of_stream }
         }
         part::RESPONSE_HEADERS => {
-            Event::ResponseHeaders { event_stream: is_event_stream(&headers)?, end_of_stream }
+            let (status, event_stream) = read_answer(&headers)?;
+            Event::ResponseHeaders { status, event_stream, end_of_stream }
         }
         part::REQUEST_BODY | part::RESPONSE_BODY => {
             body_event(number, message.slice_ref(body).into(), end_of_stream)
@@ -265,15 +267,26 @@ fn read_headers(message: &Bytes, map: &Runs<'_>) -> Result<Headers, Malformed> {
     Ok(headers)
 }
 
-fn is_event_stream(map: &Runs<'_>) -> Result<bool, Malformed> {
-    let mut found = false;
-    walk_headers(map, |key, value| {
-        if key.eq_ignore_ascii_case(b"content-type") {
+/// How an answer went, and whether it is a stream of events. Of several headers with a name
+/// the last counts.
+fn read_answer(map: &Runs<'_>) -> Result<(AnswerStatus, bool), Malformed> {
+    let (mut status, mut event_stream) = (AnswerStatus::default(), false);
+    walk_headers(map, |key, value| match key.len() {
+        7 if key.eq_ignore_ascii_case(b":status") => status.http = number(value),
+        11 if key.eq_ignore_ascii_case(b"grpc-status") => status.grpc = number(value),
+        12 if key.eq_ignore_ascii_case(b"content-type") => {
             let wanted = b"text/event-stream";
-            found = value.windows(wanted.len()).any(|part| part.eq_ignore_ascii_case(wanted));
+            event_stream = value.windows(wanted.len()).any(|part| part.eq_ignore_ascii_case(wanted));
         }
+        18 if key.eq_ignore_ascii_case(b"x-envoy-overloaded") => status.overloaded = true,
+        _ => {}
     })?;
-    Ok(found)
+    Ok((status, event_stream))
+}
+
+/// A header that is a number.
+fn number<T: std::str::FromStr>(value: &[u8]) -> Option<T> {
+    std::str::from_utf8(value).ok()?.trim().parse().ok()
 }
 
 /// The value under a key of a map: an encoded `Struct.fields` or `Metadata.filter_metadata`,

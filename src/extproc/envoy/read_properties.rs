@@ -19,7 +19,8 @@ use super::super::super::inbox::Inbox;
 use super::*;
 
 /// Header names, in the case in which they are looked up.
-const NAMES: [&str; 5] = [":path", "content-type", "x-request-id", "x-long", ""];
+const NAMES: [&str; 8] =
+    [":path", "content-type", "x-request-id", "x-long", "", ":status", "grpc-status", "x-envoy-overloaded"];
 
 /// Texts of metadata.
 const TEXTS: [&str; 6] = ["10.0.0.1:8000", "10.0.0.2", "[::1]:80", " 10.0.0.3:1 ,10.0.0.4", "pod-1", ""];
@@ -39,8 +40,8 @@ enum Part {
     Headers(usize, Vec<Option<Vec<u8>>>, bool),
     Body(Vec<u8>, bool),
     Trailers,
-    /// Whether an event stream follows, or nothing.
-    AnswerHeaders(bool, bool),
+    /// How it went, and whether an event stream follows, or nothing.
+    AnswerHeaders(AnswerStatus, bool, bool),
     AnswerBody(Vec<u8>, bool),
     AnswerTrailers,
 }
@@ -55,8 +56,8 @@ fn read_of(message: Message) -> Meant {
         }
         Event::RequestBody { data, end_of_stream } => Part::Body(bytes(data), end_of_stream),
         Event::RequestTrailers => Part::Trailers,
-        Event::ResponseHeaders { event_stream, end_of_stream } => {
-            Part::AnswerHeaders(event_stream, end_of_stream)
+        Event::ResponseHeaders { status, event_stream, end_of_stream } => {
+            Part::AnswerHeaders(status, event_stream, end_of_stream)
         }
         Event::ResponseBody { data, end_of_stream } => Part::AnswerBody(bytes(data), end_of_stream),
         Event::ResponseTrailers => Part::AnswerTrailers,
@@ -88,10 +89,17 @@ fn meant(message: &ProcessingRequest) -> Option<Meant> {
         Request::RequestTrailers(_) => Part::Trailers,
         Request::ResponseHeaders(part) => {
             let pairs = pairs(part.headers.as_ref());
-            let kind = pairs.iter().rfind(|(name, _)| name.eq_ignore_ascii_case("content-type"));
-            let kind = kind.map(|(_, value)| String::from_utf8_lossy(value).to_ascii_lowercase());
-            let event_stream = kind.is_some_and(|kind| kind.contains("text/event-stream"));
-            Part::AnswerHeaders(event_stream, part.end_of_stream)
+            let last = |name: &str| {
+                let named = pairs.iter().rfind(|(other, _)| other.eq_ignore_ascii_case(name));
+                named.map(|(_, value)| String::from_utf8_lossy(value).to_ascii_lowercase())
+            };
+            let event_stream = last("content-type").is_some_and(|kind| kind.contains("text/event-stream"));
+            let status = AnswerStatus {
+                http: last(":status").and_then(|status| status.trim().parse().ok()),
+                grpc: last("grpc-status").and_then(|status| status.trim().parse().ok()),
+                overloaded: last("x-envoy-overloaded").is_some(),
+            };
+            Part::AnswerHeaders(status, event_stream, part.end_of_stream)
         }
         Request::ResponseBody(part) => Part::AnswerBody(part.body.clone(), part.end_of_stream),
         Request::ResponseTrailers(_) => Part::AnswerTrailers,
@@ -174,7 +182,8 @@ fn metadata() -> impl Strategy<Value = Metadata> {
 fn header_map() -> impl Strategy<Value = Option<HeaderMap>> {
     let name = (select(&NAMES[..]), any::<bool>())
         .prop_map(|(name, upper)| if upper { name.to_uppercase() } else { name.to_owned() });
-    let text = prop_oneof![Just("Text/Event-Stream; q=1".to_owned()), "[ -~]{0,12}", "[a-z]{300}"];
+    let text =
+        prop_oneof![Just("Text/Event-Stream; q=1".to_owned()), "[0-9]{1,4}", "[ -~]{0,12}", "[a-z]{300}"];
     let raw = prop_oneof![Just(Vec::new()), Just(b"text/event-stream".to_vec()), vec(any::<u8>(), 0..200)];
     let header = (name, text, raw).prop_map(|(key, value, raw_value)| HeaderValue { key, value, raw_value });
     prop::option::weighted(0.9, vec(header, 0..12).prop_map(|headers| HeaderMap { headers }))

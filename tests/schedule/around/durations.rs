@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use prometheus::Registry;
+use usher::endpoints::health::Verdict;
 use usher::endpoints::{EndpointSpec, Store, SubsetHint};
 use usher::metrics::render;
 use usher::request::usage::Usage;
@@ -40,7 +41,7 @@ fn a_follower_is_timed_wherever_it_comes_from() {
         let mut routed = dispatcher.dispatch(&request, &SubsetHint::Missing).now_or_never().unwrap().unwrap();
         let first = routed.decision().primary_endpoint().clone();
         let served = store.snapshot().endpoints().iter().find(|e| (e.id() != first.id()) == moves).cloned();
-        routed.answer_begins(&Served::By(served.unwrap().authority().to_string()), true);
+        routed.answer_begins(&Served::By(served.unwrap().authority().to_string()), Verdict::Good, true);
         routed.first_bytes();
         routed.answer_ends(&Usage::default());
     }

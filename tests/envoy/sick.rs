@@ -1,0 +1,96 @@
+//! A server that fails at once among nine that work, and one that goes away.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use usher::sim::Fault;
+
+use crate::ORIGINAL_DST;
+use crate::support::client::{Client, Protocol};
+use crate::support::envoy::Envoy;
+use crate::support::servers::{SERVERS, Servers};
+use crate::support::usher::Usher;
+use crate::traffic::{chat, post_chat};
+
+const TEN: usize = 10;
+const CONCURRENCY: usize = 8;
+
+/// Sends so many requests, some at a time. Returns how many failed, and who served the
+/// others, by server.
+async fn send(envoy: &Envoy, total: usize) -> (usize, Vec<usize>) {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let client = |_| {
+        let asked = Arc::clone(&asked);
+        async move {
+            let (mut failed, mut served) = (0, vec![0; TEN]);
+            let mut client = Client::connect(envoy.address, Protocol::Http1).await.unwrap();
+            loop {
+                let number = asked.fetch_add(1, Ordering::Relaxed);
+                if number >= total {
+                    return (failed, served);
+                }
+                // Each begins with another text, so that nobody has it cached.
+                let body = chat(100).replacen("All work", &format!("Work {number}"), 1);
+                let answer = client.exchange(post_chat(body)).await.unwrap();
+                match answer.status.as_u16() {
+                    200 => served[answer.server()] += 1,
+                    _ => failed += 1,
+                }
+            }
+        }
+    };
+    let parts = join_all((0..CONCURRENCY).map(client)).await;
+    let served = (0..TEN).map(|server| parts.iter().map(|(_, served)| served[server]).sum()).collect();
+    (parts.iter().map(|(failed, _)| failed).sum(), served)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_fails_at_once_draws_nothing_and_comes_back() {
+    let mut servers = Servers::start_many(TEN).await;
+    let usher = Usher::start(&servers.addresses, &["--sick-pods"]).await;
+    // The destination is in a header, so Envoy need not know all of them.
+    let envoy = Envoy::start(ORIGINAL_DST, usher.address, &servers.addresses[..SERVERS], &[]).await;
+
+    let (failed, served) = send(&envoy, 500).await;
+    assert_eq!(failed, 0);
+    assert!(served.iter().all(|served| *served > 0), "{served:?}");
+
+    let slow = Some(Duration::from_millis(1));
+    servers.set_fault(0, &Fault { status: Some(503), slow, ..Fault::default() }).await;
+    let (failed, served) = send(&envoy, 3000).await;
+    println!("{failed} of 3000 requests went to the server that fails");
+    // Three until it is demoted, and some that were on their way or its probes.
+    assert!((3..90).contains(&failed), "{failed}");
+    assert!(served[1..].iter().all(|served| *served > 100), "{served:?}");
+
+    servers.set_fault(0, &Fault::default()).await;
+    let demotions = async {
+        let mut demotions = 0;
+        let back = usher.log().find(0, "a recovery", |line| {
+            demotions += usize::from(line.contains("endpoint is demoted"));
+            line.contains("endpoint is well again").then_some(())
+        });
+        back.await;
+        demotions
+    };
+    tokio::pin!(demotions);
+    let demotions = loop {
+        tokio::select! {
+            biased;
+            demotions = &mut demotions => break demotions,
+            (failed, _) = send(&envoy, 100) => assert_eq!(failed, 0),
+        }
+    };
+    assert_eq!(demotions, 1, "told once");
+    let (failed, served) = send(&envoy, 1000).await;
+    assert_eq!(failed, 0);
+    assert!(served[0] > 20, "{served:?}");
+
+    // One that goes away: Envoy can't connect to it, and says 503.
+    servers.kill(5).await;
+    let (failed, served) = send(&envoy, 2000).await;
+    println!("{failed} of 2000 requests went to the server that is gone");
+    assert!(failed < 60 && served[5] == 0, "{failed} {served:?}");
+}

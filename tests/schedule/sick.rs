@@ -1,0 +1,279 @@
+//! Endpoints that fail, and the decisions that keep requests from them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use prometheus::Registry;
+use usher::config::EndpointPickerConfig;
+use usher::endpoints::health::{HealthParams, Verdict, Ward, WardMetrics};
+use usher::endpoints::{CachedLocator, Clock, Endpoint, EndpointSpec, Store, StoreLocator, SubsetHint};
+use usher::flow::{Attempts, Dispatcher, Policy, Routed};
+use usher::request::{ParserKind, Parsers, Request, RequestParser};
+use usher::schedule::registry::Pipeline;
+use usher::schedule::{Record, SchedulerMetrics, Served, State};
+
+const BY_QUEUE: &str = "
+plugins: [{type: queue-scorer}, {type: header-based-testing-filter}]
+schedulingProfiles:
+- {name: default, plugins: [{pluginRef: queue-scorer}]}
+";
+
+const BY_HEADER: &str = "
+plugins: [{type: queue-scorer}, {type: header-based-testing-filter}]
+schedulingProfiles:
+- {name: default, plugins: [{pluginRef: header-based-testing-filter}, {pluginRef: queue-scorer}]}
+";
+
+const TWO_PICKS: &str = "
+plugins: [{type: queue-scorer}, {type: max-score-picker, parameters: {maxNumOfEndpoints: 2}}]
+schedulingProfiles:
+- {name: default, plugins: [{pluginRef: queue-scorer}, {pluginRef: max-score-picker}]}
+";
+
+const PAIRS: &str = "
+plugins:
+- type: always-disagg-pd-decider
+- {type: disagg-profile-handler, parameters: {deciders: {prefill: always-disagg-pd-decider}}}
+- type: prefill-filter
+- type: decode-filter
+- type: queue-scorer
+schedulingProfiles:
+- {name: prefill, plugins: [{pluginRef: prefill-filter}, {pluginRef: queue-scorer}]}
+- {name: decode, plugins: [{pluginRef: decode-filter}, {pluginRef: queue-scorer}]}
+";
+
+/// Header of the filter that takes endpoints by their address.
+const ONLY: &str = "test-epp-endpoint-selection";
+
+struct Pool {
+    clock: Clock,
+    ward: Arc<Ward>,
+    store: Arc<Store>,
+    dispatcher: Dispatcher,
+}
+
+impl Pool {
+    /// `pod-1` … with these roles, the first ones with the longest queues.
+    fn new(config: &str, roles: &[Option<&str>]) -> Self {
+        let (registry, clock) = (Registry::new(), Clock::stopped());
+        let metrics = WardMetrics::register(&registry).unwrap();
+        let ward = Arc::new(Ward::new(HealthParams::default(), clock.clone(), metrics));
+        let store = Arc::new(Store::watched(Arc::clone(&ward)));
+        let spec = |(role, i): (&Option<&str>, u8)| {
+            let mut spec = EndpointSpec::new(format!("pod-{i}"), ([10, 0, 0, i], 8000));
+            spec.labels =
+                role.map(|role| ("llm-d.ai/role".to_owned(), role.to_owned())).into_iter().collect();
+            spec
+        };
+        store.replace(roles.iter().zip(1..).map(spec).collect());
+        let queue = (0..roles.len()).rev().map(|queue| queue as f64);
+        for (endpoint, queue) in store.snapshot().endpoints().iter().zip(queue) {
+            endpoint.load().waiting.set(queue, clock.now_ms());
+        }
+        let state = State::new(clock.clone());
+        let metrics = SchedulerMetrics::register(&registry).unwrap();
+        let config = EndpointPickerConfig::parse(config).unwrap();
+        let pipeline = Pipeline::build(Some(&config), true, &metrics, &state).unwrap();
+        let (scheduler, stages) = (pipeline.scheduler, pipeline.stages);
+        let policy = Policy { scheduler, stages, max_age: Duration::from_secs(3600), record: Record::No };
+        let locator = Arc::new(StoreLocator::new(Arc::clone(&store), false));
+        let cached = CachedLocator::new(locator, clock.clone(), Duration::from_secs(3600), 16);
+        let attempts = Arc::new(Attempts::register(&registry).unwrap());
+        let dispatcher = Dispatcher::new(cached, policy, clock.clone(), attempts).watched(Arc::clone(&ward));
+        Self { clock, ward, store, dispatcher }
+    }
+
+    fn send(&self, headers: &[(&str, &str)]) -> Routed {
+        let request = request(headers);
+        self.dispatcher.dispatch(&request, &SubsetHint::Missing).now_or_never().unwrap().unwrap()
+    }
+
+    /// The destination of a request that is answered so by its first choice.
+    fn answered(&self, verdict: Verdict) -> String {
+        let mut routed = self.send(&[]);
+        routed.answer_begins(&Served::Unknown, verdict, false);
+        destination(&routed)
+    }
+
+    fn endpoint(&self, number: usize) -> Arc<Endpoint> {
+        Arc::clone(&self.store.snapshot().endpoints()[number - 1])
+    }
+
+    /// Fails until it is demoted.
+    fn demote(&self, number: usize) {
+        let health = Arc::clone(self.endpoint(number).health());
+        (0..3).for_each(|_| health.ended(Verdict::Failed(503), self.clock.now_ms()));
+        assert!(health.is_demoted());
+    }
+
+    fn pass(&self, time: Duration) {
+        self.clock.set(self.clock.elapsed() + time);
+    }
+}
+
+fn request(headers: &[(&str, &str)]) -> Request {
+    let headers =
+        [(":method", "POST"), (":path", "/v1/completions")].iter().chain(headers).copied().collect();
+    let mut parser = RequestParser::new(headers, &Parsers::new(&[ParserKind::OpenAi]));
+    parser.push(r#"{"model":"m","prompt":"x"}"#.into());
+    parser.finish().unwrap()
+}
+
+fn destination(routed: &Routed) -> String {
+    String::from_utf8(routed.destination().to_vec()).unwrap()
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[test]
+fn failures_of_the_answers_demote_whoever_was_picked() {
+    let pool = Pool::new(BY_QUEUE, &[None; 4]);
+    // The last has the shortest queue.
+    for _ in 0..3 {
+        assert_eq!(pool.answered(Verdict::Failed(503)), "10.0.0.4:8000");
+    }
+    for _ in 0..50 {
+        assert_eq!(pool.answered(Verdict::Good), "10.0.0.3:8000");
+    }
+    assert!(pool.endpoint(4).health().is_demoted() && !pool.endpoint(3).health().is_demoted());
+}
+
+#[test]
+fn whoever_is_demoted_is_probed_whatever_the_scores_and_comes_back() {
+    let pool = Pool::new(BY_QUEUE, &[None; 4]);
+    pool.demote(1);
+    // It has the longest queue, so that no scorer would ever take it.
+    let mut probes = Vec::new();
+    for ms in 0..4000 {
+        if pool.answered(Verdict::Good) == "10.0.0.1:8000" {
+            probes.push(ms);
+        }
+        pool.pass(Duration::from_millis(1));
+    }
+    assert_eq!(probes, [1000, 1500, 1750, 1875]);
+    assert!(pool.ward.is_empty());
+}
+
+#[test]
+fn a_probe_is_not_answered_twice_at_once() {
+    let pool = Pool::new(BY_QUEUE, &[None; 4]);
+    pool.demote(1);
+    pool.pass(SECOND);
+    let probe = pool.send(&[]);
+    assert_eq!(destination(&probe), "10.0.0.1:8000");
+    for _ in 0..50 {
+        pool.pass(Duration::from_millis(100));
+        assert_eq!(destination(&pool.send(&[])), "10.0.0.4:8000");
+    }
+    // Its client goes away without an answer: that says nothing, and the next one may go.
+    drop(probe);
+    pool.pass(SECOND);
+    assert_eq!(destination(&pool.send(&[])), "10.0.0.1:8000");
+    assert!(pool.endpoint(1).health().is_demoted());
+}
+
+#[test]
+fn filters_hold_for_probes_and_nobody_is_left_without_an_endpoint() {
+    let pool = Pool::new(BY_HEADER, &[None; 4]);
+    pool.demote(2);
+    pool.pass(SECOND);
+    let to = |only: &str| destination(&pool.send(&[(ONLY, only)]));
+    for only in ["10.0.0.1", "10.0.0.3", "10.0.0.4"] {
+        assert_eq!(to(only), format!("{only}:8000"));
+    }
+    pool.pass(Duration::from_millis(10));
+    assert_eq!(to("10.0.0.2,10.0.0.4"), "10.0.0.2:8000", "a request that may go there is the probe");
+    // Nobody who is well may have it.
+    assert_eq!(to("10.0.0.2"), "10.0.0.2:8000");
+    assert_eq!(pool.ward.metrics().overruled.get(), 1);
+}
+
+#[test]
+fn with_half_of_the_pool_demoted_the_other_half_serves_and_then_all() {
+    let pool = Pool::new(BY_QUEUE, &[None; 4]);
+    pool.demote(4);
+    pool.demote(3);
+    assert_eq!(destination(&pool.send(&[])), "10.0.0.2:8000");
+    pool.demote(2);
+    assert_eq!(destination(&pool.send(&[])), "10.0.0.4:8000", "the best of all");
+}
+
+#[test]
+fn a_page_is_no_probe_and_no_proof() {
+    let pool = Pool::new(BY_QUEUE, &[None; 4]);
+    let page = || {
+        let headers = [(":method", "GET"), (":path", "/v1/models")].into_iter().collect();
+        let request = RequestParser::new(headers, &Parsers::new(&[ParserKind::PassThrough])).without_body();
+        pool.dispatcher.dispatch(&request, &SubsetHint::Missing).now_or_never().unwrap().unwrap()
+    };
+    for _ in 0..3 {
+        pool.answered(Verdict::Failed(500));
+        page().answer_begins(&Served::Unknown, Verdict::Good, false);
+    }
+    assert!(pool.endpoint(4).health().is_demoted());
+    pool.pass(SECOND);
+    assert_eq!(destination(&page()), "10.0.0.3:8000");
+    assert_eq!(destination(&pool.send(&[])), "10.0.0.4:8000");
+}
+
+#[test]
+fn whoever_another_served_for_has_failed() {
+    let pool = Pool::new(TWO_PICKS, &[None; 4]);
+    let served = |by: &str| {
+        let mut routed = pool.send(&[]);
+        routed.answer_begins(&Served::By(by.to_owned()), Verdict::Good, false);
+        destination(&routed)
+    };
+    served("10.0.0.4:8000");
+    // Whom the pool doesn't know says nothing.
+    (0..5).for_each(|_| drop(served("10.9.9.9:8000")));
+    for _ in 0..3 {
+        assert_eq!(served("10.0.0.3:8000"), "10.0.0.4:8000,10.0.0.3:8000");
+    }
+    assert_eq!(served("10.0.0.3:8000"), "10.0.0.3:8000,10.0.0.2:8000");
+    // Its probe has somebody to fall back on, as the gateway tells who served.
+    pool.pass(SECOND);
+    assert_eq!(served("10.0.0.3:8000"), "10.0.0.4:8000,10.0.0.3:8000");
+    assert_eq!(served("10.0.0.3:8000"), "10.0.0.3:8000,10.0.0.2:8000");
+    // A good answer of the fallback is none of the endpoint that is probed.
+    pool.pass(2 * SECOND);
+    assert_eq!(served("10.0.0.3:8000"), "10.0.0.4:8000,10.0.0.3:8000");
+    for _ in 0..4 {
+        pool.pass(2 * SECOND);
+        assert_eq!(served("10.0.0.4:8000"), "10.0.0.4:8000,10.0.0.3:8000");
+    }
+    assert!(pool.ward.is_empty());
+}
+
+#[test]
+fn without_word_of_who_served_a_probe_has_no_fallback() {
+    let pool = Pool::new(TWO_PICKS, &[None; 4]);
+    pool.demote(4);
+    pool.pass(SECOND);
+    assert_eq!(destination(&pool.send(&[])), "10.0.0.4:8000");
+}
+
+#[test]
+fn of_a_pair_the_one_that_decodes_answers_for_it() {
+    let roles = [Some("prefill"), Some("prefill"), Some("decode"), Some("decode")];
+    let pool = Pool::new(PAIRS, &roles);
+    for _ in 0..3 {
+        assert_eq!(pool.answered(Verdict::Failed(502)), "10.0.0.4:8000");
+    }
+    assert!(pool.endpoint(4).health().is_demoted() && !pool.endpoint(2).health().is_demoted());
+    let pair = |routed: &Routed| {
+        let decision = routed.decision();
+        let prefill = decision.endpoints_of(decision.run("prefill").unwrap()).next().unwrap();
+        (prefill.name().to_owned(), decision.primary_endpoint().name().to_owned())
+    };
+    assert_eq!(pair(&pool.send(&[])), ("pod-2".to_owned(), "pod-3".to_owned()));
+    pool.pass(SECOND);
+    assert_eq!(pair(&pool.send(&[])), ("pod-2".to_owned(), "pod-4".to_owned()), "the probe is a pair, too");
+    // One that computes prompts and can't be scraped.
+    let health = Arc::clone(pool.endpoint(2).health());
+    (0..3).for_each(|_| health.scrape_failed());
+    assert_eq!(pair(&pool.send(&[])), ("pod-1".to_owned(), "pod-3".to_owned()));
+    (0..4).for_each(|_| health.scrape_succeeded());
+    assert_eq!(pair(&pool.send(&[])), ("pod-2".to_owned(), "pod-3".to_owned()));
+}

@@ -1,0 +1,253 @@
+//! Endpoints that fail, as a gateway tells of them.
+
+use std::net::{Ipv4Addr, TcpListener};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use usher::sim::{SimConfig, start};
+
+use crate::support::*;
+
+const FOUR: [(&str, &str, u16); 4] =
+    [("a", "127.0.0.1", 1), ("b", "127.0.0.2", 1), ("c", "127.0.0.3", 1), ("d", "127.0.0.4", 1)];
+
+/// What `a` is picked as.
+const A: &str = "127.0.0.1:1";
+
+/// Everybody gets requests, whatever they are. Nobody listens at these endpoints, so
+/// requests alone are to count.
+const REQUESTS_ONLY: &[&str] = &["--sick-pods", "--sick-after-failed-scrapes=0", RANDOM];
+const RANDOM: &str = "--config-text=\
+plugins: [{type: random-picker}]\n\
+schedulingProfiles: [{name: default, plugins: [{pluginRef: random-picker}]}]";
+/// No test takes so long.
+const NO_PROBES: &[&str] = &["--sick-probe-pause=10h", "--sick-probe-longest-pause=10h"];
+/// Every request may be a probe.
+const MANY_PROBES: &[&str] = &["--sick-probe-pause=0s", "--sick-probe-longest-pause=0s"];
+
+/// Bound on waiting for what must happen, so that a failure is not a hang.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// What the admin page says of an endpoint's health.
+fn health(picker: &Picker, name: &str) -> Value {
+    let page = Picker::get(picker.admin, "/endpoints");
+    let mut page: Value = serde_json::from_str(page.split("\r\n\r\n").nth(1).unwrap()).unwrap();
+    let rows = page["endpoints"].as_array_mut().unwrap();
+    let row = rows.iter_mut().find(|row| row["id"] == format!("default/{name}")).unwrap();
+    row["health"].take()
+}
+
+fn is_demoted(picker: &Picker, name: &str) -> bool {
+    health(picker, name)["demoted"] == true
+}
+
+/// Sends a request that is answered with these headers, which may depend on who was
+/// picked. Returns that.
+async fn ask<'a>(
+    connection: &Connection,
+    served: Option<&str>,
+    answer: impl FnOnce(&str) -> Vec<(&'a str, &'a str)>,
+) -> String {
+    let mut stream = connection.stream().await;
+    stream.send(headers(&[(":method", "POST"), (":path", "/v1/completions")], false));
+    stream.send(body(PROMPT, true));
+    let destination = stream.request_headers().await.destination().to_owned();
+    stream.request_body().await;
+    let head = response_headers(&answer(&destination), true);
+    stream.send(match served {
+        Some(served) => {
+            with_metadata(head, "envoy.lb", "x-gateway-destination-endpoint-served", string(served))
+        }
+        None => head,
+    });
+    stream.response_headers().await;
+    stream.half_close();
+    destination
+}
+
+/// The status if `a` was picked first, and otherwise 200.
+async fn ask_with(connection: &Connection, of_a: &'static str) -> String {
+    ask(connection, None, |to| vec![(":status", if to.starts_with(A) { of_a } else { "200" })]).await
+}
+
+/// Asks until `done`.
+async fn until(what: &str, mut step: impl AsyncFnMut() -> bool) {
+    let begin = Instant::now();
+    while !step().await {
+        assert!(begin.elapsed() < DEADLINE, "waited for {what}");
+    }
+}
+
+#[tokio::test]
+async fn a_status_of_503_demotes_and_nothing_else_is_sent_there() {
+    let picker = Picker::start(&FOUR, &[REQUESTS_ONLY, NO_PROBES].concat()).await;
+    let connection = picker.connect().await;
+    let mut failed = 0;
+    until("a demotion", async || {
+        failed += usize::from(ask_with(&connection, "503").await == A);
+        is_demoted(&picker, "a")
+    })
+    .await;
+    assert_eq!(failed, 3);
+    for _ in 0..200 {
+        assert_ne!(ask_with(&connection, "503").await, A);
+    }
+    let of_a = health(&picker, "a");
+    assert_eq!((&of_a["reason"], &of_a["successes_in_a_row"]), (&json!("status 503"), &json!(0)), "{of_a}");
+    assert_eq!((&of_a["probing"], &of_a["failures_in_a_row"]), (&json!(false), &json!(0)), "{of_a}");
+    assert_eq!(health(&picker, "b"), json!({"demoted": false, "failures_in_a_row": 0}));
+    assert_eq!(picker.metric("usher_endpoint_demotions_total{reason=\"status\"}"), Some(1.0));
+    assert_eq!(picker.metric("usher_endpoints_demoted{name=\"epp\"}"), Some(1.0));
+    assert_eq!(picker.metric("usher_endpoint_probes_total"), Some(0.0));
+}
+
+#[tokio::test]
+async fn whoever_works_again_is_back_after_some_probes() {
+    let picker = Picker::start(&FOUR, &[REQUESTS_ONLY, MANY_PROBES].concat()).await;
+    let connection = picker.connect().await;
+    until("a demotion", async || {
+        ask_with(&connection, "500").await;
+        is_demoted(&picker, "a")
+    })
+    .await;
+    until("a recovery", async || {
+        ask_with(&connection, "200").await;
+        !is_demoted(&picker, "a")
+    })
+    .await;
+    until("its share", async || ask_with(&connection, "200").await == A).await;
+    assert_eq!(picker.metric("usher_endpoint_recoveries_total"), Some(1.0));
+    assert_eq!(picker.metric("usher_endpoints_demoted{name=\"epp\"}"), Some(0.0));
+    assert!(picker.metric("usher_endpoint_probes_total").unwrap() >= 4.0);
+}
+
+#[tokio::test]
+async fn statuses_that_are_the_requests_doing_demote_nobody() {
+    let picker = Picker::start(&FOUR, &[REQUESTS_ONLY, NO_PROBES].concat()).await;
+    let connection = picker.connect().await;
+    let heads: [&[(&str, &str)]; 5] = [
+        &[(":status", "404")],
+        &[(":status", "429")],
+        &[(":status", "501")],
+        &[(":status", "503"), ("x-envoy-overloaded", "true")],
+        &[(":status", "200"), ("grpc-status", "3")],
+    ];
+    for head in heads {
+        for _ in 0..40 {
+            ask(&connection, None, |_| head.to_vec()).await;
+        }
+    }
+    // A client that goes away before the answer says nothing either.
+    for _ in 0..40 {
+        let mut stream = connection.stream().await;
+        stream.send(headers(&[(":path", "/v1/completions")], false));
+        stream.send(body(PROMPT, true));
+        stream.request_headers().await;
+        stream.disconnect();
+    }
+    for (name, ..) in FOUR {
+        assert_eq!(health(&picker, name), json!({"demoted": false, "failures_in_a_row": 0}), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_call_that_ends_before_its_first_message_is_a_failure() {
+    let picker = Picker::start(&FOUR, &[REQUESTS_ONLY, NO_PROBES].concat()).await;
+    let connection = picker.connect().await;
+    until("a demotion", async || {
+        ask(&connection, None, |to| {
+            vec![(":status", "200"), ("grpc-status", if to == A { "14" } else { "0" })]
+        })
+        .await;
+        is_demoted(&picker, "a")
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_fallback_that_serves_speaks_against_the_first_choice() {
+    let config = "--config-text=\
+plugins: [{type: queue-scorer}, {type: max-score-picker, parameters: {maxNumOfEndpoints: 2}}]\n\
+schedulingProfiles: [{name: default, plugins: [{pluginRef: queue-scorer}, {pluginRef: max-score-picker}]}]";
+    let flags = [REQUESTS_ONLY, NO_PROBES, &[config]].concat();
+    let picker = Picker::start(&FOUR[..2], &flags).await;
+    let connection = picker.connect().await;
+    let mut first = 0;
+    until("a demotion", async || {
+        let to = ask(&connection, Some("127.0.0.2:1"), |_| vec![(":status", "200")]).await;
+        first += usize::from(to.starts_with(A));
+        is_demoted(&picker, "a")
+    })
+    .await;
+    assert_eq!((first, &health(&picker, "a")["reason"]), (3, &json!("another endpoint served")));
+    assert!(!is_demoted(&picker, "b"));
+    for _ in 0..50 {
+        let to = ask(&connection, Some("127.0.0.2:1"), |_| vec![(":status", "200")]).await;
+        assert_eq!(to, "127.0.0.2:1");
+    }
+    assert_eq!(picker.metric("usher_endpoint_demotions_total{reason=\"elsewhere\"}"), Some(1.0));
+}
+
+#[tokio::test]
+async fn when_most_are_sick_all_are_used() {
+    let picker = Picker::start(&FOUR, &[REQUESTS_ONLY, NO_PROBES].concat()).await;
+    let connection = picker.connect().await;
+    // The gateway can't reach anybody.
+    until("three demotions", async || {
+        ask(&connection, None, |_| vec![(":status", "503")]).await;
+        FOUR.iter().filter(|(name, ..)| is_demoted(&picker, name)).count() >= 3
+    })
+    .await;
+    for (name, address, port) in FOUR {
+        let address = format!("{address}:{port}");
+        until(name, async || ask(&connection, None, |_| vec![(":status", "503")]).await == address).await;
+    }
+    assert!(picker.metric("usher_demotions_overruled_total").unwrap() >= 4.0);
+}
+
+#[tokio::test]
+async fn without_the_flag_nobody_is_demoted() {
+    let picker = Picker::start(&FOUR, &["--sick-pods=false"]).await;
+    let connection = picker.connect().await;
+    for _ in 0..100 {
+        ask(&connection, None, |_| vec![(":status", "503")]).await;
+    }
+    for (name, ..) in FOUR {
+        assert_eq!(health(&picker, name), json!({"demoted": false, "failures_in_a_row": 0}), "{name}");
+    }
+    assert_eq!(picker.metric("usher_endpoint_probes_total"), None);
+}
+
+/// A server that can't be scraped is demoted without any request, and is back when its
+/// pages are.
+#[tokio::test]
+async fn scrapes_that_fail_demote_and_pages_bring_back() {
+    let listeners: Vec<_> = (0..3).map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap()).collect();
+    let ports: Vec<u16> = listeners.iter().map(|listener| listener.local_addr().unwrap().port()).collect();
+    let mut listeners = listeners.into_iter();
+    let one = listeners.next().unwrap();
+    let server = start(SimConfig::default(), vec![one]).await.unwrap();
+    let others = start(SimConfig::default(), listeners.collect()).await.unwrap();
+    let endpoints: Vec<_> =
+        ["a", "b", "c"].into_iter().zip(&ports).map(|(name, port)| (name, "127.0.0.1", *port)).collect();
+    let picker = Picker::start(&endpoints, &["--sick-pods"]).await;
+    assert!(!is_demoted(&picker, "a"));
+    server.shutdown().await;
+    until("a demotion", async || {
+        tokio::task::yield_now().await;
+        is_demoted(&picker, "a")
+    })
+    .await;
+    assert_eq!(health(&picker, "a")["reason"], "can't be scraped");
+    assert!(!is_demoted(&picker, "b") && !is_demoted(&picker, "c"));
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, ports[0])).unwrap();
+    let server = start(SimConfig::default(), vec![listener]).await.unwrap();
+    until("a recovery", async || {
+        tokio::task::yield_now().await;
+        !is_demoted(&picker, "a")
+    })
+    .await;
+    assert_eq!(picker.metric("usher_endpoint_demotions_total{reason=\"scrapes\"}"), Some(1.0));
+    server.shutdown().await;
+    others.shutdown().await;
+}
