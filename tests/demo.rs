@@ -220,12 +220,51 @@ fn requests_wait_for_servers_and_are_all_served() {
 }
 
 #[test]
+fn a_sick_pod_is_found_only_with_the_detection_and_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let arguments = ["--servers", "4", "--scenario", "sick-pod", "--requests", "300", "--output", "json"];
+    let output = working_demo(&folder, &arguments).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let runs = report["runs"].as_array().unwrap();
+    let [off, on] = [&runs[0], &runs[1]];
+    assert_eq!((&off["detection"], &on["detection"]), (&false.into(), &true.into()));
+    assert_eq!((&off["recovery_ms"], &off["unexpected"]), (&Value::Null, &serde_json::json!({})));
+    assert_eq!(on["unexpected"], serde_json::json!({}));
+    assert!(on["recovery_ms"].as_f64().unwrap() > 0.0, "{on}");
+    for run in [off, on] {
+        assert!(run["broken"]["requests"].as_u64().unwrap() >= 300, "{run}");
+        assert_eq!(run["recovered"]["failed"], 0, "{run}");
+        assert!(run["recovered"]["to_one"].as_u64().unwrap() > 0, "{run}");
+    }
+    let drawn = |run: &Value| run["broken"]["to_one"].as_u64().unwrap();
+    assert!(drawn(on) >= 3 && drawn(on) < drawn(off), "{on} {off}");
+    let envoy = report["ports"]["envoy"].as_u64().unwrap().try_into().unwrap();
+    assert_free(envoy..envoy + PORTS + 2);
+    assert_eq!(processes_of(&folder), Vec::<String>::new());
+}
+
+#[test]
 fn half_of_an_odd_number_is_one_line() {
     let folder = tempfile::tempdir().unwrap();
     let output = demo(&folder, &["--servers", "5", "--scenario", "pd"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(text.starts_with("usher: ") && text.contains("even number"), "{text}");
+}
+
+#[test]
+fn a_sick_pod_needs_others_and_no_trace() {
+    for (flags, part) in [(["--servers", "1"], "at least 2"), (["--trace", "x"], "leave it out")] {
+        let folder = tempfile::tempdir().unwrap();
+        let servers: &[&str] =
+            if flags[0] == "--servers" { &flags } else { &["--servers", "2", flags[0], flags[1]] };
+        let arguments = [servers, &["--scenario", "sick-pod"]].concat();
+        let output = demo(&folder, &arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(text.starts_with("usher: ") && text.contains(part), "{text}");
+    }
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod pd;
 pub mod ports;
 mod replay;
 mod report;
+mod sick;
 mod stack;
 mod trace;
 mod zero;
@@ -55,6 +56,9 @@ pub enum Scenario {
     /// There is no server at first. Requests wait in Usher until servers come up, and a
     /// table says for how long.
     ScaleFromZero,
+    /// One of the servers answers 503 at once for a while, under 200 small requests per
+    /// second: once without the detection of sick pods, and once with it.
+    SickPod,
 }
 
 /// Run Envoy, Usher and simulated servers on this machine, and replay a real trace.
@@ -69,15 +73,16 @@ pub struct DemoArgs {
     /// What to show.
     #[arg(long, value_enum, default_value_t = Scenario::Plain)]
     pub scenario: Scenario,
-    /// Simulated servers.
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
-    pub servers: u16,
-    /// Requests that are sent, from the start of the trace; fewer if it has fewer.
-    #[arg(long, value_name = "N", default_value_t = 400, value_parser = at_least_one)]
-    pub requests: usize,
-    /// How many times as fast as the trace, and as real servers.
-    #[arg(long, value_name = "FACTOR", default_value_t = 12.0, value_parser = speed)]
-    pub speed: f64,
+    /// Simulated servers; 8, and 10 for sick-pod.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub servers: Option<u16>,
+    /// Requests that are sent, from the start of the trace; fewer if it has fewer: 400. For
+    /// sick-pod those while a server is broken: 2000.
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    pub requests: Option<usize>,
+    /// How many times as fast as the trace, and as real servers: 12, and 1 for sick-pod.
+    #[arg(long, value_name = "FACTOR", value_parser = speed)]
+    pub speed: Option<f64>,
     /// Port of Envoy; Usher and the servers take those that follow. 0: any that are free.
     #[arg(long, value_name = "PORT", default_value_t = 8081)]
     pub port: u16,
@@ -93,6 +98,26 @@ pub struct DemoArgs {
     /// How to print the result.
     #[arg(long, value_enum, default_value_t = Output::Text)]
     pub output: Output,
+}
+
+impl DemoArgs {
+    /// Simulated servers.
+    fn servers(&self) -> u16 {
+        let usual = if self.scenario == Scenario::SickPod { sick::SERVERS } else { 8 };
+        self.servers.unwrap_or(usual)
+    }
+
+    /// How many times as fast as in reality everything is.
+    fn speed(&self) -> f64 {
+        let usual = if self.scenario == Scenario::SickPod { 1.0 } else { 12.0 };
+        self.speed.unwrap_or(usual)
+    }
+
+    /// Requests that are sent, or those that count.
+    fn requests(&self) -> usize {
+        let usual = if self.scenario == Scenario::SickPod { sick::REQUESTS } else { 400 };
+        self.requests.unwrap_or(usual)
+    }
 }
 
 fn at_least_one(text: &str) -> Result<usize, String> {
@@ -116,8 +141,17 @@ fn speed(text: &str) -> Result<f64, String> {
 /// # Errors
 /// One line: what failed, where, what to do. By then everything has ended.
 pub fn run(args: &DemoArgs) -> Result<(), CliError> {
-    if args.scenario == Scenario::Pd && args.servers % 2 == 1 {
-        let text = format!("--servers {}: half of them compute prompts; give an even number", args.servers);
+    let servers = args.servers();
+    if args.scenario == Scenario::Pd && servers % 2 == 1 {
+        let text = format!("--servers {servers}: half of them compute prompts; give an even number");
+        return Err(CliError::Usage(text));
+    }
+    if args.scenario == Scenario::SickPod && servers < 2 {
+        let text = "--servers 1: one server fails and the others serve; give at least 2".to_owned();
+        return Err(CliError::Usage(text));
+    }
+    if args.scenario == Scenario::SickPod && args.trace.is_some() {
+        let text = "--trace: the scenario sick-pod replays no trace; leave it out".to_owned();
         return Err(CliError::Usage(text));
     }
     replay_and_report(args).map_err(|error| CliError::Failed(format!("{error:#}")))
@@ -125,7 +159,7 @@ pub fn run(args: &DemoArgs) -> Result<(), CliError> {
 
 fn replay_and_report(args: &DemoArgs) -> anyhow::Result<()> {
     let rows: Arc<[Row]> = read_trace(args)?.into();
-    let ports = Ports::choose(args.port, args.servers)?;
+    let ports = Ports::choose(args.port, args.servers())?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let result = runtime.block_on(async {
         let mut stop = Stop::new()?;
@@ -173,9 +207,9 @@ impl Stop {
 }
 
 fn read_trace(args: &DemoArgs) -> anyhow::Result<Vec<Row>> {
-    let Some(path) = &args.trace else { return Ok(parse(TRACE, args.requests)?) };
+    let Some(path) = &args.trace else { return Ok(parse(TRACE, args.requests())?) };
     let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    parse(&text, args.requests).with_context(|| format!("cannot use {}", path.display()))
+    parse(&text, args.requests()).with_context(|| format!("cannot use {}", path.display()))
 }
 
 /// How a demo went.
@@ -184,7 +218,7 @@ struct Shown {
     text: String,
     /// Requests that were sent.
     requests: usize,
-    /// Of these, requests that did not end with status 200.
+    /// Of these, requests that did not end as they should.
     failed: usize,
 }
 
@@ -200,9 +234,14 @@ async fn demo(args: &DemoArgs, rows: &Arc<[Row]>, ports: Ports) -> anyhow::Resul
         let text = rendered(&report, args.output)?;
         return Ok((stack, Shown { text, requests: report.requests, failed: report.failed() }));
     }
-    let plan = Plan { dir: args.dir.clone(), ports, speed: args.speed, setup: Setup::default() };
+    if args.scenario == Scenario::SickPod {
+        let (stack, report) = sick::compare(args, ports, &mut progress).await?;
+        let text = rendered(&report, args.output)?;
+        return Ok((stack, Shown { text, requests: report.requests(), failed: report.failed() }));
+    }
+    let plan = Plan { dir: args.dir.clone(), ports, speed: args.speed(), setup: Setup::default() };
     let mut stack = Stack::start(plan, &mut progress).await?;
-    let report = measure(&mut stack, rows, args.speed, &mut progress).await?;
+    let report = measure(&mut stack, rows, args.speed(), &mut progress).await?;
     let text = rendered(&report, args.output)?;
     Ok((stack, Shown { text, requests: report.requests, failed: report.failed() }))
 }

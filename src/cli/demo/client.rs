@@ -62,6 +62,21 @@ impl Client {
         Ok(String::from_utf8_lossy(&body).into_owned())
     }
 
+    /// Posts to a page.
+    ///
+    /// # Errors
+    /// When no whole answer came, or not one with status 200.
+    pub(super) async fn post(&self, to: SocketAddr, path: &str, body: Bytes) -> anyhow::Result<()> {
+        let answer = self.client.send(request(to, Method::POST, path, body)?).await?;
+        anyhow::ensure!(
+            answer.status == 200,
+            "http://{to}{path} answered {}: {}",
+            answer.status,
+            answer.reason
+        );
+        Ok(())
+    }
+
     /// What a page of JSON says.
     ///
     /// # Errors

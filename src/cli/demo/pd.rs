@@ -64,19 +64,19 @@ pub(super) async fn compare(
     ports: Ports,
     progress: &mut Progress,
 ) -> anyhow::Result<(Stack, PdReport)> {
-    let mut report = PdReport::new(args.speed, ports.clone());
+    let mut report = PdReport::new(args.speed(), ports.clone());
     let mut last: Option<Stack> = None;
     for pairing in PAIRINGS {
         if let Some(before) = last.take() {
             before.end();
         }
-        let config = Some(sped_up(pairing.config, args.speed));
+        let config = Some(sped_up(pairing.config, args.speed()));
         let setup = Setup { servers: layout(ports.servers.len()), config, ..Setup::default() };
-        let plan = Plan { dir: args.dir.clone(), ports: ports.clone(), speed: args.speed, setup };
+        let plan = Plan { dir: args.dir.clone(), ports: ports.clone(), speed: args.speed(), setup };
         let mut stack = Stack::start(plan, progress).await?;
         let what = format!("pairing {}: replaying", pairing.name);
         let (outcomes, took, ()) =
-            replayed(&mut stack, rows, args.speed, progress, &what, std::future::ready(())).await?;
+            replayed(&mut stack, rows, args.speed(), progress, &what, std::future::ready(())).await?;
         let mut servers = Vec::new();
         for server in stack.servers() {
             let state = Client::default().json(server, STATE).await?;

@@ -54,6 +54,8 @@ pub(super) struct Setup {
     pub(super) config: Option<String>,
     /// The servers are started later, with [`Stack::start_servers`].
     pub(super) starts_empty: bool,
+    /// More flags for Usher.
+    pub(super) serve: Vec<String>,
 }
 
 /// The running processes. Dropped, it ends them.
@@ -100,6 +102,7 @@ impl Stack {
             None
         };
         let mut serve = serve_command(&program, &ports, &endpoints);
+        serve.args(&setup.serve);
         if let Some(text) = setup.config {
             let config = run_dir.join("config.yaml");
             write(&config, &text)?;
