@@ -47,7 +47,7 @@ pub(super) async fn hold(
     progress: &mut Progress,
 ) -> anyhow::Result<(Stack, ZeroReport)> {
     let setup = Setup { config: Some(CONFIG.to_owned()), starts_empty: true, ..Setup::default() };
-    let plan = Plan { dir: args.dir.clone(), ports, speed: args.speed, setup };
+    let plan = Plan { dir: args.dir.clone(), ports, speed: args.speed(), setup };
     let mut stack = Stack::start(plan, progress).await?;
     progress.step(&format!("replaying {} requests to a pool without servers", rows.len()));
     let (envoy, metrics) = (stack.envoy(), local(stack.ports().metrics));
@@ -55,7 +55,7 @@ pub(super) async fn hold(
         (Client::default(), Arc::new(Counters::default()), RefCell::new(Vec::new()));
     let begin = Instant::now();
     let replayed = async {
-        let outcomes = replay::replay(&client, envoy, rows, args.speed, &counters).await;
+        let outcomes = replay::replay(&client, envoy, rows, args.speed(), &counters).await;
         (outcomes, begin.elapsed())
     };
     let mut work = pin!(async {
@@ -86,7 +86,7 @@ pub(super) async fn hold(
     let page = Page::read(&client.text(metrics, METRICS).await?);
     let measured = Measured { outcomes, took, samples: samples.take(), waited: page.waited };
     let (names, ports) = (stack.names(), stack.ports().clone());
-    Ok((stack, ZeroReport::new(&measured, args.speed, ports, names)))
+    Ok((stack, ZeroReport::new(&measured, args.speed(), ports, names)))
 }
 
 /// Notes what waits, until it is dropped.
