@@ -11,7 +11,7 @@ use prometheus::Registry;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType};
 
-pub use timing::{Timing, Timings};
+pub use timing::{PARTS, Timing, Timings, part};
 
 /// How a family was called before.
 #[derive(Clone, Copy, Debug)]

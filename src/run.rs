@@ -25,7 +25,7 @@ use crate::extproc::service::ProcessCall;
 use crate::extproc::stop::Stops;
 use crate::extproc::workers::ConnectionMetrics;
 use crate::flow::{Attempts, Dispatcher, Gate, GateCollector, GateMetrics, Policy, keep_moving};
-use crate::metrics;
+use crate::metrics::{self, Timings};
 use crate::observe::counters::{Kind, Number};
 use crate::observe::endpoints::Attributes;
 use crate::observe::freshness::FreshnessCollector;
@@ -93,6 +93,7 @@ pub struct Setup {
     scheduler_metrics: SchedulerMetrics,
     state: Arc<State>,
     discovery: Option<FileDiscovery>,
+    store: Arc<Store>,
     locator: Option<Arc<dyn PodLocator>>,
     store: Arc<Store>,
     ward: Option<Arc<Ward>>,
@@ -138,8 +139,14 @@ impl Setup {
         Ok(Self { settings, pipeline, registry, scheduler_metrics, state, discovery, locator, store, ward })
     }
 
-    /// Finds candidates with another locator than the endpoint store. The cache
-    /// stays in front of it.
+    /// The endpoints that the server knows: they are scraped, shown, and cleaned up after.
+    /// Discovery writes them, or a locator that finds endpoints of its own.
+    pub fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
+    /// Finds candidates with another locator than one that looks into the
+    /// [store](Self::store). The cache stays in front of it.
     #[must_use]
     pub fn with_locator(mut self, locator: Arc<dyn PodLocator>) -> Self {
         self.locator = Some(locator);
@@ -232,12 +239,12 @@ async fn serve(
     let record = if settings.emit_endpoint_scores { Record::Scores } else { Record::No };
     let locator = locator
         .unwrap_or_else(|| Arc::new(StoreLocator::new(Arc::clone(&store), settings.disable_subset_filter)));
-    let (ttl, max_keys) = (CachedLocator::DEFAULT_TTL, CachedLocator::DEFAULT_MAX_KEYS);
     let stages = pipeline.stages;
     let (scheduler, max_age) = (pipeline.scheduler, settings.metrics_staleness);
     let policy = Policy { scheduler, stages: Arc::clone(&stages), max_age, record };
     let gate = pipeline.waiting.as_ref().map(|waiting| gate(waiting, &settings, &clock, &registry));
-    let locator = CachedLocator::new(locator, clock.clone(), ttl, max_keys);
+    let locator =
+        CachedLocator::new(locator, clock.clone(), settings.locator.ttl, settings.locator.max_subsets);
     let mut dispatcher = Dispatcher::new(locator, policy, clock.clone(), Arc::clone(&attempts));
     if let Some(ward) = ward {
         dispatcher = dispatcher.watched(ward);
@@ -385,30 +392,7 @@ fn register_collectors(
     let (known, time) = (Arc::clone(store), clock.clone());
     let freshness = FreshnessCollector::new(known, time, max_age, name, attributes.clone())?;
     registry.register(Box::new(freshness))?;
-    let cache = |read: fn(&CachedLocator) -> u64| {
-        let dispatcher = Arc::clone(dispatcher);
-        move || read(dispatcher.locator())
-    };
-    let hits = cache(|locator| locator.metrics().hits.load(Relaxed));
-    let misses = cache(|locator| locator.metrics().misses.load(Relaxed));
-    let subsets = cache(|locator| locator.keys() as u64);
-    for number in [
-        Number::new(
-            "usher_locator_hits_total",
-            "Look-ups of candidates that the cache answered.",
-            Kind::Counter,
-            hits,
-        )?,
-        Number::new(
-            "usher_locator_misses_total",
-            "Look-ups of candidates that asked the locator.",
-            Kind::Counter,
-            misses,
-        )?,
-        Number::new("usher_locator_subsets", "Subsets of endpoints in the cache.", Kind::Gauge, subsets)?,
-    ] {
-        registry.register(Box::new(number))?;
-    }
+    register_locator(dispatcher, registry)?;
     metrics::register(
         registry,
         pool::build_info()?,
@@ -419,6 +403,39 @@ fn register_collectors(
     )?;
     let process = prometheus::process_collector::ProcessCollector::for_self();
     registry.register(Box::new(process))
+}
+
+fn register_locator(dispatcher: &Arc<Dispatcher>, registry: &Registry) -> prometheus::Result<()> {
+    use Kind::{Counter, Gauge};
+    let numbers: [(&str, &str, Kind, fn(&CachedLocator) -> u64); 5] = [
+        ("usher_locator_hits_total", "Look-ups of candidates that the cache answered.", Counter, |l| {
+            l.metrics().hits()
+        }),
+        ("usher_locator_misses_total", "Look-ups of candidates that asked the locator.", Counter, |l| {
+            l.metrics().misses.load(Relaxed)
+        }),
+        (
+            "usher_locator_shared_total",
+            "Look-ups of candidates that waited for what another had asked for.",
+            Counter,
+            |l| l.metrics().shared.load(Relaxed),
+        ),
+        (
+            "usher_locator_evicted_total",
+            "Subsets of endpoints that left the cache before their time, to make room.",
+            Counter,
+            |l| l.metrics().evicted.load(Relaxed),
+        ),
+        ("usher_locator_subsets", "Subsets of endpoints in the cache.", Gauge, |l| l.keys() as u64),
+    ];
+    for (name, help, kind, read) in numbers {
+        let dispatcher = Arc::clone(dispatcher);
+        let number = Number::new(name, help, kind, move || read(dispatcher.locator()))?;
+        registry.register(Box::new(number))?;
+    }
+    let age = dispatcher.locator().metrics().age.clone();
+    let help = "How old candidates were when a look-up found them in the cache.";
+    registry.register(Box::new(Timings::of("usher_locator_age_seconds", help, age)?))
 }
 
 fn register_connections(metrics: &Arc<ConnectionMetrics>, registry: &Registry) -> prometheus::Result<()> {

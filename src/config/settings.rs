@@ -28,6 +28,8 @@ pub struct ServeSettings {
     pub pool: PoolSettings,
     /// Ignore the gateway's subset hint.
     pub disable_subset_filter: bool,
+    /// How long candidates are kept that were found for a subset, and for how many.
+    pub locator: LocatorSettings,
     /// Send the scores of the endpoints to the gateway.
     pub emit_endpoint_scores: bool,
     /// When endpoints that fail get no more requests; `None`: never.
@@ -54,6 +56,15 @@ impl ServeSettings {
     pub fn unused_flags(&self, file_discovery: bool) -> impl Iterator<Item = &UnusedFlag> {
         self.unused.iter().filter(move |flag| !(file_discovery && flag.kubernetes_only))
     }
+}
+
+/// What is kept of which endpoints a request may go to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LocatorSettings {
+    /// How long the endpoints of a subset are kept when none comes or goes; zero keeps none.
+    pub ttl: Duration,
+    /// Subsets that are kept at most, at least 1.
+    pub max_subsets: usize,
 }
 
 /// A flag that was given and has no effect.

@@ -17,8 +17,8 @@ pub struct Snapshot {
     slots: Box<[u32]>,
     all: Arc<[u32]>,
     by_ip: HashMap<IpAddr, Vec<u32>>,
-    /// Distinct ports, sorted: what an entry's port is compared with.
-    ports: Vec<u16>,
+    /// Whether the endpoints listen on more than one port.
+    several_ports: bool,
 }
 
 /// The last number of a snapshot in this process.
@@ -28,17 +28,15 @@ impl Snapshot {
     /// A snapshot of the given endpoints, in their order.
     pub fn new(generation: u64, endpoints: Vec<Arc<Endpoint>>) -> Self {
         let mut by_ip: HashMap<IpAddr, Vec<u32>> = HashMap::with_capacity(endpoints.len());
-        let mut ports = Vec::new();
         for (index, endpoint) in (0u32..).zip(&endpoints) {
-            by_ip.entry(endpoint.ip()).or_default().push(index);
-            ports.push(endpoint.address().port());
+            by_ip.entry(endpoint.ip().to_canonical()).or_default().push(index);
         }
-        ports.sort_unstable();
-        ports.dedup();
+        let mut ports = endpoints.iter().map(|endpoint| endpoint.address().port());
+        let several_ports = ports.next().is_some_and(|first| ports.any(|port| port != first));
         let all = (0u32..).take(endpoints.len()).collect();
         let number = LAST.fetch_add(1, Relaxed) + 1;
         let slots = endpoints.iter().map(|endpoint| endpoint.slot().number()).collect();
-        Self { number, generation, endpoints: endpoints.into_boxed_slice(), slots, all, by_ip, ports }
+        Self { number, generation, endpoints: endpoints.into_boxed_slice(), slots, all, by_ip, several_ports }
     }
 
     /// Its own number, which no other snapshot of this process has, of whatever store.
@@ -63,24 +61,22 @@ impl Snapshot {
         &self.slots
     }
 
-    /// Every endpoint as candidates. Costs two reference counts.
+    /// Every endpoint as candidates.
     pub fn all(self: &Arc<Self>) -> Candidates {
-        Candidates { snapshot: Arc::clone(self), indices: Arc::clone(&self.all) }
+        Candidates::new(Arc::clone(self), Arc::clone(&self.all))
     }
 
     /// The endpoints that a subset hint allows.
     ///
-    /// An address without a port allows every port there. A port counts when
-    /// the pool has several ports and this is one of them; otherwise only the
-    /// address is compared, as gateways may name a port that the pool doesn't use.
+    /// An address without a port allows every port there. A port counts when the pool
+    /// has several ports. In a pool with one port only the address is compared, as
+    /// gateways may name the port of a service, which the pods need not use.
     pub fn subset(self: &Arc<Self>, hint: &SubsetHint) -> Candidates {
-        let entries = match hint {
-            SubsetHint::Missing => return self.all(),
-            SubsetHint::Only(entries) => entries,
-        };
-        let mut indices: Vec<u32> = Vec::with_capacity(entries.len());
-        for &(ip, port) in entries.iter() {
-            let exact = port.filter(|p| self.ports.len() > 1 && self.ports.binary_search(p).is_ok());
+        let Some(addresses) = hint.addresses() else { return self.all() };
+        // A hint may name many times what there is.
+        let mut indices: Vec<u32> = Vec::with_capacity(addresses.len().min(self.endpoints.len()));
+        for &(ip, port) in addresses {
+            let exact = port.filter(|_| self.several_ports);
             for &index in self.by_ip.get(&ip).map_or(&[][..], Vec::as_slice) {
                 if exact.is_none_or(|p| self.endpoints[index as usize].address().port() == p) {
                     indices.push(index);
@@ -89,59 +85,78 @@ impl Snapshot {
         }
         indices.sort_unstable();
         indices.dedup();
-        Candidates { snapshot: Arc::clone(self), indices: indices.into() }
+        Candidates::new(Arc::clone(self), indices.into())
     }
 
     /// The endpoint with this address, if there is one.
     pub fn at(&self, ip: IpAddr, port: u16) -> Option<&Arc<Endpoint>> {
-        let indices = self.by_ip.get(&ip)?;
+        let indices = self.by_ip.get(&ip.to_canonical())?;
         indices.iter().map(|&i| &self.endpoints[i as usize]).find(|e| e.address().port() == port)
     }
 }
 
-/// The endpoints that may serve a request: an index list into a snapshot.
+/// The endpoints that may serve a request: an index list into a snapshot. A clone costs
+/// one reference count.
 #[derive(Clone, Debug)]
-pub struct Candidates {
+pub struct Candidates(Arc<Selected>);
+
+/// On cache lines of its own, two of them, as processors fetch them in pairs: threads
+/// that have one each count references without a word to each other.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Selected {
     snapshot: Arc<Snapshot>,
     indices: Arc<[u32]>,
 }
 
 impl Candidates {
+    fn new(snapshot: Arc<Snapshot>, indices: Arc<[u32]>) -> Self {
+        Self(Arc::new(Selected { snapshot, indices }))
+    }
+
     /// The snapshot that the candidates belong to.
     pub fn snapshot(&self) -> &Arc<Snapshot> {
-        &self.snapshot
+        &self.0.snapshot
     }
 
     /// Positions in the snapshot, ascending, each once.
     pub fn indices(&self) -> &[u32] {
-        &self.indices
+        &self.0.indices
     }
 
     /// Whether these are a copy of the others, and not only equal.
     pub fn is_same(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.snapshot, &other.snapshot) && Arc::ptr_eq(&self.indices, &other.indices)
+        let (one, other) = (&*self.0, &*other.0);
+        Arc::ptr_eq(&one.snapshot, &other.snapshot) && Arc::ptr_eq(&one.indices, &other.indices)
+    }
+
+    /// The same candidates with a reference count of their own: for a thread that clones
+    /// them again and again, beside others that do.
+    #[must_use]
+    pub fn apart(&self) -> Self {
+        Self::new(Arc::clone(&self.0.snapshot), Arc::clone(&self.0.indices))
     }
 
     /// Number of candidates.
     pub fn len(&self) -> usize {
-        self.indices.len()
+        self.0.indices.len()
     }
 
     /// Whether nothing can be picked.
     pub fn is_empty(&self) -> bool {
-        self.indices.is_empty()
+        self.0.indices.is_empty()
     }
 
     /// Some of these candidates: positions in the snapshot, ascending, each once
     /// and below the number of endpoints.
     #[must_use]
     pub fn narrowed(&self, indices: &[u32]) -> Self {
-        Self { snapshot: Arc::clone(&self.snapshot), indices: indices.into() }
+        Self::new(Arc::clone(&self.0.snapshot), indices.into())
     }
 
     /// The candidates as filters and scorers see them.
     pub fn view(&self) -> View<'_> {
-        View { snapshot: &self.snapshot, indices: &self.indices }
+        View { snapshot: &self.0.snapshot, indices: &self.0.indices }
     }
 }
 

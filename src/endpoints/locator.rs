@@ -9,17 +9,79 @@ use super::{Candidates, Store, SubsetHint};
 /// Candidates that may still have to be fetched.
 pub type Located<'a> = Pin<Box<dyn Future<Output = Candidates> + Send + 'a>>;
 
-/// Resolves a subset hint to candidates. Implement it for an environment with
-/// its own way to find endpoints and hand it to [`crate::run`]; the server puts
-/// the cache in front of it.
+/// Resolves a subset hint to candidates. Implement it for an environment with its own way
+/// to find endpoints, and hand it to [`Setup::with_locator`](crate::Setup::with_locator);
+/// the server puts a [cache](super::CachedLocator) in front of it, which asks once however
+/// many requests want the same.
+///
+/// Endpoints live in a [`Store`]: it numbers them and keeps what they are doing. The server
+/// scrapes, shows and cleans up after those in [`Setup::store`](crate::Setup::store), so
+/// that is where an implementation should put what it finds.
+///
+/// ```
+/// use std::net::SocketAddr;
+/// use std::sync::Arc;
+/// use usher::endpoints::{EndpointSpec, Located, PodLocator, Store, SubsetHint};
+///
+/// /// Asks a directory for the servers, whenever a subset is new or was found a while ago.
+/// struct Directory {
+///     store: Arc<Store>,
+/// }
+///
+/// impl Directory {
+///     /// Stands for a call over the network.
+///     async fn servers(&self) -> Vec<(&'static str, SocketAddr)> {
+///         vec![("a", ([10, 0, 0, 1], 8000).into()), ("b", ([10, 0, 0, 2], 8000).into())]
+///     }
+/// }
+///
+/// impl PodLocator for Directory {
+///     fn locate<'a>(&'a self, hint: &'a SubsetHint) -> Located<'a> {
+///         Box::pin(async move {
+///             let servers = self.servers().await;
+///             let specs = servers.into_iter().map(|(name, address)| EndpointSpec::new(name, address));
+///             // Endpoints that were known keep their number and what is known of their load.
+///             self.store.replace(specs.collect());
+///             self.store.snapshot().subset(hint)
+///         })
+///     }
+///
+///     fn generation(&self) -> u64 {
+///         self.store.generation()
+///     }
+/// }
+///
+/// # use usher::cli::{Command, parse};
+/// # let arguments = ["usher", "serve", "--locator-ttl=1s"].map(Into::into);
+/// # let Ok(Command::Serve(flags)) = parse(arguments) else { panic!() };
+/// # let settings = flags.settings(None)?;
+/// let setup = usher::Setup::new(settings)?;
+/// let directory = Arc::new(Directory { store: Arc::clone(setup.store()) });
+/// let setup = setup.with_locator(Arc::clone(&directory) as Arc<dyn PodLocator>);
+/// // usher::run(setup, listeners, stops).await
+/// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+/// let candidates = directory.locate(&SubsetHint::from_entries(["10.0.0.2:8000"])).await;
+/// assert_eq!(candidates.view().get(0).name(), "b");
+/// # });
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait PodLocator: Send + Sync + 'static {
     /// The candidates for a hint; empty when nothing matches. It can't fail: an
     /// implementation that can't reach its source answers with the last state it knew.
+    ///
+    /// The future may be polled by one request's task and then by another's, and is dropped
+    /// when no request waits for it any more.
     fn locate<'a>(&'a self, hint: &'a SubsetHint) -> Located<'a>;
 
     /// A number that changes whenever an earlier answer may be out of date. The
     /// cache compares it at every look-up, so it has to be cheap.
     fn generation(&self) -> u64;
+
+    /// Whether [`locate`](Self::locate) finds the same whatever the hint. The cache then
+    /// keeps one view for all.
+    fn ignores_hints(&self) -> bool {
+        false
+    }
 }
 
 /// Finds candidates in a [`Store`].
@@ -46,5 +108,9 @@ impl PodLocator for StoreLocator {
 
     fn generation(&self) -> u64 {
         self.store.generation()
+    }
+
+    fn ignores_hints(&self) -> bool {
+        self.ignore_hints
     }
 }

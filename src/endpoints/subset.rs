@@ -31,15 +31,45 @@ impl SubsetHint {
         list.dedup();
         Self::Only(list.into())
     }
+
+    /// The addresses that are allowed, sorted, each once; `None` without a hint.
+    pub fn addresses(&self) -> Option<&[(IpAddr, Option<u16>)]> {
+        match self {
+            Self::Missing => None,
+            Self::Only(addresses) => Some(addresses),
+        }
+    }
+
+    /// A hash for the cache, where equal hints meet. It costs two multiplications for an
+    /// address: gateways choose hints, not clients, and the cache is bounded however they collide.
+    pub(super) fn fingerprint(&self) -> u64 {
+        const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
+        let fold = |hash: u64, word: u64| {
+            let product = u128::from(hash ^ word) * u128::from(ODD);
+            (product as u64) ^ ((product >> 64) as u64)
+        };
+        let addresses = self.addresses().unwrap_or_default();
+        addresses.iter().fold(addresses.len() as u64 + 1, |hash, (ip, port)| {
+            let port = port.map_or(1 << 16, u64::from);
+            match ip {
+                IpAddr::V4(ip) => fold(fold(hash, u64::from(u32::from(*ip)) << 20 | port), 4),
+                IpAddr::V6(ip) => {
+                    let bits = u128::from(*ip);
+                    fold(fold(fold(hash, bits as u64), (bits >> 64) as u64), port)
+                }
+            }
+        })
+    }
 }
 
-/// Reads an address with or without a port; IPv6 with or without brackets.
+/// Reads an address with or without a port; IPv6 with or without brackets. An IPv4 address
+/// in an IPv6 one (`::ffff:10.0.0.1`) is the IPv4 one.
 pub(crate) fn parse_address(text: &str) -> Option<(IpAddr, Option<u16>)> {
     if let Ok(address) = text.parse::<SocketAddr>() {
-        return Some((address.ip(), Some(address.port())));
+        return Some((address.ip().to_canonical(), Some(address.port())));
     }
     let bare = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or(text);
-    bare.parse::<IpAddr>().ok().map(|ip| (ip, None))
+    bare.parse::<IpAddr>().ok().map(|ip| (ip.to_canonical(), None))
 }
 
 #[cfg(test)]

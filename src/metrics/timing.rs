@@ -28,8 +28,8 @@ const BOUNDS: [u64; 10] = [
     100_000_000,
 ];
 
-/// Parts of a histogram. Threads beyond so many share them.
-const PARTS: usize = 16;
+/// Parts of what threads write apart from each other. Threads beyond so many share them.
+pub const PARTS: usize = 16;
 
 /// What some threads counted. On cache lines of its own, two of them, as processors
 /// fetch them in pairs.
@@ -43,7 +43,7 @@ struct Part {
 }
 
 /// How long something takes. Clones share the numbers.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Timing {
     parts: Arc<[Part; PARTS]>,
 }
@@ -52,8 +52,9 @@ thread_local! {
     static PART: Cell<usize> = const { Cell::new(usize::MAX) };
 }
 
-/// The part that this thread counts in.
-fn part() -> usize {
+/// The part that this thread counts in: what threads write apart from each other elsewhere
+/// goes by it, too. Below [`PARTS`].
+pub fn part() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     PART.with(|part| {
         if part.get() == usize::MAX {
@@ -64,10 +65,6 @@ fn part() -> usize {
 }
 
 impl Timing {
-    fn new() -> Self {
-        Self { parts: Arc::default() }
-    }
-
     /// It took so long.
     pub fn observe(&self, duration: Duration) {
         let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
@@ -76,6 +73,11 @@ impl Timing {
         let bucket = BOUNDS.iter().position(|bound| nanos <= *bound).unwrap_or(BOUNDS.len());
         part.counts[bucket].fetch_add(1, Relaxed);
         part.total.fetch_add(nanos, Relaxed);
+    }
+
+    /// How many were observed.
+    pub fn count(&self) -> u64 {
+        self.parts.iter().flat_map(|part| &part.counts).map(|count| count.load(Relaxed)).sum()
     }
 
     fn read(&self) -> Histogram {
@@ -119,12 +121,22 @@ impl Timings {
         Ok(Self { desc, children: Arc::default() })
     }
 
+    /// A family without labels: that one timing, wherever it was made.
+    ///
+    /// # Errors
+    /// When the name is not valid.
+    pub fn of(name: &str, help: &str, timing: Timing) -> prometheus::Result<Self> {
+        let family = Self::new(name, help, &[])?;
+        family.children.lock().unwrap_or_else(PoisonError::into_inner).insert(Vec::new(), timing);
+        Ok(family)
+    }
+
     /// The timing with these label values, in the order of the labels. To be looked up
     /// once and kept.
     pub fn with(&self, values: &[&str]) -> Timing {
         let mut children = self.children.lock().unwrap_or_else(PoisonError::into_inner);
         let key = values.iter().map(|value| (*value).to_owned()).collect();
-        children.entry(key).or_insert_with(Timing::new).clone()
+        children.entry(key).or_default().clone()
     }
 }
 

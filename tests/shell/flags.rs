@@ -15,7 +15,7 @@ fn serve(flags: &[&str]) -> Result<ServeSettings, String> {
 
 /// Name, and a value that differs from the default. Each is valid alone or with what the
 /// third column adds.
-const FLAGS: [(&str, &str, &[&str]); 43] = [
+const FLAGS: [(&str, &str, &[&str]); 45] = [
     ("grpc-port", "19002", &[]),
     ("grpc-health-port", "19003", &[]),
     ("metrics-port", "19090", &[]),
@@ -60,6 +60,8 @@ const FLAGS: [(&str, &str, &[&str]); 43] = [
     ("max-request-body-bytes", "64Mi", &[]),
     ("endpoints-file", "/etc/endpoints.yaml", &[]),
     ("worker-threads", "3", &[]),
+    ("locator-ttl", "0s", &[]),
+    ("locator-max-subsets", "100", &[]),
 ];
 
 const BOOLEANS: [&str; 12] = [

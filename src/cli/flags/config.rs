@@ -1,9 +1,15 @@
 //! The configuration, and what it may do.
 
+use std::time::Duration;
+
 use clap::{ArgAction, Args};
 
 use super::{BOOL, given, parse_bool};
-use crate::config::settings::ConfigSource;
+use crate::config::settings::{ConfigSource, LocatorSettings};
+use crate::config::units::parse_duration;
+
+/// More subsets than this is a typing error: their places alone take 16 MiB.
+const MAX_SUBSETS: i64 = 1 << 20;
 
 /// The configuration, and what it may do.
 #[derive(Debug, Args)]
@@ -29,12 +35,26 @@ pub struct ConfigFlags {
     #[arg(long, value_name = BOOL, default_value = "false", value_parser = parse_bool, action = ArgAction::Set)]
     pub disable_endpoint_subset_filter: bool,
 
+    /// How long the endpoints are kept that were found for a subset; a change of the pool
+    /// ends it at once. 0s looks them up for every request.
+    #[arg(long, value_name = "DURATION", default_value = "50ms", value_parser = parse_duration)]
+    pub locator_ttl: Duration,
+
+    /// Subsets whose endpoints are kept at most.
+    #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..=MAX_SUBSETS))]
+    pub locator_max_subsets: u32,
+
     /// Send the scores of the endpoints to the gateway as dynamic metadata.
     #[arg(long, value_name = BOOL, default_value = "false", value_parser = parse_bool, action = ArgAction::Set)]
     pub emit_endpoint_scores: bool,
 }
 
 impl ConfigFlags {
+    pub(super) fn locator(&self) -> LocatorSettings {
+        let max_subsets = usize::try_from(self.locator_max_subsets).unwrap_or(usize::MAX);
+        LocatorSettings { ttl: self.locator_ttl, max_subsets }
+    }
+
     pub(super) fn source(&self) -> Result<ConfigSource, String> {
         match (given(&self.config_file), given(&self.config_text)) {
             (None, None) => Ok(ConfigSource::Default),

@@ -73,6 +73,7 @@ impl ServeArgs {
             allow_experimental_plugins: self.config.allow_experimental_plugins,
             endpoints_file: given(&self.config.endpoints_file).map(Into::into),
             disable_subset_filter: self.config.disable_endpoint_subset_filter,
+            locator: self.config.locator(),
             emit_endpoint_scores: self.config.emit_endpoint_scores,
             pool: self.pool.settings(namespace, &mut unused)?,
             sick_pods: self.sick.settings(),
