@@ -1,6 +1,8 @@
 //! Which endpoints a subset hint allows: the locator and its cache against a plain reading
 //! of the rules, whatever the pool and the hint.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -56,7 +58,8 @@ fn entry() -> impl Strategy<Value = Entry> {
 
 /// Endpoints by address; a pool may have several ports on one.
 fn pool() -> impl Strategy<Value = Vec<SocketAddr>> {
-    let address = |ports: std::ops::Range<u16>| (ip(), ports).prop_map(|(ip, port)| SocketAddr::new(ip, port));
+    let address =
+        |ports: std::ops::Range<u16>| (ip(), ports).prop_map(|(ip, port)| SocketAddr::new(ip, port));
     prop_oneof![
         prop::collection::btree_set(address(8000..8001), 0..10),
         prop::collection::btree_set(address(8000..8003), 0..10),
@@ -157,7 +160,8 @@ fn a_hint_of_a_mebibyte_is_read_once_and_not_kept() {
     let cache = CachedLocator::new(locator, Clock::stopped(), Duration::from_secs(1), 8);
     // One address again and again, a different one each time, and no address at all.
     let same = "10.0.0.1:8000,".repeat((1 << 20) / 14);
-    let different: String = (0..70_000u32).map(|i| format!("10.{}.{}.{}:1,", i >> 16, i >> 8 & 255, i & 255)).collect();
+    let different: String =
+        (0..70_000u32).map(|i| format!("10.{}.{}.{}:1,", i >> 16, i >> 8 & 255, i & 255)).collect();
     let nonsense = "x".repeat(1 << 20);
     let commas = ",".repeat(1 << 20);
     for (text, want, kept) in [(&same, 1, 1), (&different, 2, 1), (&nonsense, 0, 2), (&commas, 0, 2)] {
@@ -179,5 +183,7 @@ fn a_label_of_a_mebibyte_changes_nothing() {
     let located = locator.locate(&SubsetHint::from_entries(["10.0.0.1"])).now_or_never().unwrap();
     assert_eq!(located.len(), 1);
     assert_eq!(located.view().get(0).label("topology.kubernetes.io/zone").map(str::len), Some(1 << 20));
-    assert!(store.replace(store.snapshot().endpoints().iter().map(|e| e.spec().clone()).collect()).is_empty());
+    assert!(
+        store.replace(store.snapshot().endpoints().iter().map(|e| e.spec().clone()).collect()).is_empty()
+    );
 }

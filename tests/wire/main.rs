@@ -8,6 +8,7 @@ mod apis;
 mod disagg;
 mod flow;
 mod limits;
+mod locator;
 mod plugins;
 #[path = "../support/protos.rs"]
 mod protos;

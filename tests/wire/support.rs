@@ -19,10 +19,10 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::transport::Channel;
 use tonic::{Status, Streaming};
-use usher::RunError;
 use usher::cli::Command;
 use usher::extproc::listen::Listeners;
 use usher::extproc::stop::{Stop, Stopper, Stops};
+use usher::{RunError, Setup};
 
 pub const PROMPT: &str = r#"{"model":"m","prompt":"hi"}"#;
 
@@ -57,6 +57,15 @@ impl Picker {
 
     /// A picker with these flags, which may name these files.
     pub async fn serve(files: tempfile::TempDir, flags: &[&str]) -> Self {
+        Self::set_up(files, flags, |setup| setup).await
+    }
+
+    /// The same with what `change` makes of it.
+    pub async fn set_up(
+        files: tempfile::TempDir,
+        flags: &[&str],
+        change: impl FnOnce(Setup) -> Setup + Send + 'static,
+    ) -> Self {
         let quiet = ["usher", "serve", "--secure-serving=false", "--drain-timeout=0", "--worker-threads=1"];
         // Nobody listens at most endpoints of these tests; those that are about it turn it on.
         let quiet = [&quiet[..], &["--sick-pods=false"]].concat();
@@ -74,7 +83,7 @@ impl Picker {
             runtime.block_on(async {
                 let (stopper, stops) = Stops::channel();
                 send.send(stopper).unwrap();
-                usher::run(usher::Setup::new(settings)?, listeners, stops).await
+                usher::run(change(Setup::new(settings)?), listeners, stops).await
             })
         });
         let stopper = stopper.await.unwrap();
@@ -83,8 +92,7 @@ impl Picker {
 
     /// A new connection.
     pub async fn connect(&self) -> Connection {
-        let address = format!("http://{}", self.extproc);
-        Connection { client: ExternalProcessorClient::connect(address).await.unwrap() }
+        Connection::to(self.extproc).await
     }
 
     /// A new stream on a new connection.
@@ -141,6 +149,11 @@ pub struct Connection {
 }
 
 impl Connection {
+    /// To whoever serves there.
+    pub async fn to(address: SocketAddr) -> Self {
+        Self { client: ExternalProcessorClient::connect(format!("http://{address}")).await.unwrap() }
+    }
+
     /// A new stream on this connection.
     pub async fn stream(&self) -> Stream {
         let (send, messages) = mpsc::unbounded_channel();

@@ -177,11 +177,10 @@ impl Shared {
 
     /// Where subsets of so many addresses are kept.
     fn views(&self, addresses: usize) -> Option<&Views> {
-        match addresses {
-            0..=CachedLocator::FEW => Some(&self.few),
-            ..=CachedLocator::MANY => Some(&self.many),
-            _ => None,
+        if addresses <= CachedLocator::FEW {
+            return Some(&self.few);
         }
+        (addresses <= CachedLocator::MANY).then_some(&self.many)
     }
 
     fn keep(&self, held: Held) {

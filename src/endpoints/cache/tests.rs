@@ -16,9 +16,8 @@ fn store_of(count: u8) -> Arc<Store> {
 }
 
 fn grow(store: &Store, count: u8) {
-    store.replace(
-        (1..=count).map(|i| EndpointSpec::new(format!("pod-{i}"), ([10, 0, 0, i], 8000))).collect(),
-    );
+    store
+        .replace((1..=count).map(|i| EndpointSpec::new(format!("pod-{i}"), ([10, 0, 0, i], 8000))).collect());
 }
 
 fn cached(locator: Arc<dyn PodLocator>, ttl: Duration, max_keys: usize) -> CachedLocator {
