@@ -10,6 +10,7 @@ pub mod endpoints;
 pub mod extproc;
 pub mod flow;
 pub mod load;
+pub mod memory;
 pub mod metrics;
 pub mod observe;
 pub mod prefix;

@@ -9,7 +9,7 @@ use prometheus::Registry;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::settings::{ConfigSource, ServeSettings, SickPodSettings};
+use crate::config::settings::{ConfigSource, MemoryBudget, MemorySettings, ServeSettings, SickPodSettings};
 use crate::config::{self, EndpointPickerConfig};
 use crate::discovery::{FileDiscovery, FileError};
 use crate::endpoints::health::{HealthParams, Ward, WardMetrics};
@@ -25,6 +25,7 @@ use crate::extproc::service::ProcessCall;
 use crate::extproc::stop::Stops;
 use crate::extproc::workers::ConnectionMetrics;
 use crate::flow::{Attempts, Dispatcher, Gate, GateCollector, GateMetrics, Policy, keep_moving};
+use crate::memory::{self, Budget, cgroup};
 use crate::metrics::{self, Timings};
 use crate::observe::counters::{Kind, Number};
 use crate::observe::endpoints::Attributes;
@@ -121,7 +122,8 @@ impl Setup {
         let text = text.unwrap_or_default();
         let config = EndpointPickerConfig::parse_unless_empty(&text).map_err(in_file)?;
         let allowed = settings.allow_experimental_plugins;
-        let state = Arc::new(State::default());
+        let budget = Arc::new(budget(settings.memory, cgroup::limit()));
+        let state = Arc::new(State::within(Clock::start(), budget));
         let pipeline =
             Pipeline::build(config.as_ref(), allowed, &scheduler_metrics, &state).map_err(in_file)?;
         let discovery = match (&settings.endpoints_file, &pipeline.discovery) {
@@ -139,7 +141,8 @@ impl Setup {
         Ok(Self { settings, pipeline, registry, scheduler_metrics, state, discovery, locator, store, ward })
     }
 
-    /// The endpoints that the server knows: they are scraped, shown, and cleaned up after.
+    /// The endpoints that the server knows: they are scraped, shown, kept from requests while
+    /// they fail, and cleaned up after.
     /// Discovery writes them, or a locator that finds endpoints of its own.
     pub fn store(&self) -> &Arc<Store> {
         &self.store
@@ -153,12 +156,6 @@ impl Setup {
         self
     }
 
-    /// The store that discovery writes into. A locator of one's own that makes candidates of
-    /// this store's endpoints has them scraped, and kept from requests while they fail.
-    pub fn store(&self) -> &Arc<Store> {
-        &self.store
-    }
-
     /// What the server was told.
     pub fn settings(&self) -> &ServeSettings {
         &self.settings
@@ -170,6 +167,19 @@ fn watch(settings: SickPodSettings, registry: &Registry, state: &State) -> Resul
     let SickPodSettings { failures, failed_scrapes, first_pause, longest_pause, successes } = settings;
     let params = HealthParams { failures, failed_scrapes, first_pause, longest_pause, successes };
     Ok(Arc::new(Ward::new(params, state.clock().clone(), WardMetrics::register(registry)?)))
+}
+
+/// The memory budget that the settings ask for, where the container has this limit.
+fn budget(settings: MemorySettings, container: Option<u64>) -> Budget {
+    let bytes = match settings.budget {
+        MemoryBudget::Off => None,
+        MemoryBudget::Container => container,
+        MemoryBudget::Bytes(bytes) => Some(bytes),
+    };
+    match bytes {
+        Some(bytes) => Budget::of_process(bytes, settings.prefix_index),
+        None => Budget::unlimited(settings.prefix_index),
+    }
 }
 
 /// What runs beside the server, on its runtime.
@@ -256,12 +266,13 @@ async fn serve(
     let shared = Arc::new(Shared {
         parsers: Parsers::new(&pipeline.parsers),
         max_request_body_bytes: settings.limits.max_request_body,
+        budget: Arc::clone(state.budget()),
         stages,
         metrics: ExtProcMetrics::register(&registry, settings.stream_metrics)?,
         parsing: Parsing::new(&scheduler_metrics),
     });
     let attributes = attributes(&pipeline.sources);
-    register_collectors(&settings, &store, &clock, &dispatcher, &attributes, &registry)?;
+    register_collectors(&settings, &store, &clock, &dispatcher, &attributes, state.budget(), &registry)?;
 
     let limits =
         MessageLimits { receive: settings.limits.max_recv_message, send: settings.limits.max_send_message };
@@ -294,6 +305,7 @@ async fn serve(
         background.tasks.spawn(discovery.watch(Arc::clone(&store), background.shutdown.clone()));
     }
     background.scrapers = start_scrapers(&settings, &pipeline.sources, &store, &clock, &registry)?;
+    let memory_budget = Arc::clone(state.budget());
     let forgetting = forget(attempts, Arc::clone(&dispatcher), Arc::clone(&store), state);
     background.tasks.spawn(background.shutdown.clone().run_until_cancelled_owned(forgetting).map(|_| ()));
 
@@ -307,6 +319,7 @@ async fn serve(
         background.pages.push(HttpServer::start(admin, routes)?);
     }
     tell(&settings, &pipeline.notes, from_file);
+    tell_memory(&settings, memory_budget.limit());
     health.set_synced(true);
     health.set_plugins_ready(true);
     // Only a pool in Kubernetes names a protocol; a file has none to disagree with.
@@ -323,6 +336,19 @@ fn tell(settings: &ServeSettings, notes: &[String], from_file: bool) {
     }
     for flag in settings.unused_flags(from_file) {
         tracing::warn!(flag = flag.flag, reason = flag.reason, "flag has no effect");
+    }
+}
+
+/// Says what the memory budget leaves for bodies.
+fn tell_memory(settings: &ServeSettings, limit: Option<u64>) {
+    let Some(bytes) = limit else { return };
+    tracing::info!(bytes, "memory budget");
+    if settings.limits.max_request_body as u64 > bytes {
+        tracing::warn!(
+            max_request_body_bytes = settings.limits.max_request_body,
+            bytes,
+            "the largest request body does not fit into the memory budget; raise --memory-budget or lower --max-request-body-bytes"
+        );
     }
 }
 
@@ -384,6 +410,7 @@ fn register_collectors(
     clock: &Clock,
     dispatcher: &Arc<Dispatcher>,
     attributes: &Attributes,
+    budget: &Arc<Budget>,
     registry: &Registry,
 ) -> prometheus::Result<()> {
     let (name, max_age) = (pool_name(settings), settings.metrics_staleness);
@@ -393,6 +420,7 @@ fn register_collectors(
     let freshness = FreshnessCollector::new(known, time, max_age, name, attributes.clone())?;
     registry.register(Box::new(freshness))?;
     register_locator(dispatcher, registry)?;
+    register_memory(budget, registry)?;
     metrics::register(
         registry,
         pool::build_info()?,
@@ -438,6 +466,40 @@ fn register_locator(dispatcher: &Arc<Dispatcher>, registry: &Registry) -> promet
     registry.register(Box::new(Timings::of("usher_locator_age_seconds", help, age)?))
 }
 
+fn register_memory(budget: &Arc<Budget>, registry: &Registry) -> prometheus::Result<()> {
+    use Kind::{Counter, Gauge};
+    use memory::Kind::{Bodies, PrefixIndex, Records};
+    let numbers: [(&str, &str, Kind, fn(&Budget) -> u64); 6] = [
+        (
+            "usher_memory_limit_bytes",
+            "What everything that counts against the memory budget may take; 0 without a budget.",
+            Gauge,
+            |budget| budget.limit().unwrap_or(0),
+        ),
+        ("usher_memory_bodies_bytes", "What bodies of requests take of it.", Gauge, |budget| {
+            budget.used(Bodies)
+        }),
+        ("usher_memory_prefix_index_bytes", "What indexes of prefixes take of it.", Gauge, |budget| {
+            budget.used(PrefixIndex)
+        }),
+        ("usher_memory_records_bytes", "What records of decisions take of it.", Gauge, |budget| {
+            budget.used(Records)
+        }),
+        ("usher_memory_refused_total", "Requests refused for want of memory.", Counter, Budget::refused),
+        (
+            "usher_memory_shed_bytes_total",
+            "Bodies of requests that waited and were refused to make room.",
+            Counter,
+            Budget::shed,
+        ),
+    ];
+    for (name, help, kind, read) in numbers {
+        let budget = Arc::clone(budget);
+        registry.register(Box::new(Number::new(name, help, kind, move || read(&budget))?))?;
+    }
+    Ok(())
+}
+
 fn register_connections(metrics: &Arc<ConnectionMetrics>, registry: &Registry) -> prometheus::Result<()> {
     let counts: [(&str, &str, fn(&ConnectionMetrics) -> &AtomicU64); 4] = [
         ("usher_connections_accepted_total", "Connections that a worker thread took.", |m| &m.accepted),
@@ -470,5 +532,22 @@ async fn forget(attempts: Arc<Attempts>, dispatcher: Arc<Dispatcher>, store: Arc
         attempts.retain(&snapshot);
         state.sweep(&snapshot, state.clock().now_ms());
         dispatcher.sweep();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_budget_is_the_containers_unless_a_flag_says_otherwise() {
+        const GI: u64 = 1 << 30;
+        let limit = |asked, container| {
+            budget(MemorySettings { budget: asked, prefix_index: None }, container).limit()
+        };
+        assert_eq!(limit(MemoryBudget::Container, Some(GI)), Some(GI / 4 * 3));
+        assert_eq!(limit(MemoryBudget::Container, None), None);
+        assert_eq!(limit(MemoryBudget::Off, Some(GI)), None);
+        assert_eq!(limit(MemoryBudget::Bytes(2 * GI), Some(GI)), Some(GI / 2 * 3));
     }
 }

@@ -52,6 +52,7 @@ impl Picker {
         let shared = Shared {
             parsers: Parsers::new(&pipeline.parsers),
             max_request_body_bytes: 32 << 20,
+            budget: Arc::default(),
             stages,
             metrics: ExtProcMetrics::register(&registry, false).unwrap(),
             parsing: Parsing::new(&metrics),

@@ -56,6 +56,7 @@ impl Pool {
         Shared {
             parsers: self.parsers.clone(),
             max_request_body_bytes: MAX_BODY,
+            budget: Arc::default(),
             stages: Arc::default(),
             metrics: ExtProcMetrics::register(registry, false).expect("a new registry has room"),
             parsing: Parsing::new(&self.scheduling),

@@ -14,6 +14,8 @@ pub struct ServeSettings {
     pub tls: Option<TlsSettings>,
     /// Bounds on messages and bodies.
     pub limits: MessageLimits,
+    /// How much memory the process may take.
+    pub memory: MemorySettings,
     /// Threads that serve connections, at least 1.
     pub worker_threads: usize,
     /// How long connections are still accepted after SIGTERM. Zero skips the window.
@@ -106,6 +108,27 @@ pub struct MessageLimits {
     pub max_send_message: usize,
     /// Largest HTTP request body that is collected; a larger one is answered with 413.
     pub max_request_body: usize,
+}
+
+/// How much memory the process may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemorySettings {
+    /// The whole process.
+    pub budget: MemoryBudget,
+    /// Bytes that the indexes of prefixes may take of it; `None` for a third of what is counted,
+    /// and 512 MiB without a budget.
+    pub prefix_index: Option<u64>,
+}
+
+/// The memory budget of the process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MemoryBudget {
+    /// The memory limit of the container, where it has one.
+    Container,
+    /// None.
+    Off,
+    /// So many bytes.
+    Bytes(u64),
 }
 
 /// Where the EndpointPickerConfig comes from.

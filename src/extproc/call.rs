@@ -38,6 +38,13 @@ pub trait Call {
     /// Takes a message of the client. What there is to answer is put into `out`.
     fn on_message(&mut self, message: Payload, out: &mut Outbox) -> ControlFlow<End>;
 
+    /// Part of a message has arrived, and so many bytes of it are kept until the rest has.
+    /// Told again when there is more. Not told of a message that comes in one frame.
+    fn on_part(&mut self, bytes: usize, out: &mut Outbox) -> ControlFlow<End> {
+        let _ = (bytes, out);
+        ControlFlow::Continue(())
+    }
+
     /// Goes on with what takes time, if there is any, and wakes the task when there is
     /// more to do. Called after messages, and whenever the task is woken.
     fn poll(&mut self, context: &mut Context<'_>, out: &mut Outbox) -> ControlFlow<End>;
@@ -132,7 +139,11 @@ impl<C: Call, B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin> CallBody<C, 
                     self.call.poll(context, &mut self.out)?;
                     continue;
                 }
-                Ok(None) => {}
+                Ok(None) => {
+                    if let held @ 1.. = self.inbox.held() {
+                        self.call.on_part(held, &mut self.out)?;
+                    }
+                }
                 Err(status) => return ControlFlow::Break(self.call.on_end(Err(status))),
             }
             match Pin::new(&mut self.incoming).poll_frame(context) {

@@ -11,18 +11,25 @@ use std::sync::Arc;
 use std::task::Context;
 use std::time::Instant;
 
+use bytes::Bytes;
+
 use crate::endpoints::SubsetHint;
 use crate::flow::{Code, Rejection, Routed};
-use crate::request::{Headers, ParserKind, Parsers, Pieces, Request, RequestParser};
+use crate::memory::{Budget, Kind, Reservation};
+use crate::request::{Body, Headers, ParserKind, Parsers, Pieces, Request, RequestParser};
 use crate::schedule::{Attribute, Served, Stages};
 
 use super::answer::Answer;
 use super::event::{Event, Message, Mode, Modes};
 use super::metrics::ExtProcMetrics;
+use super::outbox::KEEP;
 use super::parsing::Parsing;
 use super::replies::Replies;
 use super::reply::{Reply, Route};
 use super::series::SeriesKey;
+
+/// What a client is told whose body there is no room for.
+const NO_MEMORY: &str = "no memory is left for the request; it may be sent again";
 
 /// What all exchanges of a server share.
 #[derive(Debug)]
@@ -31,6 +38,8 @@ pub struct Shared {
     pub parsers: Parsers,
     /// Largest body of a request in bytes; beyond it the client gets 413.
     pub max_request_body_bytes: usize,
+    /// Where bodies are counted; what has no room there gets 429.
+    pub budget: Arc<Budget>,
     /// The plugins around the decision; exchanges run those that read headers.
     pub stages: Arc<Stages>,
     /// What exchanges count.
@@ -104,6 +113,8 @@ pub struct Exchange {
     subset: SubsetHint,
     started: Option<Instant>,
     routed: Option<Routed>,
+    /// Room for the request's body, from its first chunk until the last is on its way.
+    held: Option<Reservation>,
     answer: Answer,
     replies: Replies,
 }
@@ -119,6 +130,7 @@ impl Exchange {
             subset: SubsetHint::Missing,
             started: None,
             routed: None,
+            held: None,
             answer,
             replies: Replies::default(),
         }
@@ -161,10 +173,28 @@ impl Exchange {
             self.subset = subset;
         }
         let step = self.on_event(message.event, &message.served, now);
+        if !matches!(self.state, State::Idle | State::Body(_) | State::Deciding(..)) {
+            // Nothing is kept of the body, or it is on its way and has its room with it.
+            self.held = None;
+        }
         if step.is_err() {
             self.shared.metrics.violations.inc();
         }
         step
+    }
+
+    /// A message is arriving, and so much of it is kept until the rest is there.
+    pub fn on_part(&mut self, bytes: usize, now: Instant) -> Step {
+        let before = match &self.state {
+            State::Idle => 0,
+            State::Body(parser) => parser.body_len(),
+            // Parts of answers, which pass through.
+            _ => return Step::Continue,
+        };
+        if self.has_room(before.saturating_add(bytes)) {
+            return Step::Continue;
+        }
+        self.refuse_for_memory(now)
     }
 
     fn on_event(&mut self, event: Event, served: &Served, now: Instant) -> Result<Step, Violation> {
@@ -301,11 +331,11 @@ impl Exchange {
         let parser = RequestParser::new(headers, &self.shared.parsers);
         let bodies = self.modes.map_or(Mode::FullDuplex, |modes| modes.request);
         if end_of_stream {
-            return Ok(self.decide(parser.without_body(), BodyEnd::Headers));
+            return Ok(self.decide(parser.without_body(), BodyEnd::Headers, now));
         }
         if bodies != Mode::FullDuplex {
             // The gateway waits for this reply before it sends a body, or never sends one.
-            return Ok(self.decide(parser.without_body(), BodyEnd::NotOurs { ended: false }));
+            return Ok(self.decide(parser.without_body(), BodyEnd::NotOurs { ended: false }, now));
         }
         self.state = State::Body(Box::new(parser));
         Ok(Step::Continue)
@@ -320,7 +350,15 @@ impl Exchange {
                     let rejection = Rejection::new(Code::PayloadTooLarge, message);
                     return Ok(self.refuse(rejection, &SeriesKey::unknown(), now));
                 }
-                data.into_iter().for_each(|piece| parser.push(piece));
+                let len = parser.body_len() + data.len();
+                if !self.has_room(len) {
+                    return Ok(self.refuse_for_memory(now));
+                }
+                let State::Body(parser) = &mut self.state else { return Ok(Step::Continue) };
+                let copies = self.shared.budget.copies();
+                data.into_iter().for_each(|piece| {
+                    parser.push(if copies { Bytes::copy_from_slice(&piece) } else { piece });
+                });
                 if end_of_stream { Ok(self.finish(BodyEnd::Flag, now)) } else { Ok(Step::Continue) }
             }
             State::Relaying | State::Deciding(_, BodyEnd::NotOurs { ended: false }) => {
@@ -376,7 +414,7 @@ impl Exchange {
             return Step::Continue;
         };
         match parser.finish() {
-            Ok(request) => self.decide(request, end),
+            Ok(request) => self.decide(request, end, now),
             Err(error) => {
                 let rejection = Rejection::new(Code::BadRequest, error.to_string());
                 self.refuse(rejection, &SeriesKey::unknown(), now)
@@ -384,8 +422,13 @@ impl Exchange {
         }
     }
 
-    fn decide(&mut self, mut request: Request, end: BodyEnd) -> Step {
+    fn decide(&mut self, mut request: Request, end: BodyEnd, now: Instant) -> Step {
         self.shared.stages.process_headers(&mut request);
+        if request.priority < 0 && !request.body.is_empty() && self.shared.budget.is_tight() {
+            // These go first: what is left is for the others.
+            self.shared.budget.count_refused();
+            return self.refuse(Rejection::saturated(NO_MEMORY), &series_key(&request), now);
+        }
         request.received = self.started;
         request.skips_queue = end == BodyEnd::Headers;
         let request = Arc::new(request);
@@ -394,6 +437,7 @@ impl Exchange {
     }
 
     fn route(&mut self, request: &Request, end: BodyEnd, routed: Routed, now: Instant) {
+        let held = self.held.take();
         let body = request.outgoing();
         let has_id = request.headers.get("x-request-id").is_some_and(|id| !id.is_empty());
         let route = Route {
@@ -414,7 +458,7 @@ impl Exchange {
                 return self.answer.read_as(request.api);
             }
         }
-        self.replies.request_body(body.chunks().iter().cloned(), end == BodyEnd::Flag);
+        self.replies.request_body(outgoing(&body, held), end == BodyEnd::Flag);
         if end == BodyEnd::Trailers {
             self.replies.push(Reply::RequestTrailers);
         }
@@ -429,6 +473,19 @@ impl Exchange {
         self.answer.expect(request, series, self.started);
     }
 
+    /// Whether there is room for so much of the request's body. It is taken then.
+    fn has_room(&mut self, bytes: usize) -> bool {
+        let budget = &self.shared.budget;
+        let held = self.held.get_or_insert_with(|| Reservation::new(budget, Kind::Bodies));
+        held.grow_to(bytes as u64).is_ok()
+    }
+
+    /// There is no room for the request's body. What is there of it is dropped.
+    fn refuse_for_memory(&mut self, now: Instant) -> Step {
+        self.shared.budget.count_refused();
+        self.refuse(Rejection::saturated(NO_MEMORY), &SeriesKey::unknown(), now)
+    }
+
     fn refuse(&mut self, rejection: Rejection, key: &SeriesKey, now: Instant) -> Step {
         let metrics = &self.shared.metrics;
         metrics.refused(&metrics.series(key), rejection.code);
@@ -436,6 +493,7 @@ impl Exchange {
             metrics.request_processing.observe(now.saturating_duration_since(started).as_secs_f64());
         }
         self.state = State::Refused;
+        self.held = None;
         self.replies.immediate(rejection);
         Step::End
     }
@@ -463,6 +521,20 @@ impl Drop for Exchange {
         // An answer that was cut off: what it used so far is counted.
         self.answer.cut_off(&self.shared.metrics);
     }
+}
+
+/// The chunks of a body. The last has the room with it that the body takes, until it is
+/// written to the gateway, or dropped: by then so are the others.
+fn outgoing(body: &Body, held: Option<Reservation>) -> impl Iterator<Item = Bytes> {
+    let (last, others) = match body.chunks().split_last() {
+        Some((last, others)) => (Some(last.clone()), others),
+        None => (None, &[][..]),
+    };
+    let last = last.map(|last| match held.filter(|_| last.len() >= KEEP) {
+        Some(held) => held.attach(last),
+        None => last,
+    });
+    others.iter().cloned().chain(last)
 }
 
 fn series_key(request: &Request) -> SeriesKey {

@@ -16,6 +16,9 @@ use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
+#[path = "exchange_memory.rs"]
+mod memory;
+
 const LIMIT: usize = 300_000;
 
 /// An exchange with a real scheduler over one endpoint, or over none.
@@ -28,10 +31,19 @@ struct Harness {
 
 impl Harness {
     fn new(endpoints: u8) -> Self {
-        Self::with_stages(endpoints, Arc::default())
+        Self::of(endpoints, Arc::default(), &Arc::default())
     }
 
     fn with_stages(endpoints: u8, stages: Arc<Stages>) -> Self {
+        Self::of(endpoints, stages, &Arc::default())
+    }
+
+    /// One with a memory budget.
+    fn within(endpoints: u8, budget: &Arc<Budget>) -> Self {
+        Self::of(endpoints, Arc::default(), budget)
+    }
+
+    fn of(endpoints: u8, stages: Arc<Stages>, budget: &Arc<Budget>) -> Self {
         let registry = Registry::new();
         let store = Arc::new(Store::default());
         store.replace((1..=endpoints).map(endpoint).collect());
@@ -54,6 +66,7 @@ impl Harness {
         let shared = Shared {
             parsers: Parsers::new(&[ParserKind::OpenAi, ParserKind::PassThrough]),
             max_request_body_bytes: LIMIT,
+            budget: Arc::clone(budget),
             stages: Arc::default(),
             metrics: ExtProcMetrics::register(&registry, false).unwrap(),
             parsing: Parsing::new(&metrics),

@@ -86,6 +86,11 @@ impl Inbox {
         }))
     }
 
+    /// Bytes of a message that is not complete.
+    pub fn held(&self) -> usize {
+        self.partial.as_ref().map_or(0, |partial| partial.body.len())
+    }
+
     /// Whether a message has begun and not ended.
     pub fn is_within_message(&self) -> bool {
         self.partial.is_some() || self.prefixed > 0

@@ -12,7 +12,7 @@ use tonic::Status;
 
 /// Smallest piece that is kept instead of copied: a write has a place for each, and
 /// finding and releasing one costs as much as copying some hundred bytes.
-const KEEP: usize = 1024;
+pub(super) const KEEP: usize = 1024;
 
 /// First allocation: the replies to a small request, or to a chunk of an answer.
 const FIRST: usize = 512;

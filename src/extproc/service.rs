@@ -144,6 +144,11 @@ impl Call for ProcessCall {
         self.reply(flow, out)
     }
 
+    fn on_part(&mut self, bytes: usize, out: &mut Outbox) -> ControlFlow<End> {
+        let step = self.exchange.on_part(bytes, Instant::now());
+        self.reply(after(&step), out)
+    }
+
     fn poll(&mut self, context: &mut Context<'_>, out: &mut Outbox) -> ControlFlow<End> {
         let Some(deciding) = &mut self.deciding else {
             if self.exchange.is_revoked(context) {

@@ -8,6 +8,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
 use crate::endpoints::{Endpoint, Snapshot};
+use crate::memory::{Budget, Kind, Reservation};
 
 use super::{Blocks, PrefixIndex};
 
@@ -63,12 +64,21 @@ impl Adder {
     /// # Errors
     /// When the system has no room for another thread.
     pub fn start(index: Arc<PrefixIndex>) -> io::Result<Self> {
+        Self::start_within(index, Arc::default())
+    }
+
+    /// The same within a memory budget. The index counts there, and doesn't grow while that
+    /// has no room for it.
+    ///
+    /// # Errors
+    /// When the system has no room for another thread.
+    pub fn start_within(index: Arc<PrefixIndex>, budget: Arc<Budget>) -> io::Result<Self> {
         let (queue, work) = sync_channel(Self::MAX_REQUESTS);
         let shared = Arc::new(Shared::default());
         let drained = Arc::clone(&shared);
         thread::Builder::new()
             .name("prefix-adder".to_owned())
-            .spawn(move || drain(&index, &work, &drained))?;
+            .spawn(move || drain(&index, &work, &drained, &budget))?;
         Ok(Self { queue, shared })
     }
 
@@ -113,10 +123,12 @@ impl Adder {
     }
 }
 
-fn drain(index: &PrefixIndex, work: &Receiver<Work>, shared: &Shared) {
+fn drain(index: &PrefixIndex, work: &Receiver<Work>, shared: &Shared, budget: &Arc<Budget>) {
+    let mut held = Reservation::new(budget, Kind::PrefixIndex);
     for work in work {
         match work {
             Work::Add { endpoint, blocks, capacity } => {
+                index.may_grow(budget.has_room_for_prefixes());
                 index.add(&endpoint, blocks.hashes(), capacity);
                 shared.blocks.fetch_sub(blocks.len(), Relaxed);
             }
@@ -124,8 +136,10 @@ fn drain(index: &PrefixIndex, work: &Receiver<Work>, shared: &Shared) {
             Work::Flush(done) => {
                 // Whoever asked may not wait any more.
                 let _ = done.send(());
+                continue;
             }
         }
+        held.set(index.bytes() as u64);
     }
 }
 
@@ -171,6 +185,45 @@ mod tests {
         adder.flush();
         assert_eq!(index.entries(), 0);
         assert_eq!(adder.counts(), AdderCounts { queued: 1, dropped: 0 });
+    }
+
+    #[test]
+    fn an_index_counts_and_stops_growing_where_the_budget_has_no_room() {
+        let (_, snapshot) = pool(&["a", "b"]);
+        let budget = Arc::new(Budget::new(400_000, 200_000));
+        let index = Arc::new(PrefixIndex::new(Limits::of_bytes(1 << 20)));
+        let adder = Adder::start_within(Arc::clone(&index), Arc::clone(&budget)).unwrap();
+        let mut number = 0u64;
+        let mut add = |times: u64, adder: &Adder| {
+            for _ in 0..times {
+                number += 1;
+                let hashes = (0..100)
+                    .map(|block| (number << 32 | block).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+                    .collect::<Vec<u64>>();
+                let endpoint = &snapshot.endpoints()[number as usize % 2];
+                adder.push(Arc::clone(endpoint), Arc::new(Blocks::from_prompts([hashes])), 31_250);
+            }
+            adder.flush();
+            assert_eq!(budget.used(Kind::PrefixIndex), index.bytes() as u64);
+        };
+        add(30, &adder);
+        let (entries, crowded) = (index.entries(), index.crowded_out());
+        assert_eq!((entries, crowded), (3000, 0));
+        // Bodies have taken the rest.
+        let mut bodies = Reservation::new(&budget, Kind::Bodies);
+        bodies.grow_to(400_000 - budget.used(Kind::PrefixIndex)).unwrap();
+        add(30, &adder);
+        assert_eq!((index.entries(), index.crowded_out()), (3000, 3000));
+        drop(bodies);
+        // Its own share is what is left to stop it.
+        add(300, &adder);
+        assert!(index.entries() > 3000 && index.crowded_out() > 3000);
+        assert!((180_000..220_000).contains(&index.bytes()), "{} bytes", index.bytes());
+        drop(adder);
+        let given_back = || budget.used(Kind::PrefixIndex) == 0;
+        while !given_back() {
+            thread::yield_now();
+        }
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::endpoints::{AttributeId, Clock, InFlightId, Lease, Leases, Snapshot};
+use crate::memory::Budget;
 
 /// Something that outlives the plugin which asked for it.
 pub trait Kept: Any + Send + Sync {
@@ -26,6 +27,7 @@ type Value = Arc<dyn Kept>;
 /// State by its type and the name of the plugin that it belongs to.
 pub struct State {
     clock: Clock,
+    budget: Arc<Budget>,
     // Taken while a configuration is built and while state is swept, never by a request.
     kept: Mutex<HashMap<(TypeId, String), (Value, Arc<dyn Any + Send + Sync>)>>,
     /// By producer.
@@ -43,8 +45,14 @@ impl Default for State {
 impl State {
     /// Nothing kept yet. What is kept measures time with this clock.
     pub fn new(clock: Clock) -> Self {
+        Self::within(clock, Arc::default())
+    }
+
+    /// The same within a memory budget, which what is kept counts against.
+    pub fn within(clock: Clock, budget: Arc<Budget>) -> Self {
         Self {
             clock,
+            budget,
             kept: Mutex::default(),
             in_flight: Mutex::new(Leases::of(InFlightId::all())),
             attributes: Mutex::new(Leases::of(AttributeId::all())),
@@ -54,6 +62,11 @@ impl State {
     /// The clock that stamps readings and ends what expires.
     pub fn clock(&self) -> &Clock {
         &self.clock
+    }
+
+    /// What memory may be used, and who uses it.
+    pub fn budget(&self) -> &Arc<Budget> {
+        &self.budget
     }
 
     /// The state of this type and name; made when it is asked for first.

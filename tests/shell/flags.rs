@@ -15,7 +15,7 @@ fn serve(flags: &[&str]) -> Result<ServeSettings, String> {
 
 /// Name, and a value that differs from the default. Each is valid alone or with what the
 /// third column adds.
-const FLAGS: [(&str, &str, &[&str]); 45] = [
+const FLAGS: [(&str, &str, &[&str]); 47] = [
     ("grpc-port", "19002", &[]),
     ("grpc-health-port", "19003", &[]),
     ("metrics-port", "19090", &[]),
@@ -62,6 +62,8 @@ const FLAGS: [(&str, &str, &[&str]); 45] = [
     ("worker-threads", "3", &[]),
     ("locator-ttl", "0s", &[]),
     ("locator-max-subsets", "100", &[]),
+    ("memory-budget", "512Mi", &[]),
+    ("prefix-index-bytes", "64Mi", &["--memory-budget=off"]),
 ];
 
 const BOOLEANS: [&str; 12] = [
@@ -136,4 +138,26 @@ fn the_arguments_that_charts_render_start_a_server() {
     assert_eq!(settings.pool.name.as_deref(), Some("llama"));
     assert!(settings.log.json);
     assert_eq!(settings.unused_flags(true).count(), 0);
+}
+
+#[test]
+fn a_memory_budget_is_a_size_the_containers_or_none() {
+    use usher::config::settings::MemoryBudget;
+    let budget = |value: &str| serve(&[&format!("--memory-budget={value}")]).map(|s| s.memory.budget);
+    assert_eq!(serve(&[]).unwrap().memory.budget, MemoryBudget::Container);
+    assert_eq!(budget("auto"), Ok(MemoryBudget::Container));
+    assert_eq!(budget(""), Ok(MemoryBudget::Container));
+    assert_eq!(budget("off"), Ok(MemoryBudget::Off));
+    assert_eq!(budget("1.5Gi"), Ok(MemoryBudget::Bytes(3 << 29)));
+    for (value, says) in
+        [("1Mi", "at least 16Mi"), ("0", "at least 16Mi"), ("many", "auto or off"), ("-1", "negative")]
+    {
+        let error = budget(value).unwrap_err();
+        assert!(error.contains("--memory-budget") && error.contains(says), "{error}");
+    }
+    let error = serve(&["--memory-budget=1Gi", "--prefix-index-bytes=600Mi"]).unwrap_err();
+    assert!(error.contains("--prefix-index-bytes") && error.contains("--memory-budget"), "{error}");
+    assert_eq!(serve(&["--prefix-index-bytes=0"]).unwrap().memory.prefix_index, Some(0));
+    let error = serve(&["--locator-max-subsets=0"]).unwrap_err();
+    assert!(error.contains("--locator-max-subsets"), "{error}");
 }

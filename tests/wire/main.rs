@@ -9,6 +9,7 @@ mod disagg;
 mod flow;
 mod limits;
 mod locator;
+mod memory;
 mod plugins;
 #[path = "../support/protos.rs"]
 mod protos;

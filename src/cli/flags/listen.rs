@@ -7,8 +7,9 @@ use std::time::Duration;
 use clap::Args;
 
 use super::given;
-use crate::config::settings::{ListenSettings, MessageLimits};
+use crate::config::settings::{ListenSettings, MemoryBudget, MemorySettings, MessageLimits};
 use crate::config::units::{parse_duration, parse_quantity};
+use crate::memory::Budget;
 
 /// As grpc-go.
 const DEFAULT_RECV: &str = "4Mi";
@@ -63,6 +64,16 @@ pub struct ListenFlags {
     #[arg(long, value_name = "SIZE", default_value = "32Mi", value_parser = body_size)]
     pub max_request_body_bytes: usize,
 
+    /// Memory that the process may take, like 512Mi or 2Gi; "auto": the memory limit of the
+    /// container, if it has one; "off": no bound. What has no room is answered with 429.
+    #[arg(long, value_name = "SIZE", default_value = "auto", value_parser = memory_budget)]
+    pub memory_budget: MemoryBudget,
+
+    /// How much of it the prefix index may take. By default a third of what bodies and it
+    /// share, and 512Mi without a budget.
+    #[arg(long, value_name = "SIZE", value_parser = parse_quantity)]
+    pub prefix_index_bytes: Option<u64>,
+
     /// Threads that serve connections. By default one per core.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=i64::from(MAX_THREADS)))]
     pub worker_threads: Option<u16>,
@@ -111,6 +122,17 @@ impl ListenFlags {
         }
     }
 
+    pub(super) fn memory(&self) -> Result<MemorySettings, String> {
+        if let (MemoryBudget::Bytes(budget), Some(index)) = (self.memory_budget, self.prefix_index_bytes)
+            && index > budget / 2
+        {
+            return Err(format!(
+                "--prefix-index-bytes {index} is more than half of --memory-budget {budget}, and requests need some of it; write less"
+            ));
+        }
+        Ok(MemorySettings { budget: self.memory_budget, prefix_index: self.prefix_index_bytes })
+    }
+
     pub(super) fn threads(&self) -> usize {
         let cores = || std::thread::available_parallelism().map_or(1, NonZero::get);
         self.worker_threads.map_or_else(cores, usize::from)
@@ -141,6 +163,19 @@ fn message_size(text: &str) -> Result<usize, String> {
         return Err(format!("{text:?} is more than a gRPC message can have; the most is 2147483647"));
     }
     Ok(size)
+}
+
+fn memory_budget(text: &str) -> Result<MemoryBudget, String> {
+    match text {
+        "auto" | "" => Ok(MemoryBudget::Container),
+        "off" => Ok(MemoryBudget::Off),
+        _ => match parse_quantity(text).map_err(|error| format!("{error}, auto or off"))? {
+            ..Budget::LEAST => {
+                Err(format!("{text:?} is less than a picker needs; write at least 16Mi, auto or off"))
+            }
+            bytes => Ok(MemoryBudget::Bytes(bytes)),
+        },
+    }
 }
 
 fn body_size(text: &str) -> Result<usize, String> {

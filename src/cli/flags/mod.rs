@@ -66,6 +66,7 @@ impl ServeArgs {
         Ok(ServeSettings {
             listen: self.listen.addresses()?,
             limits: self.listen.limits(),
+            memory: self.listen.memory()?,
             worker_threads: self.listen.threads(),
             drain_timeout: self.listen.drain_timeout,
             tls: self.tls.settings(&mut unused)?,

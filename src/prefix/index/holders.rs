@@ -44,6 +44,8 @@ pub(super) struct Holders {
     pub(super) shards: Shards,
     entries: AtomicUsize,
     limits: Limits,
+    /// Entries at most, of those that the limits allow.
+    most: AtomicUsize,
     /// Entries that had to make room because all endpoints together held too many.
     crowded_out: AtomicUsize,
     bytes: AtomicUsize,
@@ -73,6 +75,7 @@ impl Holders {
             shards: Shards::new(),
             entries: AtomicUsize::new(0),
             limits,
+            most: AtomicUsize::new(limits.entries),
             crowded_out: AtomicUsize::new(0),
             bytes: AtomicUsize::new(0),
         }
@@ -84,6 +87,17 @@ impl Holders {
 
     pub(super) fn crowded_out(&self) -> usize {
         self.crowded_out.load(Relaxed)
+    }
+
+    /// Entries that there may be within the limits.
+    pub(super) fn limit(&self) -> usize {
+        self.limits.entries
+    }
+
+    /// Keeps the index from growing, or lets it grow to its limit.
+    pub(super) fn may_grow(&self, may: bool) {
+        let most = if may { self.limits.entries } else { self.entries().min(self.limits.entries) };
+        self.most.store(most, Relaxed);
     }
 
     pub(super) fn bytes(&self) -> usize {
@@ -262,7 +276,8 @@ impl Holders {
 
     /// Counts one entry more, if there may be one.
     fn reserve(&self) -> bool {
-        let more = |entries: usize| (entries < self.limits.entries).then_some(entries + 1);
+        let most = self.most.load(Relaxed);
+        let more = |entries: usize| (entries < most).then_some(entries + 1);
         self.entries.fetch_update(Relaxed, Relaxed, more).is_ok()
     }
 

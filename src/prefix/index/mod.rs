@@ -150,6 +150,17 @@ impl PrefixIndex {
         }
     }
 
+    /// Whether it may grow from now on, within its limits. Where it may not, what is added
+    /// takes the place of older blocks.
+    pub fn may_grow(&self, may: bool) {
+        self.holders.may_grow(may);
+    }
+
+    /// Entries that there may be within the limits.
+    pub fn limit(&self) -> usize {
+        self.holders.limit()
+    }
+
     /// Entries: a block at an endpoint is one.
     pub fn entries(&self) -> usize {
         self.holders.entries()

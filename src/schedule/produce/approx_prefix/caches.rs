@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use crate::endpoints::{Endpoint, Snapshot};
+use crate::memory::Budget;
 use crate::prefix::{Adder, Blocks, Limits, PrefixIndex};
 use crate::schedule::Kept;
 
@@ -22,6 +23,16 @@ impl PrefixCaches {
     pub fn start(limits: Limits) -> io::Result<Self> {
         let index = Arc::new(PrefixIndex::new(limits));
         Ok(Self { adder: Adder::start(Arc::clone(&index))?, index })
+    }
+
+    /// An empty index that counts against a memory budget, within its share of that.
+    ///
+    /// # Errors
+    /// When the system has no room for another thread.
+    pub fn start_within(budget: &Arc<Budget>) -> io::Result<Self> {
+        let share = usize::try_from(budget.prefix_index()).unwrap_or(usize::MAX);
+        let index = Arc::new(PrefixIndex::new(Limits::of_bytes(share)));
+        Ok(Self { adder: Adder::start_within(Arc::clone(&index), Arc::clone(budget))?, index })
     }
 
     /// The index.

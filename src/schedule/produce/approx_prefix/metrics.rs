@@ -31,6 +31,8 @@ struct Indexes {
     known: Mutex<Vec<Known>>,
     size: IntGaugeVec,
     memory: IntGaugeVec,
+    limit: IntGaugeVec,
+    crowded_out: IntCounterVec,
     dropped: IntCounterVec,
 }
 
@@ -64,6 +66,20 @@ impl PrefixFamilies {
                 opts("usher_prefix_index_bytes", "Memory that the index of prefixes takes."),
                 &LABELS,
             )?,
+            limit: IntGaugeVec::new(
+                opts(
+                    "usher_prefix_index_limit_blocks",
+                    "Blocks that the index of prefixes may hold; a block counts once for each endpoint.",
+                ),
+                &LABELS,
+            )?,
+            crowded_out: IntCounterVec::new(
+                opts(
+                    "usher_prefix_index_crowded_out_total",
+                    "Blocks that made room in the index of prefixes though their endpoint had some: the index was full, or memory was.",
+                ),
+                &LABELS,
+            )?,
             dropped: IntCounterVec::new(
                 opts(
                     "usher_prefix_index_dropped_total",
@@ -79,7 +95,10 @@ impl PrefixFamilies {
             older("inference_extension_prefix_indexer_size"),
         )?;
         register(registry, read(Family::Gauge(indexes.memory.clone())), None)?;
-        register(registry, read(Family::Counter(indexes.dropped.clone())), None)?;
+        register(registry, read(Family::Gauge(indexes.limit.clone())), None)?;
+        for counter in [&indexes.crowded_out, &indexes.dropped] {
+            register(registry, read(Family::Counter(counter.clone())), None)?;
+        }
         Ok(Self {
             ratio: histogram(
                 "llm_d_epp_prefix_indexer_hit_ratio",
@@ -127,8 +146,13 @@ impl Indexes {
             let number = |value: usize| i64::try_from(value).unwrap_or(i64::MAX);
             self.size.with_label_values(labels).set(number(caches.index().entries()));
             self.memory.with_label_values(labels).set(number(caches.index().bytes()));
-            let dropped = self.dropped.with_label_values(labels);
-            dropped.inc_by(caches.dropped().saturating_sub(dropped.get()));
+            self.limit.with_label_values(labels).set(number(caches.index().limit()));
+            let raise = |family: &IntCounterVec, value: u64| {
+                let counter = family.with_label_values(labels);
+                counter.inc_by(value.saturating_sub(counter.get()));
+            };
+            raise(&self.crowded_out, caches.index().crowded_out() as u64);
+            raise(&self.dropped, caches.dropped());
         }
     }
 }

@@ -6,7 +6,6 @@ use super::super::site::{Build, Built, Site};
 use super::super::types::Kind::{DataProducer, Extractor, PreRequest, Response};
 use super::super::types::{Parameter, PluginType, beta, later, parameter};
 use crate::config::ConfigError;
-use crate::prefix::Limits;
 use crate::schedule::{
     ApproxPrefixKeys, ApproxPrefixParams, ApproxPrefixProducer, P2pSource, P2pSourceParams, PrefixCaches,
     PrefixFamilies,
@@ -124,7 +123,7 @@ fn multicluster_approx_prefix(site: &mut Site<'_>) -> Result<Built, ConfigError>
 fn approx_prefix_of(site: &mut Site<'_>, plugin_type: &str) -> Result<Built, ConfigError> {
     let params = ApproxPrefixParams::decode(site.parameters)?;
     let families = site.family(PrefixFamilies::register)?;
-    let caches = site.state.try_of(site.name, || PrefixCaches::start(Limits::default()));
+    let caches = site.state.try_of(site.name, || PrefixCaches::start_within(site.state.budget()));
     let caches = caches.map_err(|error| {
         ConfigError::at(site.at, format!("no thread can be started that fills its index: {error}"))
     })?;

@@ -1,0 +1,220 @@
+//! Bodies against the memory budget: what is counted is what is kept.
+
+use super::*;
+use crate::request::Pieces;
+
+/// Large enough to be kept in replies as they are.
+const PART: usize = 10_000;
+
+fn used(budget: &Arc<Budget>) -> usize {
+    budget.used(Kind::Bodies) as usize
+}
+
+/// A body that is no JSON before its end, and a path where that doesn't matter.
+fn part(bytes: usize, end: bool) -> Event {
+    body(&"z".repeat(bytes), end)
+}
+
+const OTHER: [(&str, &str); 1] = [(":path", "/other")];
+
+fn step(exchange: &mut Exchange, event: Event) -> Step {
+    exchange.on_message(message(event), Instant::now()).unwrap()
+}
+
+#[test]
+fn a_body_counts_as_it_arrives_and_until_its_last_chunk_is_written() {
+    let budget = Arc::new(Budget::new(1 << 20, 0));
+    let mut harness = Harness::within(1, &budget);
+    harness.send(headers(&OTHER, false)).unwrap();
+    assert_eq!(used(&budget), 0);
+    for chunks in 1..=10 {
+        // Half of the message, then all of it, which is a little more than the body in it.
+        assert!(matches!(harness.exchange.on_part(PART / 2, Instant::now()), Step::Continue));
+        assert_eq!(used(&budget), (chunks - 1) * PART + PART / 2);
+        harness.send(part(PART, false)).unwrap();
+        assert_eq!(used(&budget), chunks * PART);
+    }
+    let replies = harness.send(part(PART, true)).unwrap();
+    assert_eq!(kinds(&replies), ["headers", "body62000", "body48000!"]);
+    assert_eq!(used(&budget), 11 * PART, "the replies are not written yet");
+    let mut bodies: Vec<Pieces> = replies
+        .into_iter()
+        .filter_map(|reply| match reply {
+            Reply::RequestBody { data, .. } => Some(data),
+            _ => None,
+        })
+        .collect();
+    let last = bodies.pop();
+    drop(bodies);
+    assert_eq!(used(&budget), 11 * PART);
+    drop(last);
+    assert_eq!(used(&budget), 0, "though the stream waits for its answer");
+    assert_eq!(harness.in_flight(), 1);
+}
+
+#[test]
+fn what_has_no_room_is_refused_with_its_reason_and_takes_nothing() {
+    let budget = Arc::new(Budget::new(100_000, 0));
+    let (mut first, mut second) = (Harness::within(1, &budget), Harness::within(1, &budget));
+    first.send(headers(&OTHER, false)).unwrap();
+    first.send(part(70_000, false)).unwrap();
+    second.send(headers(&OTHER, false)).unwrap();
+    second.send(part(20_000, false)).unwrap();
+    let replies = second.send(part(20_000, false)).unwrap();
+    let [Reply::Immediate(rejection)] = &replies[..] else { panic!("{replies:?}") };
+    assert_eq!(
+        (rejection.code.status(), rejection.reason, rejection.retry_after),
+        (429, Some("rejected-saturated"), Some(1))
+    );
+    assert!(!rejection.body().contains('z'), "nothing of the prompt");
+    assert_eq!((used(&budget), budget.refused()), (70_000, 1));
+    // A message that is still arriving has no room either.
+    let mut third = Harness::within(1, &budget);
+    third.send(headers(&OTHER, false)).unwrap();
+    assert!(matches!(third.exchange.on_part(40_000, Instant::now()), Step::End));
+    assert_eq!(
+        kinds(&std::iter::from_fn(|| third.exchange.next_reply()).collect::<Vec<_>>()),
+        ["immediate429"]
+    );
+    // The first goes on, and when it has gone there is room again.
+    assert_eq!(first.send(part(10, true)).unwrap().len(), 3);
+    assert_eq!(used(&budget), 0);
+    let mut fourth = Harness::within(1, &budget);
+    fourth.send(headers(&OTHER, false)).unwrap();
+    fourth.send(part(100_000, false)).unwrap();
+    assert_eq!((used(&budget), budget.refused()), (100_000, 2));
+}
+
+#[test]
+fn negative_priorities_are_refused_first() {
+    let budget = Arc::new(Budget::new(100_000, 0));
+    let mut tight = Reservation::new(&budget, Kind::Bodies);
+    tight.grow_to(90_000).unwrap();
+    for (priority, refused) in [(0, false), (-1, true), (5, false)] {
+        let mut harness = Harness::within(1, &budget);
+        harness.send(headers(&OTHER, false)).unwrap();
+        let mut request = Request::default();
+        request.priority = priority;
+        request.body.push(Bytes::from_static(b"x"));
+        let step = harness.exchange.decide(request, BodyEnd::Flag, Instant::now());
+        assert_eq!(matches!(step, Step::End), refused, "{priority}");
+    }
+    drop(tight);
+    let mut harness = Harness::within(1, &budget);
+    harness.send(headers(&OTHER, false)).unwrap();
+    let mut request = Request::default();
+    request.priority = -1;
+    request.body.push(Bytes::from_static(b"x"));
+    assert!(matches!(harness.exchange.decide(request, BodyEnd::Flag, Instant::now()), Step::Decide(_)));
+    assert_eq!(budget.refused(), 1);
+}
+
+#[test]
+fn a_gateway_that_answers_itself_gives_the_room_back() {
+    let budget = Arc::new(Budget::new(100_000, 0));
+    for ended in [false, true] {
+        let mut harness = Harness::within(1, &budget);
+        step(&mut harness.exchange, headers(&OTHER, false));
+        // Not decided: it waits.
+        step(&mut harness.exchange, part(50_000, ended));
+        assert_eq!(used(&budget), 50_000);
+        step(&mut harness.exchange, answer_headers());
+        assert_eq!(used(&budget), 0);
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Move {
+    Event(Event),
+    Part(usize),
+    /// The decision comes.
+    Decide,
+    /// The gateway takes a reply.
+    Take,
+    Abort,
+}
+
+fn any_move() -> impl Strategy<Value = Move> {
+    prop_oneof![
+        6 => any_event().prop_map(Move::Event),
+        4 => (0..40_000usize, any::<bool>()).prop_map(|(bytes, end)| Move::Event(part(bytes, end))),
+        2 => (0..80_000usize).prop_map(Move::Part),
+        2 => Just(Move::Decide),
+        2 => Just(Move::Take),
+        1 => Just(Move::Abort),
+    ]
+}
+
+struct Stream {
+    harness: Harness,
+    question: Option<Question>,
+    ended: bool,
+}
+
+impl Stream {
+    fn new(budget: &Arc<Budget>) -> Self {
+        let mut harness = Harness::within(1, budget);
+        harness.send(headers(&OTHER, false)).unwrap();
+        Self { harness, question: None, ended: false }
+    }
+
+    fn note(&mut self, step: Step) {
+        match step {
+            Step::Continue => {}
+            Step::Decide(question) => self.question = Some(question),
+            Step::End => self.ended = true,
+        }
+        if !self.harness.exchange.is_deciding() {
+            self.question = None;
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// Whatever happens to some streams, in whichever order they end: never more than the
+    /// budget is counted, and nothing in the end.
+    #[test]
+    fn everything_is_given_back(
+        moves in prop::collection::vec((0..4usize, any_move()), 0..60),
+        unwritten in 0..3usize,
+    ) {
+        let budget = Arc::new(Budget::new(120_000, 0));
+        let mut streams: [Option<Stream>; 4] = Default::default();
+        let mut taken = Vec::new();
+        for (which, what) in moves {
+            let stream = streams[which].get_or_insert_with(|| Stream::new(&budget));
+            if stream.ended && !matches!(what, Move::Take) {
+                streams[which] = None;
+                continue;
+            }
+            match what {
+                Move::Event(event) => match stream.harness.exchange.on_message(message(event), Instant::now()) {
+                    Ok(step) => stream.note(step),
+                    Err(_) => stream.ended = true,
+                },
+                Move::Part(bytes) => {
+                    let step = stream.harness.exchange.on_part(bytes, Instant::now());
+                    stream.note(step);
+                }
+                Move::Decide => if let Some(question) = stream.question.take() {
+                    let step = stream.harness.answer(&question);
+                    drop(question);
+                    stream.note(step);
+                },
+                Move::Take => {
+                    taken.extend(stream.harness.exchange.next_reply());
+                    if taken.len() > unwritten {
+                        taken.remove(0);
+                    }
+                }
+                Move::Abort => streams[which] = None,
+            }
+            prop_assert!(used(&budget) <= 120_000);
+        }
+        drop(streams);
+        drop(taken);
+        prop_assert_eq!(used(&budget), 0);
+    }
+}

@@ -1,0 +1,281 @@
+//! How much is used, and what happens when it is too much.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, OnceLock, TryLockError, Weak};
+
+use bytes::Bytes;
+
+/// What is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Bodies of requests, from their first byte until their last is on its way.
+    Bodies,
+    /// The indexes of who holds which prefix.
+    PrefixIndex,
+    /// What is kept of decisions, to explain them.
+    Records,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Bodies, Self::PrefixIndex, Self::Records];
+}
+
+/// Requests that wait, and can be refused to make room.
+pub trait Sheds: Send + Sync {
+    /// Refuses requests that wait, those of the lowest priority first, until their bodies
+    /// come to so many bytes or none is left. Returns how many bytes those had: they are
+    /// given back a moment later, when the requests' streams are told.
+    fn shed(&self, bytes: u64) -> u64;
+}
+
+/// There is no room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the memory budget is used up")]
+pub struct Full;
+
+/// On cache lines of its own, two of them, as processors fetch them in pairs: every request
+/// writes the one for bodies.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Count(AtomicU64);
+
+/// What the process may use, and what it does use. Counting takes one write to a shared
+/// number, and no lock.
+pub struct Budget {
+    /// What all kinds together may take.
+    limit: u64,
+    /// From here on requests that wait are shed, and nothing grows that need not.
+    tight: u64,
+    /// What the indexes of prefixes may take of `limit`.
+    prefix_index: u64,
+    used: [Count; Kind::ALL.len()],
+    sheds: OnceLock<Weak<dyn Sheds>>,
+    /// Bytes that were shed and are not given back yet.
+    promised: AtomicU64,
+    // Taken to shed, by one thread at a time; the others go on.
+    shedding: Mutex<()>,
+    refused: AtomicU64,
+    shed: AtomicU64,
+}
+
+/// At least so much is left for what isn't counted, where the budget is large enough: the
+/// program, and what gateways have sent that no stream has read yet, 4 MiB a connection.
+const UNCOUNTED: u64 = 48 << 20;
+
+impl Budget {
+    /// The smallest budget that leaves room for anything.
+    pub const LEAST: u64 = 16 << 20;
+    /// What the indexes of prefixes take at most where nothing says how much: half a GiB.
+    pub const PREFIX_INDEX: u64 = 512 << 20;
+
+    /// A budget for a process of so many bytes. A quarter of it, or 48 MiB where that is more,
+    /// but never more than three quarters, is left for what isn't counted. `prefix_index` is
+    /// what indexes of prefixes may take; by default a third of the rest.
+    pub fn of_process(bytes: u64, prefix_index: Option<u64>) -> Self {
+        let uncounted = (bytes / 4).max(UNCOUNTED).min(bytes - bytes / 4);
+        let limit = bytes - uncounted;
+        Self::new(limit, prefix_index.unwrap_or(limit / 3).min(limit))
+    }
+
+    /// Counts and never refuses. `prefix_index` as with [`of_process`](Self::of_process); by
+    /// default half a GiB.
+    pub fn unlimited(prefix_index: Option<u64>) -> Self {
+        Self::new(u64::MAX, prefix_index.unwrap_or(Self::PREFIX_INDEX))
+    }
+
+    /// A budget with these numbers: what all kinds together may take, and what indexes of
+    /// prefixes may take of that.
+    pub fn new(limit: u64, prefix_index: u64) -> Self {
+        Self {
+            limit,
+            tight: limit - limit / 8,
+            prefix_index,
+            used: Default::default(),
+            sheds: OnceLock::new(),
+            promised: AtomicU64::new(0),
+            shedding: Mutex::default(),
+            refused: AtomicU64::new(0),
+            shed: AtomicU64::new(0),
+        }
+    }
+
+    /// What all kinds together may take, in bytes; `None` where there is no limit.
+    pub fn limit(&self) -> Option<u64> {
+        (self.limit != u64::MAX).then_some(self.limit)
+    }
+
+    /// What indexes of prefixes may take of that, in bytes.
+    pub fn prefix_index(&self) -> u64 {
+        self.prefix_index
+    }
+
+    /// What a kind takes now, in bytes.
+    pub fn used(&self, kind: Kind) -> u64 {
+        self.used[kind as usize].0.load(Relaxed)
+    }
+
+    /// Whether seven eighths of the budget are used: time to give up what matters least.
+    pub fn is_tight(&self) -> bool {
+        self.total() > self.tight
+    }
+
+    /// Whether a part of a body should be copied that is going to be kept. It lies in a frame
+    /// beside parts of other bodies, and keeps all of the frame when those are gone. That
+    /// is well until half of the budget is used.
+    pub fn copies(&self) -> bool {
+        self.total() > self.limit / 2
+    }
+
+    /// Whether indexes of prefixes may grow.
+    pub fn has_room_for_prefixes(&self) -> bool {
+        self.used(Kind::PrefixIndex) < self.prefix_index && !self.is_tight()
+    }
+
+    /// Says who sheds requests that wait. The first one counts.
+    pub fn shed_with(&self, sheds: Weak<dyn Sheds>) {
+        // A second one would be of a second server on the same budget, which nobody starts.
+        let _ = self.sheds.set(sheds);
+    }
+
+    /// A request was refused for want of memory.
+    pub fn count_refused(&self) {
+        self.refused.fetch_add(1, Relaxed);
+    }
+
+    /// Requests that were refused for want of memory.
+    pub fn refused(&self) -> u64 {
+        self.refused.load(Relaxed)
+    }
+
+    /// Bytes of requests that waited and were shed.
+    pub fn shed(&self) -> u64 {
+        self.shed.load(Relaxed)
+    }
+
+    fn total(&self) -> u64 {
+        self.used.iter().map(|used| used.0.load(Relaxed)).fold(0, u64::saturating_add)
+    }
+
+    fn grow(&self, kind: Kind, bytes: u64) -> Result<(), Full> {
+        let used = &self.used[kind as usize].0;
+        used.fetch_add(bytes, Relaxed);
+        let total = self.total();
+        if total > self.tight {
+            self.make_room(total - self.tight);
+        }
+        if total > self.limit {
+            used.fetch_sub(bytes, Relaxed);
+            return Err(Full);
+        }
+        Ok(())
+    }
+
+    fn give_back(&self, kind: Kind, bytes: u64) {
+        self.used[kind as usize].0.fetch_sub(bytes, Relaxed);
+        if self.promised.load(Relaxed) > 0 {
+            // Whosever it was: too little shed is found out with the next chunk.
+            let less = |promised: u64| Some(promised.saturating_sub(bytes));
+            let _ = self.promised.fetch_update(Relaxed, Relaxed, less);
+        }
+    }
+
+    /// Sheds requests that wait for so many bytes, but for what is on its way already.
+    fn make_room(&self, bytes: u64) {
+        if bytes <= self.promised.load(Relaxed) {
+            return;
+        }
+        let Some(sheds) = self.sheds.get().and_then(Weak::upgrade) else { return };
+        let _one_at_a_time = match self.shedding.try_lock() {
+            Ok(guard) => guard,
+            Err(TryLockError::Poisoned(guard)) => guard.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        let missing = bytes.saturating_sub(self.promised.load(Relaxed));
+        if missing > 0 {
+            let shed = sheds.shed(missing);
+            self.promised.fetch_add(shed, Relaxed);
+            self.shed.fetch_add(shed, Relaxed);
+        }
+    }
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self::unlimited(None)
+    }
+}
+
+impl fmt::Debug for Budget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let used = Kind::ALL.map(|kind| (kind, self.used(kind)));
+        f.debug_struct("Budget").field("limit", &self.limit()).field("used", &used).finish()
+    }
+}
+
+/// Memory that somebody holds. It counts until this is dropped.
+#[derive(Debug)]
+pub struct Reservation {
+    budget: Arc<Budget>,
+    kind: Kind,
+    bytes: u64,
+}
+
+impl Reservation {
+    /// Nothing yet.
+    pub fn new(budget: &Arc<Budget>, kind: Kind) -> Self {
+        Self { budget: Arc::clone(budget), kind, bytes: 0 }
+    }
+
+    /// Bytes that it holds.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Makes it so many bytes, if it has less.
+    ///
+    /// # Errors
+    /// When there is no room. It stays as it was then.
+    pub fn grow_to(&mut self, bytes: u64) -> Result<(), Full> {
+        if bytes > self.bytes {
+            self.budget.grow(self.kind, bytes - self.bytes)?;
+            self.bytes = bytes;
+        }
+        Ok(())
+    }
+
+    /// Makes it so many bytes, also where there is no room: for what is there already.
+    pub fn set(&mut self, bytes: u64) {
+        if bytes < self.bytes {
+            self.budget.give_back(self.kind, self.bytes - bytes);
+        } else {
+            self.budget.used[self.kind as usize].0.fetch_add(bytes - self.bytes, Relaxed);
+        }
+        self.bytes = bytes;
+    }
+
+    /// The same bytes, which hold this as long as anybody has any of them.
+    pub fn attach(self, bytes: Bytes) -> Bytes {
+        Bytes::from_owner(Attached { bytes, _held: self })
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            self.budget.give_back(self.kind, self.bytes);
+        }
+    }
+}
+
+struct Attached {
+    bytes: Bytes,
+    _held: Reservation,
+}
+
+impl AsRef<[u8]> for Attached {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}

@@ -1,0 +1,230 @@
+use std::fs;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use proptest::prelude::*;
+
+use super::*;
+
+fn budget(limit: u64) -> Arc<Budget> {
+    Arc::new(Budget::new(limit, limit / 3))
+}
+
+fn bodies(budget: &Arc<Budget>) -> Reservation {
+    Reservation::new(budget, Kind::Bodies)
+}
+
+#[test]
+fn what_is_held_counts_until_it_is_dropped() {
+    let budget = budget(100);
+    let (mut one, mut other) = (bodies(&budget), bodies(&budget));
+    assert_eq!(one.grow_to(60), Ok(()));
+    assert_eq!(one.grow_to(50), Ok(()), "less than it has is nothing more");
+    assert_eq!(other.grow_to(41), Err(Full));
+    assert_eq!((budget.used(Kind::Bodies), other.bytes()), (60, 0));
+    assert_eq!(other.grow_to(40), Ok(()));
+    assert!(budget.is_tight());
+    drop(one);
+    assert_eq!(budget.used(Kind::Bodies), 40);
+    assert_eq!(other.grow_to(100), Ok(()));
+}
+
+#[test]
+fn kinds_share_the_budget() {
+    let budget = budget(100);
+    let mut index = Reservation::new(&budget, Kind::PrefixIndex);
+    assert!(budget.has_room_for_prefixes());
+    index.set(33);
+    assert!(!budget.has_room_for_prefixes(), "its share is used");
+    let mut body = bodies(&budget);
+    assert_eq!(body.grow_to(68), Err(Full));
+    assert_eq!(body.grow_to(67), Ok(()));
+    index.set(40);
+    assert_eq!(budget.used(Kind::PrefixIndex), 40, "what is there counts, also without room");
+    index.set(3);
+    assert!(!budget.is_tight() && budget.has_room_for_prefixes());
+    drop((index, body));
+    assert!(Kind::ALL.iter().all(|kind| budget.used(*kind) == 0));
+}
+
+#[test]
+fn bytes_keep_what_is_attached_to_them() {
+    let budget = budget(100);
+    let mut held = bodies(&budget);
+    held.grow_to(70).unwrap();
+    let whole = Bytes::from(vec![7; 70]);
+    let mut attached = held.attach(whole.clone());
+    assert_eq!((&attached, attached.as_ptr()), (&whole, whole.as_ptr()), "nothing is copied");
+    let part = attached.split_to(10);
+    drop(attached);
+    assert_eq!(budget.used(Kind::Bodies), 70);
+    drop(part);
+    assert_eq!(budget.used(Kind::Bodies), 0);
+}
+
+#[test]
+fn a_part_is_left_for_what_is_not_counted() {
+    const MI: u64 = 1 << 20;
+    // budget, what is counted, of that for prefixes
+    for (bytes, limit, prefixes) in [
+        (16 * MI, 4 * MI, 4 * MI / 3),
+        (64 * MI, 16 * MI, 16 * MI / 3),
+        (96 * MI, 48 * MI, 16 * MI),
+        (192 * MI, 144 * MI, 48 * MI),
+        (2048 * MI, 1536 * MI, 512 * MI),
+    ] {
+        let budget = Budget::of_process(bytes, None);
+        assert_eq!((budget.limit(), budget.prefix_index()), (Some(limit), prefixes));
+        let budget = Budget::of_process(bytes, Some(u64::MAX));
+        assert_eq!(budget.prefix_index(), limit);
+    }
+    let budget = Budget::default();
+    assert_eq!((budget.limit(), budget.prefix_index()), (None, 512 * MI));
+    let mut held = bodies(&Arc::new(budget));
+    assert_eq!(held.grow_to(1 << 50), Ok(()));
+}
+
+/// Requests that wait, the least important first.
+#[derive(Default)]
+struct Waiting {
+    held: Mutex<Vec<Reservation>>,
+    /// Those that were told, and hold theirs for a moment longer.
+    leaving: Mutex<Vec<Reservation>>,
+    asked: AtomicU64,
+}
+
+impl Sheds for Waiting {
+    fn shed(&self, bytes: u64) -> u64 {
+        self.asked.fetch_add(1, Relaxed);
+        let (mut held, mut leaving) = (self.held.lock().unwrap(), self.leaving.lock().unwrap());
+        let mut shed = 0;
+        while shed < bytes && !held.is_empty() {
+            let one = held.remove(0);
+            shed += one.bytes();
+            leaving.push(one);
+        }
+        shed
+    }
+}
+
+#[test]
+fn requests_that_wait_make_room_before_anybody_is_refused() {
+    let budget = budget(800);
+    let waiting = Arc::new(Waiting::default());
+    let weak = Arc::downgrade(&waiting);
+    budget.shed_with(weak);
+    for _ in 0..7 {
+        let mut held = bodies(&budget);
+        held.grow_to(100).unwrap();
+        waiting.held.lock().unwrap().push(held);
+    }
+    assert_eq!(budget.shed(), 0);
+    let mut first = bodies(&budget);
+    assert_eq!(first.grow_to(30), Ok(()));
+    assert_eq!(budget.shed(), 100, "as many as bring it below seven eighths");
+    assert_eq!(first.grow_to(90), Ok(()));
+    assert_eq!((budget.shed(), waiting.asked.load(Relaxed)), (100, 1), "that is on its way");
+    let mut second = bodies(&budget);
+    assert_eq!(second.grow_to(30), Err(Full), "nothing was given back yet, and 820 would be too many");
+    assert_eq!(budget.shed(), 200);
+    waiting.leaving.lock().unwrap().clear();
+    assert_eq!(second.grow_to(30), Ok(()));
+    assert_eq!((budget.used(Kind::Bodies), budget.shed()), (620, 200));
+    // Whoever sheds may be gone.
+    drop(waiting);
+    assert_eq!(budget.used(Kind::Bodies), 120);
+    assert_eq!(second.grow_to(700), Ok(()));
+}
+
+proptest! {
+    /// Whatever is reserved, refused, attached and dropped in whichever order: the numbers
+    /// are those of a plain list, never above the limit, and zero in the end.
+    #[test]
+    fn the_numbers_are_those_of_what_is_held(
+        steps in prop::collection::vec((0..6usize, 0..4u8, 0..400u64), 0..80),
+    ) {
+        let budget = budget(1000);
+        let mut held: [Option<Reservation>; 6] = Default::default();
+        let mut attached: Vec<(u64, Bytes)> = Vec::new();
+        for (which, action, bytes) in steps {
+            let others: u64 = held.iter().enumerate().filter(|(at, _)| *at != which)
+                .filter_map(|(_, held)| held.as_ref()).map(Reservation::bytes).sum::<u64>()
+                + attached.iter().map(|(bytes, _)| bytes).sum::<u64>();
+            match action {
+                0 => held[which] = None,
+                1 => if let Some(held) = held[which].take() {
+                    attached.push((held.bytes(), held.attach(Bytes::from_static(b"x"))));
+                },
+                2 => if !attached.is_empty() {
+                    attached.swap_remove(bytes as usize % attached.len());
+                },
+                _ => {
+                    let one = held[which].get_or_insert_with(|| bodies(&budget));
+                    let before = one.bytes();
+                    let fits = others + before.max(bytes) <= 1000;
+                    prop_assert_eq!(one.grow_to(bytes).is_ok(), fits || bytes <= before);
+                    prop_assert_eq!(one.bytes(), if fits { before.max(bytes) } else { before });
+                }
+            }
+            let sum: u64 = held.iter().flatten().map(Reservation::bytes).sum::<u64>()
+                + attached.iter().map(|(bytes, _)| bytes).sum::<u64>();
+            prop_assert_eq!(budget.used(Kind::Bodies), sum);
+            prop_assert!(sum <= 1000);
+        }
+        drop((held, attached));
+        prop_assert_eq!(budget.used(Kind::Bodies), 0);
+    }
+}
+
+#[test]
+fn threads_at_once_never_hold_more_than_the_limit() {
+    const EACH: u64 = 60;
+    let budget = budget(100);
+    let held = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..5000 {
+                    let mut one = bodies(&budget);
+                    if one.grow_to(EACH).is_ok() {
+                        let now = held.fetch_add(EACH, Relaxed) + EACH;
+                        assert!(now <= 100, "{now}");
+                        held.fetch_sub(EACH, Relaxed);
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(budget.used(Kind::Bodies), 0);
+}
+
+#[test]
+fn the_limit_of_a_container_is_found() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path();
+    let write = |path: &str, text: &str| {
+        let path = root.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    };
+    let of = |groups: &str| cgroup::limit_in(groups, root);
+    assert_eq!(of("0::/\n"), None, "nothing is there");
+    write("memory.max", "max\n");
+    assert_eq!(of("0::/\n"), None);
+    write("pod/memory.max", "536870912\n");
+    write("pod/app/memory.max", "max\n");
+    assert_eq!(of("0::/pod/app\n"), Some(512 << 20), "the group around it counts");
+    write("pod/app/memory.max", "1048576\n");
+    assert_eq!(of("0::/pod/app\n"), Some(1 << 20));
+    write("memory.max", "4096\n");
+    assert_eq!(of("0::/kubepods/elsewhere\n"), Some(4096), "a path from outside the container");
+    // Version 1.
+    write("memory/memory.limit_in_bytes", "9223372036854771712\n");
+    assert_eq!(of("11:cpu,cpuacct:/x\n4:memory:/x\n"), None);
+    write("memory/x/memory.limit_in_bytes", "123456789\n");
+    assert_eq!(of("11:cpu,cpuacct:/x\n4:memory:/x\n"), Some(123_456_789));
+    for nonsense in ["", "x", "::", "0:", "0::"] {
+        assert!(of(nonsense).is_none_or(|limit| limit == 4096), "{nonsense:?}");
+    }
+}
