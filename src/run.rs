@@ -1,7 +1,7 @@
 //! Puts the parts together and runs them: the server as a whole.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
 
 use futures_util::FutureExt;
 use futures_util::future::join_all;
@@ -25,7 +25,7 @@ use crate::extproc::service::ProcessCall;
 use crate::extproc::stop::Stops;
 use crate::extproc::workers::ConnectionMetrics;
 use crate::flow::{Attempts, Dispatcher, Gate, GateCollector, GateMetrics, Policy, keep_moving};
-use crate::memory::{self, Budget, cgroup};
+use crate::memory::{self, Budget, Sheds, cgroup};
 use crate::metrics::{self, Timings};
 use crate::observe::counters::{Kind, Number};
 use crate::observe::endpoints::Attributes;
@@ -96,7 +96,6 @@ pub struct Setup {
     discovery: Option<FileDiscovery>,
     store: Arc<Store>,
     locator: Option<Arc<dyn PodLocator>>,
-    store: Arc<Store>,
     ward: Option<Arc<Ward>>,
 }
 
@@ -260,7 +259,11 @@ async fn serve(
         dispatcher = dispatcher.watched(ward);
     }
     let dispatcher = Arc::new(match gate.transpose()? {
-        Some(gate) => dispatcher.with_gate(gate),
+        Some(gate) => {
+            // A gate is dropped with its dispatcher, whatever the budget does.
+            state.budget().shed_with(Arc::downgrade(&gate) as Weak<dyn Sheds>);
+            dispatcher.with_gate(gate)
+        }
         None => dispatcher,
     });
     let shared = Arc::new(Shared {

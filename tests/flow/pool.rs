@@ -93,6 +93,7 @@ impl Pool {
         Exchange::new(Arc::new(Shared {
             parsers: Parsers::new(&[ParserKind::OpenAi]),
             max_request_body_bytes: 1000,
+            budget: Arc::default(),
             stages: Arc::clone(&self.stages),
             metrics: ExtProcMetrics::register(&self.registry, false).unwrap(),
             parsing: Parsing::new(&self.metrics),

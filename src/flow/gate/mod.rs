@@ -29,6 +29,7 @@ use tokio::time::Instant;
 use super::Rejection;
 use super::queue::{Action, Arrival, Count, NEVER, Nanos, Outcome, Queue, Ticket, nanos};
 use crate::endpoints::{Candidates, Clock};
+use crate::memory::Sheds;
 use crate::request::Request;
 use crate::schedule::SaturationDetector;
 use crate::schedule::waiting::Waiting;
@@ -458,6 +459,12 @@ impl Inner {
         self.queue.end(now, ticket, cost, &mut self.actions);
         self.revocations.remove(&ticket);
         self.take_waiter(ticket);
+    }
+}
+
+impl Sheds for Gate {
+    fn shed(&self, bytes: u64) -> u64 {
+        Self::shed(self, bytes).bytes
     }
 }
 
