@@ -1,6 +1,8 @@
 //! Puts the parts together and runs them: the server as a whole.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+mod numbers;
+mod setup;
+
 use std::sync::{Arc, Weak};
 
 use futures_util::FutureExt;
@@ -9,11 +11,9 @@ use prometheus::Registry;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::settings::{ConfigSource, MemoryBudget, MemorySettings, ServeSettings, SickPodSettings};
-use crate::config::{self, EndpointPickerConfig};
-use crate::discovery::{FileDiscovery, FileError};
-use crate::endpoints::health::{HealthParams, Ward, WardMetrics};
-use crate::endpoints::{CachedLocator, Clock, PodLocator, Store, StoreLocator};
+use crate::config::settings::ServeSettings;
+use crate::discovery::FileError;
+use crate::endpoints::{CachedLocator, Clock, Store, StoreLocator};
 use crate::extproc::call::{Calls, MessageLimits};
 use crate::extproc::exchange::Shared;
 use crate::extproc::health::HealthState;
@@ -23,20 +23,20 @@ use crate::extproc::parsing::Parsing;
 use crate::extproc::server::{Ended, Server, ServerOptions, StartError};
 use crate::extproc::service::ProcessCall;
 use crate::extproc::stop::Stops;
-use crate::extproc::workers::ConnectionMetrics;
 use crate::flow::{Attempts, Dispatcher, Gate, GateCollector, GateMetrics, Policy, keep_moving};
-use crate::memory::{self, Budget, Sheds, cgroup};
-use crate::metrics::{self, Timings};
-use crate::observe::counters::{Kind, Number};
-use crate::observe::endpoints::Attributes;
-use crate::observe::freshness::FreshnessCollector;
+use crate::memory::Sheds;
+use crate::metrics::{self};
+use crate::observe::endpoints;
 use crate::observe::http::{HttpServer, Routes};
-use crate::observe::{endpoints, pool};
 use crate::request::Parsers;
-use crate::schedule::registry::{MetricsSource, Pipeline};
+use crate::schedule::registry::MetricsSource;
 use crate::schedule::waiting::Waiting;
-use crate::schedule::{Record, SchedulerMetrics, State};
-use crate::scrape::{Engines, ScrapeConfig, ScrapeMetrics, Scraper};
+use crate::schedule::{Record, State};
+use crate::scrape::{ScrapeConfig, ScrapeMetrics, Scraper};
+
+use numbers::{attributes, pool_name, register_collectors, register_connections};
+
+pub use setup::Setup;
 
 /// How often what is kept for endpoints that are gone is dropped.
 const FORGET_INTERVAL: std::time::Duration = std::time::Duration::from_secs(30);
@@ -82,102 +82,6 @@ impl From<FileError> for RunError {
 impl From<std::io::Error> for RunError {
     fn from(error: std::io::Error) -> Self {
         StartError::System(error).into()
-    }
-}
-
-/// A configuration that has been read, and everything else a server is made of
-/// before it listens.
-pub struct Setup {
-    settings: ServeSettings,
-    pipeline: Pipeline,
-    registry: Registry,
-    scheduler_metrics: SchedulerMetrics,
-    state: Arc<State>,
-    discovery: Option<FileDiscovery>,
-    store: Arc<Store>,
-    locator: Option<Arc<dyn PodLocator>>,
-    ward: Option<Arc<Ward>>,
-}
-
-impl Setup {
-    /// Reads the configuration that the settings name.
-    ///
-    /// # Errors
-    /// When it can't be read or is not valid; the text has file, line and column.
-    pub fn new(settings: ServeSettings) -> Result<Self, RunError> {
-        let registry = Registry::new();
-        let scheduler_metrics = SchedulerMetrics::register(&registry)?;
-        let (name, text) = match &settings.config {
-            ConfigSource::Default => (String::new(), None),
-            ConfigSource::Text(text) => ("--config-text".to_owned(), Some(text.clone())),
-            ConfigSource::File(path) => {
-                let name = path.display().to_string();
-                let text = config::source::read_file(path)
-                    .map_err(|error| RunError::Config(error.in_file(&name)))?;
-                (name, Some(text))
-            }
-        };
-        let in_file = |error: config::ConfigError| RunError::Config(error.in_file(&name));
-        let text = text.unwrap_or_default();
-        let config = EndpointPickerConfig::parse_unless_empty(&text).map_err(in_file)?;
-        let allowed = settings.allow_experimental_plugins;
-        let budget = Arc::new(budget(settings.memory, cgroup::limit()));
-        let state = Arc::new(State::within(Clock::start(), budget));
-        let pipeline =
-            Pipeline::build(config.as_ref(), allowed, &scheduler_metrics, &state).map_err(in_file)?;
-        let discovery = match (&settings.endpoints_file, &pipeline.discovery) {
-            (Some(path), None) => Some(FileDiscovery::new(path, true)),
-            (None, Some(params)) => Some(FileDiscovery::new(&params.path, params.watch_file)),
-            (Some(_), Some(_)) => {
-                let text = "endpoints come from --endpoints-file and from dataLayer.discovery of the configuration; use one of them";
-                return Err(RunError::Config(text.to_owned()));
-            }
-            (None, None) => None,
-        };
-        let ward = settings.sick_pods.map(|sick| watch(sick, &registry, &state)).transpose()?;
-        let store = Arc::new(ward.clone().map(Store::watched).unwrap_or_default());
-        let locator = None;
-        Ok(Self { settings, pipeline, registry, scheduler_metrics, state, discovery, locator, store, ward })
-    }
-
-    /// The endpoints that the server knows: they are scraped, shown, kept from requests while
-    /// they fail, and cleaned up after.
-    /// Discovery writes them, or a locator that finds endpoints of its own.
-    pub fn store(&self) -> &Arc<Store> {
-        &self.store
-    }
-
-    /// Finds candidates with another locator than one that looks into the
-    /// [store](Self::store). The cache stays in front of it.
-    #[must_use]
-    pub fn with_locator(mut self, locator: Arc<dyn PodLocator>) -> Self {
-        self.locator = Some(locator);
-        self
-    }
-
-    /// What the server was told.
-    pub fn settings(&self) -> &ServeSettings {
-        &self.settings
-    }
-}
-
-/// Who watches how well endpoints are.
-fn watch(settings: SickPodSettings, registry: &Registry, state: &State) -> Result<Arc<Ward>, RunError> {
-    let SickPodSettings { failures, failed_scrapes, first_pause, longest_pause, successes } = settings;
-    let params = HealthParams { failures, failed_scrapes, first_pause, longest_pause, successes };
-    Ok(Arc::new(Ward::new(params, state.clock().clone(), WardMetrics::register(registry)?)))
-}
-
-/// The memory budget that the settings ask for, where the container has this limit.
-fn budget(settings: MemorySettings, container: Option<u64>) -> Budget {
-    let bytes = match settings.budget {
-        MemoryBudget::Off => None,
-        MemoryBudget::Container => container,
-        MemoryBudget::Bytes(bytes) => Some(bytes),
-    };
-    match bytes {
-        Some(bytes) => Budget::of_process(bytes, settings.prefix_index),
-        None => Budget::unlimited(settings.prefix_index),
     }
 }
 
@@ -377,17 +281,6 @@ fn start_scrapers(
     Ok(scrapers)
 }
 
-/// What extractors add to what every engine reports, each once.
-fn attributes(sources: &[MetricsSource]) -> Attributes {
-    let mut attributes = Attributes::new();
-    for (id, name) in sources.iter().flat_map(|source| &source.engines).flat_map(Engines::attributes) {
-        if attributes.iter().all(|(known, _)| *known != id) {
-            attributes.push((id, name.to_owned()));
-        }
-    }
-    attributes
-}
-
 /// Where requests wait, with its metrics.
 fn gate(
     waiting: &Waiting,
@@ -402,130 +295,6 @@ fn gate(
     Ok(gate)
 }
 
-/// The pool's name in metrics.
-fn pool_name(settings: &ServeSettings) -> String {
-    settings.pool.name.clone().unwrap_or_else(|| "epp".to_owned())
-}
-
-fn register_collectors(
-    settings: &ServeSettings,
-    store: &Arc<Store>,
-    clock: &Clock,
-    dispatcher: &Arc<Dispatcher>,
-    attributes: &Attributes,
-    budget: &Arc<Budget>,
-    registry: &Registry,
-) -> prometheus::Result<()> {
-    let (name, max_age) = (pool_name(settings), settings.metrics_staleness);
-    let collector = pool::PoolCollector::new(Arc::clone(store), clock.clone(), max_age, name.clone())?;
-    registry.register(Box::new(collector))?;
-    let (known, time) = (Arc::clone(store), clock.clone());
-    let freshness = FreshnessCollector::new(known, time, max_age, name, attributes.clone())?;
-    registry.register(Box::new(freshness))?;
-    register_locator(dispatcher, registry)?;
-    register_memory(budget, registry)?;
-    metrics::register(
-        registry,
-        pool::build_info()?,
-        Some(metrics::Legacy {
-            name: "inference_extension_info",
-            labels: &[("commit", "commit"), ("build_ref", "build_ref")],
-        }),
-    )?;
-    let process = prometheus::process_collector::ProcessCollector::for_self();
-    registry.register(Box::new(process))
-}
-
-fn register_locator(dispatcher: &Arc<Dispatcher>, registry: &Registry) -> prometheus::Result<()> {
-    use Kind::{Counter, Gauge};
-    let numbers: [(&str, &str, Kind, fn(&CachedLocator) -> u64); 5] = [
-        ("usher_locator_hits_total", "Look-ups of candidates that the cache answered.", Counter, |l| {
-            l.metrics().hits()
-        }),
-        ("usher_locator_misses_total", "Look-ups of candidates that asked the locator.", Counter, |l| {
-            l.metrics().misses.load(Relaxed)
-        }),
-        (
-            "usher_locator_shared_total",
-            "Look-ups of candidates that waited for what another had asked for.",
-            Counter,
-            |l| l.metrics().shared.load(Relaxed),
-        ),
-        (
-            "usher_locator_evicted_total",
-            "Subsets of endpoints that left the cache before their time, to make room.",
-            Counter,
-            |l| l.metrics().evicted.load(Relaxed),
-        ),
-        ("usher_locator_subsets", "Subsets of endpoints in the cache.", Gauge, |l| l.keys() as u64),
-    ];
-    for (name, help, kind, read) in numbers {
-        let dispatcher = Arc::clone(dispatcher);
-        let number = Number::new(name, help, kind, move || read(dispatcher.locator()))?;
-        registry.register(Box::new(number))?;
-    }
-    let age = dispatcher.locator().metrics().age.clone();
-    let help = "How old candidates were when a look-up found them in the cache.";
-    registry.register(Box::new(Timings::of("usher_locator_age_seconds", help, age)?))
-}
-
-fn register_memory(budget: &Arc<Budget>, registry: &Registry) -> prometheus::Result<()> {
-    use Kind::{Counter, Gauge};
-    use memory::Kind::{Bodies, PrefixIndex, Records};
-    let numbers: [(&str, &str, Kind, fn(&Budget) -> u64); 6] = [
-        (
-            "usher_memory_limit_bytes",
-            "What everything that counts against the memory budget may take; 0 without a budget.",
-            Gauge,
-            |budget| budget.limit().unwrap_or(0),
-        ),
-        ("usher_memory_bodies_bytes", "What bodies of requests take of it.", Gauge, |budget| {
-            budget.used(Bodies)
-        }),
-        ("usher_memory_prefix_index_bytes", "What indexes of prefixes take of it.", Gauge, |budget| {
-            budget.used(PrefixIndex)
-        }),
-        ("usher_memory_records_bytes", "What records of decisions take of it.", Gauge, |budget| {
-            budget.used(Records)
-        }),
-        ("usher_memory_refused_total", "Requests refused for want of memory.", Counter, Budget::refused),
-        (
-            "usher_memory_shed_bytes_total",
-            "Bodies of requests that waited and were refused to make room.",
-            Counter,
-            Budget::shed,
-        ),
-    ];
-    for (name, help, kind, read) in numbers {
-        let budget = Arc::clone(budget);
-        registry.register(Box::new(Number::new(name, help, kind, move || read(&budget))?))?;
-    }
-    Ok(())
-}
-
-fn register_connections(metrics: &Arc<ConnectionMetrics>, registry: &Registry) -> prometheus::Result<()> {
-    let counts: [(&str, &str, fn(&ConnectionMetrics) -> &AtomicU64); 4] = [
-        ("usher_connections_accepted_total", "Connections that a worker thread took.", |m| &m.accepted),
-        ("usher_connections_refused_total", "Connections closed at once, because too many were open.", |m| {
-            &m.refused
-        }),
-        ("usher_connections_unopened_total", "Connections that did not start HTTP/2, or not in time.", |m| {
-            &m.unopened
-        }),
-        (
-            "usher_connections_broken_total",
-            "Connections that broke HTTP/2, went away or no longer answered.",
-            |m| &m.broken,
-        ),
-    ];
-    for (name, help, count) in counts {
-        let metrics = Arc::clone(metrics);
-        let number = Number::new(name, help, Kind::Counter, move || count(&metrics).load(Relaxed))?;
-        registry.register(Box::new(number))?;
-    }
-    Ok(())
-}
-
 /// Drops what is kept for endpoints that are gone.
 async fn forget(attempts: Arc<Attempts>, dispatcher: Arc<Dispatcher>, store: Arc<Store>, state: Arc<State>) {
     let mut ticks = tokio::time::interval(FORGET_INTERVAL);
@@ -535,22 +304,5 @@ async fn forget(attempts: Arc<Attempts>, dispatcher: Arc<Dispatcher>, store: Arc
         attempts.retain(&snapshot);
         state.sweep(&snapshot, state.clock().now_ms());
         dispatcher.sweep();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_budget_is_the_containers_unless_a_flag_says_otherwise() {
-        const GI: u64 = 1 << 30;
-        let limit = |asked, container| {
-            budget(MemorySettings { budget: asked, prefix_index: None }, container).limit()
-        };
-        assert_eq!(limit(MemoryBudget::Container, Some(GI)), Some(GI / 4 * 3));
-        assert_eq!(limit(MemoryBudget::Container, None), None);
-        assert_eq!(limit(MemoryBudget::Off, Some(GI)), None);
-        assert_eq!(limit(MemoryBudget::Bytes(2 * GI), Some(GI)), Some(GI / 2 * 3));
     }
 }

@@ -1,0 +1,157 @@
+//! The numbers that the server as a whole registers.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use prometheus::Registry;
+
+use crate::config::settings::ServeSettings;
+use crate::endpoints::{CachedLocator, Clock, Store};
+use crate::extproc::workers::ConnectionMetrics;
+use crate::flow::Dispatcher;
+use crate::memory::{self, Budget};
+use crate::metrics::{self, Timings};
+use crate::observe::counters::{Kind, Number};
+use crate::observe::endpoints::Attributes;
+use crate::observe::freshness::FreshnessCollector;
+use crate::observe::pool;
+use crate::schedule::registry::MetricsSource;
+use crate::scrape::Engines;
+
+/// The pool's name in metrics.
+pub(super) fn pool_name(settings: &ServeSettings) -> String {
+    settings.pool.name.clone().unwrap_or_else(|| "epp".to_owned())
+}
+
+pub(super) fn register_collectors(
+    settings: &ServeSettings,
+    store: &Arc<Store>,
+    clock: &Clock,
+    dispatcher: &Arc<Dispatcher>,
+    attributes: &Attributes,
+    budget: &Arc<Budget>,
+    registry: &Registry,
+) -> prometheus::Result<()> {
+    let (name, max_age) = (pool_name(settings), settings.metrics_staleness);
+    let collector = pool::PoolCollector::new(Arc::clone(store), clock.clone(), max_age, name.clone())?;
+    registry.register(Box::new(collector))?;
+    let (known, time) = (Arc::clone(store), clock.clone());
+    let freshness = FreshnessCollector::new(known, time, max_age, name, attributes.clone())?;
+    registry.register(Box::new(freshness))?;
+    register_locator(dispatcher, registry)?;
+    register_memory(budget, registry)?;
+    metrics::register(
+        registry,
+        pool::build_info()?,
+        Some(metrics::Legacy {
+            name: "inference_extension_info",
+            labels: &[("commit", "commit"), ("build_ref", "build_ref")],
+        }),
+    )?;
+    let process = prometheus::process_collector::ProcessCollector::for_self();
+    registry.register(Box::new(process))
+}
+
+fn register_locator(dispatcher: &Arc<Dispatcher>, registry: &Registry) -> prometheus::Result<()> {
+    use Kind::{Counter, Gauge};
+    let numbers: [(&str, &str, Kind, fn(&CachedLocator) -> u64); 5] = [
+        ("usher_locator_hits_total", "Look-ups of candidates that the cache answered.", Counter, |l| {
+            l.metrics().hits()
+        }),
+        ("usher_locator_misses_total", "Look-ups of candidates that asked the locator.", Counter, |l| {
+            l.metrics().misses.load(Relaxed)
+        }),
+        (
+            "usher_locator_shared_total",
+            "Look-ups of candidates that waited for what another had asked for.",
+            Counter,
+            |l| l.metrics().shared.load(Relaxed),
+        ),
+        (
+            "usher_locator_evicted_total",
+            "Subsets of endpoints that left the cache before their time, to make room.",
+            Counter,
+            |l| l.metrics().evicted.load(Relaxed),
+        ),
+        ("usher_locator_subsets", "Subsets of endpoints in the cache.", Gauge, |l| l.keys() as u64),
+    ];
+    for (name, help, kind, read) in numbers {
+        let dispatcher = Arc::clone(dispatcher);
+        let number = Number::new(name, help, kind, move || read(dispatcher.locator()))?;
+        registry.register(Box::new(number))?;
+    }
+    let age = dispatcher.locator().metrics().age.clone();
+    let help = "How old candidates were when a look-up found them in the cache.";
+    registry.register(Box::new(Timings::of("usher_locator_age_seconds", help, age)?))
+}
+
+pub(super) fn register_memory(budget: &Arc<Budget>, registry: &Registry) -> prometheus::Result<()> {
+    use Kind::{Counter, Gauge};
+    use memory::Kind::{Bodies, PrefixIndex, Records};
+    let numbers: [(&str, &str, Kind, fn(&Budget) -> u64); 6] = [
+        (
+            "usher_memory_limit_bytes",
+            "What everything that counts against the memory budget may take; 0 without a budget.",
+            Gauge,
+            |budget| budget.limit().unwrap_or(0),
+        ),
+        ("usher_memory_bodies_bytes", "What bodies of requests take of it.", Gauge, |budget| {
+            budget.used(Bodies)
+        }),
+        ("usher_memory_prefix_index_bytes", "What indexes of prefixes take of it.", Gauge, |budget| {
+            budget.used(PrefixIndex)
+        }),
+        ("usher_memory_records_bytes", "What records of decisions take of it.", Gauge, |budget| {
+            budget.used(Records)
+        }),
+        ("usher_memory_refused_total", "Requests refused for want of memory.", Counter, Budget::refused),
+        (
+            "usher_memory_shed_bytes_total",
+            "Bodies of requests that waited and were refused to make room.",
+            Counter,
+            Budget::shed,
+        ),
+    ];
+    for (name, help, kind, read) in numbers {
+        let budget = Arc::clone(budget);
+        registry.register(Box::new(Number::new(name, help, kind, move || read(&budget))?))?;
+    }
+    Ok(())
+}
+
+pub(super) fn register_connections(
+    metrics: &Arc<ConnectionMetrics>,
+    registry: &Registry,
+) -> prometheus::Result<()> {
+    let counts: [(&str, &str, fn(&ConnectionMetrics) -> &AtomicU64); 4] = [
+        ("usher_connections_accepted_total", "Connections that a worker thread took.", |m| &m.accepted),
+        ("usher_connections_refused_total", "Connections closed at once, because too many were open.", |m| {
+            &m.refused
+        }),
+        ("usher_connections_unopened_total", "Connections that did not start HTTP/2, or not in time.", |m| {
+            &m.unopened
+        }),
+        (
+            "usher_connections_broken_total",
+            "Connections that broke HTTP/2, went away or no longer answered.",
+            |m| &m.broken,
+        ),
+    ];
+    for (name, help, count) in counts {
+        let metrics = Arc::clone(metrics);
+        let number = Number::new(name, help, Kind::Counter, move || count(&metrics).load(Relaxed))?;
+        registry.register(Box::new(number))?;
+    }
+    Ok(())
+}
+
+/// What extractors add to what every engine reports, each once.
+pub(super) fn attributes(sources: &[MetricsSource]) -> Attributes {
+    let mut attributes = Attributes::new();
+    for (id, name) in sources.iter().flat_map(|source| &source.engines).flat_map(Engines::attributes) {
+        if attributes.iter().all(|(known, _)| *known != id) {
+            attributes.push((id, name.to_owned()));
+        }
+    }
+    attributes
+}

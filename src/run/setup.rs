@@ -1,0 +1,128 @@
+//! What a server is made of before it listens.
+
+use std::sync::Arc;
+
+use prometheus::Registry;
+
+use super::RunError;
+use crate::config::settings::{ConfigSource, MemoryBudget, MemorySettings, ServeSettings, SickPodSettings};
+use crate::config::{self, EndpointPickerConfig};
+use crate::discovery::FileDiscovery;
+use crate::endpoints::health::{HealthParams, Ward, WardMetrics};
+use crate::endpoints::{Clock, PodLocator, Store};
+use crate::memory::{Budget, cgroup};
+use crate::schedule::registry::Pipeline;
+use crate::schedule::{SchedulerMetrics, State};
+
+/// A configuration that has been read, and everything else a server is made of
+/// before it listens.
+pub struct Setup {
+    pub(super) settings: ServeSettings,
+    pub(super) pipeline: Pipeline,
+    pub(super) registry: Registry,
+    pub(super) scheduler_metrics: SchedulerMetrics,
+    pub(super) state: Arc<State>,
+    pub(super) discovery: Option<FileDiscovery>,
+    pub(super) store: Arc<Store>,
+    pub(super) locator: Option<Arc<dyn PodLocator>>,
+    pub(super) ward: Option<Arc<Ward>>,
+}
+
+impl Setup {
+    /// Reads the configuration that the settings name.
+    ///
+    /// # Errors
+    /// When it can't be read or is not valid; the text has file, line and column.
+    pub fn new(settings: ServeSettings) -> Result<Self, RunError> {
+        let registry = Registry::new();
+        let scheduler_metrics = SchedulerMetrics::register(&registry)?;
+        let (name, text) = match &settings.config {
+            ConfigSource::Default => (String::new(), None),
+            ConfigSource::Text(text) => ("--config-text".to_owned(), Some(text.clone())),
+            ConfigSource::File(path) => {
+                let name = path.display().to_string();
+                let text = config::source::read_file(path)
+                    .map_err(|error| RunError::Config(error.in_file(&name)))?;
+                (name, Some(text))
+            }
+        };
+        let in_file = |error: config::ConfigError| RunError::Config(error.in_file(&name));
+        let text = text.unwrap_or_default();
+        let config = EndpointPickerConfig::parse_unless_empty(&text).map_err(in_file)?;
+        let allowed = settings.allow_experimental_plugins;
+        let budget = Arc::new(budget(settings.memory, cgroup::limit()));
+        let state = Arc::new(State::within(Clock::start(), budget));
+        let pipeline =
+            Pipeline::build(config.as_ref(), allowed, &scheduler_metrics, &state).map_err(in_file)?;
+        let discovery = match (&settings.endpoints_file, &pipeline.discovery) {
+            (Some(path), None) => Some(FileDiscovery::new(path, true)),
+            (None, Some(params)) => Some(FileDiscovery::new(&params.path, params.watch_file)),
+            (Some(_), Some(_)) => {
+                let text = "endpoints come from --endpoints-file and from dataLayer.discovery of the configuration; use one of them";
+                return Err(RunError::Config(text.to_owned()));
+            }
+            (None, None) => None,
+        };
+        let ward = settings.sick_pods.map(|sick| watch(sick, &registry, &state)).transpose()?;
+        let store = Arc::new(ward.clone().map(Store::watched).unwrap_or_default());
+        let locator = None;
+        Ok(Self { settings, pipeline, registry, scheduler_metrics, state, discovery, locator, store, ward })
+    }
+
+    /// The endpoints that the server knows: they are scraped, shown, kept from requests while
+    /// they fail, and cleaned up after.
+    /// Discovery writes them, or a locator that finds endpoints of its own.
+    pub fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
+    /// Finds candidates with another locator than one that looks into the
+    /// [store](Self::store). The cache stays in front of it.
+    #[must_use]
+    pub fn with_locator(mut self, locator: Arc<dyn PodLocator>) -> Self {
+        self.locator = Some(locator);
+        self
+    }
+
+    /// What the server was told.
+    pub fn settings(&self) -> &ServeSettings {
+        &self.settings
+    }
+}
+
+/// Who watches how well endpoints are.
+fn watch(settings: SickPodSettings, registry: &Registry, state: &State) -> Result<Arc<Ward>, RunError> {
+    let SickPodSettings { failures, failed_scrapes, first_pause, longest_pause, successes } = settings;
+    let params = HealthParams { failures, failed_scrapes, first_pause, longest_pause, successes };
+    Ok(Arc::new(Ward::new(params, state.clock().clone(), WardMetrics::register(registry)?)))
+}
+
+/// The memory budget that the settings ask for, where the container has this limit.
+fn budget(settings: MemorySettings, container: Option<u64>) -> Budget {
+    let bytes = match settings.budget {
+        MemoryBudget::Off => None,
+        MemoryBudget::Container => container,
+        MemoryBudget::Bytes(bytes) => Some(bytes),
+    };
+    match bytes {
+        Some(bytes) => Budget::of_process(bytes, settings.prefix_index),
+        None => Budget::unlimited(settings.prefix_index),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_budget_is_the_containers_unless_a_flag_says_otherwise() {
+        const GI: u64 = 1 << 30;
+        let limit = |asked, container| {
+            budget(MemorySettings { budget: asked, prefix_index: None }, container).limit()
+        };
+        assert_eq!(limit(MemoryBudget::Container, Some(GI)), Some(GI / 4 * 3));
+        assert_eq!(limit(MemoryBudget::Container, None), None);
+        assert_eq!(limit(MemoryBudget::Off, Some(GI)), None);
+        assert_eq!(limit(MemoryBudget::Bytes(2 * GI), Some(GI)), Some(GI / 2 * 3));
+    }
+}
