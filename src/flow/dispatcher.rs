@@ -103,8 +103,11 @@ impl Dispatcher {
             return Some(self.decide(request, &candidates, Vec::new(), false, rng));
         };
         let entered = match subset {
-            SubsetHint::Missing => gate.try_enter(request, &candidates)?,
-            SubsetHint::Only(_) => gate.try_enter(request, &self.locator.peek(&SubsetHint::Missing)?)?,
+            SubsetHint::Missing => self.with_room(&candidates, |pool| gate.try_enter(request, pool))?,
+            SubsetHint::Only(_) => {
+                let pool = self.locator.peek(&SubsetHint::Missing)?;
+                self.with_room(&pool, |pool| gate.try_enter(request, pool))?
+            }
         };
         Some(entered.and_then(|permit| self.place(permit, request, &candidates, Vec::new(), rng)))
     }
@@ -121,7 +124,7 @@ impl Dispatcher {
         };
         let mut since = None;
         loop {
-            let pool = self.locator.locate(&SubsetHint::Missing).await;
+            let pool = self.room().await;
             let permit = gate.enter(request, since, &pool).await?;
             // Asked again, as a request may have waited for these very endpoints.
             let (candidates, findings) = self.gather(request, subset).await;
@@ -131,6 +134,18 @@ impl Dispatcher {
             // The endpoints are gone again: back to where it stood.
             since = Some(permit.since());
         }
+    }
+
+    /// The endpoints whose room counts.
+    pub(super) async fn room(&self) -> Candidates {
+        let pool = self.locator.locate(&SubsetHint::Missing).await;
+        self.with_room(&pool, Candidates::clone)
+    }
+
+    /// Looks at those of a pool that requests are not kept from.
+    fn with_room<T>(&self, pool: &Candidates, look: impl FnOnce(&Candidates) -> T) -> T {
+        let well = self.sickbay.as_ref().and_then(|sickbay| sickbay.well(pool));
+        look(well.as_ref().unwrap_or(pool))
     }
 
     /// The candidates' cache, for its metrics.
@@ -225,7 +240,10 @@ impl Dispatcher {
         facts: &mut Facts,
     ) -> Result<Routed, Rejection> {
         let now_ms = self.clock.now_ms();
-        legacy_admission::check(request, candidates, now_ms, self.policy.stages.sheds_by())?;
+        let detector = self.policy.stages.sheds_by().filter(|_| request.priority < 0);
+        if let Some(detector) = detector {
+            self.with_room(candidates, |room| legacy_admission::check(detector, room, now_ms))?;
+        }
         if candidates.is_empty() {
             return Err(Rejection::no_endpoints());
         }

@@ -2,7 +2,6 @@
 //! refused while the pool is full.
 
 use crate::endpoints::Candidates;
-use crate::request::Request;
 use crate::schedule::SaturationDetector;
 
 use super::Rejection;
@@ -10,18 +9,16 @@ use super::Rejection;
 /// Saturation at which the pool is full.
 const FULL: f64 = 1.0;
 
-/// Refuses a request of negative priority when its candidates are full, which none at
-/// all are, too. Without a detector nothing is refused.
+/// Refuses a request, one of negative priority, when its candidates are full, which none
+/// at all are, too.
 ///
 /// # Errors
 /// 429 with the peer's words.
 pub(super) fn check(
-    request: &Request,
+    detector: &dyn SaturationDetector,
     candidates: &Candidates,
     now_ms: u64,
-    detector: Option<&dyn SaturationDetector>,
 ) -> Result<(), Rejection> {
-    let Some(detector) = detector.filter(|_| request.priority < 0) else { return Ok(()) };
     if detector.saturation(now_ms, candidates.view()) < FULL {
         return Ok(());
     }

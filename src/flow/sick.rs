@@ -88,6 +88,17 @@ impl Sickbay {
         Some(Choice { well: well.clone(), attempt })
     }
 
+    /// Those of the pool whose room counts: who is kept from requests has none.
+    pub(super) fn well(&self, all: &Candidates) -> Option<Candidates> {
+        if self.ward.is_empty() {
+            return None;
+        }
+        match &self.divided(all, true).division {
+            Division::Some { well, .. } => Some(well.clone()),
+            Division::Well | Division::Overruled => None,
+        }
+    }
+
     /// Counts a decision among all, although some are demoted.
     pub(super) fn overrule(&self) {
         self.ward.metrics().overruled.inc();

@@ -5,6 +5,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use tokio::time::{Instant, advance};
 use usher::endpoints::SubsetHint;
+use usher::endpoints::health::Failure;
 use usher::flow::Rejection;
 use usher::request::usage::Usage;
 
@@ -325,4 +326,20 @@ async fn a_picker_that_stops_lets_nobody_wait() {
     assert_eq!(refused(&waits.now().await.unwrap_err()), expected);
     assert_eq!(refused(&pool.send(of("a", 0)).now().await.unwrap_err()), expected);
     drop(running);
+}
+
+#[tokio::test(start_paused = true)]
+async fn endpoints_that_are_kept_from_requests_have_no_room() {
+    let pool = Pool::new(&config(1, ""), 4);
+    let endpoints = pool.store.snapshot();
+    for endpoint in &endpoints.endpoints()[..2] {
+        (0..3).for_each(|_| endpoint.health().failed(Failure::Status(503), pool.clock.now_ms()));
+        assert!(endpoint.health().is_demoted());
+    }
+    let sent: Vec<_> = (0..4).map(|_| pool.send(of("a", 0))).collect();
+    let mut waiting = 0;
+    for sent in &sent {
+        waiting += usize::from(!sent.is_answered().await);
+    }
+    assert_eq!(waiting, 2, "there is room at the two others only");
 }
