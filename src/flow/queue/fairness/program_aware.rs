@@ -7,9 +7,10 @@
 //!
 //! Comparing needs no clock. The decay divides the service of all flows alike, so new
 //! service is multiplied instead and old one stays as it is; and waits differ by when they
-//! began. What is left is a scan over numbers that lie side by side, as the range of the
-//! flows that wait changes with each of them: linear, and shorter than the hops of a tree
-//! for as many flows as wait in a band.
+//! began. The ranges change with each flow that comes or goes, and with them the order of
+//! all others, so nothing can be kept sorted. But a block of flows is never better than its
+//! least service and its longest wait together: blocks are compared by that, and only the
+//! flows of those that can win are looked at.
 
 use super::super::Nanos;
 use super::super::flows::{FlowRef, Flows, Memory, Waiter};
@@ -35,6 +36,8 @@ pub(in crate::flow::queue) struct ProgramAware {
     service: Vec<f64>,
     /// Since when the first request of each waits, nanoseconds.
     since: Vec<f64>,
+    /// What is known of each [`BLOCK`] of those columns.
+    blocks: Vec<Bounds>,
     /// That request, and the flow.
     heads: Vec<(Rank, u32)>,
     /// By the place of a flow: its position in the columns, where it is there.
@@ -52,6 +55,7 @@ impl ProgramAware {
             epoch: 0,
             service: Vec::new(),
             since: Vec::new(),
+            blocks: Vec::new(),
             heads: Vec::new(),
             positions: Vec::new(),
         }
@@ -75,6 +79,7 @@ impl ProgramAware {
                 self.positions.resize(place + 1, u32::MAX);
             }
             self.positions[place] = position;
+            self.bound(position as usize);
         } else if let Some(position) = self.position(waiter.flow)
             && rank < self.heads[position].0
         {
@@ -109,6 +114,7 @@ impl ProgramAware {
             let scale = (-half_lives).exp2();
             flows.iter_mut().for_each(|flow| flow.service *= scale);
             self.service.iter_mut().for_each(|service| *service *= scale);
+            (0..self.blocks.len()).for_each(|block| self.bound(block * BLOCK));
             self.epoch = now;
             half_lives = 0.0;
         }
@@ -117,29 +123,37 @@ impl ProgramAware {
         let service = held.service;
         if let Some(position) = self.position(flow.index) {
             self.service[position] = service;
+            self.bound(position);
         }
     }
 
     /// The flow with the highest score; of equal ones that whose first request is first.
     fn best(&self) -> Option<u32> {
-        let ((least, most), (oldest, newest)) = (range(&self.service)?, range(&self.since)?);
+        let all = self.blocks.iter().copied().reduce(Bounds::and)?;
+        let ((least, most), (oldest, newest)) = (all.service, all.since);
         // Where all are equal the dimension gives everybody the same.
         let of_service = if most - least > NOTHING { self.weight_service / (most - least) } else { 0.0 };
         let of_wait = if newest > oldest { self.weight_wait / (newest - oldest) } else { 0.0 };
-        let score =
-            |(service, since): (&f64, &f64)| (newest - since) * of_wait - (service - least) * of_service;
-        let mut highest = [f64::NEG_INFINITY; LANES];
-        let (services, sinces) = (self.service.as_chunks::<LANES>(), self.since.as_chunks::<LANES>());
-        for (services, sinces) in services.0.iter().zip(sinces.0) {
-            for ((highest, service), since) in highest.iter_mut().zip(services).zip(sinces) {
-                *highest = greater(*highest, score((service, since)));
+        let score = |service: f64, since: f64| (newest - since) * of_wait - (service - least) * of_service;
+        let (mut highest, mut best) = (f64::NEG_INFINITY, None);
+        for (block, bounds) in self.blocks.iter().enumerate() {
+            if score(bounds.service.0, bounds.since.0) < highest {
+                continue;
+            }
+            let of = block * BLOCK..self.heads.len().min((block + 1) * BLOCK);
+            let columns = (self.service.get(of.clone())?, self.since.get(of.clone())?, self.heads.get(of)?);
+            for ((service, since), (rank, flow)) in columns.0.iter().zip(columns.1).zip(columns.2) {
+                let score = score(*service, *since);
+                let is_better = match best {
+                    Some((first, _)) if score == highest => *rank < first,
+                    _ => score > highest,
+                };
+                if is_better {
+                    (highest, best) = (score, Some((*rank, *flow)));
+                }
             }
         }
-        let rest = services.1.iter().zip(sinces.1).map(score);
-        let highest = highest.into_iter().chain(rest).fold(f64::NEG_INFINITY, greater);
-        let scores = self.service.iter().zip(&self.since).map(score);
-        let best = scores.zip(&self.heads).filter(|(score, _)| *score == highest).map(|(_, head)| head);
-        best.min_by_key(|(rank, _)| *rank).map(|(_, flow)| *flow)
+        best.map(|(_, flow)| flow)
     }
 
     /// Where a flow is in the columns.
@@ -154,6 +168,7 @@ impl ProgramAware {
         if let Some((rank, since)) = head {
             self.heads[position].0 = rank;
             self.since[position] = since as f64;
+            self.bound(position);
             return;
         }
         self.positions[flow as usize] = u32::MAX;
@@ -162,7 +177,42 @@ impl ProgramAware {
         self.heads.swap_remove(position);
         if let Some((_, moved)) = self.heads.get(position) {
             self.positions[*moved as usize] = position as u32;
+            self.bound(position);
         }
+        self.bound(self.heads.len());
+    }
+
+    /// Looks again at the block of a position, where the columns may have ended.
+    fn bound(&mut self, position: usize) {
+        let block = position / BLOCK;
+        let of = block * BLOCK..self.heads.len().min((block + 1) * BLOCK);
+        let Some(service) = self.service.get(of.clone()).filter(|service| !service.is_empty()) else {
+            return self.blocks.truncate(block);
+        };
+        let Some((service, since)) = range(service).zip(self.since.get(of).and_then(range)) else { return };
+        let bounds = Bounds { service, since };
+        match self.blocks.get_mut(block) {
+            Some(known) => *known = bounds,
+            None => self.blocks.push(bounds),
+        }
+    }
+}
+
+/// Flows that are looked at together.
+const BLOCK: usize = 32;
+
+/// The least and the most of a block's columns.
+#[derive(Clone, Copy, Debug)]
+struct Bounds {
+    service: (f64, f64),
+    since: (f64, f64),
+}
+
+impl Bounds {
+    /// Those of both together.
+    fn and(self, other: Self) -> Self {
+        let both = |a: (f64, f64), b: (f64, f64)| (smaller(a.0, b.0), greater(a.1, b.1));
+        Self { service: both(self.service, other.service), since: both(self.since, other.since) }
     }
 }
 
