@@ -292,8 +292,11 @@ impl Gate {
     /// A request is done with, or its client is gone.
     fn end(&self, ticket: Ticket, cost: f64) {
         self.during(|inner, now, told| {
-            inner.forget(ticket, cost, now);
-            inner.run(self, now, None, told);
+            if inner.forget(ticket, cost, now) {
+                inner.run(self, now, None, told);
+            } else {
+                inner.tell(self, None, told);
+            }
         });
     }
 
@@ -304,10 +307,13 @@ impl Gate {
         }
     }
 
-    /// What is due happens, and the task learns what comes next.
-    fn tick(&self, pool: &Candidates) -> Next {
+    /// What is due happens, and the task learns what comes next. Without a pool it is as it
+    /// was.
+    fn tick(&self, pool: Option<&Candidates>) -> Next {
         self.during(|inner, now, told| {
-            inner.set_pool(pool, now);
+            if let Some(pool) = pool {
+                inner.set_pool(pool, now);
+            }
             let mut actions = std::mem::take(&mut inner.actions);
             inner.queue.advance(now, &mut actions);
             inner.actions = actions;
@@ -455,10 +461,12 @@ impl Inner {
         }
     }
 
-    fn forget(&mut self, ticket: Ticket, cost: f64, now: Nanos) {
-        self.queue.end(now, ticket, cost, &mut self.actions);
+    /// Whether others may go for that.
+    fn forget(&mut self, ticket: Ticket, cost: f64, now: Nanos) -> bool {
+        let frees = self.queue.end(now, ticket, cost, &mut self.actions);
         self.revocations.remove(&ticket);
         self.take_waiter(ticket);
+        frees
     }
 }
 

@@ -23,8 +23,10 @@ pub(super) struct Levels {
 
 impl Stages {
     /// Takes the endpoints that there are now. Says whether they are others than before.
+    /// Whoever looked earlier may come later: what is older than what is known is nothing.
     pub(super) fn set(&mut self, candidates: &Candidates) -> bool {
-        if self.candidates.as_ref().is_some_and(|known| is_equal(known, candidates)) {
+        let is_known = |known: &Candidates| is_equal(known, candidates) || is_later(known, candidates);
+        if self.candidates.as_ref().is_some_and(is_known) {
             return false;
         }
         let snapshot = candidates.snapshot();
@@ -74,6 +76,10 @@ impl Levels {
     }
 }
 
+fn is_later(known: &Candidates, candidates: &Candidates) -> bool {
+    known.snapshot().number() > candidates.snapshot().number()
+}
+
 fn is_equal(known: &Candidates, candidates: &Candidates) -> bool {
     known.is_same(candidates)
         || (known.snapshot().generation() == candidates.snapshot().generation()
@@ -92,6 +98,20 @@ mod tests {
         fn saturation(&self, _now_ms: u64, endpoints: View<'_>) -> f64 {
             endpoints.len() as f64
         }
+    }
+
+    #[test]
+    fn an_older_pool_does_not_replace_a_newer_one() {
+        let store = Store::default();
+        let before = store.snapshot().all();
+        store.replace(vec![EndpointSpec::new("pod-0", ([10, 0, 0, 1], 8000))]);
+        let mut stages = Stages::default();
+        assert!(stages.set(&store.snapshot().all()));
+        assert!(!stages.set(&before));
+        assert_eq!(stages.endpoints(), 1);
+        store.replace(Vec::new());
+        assert!(stages.set(&store.snapshot().all()));
+        assert_eq!(stages.endpoints(), 0);
     }
 
     #[test]

@@ -1,12 +1,13 @@
 //! What happens while no request does anything: endpoints come and go, readings change,
 //! waits end.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-use crate::endpoints::{Store, SubsetHint};
+use crate::endpoints::Store;
 use crate::flow::Dispatcher;
 
 /// Readings of a large pool change all the time. They are looked at so often at most: a
@@ -23,9 +24,20 @@ pub async fn keep_moving(dispatcher: Arc<Dispatcher>, store: Arc<Store>) {
     let mut membership = store.subscribe();
     loop {
         membership.mark_unchanged();
-        let pool = dispatcher.locator().locate(&SubsetHint::Missing).await;
+        let mut next = gate.tick(None);
+        let mut looking = pin!(dispatcher.room());
+        let pool = loop {
+            // A locator that takes its time holds up nobody's end.
+            tokio::select! {
+                biased;
+                pool = &mut looking => break pool,
+                () = sleep_until(next.wake.unwrap_or_else(Instant::now)), if next.wake.is_some() => {}
+                () = gate.alarm.notified() => {}
+            }
+            next = gate.tick(None);
+        };
         let now = Instant::now();
-        let next = gate.tick(&pool);
+        let next = gate.tick(Some(&pool));
         let longest = next.somebody_waits.then(|| now + LONGEST);
         let wake = [next.wake, longest].into_iter().flatten().min();
         let readings = async {

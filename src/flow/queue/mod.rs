@@ -208,17 +208,19 @@ impl Queue {
     }
 
     /// The client of a request went away, or its answer is complete. What it got, `cost`, is
-    /// charged to its flow: prompt tokens and twice the generated ones.
-    pub fn end(&mut self, now: Nanos, ticket: Ticket, cost: f64, actions: &mut Vec<Action>) {
-        let Some(held) = self.requests.remove(ticket) else { return };
+    /// charged to its flow: prompt tokens and twice the generated ones. Returns whether others
+    /// may go for that: not when it waited, and others of its band still do.
+    pub fn end(&mut self, now: Nanos, ticket: Ticket, cost: f64, actions: &mut Vec<Action>) -> bool {
+        let Some(held) = self.requests.remove(ticket) else { return false };
         match held.stage {
             Stage::Waiting => {
                 self.expiry.remove(ticket.slot, &held);
                 self.waiting -= Count::one(held.bytes);
-                if let Some(band) = self.bands.get(held.priority) {
+                return self.bands.get(held.priority).is_some_and(|band| {
                     band.remove(held.flow, held.rank, held.bytes, now);
-                }
-                return;
+                    // It may have been in the way of those below.
+                    band.waiting.requests == 0
+                });
             }
             Stage::Granted => self.granted -= Count::one(held.bytes),
             Stage::Booked => {}
@@ -232,6 +234,7 @@ impl Queue {
         if let Some(band) = self.bands.get(held.priority) {
             band.served(held.flow, cost, now);
         }
+        true
     }
 
     /// What a request takes shows in the pool's numbers from now on.
@@ -284,8 +287,10 @@ impl Queue {
     pub fn wake_at(&self, now: Nanos) -> Nanos {
         let somebody_waits = self.waiting.requests > 0;
         let settled = if somebody_waits && self.recovery.until > now { self.recovery.until } else { NEVER };
+        // Whoever it would have opened for may be gone.
+        let soft_opens = if somebody_waits { self.soft_opens } else { NEVER };
         let evictions = self.evictions.as_ref().map_or(NEVER, |evictions| evictions.next(now));
-        [self.expiry.next(), settled, self.soft_opens, evictions, self.bands.next_sweep()]
+        [self.expiry.next(), settled, soft_opens, evictions, self.bands.next_sweep()]
             .into_iter()
             .fold(NEVER, Nanos::min)
     }

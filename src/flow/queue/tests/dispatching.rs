@@ -252,6 +252,27 @@ fn a_soft_ceiling_opens_for_one_request_in_a_while() {
 }
 
 #[test]
+fn a_soft_ceiling_opens_for_nobody_who_is_gone() {
+    let rules = WaitingRules {
+        usage_limit: UsageLimit::SoftReflective,
+        bands: [5, 0].map(|priority| (priority, BandRules::default())).to_vec(),
+        ..WaitingRules::default()
+    };
+    let mut pool = Pool::new(&rules, 1000);
+    pool.shown = 800;
+    for name in ["a", "b"] {
+        pool.enqueue(name, "f", 0);
+        pool.dispatched();
+    }
+    assert!(pool.queue.waiting().requests > 0 && pool.queue.wake_at(pool.now) != NEVER);
+    for name in ["a", "b"] {
+        pool.end(name, 0.0);
+    }
+    pool.now += S;
+    assert_eq!(pool.queue.wake_at(pool.now), NEVER, "a task that waits until the past never rests");
+}
+
+#[test]
 fn a_crowd_waits_until_the_endpoints_have_settled() {
     let mut pool = Pool::new(&WaitingRules::default(), 8);
     pool.queue.set_endpoints(pool.now, 0);
