@@ -176,6 +176,11 @@ impl BoundedLabel {
         seen.insert(value.to_owned());
         value
     }
+
+    /// Makes room for another value: the series with this one are gone.
+    pub fn release(&self, value: &str) {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).remove(value);
+    }
 }
 
 /// The text page of a registry, in Prometheus' format 0.0.4.

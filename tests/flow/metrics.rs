@@ -128,7 +128,9 @@ async fn a_flow_for_every_request_does_not_fill_the_page() {
     settle().await;
     pool.dispatcher.sweep();
     let page = pool.page();
-    assert!(!page.contains("fairness_id=\"flow-7\",inference_pool"), "series that nobody uses go");
+    assert!(!page.contains("fairness_id=\"flow-7\""), "series that nobody uses go");
+    drop(pool.pass(of("new", 0)).await);
+    assert!(pool.page().contains("fairness_id=\"new\""), "and make room for others");
 }
 
 #[tokio::test]

@@ -1,5 +1,6 @@
 //! The series of one flow, priority and model, made once and kept while they are used.
 
+use std::collections::{HashMap, HashSet};
 use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
@@ -158,17 +159,47 @@ impl SeriesTable {
     /// same flow share.
     pub(super) fn sweep(&self, now: Nanos, metrics: &GateMetrics) {
         let limit = now.saturating_sub(nanos(IDLE));
+        let mut gone = Vec::new();
         self.by_hash.retain(|_, held| {
             // An entry is locked while it is looked at, so nobody can take a series that goes.
             held.retain(|series| {
                 let stays = Arc::strong_count(series) > 1 || series.used.load(Relaxed) >= limit;
                 if !stays {
                     forget(series, metrics);
+                    gone.push(Arc::clone(series));
                 }
                 stays
             });
             !held.is_empty()
         });
+        self.forget_flows(&gone, metrics);
+    }
+
+    /// Removes what flows have apart from models, and makes room for other flows.
+    fn forget_flows(&self, gone: &[Arc<Series>], metrics: &GateMetrics) {
+        if gone.is_empty() {
+            return;
+        }
+        let mut kept: HashMap<String, HashSet<i32>> = HashMap::new();
+        for held in &self.by_hash {
+            for Series { key, .. } in held.iter().map(|series| &**series) {
+                kept.entry(key.flow.clone()).or_default().insert(key.priority);
+            }
+        }
+        for Series { key, .. } in gone.iter().map(|series| &**series) {
+            let priorities = kept.get(&key.flow);
+            if priorities.is_none() {
+                self.flows.release(&key.flow);
+            }
+            if !priorities.is_some_and(|priorities| priorities.contains(&key.priority)) {
+                let priority = key.priority.to_string();
+                for outcome in Outcome::ALL {
+                    // Absent where no wait ended so.
+                    let _ =
+                        metrics.enqueued.remove_label_values(&[key.flow.as_str(), &priority, outcome.name()]);
+                }
+            }
+        }
     }
 }
 
