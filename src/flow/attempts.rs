@@ -74,7 +74,7 @@ impl Attempts {
         }
         let label = self.models.bounded(model);
         let port = endpoint.port_text();
-        let labels = ["success", label, endpoint.name(), endpoint.namespace(), port];
+        let labels = ["success", label, endpoint.pod(), endpoint.namespace(), port];
         let counter = self.family.with_label_values(&labels);
         counter.inc();
         let mut chosen = self.chosen.entry(Arc::clone(endpoint.id())).or_insert_with(|| Chosen::of(endpoint));
@@ -110,7 +110,7 @@ impl Attempts {
     fn forget(&self, chosen: &Chosen) {
         let endpoint = &chosen.endpoint;
         for model in chosen.by_model.keys().map(String::as_str).chain([OTHER]) {
-            let labels = ["success", model, endpoint.name(), endpoint.namespace(), endpoint.port_text()];
+            let labels = ["success", model, endpoint.pod(), endpoint.namespace(), endpoint.port_text()];
             // Absent when the model was never sent there: nothing to remove then.
             let _ = self.family.remove_label_values(&labels);
         }
