@@ -4,11 +4,13 @@
 //! server should answer it.
 
 pub mod cli;
+pub mod cluster;
 pub mod config;
 pub mod discovery;
 pub mod endpoints;
 pub mod extproc;
 pub mod flow;
+pub mod leader;
 pub mod load;
 pub mod memory;
 pub mod metrics;

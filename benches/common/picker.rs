@@ -54,6 +54,7 @@ impl Picker {
             max_request_body_bytes: 32 << 20,
             budget: Arc::default(),
             stages,
+            rules: Arc::default(),
             metrics: ExtProcMetrics::register(&registry, false).unwrap(),
             parsing: Parsing::new(&metrics),
         };

@@ -58,6 +58,7 @@ impl Pool {
             max_request_body_bytes: MAX_BODY,
             budget: Arc::default(),
             stages: Arc::default(),
+            rules: Arc::default(),
             metrics: ExtProcMetrics::register(registry, false).expect("a new registry has room"),
             parsing: Parsing::new(&self.scheduling),
         }

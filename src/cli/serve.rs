@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::CliError;
 use super::flags::ServeArgs;
 use super::logging;
+use crate::config::settings::Environment;
 use crate::extproc::listen::Listeners;
 use crate::extproc::stop::Stops;
 
@@ -15,7 +16,7 @@ const LAST_WORK: Duration = Duration::from_secs(1);
 
 /// Serves until a signal.
 pub(super) fn serve(args: ServeArgs) -> Result<(), CliError> {
-    let settings = args.settings(std::env::var("NAMESPACE").ok()).map_err(CliError::Usage)?;
+    let settings = args.settings(Environment::of_process()).map_err(CliError::Usage)?;
     logging::start(settings.log);
     let setup = crate::Setup::new(settings)?;
     // Discovery, scraping, accepting and the small servers share this thread; requests

@@ -53,10 +53,10 @@ pub struct ServeSettings {
 impl ServeSettings {
     /// The flags that were given and have no effect, for the log: one entry per flag.
     ///
-    /// With file discovery the flags that name a pool only label metrics, as its
-    /// users expect; without it they ask for Kubernetes, and are in the list.
+    /// With file discovery the flags that name a pool only label metrics, as its users
+    /// expect, and are not in the list.
     pub fn unused_flags(&self, file_discovery: bool) -> impl Iterator<Item = &UnusedFlag> {
-        self.unused.iter().filter(move |flag| !(file_discovery && flag.kubernetes_only))
+        self.unused.iter().filter(move |flag| file_discovery || !flag.with_a_file)
     }
 }
 
@@ -76,8 +76,8 @@ pub struct UnusedFlag {
     pub flag: &'static str,
     /// Why nothing comes of it.
     pub reason: &'static str,
-    /// Whether it only matters when endpoints come from Kubernetes.
-    pub kubernetes_only: bool,
+    /// Whether that is so only when endpoints come from a file.
+    pub with_a_file: bool,
 }
 
 /// Where to listen. Port 0 takes a free port.
@@ -157,6 +157,38 @@ pub struct PoolSettings {
     pub endpoint_target_ports: Vec<u16>,
     /// Take part in leader election.
     pub leader_election: bool,
+    /// Name of the pod that this runs in, where the environment says so.
+    pub pod: Option<String>,
+}
+
+impl PoolSettings {
+    /// What the pool is called in metrics and in the lease: its name; with a label
+    /// selector that of the deployment that this is a pod of.
+    pub fn label(&self) -> &str {
+        let deployment = || {
+            let pod = self.pod.as_deref().filter(|_| self.endpoint_selector.is_some())?;
+            // DEPLOYMENT-REPLICASET-POD; the last two have no dashes.
+            pod.rsplitn(3, '-').nth(2)
+        };
+        self.name.as_deref().or_else(deployment).unwrap_or("epp")
+    }
+}
+
+/// What the environment says, of the pod that this runs in.
+#[derive(Debug, Clone, Default)]
+pub struct Environment {
+    /// `NAMESPACE`
+    pub namespace: Option<String>,
+    /// `POD_NAME`
+    pub pod: Option<String>,
+}
+
+impl Environment {
+    /// That of this process.
+    pub fn of_process() -> Self {
+        let given = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+        Self { namespace: given("NAMESPACE"), pod: given("POD_NAME") }
+    }
 }
 
 /// When endpoints that fail are demoted, and how they come back.

@@ -16,7 +16,7 @@ use bytes::Bytes;
 use crate::endpoints::SubsetHint;
 use crate::flow::{Code, Rejection, Routed};
 use crate::memory::{Budget, Kind, Reservation};
-use crate::request::{Body, Headers, ParserKind, Parsers, Pieces, Request, RequestParser};
+use crate::request::{Body, Headers, ParserKind, Parsers, Pieces, Request, RequestParser, RuleBook};
 use crate::schedule::{Attribute, Served, Stages};
 
 use super::answer::Answer;
@@ -42,6 +42,8 @@ pub struct Shared {
     pub budget: Arc<Budget>,
     /// The plugins around the decision; exchanges run those that read headers.
     pub stages: Arc<Stages>,
+    /// What operators say about priorities and models.
+    pub rules: Arc<RuleBook>,
     /// What exchanges count.
     pub metrics: ExtProcMetrics,
     /// How long parsers take.
@@ -413,7 +415,8 @@ impl Exchange {
         let State::Body(parser) = std::mem::replace(&mut self.state, State::Abandoned) else {
             return Step::Continue;
         };
-        match parser.finish() {
+        let finished = parser.finish_by(&self.shared.rules.current(), &mut rand::rng());
+        match finished {
             Ok(request) => self.decide(request, end, now),
             Err(error) => {
                 let rejection = Rejection::new(Code::BadRequest, error.to_string());
@@ -423,11 +426,16 @@ impl Exchange {
     }
 
     fn decide(&mut self, mut request: Request, end: BodyEnd, now: Instant) -> Step {
+        request.priority = self.shared.rules.current().priority(&request.headers);
         self.shared.stages.process_headers(&mut request);
         if request.priority < 0 && !request.body.is_empty() && self.shared.budget.is_tight() {
             // These go first: what is left is for the others.
             self.shared.budget.count_refused();
             return self.refuse(Rejection::saturated(NO_MEMORY), &series_key(&request), now);
+        }
+        if let Some(by) = &request.rewritten_by {
+            let series = self.shared.metrics.series(&series_key(&request));
+            self.shared.metrics.rewritten(by, &series);
         }
         request.received = self.started;
         request.skips_queue = end == BodyEnd::Headers;

@@ -4,6 +4,7 @@ use crate::endpoints::health::AnswerStatus;
 use crate::endpoints::{CachedLocator, Clock, EndpointSpec, Store, StoreLocator};
 use crate::flow::{Attempts, Dispatcher, Policy};
 use crate::request::ParserKind;
+use crate::request::rules::{ModelRewrite, RewriteRule, Rewrites, Rules, Target};
 use crate::schedule::{
     AnswerHead, Context, Decision, Effects, Follower, Header, MaxScorePicker, PluginId, PreRequest, Profile,
     QueueScorer, Record, Scheduler, SchedulerMetrics, SingleProfileHandler, StagesBuilder,
@@ -24,6 +25,7 @@ const LIMIT: usize = 300_000;
 /// An exchange with a real scheduler over one endpoint, or over none.
 struct Harness {
     exchange: Exchange,
+    rules: Arc<RuleBook>,
     dispatcher: Dispatcher,
     store: Arc<Store>,
     registry: Registry,
@@ -63,15 +65,17 @@ impl Harness {
         let max_age = Duration::from_secs(2);
         let policy = Policy { scheduler, stages, max_age, record: Record::No };
         let dispatcher = Dispatcher::new(cached, policy, clock, attempts);
+        let rules = Arc::new(RuleBook::default());
         let shared = Shared {
             parsers: Parsers::new(&[ParserKind::OpenAi, ParserKind::PassThrough]),
             max_request_body_bytes: LIMIT,
             budget: Arc::clone(budget),
             stages: Arc::default(),
+            rules: Arc::clone(&rules),
             metrics: ExtProcMetrics::register(&registry, false).unwrap(),
             parsing: Parsing::new(&metrics),
         };
-        Self { exchange: Exchange::new(Arc::new(shared)), dispatcher, store, registry }
+        Self { exchange: Exchange::new(Arc::new(shared)), rules, dispatcher, store, registry }
     }
 
     /// Sends a message, decides at once, and returns the replies.
@@ -166,6 +170,33 @@ fn a_body_may_end_by_flag_by_an_empty_message_or_by_trailers() {
         assert_eq!(kinds(&replies), want);
         assert_eq!(harness.in_flight(), 1);
     }
+}
+
+#[test]
+fn rules_say_the_priority_and_the_model_and_what_they_chose_is_counted() {
+    let mut harness = Harness::new(1);
+    let target = Target { model: "m-v2".to_owned(), weight: None };
+    let rule = RewriteRule { models: Some(vec!["m".to_owned()]), targets: vec![target] };
+    let object = ModelRewrite { name: "r".to_owned(), created: String::new(), rules: vec![rule] };
+    let objectives = [("batch".to_owned(), -3)].into();
+    harness.rules.replace(Rules { objectives, rewrites: Rewrites::new([&object]) });
+    let mut post = POST.to_vec();
+    post.push(("x-llm-d-inference-objective", "batch"));
+    harness.send(headers(&post, false)).unwrap();
+    assert_eq!(kinds(&harness.send(body(PROMPT, true)).unwrap()), ["headers", "body30!"]);
+    let labels = r#"model_name="m",model_rewrite_name="r",target_model="m-v2""#;
+    for family in
+        ["llm_d_epp_model_rewrite_decisions_total", "inference_extension_model_rewrite_decisions_total"]
+    {
+        assert_eq!(harness.metric(&format!("{family}{{{labels}}}")), Some(1.0));
+    }
+    let labels = r#"fairness_id="default-flow",model_name="m",priority="-3",target_model_name="m-v2""#;
+    assert_eq!(harness.metric(&format!("llm_d_epp_request_total{{{labels}}}")), Some(1.0));
+    // What the client asked for is what it reads in the answer.
+    harness.send(answer_headers()).unwrap();
+    let replies = harness.send(answer_body(r#"{"model":"m-v2","choices":[]}"#, true)).unwrap();
+    let Some(Reply::ResponseBody { data, .. }) = replies.first() else { panic!("{replies:?}") };
+    assert_eq!(data.len(), r#"{"model":"m","choices":[]}"#.len());
 }
 
 #[test]

@@ -60,6 +60,7 @@ pub struct ExtProcMetrics {
     pub(super) request_processing: Histogram,
     /// One message of an answer.
     pub(super) response_processing: Histogram,
+    rewrites: IntCounterVec,
     /// Exchanges with a gateway that is not set to full duplex.
     other_modes: IntCounterVec,
     /// Streams that broke the protocol.
@@ -199,6 +200,19 @@ impl ExtProcMetrics {
                 "Seconds that one message of an answer took.",
                 &RESPONSE_PROCESSING,
             )?,
+            rewrites: counter(
+                "llm_d_epp_model_rewrite_decisions_total",
+                "[ALPHA] Requests whose model was chosen by a rule, by the object that has the rule.",
+                &["model_rewrite_name", "model_name", "target_model"],
+                legacy(
+                    "inference_extension_model_rewrite_decisions_total",
+                    &[
+                        ("model_rewrite_name", "model_rewrite_name"),
+                        ("model_name", "model_name"),
+                        ("target_model", "target_model"),
+                    ],
+                ),
+            )?,
             other_modes: counter(
                 "usher_extproc_unsupported_body_mode_total",
                 "Streams whose gateway doesn't use FULL_DUPLEX_STREAMED bodies, by direction.",
@@ -227,6 +241,12 @@ impl ExtProcMetrics {
     pub fn refused(&self, series: &Series, code: Code) {
         let [model, target, flow, priority] = series.labels.each_ref().map(String::as_str);
         self.errors.with_label_values(&[model, target, flow, priority, code.name()]).inc();
+    }
+
+    /// Counts a model that a rule of the object `by` chose.
+    pub(super) fn rewritten(&self, by: &str, series: &Series) {
+        let [model, target, ..] = series.labels.each_ref().map(String::as_str);
+        self.rewrites.with_label_values(&[by, model, target]).inc();
     }
 
     /// Counts a stream whose bodies are not in full duplex. Says whether it is the

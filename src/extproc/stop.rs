@@ -2,6 +2,7 @@
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 
 /// A wish to stop. The first one starts the shutdown, the second one cuts it short.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,6 +19,7 @@ pub enum Stop {
 #[derive(Debug)]
 pub struct Stops {
     receiver: mpsc::UnboundedReceiver<Stop>,
+    stopping: CancellationToken,
 }
 
 /// Tells a server to stop.
@@ -31,7 +33,7 @@ impl Stops {
     #[must_use]
     pub fn channel() -> (Stopper, Self) {
         let (sender, receiver) = mpsc::unbounded_channel();
-        (Stopper { sender }, Self { receiver })
+        (Stopper { sender }, Self { receiver, stopping: CancellationToken::new() })
     }
 
     /// SIGTERM drains, SIGINT stops. Must be called within a tokio runtime, which
@@ -57,12 +59,21 @@ impl Stops {
         Ok(stops)
     }
 
+    /// Cancelled when the first wish was taken.
+    #[must_use]
+    pub fn stopping(&self) -> CancellationToken {
+        self.stopping.clone()
+    }
+
     /// The next wish; never, when nobody is left who could wish.
     ///
     /// Cancel safe.
     pub async fn next(&mut self) -> Stop {
         match self.receiver.recv().await {
-            Some(stop) => stop,
+            Some(stop) => {
+                self.stopping.cancel();
+                stop
+            }
             None => std::future::pending().await,
         }
     }

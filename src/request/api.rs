@@ -116,6 +116,11 @@ impl ParserKind {
         }
     }
 
+    /// Whether its requests are gRPC, which only pods that speak HTTP/2 answer.
+    pub fn needs_http2(self) -> bool {
+        matches!(self, Self::VllmGrpc | Self::VertexAi)
+    }
+
     /// The path suffixes that the parser claims.
     fn claims(self) -> &'static [(&'static str, Api)] {
         match self {

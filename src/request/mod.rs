@@ -22,6 +22,7 @@ pub mod prompt;
 mod protos;
 mod reading;
 pub mod restore;
+pub mod rules;
 mod sglang;
 #[cfg(test)]
 mod testing;
@@ -33,6 +34,7 @@ mod vllm;
 mod vllm_grpc;
 
 use std::borrow::Cow;
+use std::sync::Arc;
 use std::time::Instant;
 
 pub use api::{Api, ParserKind, Parsers};
@@ -41,6 +43,7 @@ pub use headers::Headers;
 pub use parser::{ParseError, RequestParser};
 pub use pieces::Pieces;
 pub use prompt::{Feature, Modality, Part, PartKind, Prompt};
+pub use rules::{RuleBook, Rules};
 
 /// The flow of requests that name none, as the peer calls it.
 pub const DEFAULT_FAIRNESS_ID: &str = "default-flow";
@@ -67,6 +70,8 @@ pub struct Request {
     pub cache_salt: Option<Part>,
     /// Where the prompt is in the body.
     pub prompt: Prompt,
+    /// The object whose rule chose `target_model`, where one did.
+    pub rewritten_by: Option<Arc<str>>,
     /// Priority from the request's objective; negative may be shed.
     pub priority: i32,
     /// The agent that the request comes from, where a plugin looked for one: the
@@ -98,6 +103,7 @@ impl Request {
             max_output_tokens: None,
             cache_salt: None,
             prompt: Prompt::default(),
+            rewritten_by: None,
             priority: 0,
             agent: None,
             received: None,

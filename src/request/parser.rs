@@ -1,6 +1,7 @@
 //! Reads a request while its body arrives.
 
 use bytes::Bytes;
+use rand::Rng;
 use thiserror::Error;
 
 use super::api::{Api, Parsers};
@@ -9,6 +10,7 @@ use super::collect::Parsed;
 use super::headers::Headers;
 use super::json::JsonError;
 use super::reading::Reading;
+use super::rules::Rules;
 use super::text;
 use super::{Request, Rewrite};
 
@@ -81,11 +83,19 @@ impl RequestParser {
         Request::new(self.headers, self.api.unwrap_or(Api::PassThrough), Body::default())
     }
 
-    /// The end of the body.
+    /// The end of the body, where no rules hold.
     ///
     /// # Errors
     /// When the request can't be routed; the text is for the client.
-    pub fn finish(mut self) -> Result<Request, ParseError> {
+    pub fn finish(self) -> Result<Request, ParseError> {
+        self.finish_by(&Rules::default(), &mut rand::rng())
+    }
+
+    /// The end of the body. The rules may say which model is served, or draw one.
+    ///
+    /// # Errors
+    /// When the request can't be routed; the text is for the client.
+    pub fn finish_by(mut self, rules: &Rules, rng: &mut dyn Rng) -> Result<Request, ParseError> {
         self.body.seal();
         let Some(api) = self.api else {
             return Err(ParseError::NoParser(printable(Parsers::path_of(&self.headers))));
@@ -95,7 +105,7 @@ impl RequestParser {
         };
         let parsed = reading.finish()?;
         let mut request = Request::new(self.headers, api, self.body);
-        name_model(&mut request, &parsed)?;
+        name_model(&mut request, &parsed, rules, rng)?;
         request.stream = parsed.stream;
         request.max_output_tokens = parsed.max_output_tokens;
         request.cache_salt = parsed.cache_salt;
@@ -105,14 +115,27 @@ impl RequestParser {
 }
 
 /// Sets the model's names and, where they differ, what has to change in the body.
-fn name_model(request: &mut Request, parsed: &Parsed) -> Result<(), ParseError> {
+///
+/// A rule for the model in the body goes before the header.
+fn name_model(
+    request: &mut Request,
+    parsed: &Parsed,
+    rules: &Rules,
+    rng: &mut dyn Rng,
+) -> Result<(), ParseError> {
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
     request.model = parsed.model.map(|part| text(part.bytes(&request.body).into_owned())).unwrap_or_default();
     if !request.api.rewrites_model() {
         request.target_model = request.model.clone();
         return Ok(());
     }
-    let target = request.headers.first_text(&REWRITE_HEADERS).unwrap_or(&request.model).to_owned();
+    let target = match rules.rewrites.draw(&request.model, rng) {
+        Some(rewritten) => {
+            request.rewritten_by = Some(rewritten.by);
+            rewritten.model.as_ref().to_owned()
+        }
+        None => request.headers.first_text(&REWRITE_HEADERS).unwrap_or(&request.model).to_owned(),
+    };
     if target.is_empty() {
         return Err(ParseError::NoModel);
     }

@@ -3,6 +3,7 @@ use proptest::prelude::*;
 use super::super::api::ParserKind;
 use super::super::prompt::Prompt;
 use super::super::protos::{GenerateRequest, Input, PredictRequest, TokenizedInput, framed};
+use super::super::rules::{ModelRewrite, RewriteRule, Rewrites, Target};
 use super::*;
 
 fn parse(headers: &[(&str, &str)], body: impl AsRef<[u8]>) -> Result<Request, ParseError> {
@@ -234,4 +235,51 @@ proptest! {
         chunks.push(rest);
         prop_assert_eq!(seen(path, chunks), whole);
     }
+}
+
+/// The target model and the body of a request under a rule for `gold` and one for the rest.
+fn by_rules(
+    headers: &[(&str, &str)],
+    body: &str,
+    rest: Option<&str>,
+) -> Result<(String, String), ParseError> {
+    let rule = |models: Option<Vec<String>>, to: &str| RewriteRule {
+        models,
+        targets: vec![Target { model: to.to_owned(), weight: None }],
+    };
+    let mut rules = vec![rule(Some(vec!["gold".to_owned()]), "gold-v2")];
+    rules.extend(rest.map(|to| rule(None, to)));
+    let object = ModelRewrite { name: "r".to_owned(), created: String::new(), rules };
+    let rules = Rules { rewrites: Rewrites::new([&object]), ..Rules::default() };
+    let headers = [(":path", "/v1/completions")].iter().chain(headers).copied().collect();
+    let mut parser = RequestParser::new(headers, &Parsers::new(&[ParserKind::OpenAi]));
+    parser.push(Bytes::copy_from_slice(body.as_bytes()));
+    let request = parser.finish_by(&rules, &mut rand::rng())?;
+    let outgoing = request.outgoing();
+    let bytes: Vec<u8> = outgoing.chunks().iter().flat_map(|chunk| chunk.to_vec()).collect();
+    Ok((request.target_model.clone(), String::from_utf8(bytes).unwrap()))
+}
+
+#[test]
+fn a_rule_for_the_body_s_model_goes_before_the_header() {
+    let gold = r#"{"model":"gold","prompt":"x"}"#;
+    let tin = r#"{"model":"tin","prompt":"x"}"#;
+    let none = r#"{"prompt":"x"}"#;
+    let header = [("x-llm-d-model-name-rewrite", "header")];
+    // headers, body, rule for the rest, target, body
+    type Row<'a> = (&'a [(&'a str, &'a str)], &'a str, Option<&'a str>, &'a str, &'a str);
+    let table: [Row<'_>; 7] = [
+        (&[], gold, None, "gold-v2", r#"{"model":"gold-v2","prompt":"x"}"#),
+        (&header, gold, None, "gold-v2", r#"{"model":"gold-v2","prompt":"x"}"#),
+        (&[], tin, None, "tin", tin),
+        (&header, tin, None, "header", r#"{"model":"header","prompt":"x"}"#),
+        (&header, tin, Some("any"), "any", r#"{"model":"any","prompt":"x"}"#),
+        (&[], none, Some("any"), "any", r#"{"model":"any","prompt":"x"}"#),
+        (&[], tin, Some("tin"), "tin", tin),
+    ];
+    for (headers, body, rest, target, sent) in table {
+        let expected = Ok((target.to_owned(), sent.to_owned()));
+        assert_eq!(by_rules(headers, body, rest), expected, "{headers:?} {body} {rest:?}");
+    }
+    assert_eq!(by_rules(&[], none, None), Err(ParseError::NoModel));
 }

@@ -1,6 +1,7 @@
 //! Puts the parts together and runs them: the server as a whole.
 
 mod numbers;
+mod origin;
 mod setup;
 
 use std::sync::{Arc, Weak};
@@ -12,7 +13,6 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::settings::ServeSettings;
-use crate::discovery::FileError;
 use crate::endpoints::{CachedLocator, Clock, Store, StoreLocator};
 use crate::extproc::call::{Calls, MessageLimits};
 use crate::extproc::exchange::Shared;
@@ -28,13 +28,15 @@ use crate::memory::Sheds;
 use crate::metrics::{self};
 use crate::observe::endpoints;
 use crate::observe::http::{HttpServer, Routes};
-use crate::request::Parsers;
+use crate::request::{Parsers, RuleBook};
 use crate::schedule::registry::MetricsSource;
 use crate::schedule::waiting::Waiting;
 use crate::schedule::{Record, State};
 use crate::scrape::{ScrapeConfig, ScrapeMetrics, Scraper};
 
 use numbers::{attributes, pool_name, register_collectors, register_connections};
+
+use origin::{Origin, Parts};
 
 pub use setup::Setup;
 
@@ -70,12 +72,6 @@ impl From<StartError> for RunError {
 impl From<prometheus::Error> for RunError {
     fn from(error: prometheus::Error) -> Self {
         Self::Failed(format!("cannot register metrics: {error}"))
-    }
-}
-
-impl From<FileError> for RunError {
-    fn from(error: FileError) -> Self {
-        Self::Failed(error.to_string())
     }
 }
 
@@ -141,13 +137,14 @@ async fn serve(
     stops: &mut Stops,
     background: &mut Background,
 ) -> Result<Ended, RunError> {
-    let Setup { settings, pipeline, registry, scheduler_metrics, state, discovery, locator, store, ward } =
+    let Setup { settings, pipeline, registry, scheduler_metrics, state, origin, warm, locator, store, ward } =
         setup;
-    if discovery.is_none() && locator.is_none() {
-        let text = "no endpoints: this version finds them in a file only; give --endpoints-file FILE, or a file-discovery plugin under dataLayer.discovery";
+    if origin.is_none() && locator.is_none() {
+        let text = "nothing says where endpoints come from; give --pool-name, --endpoint-selector, --endpoints-file, or a file-discovery plugin under dataLayer.discovery";
         return Err(RunError::Config(text.to_owned()));
     }
     let clock = state.clock().clone();
+    let rules = Arc::new(RuleBook::default());
     let attempts = Arc::new(Attempts::register(&registry)?);
     let record = if settings.emit_endpoint_scores { Record::Scores } else { Record::No };
     let locator = locator
@@ -175,6 +172,7 @@ async fn serve(
         max_request_body_bytes: settings.limits.max_request_body,
         budget: Arc::clone(state.budget()),
         stages,
+        rules: Arc::clone(&rules),
         metrics: ExtProcMetrics::register(&registry, settings.stream_metrics)?,
         parsing: Parsing::new(&scheduler_metrics),
     });
@@ -185,8 +183,10 @@ async fn serve(
         MessageLimits { receive: settings.limits.max_recv_message, send: settings.limits.max_send_message };
     let processing = Arc::clone(&dispatcher);
     let service = Calls::new(move || ProcessCall::new(&shared, &processing), limits);
-    // Without leader election in this version, every replica serves.
-    let health = Arc::new(HealthState::new(false));
+    let from_file = origin.as_ref().is_some_and(Origin::is_file);
+    // Those that find endpoints elsewhere have no API server to elect a leader with.
+    let elects = settings.pool.leader_election && origin.is_some() && !from_file;
+    let health = Arc::new(HealthState::new(elects));
     let options = ServerOptions {
         threads: settings.worker_threads,
         tls: settings.tls.clone(),
@@ -206,33 +206,36 @@ async fn serve(
         background.tasks.spawn(background.shutdown.clone().run_until_cancelled_owned(closing).map(|_| ()));
     }
 
-    let from_file = discovery.is_some();
-    if let Some(mut discovery) = discovery {
-        discovery.load_into(&store)?;
-        background.tasks.spawn(discovery.watch(Arc::clone(&store), background.shutdown.clone()));
-    }
+    health.set_plugins_ready(true);
+    let parts = Parts {
+        settings: &settings,
+        store: &store,
+        rules: &rules,
+        health: &health,
+        clock: &clock,
+        registry: &registry,
+        parsers: &pipeline.parsers,
+        warm,
+        stopping: stops.stopping(),
+    };
+    origin::start(origin, parts, background).await?;
     background.scrapers = start_scrapers(&settings, &pipeline.sources, &store, &clock, &registry)?;
     let memory_budget = Arc::clone(state.budget());
     let forgetting = forget(attempts, Arc::clone(&dispatcher), Arc::clone(&store), state);
     background.tasks.spawn(background.shutdown.clone().run_until_cancelled_owned(forgetting).map(|_| ()));
 
-    let routes = Routes::new().with_metrics(move || metrics::render(&registry));
+    let shown = registry.clone();
+    let routes = Routes::new().with_metrics(move || metrics::render(&shown));
     background.pages.push(HttpServer::start(metrics_port, routes)?);
     if let Some(admin) = admin {
-        let known = Arc::clone(&store);
+        let (known, time) = (Arc::clone(&store), clock.clone());
         let routes = Routes::new()
-            .with_page("/endpoints", "application/json", move || endpoints::page(&known, &clock, &attributes))
+            .with_page("/endpoints", "application/json", move || endpoints::page(&known, &time, &attributes))
             .with_index();
         background.pages.push(HttpServer::start(admin, routes)?);
     }
     tell(&settings, &pipeline.notes, from_file);
     tell_memory(&settings, memory_budget.limit());
-    health.set_synced(true);
-    health.set_plugins_ready(true);
-    // Only a pool in Kubernetes names a protocol; a file has none to disagree with.
-    health.set_protocols_match(true);
-    let endpoints = store.snapshot().endpoints().len();
-    tracing::info!(endpoints, version = env!("CARGO_PKG_VERSION"), "ready");
     Ok(server.run(stops).await)
 }
 

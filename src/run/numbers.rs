@@ -20,7 +20,7 @@ use crate::scrape::Engines;
 
 /// The pool's name in metrics.
 pub(super) fn pool_name(settings: &ServeSettings) -> String {
-    settings.pool.name.clone().unwrap_or_else(|| "epp".to_owned())
+    settings.pool.label().to_owned()
 }
 
 pub(super) fn register_collectors(

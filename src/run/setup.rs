@@ -5,9 +5,9 @@ use std::sync::Arc;
 use prometheus::Registry;
 
 use super::RunError;
+use super::origin::Origin;
 use crate::config::settings::{ConfigSource, MemoryBudget, MemorySettings, ServeSettings, SickPodSettings};
 use crate::config::{self, EndpointPickerConfig};
-use crate::discovery::FileDiscovery;
 use crate::endpoints::health::{HealthParams, Ward, WardMetrics};
 use crate::endpoints::{Clock, PodLocator, Store};
 use crate::memory::{Budget, cgroup};
@@ -22,7 +22,9 @@ pub struct Setup {
     pub(super) registry: Registry,
     pub(super) scheduler_metrics: SchedulerMetrics,
     pub(super) state: Arc<State>,
-    pub(super) discovery: Option<FileDiscovery>,
+    pub(super) origin: Option<Origin>,
+    /// Replicas that don't lead know the endpoints, too.
+    pub(super) warm: bool,
     pub(super) store: Arc<Store>,
     pub(super) locator: Option<Arc<dyn PodLocator>>,
     pub(super) ward: Option<Arc<Ward>>,
@@ -54,19 +56,23 @@ impl Setup {
         let state = Arc::new(State::within(Clock::start(), budget));
         let pipeline =
             Pipeline::build(config.as_ref(), allowed, &scheduler_metrics, &state).map_err(in_file)?;
-        let discovery = match (&settings.endpoints_file, &pipeline.discovery) {
-            (Some(path), None) => Some(FileDiscovery::new(path, true)),
-            (None, Some(params)) => Some(FileDiscovery::new(&params.path, params.watch_file)),
-            (Some(_), Some(_)) => {
-                let text = "endpoints come from --endpoints-file and from dataLayer.discovery of the configuration; use one of them";
-                return Err(RunError::Config(text.to_owned()));
-            }
-            (None, None) => None,
-        };
+        let origin = Origin::new(&settings, pipeline.discovery.as_ref())?;
+        let warm = config.as_ref().is_none_or(|config| config.feature_gates.ha_populate_non_leader_datastore);
         let ward = settings.sick_pods.map(|sick| watch(sick, &registry, &state)).transpose()?;
         let store = Arc::new(ward.clone().map(Store::watched).unwrap_or_default());
         let locator = None;
-        Ok(Self { settings, pipeline, registry, scheduler_metrics, state, discovery, locator, store, ward })
+        Ok(Self {
+            settings,
+            pipeline,
+            registry,
+            scheduler_metrics,
+            state,
+            origin,
+            warm,
+            locator,
+            store,
+            ward,
+        })
     }
 
     /// The endpoints that the server knows: they are scraped, shown, kept from requests while

@@ -98,6 +98,7 @@ impl Pool {
             parsers: Parsers::new(&[ParserKind::OpenAi]),
             max_request_body_bytes: 1000,
             budget: Arc::default(),
+            rules: Arc::default(),
             stages: Arc::clone(&self.stages),
             metrics: ExtProcMetrics::register(&self.registry, false).unwrap(),
             parsing: Parsing::new(&self.metrics),

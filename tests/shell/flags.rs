@@ -7,7 +7,7 @@ use usher::config::settings::ServeSettings;
 
 fn serve(flags: &[&str]) -> Result<ServeSettings, String> {
     match parse(["usher", "serve"].iter().chain(flags).map(OsString::from)) {
-        Ok(Command::Serve(args)) => args.settings(None),
+        Ok(Command::Serve(args)) => args.settings(Default::default()),
         Err(CliError::Usage(text)) => Err(text),
         other => panic!("{other:?}"),
     }

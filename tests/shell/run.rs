@@ -19,7 +19,8 @@ async fn nothing_is_left_running_at_the_end() {
     let flags = ["usher", "serve", "--secure-serving=false", "--worker-threads=1", &file];
     let Command::Serve(args) = parse(flags.map(Into::into)).unwrap() else { panic!("not serve") };
     let locator = Arc::new(StoreLocator::new(Arc::new(Store::default()), false));
-    let setup = usher::Setup::new(args.settings(None).unwrap()).unwrap().with_locator(locator.clone());
+    let setup =
+        usher::Setup::new(args.settings(Default::default()).unwrap()).unwrap().with_locator(locator.clone());
     let listeners =
         Listeners { extproc: listener(), health: listener(), metrics: listener(), admin: Some(listener()) };
     let (stopper, stops) = Stops::channel();

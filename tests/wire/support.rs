@@ -71,7 +71,7 @@ impl Picker {
         let quiet = [&quiet[..], &["--sick-pods=false"]].concat();
         let arguments = quiet.iter().chain(flags).map(|text| (*text).into());
         let Command::Serve(args) = usher::cli::parse(arguments).unwrap() else { panic!("not serve") };
-        let settings = args.settings(None).unwrap();
+        let settings = args.settings(Default::default()).unwrap();
         let bind = || TcpListener::bind("127.0.0.1:0").unwrap();
         let listeners = Listeners { extproc: bind(), health: bind(), metrics: bind(), admin: Some(bind()) };
         let address = |listener: &TcpListener| listener.local_addr().unwrap();

@@ -14,7 +14,7 @@ mod tests;
 
 use clap::{Arg, Args, Command};
 
-use crate::config::settings::{ServeSettings, UnusedFlag};
+use crate::config::settings::{Environment, ServeSettings, UnusedFlag};
 use crate::config::units::parse_bool;
 
 pub use config::ConfigFlags;
@@ -55,12 +55,11 @@ pub struct ServeArgs {
 }
 
 impl ServeArgs {
-    /// Validates the flags. `namespace` is the environment's `NAMESPACE`, the pool's
-    /// namespace unless a flag gives one.
+    /// Validates the flags. The environment counts where no flag says otherwise.
     ///
     /// # Errors
     /// One line: what is wrong, with which flag, and what to do.
-    pub fn settings(self, namespace: Option<String>) -> Result<ServeSettings, String> {
+    pub fn settings(self, environment: Environment) -> Result<ServeSettings, String> {
         let mut unused = Unused::default();
         self.metrics.refuse_deprecated()?;
         Ok(ServeSettings {
@@ -76,7 +75,7 @@ impl ServeArgs {
             disable_subset_filter: self.config.disable_endpoint_subset_filter,
             locator: self.config.locator(),
             emit_endpoint_scores: self.config.emit_endpoint_scores,
-            pool: self.pool.settings(namespace, &mut unused)?,
+            pool: self.pool.settings(environment, &mut unused)?,
             sick_pods: self.sick.settings(),
             refresh_metrics_interval: self.metrics.refresh_metrics_interval(),
             refresh_pool_metrics_interval: self.metrics.refresh_prometheus_metrics_interval,
@@ -101,15 +100,14 @@ impl Unused {
     /// Notes `flag` if it was given.
     fn note(&mut self, given: bool, flag: &'static str, reason: &'static str) {
         if given {
-            self.flags.push(UnusedFlag { flag, reason, kubernetes_only: false });
+            self.flags.push(UnusedFlag { flag, reason, with_a_file: false });
         }
     }
 
-    /// Notes a flag that matters with endpoints from Kubernetes only.
-    fn note_kubernetes(&mut self, given: bool, flag: &'static str) {
+    /// Notes a flag that does nothing when endpoints come from a file.
+    fn note_with_a_file(&mut self, given: bool, flag: &'static str, reason: &'static str) {
         if given {
-            let reason = "endpoints come from a file only, not from Kubernetes";
-            self.flags.push(UnusedFlag { flag, reason, kubernetes_only: true });
+            self.flags.push(UnusedFlag { flag, reason, with_a_file: true });
         }
     }
 }

@@ -3,7 +3,7 @@
 use clap::{ArgAction, Args};
 
 use super::{BOOL, Unused, given, parse_bool};
-use crate::config::settings::PoolSettings;
+use crate::config::settings::{Environment, PoolSettings};
 
 const DEFAULT_GROUP: &str = "inference.networking.k8s.io";
 
@@ -14,7 +14,7 @@ const MAX_TARGET_PORTS: usize = 8;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Pool")]
 pub struct PoolFlags {
-    /// Name of the InferencePool; names the pool in metrics, too.
+    /// Name of the InferencePool, whose pods are picked from; names the pool in metrics, too.
     #[arg(long, value_name = "NAME")]
     pub pool_name: Option<String>,
 
@@ -27,7 +27,7 @@ pub struct PoolFlags {
     #[arg(long, value_name = "GROUP")]
     pub pool_group: Option<String>,
 
-    /// Label selector of the endpoints' pods, instead of --pool-name.
+    /// Pick from the pods with these labels, instead of --pool-name: as of `kubectl -l`.
     #[arg(long, value_name = "SELECTOR")]
     pub endpoint_selector: Option<String>,
 
@@ -35,7 +35,7 @@ pub struct PoolFlags {
     #[arg(long, value_name = "PORTS", value_delimiter = ',')]
     pub endpoint_target_ports: Vec<u16>,
 
-    /// Elect one of several replicas to serve.
+    /// Elect the one of several replicas that is ready, with a Lease beside the pool.
     #[arg(long, value_name = BOOL, default_value = "false", value_parser = parse_bool, action = ArgAction::Set)]
     pub ha_enable_leader_election: bool,
 }
@@ -43,7 +43,7 @@ pub struct PoolFlags {
 impl PoolFlags {
     pub(super) fn settings(
         self,
-        namespace: Option<String>,
+        environment: Environment,
         unused: &mut Unused,
     ) -> Result<PoolSettings, String> {
         let (name, selector) = (given(&self.pool_name), given(&self.endpoint_selector));
@@ -65,27 +65,23 @@ impl PoolFlags {
         if selector.is_some() && ports.is_empty() {
             return Err("--endpoint-selector needs the ports of its pods; give --endpoint-target-ports, for example 8000".to_owned());
         }
-        unused.note_kubernetes(name.is_some(), "--pool-name");
-        unused.note_kubernetes(given(&self.pool_namespace).is_some(), "--pool-namespace");
-        unused.note_kubernetes(given(&self.pool_group).is_some(), "--pool-group");
-        unused.note_kubernetes(selector.is_some(), "--endpoint-selector");
-        unused.note_kubernetes(!ports.is_empty(), "--endpoint-target-ports");
-        unused.note(
+        unused.note_with_a_file(
             self.ha_enable_leader_election,
             "--ha-enable-leader-election",
-            "leaders are not elected yet, every replica serves",
+            "endpoints come from a file; leaders are elected with Kubernetes only",
         );
-        let environment = namespace.filter(|name| !name.is_empty());
+        unused.note_with_a_file(selector.is_some(), "--endpoint-selector", "endpoints come from a file");
         Ok(PoolSettings {
             group: given(&self.pool_group).unwrap_or(DEFAULT_GROUP).to_owned(),
             namespace: given(&self.pool_namespace)
                 .map(str::to_owned)
-                .or(environment)
+                .or(environment.namespace.filter(|name| !name.is_empty()))
                 .unwrap_or_else(|| "default".to_owned()),
             name: name.map(str::to_owned),
             endpoint_selector: selector.map(str::to_owned),
             endpoint_target_ports: ports,
             leader_election: self.ha_enable_leader_election,
+            pod: environment.pod.filter(|name| !name.is_empty()),
         })
     }
 }

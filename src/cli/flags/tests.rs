@@ -4,12 +4,14 @@ use std::time::Duration;
 use tracing::Level;
 
 use crate::cli::{CliError, Command, parse};
-use crate::config::settings::{ConfigSource, LogSettings, ServeSettings, SickPodSettings};
+use crate::config::settings::{ConfigSource, Environment, LogSettings, ServeSettings, SickPodSettings};
 
 fn with_namespace(flags: &[&str], namespace: Option<&str>) -> Result<ServeSettings, String> {
     let arguments = ["usher", "serve"].iter().chain(flags).map(OsString::from);
     match parse(arguments) {
-        Ok(Command::Serve(args)) => args.settings(namespace.map(str::to_owned)),
+        Ok(Command::Serve(args)) => {
+            args.settings(Environment { namespace: namespace.map(str::to_owned), pod: None })
+        }
         Err(CliError::Usage(text)) => Err(text),
         other => panic!("{other:?}"),
     }
@@ -275,7 +277,10 @@ fn flags_without_effect_are_named_once_and_only_if_they_ask_for_something() {
 
     let pool = ["--pool-name=p", "--pool-namespace=n", "--pool-group=g"];
     assert_eq!(unused(&pool, true), Vec::<&str>::new());
-    assert_eq!(unused(&pool, false), ["--pool-name", "--pool-namespace", "--pool-group"]);
+    assert_eq!(unused(&pool, false), Vec::<&str>::new());
+    let elects = ["--pool-name=p", "--ha-enable-leader-election"];
+    assert_eq!(unused(&elects, true), ["--ha-enable-leader-election"]);
+    assert_eq!(unused(&elects, false), Vec::<&str>::new());
 }
 
 #[test]

@@ -1,0 +1,17 @@
+//! The Kubernetes API server: the connection to it, and collections of objects that are
+//! followed as they change. Knows nothing of what the objects mean.
+
+mod backoff;
+mod connect;
+mod course;
+mod follow;
+mod problem;
+mod request;
+mod standing;
+
+pub use backoff::Backoff;
+pub use connect::{ConnectError, connect};
+pub use follow::{Change, Ended, Watched, follow};
+pub use problem::Problem;
+pub use request::{Cluster, Collection};
+pub use standing::Standing;

@@ -1,0 +1,213 @@
+//! Requests to the API server, each with a time limit.
+
+use std::time::Duration;
+
+use futures_util::{Stream, StreamExt};
+use http::{Method, Request};
+use kube::Client;
+use kube::core::WatchEvent;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use super::Problem;
+
+/// Time for the answer to one request. The server's own limit is a minute.
+const TIMEOUT: Duration = Duration::from_secs(15);
+
+/// Objects of one answer to a list. Two thousand pods of 10 KB each would be 20 MB at
+/// once; the answers to the other pages come from the same version.
+const PAGE: u32 = 500;
+
+/// A way to the API server. Clones share their connections.
+#[derive(Clone)]
+pub struct Cluster {
+    client: Client,
+}
+
+impl std::fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Cluster").finish_non_exhaustive()
+    }
+}
+
+/// Objects of one kind, as they are listed and watched together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Collection {
+    /// For example `/api/v1/namespaces/default/pods`.
+    path: String,
+    /// Only objects with these labels; the server's syntax. Empty: all.
+    labels: String,
+    /// Only objects with these fields. Empty: all.
+    fields: String,
+}
+
+impl Collection {
+    /// All objects of a namespace. `group` is empty for the core of Kubernetes.
+    pub fn new(group: &str, version: &str, namespace: &str, plural: &str) -> Self {
+        let root = if group.is_empty() { "/api".to_owned() } else { format!("/apis/{group}") };
+        let path = format!("{root}/{version}/namespaces/{namespace}/{plural}");
+        Self { path, labels: String::new(), fields: String::new() }
+    }
+
+    /// Only those with these labels, in the syntax of `kubectl -l`.
+    #[must_use]
+    pub fn with_labels(mut self, selector: &str) -> Self {
+        selector.clone_into(&mut self.labels);
+        self
+    }
+
+    /// Only the one with this name.
+    #[must_use]
+    pub fn named(mut self, name: &str) -> Self {
+        self.fields = format!("metadata.name={name}");
+        self
+    }
+
+    /// Where the objects are, without a host.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    fn target(&self, parameters: &[(&str, &str)]) -> String {
+        let selectors = [("labelSelector", self.labels.as_str()), ("fieldSelector", self.fields.as_str())];
+        let all = selectors.iter().chain(parameters).filter(|(_, value)| !value.is_empty());
+        let mut target = self.path.clone();
+        for (index, (name, value)) in all.enumerate() {
+            target.push(if index == 0 { '?' } else { '&' });
+            target.push_str(name);
+            target.push('=');
+            encode(value, &mut target);
+        }
+        target
+    }
+}
+
+/// Percent-encodes everything that could mean something in a query.
+fn encode(value: &str, into: &mut String) {
+    for byte in value.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            into.push(char::from(byte));
+        } else {
+            into.push_str(&format!("%{byte:02X}"));
+        }
+    }
+}
+
+/// An answer to a list.
+#[derive(Deserialize)]
+pub(super) struct Page<T> {
+    #[serde(default = "Vec::new")]
+    pub(super) items: Vec<T>,
+    #[serde(default)]
+    pub(super) metadata: PageMetadata,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct PageMetadata {
+    pub(super) resource_version: String,
+    #[serde(rename = "continue")]
+    pub(super) more: String,
+}
+
+impl Cluster {
+    pub(super) fn new(client: Client) -> Self {
+        Self { client }
+    }
+
+    /// The object at a path.
+    ///
+    /// # Errors
+    /// What the server says, or that it doesn't answer.
+    pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Problem> {
+        self.send(request(Method::GET, path, Vec::new())?, TIMEOUT).await
+    }
+
+    /// Sends an object: POST to a collection creates it, PUT to its own path replaces it.
+    ///
+    /// # Errors
+    /// What the server says, or that it doesn't answer within `limit`.
+    pub async fn put<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Vec<u8>,
+        limit: Duration,
+    ) -> Result<T, Problem> {
+        self.send(request(method, path, body)?, limit).await
+    }
+
+    /// All objects of a collection, and the version at which they were so.
+    pub(super) async fn list<T: DeserializeOwned>(
+        &self,
+        collection: &Collection,
+    ) -> Result<(Vec<T>, String), Problem> {
+        let limit = PAGE.to_string();
+        let mut items: Vec<T> = Vec::new();
+        let mut more = String::new();
+        loop {
+            let target = collection.target(&[("limit", &limit), ("continue", &more)]);
+            let page: Page<T> = self.send(request(Method::GET, &target, Vec::new())?, TIMEOUT).await?;
+            items.extend(page.items);
+            if page.metadata.more.is_empty() {
+                return Ok((items, page.metadata.resource_version));
+            }
+            more = page.metadata.more;
+        }
+    }
+
+    /// What changes in a collection from a version on, for that many seconds.
+    pub(super) async fn watch<T: DeserializeOwned + Clone>(
+        &self,
+        collection: &Collection,
+        version: &str,
+        seconds: u64,
+    ) -> Result<impl Stream<Item = Result<WatchEvent<T>, Problem>> + use<T>, Problem> {
+        let seconds = seconds.to_string();
+        let target = collection.target(&[
+            ("watch", "true"),
+            ("allowWatchBookmarks", "true"),
+            ("resourceVersion", version),
+            ("timeoutSeconds", &seconds),
+        ]);
+        let events = self.client.request_events::<T>(request(Method::GET, &target, Vec::new())?);
+        let events =
+            tokio::time::timeout(TIMEOUT, events).await.map_err(|_| Problem::TimedOut(TIMEOUT))??;
+        Ok(events.map(|event| event.map_err(Problem::from)))
+    }
+
+    async fn send<T: DeserializeOwned>(
+        &self,
+        request: Request<Vec<u8>>,
+        limit: Duration,
+    ) -> Result<T, Problem> {
+        let answer = tokio::time::timeout(limit, self.client.request::<T>(request)).await;
+        Ok(answer.map_err(|_| Problem::TimedOut(limit))??)
+    }
+}
+
+fn request(method: Method, target: &str, body: Vec<u8>) -> Result<Request<Vec<u8>>, Problem> {
+    let builder = Request::builder().method(method).uri(target).header("content-type", "application/json");
+    builder.body(body).map_err(|error| Problem::Unreadable(format!("{target} is no path: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_names_what_is_wanted() {
+        let pods = Collection::new("", "v1", "ns", "pods");
+        assert_eq!(pods.target(&[("limit", "5"), ("continue", "")]), "/api/v1/namespaces/ns/pods?limit=5");
+        let some = pods.with_labels("app in (m,n),tier!=gold");
+        assert_eq!(
+            some.target(&[("watch", "true")]),
+            "/api/v1/namespaces/ns/pods?labelSelector=app%20in%20%28m%2Cn%29%2Ctier%21%3Dgold&watch=true"
+        );
+        let pool = Collection::new("inference.networking.k8s.io", "v1", "ns", "inferencepools").named("p");
+        assert_eq!(
+            pool.target(&[]),
+            "/apis/inference.networking.k8s.io/v1/namespaces/ns/inferencepools?fieldSelector=metadata.name%3Dp"
+        );
+    }
+}

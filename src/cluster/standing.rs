@@ -1,0 +1,61 @@
+//! How current what is known of a collection is.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use crate::endpoints::Clock;
+
+/// How current what is known of a collection is. Written by whoever follows it.
+#[derive(Debug)]
+pub struct Standing {
+    clock: Clock,
+    /// When the server was last heard of it, in the clock's milliseconds; 0: never.
+    heard: AtomicU64,
+    /// The server tells us of changes now.
+    connected: AtomicBool,
+}
+
+impl Standing {
+    /// Of a collection that was never heard of.
+    pub fn new(clock: Clock) -> Self {
+        Self { clock, heard: AtomicU64::new(0), connected: AtomicBool::new(false) }
+    }
+
+    /// The server said something of it just now.
+    pub fn heard(&self) {
+        self.heard.store(self.clock.now_ms(), Relaxed);
+    }
+
+    pub(super) fn set_connected(&self, connected: bool) {
+        self.connected.store(connected, Relaxed);
+    }
+
+    /// Whether the server tells us of changes now, as far as we know.
+    pub fn is_connected(&self) -> bool {
+        self.connected.load(Relaxed)
+    }
+
+    /// Time since the server was last heard of it; `None`: never. The server speaks at
+    /// least every 90 seconds, also when nothing changes.
+    pub fn age(&self) -> Option<Duration> {
+        match self.heard.load(Relaxed) {
+            0 => None,
+            heard => Some(Duration::from_millis(self.clock.now_ms().saturating_sub(heard))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_age_is_since_the_last_word() {
+        let clock = Clock::stopped();
+        let standing = Standing::new(clock.clone());
+        assert_eq!((standing.age(), standing.is_connected()), (None, false));
+        standing.heard();
+        clock.set(Duration::from_secs(3));
+        assert_eq!(standing.age(), Some(Duration::from_secs(3)));
+    }
+}

@@ -1,0 +1,226 @@
+//! Endpoints from Kubernetes: the pods of an InferencePool, or those that a label selector
+//! finds, as they become ready and go away; and the rules for the pool's requests.
+//!
+//! Tasks follow the objects (`sources.rs`), [`PoolView`] knows what they come to, and
+//! [`KubernetesDiscovery`] makes it so.
+
+mod groups;
+mod members;
+mod metrics;
+mod sources;
+pub mod types;
+mod view;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::cluster::{Cluster, Standing};
+use crate::endpoints::{Change, Clock, Store};
+use crate::request::RuleBook;
+
+pub use metrics::StandingCollector;
+pub use types::AppProtocol;
+pub use view::{Asked, Changed, Input, PoolName, PoolView};
+
+use sources::Source;
+
+/// Changes that wait to be made; those of a burst are made together.
+const WAITING: usize = 1024;
+
+/// Pause before following everything anew after a mistake of the program.
+const AFTER_PANIC: Duration = Duration::from_secs(1);
+
+/// Which pods are endpoints.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Membership {
+    /// Those of an InferencePool.
+    Pool,
+    /// Those with these labels, in the syntax of `kubectl -l`, at these ports.
+    Selector {
+        /// The labels.
+        labels: String,
+        /// The ports, each an endpoint.
+        ports: Vec<u16>,
+    },
+}
+
+/// What discovery knows of the pool as a whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolStatus {
+    /// There is a pool, and its pods and rules are known.
+    pub synced: bool,
+    /// What its pods speak, where it says so.
+    pub protocol: Option<AppProtocol>,
+}
+
+/// Discovery by the Kubernetes API server.
+pub struct KubernetesDiscovery {
+    cluster: Cluster,
+    name: PoolName,
+    membership: Membership,
+    standings: Standings,
+    keeper: Keeper,
+}
+
+/// How current what is known of each kind of objects is.
+#[derive(Clone, Debug)]
+struct Standings {
+    pool: Arc<Standing>,
+    pods: Arc<Standing>,
+    objectives: Arc<Standing>,
+    rewrites: Arc<Standing>,
+}
+
+impl KubernetesDiscovery {
+    /// Discovery of a pool into the store and the rules. `report` hears of the pool as a
+    /// whole: before endpoints go when it is gone, and after they came when it is there.
+    pub fn new(
+        cluster: Cluster,
+        name: PoolName,
+        membership: Membership,
+        store: Arc<Store>,
+        rules: Arc<RuleBook>,
+        clock: &Clock,
+        report: impl FnMut(PoolStatus) + Send + 'static,
+    ) -> Self {
+        let view = match &membership {
+            Membership::Pool => PoolView::of_pool(name.clone()),
+            Membership::Selector { labels, ports } => {
+                PoolView::of_selector(name.clone(), labels.clone(), ports.clone())
+            }
+        };
+        let standing = || Arc::new(Standing::new(clock.clone()));
+        let standings =
+            Standings { pool: standing(), pods: standing(), objectives: standing(), rewrites: standing() };
+        let keeper =
+            Keeper { view, store, rules, report: Box::new(report), pods: Vec::new(), reported: None };
+        Self { cluster, name, membership, standings, keeper }
+    }
+
+    /// How current what is known is.
+    ///
+    /// # Errors
+    /// When a name is not valid.
+    pub fn metrics(&self) -> prometheus::Result<StandingCollector> {
+        let Standings { pool, pods, objectives, rewrites } = &self.standings;
+        let mut kinds = vec![("pods", Arc::clone(pods))];
+        if self.membership == Membership::Pool {
+            kinds.push(("inferencepools", Arc::clone(pool)));
+            kinds.push(("inferenceobjectives", Arc::clone(objectives)));
+            kinds.push(("inferencemodelrewrites", Arc::clone(rewrites)));
+        }
+        StandingCollector::new(kinds)
+    }
+
+    /// Follows the cluster. Drop it to end.
+    pub async fn run(mut self) {
+        loop {
+            self.follow().await;
+            tracing::error!("following Kubernetes objects ended by a mistake, starting again; report this");
+            tokio::time::sleep(AFTER_PANIC).await;
+        }
+    }
+
+    /// Returns when a task panicked.
+    async fn follow(&mut self) {
+        let (tell, mut told) = mpsc::channel(WAITING);
+        let source = |standing: &Arc<Standing>| Source {
+            cluster: self.cluster.clone(),
+            tell: tell.clone(),
+            standing: Arc::clone(standing),
+        };
+        let Standings { pool, pods, objectives, rewrites } = &self.standings;
+        let mut tasks = JoinSet::new();
+        if self.membership == Membership::Pool {
+            let namespace = || self.name.namespace.clone();
+            tasks.spawn(source(pool).pool(self.name.clone()));
+            tasks.spawn(source(objectives).rules(namespace(), "inferenceobjectives", Input::Objectives));
+            tasks.spawn(source(rewrites).rules(namespace(), "inferencemodelrewrites", Input::Rewrites));
+        }
+        let pods = source(pods);
+        self.keeper.pods.clear();
+        self.keeper.follow_pods(&pods, &self.name.namespace);
+        let mut batch = Vec::new();
+        loop {
+            tokio::select! {
+                _ = told.recv_many(&mut batch, WAITING) => {}
+                Some(_) = tasks.join_next() => return,
+            }
+            self.keeper.take(batch.drain(..));
+            self.keeper.follow_pods(&pods, &self.name.namespace);
+            if self.keeper.pods.iter().any(|(_, task)| task.is_finished()) {
+                return;
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for KubernetesDiscovery {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("KubernetesDiscovery").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// Makes what is known of a pool true: the only writer of endpoints and rules.
+struct Keeper {
+    view: PoolView,
+    store: Arc<Store>,
+    rules: Arc<RuleBook>,
+    report: Box<dyn FnMut(PoolStatus) + Send>,
+    /// The tasks that follow pods: for what is served, and for what is wanted.
+    pods: Vec<(Asked, AbortOnDropHandle<()>)>,
+    reported: Option<PoolStatus>,
+}
+
+impl Keeper {
+    fn take(&mut self, inputs: impl Iterator<Item = Input>) {
+        let mut changed = Changed::default();
+        inputs.for_each(|input| changed |= self.view.apply(input));
+        if changed.rules {
+            self.rules.replace(self.view.rules());
+        }
+        if !changed.endpoints {
+            return;
+        }
+        let status = PoolStatus { synced: self.view.is_synced(), protocol: self.view.protocol().cloned() };
+        // Health says that requests can't be served before they can't, and that they can
+        // after they can.
+        if !status.synced {
+            self.tell(&status);
+        }
+        let Change { added, removed, updated } = self.store.replace(self.view.endpoints());
+        if added + removed + updated > 0 {
+            let endpoints = self.store.snapshot().endpoints().len();
+            tracing::info!(endpoints, added, removed, updated, "endpoints changed");
+            self.view.problems().for_each(|problem| tracing::warn!(problem, "problem in the pool"));
+        }
+        self.tell(&status);
+    }
+
+    fn tell(&mut self, status: &PoolStatus) {
+        if self.reported.as_ref() == Some(status) {
+            return;
+        }
+        let PoolStatus { synced, protocol } = status;
+        tracing::info!(synced, ?protocol, "pool");
+        self.reported = Some(status.clone());
+        (self.report)(status.clone());
+    }
+
+    /// Follows the pods that are wanted, and until they are known those that are served.
+    fn follow_pods(&mut self, source: &Source, namespace: &str) {
+        let (wants, serves) = (self.view.wants_pods(), self.view.serves());
+        let wanted = wants.map(|(asked, _)| asked);
+        self.pods.retain(|(asked, _)| Some(*asked) == wanted || (wanted.is_some() && Some(*asked) == serves));
+        if let Some((asked, selector)) = wants
+            && self.pods.iter().all(|(known, _)| *known != asked)
+        {
+            let follow = source.clone().pods(namespace.to_owned(), asked, selector.to_owned());
+            self.pods.push((asked, AbortOnDropHandle::new(tokio::spawn(follow))));
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! Pods, of which there may be thousands: only what an endpoint is made of is kept.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Deserializer};
+
+use crate::cluster::Watched;
+
+/// A pod, as far as it may be an endpoint.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pod {
+    /// Its name.
+    pub name: String,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its version.
+    pub version: String,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+    /// The ports that serve, as the annotation says: numbers separated by commas. `None`:
+    /// there is no such annotation, all ports serve.
+    pub active_ports: Option<String>,
+    /// Its address, once it has one.
+    pub ip: Option<IpAddr>,
+    /// The address of its node, once it has one.
+    pub node: Option<IpAddr>,
+    /// Its condition `Ready` is true, and it is not being deleted.
+    pub ready: bool,
+}
+
+impl Watched for Pod {
+    fn version(&self) -> &str {
+        &self.version
+    }
+}
+
+impl<'de> Deserialize<'de> for Pod {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let Written { metadata, status } = Written::deserialize(deserializer)?;
+        let is_ready = |condition: &Condition| condition.kind == "Ready" && condition.status == "True";
+        let address = |text: String| text.parse().ok();
+        let annotations = metadata.annotations;
+        Ok(Self {
+            ready: metadata.deletion_timestamp.is_none() && status.conditions.iter().any(is_ready),
+            name: metadata.name,
+            namespace: metadata.namespace,
+            version: metadata.resource_version,
+            labels: metadata.labels,
+            active_ports: annotations.active_ports.or(annotations.older_active_ports),
+            ip: status.pod_ip.and_then(address),
+            node: status.host_ip.and_then(address),
+        })
+    }
+}
+
+#[derive(Deserialize)]
+struct Written {
+    #[serde(default)]
+    metadata: Metadata,
+    #[serde(default)]
+    status: Status,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Metadata {
+    name: String,
+    namespace: String,
+    resource_version: String,
+    labels: BTreeMap<String, String>,
+    annotations: Annotations,
+    deletion_timestamp: Option<IgnoredAny>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Annotations {
+    #[serde(rename = "llm-d.ai/active-ports")]
+    active_ports: Option<String>,
+    #[serde(rename = "inference.networking.k8s.io/active-ports")]
+    older_active_ports: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Status {
+    conditions: Vec<Condition>,
+    #[serde(rename = "podIP")]
+    pod_ip: Option<String>,
+    #[serde(rename = "hostIP")]
+    host_ip: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Condition {
+    #[serde(rename = "type")]
+    kind: String,
+    status: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_is_ready_when_its_condition_says_so_and_nobody_deletes_it() {
+        let read = |metadata: &str, status: &str| -> Pod {
+            let text =
+                format!(r#"{{"metadata":{{"name":"a"{metadata}}},"spec":{{}},"status":{{{status}}}}}"#);
+            serde_json::from_str(&text).unwrap()
+        };
+        let ready =
+            r#""conditions":[{"type":"Initialized","status":"True"},{"type":"Ready","status":"True"}]"#;
+        // metadata, status, ready
+        let table = [
+            ("", ready, true),
+            (r#","deletionTimestamp":null"#, ready, true),
+            (r#","deletionTimestamp":"2026-01-01T00:00:00Z""#, ready, false),
+            ("", r#""conditions":[{"type":"Ready","status":"False"}]"#, false),
+            ("", r#""conditions":[{"type":"Ready","status":"Unknown"}]"#, false),
+            ("", r#""conditions":[{"type":"Initialized","status":"True"}]"#, false),
+            ("", r#""conditions":[]"#, false),
+            ("", "", false),
+        ];
+        for (metadata, status, expected) in table {
+            assert_eq!(read(metadata, status).ready, expected, "{metadata} {status}");
+        }
+    }
+
+    #[test]
+    fn addresses_and_annotations_are_read() {
+        let text = r#"{"metadata":{"name":"a","namespace":"n","resourceVersion":"3","labels":{"app":"m"},
+            "annotations":{"other":"x","inference.networking.k8s.io/active-ports":"1","llm-d.ai/active-ports":"2"}},
+            "status":{"podIP":"fd00::1","hostIP":"10.0.0.9","podIPs":[]}}"#;
+        let pod: Pod = serde_json::from_str(text).unwrap();
+        assert_eq!((pod.ip, pod.node), ("fd00::1".parse().ok(), "10.0.0.9".parse().ok()));
+        assert_eq!((pod.active_ports.as_deref(), pod.version.as_str()), (Some("2"), "3"));
+        assert_eq!(pod.labels["app"], "m");
+        let older: Pod = serde_json::from_str(
+            r#"{"metadata":{"name":"a","annotations":{"inference.networking.k8s.io/active-ports":""}}}"#,
+        )
+        .unwrap();
+        assert_eq!(older.active_ports.as_deref(), Some(""));
+    }
+}

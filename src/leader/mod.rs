@@ -1,0 +1,31 @@
+//! One of several replicas leads: it is the one that says it is ready, so that a gateway
+//! sends it the requests. The replicas agree on it through a Lease object.
+//!
+//! # What is safe
+//!
+//! Nothing but readiness depends on who leads. Every replica knows the endpoints, scrapes
+//! them and answers whatever it is asked; two that lead at once, for a moment or for as
+//! long as one of them is cut off from the API server, both answer correctly, and only
+//! know less of each other's load. That is why
+//!
+//! - a leader that can't reach the API server goes on leading. Stopping would make an
+//!   outage of the API server one of the model servers. When it reaches the server again
+//!   and finds another holder, it stops leading at once;
+//! - the lease is short. [`Timing::default`] lets a replica take over 4 s after the last
+//!   sign of life that it saw of the leader. A leader that is alive but slow for that
+//!   long, which with a long lease would be nothing, is at worst one of two for a moment.
+//!
+//! Takeover after a crash takes at most `lease` + `retry` and one request, 5 s and a bit:
+//! the last renewal may have come just before the crash, and is seen up to `retry` later
+//! by a replica whose watch of the Lease is broken (at once by the others). A leader that
+//! ends in order gives the lease up, and others see that at once.
+//!
+//! Times are measured by each replica's own clock between things that it saw itself.
+//! Times in the Lease are for people: a wrong clock on a node does no harm. The duration
+//! in the Lease counts, not our own, so a leader with a longer lease is not robbed of it.
+
+mod election;
+mod lease;
+
+pub use election::{Election, Next, Record, Timing};
+pub use lease::{LeaseName, elect};

@@ -1,0 +1,222 @@
+//! Where a server's endpoints come from, and how far that goes with its health.
+
+use std::sync::Arc;
+
+use prometheus::Registry;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::{Background, RunError};
+use crate::cluster::{self, Cluster};
+use crate::config::settings::{PoolSettings, ServeSettings};
+use crate::discovery::kubernetes::{AppProtocol, KubernetesDiscovery, Membership, PoolName, PoolStatus};
+use crate::discovery::params::FileDiscoveryParams;
+use crate::discovery::{FileDiscovery, FileError};
+use crate::endpoints::{Clock, Store};
+use crate::extproc::health::HealthState;
+use crate::leader::{LeaseName, elect};
+use crate::request::{ParserKind, RuleBook};
+
+/// Where endpoints come from.
+#[derive(Debug)]
+pub(super) enum Origin {
+    /// A file.
+    File(FileDiscovery),
+    /// Pods.
+    Kubernetes(Membership),
+}
+
+impl Origin {
+    /// What the flags and the configuration say; `None`: nothing.
+    ///
+    /// # Errors
+    /// When they name two files.
+    pub(super) fn new(
+        settings: &ServeSettings,
+        plugin: Option<&FileDiscoveryParams>,
+    ) -> Result<Option<Self>, RunError> {
+        let pool = &settings.pool;
+        Ok(match (&settings.endpoints_file, plugin) {
+            (Some(path), None) => Some(Self::File(FileDiscovery::new(path, true))),
+            (None, Some(params)) => Some(Self::File(FileDiscovery::new(&params.path, params.watch_file))),
+            (Some(_), Some(_)) => {
+                let text = "endpoints come from --endpoints-file and from dataLayer.discovery of the configuration; use one of them";
+                return Err(RunError::Config(text.to_owned()));
+            }
+            (None, None) => match (&pool.endpoint_selector, &pool.name) {
+                (Some(labels), _) => {
+                    let ports = pool.endpoint_target_ports.clone();
+                    Some(Self::Kubernetes(Membership::Selector { labels: labels.clone(), ports }))
+                }
+                (None, Some(_)) => Some(Self::Kubernetes(Membership::Pool)),
+                (None, None) => None,
+            },
+        })
+    }
+
+    /// Whether endpoints come from a file.
+    pub(super) fn is_file(&self) -> bool {
+        matches!(self, Self::File(_))
+    }
+}
+
+/// What endpoints are found for.
+pub(super) struct Parts<'a> {
+    pub(super) settings: &'a ServeSettings,
+    pub(super) store: &'a Arc<Store>,
+    pub(super) rules: &'a Arc<RuleBook>,
+    pub(super) health: &'a Arc<HealthState>,
+    pub(super) clock: &'a Clock,
+    pub(super) registry: &'a Registry,
+    pub(super) parsers: &'a [ParserKind],
+    /// Replicas that don't lead know the endpoints, too.
+    pub(super) warm: bool,
+    /// Cancelled at the first wish to stop.
+    pub(super) stopping: CancellationToken,
+}
+
+/// Starts to find endpoints. Without an origin, somebody else finds them.
+///
+/// # Errors
+/// When a file can't be used, or it is not known where the API server is.
+pub(super) async fn start(
+    origin: Option<Origin>,
+    parts: Parts<'_>,
+    background: &mut Background,
+) -> Result<(), RunError> {
+    let Parts { store, health, .. } = &parts;
+    let shutdown = background.shutdown.clone();
+    match origin {
+        Some(Origin::Kubernetes(membership)) => {
+            let cluster = cluster::connect().await.map_err(|error| RunError::Config(error.to_string()))?;
+            return kubernetes(cluster, membership, &parts, background);
+        }
+        Some(Origin::File(mut file)) => {
+            file.load_into(store)?;
+            background.tasks.spawn(file.watch(Arc::clone(store), shutdown));
+        }
+        None => {}
+    }
+    health.set_synced(true);
+    // Only a pool in Kubernetes names a protocol; a file has none to disagree with.
+    health.set_protocols_match(true);
+    let endpoints = store.snapshot().endpoints().len();
+    tracing::info!(endpoints, version = env!("CARGO_PKG_VERSION"), "ready");
+    Ok(())
+}
+
+fn kubernetes(
+    cluster: Cluster,
+    membership: Membership,
+    parts: &Parts<'_>,
+    background: &mut Background,
+) -> Result<(), RunError> {
+    let pool = &parts.settings.pool;
+    let (leads, mut leading) = watch::channel(false);
+    if pool.leader_election {
+        let lease = LeaseName::of_pool(&pool.namespace, pool.label());
+        let health = Arc::clone(parts.health);
+        let tell = move |now| {
+            health.set_leader(now);
+            leads.send_replace(now);
+        };
+        let (stopping, shutdown) = (parts.stopping.clone(), background.shutdown.clone());
+        let stop = async move {
+            tokio::select! {
+                () = stopping.cancelled() => {}
+                () = shutdown.cancelled() => {}
+            }
+        };
+        let (identity, clock) = (identity(pool), parts.clock.clone());
+        background.tasks.spawn(elect(cluster.clone(), lease, identity, clock, stop, tell));
+    }
+    let name = PoolName {
+        group: pool.group.clone(),
+        namespace: pool.namespace.clone(),
+        name: pool.label().to_owned(),
+    };
+    let (health, parsers, seen) = (Arc::clone(parts.health), parts.parsers.to_vec(), Arc::clone(parts.store));
+    let mut ready = false;
+    let report = move |status: PoolStatus| {
+        let protocol = status.protocol.as_ref();
+        let matching = understood(protocol, &parsers);
+        if !matching && health.view().protocols_match {
+            let parsers: Vec<_> = parsers.iter().map(|parser| parser.plugin_type()).collect();
+            tracing::error!(
+                ?protocol,
+                ?parsers,
+                "a parser of the configuration does not understand the pool's appProtocol; change the pool's, or take the parser out"
+            );
+        }
+        health.set_protocols_match(matching);
+        health.set_synced(status.synced);
+        if status.synced && !std::mem::replace(&mut ready, true) {
+            let endpoints = seen.snapshot().endpoints().len();
+            tracing::info!(endpoints, version = env!("CARGO_PKG_VERSION"), "ready");
+        }
+    };
+    let (store, rules) = (Arc::clone(parts.store), Arc::clone(parts.rules));
+    let discovery = KubernetesDiscovery::new(cluster, name, membership, store, rules, parts.clock, report);
+    parts.registry.register(Box::new(discovery.metrics()?))?;
+    let waits = pool.leader_election && !parts.warm;
+    let run = async move {
+        // The sender is gone where nobody is elected, or when this process ends.
+        if !waits || leading.wait_for(|leads| *leads).await.is_ok() {
+            discovery.run().await;
+        }
+    };
+    let shutdown = background.shutdown.clone();
+    background.tasks.spawn(async move {
+        shutdown.run_until_cancelled(run).await;
+    });
+    Ok(())
+}
+
+/// Whether every parser understands what the pool's pods speak. A parser that reads gRPC
+/// needs HTTP/2; the one that reads nothing understands everything.
+fn understood(protocol: Option<&AppProtocol>, parsers: &[ParserKind]) -> bool {
+    match protocol {
+        None | Some(AppProtocol::H2c) => true,
+        Some(AppProtocol::Http) => !parsers.iter().any(|parser| parser.needs_http2()),
+        Some(AppProtocol::Other(_)) => parsers.iter().all(|parser| *parser == ParserKind::PassThrough),
+    }
+}
+
+/// A name that no other replica has, nor this one after a restart.
+fn identity(pool: &PoolSettings) -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let place = pool.pod.as_deref().unwrap_or(host.trim());
+    format!("{place}_{:016x}", rand::random::<u64>())
+}
+
+impl From<FileError> for RunError {
+    fn from(error: FileError) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_parser_of_grpc_needs_http2() {
+        use AppProtocol::{H2c, Http};
+        use ParserKind::{OpenAi, PassThrough, VertexAi, VllmGrpc};
+        let other = AppProtocol::Other("h3".to_owned());
+        // protocol, parsers, understood
+        let table: [(Option<&AppProtocol>, &[ParserKind], bool); 8] = [
+            (None, &[VllmGrpc], true),
+            (Some(&Http), &[OpenAi, PassThrough], true),
+            (Some(&H2c), &[OpenAi, PassThrough], true),
+            (Some(&Http), &[OpenAi, VllmGrpc], false),
+            (Some(&Http), &[VertexAi], false),
+            (Some(&H2c), &[VllmGrpc, VertexAi], true),
+            (Some(&other), &[OpenAi], false),
+            (Some(&other), &[PassThrough], true),
+        ];
+        for (protocol, parsers, expected) in table {
+            assert_eq!(understood(protocol, parsers), expected, "{protocol:?} {parsers:?}");
+        }
+    }
+}
