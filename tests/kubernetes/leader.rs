@@ -1,0 +1,74 @@
+//! Which of several replicas is ready.
+
+use std::time::{Duration, Instant};
+
+use crate::objects::{Space, election, least};
+use crate::picker::Picker;
+use crate::relay::Relay;
+use crate::server::Server;
+use crate::support::eventually;
+
+const ELECTS: &str = "--ha-enable-leader-election";
+
+/// A pool with one pod, at an address of its own, and the rights to elect a leader.
+async fn space(server: &Server, ip: &str) -> Space {
+    let space = server.space(&[least(), vec![election()]].concat()).await;
+    space.pool("m", &[8000]).await;
+    space.pod("a", ip, "m").await;
+    space
+}
+
+async fn is_ready(picker: &Picker, ready: bool) {
+    eventually("readiness", async || (picker.is_healthy("readiness").await == ready).then_some(())).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_replica_takes_over_after_a_crash_and_at_once_after_a_stop() {
+    let Some(server) = Server::shared().await else { return };
+    let space = space(server, "10.4.0.1").await;
+    let mut first = Picker::of_pool(server, &space, &[ELECTS]).await;
+    is_ready(&first, true).await;
+    let holder = space.holder().await.unwrap();
+    let second = Picker::of_pool(server, &space, &[ELECTS]).await;
+    // One that waits knows the endpoints, and answers whoever asks it.
+    second.becomes(&["10.4.0.1:8000"]).await;
+    assert!(second.is_healthy("liveness").await && !second.is_healthy("readiness").await);
+    assert!(!second.is_healthy("").await && !second.is_healthy("no-such-name").await);
+    first.kill().await;
+    let crashed = Instant::now();
+    is_ready(&second, true).await;
+    println!("takeover after a crash: {:?}", crashed.elapsed());
+    assert_ne!(space.holder().await.unwrap(), holder);
+    let third = Picker::of_pool(server, &space, &[ELECTS]).await;
+    third.becomes(&["10.4.0.1:8000"]).await;
+    assert!(!third.is_healthy("readiness").await);
+    second.terminate();
+    let stopped = Instant::now();
+    is_ready(&third, true).await;
+    println!("takeover after a stop: {:?}", stopped.elapsed());
+    second.says(&["lease given up"]).await;
+    // While it drains it still answers.
+    second.becomes(&["10.4.0.1:8000"]).await;
+    assert!(!second.is_healthy("readiness").await && second.is_healthy("liveness").await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_that_is_cut_off_goes_on_until_it_learns_of_another() {
+    let Some(server) = Server::shared().await else { return };
+    let space = space(server, "10.4.1.1").await;
+    let relay = Relay::to(server.port).await;
+    let flags = ["--pool-name=p", "--pool-namespace", &space.name, ELECTS];
+    let first = Picker::start(server, relay.port, &flags).await;
+    is_ready(&first, true).await;
+    relay.cut();
+    first.says(&["cannot renew the lease, leading on"]).await;
+    // Long after its lease is over another takes it, and both serve.
+    let second = Picker::of_pool(server, &space, &[ELECTS]).await;
+    is_ready(&second, true).await;
+    assert!(first.is_healthy("readiness").await);
+    first.becomes(&["10.4.1.1:8000"]).await;
+    relay.mend();
+    is_ready(&first, false).await;
+    assert!(second.is_healthy("readiness").await);
+    assert!(tokio::time::timeout(Duration::from_secs(60), space.holder()).await.is_ok());
+}

@@ -1,0 +1,28 @@
+//! The `usher` program before a real API server, from outside: what its objects say is
+//! what requests get.
+//!
+//! No controllers and no kubelets run there: the tests say what they would.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "the helpers of a test may panic like the test"
+)]
+#![allow(clippy::print_stdout, reason = "where there is no API server, a test says that it tests nothing")]
+
+#[path = "../support/mod.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod support;
+
+mod examples;
+mod leader;
+mod members;
+mod objects;
+mod outage;
+mod picker;
+mod relay;
+mod rights;
+mod rules;
+mod scale;
+mod server;

@@ -1,0 +1,60 @@
+//! The API server goes away, and comes back having forgotten what it said.
+
+use crate::objects::{OBJECTIVES, POOLS, REWRITES, least};
+use crate::picker::Picker;
+use crate::relay::Relay;
+use crate::server::Server;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_known_serves_on_and_what_changed_is_caught_up_with() {
+    let Some(mut server) = Server::own().await else { return };
+    server.define(&[POOLS, OBJECTIVES, REWRITES]).await;
+    let space = server.space(&least()).await;
+    space.pool("m", &[8000]).await;
+    space.pod("a", "10.5.0.1", "m").await;
+    space.pod("b", "10.5.0.2", "m").await;
+    let relay = Relay::to(server.port).await;
+    let flags = ["--pool-name=p", "--pool-namespace", &space.name];
+    let picker = Picker::start(&server, relay.port, &flags).await;
+    picker.becomes(&["10.5.0.1:8000", "10.5.0.2:8000"]).await;
+    // The rules are known, too.
+    picker.turns(true).await;
+
+    // Away for everybody.
+    server.down();
+    picker.says(&["cannot follow Kubernetes objects, keeping what is known"]).await;
+    picker.becomes(&["10.5.0.1:8000", "10.5.0.2:8000"]).await;
+    assert!(picker.is_healthy("").await);
+    server.up().await;
+    space.status("b", "10.5.0.2", false).await;
+    picker.becomes(&["10.5.0.1:8000"]).await;
+
+    // Away for the picker alone, which misses what happens; and the server starts anew, so
+    // that it can't say what did.
+    relay.cut();
+    space.delete_pod("a", 0).await;
+    space.pod("c", "10.5.0.3", "m").await;
+    space.change_pool("n", &[8000]).await;
+    space.pod("d", "10.5.0.4", "n").await;
+    server.down();
+    server.up().await;
+    assert_eq!(picker.members().await, ["10.5.0.1:8000".to_owned()].into());
+    relay.mend();
+    picker.becomes(&["10.5.0.4:8000"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_picker_waits_for_an_api_server_that_is_down() {
+    let Some(mut server) = Server::own().await else { return };
+    server.define(&[POOLS]).await;
+    let space = server.space(&least()).await;
+    space.pool("m", &[8000]).await;
+    space.pod("a", "10.5.1.1", "m").await;
+    server.down();
+    let picker = Picker::of_pool(&server, &space, &[]).await;
+    picker.says(&["cannot follow Kubernetes objects"]).await;
+    assert!(!picker.is_healthy("").await);
+    server.up().await;
+    picker.turns(true).await;
+    picker.becomes(&["10.5.1.1:8000"]).await;
+}

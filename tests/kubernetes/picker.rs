@@ -1,0 +1,207 @@
+//! The `usher` program before an API server, asked as a gateway asks it.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::process::Stdio;
+
+use envoy_types::pb::envoy::config::core::v3::{HeaderMap, HeaderValue};
+use envoy_types::pb::envoy::service::ext_proc::v3::external_processor_client::ExternalProcessorClient;
+use envoy_types::pb::envoy::service::ext_proc::v3::processing_request::Request as Kind;
+use envoy_types::pb::envoy::service::ext_proc::v3::processing_response::Response as Reply;
+use envoy_types::pb::envoy::service::ext_proc::v3::{
+    HttpBody, HttpHeaders, ProcessingRequest, ProcessingResponse, body_mutation::Mutation,
+};
+use envoy_types::pb::google::protobuf::value::Kind as ValueKind;
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::process::{Child, Command};
+use tonic::transport::Endpoint;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
+
+use crate::objects::Space;
+use crate::server::Server;
+use crate::support::eventually;
+use crate::support::log::Log;
+
+/// A running `usher serve`.
+pub(crate) struct Picker {
+    // Killed when dropped.
+    child: Child,
+    pub(crate) log: Log,
+    _folder: TempDir,
+    extproc: SocketAddr,
+    health: SocketAddr,
+}
+
+/// What became of a request.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    /// It goes to one of these endpoints, with this body.
+    Routed { candidates: BTreeSet<String>, body: Value },
+    /// It is refused with this status.
+    Refused { status: i32 },
+}
+
+impl Picker {
+    /// Serves the pool `p` of a namespace.
+    pub(crate) async fn of_pool(server: &Server, space: &Space, flags: &[&str]) -> Self {
+        Self::start(
+            server,
+            server.port,
+            &[&["--pool-name=p", "--pool-namespace", &space.name], flags].concat(),
+        )
+        .await
+    }
+
+    /// With these flags, and the API server behind this port.
+    pub(crate) async fn start(server: &Server, port: u16, flags: &[&str]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let kubeconfig = folder.path().join("kubeconfig");
+        std::fs::write(&kubeconfig, server.kubeconfig("epp", port).to_string()).unwrap();
+        let mut child = Command::new(env!("CARGO_BIN_EXE_usher"))
+            .args(["serve", "--bind-address=127.0.0.1", "--grpc-port=0", "--grpc-health-port=0"])
+            .args(["--metrics-port=0", "--admin-address=off", "--zap-encoder=json", "--secure-serving=false"])
+            .args(["--emit-endpoint-scores", "--worker-threads=1", "--drain-timeout=5s"])
+            .args(flags)
+            .env("KUBECONFIG", kubeconfig)
+            .env_remove("NAMESPACE")
+            .env_remove("POD_NAME")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let log = Log::follow("usher", child.stderr.take().unwrap());
+        let address = async |name: &str| {
+            log.find(0, "its addresses", |line| {
+                let line: Value = serde_json::from_str(line).ok()?;
+                (line["message"] == "serving").then(|| line[name].as_str()?.parse().ok())?
+            })
+            .await
+        };
+        let (extproc, health) = (address("extproc").await, address("health").await);
+        Self { child, log, _folder: folder, extproc, health }
+    }
+
+    /// What a gateway's request becomes.
+    pub(crate) async fn ask(&self, headers: &[(&str, &str)], model: &str) -> Answer {
+        let mut client = ExternalProcessorClient::connect(format!("http://{}", self.extproc)).await.unwrap();
+        let header = |(key, value): &(&str, &str)| HeaderValue {
+            key: (*key).to_owned(),
+            raw_value: value.as_bytes().to_vec(),
+            ..HeaderValue::default()
+        };
+        let path = [(":method", "POST"), (":path", "/v1/completions")];
+        let headers = HeaderMap { headers: path.iter().chain(headers).map(header).collect() };
+        let body = serde_json::json!({"model": model, "prompt": "hi"}).to_string().into_bytes();
+        let messages = [
+            Kind::RequestHeaders(HttpHeaders { headers: Some(headers), ..HttpHeaders::default() }),
+            Kind::RequestBody(HttpBody { body, end_of_stream: true, ..HttpBody::default() }),
+        ];
+        let messages =
+            messages.map(|kind| ProcessingRequest { request: Some(kind), ..ProcessingRequest::default() });
+        // The request's side stays open, as a gateway's does until the answer has passed.
+        let open = tokio_stream::StreamExt::chain(tokio_stream::iter(messages), tokio_stream::pending());
+        let mut replies = client.process(open).await.unwrap().into_inner();
+        let first = replies.message().await.unwrap().expect("the stream ended");
+        if let Some(Reply::ImmediateResponse(refusal)) = &first.response {
+            return Answer::Refused { status: refusal.status.unwrap().code };
+        }
+        let candidates = candidates(&first);
+        let Some(Reply::RequestHeaders(headers)) = first.response else { panic!("{first:?}") };
+        let set = headers.response.unwrap().header_mutation.unwrap().set_headers;
+        let destination = set.into_iter().filter_map(|option| option.header);
+        let mut destination = destination
+            .filter(|header| header.key == "x-gateway-destination-endpoint")
+            .map(|header| String::from_utf8(header.raw_value).unwrap());
+        let endpoint = destination.next_back().expect("no destination");
+        assert!(candidates.contains(&endpoint), "{endpoint} of {candidates:?}");
+        let Some(Reply::RequestBody(body)) = replies.message().await.unwrap().unwrap().response else {
+            panic!()
+        };
+        let Some(Mutation::StreamedResponse(chunk)) = body.response.unwrap().body_mutation.unwrap().mutation
+        else {
+            panic!("no body")
+        };
+        Answer::Routed { candidates, body: serde_json::from_slice(&chunk.body).unwrap() }
+    }
+
+    /// All endpoints that a request may go to now.
+    pub(crate) async fn members(&self) -> BTreeSet<String> {
+        match self.ask(&[], "m").await {
+            Answer::Routed { candidates, .. } => candidates,
+            Answer::Refused { status } => {
+                assert_eq!(status, 503);
+                BTreeSet::new()
+            }
+        }
+    }
+
+    /// Waits until requests may go to exactly these.
+    pub(crate) async fn becomes(&self, members: &[&str]) {
+        let wanted: BTreeSet<String> = members.iter().map(|member| (*member).to_owned()).collect();
+        let what = format!("the endpoints {members:?}");
+        eventually(&what, async || (self.members().await == wanted).then_some(())).await;
+    }
+
+    /// Waits until the model `model` is served as `served`.
+    pub(crate) async fn serves(&self, model: &str, served: &str) {
+        let what = format!("{model} to be served by {served}");
+        eventually(&what, async || match self.ask(&[], model).await {
+            Answer::Routed { body, .. } => (body["model"] == served).then_some(()),
+            Answer::Refused { .. } => None,
+        })
+        .await;
+    }
+
+    /// Whether it says of a service that it serves.
+    pub(crate) async fn is_healthy(&self, service: &str) -> bool {
+        let port = Endpoint::from_shared(format!("http://{}", self.health)).unwrap();
+        let Ok(channel) = port.connect().await else { return false };
+        let check = HealthCheckRequest { service: service.to_owned() };
+        let answer = HealthClient::new(channel).check(check).await;
+        answer.is_ok_and(|answer| answer.into_inner().status == i32::from(ServingStatus::Serving))
+    }
+
+    /// Waits until it says that it serves, or that it doesn't.
+    pub(crate) async fn turns(&self, healthy: bool) {
+        let what = if healthy { "the picker to serve" } else { "the picker not to serve" };
+        eventually(what, async || (self.is_healthy("").await == healthy).then_some(())).await;
+    }
+
+    /// Waits for a line of the log with all of these words.
+    pub(crate) async fn says(&self, words: &[&str]) {
+        let fits = |line: &str| words.iter().all(|word| line.contains(word)).then_some(());
+        self.log.find(0, &format!("{words:?}"), fits).await;
+    }
+
+    /// Ends it without a warning.
+    pub(crate) async fn kill(&mut self) {
+        self.child.kill().await.unwrap();
+    }
+
+    /// Asks it to end.
+    pub(crate) fn terminate(&self) {
+        let pid = self.child.id().unwrap().to_string();
+        assert!(std::process::Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+    }
+}
+
+/// The endpoints that were scored, from the metadata of a reply.
+fn candidates(reply: &ProcessingResponse) -> BTreeSet<String> {
+    fn within<'a>(value: &'a ValueKind, name: &str) -> Option<&'a ValueKind> {
+        match value {
+            ValueKind::StructValue(fields) => fields.fields.get(name)?.kind.as_ref(),
+            _ => None,
+        }
+    }
+    let metadata = ValueKind::StructValue(reply.dynamic_metadata.clone().unwrap());
+    let scores = within(&metadata, "envoy.lb")
+        .and_then(|lb| within(lb, "x-gateway-destination-endpoint-scores"))
+        .unwrap_or_else(|| panic!("no scores: {reply:?}"));
+    let ValueKind::StructValue(scores) = scores else { panic!("scores of another shape: {scores:?}") };
+    scores.fields.keys().cloned().collect()
+}

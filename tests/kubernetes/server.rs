@@ -1,0 +1,202 @@
+//! A real API server with its etcd, on free ports of loopback.
+
+use std::io::Write;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use rcgen::{
+    BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+};
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::sync::OnceCell;
+
+use crate::support::eventually;
+
+/// Users of the API server and their tokens. `admin` may do everything, `epp` what it is
+/// granted.
+const TOKENS: &str = "token-admin,admin,admin,\"system:masters\"\ntoken-epp,epp,epp\n";
+
+/// Where kube-apiserver and etcd are. `None`, and a word about it, where nobody says so;
+/// CI has to.
+pub(crate) fn assets() -> Option<&'static Path> {
+    static ASSETS: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let found = ASSETS.get_or_init(|| {
+        let folder = std::env::var_os("KUBEBUILDER_ASSETS").map(PathBuf::from);
+        let whole = |folder: &PathBuf| ["kube-apiserver", "etcd"].iter().all(|name| folder.join(name).is_file());
+        let found = folder.filter(whole);
+        if found.is_none() {
+            let text = "KUBEBUILDER_ASSETS names no folder with kube-apiserver and etcd; deploy/ci/kube.sh builds them";
+            assert!(std::env::var_os("CI").is_none(), "{text}");
+            println!("NOT TESTED: {text}");
+        }
+        found
+    });
+    found.as_deref()
+}
+
+/// A process that ends when the value is dropped, and also when the test's process ends in
+/// any other way: it watches a pipe from it.
+struct Guarded(Child);
+
+impl Guarded {
+    fn start(program: &Path, arguments: &[String], log: &Path) -> Self {
+        let log = std::fs::File::options().append(true).create(true).open(log).unwrap();
+        // The shell's first argument is its name.
+        let script = "\"$@\" <&- & pid=$!; trap 'kill -CONT $pid; kill -9 $pid' EXIT; read -r _; exit";
+        let child = Command::new("bash")
+            .args(["-c", script, "guard"])
+            .arg(program)
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        Self(child)
+    }
+
+    /// Ends it without a warning.
+    fn kill(&mut self) {
+        drop(self.0.stdin.take());
+        self.0.wait().unwrap();
+    }
+}
+
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// An API server and its etcd.
+pub(crate) struct Server {
+    folder: TempDir,
+    _etcd: Guarded,
+    apiserver: Option<Guarded>,
+    pub(crate) port: u16,
+    etcd_port: u16,
+    assets: &'static Path,
+}
+
+impl Server {
+    /// The one that tests share which don't disturb it: with all kinds of objects.
+    pub(crate) async fn shared() -> Option<&'static Self> {
+        static SHARED: OnceCell<Server> = OnceCell::const_new();
+        let assets = assets()?;
+        let server = SHARED.get_or_init(async || {
+            let server = Server::start(assets).await;
+            server
+                .define(&[crate::objects::POOLS, crate::objects::OBJECTIVES, crate::objects::REWRITES])
+                .await;
+            server
+        });
+        Some(server.await)
+    }
+
+    /// One of a test's own.
+    pub(crate) async fn own() -> Option<Self> {
+        Some(Self::start(assets()?).await)
+    }
+
+    async fn start(assets: &'static Path) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        certificates(folder.path());
+        std::fs::write(folder.path().join("tokens.csv"), TOKENS).unwrap();
+        let [port, etcd_port, peer_port] = free_ports();
+        let (url, peer) = (format!("http://127.0.0.1:{etcd_port}"), format!("http://127.0.0.1:{peer_port}"));
+        let etcd = [
+            format!("--data-dir={}", folder.path().join("etcd").display()),
+            format!("--listen-client-urls={url}"),
+            format!("--advertise-client-urls={url}"),
+            format!("--listen-peer-urls={peer}"),
+            format!("--initial-advertise-peer-urls={peer}"),
+            format!("--initial-cluster=default={peer}"),
+            "--unsafe-no-fsync".to_owned(),
+            "--log-level=error".to_owned(),
+        ];
+        let etcd = Guarded::start(&assets.join("etcd"), &etcd, &folder.path().join("etcd.log"));
+        let mut server = Self { folder, _etcd: etcd, apiserver: None, port, etcd_port, assets };
+        server.up().await;
+        server
+    }
+
+    /// Starts the API server, where it was before, and waits until it is ready.
+    pub(crate) async fn up(&mut self) {
+        let path = |name: &str| self.folder.path().join(name).display().to_string();
+        let arguments = [
+            format!("--etcd-servers=http://127.0.0.1:{}", self.etcd_port),
+            format!("--cert-dir={}", path("certs")),
+            "--bind-address=127.0.0.1".to_owned(),
+            format!("--secure-port={}", self.port),
+            format!("--tls-cert-file={}", path("server.pem")),
+            format!("--tls-private-key-file={}", path("server.key")),
+            "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
+            format!("--service-account-key-file={}", path("server.pub")),
+            format!("--service-account-signing-key-file={}", path("server.key")),
+            format!("--token-auth-file={}", path("tokens.csv")),
+            "--authorization-mode=RBAC".to_owned(),
+            "--service-cluster-ip-range=10.0.0.0/24".to_owned(),
+            "--disable-admission-plugins=ServiceAccount".to_owned(),
+            "--profiling=false".to_owned(),
+        ];
+        let log = self.folder.path().join("kube-apiserver.log");
+        self.apiserver = Some(Guarded::start(&self.assets.join("kube-apiserver"), &arguments, &log));
+        let client = self.client().await;
+        let ready = || http::Request::get("/readyz").body(Vec::new()).unwrap();
+        eventually("the API server to be ready", async || client.request_text(ready()).await.ok()).await;
+    }
+
+    /// Ends the API server as a crash would. etcd stays.
+    pub(crate) fn down(&mut self) {
+        self.apiserver = None;
+    }
+
+    /// A client that may do everything.
+    pub(crate) async fn client(&self) -> Client {
+        let kubeconfig: Kubeconfig = serde_json::from_value(self.kubeconfig("admin", self.port)).unwrap();
+        let mut config =
+            Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
+        config.default_retry = false;
+        Client::try_from(config).unwrap()
+    }
+
+    /// A kubeconfig of a user, by way of a port: the server's own or a relay's.
+    pub(crate) fn kubeconfig(&self, user: &str, port: u16) -> Value {
+        let ca = self.folder.path().join("ca.pem");
+        serde_json::json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "c",
+            "clusters": [{"name": "c", "cluster": {"server": format!("https://127.0.0.1:{port}"), "certificate-authority": ca}}],
+            "users": [{"name": "u", "user": {"token": format!("token-{user}")}}],
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        })
+    }
+}
+
+fn free_ports<const N: usize>() -> [u16; N] {
+    let bound = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    bound.map(|listener| listener.local_addr().unwrap().port())
+}
+
+/// A CA of our own and a certificate for 127.0.0.1, so that TLS is really checked.
+fn certificates(folder: &Path) {
+    let write = |name: &str, text: &str| {
+        std::fs::File::create(folder.join(name)).unwrap().write_all(text.as_bytes()).unwrap();
+    };
+    let mut authority = CertificateParams::new(Vec::new()).unwrap();
+    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    authority.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    let authority_key = KeyPair::generate().unwrap();
+    write("ca.pem", &authority.self_signed(&authority_key).unwrap().pem());
+    let mut server = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+    server.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    let server_key = KeyPair::generate().unwrap();
+    let issuer = Issuer::new(authority, authority_key);
+    write("server.pem", &server.signed_by(&server_key, &issuer).unwrap().pem());
+    write("server.key", &server_key.serialize_pem());
+    write("server.pub", &server_key.public_key_pem());
+}
