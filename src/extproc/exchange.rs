@@ -25,7 +25,7 @@ use super::metrics::ExtProcMetrics;
 use super::outbox::KEEP;
 use super::parsing::Parsing;
 use super::replies::Replies;
-use super::reply::{Reply, Route};
+use super::reply::{CHUNK_LIMIT, Reply, Route};
 use super::series::SeriesKey;
 
 /// What a client is told whose body there is no room for.
@@ -531,18 +531,22 @@ impl Drop for Exchange {
     }
 }
 
-/// The chunks of a body. The last has the room with it that the body takes, until it is
-/// written to the gateway, or dropped: by then so are the others.
-fn outgoing(body: &Body, held: Option<Reservation>) -> impl Iterator<Item = Bytes> {
-    let (last, others) = match body.chunks().split_last() {
-        Some((last, others)) => (Some(last.clone()), others),
-        None => (None, &[][..]),
-    };
-    let last = last.map(|last| match held.filter(|_| last.len() >= KEEP) {
-        Some(held) => held.attach(last),
-        None => last,
+/// The chunks of a body. The last of which the outbox keeps a piece has the room with it that
+/// the body takes, until it is written to the gateway, or dropped: by then so are the others.
+fn outgoing(body: &Body, mut held: Option<Reservation>) -> impl Iterator<Item = Bytes> {
+    let mut end = body.len();
+    let with_room = body.chunks().iter().rposition(|chunk| {
+        // Replies cut the body wherever one is full.
+        let after_cut = chunk.len().min(end % CHUNK_LIMIT);
+        end -= chunk.len();
+        after_cut.max(chunk.len() - after_cut) >= KEEP
     });
-    others.iter().cloned().chain(last)
+    body.chunks().iter().enumerate().map(move |(index, chunk)| {
+        match held.take_if(|_| Some(index) == with_room) {
+            Some(held) => held.attach(chunk.clone()),
+            None => chunk.clone(),
+        }
+    })
 }
 
 fn series_key(request: &Request) -> SeriesKey {

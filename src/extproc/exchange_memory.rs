@@ -52,6 +52,46 @@ fn a_body_counts_as_it_arrives_and_until_its_last_chunk_is_written() {
     assert_eq!(harness.in_flight(), 1);
 }
 
+/// What of a body's replies is kept where it lies: the outbox copies the others.
+fn kept(replies: Vec<Reply>) -> Vec<Bytes> {
+    let bodies = replies.into_iter().filter_map(|reply| match reply {
+        Reply::RequestBody { data, .. } => Some(data),
+        _ => None,
+    });
+    bodies.flatten().filter(|piece| piece.len() >= KEEP).collect()
+}
+
+#[test]
+fn a_body_counts_until_its_last_large_piece_is_written_whatever_follows_that() {
+    // Chunks, and whether any is large enough to be kept.
+    let chunks: [(&[usize], bool); 7] = [
+        (&[PART, PART, 10], true),
+        (&[PART, PART, KEEP - 1], true),
+        (&[PART, PART, KEEP], true),
+        (&[2 * CHUNK_LIMIT + 10], true),
+        // The last one is cut in two, and both are small.
+        (&[CHUNK_LIMIT - 700, 1400], true),
+        (&[CHUNK_LIMIT + 10, 1400, 5], true),
+        (&[KEEP - 1], false),
+    ];
+    for (chunks, large) in chunks {
+        let budget = Arc::new(Budget::new(1 << 20, 0));
+        let mut harness = Harness::within(1, &budget);
+        harness.send(headers(&OTHER, false)).unwrap();
+        for chunk in &chunks[..chunks.len() - 1] {
+            harness.send(part(*chunk, false)).unwrap();
+        }
+        let mut kept = kept(harness.send(part(chunks[chunks.len() - 1], true)).unwrap());
+        assert_eq!(!kept.is_empty(), large, "{chunks:?}");
+        let whole = chunks.iter().sum::<usize>();
+        while !kept.is_empty() {
+            assert_eq!(used(&budget), whole, "{chunks:?}");
+            kept.remove(0);
+        }
+        assert_eq!(used(&budget), 0, "{chunks:?}");
+    }
+}
+
 #[test]
 fn what_has_no_room_is_refused_with_its_reason_and_takes_nothing() {
     let budget = Arc::new(Budget::new(100_000, 0));
