@@ -52,7 +52,8 @@ pub struct Budget {
     prefix_index: u64,
     used: [Count; Kind::ALL.len()],
     sheds: OnceLock<Weak<dyn Sheds>>,
-    /// Bytes that were shed and are not given back yet.
+    /// Bytes that were shed and are not given back yet; [`UNKNOWN`] and more while some are
+    /// being shed.
     promised: AtomicU64,
     // Taken to shed, by one thread at a time; the others go on.
     shedding: Mutex<()>,
@@ -63,6 +64,9 @@ pub struct Budget {
 /// At least so much is left for what isn't counted, where the budget is large enough: the
 /// program, and what gateways have sent that no stream has read yet, 4 MiB a connection.
 const UNCOUNTED: u64 = 48 << 20;
+
+/// Promised until it is known how much is shed: what is given back meanwhile may be part of it.
+const UNKNOWN: u64 = 1 << 62;
 
 impl Budget {
     /// The smallest budget that leaves room for anything.
@@ -181,7 +185,8 @@ impl Budget {
         }
     }
 
-    /// Sheds requests that wait for so many bytes, but for what is on its way already.
+    /// Sheds requests that wait for so many bytes and a sixteenth of the budget, but for what
+    /// is on its way already. Whoever sheds looks at all that wait: it is to be worth it.
     fn make_room(&self, bytes: u64) {
         if bytes <= self.promised.load(Relaxed) {
             return;
@@ -194,8 +199,10 @@ impl Budget {
         };
         let missing = bytes.saturating_sub(self.promised.load(Relaxed));
         if missing > 0 {
-            let shed = sheds.shed(missing);
-            self.promised.fetch_add(shed, Relaxed);
+            self.promised.fetch_add(UNKNOWN, Relaxed);
+            let shed = sheds.shed(missing.saturating_add(self.limit / 16));
+            let known = |promised: u64| Some(promised.saturating_sub(UNKNOWN.saturating_sub(shed)));
+            let _ = self.promised.fetch_update(Relaxed, Relaxed, known);
             self.shed.fetch_add(shed, Relaxed);
         }
     }

@@ -91,7 +91,29 @@ struct Waiting {
     held: Mutex<Vec<Reservation>>,
     /// Those that were told, and hold theirs for a moment longer.
     leaving: Mutex<Vec<Reservation>>,
+    /// Whether there is no such moment: theirs is given back while the others are told.
+    at_once: bool,
     asked: AtomicU64,
+}
+
+impl Waiting {
+    /// Some of so many bytes each, whom the budget asks for room.
+    fn start(budget: &Arc<Budget>, requests: u64, each: u64, at_once: bool) -> Arc<Self> {
+        let waiting = Arc::new(Self { at_once, ..Self::default() });
+        let weak = Arc::downgrade(&waiting);
+        budget.shed_with(weak);
+        let hold = |_| {
+            let mut held = bodies(budget);
+            held.grow_to(each).unwrap();
+            held
+        };
+        waiting.held.lock().unwrap().extend((0..requests).map(hold));
+        waiting
+    }
+
+    fn asked(&self) -> u64 {
+        self.asked.load(Relaxed)
+    }
 }
 
 impl Sheds for Waiting {
@@ -102,7 +124,9 @@ impl Sheds for Waiting {
         while shed < bytes && !held.is_empty() {
             let one = held.remove(0);
             shed += one.bytes();
-            leaving.push(one);
+            if !self.at_once {
+                leaving.push(one);
+            }
         }
         shed
     }
@@ -111,20 +135,13 @@ impl Sheds for Waiting {
 #[test]
 fn requests_that_wait_make_room_before_anybody_is_refused() {
     let budget = budget(800);
-    let waiting = Arc::new(Waiting::default());
-    let weak = Arc::downgrade(&waiting);
-    budget.shed_with(weak);
-    for _ in 0..7 {
-        let mut held = bodies(&budget);
-        held.grow_to(100).unwrap();
-        waiting.held.lock().unwrap().push(held);
-    }
+    let waiting = Waiting::start(&budget, 7, 100, false);
     assert_eq!(budget.shed(), 0);
     let mut first = bodies(&budget);
     assert_eq!(first.grow_to(30), Ok(()));
     assert_eq!(budget.shed(), 100, "as many as bring it below seven eighths");
     assert_eq!(first.grow_to(90), Ok(()));
-    assert_eq!((budget.shed(), waiting.asked.load(Relaxed)), (100, 1), "that is on its way");
+    assert_eq!((budget.shed(), waiting.asked()), (100, 1), "that is on its way");
     let mut second = bodies(&budget);
     assert_eq!(second.grow_to(30), Err(Full), "nothing was given back yet, and 820 would be too many");
     assert_eq!(budget.shed(), 200);
@@ -135,6 +152,31 @@ fn requests_that_wait_make_room_before_anybody_is_refused() {
     drop(waiting);
     assert_eq!(budget.used(Kind::Bodies), 120);
     assert_eq!(second.grow_to(700), Ok(()));
+}
+
+#[test]
+fn those_that_wait_are_asked_for_a_lump() {
+    let budget = budget(1600);
+    let waiting = Waiting::start(&budget, 1400, 1, true);
+    assert_eq!(waiting.asked(), 0);
+    let mut body = bodies(&budget);
+    for bytes in 1..=1000 {
+        assert_eq!(body.grow_to(bytes), Ok(()));
+    }
+    // Each time it gets a sixteenth more than it needs: once for every 101 bytes.
+    assert_eq!((waiting.asked(), budget.shed()), (10, 1010));
+}
+
+#[test]
+fn what_is_given_back_at_once_is_not_waited_for() {
+    let budget = budget(800);
+    let waiting = Waiting::start(&budget, 7, 100, true);
+    let mut body = bodies(&budget);
+    // 730 are too many by 30, and then 710 by 10.
+    for (bytes, asked, used) in [(30, 1, 630), (100, 1, 700), (110, 2, 610), (210, 3, 610)] {
+        assert_eq!(body.grow_to(bytes), Ok(()));
+        assert_eq!((waiting.asked(), budget.used(Kind::Bodies)), (asked, used), "{bytes}");
+    }
 }
 
 proptest! {

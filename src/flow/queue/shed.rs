@@ -10,6 +10,9 @@ impl Queue {
     /// least. Looks at all requests, so whoever calls this asks for a lump of bytes, not for
     /// those of one request.
     pub fn shed(&mut self, now: Nanos, bytes: u64, actions: &mut Vec<Action>) -> Count {
+        if self.waiting.bytes == 0 {
+            return Count::default();
+        }
         let mut victims: Vec<_> = self
             .requests
             .waiting()
