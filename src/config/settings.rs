@@ -115,8 +115,8 @@ pub struct MessageLimits {
 pub struct MemorySettings {
     /// The whole process.
     pub budget: MemoryBudget,
-    /// Bytes that the indexes of prefixes may take of it; `None` for a third of what is counted,
-    /// and 512 MiB without a budget.
+    /// Bytes that the indexes of prefixes may take of it, no more than half of what is counted;
+    /// `None` for a third of that, and 512 MiB without a budget.
     pub prefix_index: Option<u64>,
 }
 

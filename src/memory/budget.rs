@@ -74,13 +74,25 @@ impl Budget {
     /// What the indexes of prefixes take at most where nothing says how much: half a GiB.
     pub const PREFIX_INDEX: u64 = 512 << 20;
 
-    /// A budget for a process of so many bytes. A quarter of it, or 48 MiB where that is more,
-    /// but never more than three quarters, is left for what isn't counted. `prefix_index` is
-    /// what indexes of prefixes may take; by default a third of the rest.
+    /// A budget for a process of so many bytes, of which some are [`counted`](Self::counted).
+    /// `prefix_index` is what indexes of prefixes may take of those: by default a third, and
+    /// no more than [half](Self::most_for_prefixes).
     pub fn of_process(bytes: u64, prefix_index: Option<u64>) -> Self {
-        let uncounted = (bytes / 4).max(UNCOUNTED).min(bytes - bytes / 4);
-        let limit = bytes - uncounted;
-        Self::new(limit, prefix_index.unwrap_or(limit / 3).min(limit))
+        let limit = Self::counted(bytes);
+        Self::new(limit, prefix_index.unwrap_or(limit / 3).min(Self::most_for_prefixes(bytes)))
+    }
+
+    /// What all kinds together may take in a process of so many bytes. A quarter of it, or 48
+    /// MiB where that is more, but never more than three quarters, is left for what isn't
+    /// counted.
+    pub fn counted(bytes: u64) -> u64 {
+        bytes - (bytes / 4).max(UNCOUNTED).min(bytes - bytes / 4)
+    }
+
+    /// What indexes of prefixes may take at most in a process of so many bytes, so that bodies
+    /// have room too: half of what is counted.
+    pub fn most_for_prefixes(bytes: u64) -> u64 {
+        Self::counted(bytes) / 2
     }
 
     /// Counts and never refuses. `prefix_index` as with [`of_process`](Self::of_process); by

@@ -77,8 +77,11 @@ fn a_part_is_left_for_what_is_not_counted() {
         let budget = Budget::of_process(bytes, None);
         assert_eq!((budget.limit(), budget.prefix_index()), (Some(limit), prefixes));
         let budget = Budget::of_process(bytes, Some(u64::MAX));
-        assert_eq!(budget.prefix_index(), limit);
+        assert_eq!(budget.prefix_index(), limit / 2, "bodies need some");
+        let budget = Budget::of_process(bytes, Some(0));
+        assert_eq!(budget.prefix_index(), 0);
     }
+    assert_eq!(Budget::unlimited(Some(1 << 40)).prefix_index(), 1 << 40);
     let budget = Budget::default();
     assert_eq!((budget.limit(), budget.prefix_index()), (None, 512 * MI));
     let mut held = bodies(&Arc::new(budget));

@@ -24,7 +24,7 @@ use crate::extproc::server::{Ended, Server, ServerOptions, StartError};
 use crate::extproc::service::ProcessCall;
 use crate::extproc::stop::Stops;
 use crate::flow::{Attempts, Dispatcher, Gate, GateCollector, GateMetrics, Policy, keep_moving};
-use crate::memory::Sheds;
+use crate::memory::{Budget, Sheds};
 use crate::metrics::{self};
 use crate::observe::endpoints;
 use crate::observe::http::{HttpServer, Routes};
@@ -235,7 +235,7 @@ async fn serve(
         background.pages.push(HttpServer::start(admin, routes)?);
     }
     tell(&settings, &pipeline.notes, from_file);
-    tell_memory(&settings, memory_budget.limit());
+    tell_memory(&settings, &memory_budget);
     Ok(server.run(stops).await)
 }
 
@@ -249,15 +249,24 @@ fn tell(settings: &ServeSettings, notes: &[String], from_file: bool) {
     }
 }
 
-/// Says what the memory budget leaves for bodies.
-fn tell_memory(settings: &ServeSettings, limit: Option<u64>) {
-    let Some(bytes) = limit else { return };
+/// Says what the memory budget leaves for bodies, and for prefixes if that is less than asked for.
+fn tell_memory(settings: &ServeSettings, budget: &Budget) {
+    let Some(bytes) = budget.limit() else { return };
     tracing::info!(bytes, "memory budget");
     if settings.limits.max_request_body as u64 > bytes {
         tracing::warn!(
             max_request_body_bytes = settings.limits.max_request_body,
             bytes,
             "the largest request body does not fit into the memory budget; raise --memory-budget or lower --max-request-body-bytes"
+        );
+    }
+    if let Some(asked) = settings.memory.prefix_index
+        && asked > budget.prefix_index()
+    {
+        tracing::warn!(
+            asked,
+            prefix_index_bytes = budget.prefix_index(),
+            "--prefix-index-bytes is more than half of the memory budget; the prefix index gets half"
         );
     }
 }

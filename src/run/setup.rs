@@ -131,4 +131,21 @@ mod tests {
         assert_eq!(limit(MemoryBudget::Off, Some(GI)), None);
         assert_eq!(limit(MemoryBudget::Bytes(2 * GI), Some(GI)), Some(GI / 2 * 3));
     }
+    #[test]
+    fn bodies_keep_half_whatever_prefixes_are_given() {
+        const MI: u64 = 1 << 20;
+        let share = |asked, container, prefix_index| {
+            budget(MemorySettings { budget: asked, prefix_index: Some(prefix_index) }, container)
+                .prefix_index()
+        };
+        for (container, asked, given) in [
+            (Some(1024 * MI), 600 * MI, 384 * MI),
+            (Some(1024 * MI), 384 * MI, 384 * MI),
+            (Some(64 * MI), 32 * MI, 8 * MI),
+            (None, 600 * MI, 600 * MI),
+        ] {
+            assert_eq!(share(MemoryBudget::Container, container, asked), given, "{container:?} {asked}");
+        }
+        assert_eq!(share(MemoryBudget::Off, Some(64 * MI), 600 * MI), 600 * MI);
+    }
 }

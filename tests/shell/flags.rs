@@ -155,8 +155,16 @@ fn a_memory_budget_is_a_size_the_containers_or_none() {
         let error = budget(value).unwrap_err();
         assert!(error.contains("--memory-budget") && error.contains(says), "{error}");
     }
-    let error = serve(&["--memory-budget=1Gi", "--prefix-index-bytes=600Mi"]).unwrap_err();
-    assert!(error.contains("--prefix-index-bytes") && error.contains("--memory-budget"), "{error}");
+    // Half of what is left of a budget for bodies and prefixes, in MiB.
+    for (budget, most) in [(16, 2), (64, 8), (96, 24), (1024, 384)] {
+        let serve = |index: u64| {
+            serve(&[&format!("--memory-budget={budget}Mi"), &format!("--prefix-index-bytes={index}")])
+        };
+        assert_eq!(serve(most << 20).unwrap().memory.prefix_index, Some(most << 20));
+        let error = serve((most << 20) + 1).unwrap_err();
+        assert!(error.contains("--prefix-index-bytes") && error.contains("--memory-budget"), "{error}");
+        assert!(error.contains(&format!("at most {}", most << 20)), "{error}");
+    }
     assert_eq!(serve(&["--prefix-index-bytes=0"]).unwrap().memory.prefix_index, Some(0));
     let error = serve(&["--locator-max-subsets=0"]).unwrap_err();
     assert!(error.contains("--locator-max-subsets"), "{error}");

@@ -69,8 +69,8 @@ pub struct ListenFlags {
     #[arg(long, value_name = "SIZE", default_value = "auto", value_parser = memory_budget)]
     pub memory_budget: MemoryBudget,
 
-    /// How much of it the prefix index may take. By default a third of what bodies and it
-    /// share, and 512Mi without a budget.
+    /// How much of it the prefix index may take: at most half of what bodies and it share. By
+    /// default a third of that, and 512Mi without a budget.
     #[arg(long, value_name = "SIZE", value_parser = parse_quantity)]
     pub prefix_index_bytes: Option<u64>,
 
@@ -123,12 +123,13 @@ impl ListenFlags {
     }
 
     pub(super) fn memory(&self) -> Result<MemorySettings, String> {
-        if let (MemoryBudget::Bytes(budget), Some(index)) = (self.memory_budget, self.prefix_index_bytes)
-            && index > budget / 2
-        {
-            return Err(format!(
-                "--prefix-index-bytes {index} is more than half of --memory-budget {budget}, and requests need some of it; write less"
-            ));
+        if let (MemoryBudget::Bytes(budget), Some(index)) = (self.memory_budget, self.prefix_index_bytes) {
+            let (counted, most) = (Budget::counted(budget), Budget::most_for_prefixes(budget));
+            if index > most {
+                return Err(format!(
+                    "--prefix-index-bytes {index} is more than half of the {counted} bytes that --memory-budget {budget} has for requests and prefixes; write at most {most}"
+                ));
+            }
         }
         Ok(MemorySettings { budget: self.memory_budget, prefix_index: self.prefix_index_bytes })
     }
