@@ -115,7 +115,8 @@ pub struct Exchange {
     subset: SubsetHint,
     started: Option<Instant>,
     routed: Option<Routed>,
-    /// Room for the request's body, from its first chunk until the last is on its way.
+    /// Room for the request's body, from its first chunk until the last is on its way, and for
+    /// headers that are large.
     held: Option<Reservation>,
     answer: Answer,
     replies: Replies,
@@ -189,7 +190,7 @@ impl Exchange {
     pub fn on_part(&mut self, bytes: usize, now: Instant) -> Step {
         let before = match &self.state {
             State::Idle => 0,
-            State::Body(parser) => parser.body_len(),
+            State::Body(parser) => parser.counted(),
             // Parts of answers, which pass through.
             _ => return Step::Continue,
         };
@@ -320,7 +321,7 @@ impl Exchange {
 
     fn request_headers(
         &mut self,
-        headers: Headers,
+        mut headers: Headers,
         end_of_stream: bool,
         now: Instant,
     ) -> Result<Step, Violation> {
@@ -330,6 +331,16 @@ impl Exchange {
             _ => return Err(Violation("request headers came twice")),
         }
         self.started = Some(now);
+        if !end_of_stream {
+            // They are kept until the body is there, or while the request waits.
+            let counted = headers.counted();
+            if counted > 0 && !self.has_room(counted) {
+                return Ok(self.refuse_for_memory(now));
+            }
+            if self.shared.budget.copies() {
+                headers.detach();
+            }
+        }
         let parser = RequestParser::new(headers, &self.shared.parsers);
         let bodies = self.modes.map_or(Mode::FullDuplex, |modes| modes.request);
         if end_of_stream {
@@ -352,8 +363,8 @@ impl Exchange {
                     let rejection = Rejection::new(Code::PayloadTooLarge, message);
                     return Ok(self.refuse(rejection, &SeriesKey::unknown(), now));
                 }
-                let len = parser.body_len() + data.len();
-                if !self.has_room(len) {
+                let counted = parser.counted() + data.len();
+                if !self.has_room(counted) {
                     return Ok(self.refuse_for_memory(now));
                 }
                 let State::Body(parser) = &mut self.state else { return Ok(Step::Continue) };
@@ -481,14 +492,14 @@ impl Exchange {
         self.answer.expect(request, series, self.started);
     }
 
-    /// Whether there is room for so much of the request's body. It is taken then.
+    /// Whether there is room for so much of the request. It is taken then.
     fn has_room(&mut self, bytes: usize) -> bool {
         let budget = &self.shared.budget;
         let held = self.held.get_or_insert_with(|| Reservation::new(budget, Kind::Bodies));
         held.grow_to(bytes as u64).is_ok()
     }
 
-    /// There is no room for the request's body. What is there of it is dropped.
+    /// There is no room for the request. What is there of it is dropped.
     fn refuse_for_memory(&mut self, now: Instant) -> Step {
         self.shared.budget.count_refused();
         self.refuse(Rejection::saturated(NO_MEMORY), &SeriesKey::unknown(), now)

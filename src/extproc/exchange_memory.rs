@@ -93,6 +93,39 @@ fn a_body_counts_until_its_last_large_piece_is_written_whatever_follows_that() {
 }
 
 #[test]
+fn large_headers_count_with_the_body_that_they_wait_for() {
+    let budget = Arc::new(Budget::new(100_000, 0));
+    let long = "v".repeat(60_000 - ":path/otherx-long".len());
+    let large = [OTHER[0], ("x-long", &long)];
+    // Without a body nothing waits.
+    let mut harness = Harness::within(1, &budget);
+    step(&mut harness.exchange, headers(&large, true));
+    assert_eq!(used(&budget), 0);
+    let mut first = Harness::within(1, &budget);
+    step(&mut first.exchange, headers(&large, false));
+    assert_eq!(used(&budget), 60_000);
+    assert!(matches!(first.exchange.on_part(5, Instant::now()), Step::Continue));
+    assert_eq!(used(&budget), 60_005);
+    step(&mut first.exchange, part(10, false));
+    assert_eq!(used(&budget), 60_010);
+    let mut second = Harness::within(1, &budget);
+    assert_eq!(kinds(&second.send(headers(&large, false)).unwrap()), ["immediate429"]);
+    assert_eq!((used(&budget), budget.refused()), (60_010, 1));
+    assert_eq!(first.send(part(10, true)).unwrap().len(), 2);
+    assert_eq!(used(&budget), 0);
+    // A gateway that keeps the body to itself: the request waits for its decision.
+    let modes = Some(Modes { request: Mode::None, response: Mode::FullDuplex });
+    let mut harness = Harness::within(1, &budget);
+    let message = Message { modes, ..message(headers(&large, false)) };
+    let Step::Decide(question) = harness.exchange.on_message(message, Instant::now()).unwrap() else {
+        panic!("it needs no body")
+    };
+    assert_eq!(used(&budget), 60_000);
+    harness.answer(&question);
+    assert_eq!(used(&budget), 0);
+}
+
+#[test]
 fn what_has_no_room_is_refused_with_its_reason_and_takes_nothing() {
     let budget = Arc::new(Budget::new(100_000, 0));
     let (mut first, mut second) = (Harness::within(1, &budget), Harness::within(1, &budget));

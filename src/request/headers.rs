@@ -14,6 +14,9 @@ pub struct Headers {
     entries: Vec<Entry>,
 }
 
+/// Smaller blocks are no more than the streams that they came on.
+const COUNTED: usize = 4096;
+
 /// Where a header is in the block.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
@@ -26,6 +29,17 @@ impl Headers {
     pub fn of(block: Bytes) -> Self {
         // A gateway adds some to what a client sends: 20 is what a chat request comes to.
         Self { block, entries: Vec::with_capacity(20) }
+    }
+
+    /// Bytes of memory that are worth counting while a request with these headers is kept: those
+    /// of the block from 4 KiB on.
+    pub fn counted(&self) -> usize {
+        if self.block.len() < COUNTED { 0 } else { self.block.len() }
+    }
+
+    /// Gives the headers memory of their own: the block may keep a larger frame alive.
+    pub fn detach(&mut self) {
+        self.block = Bytes::copy_from_slice(&self.block);
     }
 
     /// Adds the header at these places of the block.
@@ -108,6 +122,20 @@ mod tests {
         assert_eq!(headers.text("x-missing"), None);
         assert_eq!(headers.first_text(&["x-none", "x-id"]), Some("2"));
         assert_eq!(headers.len(), 4);
+    }
+
+    #[test]
+    fn large_headers_count_and_can_have_memory_of_their_own() {
+        for (len, counted) in [(0, 0), (4095, 0), (4096, 4096), (60_000, 60_000)] {
+            let block = Bytes::from(vec![b'x'; len]);
+            let mut headers = Headers::of(block.clone());
+            assert_eq!(headers.counted(), counted);
+            headers.push(0..len / 2, len / 2..len);
+            assert!(len == 0 || !block.is_unique());
+            headers.detach();
+            assert!(len == 0 || block.is_unique());
+            assert_eq!(headers.get(&"x".repeat(len / 2)), Some(&block[len / 2..]));
+        }
     }
 
     #[test]

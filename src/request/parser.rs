@@ -70,6 +70,12 @@ impl RequestParser {
         self.body.len()
     }
 
+    /// Bytes of memory that count: those of the body so far, and [large
+    /// headers](Headers::counted).
+    pub fn counted(&self) -> usize {
+        self.headers.counted() + self.body.len()
+    }
+
     /// The next chunk of the body.
     pub fn push(&mut self, chunk: Bytes) {
         if let Some(reading) = &mut self.reading {
