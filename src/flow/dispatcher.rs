@@ -284,7 +284,7 @@ impl Dispatcher {
         scratch: &mut Scratch,
     ) -> Result<(Decision, Option<Probe>), Rejection> {
         let Policy { scheduler, stages, record, .. } = &self.policy;
-        let mut decide = |among: &Candidates, spread: bool| {
+        let mut decide = |context: &Context<'_>, among: &Candidates, spread: bool| {
             let mut decide = |among: &Candidates| scheduler.decide(context, among, rng, scratch, *record);
             match spread.then(|| spread::least_busy(among)) {
                 // Those who are left may not be those whom the filters leave.
@@ -296,21 +296,28 @@ impl Dispatcher {
         let mut well = None;
         if let Some(Choice { well: candidates, attempt }) = among {
             if let Some(Attempt { probe, position, among }) = attempt {
-                let decision = decide(&among, false).ok().filter(|decision| {
+                let decision = decide(context, &among, false).ok().filter(|decision| {
                     decision.primary().picks.first() == Some(&position) && check(decision).is_ok()
                 });
                 // Otherwise the filters, or the client, won't have it: the place is given back.
                 if let Some(mut decision) = decision {
                     if self.sickbay.as_ref().is_some_and(Sickbay::may_fall_back)
-                        && let Ok(others) = decide(&candidates, false)
+                        && let Ok(others) = decide(context, &candidates, false)
                     {
                         decision.fall_back_on(&others);
                     }
                     return Ok((decision, Some(probe.used())));
                 }
             }
-            well = match decide(&candidates, spread) {
-                Err(ScheduleError::Drained | ScheduleError::NoPair) => None,
+            let despite_load = Context { despite_load: true, ..*context };
+            well = match decide(context, &candidates, spread) {
+                // Only if they wouldn't do with room either. Those who fail are idle, and would
+                // get all that is too much for the others.
+                Err(ScheduleError::Drained | ScheduleError::NoPair)
+                    if decide(&despite_load, &candidates, false).is_err() =>
+                {
+                    None
+                }
                 decided => Some(decided),
             };
             if well.is_none()
@@ -319,7 +326,8 @@ impl Dispatcher {
                 sickbay.overrule();
             }
         }
-        let decision = well.unwrap_or_else(|| decide(all, spread)).map_err(|error| refusal(&error))?;
+        let decision =
+            well.unwrap_or_else(|| decide(context, all, spread)).map_err(|error| refusal(&error))?;
         check(&decision)?;
         Ok((decision, None))
     }

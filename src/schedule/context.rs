@@ -24,12 +24,15 @@ pub struct Context<'a> {
     pub now_ms: u64,
     /// How old a reading may be before it counts as missing (`--metrics-staleness-threshold`).
     pub max_age: Duration,
+    /// Whether candidates are taken however busy they are: filters that
+    /// [drop the busy](super::Filter::drops_the_busy) don't run.
+    pub despite_load: bool,
 }
 
 impl<'a> Context<'a> {
     /// A context without facts and without a peer.
     pub fn new(request: &'a Request, now_ms: u64, max_age: Duration) -> Self {
-        Self { request, facts: Facts::NONE, peer: None, now_ms, max_age }
+        Self { request, facts: Facts::NONE, peer: None, now_ms, max_age, despite_load: false }
     }
 }
 

@@ -21,6 +21,12 @@ pub trait Filter: Send + Sync {
     /// result ends the profile. What is left to chance comes from `rng` alone, so that a
     /// seed decides it.
     fn filter(&self, cx: &Context<'_>, snapshot: &Snapshot, kept: &mut Vec<u32>, rng: &mut dyn Rng);
+
+    /// Whether it removes candidates for their load alone, so that what it removes would do
+    /// for the request if it had room. Others are not tried in the place of those.
+    fn drops_the_busy(&self) -> bool {
+        false
+    }
 }
 
 /// Says how good each candidate is.

@@ -119,6 +119,9 @@ impl Profile {
             if kept.is_empty() {
                 break;
             }
+            if cx.despite_load && filter.plugin.drops_the_busy() {
+                continue;
+            }
             filter.plugin.filter(cx, candidates.snapshot(), kept, rng);
             charge(&filter.duration, mark);
         }

@@ -8,7 +8,7 @@ use prometheus::Registry;
 use usher::config::EndpointPickerConfig;
 use usher::endpoints::health::{HealthParams, Verdict, Ward, WardMetrics};
 use usher::endpoints::{CachedLocator, Clock, Endpoint, EndpointSpec, Store, StoreLocator, SubsetHint};
-use usher::flow::{Attempts, Dispatcher, Policy, Routed};
+use usher::flow::{Attempts, Dispatcher, Policy, Rejection, Routed};
 use usher::request::{ParserKind, Parsers, Request, RequestParser};
 use usher::schedule::registry::Pipeline;
 use usher::schedule::{Record, SchedulerMetrics, Served, State};
@@ -23,6 +23,16 @@ const BY_HEADER: &str = "
 plugins: [{type: queue-scorer}, {type: header-based-testing-filter}]
 schedulingProfiles:
 - {name: default, plugins: [{pluginRef: header-based-testing-filter}, {pluginRef: queue-scorer}]}
+";
+
+const BY_ROOM: &str = "
+plugins:
+- {type: concurrency-detector, parameters: {maxConcurrency: 1}}
+- type: header-based-testing-filter
+- type: queue-scorer
+schedulingProfiles:
+- name: default
+  plugins: [{pluginRef: concurrency-detector}, {pluginRef: header-based-testing-filter}, {pluginRef: queue-scorer}]
 ";
 
 const TWO_PICKS: &str = "
@@ -45,6 +55,9 @@ schedulingProfiles:
 
 /// Header of the filter that takes endpoints by their address.
 const ONLY: &str = "test-epp-endpoint-selection";
+
+/// It takes any of four.
+const ANY: &[(&str, &str)] = &[(ONLY, "10.0.0.1,10.0.0.2,10.0.0.3,10.0.0.4")];
 
 struct Pool {
     clock: Clock,
@@ -84,9 +97,13 @@ impl Pool {
         Self { clock, ward, store, dispatcher }
     }
 
-    fn send(&self, headers: &[(&str, &str)]) -> Routed {
+    fn try_send(&self, headers: &[(&str, &str)]) -> Result<Routed, Rejection> {
         let request = request(headers);
-        self.dispatcher.dispatch(&request, &SubsetHint::Missing).now_or_never().unwrap().unwrap()
+        self.dispatcher.dispatch(&request, &SubsetHint::Missing).now_or_never().unwrap()
+    }
+
+    fn send(&self, headers: &[(&str, &str)]) -> Routed {
+        self.try_send(headers).unwrap()
     }
 
     /// The destination of a request that is answered so by its first choice.
@@ -187,6 +204,28 @@ fn filters_hold_for_probes_and_nobody_is_left_without_an_endpoint() {
     // Nobody who is well may have it.
     assert_eq!(to("10.0.0.2"), "10.0.0.2:8000");
     assert_eq!(pool.ward.metrics().overruled.get(), 1);
+}
+
+#[test]
+fn whoever_is_demoted_does_not_get_what_is_too_much_for_the_others() {
+    let pool = Pool::new(BY_ROOM, &[None; 4]);
+    pool.demote(1);
+    let _busy: Vec<_> = (0..3).map(|_| pool.send(ANY)).collect();
+    let refused = |headers: &[(&str, &str)]| {
+        let rejection = pool.try_send(headers).unwrap_err();
+        assert_eq!((rejection.code.status(), rejection.reason), (429, Some("rejected-saturated")));
+    };
+    (0..50).for_each(|_| refused(ANY));
+    // It is the detector that keeps it from the second, whatever comes behind it.
+    refused(&[(ONLY, "10.0.0.1,10.0.0.2")]);
+    assert_eq!(pool.ward.metrics().overruled.get(), 0);
+    // The others would not do if they had room.
+    assert_eq!(destination(&pool.send(&[(ONLY, "10.0.0.1")])), "10.0.0.1:8000");
+    assert_eq!(pool.ward.metrics().overruled.get(), 1);
+    pool.pass(SECOND);
+    let probe = pool.send(ANY);
+    assert_eq!(destination(&probe), "10.0.0.1:8000");
+    (0..50).for_each(|_| refused(ANY));
 }
 
 #[test]

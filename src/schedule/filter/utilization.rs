@@ -146,4 +146,8 @@ impl Filter for UtilizationFilter {
             retain(snapshot, kept, fits);
         }
     }
+
+    fn drops_the_busy(&self) -> bool {
+        true
+    }
 }

@@ -171,4 +171,8 @@ impl Filter for ConcurrencyDetector {
     fn filter(&self, _cx: &Context<'_>, snapshot: &Snapshot, kept: &mut Vec<u32>, _rng: &mut dyn Rng) {
         retain(snapshot, kept, |endpoint| self.has_room(endpoint));
     }
+
+    fn drops_the_busy(&self) -> bool {
+        true
+    }
 }

@@ -153,4 +153,8 @@ impl Filter for UtilizationDetector {
     fn filter(&self, cx: &Context<'_>, snapshot: &Snapshot, kept: &mut Vec<u32>, _rng: &mut dyn Rng) {
         retain_or_all(snapshot, kept, |endpoint| self.has_room(cx.now_ms, endpoint));
     }
+
+    fn drops_the_busy(&self) -> bool {
+        true
+    }
 }
