@@ -174,14 +174,18 @@ fn divide(all: &Candidates) -> Division {
     Division::Some { well: all.narrowed(&well), sick: sick.into() }
 }
 
-/// An endpoint that is due for a probe, and nobody in its place.
+/// The endpoint that is due for a probe for the longest time, and nobody in its place. One
+/// whose probe the filters refused is due anew, and so behind those that waited meanwhile.
 fn attempt(all: &Candidates, well: &Candidates, sick: &[u32], now_ms: u64) -> Option<Attempt> {
     let endpoints = all.snapshot().endpoints();
-    let claim = |position: &u32| Some((endpoints.get(*position as usize)?, *position));
-    let (endpoint, position, probe) = sick
-        .iter()
-        .filter_map(claim)
-        .find_map(|(endpoint, position)| Some((endpoint, position, endpoint.health().claim(now_ms)?)))?;
+    let due = |position: &u32| {
+        let endpoint = endpoints.get(*position as usize)?;
+        let due_ms = endpoint.health().due_ms().filter(|due_ms| *due_ms <= now_ms)?;
+        Some((due_ms, *position, endpoint))
+    };
+    let (_, position, endpoint) = sick.iter().filter_map(due).min_by_key(|(due_ms, ..)| *due_ms)?;
+    // `None`: another request was faster.
+    let probe = endpoint.health().claim(now_ms)?;
     let mine = parts(endpoint);
     let beside = well.indices().iter().zip(well.view().iter());
     let mut among: Vec<u32> =

@@ -316,3 +316,26 @@ fn of_a_pair_the_one_that_decodes_answers_for_it() {
     (0..4).for_each(|_| health.scrape_succeeded());
     assert_eq!(pair(&pool.send(&[])), ("pod-2".to_owned(), "pod-3".to_owned()));
 }
+
+#[test]
+fn whoever_no_request_can_probe_keeps_no_one_else_from_a_probe() {
+    let roles = [Some("prefill"), Some("decode"), Some("prefill"), Some("decode")];
+    let pool = Pool::new(PAIRS, &roles);
+    let prefill = Arc::clone(pool.endpoint(1).health());
+    (0..3).for_each(|_| prefill.scrape_failed());
+    pool.demote(2);
+    let decode = Arc::clone(pool.endpoint(2).health());
+    let works_again = 3 * SECOND;
+    while decode.is_demoted() && pool.clock.elapsed() < works_again + 6 * SECOND {
+        let mut routed = pool.send(&[]);
+        let is_broken = destination(&routed) == "10.0.0.2:8000" && pool.clock.elapsed() < works_again;
+        let verdict = if is_broken { Verdict::Failed(503) } else { Verdict::Good };
+        routed.answer_begins(&Served::Unknown, verdict, false);
+        drop(routed);
+        pool.pass(Duration::from_millis(50));
+    }
+    let elapsed = pool.clock.elapsed();
+    assert!(!decode.is_demoted() && elapsed > works_again, "{elapsed:?}");
+    assert!(elapsed <= works_again + 5 * SECOND, "{elapsed:?}");
+    assert!(prefill.is_demoted());
+}

@@ -50,7 +50,13 @@ impl Health {
 
     /// Whether it gets probes only.
     pub fn is_demoted(&self) -> bool {
-        self.due_ms.load(Relaxed) != 0
+        self.due_ms().is_some()
+    }
+
+    /// From when on it may be probed, in milliseconds of the ward's clock; `None`: it isn't
+    /// demoted.
+    pub fn due_ms(&self) -> Option<u64> {
+        Some(self.due_ms.load(Relaxed)).filter(|due_ms| *due_ms != 0)
     }
 
     /// A request that was sent there at `sent_ms` failed.
@@ -101,10 +107,7 @@ impl Health {
 
     /// Takes the place of the probe, if one is due.
     pub fn claim(self: &Arc<Self>, now_ms: u64) -> Option<Probe> {
-        let due = self.due_ms.load(Relaxed);
-        if due == 0 || now_ms < due {
-            return None;
-        }
+        self.due_ms().filter(|due_ms| *due_ms <= now_ms)?;
         let mut vitals = self.vitals();
         let number = vitals.claim(now_ms)?;
         self.show(&vitals);
