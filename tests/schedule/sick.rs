@@ -1,10 +1,13 @@
 //! Endpoints that fail, and the decisions that keep requests from them.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use prometheus::Registry;
+use rand::SeedableRng;
+use rand::rngs::StdRng;
 use usher::config::EndpointPickerConfig;
 use usher::endpoints::health::{HealthParams, Verdict, Ward, WardMetrics};
 use usher::endpoints::{CachedLocator, Clock, Endpoint, EndpointSpec, Store, StoreLocator, SubsetHint};
@@ -33,6 +36,12 @@ plugins:
 schedulingProfiles:
 - name: default
   plugins: [{pluginRef: concurrency-detector}, {pluginRef: header-based-testing-filter}, {pluginRef: queue-scorer}]
+";
+
+const BY_REQUESTS: &str = "
+plugins: [{type: active-request-scorer}]
+schedulingProfiles:
+- {name: default, plugins: [{pluginRef: active-request-scorer}]}
 ";
 
 const TWO_PICKS: &str = "
@@ -69,9 +78,13 @@ struct Pool {
 impl Pool {
     /// `pod-1` … with these roles, the first ones with the longest queues.
     fn new(config: &str, roles: &[Option<&str>]) -> Self {
+        Self::with(config, roles, HealthParams::default())
+    }
+
+    fn with(config: &str, roles: &[Option<&str>], params: HealthParams) -> Self {
         let (registry, clock) = (Registry::new(), Clock::stopped());
         let metrics = WardMetrics::register(&registry).unwrap();
-        let ward = Arc::new(Ward::new(HealthParams::default(), clock.clone(), metrics));
+        let ward = Arc::new(Ward::new(params, clock.clone(), metrics));
         let store = Arc::new(Store::watched(Arc::clone(&ward)));
         let spec = |(role, i): (&Option<&str>, u8)| {
             let mut spec = EndpointSpec::new(format!("pod-{i}"), ([10, 0, 0, i], 8000));
@@ -338,4 +351,56 @@ fn whoever_no_request_can_probe_keeps_no_one_else_from_a_probe() {
     assert!(!decode.is_demoted() && elapsed > works_again, "{elapsed:?}");
     assert!(elapsed <= works_again + 5 * SECOND, "{elapsed:?}");
     assert!(prefill.is_demoted());
+}
+
+/// What one of ten that fails at once gets of 200 requests per second.
+struct Outbreak {
+    /// Its share of the requests in the ten seconds in which it fails.
+    broken: f64,
+    /// When it is well after it works again.
+    recovered: Option<Duration>,
+    /// Its share in the five seconds that begin five seconds after it works again.
+    after: f64,
+}
+
+fn outbreak(params: HealthParams) -> Outbreak {
+    const GAP_MS: u64 = 5;
+    let pool = Pool::with(BY_REQUESTS, &[None; 10], params);
+    let (request, mut rng) = (request(&[]), StdRng::seed_from_u64(7));
+    drop(pool.send(&[]));
+    let mut under_way = VecDeque::new();
+    let (mut broken, mut recovered, mut after) = (0, None, 0);
+    let (breaks, works, late, end) = (1000, 11_000, 16_000, 21_000);
+    for ms in (0..end).step_by(GAP_MS as usize) {
+        while let Some((_, mut routed)) = under_way.pop_front_if(|(ends, _): &mut (u64, Routed)| *ends <= ms)
+        {
+            routed.answer_begins(&Served::Unknown, Verdict::Good, false);
+        }
+        if ms >= works && recovered.is_none() && pool.ward.is_empty() {
+            recovered = Some(Duration::from_millis(ms - works));
+        }
+        let routed = pool.dispatcher.try_dispatch_with(&request, &SubsetHint::Missing, &mut rng);
+        let mut routed = routed.unwrap().unwrap();
+        let is_it = destination(&routed) == "10.0.0.1:8000";
+        if is_it && (breaks..works).contains(&ms) {
+            broken += 1;
+            routed.answer_begins(&Served::Unknown, Verdict::Failed(503), false);
+        } else {
+            after += usize::from(is_it && ms >= late);
+            under_way.push_back((ms + 100, routed));
+        }
+        pool.pass(Duration::from_millis(GAP_MS));
+    }
+    let share = |count: usize, ms: u64| count as f64 / (ms / GAP_MS) as f64;
+    Outbreak { broken: share(broken, works - breaks), recovered, after: share(after, end - late) }
+}
+
+#[test]
+fn one_of_ten_that_fails_gets_less_than_a_hundredth_and_is_back_in_five_seconds() {
+    let unwatched = outbreak(HealthParams { failures: u32::MAX, ..HealthParams::default() });
+    assert!(unwatched.broken > 0.3, "it draws requests: {}", unwatched.broken);
+    let watched = outbreak(HealthParams::default());
+    assert!(watched.broken > 0.0 && watched.broken < 0.01, "{}", watched.broken);
+    assert!(watched.recovered.is_some_and(|after| after <= 5 * SECOND), "{:?}", watched.recovered);
+    assert!((0.05..0.2).contains(&watched.after), "{}", watched.after);
 }
