@@ -21,6 +21,8 @@ pub struct Routed {
     record: Record,
     booking: Booking,
     sent: Sent,
+    /// Whose good answer has begun.
+    server: Option<Arc<Endpoint>>,
     /// `None` where no plugin wants anything: most streams wait, and hold this.
     follows: Option<Box<Follows>>,
     /// The room that it takes, with flow control. Last, so that it is given back when all
@@ -56,7 +58,7 @@ impl Routed {
             let followers = effects.take_followers();
             Box::new(Follows { effects, followers, begun: false })
         });
-        Self { decision, record, booking, sent, follows, permit: None }
+        Self { decision, record, booking, sent, server: None, follows, permit: None }
     }
 
     /// Keeps the room that the request takes until its end.
@@ -144,6 +146,7 @@ impl Routed {
             skipped.health().failed(Failure::Elsewhere, at_ms);
         }
         server.health().ended(verdict, at_ms);
+        self.server = (verdict == Verdict::Good).then(|| Arc::clone(server));
         let answered = !same(first) || verdict != Verdict::Unclear;
         if let Some(probe) = self.sent.probe.take_if(|_| answered) {
             probe.answered();
@@ -165,6 +168,9 @@ impl Routed {
     /// The answer is complete. Returns numbers for the gateway.
     pub fn answer_ends(&mut self, usage: &Usage) -> Vec<Attribute> {
         let mut attributes = Vec::new();
+        if let Some(server) = self.server.take() {
+            server.health().finished();
+        }
         if let Some(permit) = &mut self.permit {
             permit.used(usage);
         }

@@ -12,6 +12,7 @@ use usher::config::EndpointPickerConfig;
 use usher::endpoints::health::{HealthParams, Verdict, Ward, WardMetrics};
 use usher::endpoints::{CachedLocator, Clock, Endpoint, EndpointSpec, Store, StoreLocator, SubsetHint};
 use usher::flow::{Attempts, Dispatcher, Policy, Rejection, Routed};
+use usher::request::usage::Usage;
 use usher::request::{ParserKind, Parsers, Request, RequestParser};
 use usher::schedule::registry::Pipeline;
 use usher::schedule::{Record, SchedulerMetrics, Served, State};
@@ -328,6 +329,30 @@ fn of_a_pair_the_one_that_decodes_answers_for_it() {
     assert_eq!(pair(&pool.send(&[])), ("pod-1".to_owned(), "pod-3".to_owned()));
     (0..4).for_each(|_| health.scrape_succeeded());
     assert_eq!(pair(&pool.send(&[])), ("pod-2".to_owned(), "pod-3".to_owned()));
+}
+
+#[test]
+fn whoever_finishes_answers_is_not_demoted_for_its_scrapes() {
+    let pool = Pool::new(BY_QUEUE, &[None; 4]);
+    let health = Arc::clone(pool.endpoint(4).health());
+    let begun = |verdict| {
+        let mut routed = pool.send(&[]);
+        routed.answer_begins(&Served::Unknown, verdict, true);
+        routed
+    };
+    let mut streams: Vec<_> = (0..5).map(|_| begun(Verdict::Good)).collect();
+    while let Some(mut stream) = streams.pop() {
+        (0..2).for_each(|_| health.scrape_failed());
+        assert!(!health.is_demoted());
+        stream.answer_ends(&Usage::default());
+    }
+    // The end of an error is no sign of life, nor is a stream that breaks.
+    let (mut error, broken) = (begun(Verdict::Failed(503)), begun(Verdict::Good));
+    (0..2).for_each(|_| health.scrape_failed());
+    error.answer_ends(&Usage::default());
+    drop(broken);
+    health.scrape_failed();
+    assert!(health.is_demoted());
 }
 
 #[test]

@@ -72,6 +72,17 @@ impl Health {
         }
     }
 
+    /// A good answer came to its end there, however long ago it began.
+    pub fn finished(&self) {
+        // As above: a failed scrape makes it troubled.
+        if self.troubled.load(Relaxed) {
+            self.change(|vitals, _, _| {
+                vitals.finished();
+                Change::Nothing
+            });
+        }
+    }
+
     /// How a request ended that was sent there at `sent_ms`.
     pub fn ended(&self, verdict: Verdict, sent_ms: u64) {
         match verdict {

@@ -101,7 +101,7 @@ const RETRY_MS: u64 = 10;
 #[derive(Debug, Default)]
 pub struct Vitals {
     failures: u32,
-    /// Failed scrapes in a row that count.
+    /// Failed scrapes in a row that count, with no good answer that began or ended since.
     scrapes: u32,
     /// Requests said that it is well while its scrapes failed: those don't count until one
     /// brings a page.
@@ -188,6 +188,13 @@ impl Vitals {
         sick.pause_ms = (sick.pause_ms / 2).max(1);
         sick.next_ms = now_ms.saturating_add(sick.pause_ms);
         Change::Nothing
+    }
+
+    /// An answer came to its end: the server lives, whatever keeps it from answering scrapes.
+    pub fn finished(&mut self) {
+        if self.sick.is_none() {
+            self.scrapes = 0;
+        }
     }
 
     /// A scrape failed, in a way that says something about the server.

@@ -123,6 +123,25 @@ fn scrapes_demote_and_bring_back() {
 }
 
 #[test]
+fn an_answer_that_ends_begins_the_row_of_failed_scrapes_anew_and_no_other() {
+    let mut vitals = Vitals::default();
+    for _ in 0..5 {
+        vitals.scrape_failed(&PARAMS, 5);
+        vitals.scrape_failed(&PARAMS, 6);
+        vitals.finished();
+    }
+    assert!(vitals.is_quiet() && vitals.is_quiet_for_scrapes());
+    for _ in 0..2 {
+        vitals.failed(&PARAMS, DOWN, 7, 7);
+        vitals.finished();
+    }
+    assert_eq!(vitals.failed(&PARAMS, DOWN, 7, 7), Change::Demoted(DOWN));
+    let before = vitals.condition();
+    vitals.finished();
+    assert_eq!(vitals.condition(), before, "what was sent before is no probe");
+}
+
+#[test]
 fn pages_do_not_bring_back_who_fails_requests() {
     let mut vitals = Vitals::default();
     for _ in 0..3 {
