@@ -78,6 +78,7 @@ impl Load {
             flow: &self.names[flow],
             priority: (flow % BANDS) as i32,
             bytes: 1000,
+            beside: 0,
             received: self.now,
             since: self.now,
             ttl: Some(60_000_000_000),

@@ -343,3 +343,21 @@ async fn endpoints_that_are_kept_from_requests_have_no_room() {
     }
     assert_eq!(waiting, 2, "there is room at the two others only");
 }
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_with_large_headers_and_a_tiny_body_frees_memory_too() {
+    let pool = Pool::new(&config(1, ""), 1);
+    let running = pool.pass(of("a", 0)).await;
+    let long = "v".repeat(60_000);
+    let mut request = of("a", 0);
+    request.headers = [("x-long", long.as_str())].into_iter().collect();
+    let sent = pool.send(request);
+    settle().await;
+    // 30 bytes are its body: limits and numbers of what waits are in those.
+    assert_eq!(pool.demand().bytes(), 30);
+    let freed = pool.dispatcher.gate().unwrap().shed(1);
+    assert_eq!((freed.requests, freed.bytes), (1, 60_036));
+    settle().await;
+    assert!(sent.is_answered().await);
+    drop(running);
+}

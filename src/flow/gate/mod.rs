@@ -256,8 +256,8 @@ impl Gate {
         });
     }
 
-    /// Refuses requests that wait until their bodies have freed so many bytes, or none is
-    /// left that has any: the lowest priority first, of a priority the newest first. They
+    /// Refuses requests that wait until their bodies and large headers have freed so many
+    /// bytes, or none is left that has any: the lowest priority first, of a priority the newest first. They
     /// are told 429 with the reason `evicted-queue-pressure`, and counted as
     /// `EvictedQueuePressure`. Returns what will be free once their streams have ended,
     /// which is soon after; what comes meanwhile waits as always.
@@ -364,7 +364,8 @@ impl Gate {
         let slo = request.headers.first_text(&SLO_TTFT).and_then(|text| text.trim().parse::<u64>().ok());
         let due = slo.and_then(|ms| received.checked_add(ms.checked_mul(1_000_000)?));
         let (flow, priority) = (request.fairness_id(), request.priority);
-        Arrival { flow, priority, bytes, received, since, ttl: self.ttl, due }
+        let beside = request.headers.counted() as u64;
+        Arrival { flow, priority, bytes, beside, received, since, ttl: self.ttl, due }
     }
 
     fn revocation(&self, request: &Request) -> Option<Arc<Revocation>> {

@@ -71,6 +71,8 @@ pub struct Arrival<'a> {
     pub priority: i32,
     /// Bytes of its body.
     pub bytes: u64,
+    /// Bytes of memory that it holds beside its body.
+    pub beside: u64,
     /// When its headers came.
     pub received: Nanos,
     /// Since when it waits.
@@ -186,7 +188,7 @@ impl Queue {
         } else {
             Outcome::RejectedCapacity
         };
-        let Arrival { flow, priority, bytes, since, .. } = *arrival;
+        let Arrival { flow, priority, bytes, beside, since, .. } = *arrival;
         if !self.waiting.has_room(bytes, self.limit.requests, self.limit.bytes) {
             return Err(full);
         }
@@ -201,7 +203,7 @@ impl Queue {
         let flow = band.push(flow, rank, slot, since, bytes, now);
         let ttl = arrival.ttl.unwrap_or(NEVER);
         let mut held =
-            Held { priority, flow, bytes, rank, since, ttl, expires: NEVER, stage: Stage::Waiting };
+            Held { priority, flow, bytes, beside, rank, since, ttl, expires: NEVER, stage: Stage::Waiting };
         self.expiry.insert(slot, &mut held);
         self.waiting += Count::one(bytes);
         Ok(self.requests.insert(held))

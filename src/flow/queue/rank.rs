@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     fn arrival(since: Nanos, ttl: Option<Nanos>, received: Nanos, due: Option<Nanos>) -> Arrival<'static> {
-        Arrival { flow: "f", priority: 0, bytes: 0, received, since, ttl, due }
+        Arrival { flow: "f", priority: 0, bytes: 0, beside: 0, received, since, ttl, due }
     }
 
     #[test]

@@ -37,6 +37,8 @@ pub(super) struct Held {
     pub(super) priority: i32,
     pub(super) flow: FlowRef,
     pub(super) bytes: u64,
+    /// Bytes that leave with it beside those.
+    pub(super) beside: u64,
     pub(super) rank: Rank,
     /// Since when it waits.
     pub(super) since: Nanos,

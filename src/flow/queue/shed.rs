@@ -5,18 +5,18 @@ use std::cmp::Reverse;
 use super::{Action, Count, Nanos, Outcome, Queue};
 
 impl Queue {
-    /// Refuses requests that wait until their bodies come to so many bytes, or none is left
-    /// that has any: of the lowest band first, within a band the newest first, as it waited
+    /// Refuses requests that wait until what they hold comes to so many bytes, or none is left
+    /// that holds any: of the lowest band first, within a band the newest first, as it waited
     /// least. Looks at all requests, so whoever calls this asks for a lump of bytes, not for
     /// those of one request.
     pub fn shed(&mut self, now: Nanos, bytes: u64, actions: &mut Vec<Action>) -> Count {
-        if self.waiting.bytes == 0 {
+        if self.waiting.requests == 0 {
             return Count::default();
         }
         let mut victims: Vec<_> = self
             .requests
             .waiting()
-            .filter(|(_, held)| held.bytes > 0)
+            .filter(|(_, held)| held.bytes + held.beside > 0)
             .map(|(slot, held)| (held.priority, Reverse((held.since, held.rank.sequence())), slot))
             .collect();
         victims.sort_unstable();
@@ -26,7 +26,7 @@ impl Queue {
                 break;
             }
             let Some((_, held)) = self.requests.at(slot) else { continue };
-            freed += Count::one(held.bytes);
+            freed += Count::one(held.bytes + held.beside);
             self.expiry.remove(slot, held);
             self.refuse(now, slot, Outcome::EvictedQueuePressure, actions);
         }

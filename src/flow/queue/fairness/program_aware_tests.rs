@@ -110,7 +110,7 @@ proptest! {
                 Event::Push(index) => {
                     sequence += 1;
                     let arrival = Arrival {
-                        flow: &names[index], priority: 0, bytes: 0, received: now, since: now, ttl: None, due: None,
+                        flow: &names[index], priority: 0, bytes: 0, beside: 0, received: now, since: now, ttl: None, due: None,
                     };
                     let rank = Rank::of(Ordering::Fcfs, &arrival, sequence);
                     let flow = flows.enter(&names[index], now);
@@ -158,7 +158,8 @@ fn what_is_left_after_years_still_lets_somebody_go() {
     let mut policy = ProgramAware::new(&ProgramAwareParams::default());
     let memory = Memory { ttl: Nanos::MAX, sweep: Nanos::MAX };
     let mut flows = Flows::new(Some(memory));
-    let arrival = Arrival { flow: "", priority: 0, bytes: 0, received: 0, since: 0, ttl: None, due: None };
+    let arrival =
+        Arrival { flow: "", priority: 0, bytes: 0, beside: 0, received: 0, since: 0, ttl: None, due: None };
     let references = ["a", "b", "c"].map(|name| flows.enter(name, 0));
     for (sequence, flow) in (0..).zip(references) {
         let rank = Rank::of(Ordering::Fcfs, &arrival, sequence);
@@ -177,7 +178,8 @@ fn service_is_forgotten_by_halves_however_long_it_lasts() {
     let params = ProgramAwareParams { las_half_life_seconds: 1.0, ..ProgramAwareParams::default() };
     let mut policy = ProgramAware::new(&params);
     let mut flows = Flows::new(Some(policy.memory()));
-    let arrival = Arrival { flow: "", priority: 0, bytes: 0, received: 0, since: 0, ttl: None, due: None };
+    let arrival =
+        Arrival { flow: "", priority: 0, bytes: 0, beside: 0, received: 0, since: 0, ttl: None, due: None };
     let (a, b) = (flows.enter("a", 0), flows.enter("b", 0));
     for (sequence, flow) in [(1, a), (2, b)] {
         let rank = Rank::of(Ordering::Fcfs, &arrival, sequence);

@@ -50,7 +50,7 @@ impl Pool {
 
     pub(super) fn arrival(&self, flow: &'static str, priority: i32, bytes: u64) -> Arrival<'static> {
         let (received, since) = (self.now, self.now);
-        Arrival { flow, priority, bytes, received, since, ttl: self.ttl, due: None }
+        Arrival { flow, priority, bytes, beside: 0, received, since, ttl: self.ttl, due: None }
     }
 
     pub(super) fn arrive(&mut self, name: &'static str, arrival: &Arrival<'_>) -> Result<(), Outcome> {
