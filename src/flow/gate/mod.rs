@@ -257,7 +257,8 @@ impl Gate {
     }
 
     /// Refuses requests that wait until their bodies and large headers have freed so many
-    /// bytes, or none is left that has any: the lowest priority first, of a priority the newest first. They
+    /// bytes, or none is left that has any: the lowest priority first, of a priority the
+    /// newest first. They
     /// are told 429 with the reason `evicted-queue-pressure`, and counted as
     /// `EvictedQueuePressure`. Returns what will be free once their streams have ended,
     /// which is soon after; what comes meanwhile waits as always.
