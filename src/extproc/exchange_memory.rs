@@ -163,22 +163,22 @@ fn negative_priorities_are_refused_first() {
     let budget = Arc::new(Budget::new(100_000, 0));
     let mut tight = Reservation::new(&budget, Kind::Bodies);
     tight.grow_to(90_000).unwrap();
-    for (priority, refused) in [(0, false), (-1, true), (5, false)] {
+    // What becomes of a request with a priority.
+    let decided = |priority: i32| {
         let mut harness = Harness::within(1, &budget);
+        let objectives = [("some".to_owned(), priority)].into();
+        harness.rules.replace(Rules { objectives, ..Rules::default() });
         harness.send(headers(&OTHER, false)).unwrap();
         let mut request = Request::default();
-        request.priority = priority;
+        request.headers = [("x-llm-d-inference-objective", "some")].into_iter().collect();
         request.body.push(Bytes::from_static(b"x"));
-        let step = harness.exchange.decide(request, BodyEnd::Flag, Instant::now());
-        assert_eq!(matches!(step, Step::End), refused, "{priority}");
+        harness.exchange.decide(request, BodyEnd::Flag, Instant::now())
+    };
+    for (priority, refused) in [(0, false), (-1, true), (5, false)] {
+        assert_eq!(matches!(decided(priority), Step::End), refused, "{priority}");
     }
     drop(tight);
-    let mut harness = Harness::within(1, &budget);
-    harness.send(headers(&OTHER, false)).unwrap();
-    let mut request = Request::default();
-    request.priority = -1;
-    request.body.push(Bytes::from_static(b"x"));
-    assert!(matches!(harness.exchange.decide(request, BodyEnd::Flag, Instant::now()), Step::Decide(_)));
+    assert!(matches!(decided(-1), Step::Decide(_)));
     assert_eq!(budget.refused(), 1);
 }
 
