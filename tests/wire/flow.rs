@@ -159,7 +159,8 @@ async fn bodies_that_wait_make_room_for_others() {
     }
     assert!(picker.metric("usher_memory_bodies_bytes").unwrap() <= limit);
     let waiting = demand(&picker) as usize;
-    assert!((12..held.len()).contains(&waiting), "{waiting} of {}", held.len());
+    // As many as the newest needs, and a sixteenth of the budget.
+    assert!((10..held.len()).contains(&waiting), "{waiting} of {}", held.len());
     scale(&file, 1);
     let (mut refused, mut served) = (0, 0);
     for mut stream in held {
