@@ -54,7 +54,7 @@ pub type Located<'a> = Pin<Box<dyn Future<Output = Candidates> + Send + 'a>>;
 /// # use usher::cli::{Command, parse};
 /// # let arguments = ["usher", "serve", "--locator-ttl=1s"].map(Into::into);
 /// # let Ok(Command::Serve(flags)) = parse(arguments) else { panic!() };
-/// # let settings = flags.settings(None)?;
+/// # let settings = flags.settings(usher::config::settings::Environment::default())?;
 /// let setup = usher::Setup::new(settings)?;
 /// let directory = Arc::new(Directory { store: Arc::clone(setup.store()) });
 /// let setup = setup.with_locator(Arc::clone(&directory) as Arc<dyn PodLocator>);
