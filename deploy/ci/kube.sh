@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the Kubernetes API server, etcd and helm that Usher is tested with and prints
+# Builds the Kubernetes API server, etcd, helm and kustomize that Usher is tested with and prints
 # the folder that they are in, the only line on stdout.
 #
 #   export KUBEBUILDER_ASSETS=$(deploy/ci/kube.sh CACHE)
@@ -12,6 +12,7 @@ set -euo pipefail
 kube=1.36.3
 etcd=3.6.8
 helm=3.19.5
+kustomize=5.8.0
 
 fail() {
     echo "kube.sh: $1" >&2
@@ -20,11 +21,11 @@ fail() {
 
 (($# == 1)) || fail "name a folder to keep the programs in: deploy/ci/kube.sh CACHE"
 mkdir -p "$1" || fail "cannot create $1: name another folder"
-bin=$(cd "$1" && pwd)/kube-$kube-etcd-$etcd-helm-$helm
+bin=$(cd "$1" && pwd)/kube-$kube-etcd-$etcd-helm-$helm-kustomize-$kustomize
 mkdir -p "$bin"
 
 missing() {
-    for program in kube-apiserver etcd helm; do
+    for program in kube-apiserver etcd helm kustomize; do
         [ -x "$bin/$program" ] || echo "$program"
     done
 }
@@ -100,11 +101,20 @@ helm_client() {
     build helm helm.sh/helm/v3/cmd/helm "-X helm.sh/helm/v3/internal/version.version=v$helm"
 }
 
+kustomize_client() {
+    go_of "sigs.k8s.io/kustomize/kustomize/v5@v$kustomize"
+    module kustomize "$(sed -n 's/^go //p' "$dir/go.mod")"
+    echo "require sigs.k8s.io/kustomize/kustomize/v5 v$kustomize" >>go.mod
+    build kustomize sigs.k8s.io/kustomize/kustomize/v5 \
+        "-X sigs.k8s.io/kustomize/api/provenance.version=v$kustomize"
+}
+
 for program in $(missing); do
     case $program in
     kube-apiserver) (kube_apiserver) ;;
     etcd) (etcd_server) ;;
     helm) (helm_client) ;;
+    kustomize) (kustomize_client) ;;
     esac
 done
 echo "$bin"
