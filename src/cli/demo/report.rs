@@ -190,19 +190,28 @@ fn milliseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
+/// How requests ended, for a line of a report.
+pub(super) fn ends(statuses: &BTreeMap<u16, usize>, failures: &BTreeMap<String, usize>) -> String {
+    let statuses = statuses.iter().map(|(status, count)| format!("{count} × status {status}"));
+    let failures = failures.iter().map(|(reason, count)| format!("{count} × {reason}"));
+    statuses.chain(failures).collect::<Vec<_>>().join(", ")
+}
+
+/// What a reader of a report has to know about its times.
+pub(super) fn pace(speed: f64, output_divisor: u32) -> String {
+    format!(
+        "Trace and servers run {speed} times as fast as in reality; answers are {output_divisor} times shorter."
+    )
+}
+
 impl Display for Report {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let Self { speed, output_divisor, pods, tokens, .. } = self;
         writeln!(f, "A trace, replayed through Envoy and Usher to {} simulated servers.", pods.len())?;
-        writeln!(
-            f,
-            "Trace and servers run {speed} times as fast as in reality; answers are {output_divisor} times shorter.\n"
-        )?;
+        writeln!(f, "{}\n", pace(*speed, *output_divisor))?;
 
-        let statuses = self.statuses.iter().map(|(status, count)| format!("{count} × status {status}"));
-        let failures = self.failures.iter().map(|(reason, count)| format!("{count} × {reason}"));
-        let ends: Vec<String> = statuses.chain(failures).collect();
-        line(f, "requests", format_args!("{} in {:.1} s: {}", self.requests, self.seconds, ends.join(", ")))?;
+        let ends = ends(&self.statuses, &self.failures);
+        line(f, "requests", format_args!("{} in {:.1} s: {ends}", self.requests, self.seconds))?;
         let (prompt, completion) = (grouped(tokens.prompt), grouped(tokens.completion));
         let (cached, hits) = (grouped(tokens.cached), tokens.hit_percent());
         line(

@@ -10,7 +10,7 @@ use super::COLD;
 use super::page::Waited;
 use crate::cli::demo::ports::Ports;
 use crate::cli::demo::replay::Outcome;
-use crate::cli::demo::report::Percentiles;
+use crate::cli::demo::report::{Percentiles, ends, pace};
 use crate::cli::demo::trace::OUTPUT_DIVISOR;
 use crate::cli::table::line;
 
@@ -178,14 +178,9 @@ impl Display for ZeroReport {
             pods.len()
         )?;
         writeln!(f, "ones are started {} s after the first request.", COLD.as_secs())?;
-        writeln!(
-            f,
-            "Trace and servers run {speed} times as fast as in reality; answers are {output_divisor} times shorter.\n"
-        )?;
-        let statuses = self.statuses.iter().map(|(status, count)| format!("{count} × status {status}"));
-        let failures = self.failures.iter().map(|(reason, count)| format!("{count} × {reason}"));
-        let ends: Vec<String> = statuses.chain(failures).collect();
-        line(f, "requests", format_args!("{} in {:.1} s: {}", self.requests, self.seconds, ends.join(", ")))?;
+        writeln!(f, "{}\n", pace(*speed, *output_divisor))?;
+        let ends = ends(&self.statuses, &self.failures);
+        line(f, "requests", format_args!("{} in {:.1} s: {ends}", self.requests, self.seconds))?;
         match self.servers_after_seconds {
             Some(seconds) => {
                 line(f, "servers", format_args!("in the pool {seconds:.1} s after the first request"))?

@@ -218,8 +218,8 @@ fn a_threshold_of_its_own_lets_the_pool_fill_so_far() {
     }
 }
 
-#[test]
-fn a_soft_ceiling_opens_for_one_request_in_a_while() {
+/// A pool of two bands that is four fifths full.
+fn under_soft_ceiling() -> Pool {
     let rules = WaitingRules {
         usage_limit: UsageLimit::SoftReflective,
         bands: [5, 0].map(|priority| (priority, BandRules::default())).to_vec(),
@@ -227,6 +227,12 @@ fn a_soft_ceiling_opens_for_one_request_in_a_while() {
     };
     let mut pool = Pool::new(&rules, 1000);
     pool.shown = 800;
+    pool
+}
+
+#[test]
+fn a_soft_ceiling_opens_for_one_request_in_a_while() {
+    let mut pool = under_soft_ceiling();
     (0..200).for_each(|_| pool.enqueue("x", "f", 0));
     // 0.8 ÷ 0.2: one in four milliseconds.
     let (mut count, start) = (0, pool.now);
@@ -253,13 +259,7 @@ fn a_soft_ceiling_opens_for_one_request_in_a_while() {
 
 #[test]
 fn a_soft_ceiling_opens_for_nobody_who_is_gone() {
-    let rules = WaitingRules {
-        usage_limit: UsageLimit::SoftReflective,
-        bands: [5, 0].map(|priority| (priority, BandRules::default())).to_vec(),
-        ..WaitingRules::default()
-    };
-    let mut pool = Pool::new(&rules, 1000);
-    pool.shown = 800;
+    let mut pool = under_soft_ceiling();
     for name in ["a", "b"] {
         pool.enqueue(name, "f", 0);
         pool.dispatched();
