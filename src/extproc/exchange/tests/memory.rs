@@ -1,7 +1,10 @@
 //! Bodies against the memory budget: what is counted is what is kept.
 
+use super::order::any_event;
 use super::*;
-use crate::request::Pieces;
+use crate::extproc::outbox::KEEP;
+use crate::extproc::reply::CHUNK_LIMIT;
+use proptest::prelude::*;
 
 /// Large enough to be kept in replies as they are.
 const PART: usize = 10_000;

@@ -1,0 +1,306 @@
+//! One HTTP request and its answer, as a state machine: messages and decisions
+//! go in, replies come out. It does no I/O and owns no clock, so whatever a
+//! gateway sends, in whatever order, can be tried in a test.
+//!
+//! ```text
+//! headers ─▶ body ─▶ deciding ─▶ sent          (request; without a body: headers ─▶ deciding)
+//!              answer: waiting ─▶ body ─▶ done  (may begin at any time: gateways answer themselves)
+//! ```
+
+mod request;
+mod response;
+
+use std::sync::Arc;
+use std::task::Context;
+use std::time::Instant;
+
+use self::request::series_key;
+use crate::endpoints::SubsetHint;
+use crate::flow::{Code, Rejection, Routed};
+use crate::memory::{Budget, Kind, Reservation};
+use crate::request::{ParserKind, Parsers, Request, RequestParser, RuleBook};
+use crate::schedule::{Served, Stages};
+
+use super::answer::Answer;
+use super::event::{Event, Message, Mode, Modes};
+use super::metrics::ExtProcMetrics;
+use super::parsing::Parsing;
+use super::replies::Replies;
+use super::reply::Reply;
+use super::series::SeriesKey;
+
+/// What a client is told whose body there is no room for.
+const NO_MEMORY: &str = "no memory is left for the request; it may be sent again";
+
+/// What all exchanges of a server share.
+#[derive(Debug)]
+pub struct Shared {
+    /// The configuration's parsers.
+    pub parsers: Parsers,
+    /// Largest body of a request in bytes; beyond it the client gets 413.
+    pub max_request_body_bytes: usize,
+    /// Where bodies are counted; what has no room there gets 429.
+    pub budget: Arc<Budget>,
+    /// The plugins around the decision; exchanges run those that read headers.
+    pub stages: Arc<Stages>,
+    /// What operators say about priorities and models.
+    pub rules: Arc<RuleBook>,
+    /// What exchanges count.
+    pub metrics: ExtProcMetrics,
+    /// How long parsers take.
+    pub parsing: Parsing,
+}
+
+/// A request that waits for its destination.
+#[derive(Clone, Debug)]
+pub struct Question {
+    /// The request.
+    pub request: Arc<Request>,
+    /// Where it may go.
+    pub subset: SubsetHint,
+}
+
+/// What to do after a message.
+#[derive(Debug)]
+pub enum Step {
+    /// Send the replies and wait for the next message.
+    Continue,
+    /// Find a destination and call [`Exchange::decided`].
+    Decide(Question),
+    /// Send the replies, then end the stream.
+    End,
+}
+
+/// The gateway sent something that makes no sense where it stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Violation(&'static str);
+
+/// How the body of a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum BodyEnd {
+    /// There was none.
+    Headers,
+    /// With the flag on the last chunk.
+    Flag,
+    /// With trailers, which wait for a reply of their own.
+    Trailers,
+    /// It doesn't come to us in full duplex: decided on the headers alone.
+    NotOurs {
+        /// Its last message has been here.
+        ended: bool,
+    },
+}
+
+#[derive(Debug)]
+enum State {
+    Idle,
+    Body(Box<RequestParser>),
+    Deciding(Arc<Request>, BodyEnd),
+    /// Sent on; nothing more may come.
+    Sent(BodyEnd),
+    /// Sent on; every further message gets a reply as it is.
+    Relaying,
+    /// The gateway answered before we did.
+    Abandoned,
+    /// We answered ourselves.
+    Refused,
+}
+
+/// The state of one exchange.
+#[derive(Debug)]
+pub struct Exchange {
+    shared: Arc<Shared>,
+    state: State,
+    modes: Option<Modes>,
+    subset: SubsetHint,
+    started: Option<Instant>,
+    routed: Option<Routed>,
+    /// Room for the request's body, from its first chunk until the last is on its way, and for
+    /// headers that are large.
+    held: Option<Reservation>,
+    answer: Answer,
+    replies: Replies,
+}
+
+impl Exchange {
+    /// An exchange before its first message.
+    pub fn new(shared: Arc<Shared>) -> Self {
+        let answer = Answer::new(&shared.parsers);
+        Self {
+            shared,
+            state: State::Idle,
+            modes: None,
+            subset: SubsetHint::Missing,
+            started: None,
+            routed: None,
+            held: None,
+            answer,
+            replies: Replies::default(),
+        }
+    }
+
+    /// The next reply to send.
+    pub fn next_reply(&mut self) -> Option<Reply> {
+        self.replies.next()
+    }
+
+    /// Whether a decision is still wanted.
+    pub fn is_deciding(&self) -> bool {
+        matches!(self.state, State::Deciding(..))
+    }
+
+    /// All replies have been sent. A request that waits for its answer, which may take
+    /// minutes, gives back the room for them.
+    pub fn settle(&mut self) {
+        if matches!(self.state, State::Sent(_)) && self.answer.is_awaited() {
+            self.replies = Replies::default();
+        }
+    }
+
+    /// The parser that reads the answer, while it does.
+    pub fn answer_parser(&self) -> Option<ParserKind> {
+        self.answer.parser()
+    }
+
+    /// Takes a message.
+    ///
+    /// # Errors
+    /// When it can't come at this point. The stream has to end then.
+    pub fn on_message(&mut self, message: Message, now: Instant) -> Result<Step, Violation> {
+        if let Some(modes) = message.modes
+            && self.modes.is_none()
+        {
+            self.note_modes(modes);
+        }
+        if let Some(subset) = message.subset {
+            self.subset = subset;
+        }
+        let step = self.on_event(message.event, &message.served, now);
+        if !matches!(self.state, State::Idle | State::Body(_) | State::Deciding(..)) {
+            // Nothing is kept of the body, or it is on its way and has its room with it.
+            self.held = None;
+        }
+        if step.is_err() {
+            self.shared.metrics.violations.inc();
+        }
+        step
+    }
+
+    /// A message is arriving, and so much of it is kept until the rest is there.
+    pub fn on_part(&mut self, bytes: usize, now: Instant) -> Step {
+        let before = match &self.state {
+            State::Idle => 0,
+            State::Body(parser) => parser.counted(),
+            // Parts of answers, which pass through.
+            _ => return Step::Continue,
+        };
+        if self.has_room(before.saturating_add(bytes)) {
+            return Step::Continue;
+        }
+        self.refuse_for_memory(now)
+    }
+
+    fn on_event(&mut self, event: Event, served: &Served, now: Instant) -> Result<Step, Violation> {
+        match event {
+            Event::RequestHeaders { headers, end_of_stream } => {
+                self.request_headers(headers, end_of_stream, now)
+            }
+            Event::RequestBody { data, end_of_stream } => self.request_body(data, end_of_stream, now),
+            Event::RequestTrailers => self.request_trailers(now),
+            Event::ResponseHeaders { status, event_stream, end_of_stream } => {
+                self.response_headers(status, event_stream, end_of_stream, served, now)
+            }
+            Event::ResponseBody { data, end_of_stream } => self.response_body(data, end_of_stream, now),
+            Event::ResponseTrailers => self.response_trailers(now),
+        }
+    }
+
+    /// The destination that was asked for, or why there is none.
+    pub fn decided(&mut self, result: Result<Routed, Rejection>, now: Instant) -> Step {
+        let (request, end) = match std::mem::replace(&mut self.state, State::Abandoned) {
+            State::Deciding(request, end) => (request, end),
+            other => {
+                // The gateway went on without us: the destination is given back.
+                self.state = other;
+                return Step::Continue;
+            }
+        };
+        match result {
+            Ok(routed) => {
+                self.route(&request, end, routed, now);
+                Step::Continue
+            }
+            Err(rejection) => self.refuse(rejection, &series_key(&request), now),
+        }
+    }
+
+    /// Whether the request runs and is to end, as others need its room. Wakes the task
+    /// when that comes.
+    pub fn is_revoked(&self, context: &mut Context<'_>) -> bool {
+        self.routed.as_ref().is_some_and(|routed| routed.poll_revoked(context).is_ready())
+    }
+
+    /// Ends a request that runs.
+    pub fn revoke(&mut self) -> Step {
+        self.routed = None;
+        if let Some(series) = self.answer.series() {
+            self.shared.metrics.refused(series, Code::Evicted);
+        }
+        self.state = State::Refused;
+        self.replies.immediate(Rejection::evicted());
+        Step::End
+    }
+
+    fn note_modes(&mut self, modes: Modes) {
+        self.modes = Some(modes);
+        for (direction, mode) in [("request", modes.request), ("response", modes.response)] {
+            if mode != Mode::FullDuplex {
+                let first = self.shared.metrics.other_mode(direction, mode);
+                // Every request of such a gateway says so; the log says it once.
+                if first {
+                    tracing::warn!(
+                        direction,
+                        ?mode,
+                        "gateway does not send bodies in full duplex; set request_body_mode and response_body_mode to FULL_DUPLEX_STREAMED"
+                    );
+                }
+            }
+        }
+    }
+
+    /// Whether there is room for so much of the request. It is taken then.
+    fn has_room(&mut self, bytes: usize) -> bool {
+        let budget = &self.shared.budget;
+        let held = self.held.get_or_insert_with(|| Reservation::new(budget, Kind::Bodies));
+        held.grow_to(bytes as u64).is_ok()
+    }
+
+    /// There is no room for the request. What is there of it is dropped.
+    fn refuse_for_memory(&mut self, now: Instant) -> Step {
+        self.shared.budget.count_refused();
+        self.refuse(Rejection::saturated(NO_MEMORY), &SeriesKey::unknown(), now)
+    }
+
+    fn refuse(&mut self, rejection: Rejection, key: &SeriesKey, now: Instant) -> Step {
+        let metrics = &self.shared.metrics;
+        metrics.refused(&metrics.series(key), rejection.code);
+        if let Some(started) = self.started {
+            metrics.request_processing.observe(now.saturating_duration_since(started).as_secs_f64());
+        }
+        self.state = State::Refused;
+        self.held = None;
+        self.replies.immediate(rejection);
+        Step::End
+    }
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        // An answer that was cut off: what it used so far is counted.
+        self.answer.cut_off(&self.shared.metrics);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,100 @@
+//! The answer's half of an exchange.
+
+use std::time::Instant;
+
+use crate::endpoints::health::AnswerStatus;
+use crate::request::Pieces;
+use crate::schedule::{Attribute, Served};
+
+use super::super::event::Mode;
+use super::super::reply::Reply;
+use super::{Exchange, State, Step, Violation};
+
+impl Exchange {
+    pub(super) fn response_headers(
+        &mut self,
+        status: AnswerStatus,
+        event_stream: bool,
+        end_of_stream: bool,
+        served: &Served,
+        now: Instant,
+    ) -> Result<Step, Violation> {
+        let asked = match &self.state {
+            State::Body(parser) => parser.api(),
+            State::Deciding(request, _) => Some(request.api),
+            _ => None,
+        };
+        if let Some(api) = asked {
+            self.answer.read_as(api);
+        }
+        if matches!(self.state, State::Idle | State::Body(_) | State::Deciding(..)) {
+            // The gateway answers itself, for example after a time-out, or shows us
+            // answers only. A body that is still on its way to us belongs to nobody.
+            self.state = State::Abandoned;
+        }
+        self.answer.headers(event_stream, end_of_stream).map_err(Violation)?;
+        // What comes buffered, or not at all, says nothing about a first token.
+        let is_shown = self.modes.is_none_or(|modes| modes.response == Mode::FullDuplex);
+        let set = self
+            .routed
+            .as_mut()
+            .map(|routed| routed.answer_begins(served, status.verdict(), event_stream && is_shown))
+            .unwrap_or_default();
+        self.replies.push(Reply::ResponseHeaders(set));
+        if end_of_stream {
+            // There is no message left that could carry numbers.
+            self.attributes();
+        }
+        self.complete(end_of_stream, now);
+        Ok(Step::Continue)
+    }
+
+    pub(super) fn response_body(
+        &mut self,
+        data: Pieces,
+        end_of_stream: bool,
+        now: Instant,
+    ) -> Result<Step, Violation> {
+        self.answer.chunk(&data, now).map_err(Violation)?;
+        if let Some(routed) = &mut self.routed
+            && !data.is_empty()
+        {
+            routed.first_bytes();
+        }
+        let attributes = if end_of_stream { self.attributes() } else { Vec::new() };
+        if self.modes.is_some_and(|modes| modes.response != Mode::FullDuplex) {
+            self.replies.push(Reply::ResponseBodyAsIs { attributes });
+        } else {
+            let data = self.answer.restore(data, end_of_stream);
+            self.replies.response_body(data, end_of_stream, attributes);
+        }
+        self.complete(end_of_stream, now);
+        Ok(Step::Continue)
+    }
+
+    pub(super) fn response_trailers(&mut self, now: Instant) -> Result<Step, Violation> {
+        let held = self.answer.trailers().map_err(Violation)?;
+        let attributes = self.attributes();
+        self.replies.response_body(held, false, Vec::new());
+        self.replies.push(Reply::ResponseTrailers { attributes });
+        self.complete(true, now);
+        Ok(Step::Continue)
+    }
+
+    /// What the gateway is told once the answer is complete.
+    fn attributes(&mut self) -> Vec<Attribute> {
+        match &mut self.routed {
+            Some(routed) => routed.answer_ends(&self.answer.used()),
+            None => Vec::new(),
+        }
+    }
+
+    /// Ends the answer if this was its last part: its load is given back at once,
+    /// whenever the gateway closes the stream.
+    fn complete(&mut self, last: bool, now: Instant) {
+        if last {
+            self.answer.complete(&self.shared.metrics, now);
+            self.routed = None;
+        }
+    }
+}
