@@ -1,0 +1,218 @@
+{{/* Name of Usher's objects, as in the peer's charts. */}}
+{{- define "usher.name" -}}
+{{ .Release.Name | trunc 40 | trimSuffix "-" }}-epp
+{{- end }}
+
+{{/* Name of the Envoy that is not a sidecar. */}}
+{{- define "usher.proxyName" -}}
+{{ .Release.Name | trunc 40 | trimSuffix "-" }}-proxy
+{{- end }}
+
+{{/* Name of the Service of all replicas, ready or not. */}}
+{{- define "usher.allName" -}}
+{{ include "usher.name" . }}-all
+{{- end }}
+
+{{/* Name of the Service of the model servers, for the time when Usher is away. */}}
+{{- define "usher.modelServersName" -}}
+{{ .Release.Name | trunc 40 | trimSuffix "-" }}-model-servers
+{{- end }}
+
+{{- define "usher.poolName" -}}
+{{ .Values.router.inferencePool.name | default .Release.Name }}
+{{- end }}
+
+{{- define "usher.serviceAccount" -}}
+{{ .Values.router.epp.serviceAccount.name | default (include "usher.name" .) }}
+{{- end }}
+
+{{- define "usher.readerName" -}}
+{{ include "usher.name" . }}-metrics-reader
+{{- end }}
+
+{{/* Name of what has no namespace. */}}
+{{- define "usher.clusterName" -}}
+{{ .Release.Namespace }}-{{ include "usher.name" . }}
+{{- end }}
+
+{{- define "usher.selectorLabels" -}}
+app.kubernetes.io/name: usher
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: epp
+{{- end }}
+
+{{- define "usher.proxySelectorLabels" -}}
+app.kubernetes.io/name: usher
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: proxy
+{{- end }}
+
+{{- define "usher.commonLabels" -}}
+app.kubernetes.io/name: usher
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{ include "usher.releaseLabels" . }}
+{{- end }}
+
+{{- define "usher.labels" -}}
+{{ include "usher.selectorLabels" . }}
+{{ include "usher.releaseLabels" . }}
+{{- end }}
+
+{{- define "usher.proxyLabels" -}}
+{{ include "usher.proxySelectorLabels" . }}
+{{ include "usher.releaseLabels" . }}
+{{- end }}
+
+{{- define "usher.releaseLabels" -}}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- end }}
+
+{{/* An image: {registry, repository, tag}, and the tag for when there is none. */}}
+{{- define "usher.image" -}}
+{{- with .image.registry }}{{ . }}/{{ end }}{{ .image.repository }}:{{ .image.tag | default .tag }}
+{{- end }}
+
+{{/* "true" in these modes, empty otherwise. */}}
+{{- define "usher.createsPool" -}}
+{{- $create := .Values.router.inferencePool.create -}}
+{{- if or (eq (toString $create) "true") (and (kindIs "invalid" $create) (not .Values.router.proxy.enabled)) -}}true{{- end -}}
+{{- end }}
+
+{{- define "usher.hasPool" -}}
+{{- if or (include "usher.createsPool" .) .Values.router.inferencePool.name -}}true{{- end -}}
+{{- end }}
+
+{{- define "usher.elects" -}}
+{{- $said := index .Values.router.epp.flags "ha-enable-leader-election" -}}
+{{- if kindIs "invalid" $said -}}
+{{- if gt (int .Values.router.epp.replicas) 1 -}}true{{- end -}}
+{{- else if eq (toString $said) "true" -}}true{{- end -}}
+{{- end }}
+
+{{- define "usher.isSecure" -}}
+{{- if ne (toString (index .Values.router.epp.flags "secure-serving")) "false" -}}true{{- end -}}
+{{- end }}
+
+{{- define "usher.hasSidecar" -}}
+{{- if and .Values.router.proxy.enabled (eq .Values.router.proxy.mode "sidecar") -}}true{{- end -}}
+{{- end }}
+
+{{- define "usher.hasProxy" -}}
+{{- if and .Values.router.proxy.enabled (eq .Values.router.proxy.mode "service") -}}true{{- end -}}
+{{- end }}
+
+{{/* Labels as a selector of `kubectl -l`. */}}
+{{- define "usher.selector" -}}
+{{- $pairs := list -}}
+{{- range $key, $value := .Values.router.modelServers.matchLabels -}}
+{{- $pairs = append $pairs (printf "%s=%s" $key $value) -}}
+{{- end -}}
+{{- join "," $pairs -}}
+{{- end }}
+
+{{- define "usher.ports" -}}
+{{- $ports := list -}}
+{{- range .Values.router.modelServers.targetPorts -}}
+{{- $ports = append $ports (toString (int .number)) -}}
+{{- end -}}
+{{- join "," $ports -}}
+{{- end }}
+
+{{/* A value as a flag has it. Helm's numbers are floating-point: without int64 a million is 1e+06. */}}
+{{- define "usher.flagValue" -}}
+{{- if and (kindIs "float64" .) (eq . (floor .)) -}}{{ int64 . }}{{- else if kindIs "slice" . -}}{{ join "," . }}{{- else -}}{{ . }}{{- end -}}
+{{- end }}
+
+{{/* All flags of Usher, one per line. */}}
+{{- define "usher.args" -}}
+{{- $epp := .Values.router.epp -}}
+{{- $flags := dict -}}
+{{- if include "usher.hasPool" . -}}
+{{- $_ := set $flags "pool-name" (include "usher.poolName" .) -}}
+{{- $_ := set $flags "pool-group" "inference.networking.k8s.io" -}}
+{{- else -}}
+{{- $_ := set $flags "endpoint-selector" (include "usher.selector" .) -}}
+{{- $_ := set $flags "endpoint-target-ports" (include "usher.ports" .) -}}
+{{- end -}}
+{{- $_ := set $flags "config-file" (printf "/config/%s" $epp.pluginsConfigFile) -}}
+{{- $_ := set $flags "grpc-port" $epp.extProcPort -}}
+{{- $_ := set $flags "grpc-health-port" $epp.grpcHealthPort -}}
+{{- $_ := set $flags "metrics-port" $epp.metricsPort -}}
+{{- $_ := set $flags "zap-encoder" "json" -}}
+{{- $_ := set $flags "tracing" .Values.router.tracing.enabled -}}
+{{- if not .Values.router.monitoring.prometheus.auth.enabled -}}
+{{- $_ := set $flags "metrics-endpoint-auth" false -}}
+{{- end -}}
+{{- if include "usher.elects" . -}}
+{{- $_ := set $flags "ha-enable-leader-election" true -}}
+{{- end -}}
+{{- range $name, $value := $epp.flags -}}
+{{- $_ := set $flags $name $value -}}
+{{- end -}}
+{{- range $name, $value := $flags }}
+- --{{ $name }}={{ include "usher.flagValue" $value }}
+{{- end -}}
+{{- end }}
+
+{{/* Files of the configuration: name and text. */}}
+{{- define "usher.files" -}}
+{{- $epp := .Values.router.epp -}}
+{{- $files := dict -}}
+{{- if $epp.pluginsConfig -}}
+{{- $_ := set $files $epp.pluginsConfigFile (toYaml $epp.pluginsConfig) -}}
+{{- else -}}
+{{- $_ := set $files "default-plugins.yaml" (include "usher.defaultPlugins" .) -}}
+{{- end -}}
+{{- range $name, $text := $epp.pluginsCustomConfig -}}
+{{- $_ := set $files $name $text -}}
+{{- end -}}
+{{- toYaml $files -}}
+{{- end }}
+
+{{- define "usher.defaultPlugins" -}}
+{{- $epp := .Values.router.epp -}}
+{{- $parsers := $epp.parsers -}}
+{{- if and (not $parsers) (eq .Values.router.modelServers.protocol "grpc") -}}
+{{- $parsers = list "vllmgrpc-parser" -}}
+{{- end -}}
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- type: queue-scorer
+- type: kv-cache-utilization-scorer
+- type: prefix-cache-scorer
+- type: metrics-data-source
+  parameters:
+    scheme: {{ $epp.metricsDataSource.scheme }}
+    path: {{ $epp.metricsDataSource.path | quote }}
+    insecureSkipVerify: {{ $epp.metricsDataSource.insecureSkipVerify }}
+- type: core-metrics-extractor
+  parameters:
+    defaultEngine: {{ .Values.router.modelServers.type }}
+{{- range $parsers }}
+- type: {{ . }}
+{{- end }}
+schedulingProfiles:
+- name: default
+  plugins:
+  - pluginRef: queue-scorer
+    weight: 2
+  - pluginRef: kv-cache-utilization-scorer
+    weight: 2
+  - pluginRef: prefix-cache-scorer
+    weight: 3
+dataLayer:
+  sources:
+  - pluginRef: metrics-data-source
+    extractors:
+    - pluginRef: core-metrics-extractor
+{{- with $parsers }}
+requestHandler:
+  parsers:
+  {{- range . }}
+  - pluginRef: {{ . }}
+  {{- end }}
+{{- end }}
+{{- end }}

@@ -1,0 +1,45 @@
+{{/* What a schema can't say, or not as clearly. Every template that makes objects asks this. */}}
+{{- define "usher.validate" -}}
+{{- range $old, $new := dict "inferenceExtension" "router.epp (image, flags, …), router.monitoring and router.tracing" "inferencePool" "router.inferencePool and router.modelServers" "experimentalHttpRoute" "httpRoute (enabled is now create)" }}
+{{- if hasKey $.Values $old }}
+{{- fail (printf "%s.* is not read any more: move it to %s" $old $new) }}
+{{- end }}
+{{- end }}
+{{- $router := .Values.router }}
+{{- range $name := list "tokenizer" "latencyPredictor" }}
+{{- $part := index $router $name | default dict }}
+{{- if $part.enabled }}
+{{- fail (printf "router.%s.enabled: this chart does not run it; set it to false" $name) }}
+{{- end }}
+{{- end }}
+{{- $autoscaling := $router.epp.autoscaling | default dict }}
+{{- if $autoscaling.enabled }}
+{{- fail "router.epp.autoscaling.enabled: replicas do not share what they know, so that more of them choose worse; set router.epp.replicas" }}
+{{- end }}
+{{- $preferred := .Values.provider.gke.preferredBackends | default dict }}
+{{- if $preferred.enabled }}
+{{- fail "provider.gke.preferredBackends.enabled: this chart does not have it; set it to false" }}
+{{- end }}
+{{- $pool := $router.inferencePool }}
+{{- if and (not $router.modelServers.matchLabels) (or (include "usher.createsPool" .) (not $pool.name)) }}
+{{- fail "router.modelServers.matchLabels is required: the labels of the model servers' pods, for example {app: vllm}; or name an InferencePool that exists in router.inferencePool.name, with router.inferencePool.create false" }}
+{{- end }}
+{{- if and $router.proxy.enabled $router.proxy.failOpen (not $router.modelServers.matchLabels) }}
+{{- fail "router.proxy.failOpen needs router.modelServers.matchLabels: where requests go while Usher is away" }}
+{{- end }}
+{{- if and $router.proxy.enabled .Values.httpRoute.create }}
+{{- fail "httpRoute.create is for gateway mode; with router.proxy.enabled clients connect to Envoy itself" }}
+{{- end }}
+{{- if and .Values.httpRoute.create (not (include "usher.hasPool" .)) }}
+{{- fail "httpRoute.create needs an InferencePool: router.inferencePool.create or its name; without one see deploy/envoy-gateway" }}
+{{- end }}
+{{- if and (ne .Values.provider.name "none") (not (include "usher.hasPool" .)) }}
+{{- fail (printf "provider.name %s needs an InferencePool: router.inferencePool.create or its name" .Values.provider.name) }}
+{{- end }}
+{{- if and $router.inferenceObjectives (not (include "usher.hasPool" .)) }}
+{{- fail "router.inferenceObjectives needs an InferencePool: router.inferencePool.create or its name" }}
+{{- end }}
+{{- if not (hasKey (include "usher.files" . | fromYaml) $router.epp.pluginsConfigFile) }}
+{{- fail (printf "router.epp.pluginsConfigFile: %s is in neither pluginsCustomConfig nor pluginsConfig" $router.epp.pluginsConfigFile) }}
+{{- end }}
+{{- end }}
