@@ -5,14 +5,14 @@ CARGO ?= cargo
 USHER_ENVOY_DIR ?= .demo
 STAGE := @deploy/ci/stage.sh
 
-.PHONY: demo test fmt fmt-check clippy doc docs-accept test-rust deny instructions instructions-accept bench bench-wire fuzz fuzz-corpus envoy
+.PHONY: demo test fmt fmt-check clippy doc docs-accept test-rust chart chart-accept deny instructions instructions-accept bench bench-wire fuzz fuzz-corpus envoy
 
 # Simulated servers, Usher and a real Envoy under a slice of a real trace.
 # ARGS="--keep" leaves them running; `usher demo --help` lists the rest.
 demo:
 	$(CARGO) run --quiet --release --bin usher -- demo $(ARGS)
 
-test: fmt-check clippy doc test-rust instructions deny
+test: fmt-check clippy doc chart test-rust instructions deny
 
 fmt:
 	$(CARGO) fmt
@@ -33,6 +33,15 @@ docs-accept:
 # All tests, the end-to-end ones with a real Envoy included.
 test-rust:
 	$(STAGE) tests $(CARGO) test --locked
+
+# The Helm chart and the overlays for kustomize, where there is a helm; the tests check what
+# they render.
+chart:
+	$(STAGE) chart deploy/ci/chart.sh
+
+# Writes deploy/kustomize from the chart.
+chart-accept:
+	USHER_ACCEPT=1 CI=true $(CARGO) test --locked --quiet --test kubernetes kustomize
 
 # Licences, bans and sources of the dependencies; advisories where their database can be had.
 deny:

@@ -15,8 +15,12 @@
 #[allow(dead_code, reason = "other tests use the rest")]
 mod support;
 
+mod chart;
+mod chart_rights;
 mod examples;
+mod kustomize;
 mod leader;
+mod manifests;
 mod members;
 mod objects;
 mod outage;
@@ -26,3 +30,5 @@ mod rights;
 mod rules;
 mod scale;
 mod server;
+mod sidecar;
+mod tools;

@@ -209,7 +209,7 @@ async fn patch(client: &Client, path: &str, object: &Value) {
     request(client, "PATCH", path, "application/merge-patch+json", object).await.unwrap();
 }
 
-async fn get(client: &Client, path: &str) -> kube::Result<Value> {
+pub(crate) async fn get(client: &Client, path: &str) -> kube::Result<Value> {
     client.request(Request::get(path).body(Vec::new()).unwrap()).await
 }
 

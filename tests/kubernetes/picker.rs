@@ -31,7 +31,7 @@ pub(crate) struct Picker {
     child: Child,
     pub(crate) log: Log,
     _folder: TempDir,
-    extproc: SocketAddr,
+    pub(crate) extproc: SocketAddr,
     health: SocketAddr,
 }
 
@@ -57,9 +57,14 @@ impl Picker {
 
     /// With these flags, and the API server behind this port.
     pub(crate) async fn start(server: &Server, port: u16, flags: &[&str]) -> Self {
+        Self::start_as(&server.kubeconfig("epp", port), flags).await
+    }
+
+    /// With these flags, and this access to an API server.
+    pub(crate) async fn start_as(access: &Value, flags: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let kubeconfig = folder.path().join("kubeconfig");
-        std::fs::write(&kubeconfig, server.kubeconfig("epp", port).to_string()).unwrap();
+        std::fs::write(&kubeconfig, access.to_string()).unwrap();
         let mut child = Command::new(env!("CARGO_BIN_EXE_usher"))
             .args(["serve", "--bind-address=127.0.0.1", "--grpc-port=0", "--grpc-health-port=0"])
             .args(["--metrics-port=0", "--admin-address=off", "--zap-encoder=json", "--secure-serving=false"])

@@ -167,11 +167,16 @@ impl Server {
 
     /// A kubeconfig of a user, by way of a port: the server's own or a relay's.
     pub(crate) fn kubeconfig(&self, user: &str, port: u16) -> Value {
+        self.kubeconfig_with(&format!("token-{user}"), port)
+    }
+
+    /// A kubeconfig of whoever has this token.
+    pub(crate) fn kubeconfig_with(&self, token: &str, port: u16) -> Value {
         let ca = self.folder.path().join("ca.pem");
         serde_json::json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "c",
             "clusters": [{"name": "c", "cluster": {"server": format!("https://127.0.0.1:{port}"), "certificate-authority": ca}}],
-            "users": [{"name": "u", "user": {"token": format!("token-{user}")}}],
+            "users": [{"name": "u", "user": {"token": token}}],
             "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
         })
     }

@@ -36,9 +36,14 @@ impl Envoy {
         servers: &[SocketAddr],
         edits: &[Edit<'_>],
     ) -> Self {
+        Self::run(&adapted(name, picker, servers, edits)).await
+    }
+
+    /// Starts Envoy with this text, and finds the port of its listener `inference`.
+    pub(crate) async fn run(text: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let configuration = folder.path().join("envoy.yaml");
-        std::fs::write(&configuration, adapted(name, picker, servers, edits)).unwrap();
+        std::fs::write(&configuration, text).unwrap();
         let mut child = Command::new(binary().await)
             .arg("--config-path")
             .arg(configuration)
@@ -61,7 +66,9 @@ impl Envoy {
         eventually("Envoy to be ready", async || (ask(admin, "/ready").await.status == 200).then_some(()))
             .await;
         let listeners = ask(admin, "/listeners?format=json").await.json();
-        let socket = &listeners["listener_statuses"][0]["local_address"]["socket_address"];
+        let mut listeners = listeners["listener_statuses"].as_array().unwrap().iter();
+        let listener = listeners.find(|listener| listener["name"] == "inference").unwrap();
+        let socket = &listener["local_address"]["socket_address"];
         let port = socket["port_value"].as_u64().and_then(|port| u16::try_from(port).ok()).unwrap();
         Self { _child: child, _folder: folder, access, admin, address: ([127, 0, 0, 1], port).into() }
     }

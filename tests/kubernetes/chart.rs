@@ -1,0 +1,226 @@
+//! What the chart renders is what the program takes, and what a careful cluster takes.
+
+use serde_json::Value;
+use usher::cli::check::{CheckArgs, Output, run_with};
+use usher::cli::{Command, parse};
+use usher::config::settings::Environment;
+
+use crate::tools::{Helm, values_files};
+
+/// All objects of a kind.
+pub(crate) fn of_kind<'a>(objects: &'a [Value], kind: &str) -> impl Iterator<Item = &'a Value> {
+    objects.iter().filter(move |object| object["kind"] == kind)
+}
+
+/// The only object of a kind.
+pub(crate) fn the<'a>(objects: &'a [Value], kind: &str) -> &'a Value {
+    let mut found = of_kind(objects, kind);
+    let first = found.next().unwrap_or_else(|| panic!("no {kind}"));
+    assert!(found.next().is_none(), "more than one {kind}");
+    first
+}
+
+/// The Deployment of Usher and its container.
+pub(crate) fn usher(objects: &[Value]) -> (&Value, &Value) {
+    let has = |container: &&Value| container["name"] == "epp";
+    let of = |deployment: &'_ Value| -> Option<usize> {
+        deployment["spec"]["template"]["spec"]["containers"].as_array()?.iter().position(|c| has(&c))
+    };
+    let (deployment, index) =
+        of_kind(objects, "Deployment").find_map(|found| Some((found, of(found)?))).expect("no container epp");
+    (deployment, &deployment["spec"]["template"]["spec"]["containers"][index])
+}
+
+/// The arguments of a container.
+pub(crate) fn arguments(container: &Value) -> Vec<String> {
+    let arguments = container["args"].as_array().unwrap().iter();
+    arguments.map(|argument| argument.as_str().unwrap().to_owned()).collect()
+}
+
+/// The configuration that these objects start Usher with.
+pub(crate) fn configuration(objects: &[Value]) -> &str {
+    let (deployment, container) = usher(objects);
+    let arguments = arguments(container);
+    let path = arguments.iter().find_map(|argument| argument.strip_prefix("--config-file=/config/")).unwrap();
+    let volumes = deployment["spec"]["template"]["spec"]["volumes"].as_array().unwrap();
+    let volume = volumes.iter().find(|volume| volume["name"] == "plugins-config").unwrap();
+    let map = of_kind(objects, "ConfigMap")
+        .find(|map| map["metadata"]["name"] == volume["configMap"]["name"])
+        .expect("no ConfigMap of this name");
+    map["data"][path].as_str().unwrap_or_else(|| panic!("no file {path}"))
+}
+
+#[test]
+fn the_program_takes_what_the_chart_gives_it() {
+    let Some(helm) = Helm::find() else { return };
+    for values in values_files() {
+        let objects = helm.rendered(&values);
+        let (_, container) = usher(&objects);
+        let given = ["usher", "serve"].map(str::to_owned).into_iter().chain(arguments(container));
+        let command = parse(given.map(Into::into)).unwrap_or_else(|error| panic!("{values}: {error}"));
+        let Command::Serve(flags) = command else { panic!("{values}: not serve") };
+        let environment = Environment { namespace: Some("models".to_owned()), pod: Some("u-1-2".to_owned()) };
+        let settings = flags.settings(environment).unwrap_or_else(|error| panic!("{values}: {error}"));
+        assert_eq!(settings.pool.namespace, "models");
+        let arguments =
+            CheckArgs { file: "-".into(), output: Output::Json, allow_experimental_plugins: false };
+        let (mut out, mut error) = (Vec::new(), Vec::new());
+        let code = run_with(&arguments, &mut configuration(&objects).as_bytes(), &mut out, &mut error);
+        assert_eq!(code, 0, "{values}: {}", String::from_utf8_lossy(&error));
+    }
+}
+
+#[test]
+fn pods_may_do_little_and_say_who_they_are() {
+    let Some(helm) = Helm::find() else { return };
+    for values in values_files() {
+        let objects = helm.rendered(&values);
+        for deployment in of_kind(&objects, "Deployment") {
+            let pod = &deployment["spec"]["template"]["spec"];
+            let security = &pod["securityContext"];
+            assert_eq!(security["runAsNonRoot"], true, "{values}");
+            assert!(security["runAsUser"].as_u64().unwrap() > 0, "{values}");
+            assert_eq!(security["seccompProfile"]["type"], "RuntimeDefault", "{values}");
+            let containers = ["initContainers", "containers"].map(|of| pod[of].as_array().cloned());
+            for container in containers.into_iter().flatten().flatten() {
+                let security = &container["securityContext"];
+                assert_eq!(security["allowPrivilegeEscalation"], false, "{values}");
+                assert_eq!(security["readOnlyRootFilesystem"], true, "{values}");
+                assert_eq!(security["capabilities"]["drop"][0], "ALL", "{values}");
+                // The budget of docs/memory.md.
+                assert!(container["resources"]["limits"]["memory"].is_string(), "{values}");
+                assert!(container["readinessProbe"].is_object(), "{values}");
+            }
+        }
+        let (deployment, container) = usher(&objects);
+        let names: Vec<_> = container["env"].as_array().unwrap().iter().map(|entry| &entry["name"]).collect();
+        assert_eq!(names[..3], ["NAMESPACE", "POD_NAME", "POD_TEMPLATE_HASH"], "{values}");
+        let elects = arguments(container).contains(&"--ha-enable-leader-election=true".to_owned());
+        let service = if elects { "readiness" } else { "inference-extension" };
+        assert_eq!(container["readinessProbe"]["grpc"]["service"], service, "{values}");
+        // A Service finds what the Deployment makes.
+        let labels = &deployment["spec"]["template"]["metadata"]["labels"];
+        let selector = &deployment["spec"]["selector"]["matchLabels"];
+        let fits = |selector: &Value| {
+            selector.as_object().unwrap().iter().all(|(name, value)| labels[name] == *value)
+        };
+        assert!(fits(selector), "{values}");
+        let name = &deployment["metadata"]["name"];
+        let service = of_kind(&objects, "Service").find(|service| service["metadata"]["name"] == *name);
+        assert!(fits(&service.expect("no Service")["spec"]["selector"]), "{values}");
+    }
+}
+
+#[test]
+fn what_is_wrong_in_the_values_is_said() {
+    let Some(helm) = Helm::find() else { return };
+    let labels = "router.modelServers.matchLabels.app=llama";
+    let table: [(&[&str], &[&str]); 17] = [
+        (&[], &["router.modelServers.matchLabels is required"]),
+        (&[labels, "router.epp.replica=2"], &["/router/epp", "replica"]),
+        (&[labels, "router.modelServers.type=vlm"], &["/router/modelServers/type"]),
+        (
+            &[labels, "router.modelServers.targetPorts[0].number=0"],
+            &["/router/modelServers/targetPorts/0/number"],
+        ),
+        (&[labels, "router.modelServers.targetPorts=null"], &["targetPorts"]),
+        (&[labels, "rooter.epp.replicas=2"], &["rooter"]),
+        (&[labels, "provider.name=kgatway"], &["/provider/name"]),
+        (&[labels, "router.proxy.proxyType=agentgateway"], &["/router/proxy/proxyType"]),
+        (
+            &[labels, "inferenceExtension.replicas=2"],
+            &["inferenceExtension.* is not read any more", "router.epp"],
+        ),
+        (
+            &[labels, "inferencePool.modelServerType=vllm"],
+            &["inferencePool.* is not read any more", "router.modelServers"],
+        ),
+        (&[labels, "experimentalHttpRoute.enabled=true"], &["experimentalHttpRoute.*", "httpRoute"]),
+        (&[labels, "router.tokenizer.enabled=true"], &["router.tokenizer.enabled"]),
+        (&[labels, "router.epp.autoscaling.enabled=true"], &["router.epp.autoscaling.enabled"]),
+        (
+            &[labels, "router.proxy.enabled=true,httpRoute.create=true"],
+            &["httpRoute.create is for gateway mode"],
+        ),
+        (
+            &[labels, "router.inferencePool.create=false,httpRoute.create=true"],
+            &["httpRoute.create needs an InferencePool"],
+        ),
+        (
+            &[labels, "router.inferencePool.create=false,provider.name=istio"],
+            &["provider.name istio needs an InferencePool"],
+        ),
+        (&[labels, "router.epp.pluginsConfigFile=mine.yaml"], &["mine.yaml is in neither"]),
+    ];
+    for (set, words) in table {
+        let arguments: Vec<&str> = set.iter().flat_map(|set| ["--set", set]).collect();
+        let error = helm.template("models", &arguments).expect_err(&format!("{set:?} is taken"));
+        for word in words {
+            assert!(error.contains(word), "{set:?}: {error}");
+        }
+    }
+}
+
+/// What the Deployment controller does with a strategy: the arithmetic of
+/// `pkg/controller/deployment/rolling.go` of Kubernetes 1.36, with pods of which at most
+/// `leaders` are ever available. Returns whether all pods became new, and the fewest that
+/// were available on the way.
+fn rolled(replicas: i64, surge: i64, unavailable: i64, elects: bool) -> (bool, i64) {
+    // Pods of the old and of the new, and how many of them are available.
+    let (mut old, mut new) = (replicas, 0);
+    let (mut old_ready, mut new_ready) = (if elects { 1 } else { replicas }, 0);
+    let mut fewest = old_ready;
+    let least = replicas - unavailable;
+    for _ in 0..10 * replicas {
+        let before = (old, new, old_ready, new_ready);
+        if new < replicas {
+            new = replicas.min(new + (replicas + surge - old - new).max(0));
+        }
+        // Those that the controller takes first are not available.
+        let limit = old + new - least - (new - new_ready);
+        if limit > 0 {
+            let idle = limit.min(old - old_ready);
+            old -= idle;
+            let more = (old_ready + new_ready - least).max(0).min(old);
+            old -= more;
+            old_ready = old_ready.min(old);
+        }
+        fewest = fewest.min(old_ready + new_ready);
+        // A moment later those that can be are ready: all, or the leader, who has handed
+        // over to the new if there is one, and goes on being ready until that one is.
+        if elects {
+            if new > 0 {
+                new_ready = 1;
+                fewest = fewest.min(old_ready + new_ready);
+                old_ready = 0;
+            }
+        } else {
+            new_ready = new;
+        }
+        if before == (old, new, old_ready, new_ready) {
+            break;
+        }
+    }
+    (old == 0 && new == replicas, fewest)
+}
+
+#[test]
+fn a_rollout_ends_and_somebody_is_ready_all_the_time() {
+    let Some(helm) = Helm::find() else { return };
+    for replicas in 1..=5i64 {
+        for elects in [true, false] {
+            let flags = format!(
+                "router.modelServers.matchLabels.app=a,router.epp.replicas={replicas},router.epp.flags.ha-enable-leader-election={elects}"
+            );
+            let objects = helm.template("models", &["--set", &flags]).unwrap();
+            let rolling = &usher(&objects).0["spec"]["strategy"]["rollingUpdate"];
+            let surge = rolling["maxSurge"].as_i64().unwrap();
+            let unavailable = rolling["maxUnavailable"].as_i64().unwrap();
+            let least = if elects { 1 } else { replicas };
+            assert_eq!(rolled(replicas, surge, unavailable, elects), (true, least), "{replicas} {elects}");
+        }
+    }
+    // The check can fail: all but the leader's successor are waited for, or nobody is left.
+    assert!(!rolled(3, 1, 0, true).0);
+    assert_eq!(rolled(3, 1, 3, true).1, 0);
+}
