@@ -47,8 +47,8 @@ profile           main
                   busy × 1 (default)
   picker          max-score-picker (default)
 on a decision     inflight-load-producer
-discovery         none: give usher serve --endpoints-file, Kubernetes discovery
-                  is not in this version
+discovery         none: give usher serve --endpoints-file, --pool-name or
+                  --endpoint-selector
 data sources      metrics-data-source (default) → core-metrics-extractor
 saturation        utilization-detector (default)
 feature gates     flowControl=false
