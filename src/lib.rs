@@ -22,6 +22,7 @@ mod run;
 pub mod schedule;
 pub mod scrape;
 pub mod sim;
+pub mod tls;
 
 pub use run::{RunError, Setup, run};
 

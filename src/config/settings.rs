@@ -44,6 +44,8 @@ pub struct ServeSettings {
     pub metrics_staleness: Duration,
     /// Count and time ext_proc streams.
     pub stream_metrics: bool,
+    /// Who may read the metrics of the picker.
+    pub metrics_port: MetricsPortSettings,
     /// What to log, and how.
     pub log: LogSettings,
     /// Flags that were given, parsed, and do nothing (yet).
@@ -219,6 +221,25 @@ pub struct TlsSettings {
     /// Cipher suites of TLS 1.2, `None` for all that are considered safe. Those of
     /// TLS 1.3 can't be chosen.
     pub tls12_suites: Option<Vec<rustls::CipherSuite>>,
+}
+
+/// How the metrics port is protected.
+#[derive(Debug, Clone)]
+pub struct MetricsPortSettings {
+    /// Ask the API server who may read, where there is one.
+    pub auth: bool,
+    /// TLS; `None` serves plain text.
+    pub tls: Option<MetricsTlsSettings>,
+}
+
+/// TLS of the metrics port.
+#[derive(Debug, Clone)]
+pub struct MetricsTlsSettings {
+    /// Folder with `tls.crt` and `tls.key`.
+    pub cert_dir: PathBuf,
+    /// Certificates of the authorities that clients' have to be signed with; `None` asks
+    /// clients for none.
+    pub client_ca: Option<PathBuf>,
 }
 
 /// What to log, and how.

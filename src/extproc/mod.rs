@@ -4,7 +4,6 @@
 pub mod accept;
 mod answer;
 pub mod call;
-pub mod cert;
 pub mod conn;
 pub mod envoy;
 pub mod event;

@@ -12,7 +12,6 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::accept::accept;
-use super::cert::{CertError, RELOAD_INTERVAL};
 use super::conn::{self, Lifetime};
 use super::health::{self, HealthService, HealthState};
 use super::router::{GrpcService, Router};
@@ -20,6 +19,7 @@ use super::stop::{Stop, Stops};
 use super::tls::Tls;
 use super::workers::{ConnectionMetrics, Workers};
 use crate::config::settings::TlsSettings;
+use crate::tls::{CertError, RELOAD_INTERVAL};
 
 /// Connections to the health port. Probes connect, ask and leave.
 const MAX_HEALTH_CONNECTIONS: usize = 256;

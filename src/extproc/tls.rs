@@ -6,8 +6,8 @@ use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::version::{TLS12, TLS13};
 use rustls::{CipherSuite, ProtocolVersion, ServerConfig};
 
-use super::cert::{CertError, Certificate};
 use crate::config::settings::TlsSettings;
+use crate::tls::{CertError, Certificate};
 
 /// Cipher suites of TLS 1.2 by their Go names.
 const TLS12_SUITES: [(&str, CipherSuite); 8] = [
@@ -108,7 +108,7 @@ impl Tls {
     pub fn new(settings: &TlsSettings) -> Result<Self, CertError> {
         let provider = Arc::new(provider(settings));
         let certificate = Arc::new(match &settings.cert_dir {
-            Some(folder) => Certificate::load(folder)?,
+            Some(folder) => Certificate::load(folder, "--cert-path")?,
             None => Certificate::self_signed()?,
         });
         // A list without a suite of TLS 1.2 leaves TLS 1.3.

@@ -1,4 +1,5 @@
-//! A small HTTP server for metrics and administration: fixed paths, GET only.
+//! A small HTTP server for metrics and administration: fixed paths, GET only, over TLS and
+//! only for those who may where it is so protected.
 
 use std::convert::Infallible;
 use std::io;
@@ -8,21 +9,26 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ALLOW, CONTENT_TYPE};
+use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderValue, Method, Request, StatusCode};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use rustls::pki_types::CertificateDer;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
+use super::access::{Access, Refusal};
 use super::page::Page;
+use super::tls::MetricsTls;
 
-/// Time to send the head of a request, from the connection on.
+/// Time for the handshake of TLS, and then to send the head of a request.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Time for a connection as a whole, until the last byte of the answer is taken. Slow
@@ -108,8 +114,13 @@ impl Routes {
         self
     }
 
-    /// The answer to a request.
-    async fn answer<B>(&self, request: &Request<B>) -> Response {
+    /// The answer to a request of somebody who has shown this certificate.
+    async fn answer<B>(
+        &self,
+        request: &Request<B>,
+        access: Option<&Access>,
+        certificate: Option<&CertificateDer<'_>>,
+    ) -> Response {
         let path = request.uri().path();
         let Some(route) = self.routes.iter().find(|route| route.path == path) else {
             return text(StatusCode::NOT_FOUND, "no such path\n");
@@ -118,6 +129,13 @@ impl Routes {
             let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD are answered here\n");
             response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
             return response;
+        }
+        if let Some(access) = access {
+            let (headers, verb) = (request.headers(), request.method().as_str().to_ascii_lowercase());
+            let certificate = certificate.map(AsRef::as_ref);
+            if let Err(refusal) = access.check(headers, certificate, &verb, path).await {
+                return refused(&refusal, path);
+            }
         }
         let page = match &route.content {
             Content::Fixed(bytes) => Ok(bytes.clone()),
@@ -133,8 +151,28 @@ impl Routes {
     }
 }
 
-fn text(status: StatusCode, body: &'static str) -> Response {
-    respond(status, PLAIN_TEXT, Bytes::from_static(body.as_bytes()))
+fn text(status: StatusCode, body: impl Into<Bytes>) -> Response {
+    respond(status, PLAIN_TEXT, body.into())
+}
+
+/// The answer to somebody who may not read.
+fn refused(refusal: &Refusal, path: &str) -> Response {
+    let (mut response, header) = match refusal {
+        Refusal::Unauthenticated => {
+            let said = "a bearer token is needed that the Kubernetes API server knows\n";
+            (text(StatusCode::UNAUTHORIZED, said), (WWW_AUTHENTICATE, "Bearer"))
+        }
+        Refusal::Denied(user) => {
+            let said = format!("{user} may not get {path}; a ClusterRole for this nonResourceURL allows it\n");
+            return text(StatusCode::FORBIDDEN, said);
+        }
+        Refusal::Unavailable => {
+            let said = "the Kubernetes API server can't be asked who may read this; see the log\n";
+            (text(StatusCode::SERVICE_UNAVAILABLE, said), (RETRY_AFTER, "5"))
+        }
+    };
+    response.headers_mut().insert(header.0, HeaderValue::from_static(header.1));
+    response
 }
 
 fn respond(status: StatusCode, content_type: &'static str, body: Bytes) -> Response {
@@ -142,6 +180,15 @@ fn respond(status: StatusCode, content_type: &'static str, body: Bytes) -> Respo
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     response
+}
+
+/// How a server is protected. By default: not at all.
+#[derive(Clone, Debug, Default)]
+pub struct Protection {
+    /// TLS, or plain text.
+    pub tls: Option<Arc<MetricsTls>>,
+    /// Who is asked whether somebody may read; `None`: everybody may.
+    pub access: Option<Arc<Access>>,
 }
 
 /// An HTTP/1.1 server that serves as long as it is kept.
@@ -152,15 +199,27 @@ pub struct HttpServer {
 }
 
 impl HttpServer {
-    /// Serves `routes` from now on, on this tokio runtime.
+    /// Serves `routes` to everybody from now on, on this tokio runtime.
     ///
     /// # Errors
     /// When the socket can't be used by the runtime.
     pub fn start(listener: StdListener, routes: Routes) -> io::Result<Self> {
+        Self::start_protected(listener, routes, Protection::default())
+    }
+
+    /// The same, so protected.
+    ///
+    /// # Errors
+    /// When the socket can't be used by the runtime.
+    pub fn start_protected(
+        listener: StdListener,
+        routes: Routes,
+        protection: Protection,
+    ) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         let listener = TcpListener::from_std(listener)?;
         let shutdown = CancellationToken::new();
-        let task = tokio::spawn(serve(listener, routes, shutdown.clone()));
+        let task = tokio::spawn(serve(listener, Site { routes, protection }, shutdown.clone()));
         Ok(Self { shutdown, task: AbortOnDropHandle::new(task) })
     }
 
@@ -172,10 +231,17 @@ impl HttpServer {
     }
 }
 
-async fn serve(listener: TcpListener, routes: Routes, shutdown: CancellationToken) {
+/// What is served, and how.
+#[derive(Clone)]
+struct Site {
+    routes: Routes,
+    protection: Protection,
+}
+
+async fn serve(listener: TcpListener, site: Site, shutdown: CancellationToken) {
     let mut open = JoinSet::new();
     tokio::select! {
-        () = accept(&listener, &routes, &mut open, &shutdown) => {}
+        () = accept(&listener, &site, &mut open, &shutdown) => {}
         () = shutdown.cancelled() => {}
     }
     drop(listener);
@@ -188,7 +254,7 @@ async fn serve(listener: TcpListener, routes: Routes, shutdown: CancellationToke
 
 async fn accept(
     listener: &TcpListener,
-    routes: &Routes,
+    site: &Site,
     open: &mut JoinSet<()>,
     shutdown: &CancellationToken,
 ) {
@@ -205,7 +271,7 @@ async fn accept(
                 tracing::debug!(%peer, "HTTP connection refused");
             }
             Ok((stream, peer)) => {
-                let served = serve_connection(stream, routes.clone(), shutdown.clone());
+                let served = shake_hands(stream, site.clone(), shutdown.clone());
                 open.spawn(async move {
                     if tokio::time::timeout(TOTAL_TIMEOUT, served).await.is_err() {
                         tracing::debug!(%peer, "HTTP connection took too long");
@@ -220,11 +286,38 @@ async fn accept(
     }
 }
 
+/// Serves one request, after the handshake of TLS if there is to be one.
+async fn shake_hands(stream: TcpStream, site: Site, shutdown: CancellationToken) {
+    let Some(tls) = &site.protection.tls else {
+        return serve_connection(stream, None, site, shutdown).await;
+    };
+    let accepting = TlsAcceptor::from(tls.config()).accept(stream);
+    let accepted = tokio::select! {
+        accepted = tokio::time::timeout(HEAD_TIMEOUT, accepting) => accepted,
+        () = shutdown.cancelled() => return,
+    };
+    match accepted {
+        Ok(Ok(stream)) => {
+            let chain = stream.get_ref().1.peer_certificates();
+            let certificate = chain.and_then(|chain| chain.first()).cloned().map(CertificateDer::into_owned);
+            serve_connection(stream, certificate, site, shutdown).await;
+        }
+        Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
+        Err(_) => tracing::debug!("TLS handshake took too long"),
+    }
+}
+
 /// Serves one request. Scrapers come every few seconds and reconnect; nobody keeps a
 /// place in between.
-async fn serve_connection(stream: TcpStream, routes: Routes, shutdown: CancellationToken) {
+async fn serve_connection(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    certificate: Option<CertificateDer<'static>>,
+    site: Site,
+    shutdown: CancellationToken,
+) {
     let service = service_fn(async |request: Request<Incoming>| {
-        let response = routes.answer(&request).await;
+        let access = site.protection.access.as_deref();
+        let response = site.routes.answer(&request, access, certificate.as_ref()).await;
         Ok::<_, Infallible>(response)
     });
     let mut connection = pin!(
@@ -253,7 +346,8 @@ mod tests {
 
     async fn ask(method: &str, path: &str) -> Response {
         let routes = Routes::new().with_metrics(|| "up 1\n".to_owned()).with_index();
-        routes.answer(&Request::builder().method(method).uri(path).body(()).unwrap()).await
+        let request = Request::builder().method(method).uri(path).body(()).unwrap();
+        routes.answer(&request, None, None).await
     }
 
     #[tokio::test]

@@ -1,5 +1,6 @@
 //! Puts the parts together and runs them: the server as a whole.
 
+mod metrics_port;
 mod numbers;
 mod origin;
 mod setup;
@@ -193,6 +194,7 @@ async fn serve(
         drain_timeout: settings.drain_timeout,
     };
     let Listeners { extproc, health: health_port, metrics: metrics_port, admin } = listeners;
+    let metrics_tls = metrics_port::tls(&settings.metrics_port)?;
     let server = Server::start(extproc, health_port, service, Arc::clone(&health), options)?;
     register_connections(&server.connection_metrics(), &registry)?;
     if let Some(gate) = dispatcher.gate() {
@@ -218,7 +220,7 @@ async fn serve(
         warm,
         stopping: stops.stopping(),
     };
-    origin::start(origin, parts, background).await?;
+    let cluster = origin::start(origin, parts, background).await?;
     background.scrapers = start_scrapers(&settings, &pipeline.sources, &store, &clock, &registry)?;
     let memory_budget = Arc::clone(state.budget());
     let forgetting = forget(attempts, Arc::clone(&dispatcher), Arc::clone(&store), state);
@@ -226,7 +228,8 @@ async fn serve(
 
     let shown = registry.clone();
     let routes = Routes::new().with_metrics(move || metrics::render(&shown));
-    background.pages.push(HttpServer::start(metrics_port, routes)?);
+    let protection = metrics_port::protect(&settings.metrics_port, metrics_tls, cluster, &clock, background);
+    background.pages.push(HttpServer::start_protected(metrics_port, routes, protection)?);
     if let Some(admin) = admin {
         let (known, time) = (Arc::clone(&store), clock.clone());
         let routes = Routes::new()

@@ -75,7 +75,8 @@ pub(super) struct Parts<'a> {
     pub(super) stopping: CancellationToken,
 }
 
-/// Starts to find endpoints. Without an origin, somebody else finds them.
+/// Starts to find endpoints, and says which cluster they are found in, if any. Without an
+/// origin, somebody else finds them.
 ///
 /// # Errors
 /// When a file can't be used, or it is not known where the API server is.
@@ -83,13 +84,14 @@ pub(super) async fn start(
     origin: Option<Origin>,
     parts: Parts<'_>,
     background: &mut Background,
-) -> Result<(), RunError> {
+) -> Result<Option<Cluster>, RunError> {
     let Parts { store, health, .. } = &parts;
     let shutdown = background.shutdown.clone();
     match origin {
         Some(Origin::Kubernetes(membership)) => {
             let cluster = cluster::connect().await.map_err(|error| RunError::Config(error.to_string()))?;
-            return kubernetes(cluster, membership, &parts, background);
+            kubernetes(cluster.clone(), membership, &parts, background)?;
+            return Ok(Some(cluster));
         }
         Some(Origin::File(mut file)) => {
             file.load_into(store)?;
@@ -102,7 +104,7 @@ pub(super) async fn start(
     health.set_protocols_match(true);
     let endpoints = store.snapshot().endpoints().len();
     tracing::info!(endpoints, version = env!("CARGO_PKG_VERSION"), "ready");
-    Ok(())
+    Ok(None)
 }
 
 fn kubernetes(

@@ -5,6 +5,7 @@ use std::time::Duration;
 use clap::{ArgAction, Args};
 
 use super::{BOOL, Unused, given, parse_bool};
+use crate::config::settings::{MetricsPortSettings, MetricsTlsSettings};
 use crate::config::units::parse_duration;
 
 /// The shortest pause between two scrapes. As in the peer a shorter one is raised.
@@ -30,15 +31,18 @@ pub struct MetricsFlags {
     #[arg(long, value_name = BOOL, default_value = "false", value_parser = parse_bool, action = ArgAction::Set)]
     pub enable_grpc_stream_metrics: bool,
 
-    /// Ask Kubernetes who may read the metrics. [default: true]
+    /// Let those read the metrics who have the right to, as the API server of Kubernetes says.
+    /// Without effect when endpoints come from a file. [default: true]
     #[arg(long, value_name = BOOL, value_parser = parse_bool)]
     pub metrics_endpoint_auth: Option<bool>,
 
-    /// Folder with tls.crt and tls.key of the metrics port.
+    /// Folder with tls.crt and tls.key: serves the metrics over TLS. New files are used as
+    /// soon as they are there.
     #[arg(long, value_name = "DIR")]
     pub metrics_cert_dir: Option<String>,
 
-    /// Certificates that clients of the metrics port must be signed with.
+    /// Authorities, in PEM, one of which must have signed the certificate of who reads the
+    /// metrics. Without a token, the certificate says who it is.
     #[arg(long, value_name = "FILE")]
     pub metrics_client_ca_file: Option<String>,
 
@@ -86,28 +90,32 @@ impl MetricsFlags {
         }
     }
 
-    /// Checks the protection of the metrics port, which is not there yet, so that a
-    /// mistake shows today and not with an update.
-    pub(super) fn note_unused(&self, unused: &mut Unused) -> Result<(), String> {
-        let cert_dir = given(&self.metrics_cert_dir).is_some();
-        let client_ca = given(&self.metrics_client_ca_file).is_some();
-        if client_ca && !cert_dir {
+    /// How the metrics port is protected.
+    pub(super) fn port(&self, unused: &mut Unused) -> Result<MetricsPortSettings, String> {
+        let (cert_dir, client_ca) = (given(&self.metrics_cert_dir), given(&self.metrics_client_ca_file));
+        let auth = self.metrics_endpoint_auth.unwrap_or(true);
+        if client_ca.is_some() && cert_dir.is_none() {
             return Err("--metrics-client-ca-file needs TLS; give --metrics-cert-dir, too".to_owned());
         }
-        if cert_dir && !client_ca && self.metrics_endpoint_auth == Some(false) {
+        if cert_dir.is_some() && client_ca.is_none() && !auth {
             return Err("--metrics-cert-dir without --metrics-client-ca-file would let everybody read; \
                         give the file or leave out --metrics-endpoint-auth=false"
                 .to_owned());
         }
-        let plain = "the metrics port serves plain HTTP to whoever reaches it; bind or firewall it";
-        unused.note(self.metrics_endpoint_auth == Some(true), "--metrics-endpoint-auth", plain);
-        unused.note(cert_dir, "--metrics-cert-dir", plain);
-        unused.note(client_ca, "--metrics-client-ca-file", plain);
+        unused.note_with_a_file(
+            self.metrics_endpoint_auth == Some(true),
+            "--metrics-endpoint-auth",
+            "endpoints come from a file, so there is no API server to ask; --metrics-client-ca-file works without one",
+        );
         unused.note(
             self.enable_pprof == Some(true),
             "--enable-pprof",
             "there are no profiles of a Go runtime",
         );
-        Ok(())
+        let tls = cert_dir.map(|folder| MetricsTlsSettings {
+            cert_dir: folder.into(),
+            client_ca: client_ca.map(Into::into),
+        });
+        Ok(MetricsPortSettings { auth, tls })
     }
 }

@@ -81,11 +81,9 @@ impl ServeArgs {
             refresh_pool_metrics_interval: self.metrics.refresh_prometheus_metrics_interval,
             metrics_staleness: self.metrics.metrics_staleness_threshold,
             stream_metrics: self.metrics.enable_grpc_stream_metrics,
+            metrics_port: self.metrics.port(&mut unused)?,
             log: self.log.settings(&mut unused)?,
-            unused: {
-                self.metrics.note_unused(&mut unused)?;
-                unused.flags
-            },
+            unused: unused.flags,
         })
     }
 }

@@ -1,0 +1,138 @@
+//! What reviews have said, for a while. No I/O and no clock, so that it can be tested in
+//! any order of events.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+/// What a review is about, as a keyed hash: neither tokens nor names are kept.
+pub(super) type Key = [u8; 32];
+
+/// Answers that are kept of each kind. Those who read metrics are few; this bounds what
+/// somebody costs who tries tokens.
+pub(super) const MOST: usize = 256;
+
+/// How long answers count.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lasting {
+    /// One that says yes.
+    pub(super) yes: Duration,
+    /// One that says no.
+    pub(super) no: Duration,
+}
+
+/// What reviews have said. Those that say no can't push out those that say yes: anybody
+/// can get a no.
+#[derive(Debug)]
+pub(super) struct Remembered<V> {
+    lasting: Lasting,
+    yes: Shelf<V>,
+    no: Shelf<()>,
+}
+
+impl<V: Clone> Remembered<V> {
+    pub(super) fn new(lasting: Lasting) -> Self {
+        Self { lasting, yes: Shelf::default(), no: Shelf::default() }
+    }
+
+    /// What was said of this, if it still counts: yes with what it says, or no.
+    pub(super) fn get(&self, key: &Key, now: Duration) -> Option<Option<V>> {
+        let no = || self.no.get(key, now).map(|()| None);
+        self.yes.get(key, now).map(Some).or_else(no)
+    }
+
+    /// This was said just now.
+    pub(super) fn put(&mut self, key: Key, answer: Option<V>, now: Duration) {
+        match answer {
+            Some(value) => {
+                self.no.entries.remove(&key);
+                self.yes.put(key, value, now, self.lasting.yes);
+            }
+            None => {
+                self.yes.entries.remove(&key);
+                self.no.put(key, (), now, self.lasting.no);
+            }
+        }
+    }
+}
+
+/// Answers of one kind, each with the time from which it doesn't count.
+#[derive(Debug)]
+struct Shelf<V> {
+    entries: HashMap<Key, (V, Duration)>,
+}
+
+impl<V> Default for Shelf<V> {
+    fn default() -> Self {
+        Self { entries: HashMap::new() }
+    }
+}
+
+impl<V: Clone> Shelf<V> {
+    fn get(&self, key: &Key, now: Duration) -> Option<V> {
+        self.entries.get(key).filter(|(_, until)| *until > now).map(|(value, _)| value.clone())
+    }
+
+    fn put(&mut self, key: Key, value: V, now: Duration, lasting: Duration) {
+        if self.entries.len() >= MOST && !self.entries.contains_key(&key) {
+            self.entries.retain(|_, (_, until)| *until > now);
+        }
+        if self.entries.len() >= MOST && !self.entries.contains_key(&key) {
+            let first = self.entries.iter().min_by_key(|(_, (_, until))| *until).map(|(key, _)| *key);
+            first.map(|key| self.entries.remove(&key));
+        }
+        self.entries.insert(key, (value, now.saturating_add(lasting)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LASTING: Lasting = Lasting { yes: Duration::from_secs(60), no: Duration::from_secs(30) };
+
+    fn at(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    fn key(number: usize) -> Key {
+        let mut key = [0; 32];
+        key[..8].copy_from_slice(&(number as u64).to_be_bytes());
+        key
+    }
+
+    #[test]
+    fn an_answer_counts_for_its_time_and_a_later_one_replaces_it() {
+        let mut remembered = Remembered::new(LASTING);
+        assert_eq!(remembered.get(&key(1), at(0)), None);
+        remembered.put(key(1), Some("ann"), at(0));
+        remembered.put(key(2), None, at(0));
+        assert_eq!(remembered.get(&key(1), at(59)), Some(Some("ann")));
+        assert_eq!(remembered.get(&key(1), at(60)), None);
+        assert_eq!(remembered.get(&key(2), at(29)), Some(None));
+        assert_eq!(remembered.get(&key(2), at(30)), None);
+        remembered.put(key(2), Some("bob"), at(30));
+        assert_eq!(remembered.get(&key(2), at(31)), Some(Some("bob")));
+        remembered.put(key(2), None, at(32));
+        assert_eq!(remembered.get(&key(2), at(33)), Some(None));
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded_and_refusals_push_out_nobody() {
+        let mut remembered = Remembered::new(LASTING);
+        remembered.put(key(0), Some("ann"), at(0));
+        for number in 1..=3 * MOST {
+            remembered.put(key(number), None, at(1) + Duration::from_millis(number as u64));
+        }
+        let now = at(2);
+        assert_eq!((remembered.yes.entries.len(), remembered.no.entries.len()), (1, MOST));
+        assert_eq!(remembered.get(&key(0), now), Some(Some("ann")));
+        assert_eq!(remembered.get(&key(1), now), None, "the first to end goes");
+        assert_eq!(remembered.get(&key(3 * MOST), now), Some(None));
+        // Those that no longer count go before one that does.
+        for number in 0..MOST {
+            remembered.put(key(number), Some("old"), at(0));
+        }
+        remembered.put(key(MOST), Some("new"), at(100));
+        assert_eq!(remembered.yes.entries.len(), 1);
+    }
+}

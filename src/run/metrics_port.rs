@@ -1,0 +1,45 @@
+//! Who may read the metrics.
+
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+
+use super::{Background, RunError};
+use crate::cluster::Cluster;
+use crate::config::settings::MetricsPortSettings;
+use crate::endpoints::Clock;
+use crate::observe::access::Access;
+use crate::observe::http::Protection;
+use crate::observe::tls::MetricsTls;
+use crate::tls::RELOAD_INTERVAL;
+
+/// TLS of the metrics port, if the settings ask for it.
+///
+/// # Errors
+/// Which file can't be used.
+pub(super) fn tls(settings: &MetricsPortSettings) -> Result<Option<Arc<MetricsTls>>, RunError> {
+    let tls = settings.tls.as_ref().map(MetricsTls::new).transpose();
+    Ok(tls.map_err(|error| RunError::Config(error.to_string()))?.map(Arc::new))
+}
+
+/// Protects the metrics port as the settings say, with this API server.
+pub(super) fn protect(
+    settings: &MetricsPortSettings,
+    tls: Option<Arc<MetricsTls>>,
+    cluster: Option<Cluster>,
+    clock: &Clock,
+    background: &mut Background,
+) -> Protection {
+    if let Some(tls) = &tls {
+        let fresh = Arc::clone(tls).keep_fresh(RELOAD_INTERVAL);
+        background.tasks.spawn(background.shutdown.clone().run_until_cancelled_owned(fresh).map(|_| ()));
+    }
+    let access = cluster.filter(|_| settings.auth).map(|cluster| Arc::new(Access::new(cluster, clock)));
+    let checks_clients = settings.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
+    if access.is_none() && tls.is_some() && !checks_clients {
+        tracing::warn!(
+            "metrics are encrypted, and there is no API server to ask who may read them; give --metrics-client-ca-file, or bind or firewall the port"
+        );
+    }
+    Protection { tls, access }
+}

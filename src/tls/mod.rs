@@ -1,0 +1,10 @@
+//! Certificates: those that ports show, those that clients are checked with, and whom a
+//! client's is for.
+
+mod cert;
+mod reload;
+pub mod subject;
+
+pub use cert::{CertError, Certificate};
+pub(crate) use reload::keep_fresh;
+pub use reload::RELOAD_INTERVAL;
