@@ -163,7 +163,8 @@ fn refused(refusal: &Refusal, path: &str) -> Response {
             (text(StatusCode::UNAUTHORIZED, said), (WWW_AUTHENTICATE, "Bearer"))
         }
         Refusal::Denied(user) => {
-            let said = format!("{user} may not get {path}; a ClusterRole for this nonResourceURL allows it\n");
+            let said =
+                format!("{user} may not get {path}; a ClusterRole for this nonResourceURL allows it\n");
             return text(StatusCode::FORBIDDEN, said);
         }
         Refusal::Unavailable => {
@@ -252,12 +253,7 @@ async fn serve(listener: TcpListener, site: Site, shutdown: CancellationToken) {
     }
 }
 
-async fn accept(
-    listener: &TcpListener,
-    site: &Site,
-    open: &mut JoinSet<()>,
-    shutdown: &CancellationToken,
-) {
+async fn accept(listener: &TcpListener, site: &Site, open: &mut JoinSet<()>, shutdown: &CancellationToken) {
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,

@@ -57,10 +57,16 @@ impl MetricsTls {
             let Some((path, pem)) = self.authority.clone() else { return };
             let reading = path.clone();
             let parse = |pem: &Vec<u8>| config(&self.certificate, Some(authorities(&path, pem)?));
-            keep_fresh(interval, pem, move || read(&reading), parse, |config| {
-                self.config.store(Arc::new(config));
-                tracing::info!(file = %path.display(), "authority of clients replaced");
-            })
+            keep_fresh(
+                interval,
+                pem,
+                move || read(&reading),
+                parse,
+                |config| {
+                    self.config.store(Arc::new(config));
+                    tracing::info!(file = %path.display(), "authority of clients replaced");
+                },
+            )
             .await;
         };
         tokio::join!(Arc::clone(&self.certificate).keep_fresh(interval), authority);

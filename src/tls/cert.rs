@@ -148,10 +148,16 @@ impl Certificate {
         let Some((folder, files)) = self.loaded.clone() else { return };
         let reading = folder.clone();
         let read = move || Files::read(&reading);
-        keep_fresh(interval, files, read, |files| files.parse(&folder), |key| {
-            self.current.store(Arc::new(key));
-            tracing::info!(folder = %folder.path.display(), "certificate replaced");
-        })
+        keep_fresh(
+            interval,
+            files,
+            read,
+            |files| files.parse(&folder),
+            |key| {
+                self.current.store(Arc::new(key));
+                tracing::info!(folder = %folder.path.display(), "certificate replaced");
+            },
+        )
         .await;
     }
 }
@@ -161,15 +167,24 @@ impl Files {
         let read = |name| {
             let path = folder.path.join(name);
             let expected = "the folder must hold tls.crt and tls.key in PEM";
-            std::fs::read(&path).map_err(|source| CertError::Read { path, flag: folder.flag, expected, source })
+            std::fs::read(&path).map_err(|source| CertError::Read {
+                path,
+                flag: folder.flag,
+                expected,
+                source,
+            })
         };
         Ok(Self { cert: read(CERT_FILE)?, key: read(KEY_FILE)? })
     }
 
     fn parse(&self, folder: &Folder) -> Result<CertifiedKey, CertError> {
         let flag = folder.flag;
-        let content =
-            |name, expected, problem| CertError::Content { path: folder.path.join(name), flag, expected, problem };
+        let content = |name, expected, problem| CertError::Content {
+            path: folder.path.join(name),
+            flag,
+            expected,
+            problem,
+        };
         let chain = CertificateDer::pem_slice_iter(&self.cert)
             .collect::<Result<Vec<_>, _>>()
             .map_err(|error| content(CERT_FILE, "certificate", error.to_string()))?;
@@ -178,8 +193,11 @@ impl Files {
         }
         let key = PrivateKeyDer::from_pem_slice(&self.key)
             .map_err(|error| content(KEY_FILE, "private key", error.to_string()))?;
-        CertifiedKey::from_der(chain, key, &aws_lc_rs::default_provider())
-            .map_err(|source| CertError::Pair { flag, folder: folder.path.clone(), source })
+        CertifiedKey::from_der(chain, key, &aws_lc_rs::default_provider()).map_err(|source| CertError::Pair {
+            flag,
+            folder: folder.path.clone(),
+            source,
+        })
     }
 }
 

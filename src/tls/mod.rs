@@ -6,5 +6,5 @@ mod reload;
 pub mod subject;
 
 pub use cert::{CertError, Certificate};
-pub(crate) use reload::keep_fresh;
 pub use reload::RELOAD_INTERVAL;
+pub(crate) use reload::keep_fresh;

@@ -22,6 +22,7 @@ mod kustomize;
 mod leader;
 mod manifests;
 mod members;
+mod metrics;
 mod objects;
 mod outage;
 mod picker;

@@ -53,6 +53,19 @@ pub(crate) fn least() -> Vec<Value> {
     ]
 }
 
+/// The rights to ask who may read metrics.
+pub(crate) fn reviews() -> Vec<Value> {
+    vec![
+        rule(&["authentication.k8s.io"], &["tokenreviews"], &["create"]),
+        rule(&["authorization.k8s.io"], &["subjectaccessreviews"], &["create"]),
+    ]
+}
+
+/// The right to read metrics.
+pub(crate) fn reading() -> Vec<Value> {
+    vec![json!({"nonResourceURLs": ["/metrics"], "verbs": ["get"]})]
+}
+
 /// The least rights to take part in an election.
 pub(crate) fn election() -> Value {
     rule(&["coordination.k8s.io"], &["leases"], &["get", "list", "watch", "create", "update"])
@@ -71,6 +84,34 @@ impl Server {
             let path = format!("/apis/{}/{}/{}", definition.group, definition.version, definition.plural);
             eventually("a kind to be served", async || get(&client, &path).await.ok()).await;
         }
+    }
+
+    /// Gives somebody rights everywhere, as a ClusterRole of this name.
+    pub(crate) async fn grant_everywhere(&self, name: &str, subject: Value, rules: &[Value]) {
+        let (client, path) = (self.client().await, "/apis/rbac.authorization.k8s.io/v1");
+        let object = json!({"metadata": {"name": name}, "rules": rules});
+        send(&client, "POST", &format!("{path}/clusterroles"), &object).await.unwrap();
+        let binding = json!({
+            "metadata": {"name": name},
+            "subjects": [subject],
+            "roleRef": {"kind": "ClusterRole", "name": name, "apiGroup": "rbac.authorization.k8s.io"},
+        });
+        send(&client, "POST", &format!("{path}/clusterrolebindings"), &binding).await.unwrap();
+    }
+
+    /// Waits until a user, or a service account by its full name, may read metrics.
+    pub(crate) async fn may_read(&self, user: &str) {
+        let client = self.client().await;
+        let question = json!({
+            "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
+            "spec": {"user": user, "nonResourceAttributes": {"path": "/metrics", "verb": "get"}},
+        });
+        let path = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+        eventually("a right to count", async || {
+            let answer = send(&client, "POST", path, &question).await.ok()?;
+            (answer["status"]["allowed"] == true).then_some(())
+        })
+        .await;
     }
 
     /// A new namespace where the picker has these rights.
@@ -99,7 +140,7 @@ impl Space {
         send(&self.client, "POST", &format!("{path}/roles"), &object).await.unwrap();
         let binding = json!({
             "metadata": {"name": role},
-            "subjects": [{"kind": "User", "name": "epp", "apiGroup": "rbac.authorization.k8s.io"}],
+            "subjects": [user("epp")],
             "roleRef": {"kind": "Role", "name": role, "apiGroup": "rbac.authorization.k8s.io"},
         });
         send(&self.client, "POST", &format!("{path}/rolebindings"), &binding).await.unwrap();
@@ -154,6 +195,15 @@ impl Space {
         patch(&self.client, &format!("{}/p", self.kind(POOLS)), &pool(app, ports)).await;
     }
 
+    /// The token of a new service account.
+    pub(crate) async fn service_account(&self, name: &str) -> String {
+        let path = format!("/api/v1/namespaces/{}/serviceaccounts", self.name);
+        send(&self.client, "POST", &path, &json!({"metadata": {"name": name}})).await.unwrap();
+        let request = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}});
+        let answer = send(&self.client, "POST", &format!("{path}/{name}/token"), &request).await.unwrap();
+        answer["status"]["token"].as_str().unwrap().to_owned()
+    }
+
     /// Creates an object of a kind.
     pub(crate) async fn create(&self, kind: Definition, name: &str, spec: Value) {
         let mut object = typed(kind, name);
@@ -198,6 +248,11 @@ fn pool(app: &str, ports: &[u16]) -> Value {
         "endpointPickerRef": {"name": "epp", "port": {"number": 9002}},
     });
     object
+}
+
+/// A user as the subject of a binding.
+pub(crate) fn user(name: &str) -> Value {
+    json!({"kind": "User", "name": name, "apiGroup": "rbac.authorization.k8s.io"})
 }
 
 /// Sends a request with an object.

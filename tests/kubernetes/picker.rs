@@ -33,6 +33,7 @@ pub(crate) struct Picker {
     _folder: TempDir,
     pub(crate) extproc: SocketAddr,
     health: SocketAddr,
+    pub(crate) metrics: SocketAddr,
 }
 
 /// What became of a request.
@@ -80,15 +81,16 @@ impl Picker {
             .spawn()
             .unwrap();
         let log = Log::follow("usher", child.stderr.take().unwrap());
-        let address = async |name: &str| {
+        let address = async |message: &str, name: &str| {
             log.find(0, "its addresses", |line| {
                 let line: Value = serde_json::from_str(line).ok()?;
-                (line["message"] == "serving").then(|| line[name].as_str()?.parse().ok())?
+                (line["message"] == message).then(|| line[name].as_str()?.parse().ok())?
             })
             .await
         };
-        let (extproc, health) = (address("extproc").await, address("health").await);
-        Self { child, log, _folder: folder, extproc, health }
+        let (extproc, health) = (address("serving", "extproc").await, address("serving", "health").await);
+        let metrics = address("metrics port open", "address").await;
+        Self { child, log, _folder: folder, extproc, health, metrics }
     }
 
     /// What a gateway's request becomes.

@@ -17,9 +17,14 @@ use tokio::sync::OnceCell;
 
 use crate::support::eventually;
 
-/// Users of the API server and their tokens. `admin` may do everything, `epp` what it is
-/// granted.
-const TOKENS: &str = "token-admin,admin,admin,\"system:masters\"\ntoken-epp,epp,epp\n";
+/// Users of the API server and their tokens. `admin` may do everything, the others what they
+/// are granted.
+const TOKENS: &str = "\
+token-admin,admin,admin,\"system:masters\"
+token-epp,epp,epp
+token-scraper,scraper,scraper
+token-stranger,stranger,stranger
+";
 
 /// Where kube-apiserver and etcd are. `None`, and a word about it, where nobody says so;
 /// CI has to.

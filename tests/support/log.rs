@@ -61,6 +61,12 @@ impl Log {
         }
     }
 
+    /// Whether some line contains a text by now.
+    #[allow(dead_code, reason = "not every test asks")]
+    pub(crate) fn mentions(&self, text: &str) -> bool {
+        self.lines.borrow().iter().any(|line| line.contains(text))
+    }
+
     fn last_lines(&self) -> String {
         let lines = self.lines.borrow();
         lines[lines.len().saturating_sub(20)..].join("\n")

@@ -248,8 +248,6 @@ fn flags_without_effect_are_named_once_and_only_if_they_ask_for_something() {
         "--tracing=true",
         "--enable-pprof",
         "--metrics-endpoint-auth",
-        "--metrics-cert-dir=d",
-        "--metrics-client-ca-file=ca",
         "--zap-stacktrace-level=error",
         "--zap-time-encoding=epoch",
         "--tls-min-version=VersionTLS11",
@@ -281,6 +279,21 @@ fn flags_without_effect_are_named_once_and_only_if_they_ask_for_something() {
     let elects = ["--pool-name=p", "--ha-enable-leader-election"];
     assert_eq!(unused(&elects, true), ["--ha-enable-leader-election"]);
     assert_eq!(unused(&elects, false), Vec::<&str>::new());
+}
+
+#[test]
+fn the_metrics_port_is_protected_unless_a_flag_says_otherwise() {
+    let port = |flags: &[&str]| serve(flags).unwrap().metrics_port;
+    let default = port(&[]);
+    assert!(default.auth && default.tls.is_none());
+    assert!(!port(&["--metrics-endpoint-auth=false"]).auth);
+    let tls = port(&["--metrics-cert-dir=certs"]).tls.unwrap();
+    assert!(tls.cert_dir.ends_with("certs") && tls.client_ca.is_none());
+    let checked =
+        port(&["--metrics-cert-dir=certs", "--metrics-client-ca-file=ca", "--metrics-endpoint-auth=false"]);
+    assert!(!checked.auth && checked.tls.unwrap().client_ca.unwrap().ends_with("ca"));
+    // Without a file the right to read is asked for, and nothing is worth a warning.
+    assert_eq!(unused(&["--pool-name=p", "--metrics-endpoint-auth"], false), Vec::<&str>::new());
 }
 
 #[test]

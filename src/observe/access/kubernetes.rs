@@ -98,7 +98,11 @@ pub(super) async fn review_access(
     if !allowed {
         let user = spec.user.unwrap_or_default();
         let reason = status.reason.as_deref().filter(|reason| !reason.is_empty());
-        tracing::info!(user, reason, "may not read metrics; a ClusterRole with the verb get for the nonResourceURL would allow it");
+        tracing::info!(
+            user,
+            reason,
+            "may not read metrics; a ClusterRole with the verb get for the nonResourceURL would allow it"
+        );
     }
     Ok(allowed.then_some(()))
 }

@@ -186,10 +186,12 @@ mod tests {
         assert_eq!(started.elapsed(), Duration::from_secs(4));
         let forever = || async { std::future::pending().await };
         let stuck: Vec<_> = (10..12u8)
-            .map(|key| tokio::spawn({
-                let reviews = Arc::clone(&reviews);
-                async move { reviews.ask([key; 32], forever).await }
-            }))
+            .map(|key| {
+                tokio::spawn({
+                    let reviews = Arc::clone(&reviews);
+                    async move { reviews.ask([key; 32], forever).await }
+                })
+            })
             .collect();
         tokio::task::yield_now().await;
         assert_eq!(reviews.ask([20; 32], forever).await, Err(Problem::TimedOut(TURN)));
