@@ -30,6 +30,7 @@ mod relay;
 mod rights;
 mod rules;
 mod scale;
+mod selectors;
 mod server;
 mod sidecar;
 mod tools;

@@ -6,6 +6,7 @@ mod listen;
 mod log;
 mod metrics;
 mod pool;
+mod selector;
 mod sick;
 mod tls;
 

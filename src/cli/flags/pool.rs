@@ -2,7 +2,7 @@
 
 use clap::{ArgAction, Args};
 
-use super::{BOOL, Unused, given, parse_bool};
+use super::{BOOL, Unused, given, parse_bool, selector::check};
 use crate::config::settings::{Environment, PoolSettings};
 
 const DEFAULT_GROUP: &str = "inference.networking.k8s.io";
@@ -32,8 +32,8 @@ pub struct PoolFlags {
     pub endpoint_selector: Option<String>,
 
     /// Ports of the pods that --endpoint-selector finds, 1 to 8, separated by commas.
-    #[arg(long, value_name = "PORTS", value_delimiter = ',')]
-    pub endpoint_target_ports: Vec<u16>,
+    #[arg(long, value_name = "PORTS", value_delimiter = ',', value_parser = parse_port)]
+    pub endpoint_target_ports: Vec<Option<u16>>,
 
     /// Elect the one of several replicas that is ready, with a Lease beside the pool.
     #[arg(long, value_name = BOOL, default_value = "false", value_parser = parse_bool, action = ArgAction::Set)]
@@ -50,8 +50,11 @@ impl PoolFlags {
         if name.is_some() && selector.is_some() {
             return Err("--pool-name and --endpoint-selector are both given; give one of them".to_owned());
         }
+        if let Some(selector) = selector {
+            check(selector).map_err(|error| format!("--endpoint-selector: {error}"))?;
+        }
         let mut ports: Vec<u16> = Vec::new();
-        for port in self.endpoint_target_ports {
+        for port in self.endpoint_target_ports.into_iter().flatten() {
             if !ports.contains(&port) {
                 ports.push(port);
             }
@@ -65,6 +68,11 @@ impl PoolFlags {
         if selector.is_some() && ports.is_empty() {
             return Err("--endpoint-selector needs the ports of its pods; give --endpoint-target-ports, for example 8000".to_owned());
         }
+        unused.note(
+            name.is_some() && !ports.is_empty(),
+            "--endpoint-target-ports",
+            "the ports are those of the InferencePool; it goes with --endpoint-selector",
+        );
         unused.note_with_a_file(
             self.ha_enable_leader_election,
             "--ha-enable-leader-election",
@@ -83,5 +91,18 @@ impl PoolFlags {
             leader_election: self.ha_enable_leader_election,
             pod: environment.pod.filter(|name| !name.is_empty()),
         })
+    }
+}
+
+/// One of several ports; nothing where a chart renders none.
+fn parse_port(text: &str) -> Result<Option<u16>, String> {
+    match text.trim() {
+        "" => Ok(None),
+        text => match text.parse() {
+            Ok(0) | Err(_) => {
+                Err("write ports from 1 to 65535, separated by commas, for example 8000,8001".to_owned())
+            }
+            Ok(port) => Ok(Some(port)),
+        },
     }
 }

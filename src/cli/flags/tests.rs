@@ -206,6 +206,13 @@ fn mistakes_are_one_line_with_the_flag_and_what_to_do() {
         (&["--endpoint-selector=a=b"], &["--endpoint-target-ports"]),
         (&["--endpoint-target-ports=1,2,3,4,5,6,7,8,9"], &["--endpoint-target-ports", "at most 8"]),
         (&["--endpoint-target-ports=65536"], &["--endpoint-target-ports", "65535"]),
+        (&["--endpoint-target-ports=8000,0"], &["--endpoint-target-ports", "1 to 65535"]),
+        (&["--endpoint-target-ports=http"], &["--endpoint-target-ports", "8000,8001"]),
+        (
+            &["--endpoint-selector=app in (a,b", "--endpoint-target-ports=1"],
+            &["--endpoint-selector", "at character 12", "a comma or )"],
+        ),
+        (&["--endpoint-selector=a=b", "--endpoint-target-ports="], &["--endpoint-target-ports", "8000"]),
         (&["--grpc-port=65536"], &["--grpc-port", "65535"]),
         (&["--metrics-port=-1"], &["--metrics-port", "65535"]),
         (&["--grpc-port=9003"], &["--grpc-port", "--grpc-health-port", "9003"]),
