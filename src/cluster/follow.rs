@@ -15,11 +15,14 @@ use super::{Cluster, Collection, Problem, Standing};
 
 /// Seconds that a watch is asked for; a part is drawn, so that watches that began together
 /// don't end together. Short, because a connection that broke without a word is only
-/// noticed when the watch should have ended.
-const WATCH_SECONDS: std::ops::Range<u64> = 60..90;
+/// noticed when the watch should have ended: the end of a watch is the one sign of life
+/// that nobody between us and the API server can give in its place, as a load balancer does
+/// that acknowledges what it no longer passes on. A bookmark comes before each end, so that
+/// the next watch goes on from there.
+const WATCH_SECONDS: std::ops::Range<u64> = 16..24;
 
 /// How much later than asked for a watch may end.
-const GRACE: Duration = Duration::from_secs(10);
+const GRACE: Duration = Duration::from_secs(5);
 
 /// An object that can be followed.
 pub trait Watched: DeserializeOwned + Clone + Send + 'static {

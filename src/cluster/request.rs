@@ -14,6 +14,10 @@ use super::Problem;
 /// Time for the answer to one request. The server's own limit is a minute.
 const TIMEOUT: Duration = Duration::from_secs(15);
 
+/// Time for a watch to begin. Less, because there is nothing to wait for: the connection
+/// that was taken up again may be one that broke without a word.
+const OPENING: Duration = Duration::from_secs(8);
+
 /// Objects of one answer to a list. Two thousand pods of 10 KB each would be 20 MB at
 /// once; the answers to the other pages come from the same version.
 const PAGE: u32 = 500;
@@ -172,7 +176,7 @@ impl Cluster {
         ]);
         let events = self.client.request_events::<T>(request(Method::GET, &target, Vec::new())?);
         let events =
-            tokio::time::timeout(TIMEOUT, events).await.map_err(|_| Problem::TimedOut(TIMEOUT))??;
+            tokio::time::timeout(OPENING, events).await.map_err(|_| Problem::TimedOut(OPENING))??;
         Ok(events.map(|event| event.map_err(Problem::from)))
     }
 

@@ -36,7 +36,7 @@ impl Standing {
     }
 
     /// Time since the server was last heard of it; `None`: never. The server speaks at
-    /// least every 90 seconds, also when nothing changes.
+    /// least every 24 seconds, also when nothing changes.
     pub fn age(&self) -> Option<Duration> {
         match self.heard.load(Relaxed) {
             0 => None,

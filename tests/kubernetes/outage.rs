@@ -1,5 +1,7 @@
 //! The API server goes away, and comes back having forgotten what it said.
 
+use std::time::Instant;
+
 use crate::objects::{OBJECTIVES, POOLS, REWRITES, least};
 use crate::picker::Picker;
 use crate::relay::Relay;
@@ -57,4 +59,25 @@ async fn a_picker_waits_for_an_api_server_that_is_down() {
     server.up().await;
     picker.turns(true).await;
     picker.becomes(&["10.5.1.1:8000"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_that_are_cut_without_a_word_are_noticed() {
+    let Some(server) = Server::shared().await else { return };
+    let space = server.space(&least()).await;
+    space.pool("m", &[8000]).await;
+    space.pod("a", "10.5.2.1", "m").await;
+    let relay = Relay::to(server.port).await;
+    let flags = ["--pool-name=p", "--pool-namespace", &space.name];
+    let picker = Picker::start(server, relay.port, &flags).await;
+    picker.turns(true).await;
+    picker.becomes(&["10.5.2.1:8000"]).await;
+    // As when packets are dropped: both ends believe that they are connected.
+    relay.mute();
+    let muted = Instant::now();
+    space.pod("b", "10.5.2.2", "m").await;
+    assert_eq!(picker.members().await, ["10.5.2.1:8000".to_owned()].into());
+    picker.becomes(&["10.5.2.1:8000", "10.5.2.2:8000"]).await;
+    println!("noticed after {:?}", muted.elapsed());
+    picker.says(&["cannot follow Kubernetes objects", "did not answer within"]).await;
 }

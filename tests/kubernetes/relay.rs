@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 /// Passes connections on to a port of loopback while it is open.
@@ -13,6 +14,8 @@ pub(crate) struct Relay {
     pub(crate) port: u16,
     /// The connections; `None`: cut.
     open: Arc<Mutex<Option<JoinSet<()>>>>,
+    /// Cancelled: the connections of now pass nothing on any more, and stay open.
+    mute: Arc<Mutex<CancellationToken>>,
     _accepting: AbortOnDropHandle<()>,
 }
 
@@ -21,25 +24,36 @@ impl Relay {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let open = Arc::new(Mutex::new(Some(JoinSet::new())));
-        let connections = Arc::clone(&open);
+        let mute = Arc::new(Mutex::new(CancellationToken::new()));
+        let (connections, current) = (Arc::clone(&open), Arc::clone(&mute));
         let accepting = tokio::spawn(async move {
             while let Ok((mut from, _)) = listener.accept().await {
+                let mute = current.lock().unwrap().clone();
                 if let Some(connections) = &mut *connections.lock().unwrap() {
                     connections.spawn(async move {
                         let to = SocketAddr::from(([127, 0, 0, 1], port));
                         if let Ok(mut to) = TcpStream::connect(to).await {
-                            let _ = copy_bidirectional(&mut from, &mut to).await;
+                            let copying = copy_bidirectional(&mut from, &mut to);
+                            if mute.run_until_cancelled(copying).await.is_none() {
+                                std::future::pending::<()>().await;
+                            }
                         }
                     });
                 }
             }
         });
-        Self { port: address.port(), open, _accepting: AbortOnDropHandle::new(accepting) }
+        Self { port: address.port(), open, mute, _accepting: AbortOnDropHandle::new(accepting) }
     }
 
     /// Closes all connections, and new ones at once.
     pub(crate) fn cut(&self) {
         *self.open.lock().unwrap() = None;
+    }
+
+    /// Passes nothing on of the connections that are open, without a word to either end. New
+    /// ones are passed on.
+    pub(crate) fn mute(&self) {
+        std::mem::take(&mut *self.mute.lock().unwrap()).cancel();
     }
 
     /// Passes connections on again.
