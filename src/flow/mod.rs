@@ -14,7 +14,7 @@ mod spread;
 
 pub use attempts::Attempts;
 pub use dispatcher::{Dispatcher, Policy};
-pub use gate::task::keep_moving;
+pub use gate::task::{keep_bands, keep_moving};
 pub use gate::{Demand, DemandOf, Gate, GateCollector, GateMetrics, Permit};
 pub use rejection::{Code, NO_ENDPOINTS, Rejection};
 pub use routed::Routed;

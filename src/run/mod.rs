@@ -24,7 +24,7 @@ use crate::extproc::parsing::Parsing;
 use crate::extproc::server::{Ended, Server, ServerOptions, StartError};
 use crate::extproc::service::ProcessCall;
 use crate::extproc::stop::Stops;
-use crate::flow::{Attempts, Dispatcher, Gate, GateCollector, GateMetrics, Policy, keep_moving};
+use crate::flow::{Attempts, Dispatcher, Gate, GateCollector, GateMetrics, Policy, keep_bands, keep_moving};
 use crate::memory::{Budget, Sheds};
 use crate::metrics::{self};
 use crate::observe::endpoints;
@@ -200,6 +200,8 @@ async fn serve(
     if let Some(gate) = dispatcher.gate() {
         let moving = keep_moving(Arc::clone(&dispatcher), Arc::clone(&store));
         background.tasks.spawn(background.shutdown.clone().run_until_cancelled_owned(moving).map(|_| ()));
+        let bands = keep_bands(Arc::clone(gate), Arc::clone(&rules));
+        background.tasks.spawn(background.shutdown.clone().run_until_cancelled_owned(bands).map(|_| ()));
         let (gate, finishing) = (Arc::clone(gate), server.finishing());
         let closing = async move {
             finishing.cancelled().await;

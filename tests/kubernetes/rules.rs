@@ -2,6 +2,7 @@
 
 use serde_json::json;
 
+use crate::metrics::page;
 use crate::objects::{OBJECTIVES, OLDER_OBJECTIVES, POOLS, REWRITES, least};
 use crate::picker::{Answer, Picker};
 use crate::server::Server;
@@ -51,6 +52,36 @@ async fn objectives_say_what_is_shed_first() {
     shed(&picker, "far", true).await;
     space.delete(OBJECTIVES, "far").await;
     shed(&picker, "far", false).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_objective_has_its_band_before_its_first_request() {
+    let Some(server) = Server::shared().await else { return };
+    let space = server.space(&least()).await;
+    space.pool("m", &[8000]).await;
+    let spec = |priority: i32| json!({"priority": priority, "poolRef": {"name": "p"}});
+    space.create(OBJECTIVES, "gold", spec(7)).await;
+    space.create(OBJECTIVES, "batch", spec(-1)).await;
+    let config = "
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+featureGates: [flowControl]
+";
+    let flags = ["--metrics-endpoint-auth=false", "--config-text", config];
+    let picker = Picker::of_pool(server, &space, &flags).await;
+    let bands = async |priorities: &[i32]| {
+        let what = format!("the bands {priorities:?}");
+        eventually(&what, async || {
+            let page = page(&picker).await;
+            let name = "llm_d_epp_flow_control_capacity_utilization_requests{inference_pool=\"p\"";
+            let all = |priority| page.contains(&format!("{name},priority=\"{priority}\"}} 0"));
+            priorities.iter().all(all).then_some(())
+        })
+        .await;
+    };
+    bands(&[7, 0, -1]).await;
+    space.create(OBJECTIVES, "silver", spec(3)).await;
+    bands(&[7, 3, 0, -1]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

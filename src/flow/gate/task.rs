@@ -8,7 +8,8 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
 use crate::endpoints::Store;
-use crate::flow::Dispatcher;
+use crate::flow::{Dispatcher, Gate};
+use crate::request::RuleBook;
 
 /// Readings of a large pool change all the time. They are looked at so often at most: a
 /// tenth of the shortest interval at which an endpoint is read.
@@ -51,5 +52,21 @@ pub async fn keep_moving(dispatcher: Arc<Dispatcher>, store: Arc<Store>) {
             () = sleep_until(wake.unwrap_or(now)), if wake.is_some() => {}
             () = readings, if next.somebody_waits => {}
         }
+    }
+}
+
+/// Keeps the bands of a gate those of the priorities that objectives give, so that each is
+/// there before its first request: to be seen, and for ceilings that depend on it.
+pub async fn keep_bands(gate: Arc<Gate>, rules: Arc<RuleBook>) {
+    let mut replaced = rules.subscribe();
+    loop {
+        replaced.mark_unchanged();
+        let priorities = rules.current().objectives.values().copied().collect();
+        gate.during(|inner, now, told| {
+            inner.queue.know(now, &priorities);
+            inner.run(&gate, now, None, told);
+        });
+        // The book is gone with whoever holds it, and we hold it.
+        let _ = replaced.changed().await;
     }
 }

@@ -1,5 +1,7 @@
 //! The queue of one priority, and all of them in their order.
 
+use std::collections::BTreeSet;
+
 use super::fairness::Turns;
 use super::flows::{FlowRef, Flows, Waiter};
 use super::rank::Rank;
@@ -19,6 +21,8 @@ pub(super) struct Band {
     pub(super) priority: i32,
     pub(super) rules: BandRules,
     is_listed: bool,
+    /// It is known that requests of this priority may come.
+    is_known: bool,
     /// What waits.
     pub(super) waiting: Count,
     flows: Flows,
@@ -31,7 +35,16 @@ impl Band {
     fn new(priority: i32, rules: BandRules, is_listed: bool, now: Nanos) -> Self {
         let turns = Turns::new(&rules.fairness);
         let flows = Flows::new(turns.memory());
-        Self { priority, rules, is_listed, waiting: Count::default(), flows, turns, used: now }
+        Self {
+            priority,
+            rules,
+            is_listed,
+            is_known: false,
+            waiting: Count::default(),
+            flows,
+            turns,
+            used: now,
+        }
     }
 
     /// Whether one more request of so many bytes may wait.
@@ -86,7 +99,12 @@ impl Band {
     }
 
     fn idle_until(&self) -> Option<Nanos> {
-        (!self.is_listed && self.waiting.requests == 0).then(|| self.used.saturating_add(MAX_IDLE))
+        (self.is_unused() && !self.is_known).then(|| self.used.saturating_add(MAX_IDLE))
+    }
+
+    /// Whether it could go: no rule lists it, and nobody waits.
+    fn is_unused(&self) -> bool {
+        !self.is_listed && self.waiting.requests == 0
     }
 }
 
@@ -132,14 +150,39 @@ impl Bands {
     pub(super) fn get_or_make(&mut self, priority: i32, rules: &BandRules, now: Nanos) -> Option<&mut Band> {
         if self.position(priority).is_err() {
             if self.list.iter().filter(|band| !band.is_listed).count() >= MAX_UNLISTED {
-                let idle = self.list.iter().filter(|band| band.idle_until().is_some());
-                let unused = idle.min_by_key(|band| band.used)?.priority;
+                let unused = self.list.iter().filter(|band| band.is_unused());
+                let unused = unused.min_by_key(|band| (band.is_known, band.used))?.priority;
                 self.list.retain(|band| band.priority != unused);
             }
             let position = self.position(priority).unwrap_or_else(|position| position);
             self.list.insert(position, Band::new(priority, rules.clone(), false, now));
         }
         self.get(priority)
+    }
+
+    /// Requests of these priorities may come: their bands are there before the first, and
+    /// stay. Those of others may go once they were empty for long. Of too many priorities
+    /// the highest get a band.
+    pub(super) fn know(&mut self, priorities: &BTreeSet<i32>, rules: impl Fn(i32) -> BandRules, now: Nanos) {
+        for band in &mut self.list {
+            let is_known = priorities.contains(&band.priority);
+            if band.is_known && !is_known {
+                band.used = now;
+            }
+            band.is_known = is_known;
+        }
+        let mut unlisted = self.list.iter().filter(|band| !band.is_listed).count();
+        for &priority in priorities.iter().rev() {
+            if unlisted >= MAX_UNLISTED {
+                break;
+            }
+            if let Err(position) = self.position(priority) {
+                let mut band = Band::new(priority, rules(priority), false, now);
+                band.is_known = true;
+                self.list.insert(position, band);
+                unlisted += 1;
+            }
+        }
     }
 
     /// Where a band stands.
@@ -186,6 +229,31 @@ mod tests {
         assert_eq!(priorities(&bands), [7, 3, 0], "listed bands stay");
         let standing = bands.standing(1).unwrap();
         assert_eq!(standing, Standing { rank: 1, bands: 3, priority: 3, lowest: 0, highest: 7 });
+    }
+
+    #[test]
+    fn bands_of_known_priorities_are_there_and_stay_until_they_are_no_longer_known() {
+        let mut bands = Bands::new(&[(0, BandRules::default())]);
+        let rules = |priority: i32| BandRules {
+            max_requests: if priority < 0 { 1 } else { 2 },
+            ..BandRules::default()
+        };
+        bands.know(&[7, 0, -1].into(), rules, 5);
+        assert_eq!(priorities(&bands), [7, 0, -1]);
+        assert_eq!(bands.get(-1).unwrap().rules.max_requests, 1);
+        assert_eq!(bands.get(0).unwrap().rules.max_requests, BandRules::default().max_requests, "as listed");
+        bands.sweep(NEVER - 1);
+        assert_eq!((priorities(&bands), bands.next_sweep()), (vec![7, 0, -1], NEVER));
+        // One is known no longer: it stays for those that still come, and then goes.
+        bands.know(&[7].into(), rules, 9);
+        assert_eq!(bands.next_sweep(), 9 + MAX_IDLE);
+        bands.sweep(9 + MAX_IDLE);
+        assert_eq!(priorities(&bands), [7, 0]);
+        // Of too many the highest have one, and a request makes its own when it comes.
+        bands.know(&(1..=200).collect(), rules, 9);
+        assert_eq!((bands.len(), bands.list[0].priority), (MAX_UNLISTED + 1, 200));
+        assert!(bands.get_or_make(-5, &BandRules::default(), 10).is_some());
+        assert_eq!(bands.len(), MAX_UNLISTED + 1);
     }
 
     #[test]

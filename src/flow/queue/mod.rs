@@ -32,6 +32,7 @@ mod shed;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::schedule::waiting::{BandRules, UsageLimit, WaitingRules};
@@ -207,6 +208,14 @@ impl Queue {
         self.expiry.insert(slot, &mut held);
         self.waiting += Count::one(bytes);
         Ok(self.requests.insert(held))
+    }
+
+    /// Requests of these priorities may come, besides those of the bands that rules list.
+    /// Call [`dispatch`](Self::dispatch) after it: ceilings may depend on which bands there are.
+    pub fn know(&mut self, now: Nanos, priorities: &BTreeSet<i32>) {
+        let (default, negative) = (&self.default_band, &self.default_negative_band);
+        let rules = |priority| if priority < 0 { negative.clone() } else { default.clone() };
+        self.bands.know(priorities, rules, now);
     }
 
     /// The client of a request went away, or its answer is complete. What it got, `cost`, is

@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use arc_swap::{ArcSwap, Guard};
+use tokio::sync::watch;
 
 pub use rewrites::{ModelRewrite, RewriteRule, Rewrites, Rewritten, Target};
 
@@ -40,22 +41,31 @@ impl Rules {
 
 /// Where the current rules are. Discovery is the only writer.
 #[derive(Debug, Default)]
-pub struct RuleBook(ArcSwap<Rules>);
+pub struct RuleBook {
+    current: ArcSwap<Rules>,
+    replaced: watch::Sender<()>,
+}
 
 impl RuleBook {
     /// A book of these rules.
     pub fn new(rules: Rules) -> Self {
-        Self(ArcSwap::from_pointee(rules))
+        Self { current: ArcSwap::from_pointee(rules), replaced: watch::Sender::default() }
     }
 
     /// The rules that hold now. Keep the guard no longer than a decision.
     pub fn current(&self) -> Guard<Arc<Rules>> {
-        self.0.load()
+        self.current.load()
     }
 
     /// Makes these the rules of all requests from now on.
     pub fn replace(&self, rules: Rules) {
-        self.0.store(Arc::new(rules));
+        self.current.store(Arc::new(rules));
+        self.replaced.send_replace(());
+    }
+
+    /// Changes whenever the rules are replaced.
+    pub fn subscribe(&self) -> watch::Receiver<()> {
+        self.replaced.subscribe()
     }
 }
 
@@ -81,7 +91,10 @@ mod tests {
             let headers: Headers = headers.iter().copied().collect();
             assert_eq!(book.current().priority(&headers), priority, "{headers:?}");
         }
+        let told = book.subscribe();
+        assert!(!told.has_changed().unwrap());
         book.replace(Rules::default());
+        assert!(told.has_changed().unwrap());
         let headers: Headers = [("x-llm-d-inference-objective", "batch")].into_iter().collect();
         assert_eq!(book.current().priority(&headers), 0);
     }
