@@ -1,6 +1,6 @@
 //! The program as a process: exit codes, one line on stderr, signals.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::sync::LazyLock;
@@ -57,6 +57,8 @@ fn mistakes_end_with_exit_code_2_and_failures_with_1() {
     fails(&["observe"], 2, "observe");
     fails(&QUIET, 2, "--endpoints-file");
     fails(&[&QUIET[..], &["--endpoints-file=/nonexistent"]].concat(), 1, "/nonexistent");
+    let no_certificate = [endpoints(), "--metrics-cert-dir=/nonexistent"];
+    fails(&[&QUIET[..], &no_certificate].concat(), 2, "/nonexistent/tls.crt (--metrics-cert-dir)");
     let taken = listener();
     let port = taken.local_addr().unwrap().port();
     let flag = format!("--metrics-port={port}");
@@ -146,4 +148,19 @@ fn a_second_signal_ends_at_once_with_exit_code_1() {
     process.logged("draining: not ready, but still accepting");
     process.signal("-INT");
     assert_eq!(process.child.wait().unwrap().code(), Some(1));
+}
+
+#[test]
+fn with_an_endpoints_file_everybody_reads_the_metrics() {
+    let mut process = Process::start(&["--metrics-endpoint-auth"]);
+    let port = process.logged("metrics port open");
+    assert_eq!((port["auth"].as_bool(), port["tls"].as_bool()), (Some(false), Some(false)));
+    let mut stream = TcpStream::connect(address(&port, "address")).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+    let mut page = String::new();
+    stream.read_to_string(&mut page).unwrap();
+    assert!(page.starts_with("HTTP/1.1 200 ") && page.contains("llm_d_epp_info"), "{page}");
+    let unused = process.logged("flag has no effect");
+    assert_eq!(unused["flag"], "--metrics-endpoint-auth");
+    assert!(unused["reason"].as_str().unwrap().contains("--metrics-client-ca-file"), "{unused}");
 }

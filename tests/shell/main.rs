@@ -13,6 +13,7 @@ mod connections;
 mod flags;
 mod health;
 mod http;
+mod metrics_tls;
 mod run;
 mod stop;
 mod support;

@@ -29,6 +29,9 @@ use usher::extproc::health::HealthState;
 use usher::extproc::server::{Ended, Server, ServerOptions};
 use usher::extproc::stop::{Stopper, Stops};
 
+/// After this a test gives up waiting. Long, because a loaded machine is not a failure.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
 /// A listener on a free port of loopback.
 pub(crate) fn listener() -> TcpListener {
     TcpListener::bind("127.0.0.1:0").unwrap()

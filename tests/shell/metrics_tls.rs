@@ -1,0 +1,126 @@
+//! The metrics port over TLS, without anybody to ask who may read.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::version::{TLS12, TLS13};
+use rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion};
+use tempfile::tempdir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use usher::config::settings::MetricsTlsSettings;
+use usher::observe::http::{HttpServer, Protection, Routes};
+use usher::observe::tls::MetricsTls;
+
+use crate::support::listener;
+
+struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    pem: String,
+}
+
+impl Authority {
+    fn new() -> Self {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().unwrap();
+        let pem = params.self_signed(&key).unwrap().pem();
+        Self { issuer: Issuer::new(params, key), pem }
+    }
+
+    /// A certificate and its key in PEM.
+    fn sign(&self, usage: ExtendedKeyUsagePurpose) -> (String, String) {
+        let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+        params.extended_key_usages = vec![usage];
+        let key = KeyPair::generate().unwrap();
+        (params.signed_by(&key, &self.issuer).unwrap().pem(), key.serialize_pem())
+    }
+}
+
+fn serve(folder: &Path, authority: &Authority, client_ca: Option<&Authority>) -> (HttpServer, SocketAddr) {
+    let (certificate, key) = authority.sign(ExtendedKeyUsagePurpose::ServerAuth);
+    std::fs::write(folder.join("tls.crt"), certificate).unwrap();
+    std::fs::write(folder.join("tls.key"), key).unwrap();
+    let client_ca = client_ca.map(|authority| {
+        let path = folder.join("ca.pem");
+        std::fs::write(&path, &authority.pem).unwrap();
+        path
+    });
+    let tls = MetricsTls::new(&MetricsTlsSettings { cert_dir: folder.to_owned(), client_ca }).unwrap();
+    let protection = Protection { tls: Some(Arc::new(tls)), access: None };
+    let listener = listener();
+    let address = listener.local_addr().unwrap();
+    let routes = Routes::new().with_metrics(|| "up 1\n");
+    (HttpServer::start_protected(listener, routes, protection).unwrap(), address)
+}
+
+/// Asks for the metrics with a certificate that `client` has signed for this use.
+async fn ask(
+    address: SocketAddr,
+    trusted: &Authority,
+    client: Option<(&Authority, ExtendedKeyUsagePurpose)>,
+    versions: &[&'static SupportedProtocolVersion],
+) -> std::io::Result<String> {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_slice(trusted.pem.as_bytes()).unwrap()).unwrap();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(versions)
+        .unwrap()
+        .with_root_certificates(roots);
+    let config = match client {
+        None => config.with_no_client_auth(),
+        Some((authority, usage)) => {
+            let (certificate, key) = authority.sign(usage);
+            let certificate = CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap();
+            let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap();
+            config.with_client_auth_cert(vec![certificate], key).unwrap()
+        }
+    };
+    let stream = TcpStream::connect(address).await?;
+    let connector = TlsConnector::from(Arc::new(config));
+    let mut stream = connector.connect(ServerName::from(address.ip()), stream).await?;
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n").await?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await?;
+    Ok(answer)
+}
+
+#[tokio::test]
+async fn metrics_are_served_over_tls() {
+    let (folder, ours) = (tempdir().unwrap(), Authority::new());
+    let (server, address) = serve(folder.path(), &ours, None);
+    for version in [&TLS12, &TLS13] {
+        let answer = ask(address, &ours, None, &[version]).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("up 1\n"), "{answer}");
+    }
+    assert!(ask(address, &Authority::new(), None, &[&TLS13]).await.is_err());
+    // Plain text gets nowhere, and whoever says nothing doesn't hold up the end.
+    let mut plain = TcpStream::connect(address).await.unwrap();
+    plain.write_all(b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    let mut answer = Vec::new();
+    let _ = plain.read_to_end(&mut answer).await;
+    assert!(!answer.starts_with(b"HTTP"), "{answer:?}");
+    let _silent = TcpStream::connect(address).await.unwrap();
+    let stop = tokio::time::timeout(crate::support::PATIENCE, server.stop());
+    stop.await.unwrap();
+}
+
+#[tokio::test]
+async fn who_is_checked_shows_a_certificate_for_clients_of_the_right_authority() {
+    use ExtendedKeyUsagePurpose::{ClientAuth, ServerAuth};
+    let (folder, ours, clients) = (tempdir().unwrap(), Authority::new(), Authority::new());
+    let (_server, address) = serve(folder.path(), &ours, Some(&clients));
+    for version in [&TLS12, &TLS13] {
+        let with = async |client| ask(address, &ours, client, &[version]).await;
+        assert!(with(Some((&clients, ClientAuth))).await.unwrap().ends_with("up 1\n"));
+        assert!(with(None).await.is_err());
+        assert!(with(Some((&ours, ClientAuth))).await.is_err());
+        assert!(with(Some((&clients, ServerAuth))).await.is_err());
+    }
+}
