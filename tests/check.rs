@@ -172,6 +172,45 @@ fn json_says_the_same() {
     assert_eq!(of("utilization-detector")["kinds"][0], "saturation-detector");
 }
 
+/// All that a configuration can say of state that replicas share.
+const SHARED: &str = "
+plugins:
+- {type: k8s-peer-discovery, parameters: {selector: app=usher, port: '9002', namespace: default}}
+- {name: shared, type: redis-syncer, parameters: {address: 'redis:6379', password: hunter2, ttl: 3s}}
+- {type: local-syncer}
+dataLayer:
+  peerDiscovery: {pluginRef: k8s-peer-discovery}
+  crossReplicaSyncerPluginRef: shared
+  crossReplicaSyncInterval: 500ms
+  crossReplicaPublishTimeout: 1s
+  crossReplica: {syncerPluginRef: local-syncer, syncInterval: 500ms, publishTimeout: 1s}
+";
+
+#[test]
+fn shared_state_is_one_warning_whatever_is_said_of_it() {
+    let (code, out, err) = check("-", SHARED, Output::Json);
+    assert_eq!((code, err.as_str()), (0, ""));
+    let report: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(
+        report["warnings"],
+        json!(["replicas share no state in this version, each knows what it sent itself; without effect: \
+             dataLayer.peerDiscovery, dataLayer.crossReplicaSyncerPluginRef, \
+             dataLayer.crossReplicaSyncInterval, dataLayer.crossReplicaPublishTimeout, \
+             dataLayer.crossReplica, plugin 'k8s-peer-discovery', plugin 'shared', plugin 'local-syncer'"])
+    );
+    for note in report["notes"].as_array().unwrap() {
+        assert!(!note.as_str().unwrap().contains("replica"), "{note}");
+    }
+    let (_, out, _) = check("-", SHARED, Output::Text);
+    assert_eq!(out.matches("\nwarnings\n  - replicas share no state").count(), 1, "{out}");
+    assert!(!out.contains("hunter2"), "{out}");
+    let (_, out, _) = check("-", TEXT, Output::Text);
+    assert!(!out.contains("\nwarnings\n"), "{out}");
+    let (_, out, _) = check("-", TEXT, Output::Json);
+    let report: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(report["warnings"], json!([]));
+}
+
 #[test]
 fn an_error_is_one_line_with_its_place() {
     let text = "plugins:\n- type: max-score-picker\n  parameters:\n    maxNumOfEndpoint: 2\n";

@@ -19,6 +19,8 @@ mod keys;
 mod places;
 #[path = "config/references.rs"]
 mod references;
+#[path = "config/replicas.rs"]
+mod replicas;
 #[path = "config/required.rs"]
 mod required;
 #[path = "config/schema.rs"]

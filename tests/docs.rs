@@ -30,7 +30,7 @@ const START: &str =
 const ACCEPT: &str = "USHER_ACCEPT";
 
 /// The sections of the tables, and what belongs to each.
-const SECTIONS: [(&str, &[Kind]); 9] = [
+const SECTIONS: [(&str, &[Kind]); 10] = [
     ("Scorers", &[Kind::Scorer]),
     ("Filters", &[Kind::Filter]),
     ("Pickers", &[Kind::Picker]),
@@ -49,6 +49,7 @@ const SECTIONS: [(&str, &[Kind]); 9] = [
             Kind::Eviction,
         ],
     ),
+    ("Several replicas", &[Kind::PeerDiscovery, Kind::Syncer]),
 ];
 
 /// All tables: a row per plugin type, where its first kind belongs.

@@ -63,7 +63,7 @@ fn check(args: &CheckArgs, input: &mut dyn Read) -> Result<String, String> {
     let state = State::default();
     let pipeline = Pipeline::build(config.as_ref(), args.allow_experimental_plugins, &metrics, &state);
     let pipeline = pipeline.map_err(locate)?;
-    let mut notes = pipeline.notes;
+    let (mut notes, warnings) = (pipeline.notes, pipeline.warnings);
     if pipeline.discovery.is_none() {
         notes.push(format!("dataLayer.discovery: {NO_DISCOVERY}"));
     }
@@ -73,8 +73,11 @@ fn check(args: &CheckArgs, input: &mut dyn Read) -> Result<String, String> {
     };
     let resolved = &pipeline.resolved;
     Ok(match args.output {
-        Output::Text => report::text(&title, resolved, &notes, NO_DISCOVERY),
-        Output::Json => format!("{:#}\n", json!({"valid": true, "pipeline": resolved, "notes": notes})),
+        Output::Text => report::text(&title, resolved, (&warnings, &notes), NO_DISCOVERY),
+        Output::Json => {
+            let report = json!({"valid": true, "pipeline": resolved, "warnings": warnings, "notes": notes});
+            format!("{report:#}\n")
+        }
     })
 }
 

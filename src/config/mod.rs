@@ -17,4 +17,6 @@ pub use decode::Positioned;
 pub use error::{ConfigError, Position};
 pub use node::{Entry, MAX_BYTES, Node, Value};
 pub use read::{EndpointPickerConfig, FeatureGates, Plugin, Profile, ProfilePlugin};
-pub use schema::{DataLayer, FlowControl, Name, PriorityBand, Quantity, Reference, Source, duration};
+pub use schema::{
+    CrossReplica, DataLayer, FlowControl, Name, PriorityBand, Quantity, Reference, Source, duration,
+};

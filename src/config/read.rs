@@ -114,8 +114,11 @@ impl EndpointPickerConfig {
         let profiles = profiles(file.scheduling_profiles)?;
         let new_detector = file.flow_control.as_ref().and_then(|flow| flow.value.saturation_detector.clone());
         let mut data_layer = file.data_layer;
-        data_layer.cross_replica_syncer_plugin_ref =
-            data_layer.cross_replica_syncer_plugin_ref.filter(|name| !name.value.is_empty());
+        let given = |name: &mut Option<Name>| *name = name.take().filter(|name| !name.value.is_empty());
+        given(&mut data_layer.cross_replica_syncer_plugin_ref);
+        if let Some(cross_replica) = &mut data_layer.cross_replica {
+            given(&mut cross_replica.syncer_plugin_ref);
+        }
         let detector = replaced(
             new_detector,
             file.saturation_detector,

@@ -84,6 +84,11 @@ pub struct DataLayer {
     /// How often it does.
     #[serde(deserialize_with = "duration")]
     pub cross_replica_sync_interval: Option<Duration>,
+    /// How long telling them may take.
+    #[serde(deserialize_with = "duration")]
+    pub cross_replica_publish_timeout: Option<Duration>,
+    /// The same settings as newer versions of the peer group them.
+    pub cross_replica: Option<CrossReplica>,
 }
 
 impl Default for DataLayer {
@@ -95,8 +100,24 @@ impl Default for DataLayer {
             peer_discovery: None,
             cross_replica_syncer_plugin_ref: None,
             cross_replica_sync_interval: None,
+            cross_replica_publish_timeout: None,
+            cross_replica: None,
         }
     }
+}
+
+/// How replicas share what they know.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct CrossReplica {
+    /// The plugin that tells other replicas what this one has in flight.
+    pub syncer_plugin_ref: Option<Name>,
+    /// How often it does.
+    #[serde(deserialize_with = "duration")]
+    pub sync_interval: Option<Duration>,
+    /// How long telling them may take.
+    #[serde(deserialize_with = "duration")]
+    pub publish_timeout: Option<Duration>,
 }
 
 /// One source of numbers about endpoints.

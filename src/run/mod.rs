@@ -241,13 +241,16 @@ async fn serve(
             .with_index();
         background.pages.push(HttpServer::start(admin, routes)?);
     }
-    tell(&settings, &pipeline.notes, from_file);
+    tell(&settings, &pipeline.notes, &pipeline.warnings, from_file);
     tell_memory(&settings, &memory_budget);
     Ok(server.run(stops).await)
 }
 
 /// Says once what the user should know about this start.
-fn tell(settings: &ServeSettings, notes: &[String], from_file: bool) {
+fn tell(settings: &ServeSettings, notes: &[String], warnings: &[String], from_file: bool) {
+    for warning in warnings {
+        tracing::warn!(warning, "configuration");
+    }
     for note in notes {
         tracing::info!(note, "configuration");
     }

@@ -17,6 +17,7 @@ pub(crate) fn required(plugin_type: &str) -> &'static str {
         "disaggregatedset-rollout-screener" => "{scope: {labelSelector: {}}, revisionGating: {}}",
         "session-id-producer" => "{headerName: a}",
         "k8s-notification-source" => "{version: v1, kind: Pod}",
+        "k8s-peer-discovery" => "{selector: app=usher, port: '9002', namespace: default}",
         "priority-holdback-policy" => "{minCeiling: 0.5}",
         // The profile that there is without any.
         "disagg-profile-handler" => "{profiles: {decode: default}}",

@@ -93,14 +93,18 @@ impl Process {
 
     /// Reads the log up to the line with `message`.
     fn logged(&mut self, message: &str) -> serde_json::Value {
-        loop {
+        self.lines_until(message).pop().unwrap()
+    }
+
+    /// The lines of the log up to the one with `message`.
+    fn lines_until(&mut self, message: &str) -> Vec<serde_json::Value> {
+        let mut lines: Vec<serde_json::Value> = Vec::new();
+        while lines.last().is_none_or(|line| line["message"] != message) {
             let mut line = String::new();
             assert_ne!(self.log.read_line(&mut line).unwrap(), 0, "ended before {message:?}");
-            let line: serde_json::Value = serde_json::from_str(&line).unwrap();
-            if line["message"] == message {
-                return line;
-            }
+            lines.push(serde_json::from_str(&line).unwrap());
         }
+        lines
     }
 
     fn signal(&self, name: &str) {
@@ -163,4 +167,34 @@ fn with_an_endpoints_file_everybody_reads_the_metrics() {
     let unused = process.logged("flag has no effect");
     assert_eq!(unused["flag"], "--metrics-endpoint-auth");
     assert!(unused["reason"].as_str().unwrap().contains("--metrics-client-ca-file"), "{unused}");
+}
+
+#[test]
+fn state_that_replicas_would_share_is_one_warning() {
+    let shared = "
+plugins: [{type: local-syncer}, {type: redis-syncer}]
+dataLayer:
+  crossReplicaSyncerPluginRef: redis-syncer
+  crossReplicaSyncInterval: 1s
+  crossReplica: {syncerPluginRef: local-syncer}
+";
+    let warnings = |flags: &[&str]| {
+        let mut process = Process::start(flags);
+        let lines = process.lines_until("serving");
+        let warns = |line: &&serde_json::Value| line["level"].as_str().is_some_and(|level| level == "WARN");
+        lines.iter().filter(warns).cloned().collect::<Vec<_>>()
+    };
+    let warned = warnings(&["--config-text", shared]);
+    let [warning] = &warned[..] else { panic!("{warned:?}") };
+    let said = warning["warning"].as_str().unwrap();
+    assert!(
+        said.starts_with("replicas share no state") && said.contains("crossReplicaSyncInterval"),
+        "{said}"
+    );
+    assert_eq!(warnings(&["--config-text", "plugins: [{type: queue-scorer}]"]), [serde_json::Value::Null; 0]);
+    fails(
+        &[&QUIET[..], &["--config-text", &shared.replace("Ref: redis", "Ref: radish")]].concat(),
+        2,
+        "declare",
+    );
 }

@@ -17,7 +17,12 @@ const DETAIL: usize = 14;
 
 /// The report. `without_discovery` stands where the configuration names no plugin that
 /// finds endpoints.
-pub(super) fn text(title: &str, resolved: &Resolved, notes: &[String], without_discovery: &str) -> String {
+pub(super) fn text(
+    title: &str,
+    resolved: &Resolved,
+    (warnings, notes): (&[String], &[String]),
+    without_discovery: &str,
+) -> String {
     let mut report = Report(format!("{title}\n\n"));
     report.list("parsers", resolved.parsers.iter().map(used));
     report.list("headers", resolved.stages.header_processors.iter().cloned());
@@ -46,10 +51,8 @@ pub(super) fn text(title: &str, resolved: &Resolved, notes: &[String], without_d
     report.list("feature gates", gates.map(|(name, on)| format!("{name}={on}")));
     report.0.push_str("\nplugins\n");
     resolved.plugins.iter().for_each(|plugin| report.plugin(plugin));
-    if !notes.is_empty() {
-        report.0.push_str("\nnotes\n");
-    }
-    notes.iter().for_each(|note| report.wrapped("  - ", note));
+    report.sentences("warnings", warnings);
+    report.sentences("notes", notes);
     report.0
 }
 
@@ -64,6 +67,14 @@ impl Report {
             self.wrapped(&format!("{title:<TEXT$}"), &text);
             title = "";
         }
+    }
+
+    /// A section of sentences, unless there are none.
+    fn sentences(&mut self, title: &str, sentences: &[String]) {
+        if !sentences.is_empty() {
+            let _ = write!(self.0, "\n{title}\n");
+        }
+        sentences.iter().for_each(|sentence| self.wrapped("  - ", sentence));
     }
 
     fn profile(&mut self, profile: &ResolvedProfile) {

@@ -114,21 +114,11 @@ fn check_reads(
     Err(ConfigError::at(reference.at, message).hint("list it with a source of the other kind"))
 }
 
-/// The plugin that finds endpoints, and the checks of what surrounds it.
+/// The plugin that finds endpoints.
 pub(super) fn discovery<'a>(
     config: &EndpointPickerConfig,
     instances: &'a Instances<'_>,
 ) -> Result<Option<&'a Instance>, ConfigError> {
-    let layer = &config.data_layer;
-    if let Some(Reference { plugin_ref }) = &layer.peer_discovery {
-        instances.get("dataLayer.peerDiscovery", plugin_ref)?;
-        return Err(wrong_kind("dataLayer.peerDiscovery", plugin_ref, "a peer discovery plugin"));
-    }
-    if let Some(syncer) = &layer.cross_replica_syncer_plugin_ref {
-        let key = "dataLayer.crossReplicaSyncerPluginRef";
-        instances.get(key, syncer)?;
-        return Err(wrong_kind(key, syncer, "a cross-replica syncer"));
-    }
-    let Some(Reference { plugin_ref }) = &layer.discovery else { return Ok(None) };
+    let Some(Reference { plugin_ref }) = &config.data_layer.discovery else { return Ok(None) };
     instances.get_kind("dataLayer.discovery", plugin_ref, Kind::Discovery).map(Some)
 }

@@ -14,6 +14,7 @@ mod order;
 mod parsers;
 mod pipeline;
 mod profiles;
+mod replicas;
 mod reserved;
 mod resolved;
 mod site;

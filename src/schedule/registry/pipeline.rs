@@ -12,7 +12,7 @@ use crate::scrape::params::SourceParams;
 
 use super::instances::{self, Instances};
 use super::resolved::{Resolved, ResolvedPlugin, Use};
-use super::{data, flow, handler, parsers, profiles, stages};
+use super::{data, flow, handler, parsers, profiles, replicas, stages};
 
 /// What the peer runs without a configuration.
 const BUILT_IN: &str = "
@@ -46,6 +46,8 @@ pub struct Pipeline {
     pub waiting: Option<Waiting>,
     /// What the user should know, one sentence each.
     pub notes: Vec<String>,
+    /// What the configuration asks for and doesn't get, one sentence each.
+    pub warnings: Vec<String>,
     /// The configuration with its defaults filled in.
     pub resolved: Resolved,
 }
@@ -123,6 +125,7 @@ impl Pipeline {
         let handler_id = profiles::id(handler);
         let (sources, resolved_sources) = data::sources(&sources, &instances, &mut notes)?;
         let discovery = data::discovery(config, &instances)?;
+        let warnings = replicas::check(config, &instances)?.into_iter().collect();
         let resolved_discovery = discovery.map(|instance| Use::of(&instance.name, false));
         let discovery = discovery.and_then(|instance| instance.built.discovery.clone());
         let waiting = flow::waiting(config, &detector, &instances, &mut notes)?;
@@ -145,6 +148,7 @@ impl Pipeline {
             sources,
             waiting,
             notes,
+            warnings,
             resolved: Resolved {
                 feature_gates: config.feature_gates,
                 profiles: resolved_profiles,

@@ -50,6 +50,10 @@ pub enum Kind {
     UsageLimitPolicy,
     /// Chooses running requests to give up.
     Eviction,
+    /// Finds other replicas.
+    PeerDiscovery,
+    /// Tells other replicas what this one knows.
+    Syncer,
 }
 
 impl Kind {
@@ -76,6 +80,8 @@ impl Kind {
             Self::OrderingPolicy => "an ordering policy",
             Self::UsageLimitPolicy => "a usage limit policy",
             Self::Eviction => "an eviction policy",
+            Self::PeerDiscovery => "a peer discovery plugin",
+            Self::Syncer => "a cross-replica syncer",
         }
     }
 }

@@ -58,7 +58,7 @@ const ROLLOUT: &[Parameter] = &[
 pub(super) static ROWS: &[PluginType] = &[
     later("latency-slo-admitter", &[Admitter]),
     beta("probabilistic-admitter", &[Admitter],
-        "Refuses requests of a priority below 0, the more of them the busier the pool is. Nothing gives requests a priority in this version.",
+        "Refuses requests of a priority below 0, the more of them the busier the pool is.",
         &[
             parameter("queueDepthThreshold", "5", "requests", "Waiting requests at which an endpoint is full."),
             parameter("kvCacheUtilThreshold", "0.8", "share", "Share of the KV cache at which it is."),

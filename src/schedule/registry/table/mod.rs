@@ -9,13 +9,14 @@ mod handlers;
 mod parsers;
 mod pickers;
 mod producers;
+mod replicas;
 mod scorers;
 mod session;
 
 use super::types::PluginType;
 
 /// All of them.
-pub(super) static ALL: [&[PluginType]; 9] = [
+pub(super) static ALL: [&[PluginType]; 10] = [
     scorers::ROWS,
     filters::ROWS,
     pickers::ROWS,
@@ -25,4 +26,5 @@ pub(super) static ALL: [&[PluginType]; 9] = [
     parsers::ROWS,
     data::ROWS,
     flow::ROWS,
+    replicas::ROWS,
 ];
