@@ -11,6 +11,7 @@ use super::check::Output;
 use super::progress::Progress;
 use crate::load::{LoadError, Outcome, Standing, run as generate};
 pub use args::LoadArgs;
+pub(super) use args::header;
 use report::Report;
 
 /// Runs a load and prints what it found.

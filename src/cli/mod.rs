@@ -1,6 +1,7 @@
 //! The command line: subcommands, exit codes, and errors as one line.
 
 pub mod check;
+pub mod compare;
 pub mod demo;
 pub mod engine;
 pub mod flags;
@@ -43,6 +44,8 @@ pub enum Command {
     Demo(demo::DemoArgs),
     /// Compare configurations under a trace or a generated load, in virtual time.
     Replay(Box<replay::ReplayArgs>),
+    /// Compare the decisions of two pickers on the same requests.
+    Compare(compare::CompareArgs),
     /// Validate a configuration, and print the pipeline it comes to.
     Check(CheckArgs),
 }
@@ -114,6 +117,7 @@ fn run(command: Command) -> Result<ExitCode, CliError> {
         Command::Load(args) => load::run(*args).map(|()| ExitCode::SUCCESS),
         Command::Demo(args) => demo::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Replay(args) => replay::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Compare(args) => compare::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Check(args) => Ok(check::run(&args)),
     }
 }

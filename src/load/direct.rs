@@ -8,6 +8,7 @@ use http::{HeaderValue, Request};
 use tokio::time::timeout;
 
 use super::LoadError;
+use super::decide::{self, Decided};
 use super::exchange::{self, Open, checked};
 use super::failure::Failure;
 use super::link::{Dialer, Link};
@@ -107,6 +108,15 @@ impl Direct {
             open.answer(&messages.answer, self.interval).await
         };
         timeout(patience, exchange).await.unwrap_or_else(|_| Err(late(patience)))
+    }
+
+    /// A request with its answer, and what the server made of both.
+    ///
+    /// # Errors
+    /// When the server breaks the protocol or is gone. A request that it refuses is decided.
+    pub(super) async fn decide(&self, messages: &Messages, number: u64) -> Result<Decided, Failure> {
+        let decide = decide::decide(self.link(), &self.call, messages, number);
+        timeout(PATIENCE, decide).await.unwrap_or_else(|_| Err(late(PATIENCE)))
     }
 
     /// A request up to its decision, held open after that.

@@ -58,12 +58,12 @@ pub(super) async fn open<'a>(
         send_chunk(&mut stream, chunk)?;
     }
     let mut in_flight = InFlight::new(numbers, messages.bytes);
-    let mut replies = Replies { source: Source::Headers(response), inbox: Inbox::new(reply::MOST) };
+    let mut replies = Replies::new(response);
     let (mut decided, mut ended) = (false, false);
     let (mut returned, mut expected) = (0, messages.bytes);
     while !(decided && ended) {
         match poll_fn(|context| replies.poll(context)).await? {
-            Reply::RequestHeaders { destination, content_length } => {
+            Reply::RequestHeaders { destination, content_length, .. } => {
                 if destination.is_empty() {
                     return Err(Failure::new("no-destination", "the reply names no endpoint"));
                 }
@@ -76,7 +76,7 @@ pub(super) async fn open<'a>(
                 returned += bytes;
                 ended |= end;
             }
-            Reply::Immediate { status, body } => return Err(refused(status, &body)),
+            Reply::Immediate { status, body, .. } => return Err(refused(status, &body)),
             Reply::Other => {}
             early => return Err(Failure::protocol(format!("{} came too early", early.name()))),
         }
@@ -165,7 +165,7 @@ impl Answering<'_> {
     /// Counts a reply. Whether it was the last.
     fn replied(&mut self, reply: &Reply, open: &Open<'_>) -> Result<bool, Failure> {
         match reply {
-            Reply::ResponseHeaders => self.headers = true,
+            Reply::ResponseHeaders { .. } => self.headers = true,
             Reply::ResponseBody(Part { bytes, end }) => {
                 let now = Instant::now();
                 let mut numbers = open.numbers.borrow_mut();
@@ -183,7 +183,7 @@ impl Answering<'_> {
                 }
                 return Ok(*end);
             }
-            Reply::Immediate { status, body } => return Err(refused(*status, body)),
+            Reply::Immediate { status, body, .. } => return Err(refused(*status, body)),
             Reply::RequestHeaders { .. } | Reply::RequestBody(_) | Reply::Other => {}
         }
         Ok(false)
@@ -252,7 +252,7 @@ impl Drop for InFlight<'_> {
 }
 
 /// What comes from the server.
-struct Replies {
+pub(super) struct Replies {
     source: Source,
     inbox: Inbox,
 }
@@ -263,8 +263,13 @@ enum Source {
 }
 
 impl Replies {
+    /// Those to an exchange.
+    pub(super) fn new(response: ResponseFuture) -> Self {
+        Self { source: Source::Headers(response), inbox: Inbox::new(reply::MOST) }
+    }
+
     /// The next reply.
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Reply, Failure>> {
+    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Reply, Failure>> {
         loop {
             let message = self.inbox.next_message().map_err(|status| Failure::protocol(status.message()))?;
             if let Some(message) = message {
@@ -299,7 +304,7 @@ impl Replies {
     }
 
     /// Waits for the end that the server gives when we have ended, and its status.
-    async fn end(self) -> Result<(), Failure> {
+    pub(super) async fn end(self) -> Result<(), Failure> {
         let Source::Body(mut body) = self.source else {
             return Err(Failure::protocol("an answer before the response"));
         };
@@ -316,7 +321,7 @@ impl Reply {
         match self {
             Self::RequestHeaders { .. } => "a reply to the request's headers",
             Self::RequestBody(_) => "a reply to the request's body",
-            Self::ResponseHeaders => "a reply to the response's headers",
+            Self::ResponseHeaders { .. } => "a reply to the response's headers",
             Self::ResponseBody(_) => "a reply to the response's body",
             Self::Immediate { .. } => "an immediate response",
             Self::Other => "a reply",
@@ -324,12 +329,12 @@ impl Reply {
     }
 }
 
-fn send(stream: &mut SendStream<Bytes>, message: Bytes) -> Result<(), Failure> {
+pub(super) fn send(stream: &mut SendStream<Bytes>, message: Bytes) -> Result<(), Failure> {
     // The library keeps what the server has no room for yet.
     Ok(stream.send_data(message, false)?)
 }
 
-fn send_chunk(stream: &mut SendStream<Bytes>, chunk: &Chunk) -> Result<(), Failure> {
+pub(super) fn send_chunk(stream: &mut SendStream<Bytes>, chunk: &Chunk) -> Result<(), Failure> {
     chunk.frames.iter().try_for_each(|frame| send(stream, frame.clone()))
 }
 
@@ -382,7 +387,7 @@ fn unescaped(text: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-fn refused(status: u64, body: &[u8]) -> Failure {
+pub(super) fn refused(status: u64, body: &[u8]) -> Failure {
     if !(100..600).contains(&status) {
         return Failure::protocol(format!("an immediate response with status {status}"));
     }

@@ -10,6 +10,8 @@
 //!    `message`s and `reply`s, with the answer of a `script`), or a `gateway`.
 //! 4. `record` counts.
 //!
+//! [`decide`] asks a server one request after the other and keeps what it decides.
+//!
 //! All on one thread: the generator shares the machine with what it measures, and must
 //! cost less. All times count from when a request was due, and how late the generator
 //! itself was is part of the numbers.
@@ -17,6 +19,7 @@
 mod batch;
 pub mod body;
 pub mod client;
+pub mod decide;
 mod direct;
 mod exchange;
 mod failure;

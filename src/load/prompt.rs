@@ -8,6 +8,7 @@ use bytes::Bytes;
 use super::body::Style;
 use super::message::{Chunk, Context, RequestHead};
 use super::script::{Script, Voice};
+use super::settings::Api;
 use super::text::words;
 use super::trace::Row;
 use crate::sim::mix;
@@ -65,6 +66,25 @@ pub(super) struct Envelope {
     pub(super) voice: Voice,
 }
 
+impl Envelope {
+    /// The headers of a request whose body has this length, but for its id.
+    pub(super) fn headers<'a>(&'a self, api: Api, length: &'a str) -> Vec<(&'a str, &'a str)> {
+        let mut headers = vec![
+            (":authority", self.authority.as_str()),
+            (":path", api.path()),
+            (":method", "POST"),
+            (":scheme", "http"),
+            ("content-type", "application/json"),
+            ("content-length", length),
+            ("user-agent", concat!("usher-load/", env!("CARGO_PKG_VERSION"))),
+            ("accept", "*/*"),
+            ("x-forwarded-proto", "http"),
+        ];
+        headers.extend(self.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())));
+        headers
+    }
+}
+
 /// Tokens of an answer when nobody says how many.
 const OUTPUT_TOKENS: usize = 16;
 
@@ -82,18 +102,7 @@ impl Packer {
             None => Wire::Body(body),
             Some(envelope) => {
                 let length = body.len().to_string();
-                let mut headers = vec![
-                    (":authority", envelope.authority.as_str()),
-                    (":path", self.style.api.path()),
-                    (":method", "POST"),
-                    (":scheme", "http"),
-                    ("content-type", "application/json"),
-                    ("content-length", &length),
-                    ("user-agent", concat!("usher-load/", env!("CARGO_PKG_VERSION"))),
-                    ("accept", "*/*"),
-                    ("x-forwarded-proto", "http"),
-                ];
-                headers.extend(envelope.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())));
+                let headers = envelope.headers(self.style.api, &length);
                 Wire::Messages(Messages {
                     head: envelope.context.request_headers(&headers),
                     bytes: body.len(),
@@ -153,7 +162,6 @@ fn pool_size(bytes: usize, groups: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load::settings::Api;
 
     fn packer(output_tokens: Option<usize>) -> Packer {
         let style = Style { api: Api::Completions, model: "m".to_owned(), stream: false };

@@ -17,11 +17,16 @@ pub(super) enum Reply {
         destination: Bytes,
         /// The length that the body will have, when the server sets it.
         content_length: Option<usize>,
+        /// The headers that change, for [`headers`].
+        mutation: Bytes,
     },
     /// A part of the request's body.
     RequestBody(Part),
     /// To the response's headers.
-    ResponseHeaders,
+    ResponseHeaders {
+        /// The headers that change, for [`headers`].
+        mutation: Bytes,
+    },
     /// A part of the response's body.
     ResponseBody(Part),
     /// An answer in place of the model server's.
@@ -30,6 +35,8 @@ pub(super) enum Reply {
         status: u64,
         /// Its body.
         body: Bytes,
+        /// Its headers, for [`headers`].
+        mutation: Bytes,
     },
     /// Anything else, which changes nothing.
     Other,
@@ -61,7 +68,11 @@ fn read_whole(message: &Bytes) -> Result<Reply, Malformed> {
         let Field { number, value: Value::Bytes(content) } = field? else { continue };
         return Ok(match number {
             1 => request_headers(message, content)?,
-            2 => Reply::ResponseHeaders,
+            2 => {
+                let [common] = pick(content, [1])?;
+                let [mutation] = pick(common, [2])?;
+                Reply::ResponseHeaders { mutation: message.slice_ref(mutation) }
+            }
             3 => Reply::RequestBody(part(content)?),
             4 => Reply::ResponseBody(part(content)?),
             7 => immediate(message, content)?,
@@ -89,7 +100,22 @@ fn request_headers(message: &Bytes, content: &[u8]) -> Result<Reply, Malformed> 
             }
         }
     }
-    Ok(Reply::RequestHeaders { destination, content_length })
+    Ok(Reply::RequestHeaders { destination, content_length, mutation: message.slice_ref(mutation) })
+}
+
+/// The headers that a reply sets, with names in lower case.
+pub(super) fn headers(mutation: &[u8]) -> Result<Vec<(String, String)>, Malformed> {
+    let mut headers = Vec::new();
+    for field in Fields::of(mutation) {
+        if let Field { number: 1, value: Value::Bytes(option) } = field? {
+            let [header] = pick(option, [1])?;
+            let [key, value, raw_value] = pick(header, [1, 2, 3])?;
+            let value = if raw_value.is_empty() { value } else { raw_value };
+            let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+            headers.push((text(key).to_ascii_lowercase(), text(value)));
+        }
+    }
+    Ok(headers)
 }
 
 /// A `BodyResponse`: a part of a body that is streamed, or one that replaces it.
@@ -116,14 +142,15 @@ fn part(content: &[u8]) -> Result<Part, Malformed> {
 }
 
 fn immediate(message: &Bytes, content: &[u8]) -> Result<Reply, Malformed> {
-    let [status, body] = pick(content, [1, 3])?;
+    let [status, mutation, body] = pick(content, [1, 2, 3])?;
     let mut code = 0;
     for field in Fields::of(status) {
         if let Field { number: 1, value: Value::Varint(value) } = field? {
             code = value;
         }
     }
-    Ok(Reply::Immediate { status: code, body: message.slice_ref(body) })
+    let [body, mutation] = [body, mutation].map(|part| message.slice_ref(part));
+    Ok(Reply::Immediate { status: code, body, mutation })
 }
 
 #[cfg(test)]
@@ -172,8 +199,15 @@ mod tests {
             let mutation = HeaderMutation { set_headers, ..HeaderMutation::default() };
             let response = CommonResponse { header_mutation: Some(mutation), ..CommonResponse::default() };
             let found = reply(Response::RequestHeaders(HeadersResponse { response: Some(response) }));
-            let want = Reply::RequestHeaders { destination: "a:1,b:2".into(), content_length: Some(12) };
-            assert_eq!(found, want);
+            let Reply::RequestHeaders { destination, content_length, mutation } = found else {
+                panic!("{found:?}")
+            };
+            assert_eq!((&destination[..], content_length), (&b"a:1,b:2"[..], Some(12)));
+            let set = [("content-length", "12"), ("x-gateway-destination-endpoint", "a:1,b:2")];
+            assert_eq!(
+                headers(&mutation).unwrap(),
+                set.map(|(name, value)| (name.to_owned(), value.to_owned()))
+            );
         }
     }
 
@@ -203,8 +237,14 @@ mod tests {
             ..ImmediateResponse::default()
         };
         let table = [
-            (Response::ImmediateResponse(immediate), Reply::Immediate { status: 503, body: "none".into() }),
-            (Response::ResponseHeaders(HeadersResponse::default()), Reply::ResponseHeaders),
+            (
+                Response::ImmediateResponse(immediate),
+                Reply::Immediate { status: 503, body: "none".into(), mutation: Bytes::new() },
+            ),
+            (
+                Response::ResponseHeaders(HeadersResponse::default()),
+                Reply::ResponseHeaders { mutation: Bytes::new() },
+            ),
             (Response::RequestTrailers(TrailersResponse::default()), Reply::Other),
         ];
         for (response, want) in table {

@@ -38,19 +38,24 @@ pub(super) struct Script {
 
 impl Voice {
     pub(super) fn new(api: Api, model: &str, stream: bool) -> Self {
-        let content_type = if stream { "text/event-stream; charset=utf-8" } else { "application/json" };
-        let head = Context::default().response_headers(&[
-            (":status", "200"),
-            ("server", "uvicorn"),
-            ("content-type", content_type),
-            ("x-envoy-upstream-service-time", "12"),
-        ]);
+        let head = Context::default().response_headers(&Self::headers(stream));
         let mut voice = Self { api, model: model.to_owned(), stream, head, tokens: Arc::default() };
         if stream {
             let event = |seed| Context::default().response_chunk(voice.event(&token(seed), false).as_bytes());
             voice.tokens = (0..TOKENS).map(event).collect();
         }
         voice
+    }
+
+    /// The headers of every answer.
+    pub(super) fn headers(stream: bool) -> [(&'static str, &'static str); 4] {
+        let content_type = if stream { "text/event-stream; charset=utf-8" } else { "application/json" };
+        [
+            (":status", "200"),
+            ("server", "uvicorn"),
+            ("content-type", content_type),
+            ("x-envoy-upstream-service-time", "12"),
+        ]
     }
 
     /// An answer with `output` tokens, one per chunk if it is a stream, and with usage.

@@ -179,7 +179,11 @@ fn pause(text: &str) -> Result<Duration, String> {
     if duration > LONGEST { Err("give a time of at most 720h".to_owned()) } else { Ok(duration) }
 }
 
-fn header(text: &str) -> Result<(String, String), String> {
+/// A header as it is written, NAME=VALUE.
+///
+/// # Errors
+/// When it is none.
+pub(in crate::cli) fn header(text: &str) -> Result<(String, String), String> {
     let refuse = || format!("{text:?} is no header; write for example x-tenant=blue");
     let (name, value) = text.split_once('=').ok_or_else(refuse)?;
     let name: HeaderName = name.parse().map_err(|_| refuse())?;
