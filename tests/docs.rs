@@ -4,9 +4,14 @@
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
+    clippy::panic,
     reason = "the exception for tests does not reach their helpers"
 )]
 
+#[path = "docs/guide.rs"]
+mod guide;
+#[path = "docs/migrate.rs"]
+mod migrate;
 #[path = "config/required.rs"]
 mod required;
 

@@ -7,9 +7,12 @@ mod answers;
 mod apis;
 mod disagg;
 mod flow;
+#[path = "../docs/guide.rs"]
+mod guide;
 mod limits;
 mod locator;
 mod memory;
+mod migrate;
 mod plugins;
 #[path = "../support/protos.rs"]
 mod protos;
