@@ -1,6 +1,15 @@
-//! When to take, keep and give up the lease. No I/O and no clock.
+//! When to take, keep, hand over and give up the lease. No I/O and no clock.
 
 use std::time::Duration;
+
+use super::revision::{Candidate, Revision};
+
+/// How long to wait before asking for the lease again.
+const ASK_AGAIN: Duration = Duration::from_secs(5);
+
+/// How long nobody is handed the lease after one who was did not take it, or did not keep
+/// it. A revision that crashes whenever it leads gets to do so twice a minute at most.
+const HAND_AGAIN: Duration = Duration::from_secs(30);
 
 /// How long things take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -9,32 +18,60 @@ pub struct Timing {
     pub lease: Duration,
     /// How often a leader shows it lives, and others look whether it does.
     pub retry: Duration,
+    /// How long a leader stays ready after it has handed over: until everybody knows of
+    /// the new one (a probe every 2 s, and what its result has to pass through), and long
+    /// enough to take over again if the new one ends at once.
+    pub linger: Duration,
 }
 
 impl Default for Timing {
     fn default() -> Self {
-        Self { lease: Duration::from_secs(4), retry: Duration::from_secs(1) }
+        let s = Duration::from_secs;
+        Self { lease: s(4), retry: s(1), linger: s(10) }
     }
 }
 
 /// What a Lease says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Record {
-    /// Its version: it is another after every write.
-    pub version: String,
-    /// Who leads; empty: nobody.
+    /// Who holds it; empty: nobody.
     pub holder: String,
     /// How long the holder asks others to wait after a sign of life.
     pub lease: Duration,
+    /// The holder's last sign of life. Only whether it is another than before counts.
+    pub renewed: String,
+    /// Who led last and said of which revision it is.
+    pub leader: Option<Candidate>,
+    /// Who asks to be handed the lease.
+    pub asks: Option<Candidate>,
 }
 
 /// What to do next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Write that we lead, over the record that was seen or where there was none.
+    /// Write that we lead, over the record that was seen or where there was none. Nobody
+    /// asks any more then.
     Write,
+    /// Write that this replica, which asked for it, holds the lease. It must say itself
+    /// that it leads.
+    Hand(String),
+    /// Write that we ask for the lease, and nothing else, into the record that was seen.
+    Ask,
     /// Look again after this time, or as soon as the record changes.
     Look(Duration),
+}
+
+/// What a replica does in an election.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Part {
+    /// Knows the endpoints, and waits.
+    Waits,
+    /// Holds the lease.
+    Leads,
+    /// Has handed the lease to this one, which has not said yet that it leads.
+    Hands(String),
+    /// Handed over, and stays ready for those who don't know it yet, until this time.
+    Lingers(Duration),
 }
 
 /// A replica's part in an election.
@@ -42,21 +79,47 @@ pub enum Next {
 pub struct Election {
     identity: String,
     timing: Timing,
-    leads: bool,
-    /// The record as it last changed, and when that was seen.
+    part: Part,
+    revision: Option<Revision>,
+    /// Could serve as well as the one that leads.
+    warm: bool,
+    /// The record with its last sign of life, and when that was first seen.
     seen: Option<(Record, Duration)>,
+    /// When we last asked for the lease.
+    asked: Option<Duration>,
+    /// When somebody may be handed the lease again.
+    hands_from: Duration,
 }
 
 impl Election {
     /// A replica that doesn't lead. Its identity must be its own alone, also after a
     /// restart.
     pub fn new(identity: String, timing: Timing) -> Self {
-        Self { identity, timing, leads: false, seen: None }
+        Self {
+            identity,
+            timing,
+            part: Part::Waits,
+            revision: None,
+            warm: false,
+            seen: None,
+            asked: None,
+            hands_from: Duration::ZERO,
+        }
     }
 
-    /// Whether this replica leads.
-    pub fn leads(&self) -> bool {
-        self.leads
+    /// Whether this replica holds the lease, as far as it knows.
+    pub fn holds(&self) -> bool {
+        self.part == Part::Leads
+    }
+
+    /// Whether this replica is one for a gateway to send requests to: it leads, or has
+    /// handed over only just now.
+    pub fn is_ready(&self, now: Duration) -> bool {
+        match self.part {
+            Part::Leads | Part::Hands(_) => true,
+            Part::Lingers(until) => now < until,
+            Part::Waits => false,
+        }
     }
 
     /// Who this is.
@@ -64,9 +127,27 @@ impl Election {
         &self.identity
     }
 
+    /// Who this is, with its revision if that is known.
+    pub fn candidate(&self) -> Option<Candidate> {
+        let revision = self.revision.clone()?;
+        Some(Candidate { identity: self.identity.clone(), revision })
+    }
+
     /// How long others wait for us.
     pub fn timing(&self) -> Timing {
         self.timing
+    }
+
+    /// The revision that this replica belongs to. Until it is known, the lease is neither
+    /// asked for nor handed over.
+    pub fn set_revision(&mut self, revision: Option<Revision>) {
+        self.revision = revision;
+    }
+
+    /// Whether this replica could serve as well as the one that leads. Only then does it
+    /// ask to.
+    pub fn set_warm(&mut self, warm: bool) {
+        self.warm = warm;
     }
 
     /// The record was read at this time; `None`: there is none.
@@ -75,25 +156,87 @@ impl Election {
             self.seen = None;
             return Next::Write;
         };
-        let changed = self.seen.as_ref().is_none_or(|(known, _)| *known != record);
-        if changed {
-            self.seen = Some((record.clone(), now));
-        }
-        if record.holder.is_empty() || record.holder == self.identity {
+        let lives = |known: &Record| {
+            (&known.holder, &known.renewed, known.lease) != (&record.holder, &record.renewed, record.lease)
+        };
+        // Who asks writes into the record, too; that is no sign of life of the holder.
+        let since = match &self.seen {
+            Some((known, since)) if !lives(known) => *since,
+            _ => now,
+        };
+        self.seen = Some((record.clone(), since));
+        if record.holder.is_empty() {
             return Next::Write;
         }
-        // Somebody else holds it, whatever we thought.
-        self.leads = false;
-        let since = self.seen.as_ref().map_or(now, |(_, since)| *since);
+        if record.holder == self.identity {
+            return match self.successor(&record, now) {
+                Some(to) => {
+                    // Before it is written: if the answer to that gets lost, it may be so.
+                    self.part = Part::Hands(to.clone());
+                    Next::Hand(to)
+                }
+                None => Next::Write,
+            };
+        }
         let ends = since + record.lease;
-        if now >= ends { Next::Write } else { Next::Look(self.timing.retry.min(ends - now)) }
+        let left = ends.saturating_sub(now);
+        self.part = match std::mem::replace(&mut self.part, Part::Waits) {
+            Part::Hands(to) if to == record.holder && !leads_by_its_word(&record) => {
+                self.part = Part::Hands(to);
+                return if left.is_zero() { Next::Write } else { Next::Look(self.timing.retry.min(left)) };
+            }
+            Part::Hands(_) => Part::Lingers(now + self.timing.linger),
+            Part::Lingers(until) if now < until => Part::Lingers(until),
+            // Somebody else holds it, whatever we thought.
+            _ => Part::Waits,
+        };
+        if left.is_zero() {
+            Next::Write
+        } else if self.would_ask(&record, now) {
+            Next::Ask
+        } else {
+            Next::Look(self.timing.retry.min(left))
+        }
     }
 
-    /// The write went through, at this version.
-    pub fn wrote(&mut self, version: String, now: Duration) -> Next {
-        self.leads = true;
-        let record = Record { version, holder: self.identity.clone(), lease: self.timing.lease };
-        self.seen = Some((record, now));
+    /// Who is to lead in our place, if anybody.
+    fn successor(&self, record: &Record, now: Duration) -> Option<String> {
+        let asks = record.asks.as_ref().filter(|_| self.holds() && now >= self.hands_from)?;
+        let newer = asks.identity != self.identity && asks.revision.replaces(self.revision.as_ref()?);
+        newer.then(|| asks.identity.clone())
+    }
+
+    /// Whether to ask for the lease that somebody else holds. Who doesn't say its revision
+    /// would not understand us.
+    fn would_ask(&self, record: &Record, now: Duration) -> bool {
+        let (true, Some(ours), Some(leader)) = (self.warm, &self.revision, &record.leader) else {
+            return false;
+        };
+        leads_by_its_word(record)
+            && ours.replaces(&leader.revision)
+            && record.asks.as_ref().is_none_or(|other| ours.replaces(&other.revision))
+            && self.asked.is_none_or(|asked| now >= asked + ASK_AGAIN)
+    }
+
+    /// The write that we lead went through.
+    pub fn wrote(&mut self, now: Duration) -> Next {
+        if matches!(self.part, Part::Hands(_) | Part::Lingers(_)) {
+            self.hands_from = now + HAND_AGAIN;
+        }
+        self.part = Part::Leads;
+        self.seen = None;
+        Next::Look(self.timing.retry)
+    }
+
+    /// The write that another holds the lease went through.
+    pub fn handed(&mut self) -> Next {
+        self.seen = None;
+        Next::Look(self.timing.retry)
+    }
+
+    /// The write that we ask for the lease went through.
+    pub fn asked(&mut self, now: Duration) -> Next {
+        self.asked = Some(now);
         Next::Look(self.timing.retry)
     }
 
@@ -108,100 +251,12 @@ impl Election {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    const S: Duration = Duration::from_secs(1);
-
-    fn record(version: &str, holder: &str, lease: u64) -> Option<Record> {
-        Some(Record { version: version.to_owned(), holder: holder.to_owned(), lease: S * lease as u32 })
-    }
-
-    fn election(name: &str) -> Election {
-        Election::new(name.to_owned(), Timing::default())
-    }
-
-    #[test]
-    fn a_lease_that_nobody_holds_is_taken_at_once_and_kept() {
-        for free in [None, record("1", "", 1)] {
-            let mut a = election("a");
-            assert_eq!(a.saw(free, S), Next::Write);
-            assert!(!a.leads(), "not before it is written");
-            assert_eq!(a.wrote("2".to_owned(), S), Next::Look(S));
-            assert!(a.leads());
-            assert_eq!(a.saw(record("2", "a", 4), S * 2), Next::Write);
-        }
-    }
-
-    #[test]
-    fn another_waits_for_as_long_as_the_lease_says_after_the_last_change() {
-        let mut b = election("b");
-        assert_eq!(b.saw(record("1", "a", 15), S), Next::Look(S));
-        assert_eq!(b.saw(record("1", "a", 15), S * 15), Next::Look(S));
-        assert_eq!(b.saw(record("2", "a", 15), S * 15), Next::Look(S), "a lives");
-        assert_eq!(b.saw(record("2", "a", 15), S * 29 + S / 2), Next::Look(S / 2));
-        assert_eq!(b.saw(record("2", "a", 15), S * 30), Next::Write);
-    }
-
-    #[test]
-    fn after_a_crash_another_leads_within_six_seconds() {
-        let timing = Timing::default();
-        // The last renewal was just before, and is seen only after a whole pause.
-        let seen = timing.retry;
-        let mut b = election("b");
-        let mut now = seen;
-        while let Next::Look(pause) = b.saw(record("1", "a", timing.lease.as_secs()), now) {
-            assert!(!pause.is_zero());
-            now += pause;
-        }
-        assert!(now <= S * 5, "{now:?}");
-    }
-
-    #[test]
-    fn a_leader_that_is_cut_off_goes_on_until_it_sees_another() {
-        let mut a = election("a");
-        a.saw(None, S);
-        a.wrote("1".to_owned(), S);
-        assert_eq!(a.failed(), Next::Look(S));
-        assert_eq!(a.was_late(), Next::Look(Duration::ZERO));
-        assert!(a.leads());
-        assert_eq!(a.saw(record("9", "b", 4), S * 60), Next::Look(S));
-        assert!(!a.leads());
-    }
-
-    proptest! {
-        /// Replicas that can all reach the server, each at its own pace: never two lead,
-        /// and the lease of one that writes in time is never taken.
-        #[test]
-        fn of_replicas_that_reach_the_server_one_leads(
-            turns in proptest::collection::vec((0usize..3, 1u64..900), 1..200),
-        ) {
-            let names = ["a", "b", "c"];
-            let mut replicas = names.map(election);
-            let mut due = [Duration::ZERO; 3];
-            let (mut server, mut version): (Option<Record>, u32) = (None, 0);
-            let mut now = Duration::ZERO;
-            for (late, millis) in turns {
-                // Whoever is due first, up to 900 ms late: less than the lease allows.
-                let which = (0..3).min_by_key(|which| (due[*which], (*which + late) % 3)).unwrap();
-                now = now.max(due[which]) + Duration::from_millis(millis);
-                let next = match replicas[which].saw(server.clone(), now) {
-                    Next::Write => {
-                        version += 1;
-                        let holder = names[which].to_owned();
-                        let lease = Timing::default().lease;
-                        server = Some(Record { version: version.to_string(), holder, lease });
-                        replicas[which].wrote(version.to_string(), now)
-                    }
-                    look => look,
-                };
-                let Next::Look(pause) = next else { unreachable!() };
-                due[which] = now + pause;
-                let leading = replicas.iter().filter(|replica| replica.leads()).count();
-                prop_assert_eq!(leading, 1);
-            }
-        }
-    }
+/// Whether the holder has said itself that it leads, which one that was only handed the
+/// lease has not, and one that knows nothing of revisions never does.
+fn leads_by_its_word(record: &Record) -> bool {
+    record.leader.as_ref().is_some_and(|leader| leader.identity == record.holder)
 }
+
+#[cfg(test)]
+#[path = "election_tests.rs"]
+mod tests;

@@ -1,89 +1,85 @@
-//! The Lease object and the task that keeps it.
+//! The task that takes part in an election.
 
 use std::time::Duration;
 
 use http::Method;
-use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Deserialize;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::election::{Election, Next, Record, Timing};
-use crate::cluster::{Change, Cluster, Collection, Ended, Problem, Standing, Watched, follow};
+use super::election::{Election, Next, Timing};
+use super::object::{LeaseName, asking, given_up, handed, record, taken};
+use super::revision::Revision;
+use crate::cluster::{Backoff, Change, Cluster, Collection, Ended, Problem, Standing, Watched, follow};
 use crate::endpoints::Clock;
 
 /// Time for one request about the lease: several fit into a lease.
 const REQUEST: Duration = Duration::from_millis(1500);
 
-/// Seconds for which others wait after a lease that was given up; the API has no zero.
-const GIVEN_UP: i32 = 1;
-
-/// Which Lease is held.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LeaseName {
-    namespace: String,
-    name: String,
+/// What a replica is and does, apart from the election.
+#[derive(Debug)]
+pub struct Replica<W> {
+    /// Its name in the election: its own alone, also after a restart.
+    pub identity: String,
+    /// The pod that it runs in, if it may be one: the namespace and the name.
+    pub pod: Option<(String, String)>,
+    /// Whether it could serve now as well as the one that leads.
+    pub warm: W,
 }
 
-impl LeaseName {
-    /// The lease of a pool's pickers; the peer's name, so that replicas of both elect one.
-    pub fn of_pool(namespace: &str, pool: &str) -> Self {
-        Self { namespace: namespace.to_owned(), name: format!("epp-{namespace}-{pool}.llm-d.ai") }
-    }
-
-    fn collection(&self) -> Collection {
-        Collection::new("coordination.k8s.io", "v1", &self.namespace, "leases").named(&self.name)
-    }
-
-    fn folder(&self) -> String {
-        format!("/apis/coordination.k8s.io/v1/namespaces/{}/leases", self.namespace)
-    }
-
-    fn path(&self) -> String {
-        format!("{}/{}", self.folder(), self.name)
-    }
-}
-
-/// Takes part in an election until `stop`, and gives the lease up then. `leads` hears
-/// whenever this replica begins or ceases to lead.
+/// Takes part in an election until `stop`, and gives the lease up then. `ready` hears
+/// whenever this replica begins or ceases to be one for a gateway to send requests to.
 pub async fn elect(
     cluster: Cluster,
     name: LeaseName,
-    identity: String,
+    replica: Replica<impl Fn() -> bool>,
     clock: Clock,
     stop: impl Future<Output = ()>,
-    leads: impl Fn(bool),
+    ready: impl Fn(bool),
 ) {
+    let Replica { identity, pod, warm } = replica;
     let (wake, mut changed) = mpsc::channel(1);
     let election = Election::new(identity, Timing::default());
     let mut holder = Holder { cluster: cluster.clone(), name: name.clone(), election, clock, lease: None };
-    let watching = watch(cluster, name.collection(), holder.clock.clone(), wake);
+    let watching = tell_of_changes(cluster.clone(), name.collection(), holder.clock.clone(), wake);
     let _watching = AbortOnDropHandle::new(tokio::spawn(watching));
+    let (learn, revision) = watch::channel(None);
+    let _learning = pod.map(|(namespace, pod)| {
+        AbortOnDropHandle::new(tokio::spawn(async move {
+            learn.send_replace(revision_of(&cluster, &namespace, &pod).await);
+        }))
+    });
     let mut stop = std::pin::pin!(stop);
     let holding = async {
         let mut reports = Reports::default();
-        let mut last = false;
+        let mut last = (false, false);
         loop {
+            holder.election.set_revision(revision.borrow().clone());
+            holder.election.set_warm(warm());
             let pause = holder.turn(&mut reports).await;
-            let now = holder.election.leads();
+            let now = (holder.election.holds(), holder.election.is_ready(holder.clock.elapsed()));
             if now != last {
+                let (leads, ready) = now;
                 tracing::info!(
-                    leads = now,
+                    leads,
+                    ready,
                     lease = name.name,
                     identity = holder.election.identity(),
                     "election"
                 );
-                leads(now);
-                last = now;
             }
+            if now.1 != last.1 {
+                ready(now.1);
+            }
+            last = now;
             let mut pause = std::pin::pin!(tokio::time::sleep(pause));
             loop {
                 tokio::select! {
                     () = &mut pause => break,
                     // Our own writes wake us, too. Looking at them makes no sense.
-                    Some(()) = changed.recv() => if !now { break },
+                    Some(()) = changed.recv() => if !now.0 { break },
                     () = &mut stop => return,
                 }
             }
@@ -93,9 +89,46 @@ pub async fn elect(
     holder.give_up().await;
 }
 
+/// The revision that a pod belongs to, asked for until the API server says it, or that it
+/// won't.
+async fn revision_of(cluster: &Cluster, namespace: &str, pod: &str) -> Option<Revision> {
+    let path = format!("/api/v1/namespaces/{namespace}/pods/{pod}");
+    let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(10));
+    loop {
+        match cluster.get::<PartialObjectMeta>(&path).await {
+            Ok(found) => {
+                let revision = Revision::of_pod(&found.metadata);
+                tracing::debug!(pod, ?revision, "revision of this replica");
+                return revision;
+            }
+            // No pod of this name, or not in this namespace: nothing that could change.
+            Err(problem @ (Problem::NotFound(_) | Problem::Denied(_))) => {
+                tracing::info!(
+                    pod,
+                    namespace,
+                    %problem,
+                    "revision of this replica is not known, so it neither asks for the lease nor hands it over"
+                );
+                return None;
+            }
+            Err(_) => {
+                let pause = backoff.next(&mut rand::rng());
+                tokio::time::sleep(pause).await;
+            }
+        }
+    }
+}
+
+/// An object, of which the rest doesn't matter here.
+#[derive(Deserialize)]
+struct PartialObjectMeta {
+    #[serde(default)]
+    metadata: ObjectMeta,
+}
+
 /// Says whenever the lease changes. Without the right to watch it, one has to look from
 /// time to time.
-async fn watch(cluster: Cluster, collection: Collection, clock: Clock, wake: mpsc::Sender<()>) {
+async fn tell_of_changes(cluster: Cluster, collection: Collection, clock: Clock, wake: mpsc::Sender<()>) {
     let standing = Standing::new(clock);
     let _: Ended = follow(&cluster, &collection, &standing, &wake, |_: Change<Version>| ()).await;
 }
@@ -132,32 +165,52 @@ impl Holder {
     /// Looks, and writes if it is time to. Says how long to wait then.
     async fn turn(&mut self, reports: &mut Reports) -> Duration {
         let next = match self.look().await {
-            Ok(Next::Write) => self.write().await,
-            other => other,
+            Ok(next) => self.act(next).await,
+            Err(problem) => Err(problem),
+        };
+        let next = match next {
+            Ok(next) => {
+                reports.works();
+                next
+            }
+            Err(Problem::Conflict(_)) => self.election.was_late(),
+            Err(problem) => {
+                let ready = self.election.is_ready(self.clock.elapsed());
+                reports.fails(&problem, &self.name, ready);
+                self.election.failed()
+            }
         };
         match next {
-            Ok(Next::Look(pause)) => {
-                reports.works();
-                pause
+            Next::Look(pause) => pause,
+            // Whatever is to be written is found out again by looking.
+            Next::Write | Next::Hand(_) | Next::Ask => Duration::ZERO,
+        }
+    }
+
+    /// Writes what there is to write.
+    async fn act(&mut self, next: Next) -> Result<Next, Problem> {
+        match next {
+            Next::Look(_) => Ok(next),
+            Next::Write => {
+                self.write(taken(self.lease.as_ref(), &self.name, &self.election)).await?;
+                Ok(self.election.wrote(self.clock.elapsed()))
             }
-            Ok(Next::Write) => Duration::ZERO,
-            Err(Problem::Conflict(_)) => match self.election.was_late() {
-                Next::Look(pause) => pause,
-                Next::Write => Duration::ZERO,
-            },
-            Err(problem) => {
-                reports.fails(&problem, &self.name, self.election.leads());
-                match self.election.failed() {
-                    Next::Look(pause) => pause,
-                    Next::Write => Duration::ZERO,
-                }
+            Next::Hand(to) => {
+                self.write(handed(self.lease.as_ref(), &self.name, &self.election, &to)).await?;
+                tracing::info!(lease = self.name.name, to, "lease handed to a replica of a newer revision");
+                Ok(self.election.handed())
+            }
+            Next::Ask => {
+                self.write(asking(self.lease.as_ref(), &self.name, &self.election)).await?;
+                tracing::info!(lease = self.name.name, "asked for the lease: this revision is newer");
+                Ok(self.election.asked(self.clock.elapsed()))
             }
         }
     }
 
     async fn look(&mut self) -> Result<Next, Problem> {
         // A leader knows its own last write, and writing over it tells whether it still is.
-        if self.election.leads() && self.lease.is_some() {
+        if self.election.holds() && self.lease.is_some() {
             return Ok(Next::Write);
         }
         let found = self.cluster.put::<Lease>(Method::GET, &self.name.path(), Vec::new(), REQUEST).await;
@@ -169,13 +222,11 @@ impl Holder {
         Ok(self.election.saw(self.lease.as_ref().map(record), self.clock.elapsed()))
     }
 
-    async fn write(&mut self) -> Result<Next, Problem> {
-        let lease = taken(self.lease.as_ref(), &self.name, &self.election);
+    async fn write(&mut self, lease: Lease) -> Result<(), Problem> {
         match self.send(&lease).await {
             Ok(written) => {
-                let version = written.metadata.resource_version.clone().unwrap_or_default();
                 self.lease = Some(written);
-                Ok(self.election.wrote(version, self.clock.elapsed()))
+                Ok(())
             }
             Err(problem) => {
                 // Whatever it was, what is there has to be read again.
@@ -202,49 +253,13 @@ impl Holder {
 
     /// Lets another lead at once, if this one did.
     async fn give_up(&mut self) {
-        let Some(mut lease) = self.lease.take().filter(|_| self.election.leads()) else { return };
-        let spec = lease.spec.get_or_insert_default();
-        spec.holder_identity = Some(String::new());
-        spec.lease_duration_seconds = Some(GIVEN_UP);
-        spec.renew_time = Some(MicroTime(Timestamp::now()));
+        let Some(lease) = self.lease.take().filter(|_| self.election.holds()) else { return };
+        let lease = given_up(lease);
         match self.send(&lease).await {
             Ok(_) => tracing::info!(lease = self.name.name, "lease given up"),
             Err(problem) => tracing::warn!(lease = self.name.name, %problem, "cannot give up the lease"),
         }
     }
-}
-
-fn record(lease: &Lease) -> Record {
-    let spec = lease.spec.as_ref();
-    let seconds = spec.and_then(|spec| spec.lease_duration_seconds).unwrap_or(0);
-    Record {
-        version: lease.metadata.resource_version.clone().unwrap_or_default(),
-        holder: spec.and_then(|spec| spec.holder_identity.clone()).unwrap_or_default(),
-        lease: Duration::from_secs(u64::try_from(seconds).unwrap_or(0)),
-    }
-}
-
-/// The lease as it is when we hold it, made from the one that is there.
-fn taken(known: Option<&Lease>, name: &LeaseName, election: &Election) -> Lease {
-    let mut lease = known.cloned().unwrap_or_else(|| Lease {
-        metadata: ObjectMeta {
-            name: Some(name.name.clone()),
-            namespace: Some(name.namespace.clone()),
-            ..ObjectMeta::default()
-        },
-        spec: None,
-    });
-    let now = MicroTime(Timestamp::now());
-    let spec: &mut LeaseSpec = lease.spec.get_or_insert_default();
-    if spec.holder_identity.as_deref() != Some(election.identity()) {
-        spec.holder_identity = Some(election.identity().to_owned());
-        spec.acquire_time = Some(now.clone());
-        spec.lease_transitions = Some(spec.lease_transitions.map_or(0, |before| before.saturating_add(1)));
-    }
-    spec.renew_time = Some(now);
-    let seconds = election.timing().lease.as_secs();
-    spec.lease_duration_seconds = Some(i32::try_from(seconds).unwrap_or(i32::MAX));
-    lease
 }
 
 /// Says what is wrong once, not at every attempt.
@@ -254,7 +269,7 @@ struct Reports {
 }
 
 impl Reports {
-    fn fails(&mut self, problem: &Problem, name: &LeaseName, leads: bool) {
+    fn fails(&mut self, problem: &Problem, name: &LeaseName, ready: bool) {
         if self.last.as_ref() == Some(problem) {
             return;
         }
@@ -266,7 +281,7 @@ impl Reports {
                 message,
                 "may not take part in the election; allow the verbs get, list, watch, create and update for leases (coordination.k8s.io) in the picker's Role"
             ),
-            _ if leads => tracing::warn!(lease, %problem, "cannot renew the lease, leading on"),
+            _ if ready => tracing::warn!(lease, %problem, "cannot renew the lease, leading on"),
             _ => tracing::warn!(lease, %problem, "cannot take part in the election"),
         }
         self.last = Some(problem.clone());
@@ -276,33 +291,5 @@ impl Reports {
         if self.last.take().is_some() {
             tracing::info!("taking part in the election again");
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn taking_a_lease_keeps_what_others_wrote_and_counts_the_change() {
-        let name = LeaseName::of_pool("ns", "p");
-        assert_eq!(name.path(), "/apis/coordination.k8s.io/v1/namespaces/ns/leases/epp-ns-p.llm-d.ai");
-        let a = Election::new("a".to_owned(), Timing::default());
-        let mut first = taken(None, &name, &a);
-        let spec = first.spec.clone().unwrap();
-        assert_eq!((spec.holder_identity.as_deref(), spec.lease_transitions), (Some("a"), Some(0)));
-        assert_eq!((spec.lease_duration_seconds, spec.acquire_time == spec.renew_time), (Some(4), true));
-        first.metadata.resource_version = Some("7".to_owned());
-        first.metadata.labels = Some([("k".to_owned(), "v".to_owned())].into());
-        let again = taken(Some(&first), &name, &a).spec.unwrap();
-        assert_eq!((again.lease_transitions, again.acquire_time), (Some(0), spec.acquire_time));
-        let b = taken(Some(&first), &name, &Election::new("b".to_owned(), Timing::default()));
-        assert_eq!(b.metadata, first.metadata);
-        assert_eq!(b.spec.as_ref().unwrap().lease_transitions, Some(1));
-        let seen = record(&b);
-        assert_eq!(
-            (seen.holder.as_str(), seen.lease, seen.version.as_str()),
-            ("b", Duration::from_secs(4), "7")
-        );
     }
 }

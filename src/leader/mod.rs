@@ -15,6 +15,9 @@
 //!   sign of life that it saw of the leader. A leader that is alive but slow for that
 //!   long, which with a long lease would be nothing, is at worst one of two for a moment.
 //!
+//! A write names the version of the Lease that it replaces, so the server lets one of two
+//! through that write at the same time; the other looks again.
+//!
 //! Takeover after a crash takes at most `lease` + `retry` and one request, 5 s and a bit:
 //! the last renewal may have come just before the crash, and is seen up to `retry` later
 //! by a replica whose watch of the Lease is broken (at once by the others). A leader that
@@ -24,8 +27,30 @@
 //! Times in the Lease are for people: a wrong clock on a node does no harm. The duration
 //! in the Lease counts, not our own, so a leader with a longer lease is not robbed of it.
 
+//! # Handing over
+//!
+//! A Deployment ends its old pods when new ones are ready, and of ours only the one that
+//! leads is. So a replica of a newer [`Revision`] asks for the lease once it could serve as
+//! well as the leader, and the leader makes it the holder. The two speak through
+//! annotations of the Lease, which replicas of the peer keep and don't read.
+//!
+//! - The leader leads on until the other says itself that it leads, and takes the lease back
+//!   if that doesn't come while the lease lasts. Nothing depends on whether who asked is
+//!   still there.
+//! - After that it is ready for [`Timing::linger`] more, and takes over again like any other
+//!   if the new one falls silent. From the first leader on, one that lives is ready at any
+//!   time, unless a ready one dies.
+//! - Of any two replicas at most one replaces the other, so the lease wanders towards the
+//!   newest and stays there. One that fails to lead can't make it wander back and forth:
+//!   after that, nobody is handed the lease for 30 s.
+//! - An ask is no sign of life of the leader. Those who wait don't wait longer for it.
+
 mod election;
 mod lease;
+mod object;
+mod revision;
 
 pub use election::{Election, Next, Record, Timing};
-pub use lease::{LeaseName, elect};
+pub use lease::{Replica, elect};
+pub use object::LeaseName;
+pub use revision::{Candidate, Revision};

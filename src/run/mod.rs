@@ -4,6 +4,7 @@ mod metrics_port;
 mod numbers;
 mod origin;
 mod setup;
+mod warmth;
 
 use std::sync::{Arc, Weak};
 

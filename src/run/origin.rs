@@ -6,6 +6,7 @@ use prometheus::Registry;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::warmth::Warmth;
 use super::{Background, RunError};
 use crate::cluster::{self, Cluster};
 use crate::config::settings::{PoolSettings, ServeSettings};
@@ -14,7 +15,7 @@ use crate::discovery::params::FileDiscoveryParams;
 use crate::discovery::{FileDiscovery, FileError};
 use crate::endpoints::{Clock, Store};
 use crate::extproc::health::HealthState;
-use crate::leader::{LeaseName, elect};
+use crate::leader::{LeaseName, Replica, elect};
 use crate::request::{ParserKind, RuleBook};
 
 /// Where endpoints come from.
@@ -129,8 +130,10 @@ fn kubernetes(
                 () = shutdown.cancelled() => {}
             }
         };
-        let (identity, clock) = (identity(pool), parts.clock.clone());
-        background.tasks.spawn(elect(cluster.clone(), lease, identity, clock, stop, tell));
+        let warm = Warmth::new(parts.health, parts.store, parts.clock);
+        let replica = Replica { identity: identity(pool), pod: own_pod(pool), warm: move || warm.is_warm() };
+        let clock = parts.clock.clone();
+        background.tasks.spawn(elect(cluster.clone(), lease, replica, clock, stop, tell));
     }
     let name = PoolName {
         group: pool.group.clone(),
@@ -184,11 +187,23 @@ fn understood(protocol: Option<&AppProtocol>, parsers: &[ParserKind]) -> bool {
     }
 }
 
+/// The name of the pod that this runs in, or of whatever else it is.
+fn place(pool: &PoolSettings) -> String {
+    let host = || std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned();
+    // A pod's host name is its own name, unless it says otherwise.
+    pool.pod.clone().unwrap_or_else(host)
+}
+
 /// A name that no other replica has, nor this one after a restart.
 fn identity(pool: &PoolSettings) -> String {
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let place = pool.pod.as_deref().unwrap_or(host.trim());
-    format!("{place}_{:016x}", rand::random::<u64>())
+    format!("{}_{:016x}", place(pool), rand::random::<u64>())
+}
+
+/// The pod that this may run in: namespace and name. It is looked for where the rights are,
+/// which is where pickers run.
+fn own_pod(pool: &PoolSettings) -> Option<(String, String)> {
+    let place = place(pool);
+    (!place.is_empty()).then(|| (pool.namespace.clone(), place))
 }
 
 impl From<FileError> for RunError {
