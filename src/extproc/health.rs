@@ -40,7 +40,7 @@ pub struct HealthState {
     plugins_ready: AtomicBool,
     /// The configured parsers understand the pool's protocol.
     protocols_match: AtomicBool,
-    /// The server has been told to stop.
+    /// The server stops, and nobody should begin to use it any more.
     draining: AtomicBool,
     /// Whether a leader is elected at all.
     leader_election: bool,
@@ -57,7 +57,7 @@ pub struct HealthView {
     pub plugins_ready: bool,
     /// The configured parsers understand the pool's protocol.
     pub protocols_match: bool,
-    /// The server has been told to stop.
+    /// The server stops, and nobody should begin to use it any more.
     pub draining: bool,
     /// `None` without leader election, else whether this process leads.
     pub leads: Option<bool>,

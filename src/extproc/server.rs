@@ -21,6 +21,13 @@ use super::workers::{ConnectionMetrics, Workers};
 use crate::config::settings::TlsSettings;
 use crate::tls::{CertError, RELOAD_INTERVAL};
 
+/// How long a server that drains still says that it is ready, if a third of its drain
+/// window is not less. A gateway that checks health stops sending at the first other
+/// answer, and may not yet know of the one that takes this one's place: the cluster told
+/// it of that one only just before it told us to stop. Nobody else needs to hear it sooner:
+/// to Kubernetes a pod that is being deleted is not ready, whatever it says.
+const STILL_READY: Duration = Duration::from_secs(10);
+
 /// Connections to the health port. Probes connect, ask and leave.
 const MAX_HEALTH_CONNECTIONS: usize = 256;
 
@@ -115,9 +122,9 @@ impl Server {
         self.workers.metrics()
     }
 
-    /// Serves until told to stop, then stops as asked: health says so at once; after the
-    /// drain window, if any, no connection is accepted and open streams are finished. A
-    /// further stop closes them.
+    /// Serves until told to stop, then stops as asked: after a part of the drain window, if
+    /// there is one, health says so; after the whole of it no connection is accepted and
+    /// open streams are finished. A further stop closes them.
     ///
     /// All threads and tasks of the server have ended when this returns.
     pub async fn run(self, stops: &mut Stops) -> Ended {
@@ -182,14 +189,22 @@ async fn accept_until_stopped(
         stop = stops.next() => stop,
         () = accepting.as_mut() => Stop::Now,
     };
-    health.set_draining();
-    if stop == Stop::Drain && !drain_timeout.is_zero() {
-        tracing::info!(?drain_timeout, "draining: not ready, but still accepting");
-        tokio::select! {
-            () = tokio::time::sleep(drain_timeout) => {}
-            () = accepting => {}
-            _ = stops.next() => return Ended::Forced,
-        }
+    if stop == Stop::Now || drain_timeout.is_zero() {
+        health.set_draining();
+        return Ended::Gracefully;
+    }
+    tracing::info!(?drain_timeout, "draining: still accepting");
+    let ready = (drain_timeout / 3).min(STILL_READY);
+    let draining = async {
+        tokio::time::sleep(ready).await;
+        health.set_draining();
+        tracing::info!("draining: no longer ready");
+        tokio::time::sleep(drain_timeout - ready).await;
+    };
+    tokio::select! {
+        () = draining => {}
+        () = accepting => {}
+        _ = stops.next() => return Ended::Forced,
     }
     Ended::Gracefully
 }

@@ -7,8 +7,8 @@ use tokio_util::sync::CancellationToken;
 /// A wish to stop. The first one starts the shutdown, the second one cuts it short.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stop {
-    /// Say at once that we are not serving, but accept for the drain window, then
-    /// finish the open streams: an orchestrator stops us (SIGTERM).
+    /// Accept for the drain window, and for the larger part of it say that we are not
+    /// serving, then finish the open streams: an orchestrator stops us (SIGTERM).
     Drain,
     /// Finish the open streams without a drain window: a person at a terminal stops
     /// us (SIGINT).

@@ -49,7 +49,8 @@ async fn another_replica_takes_over_after_a_crash_and_at_once_after_a_stop() {
     second.says(&["lease given up"]).await;
     // While it drains it still answers.
     second.becomes(&["10.4.0.1:8000"]).await;
-    assert!(!second.is_healthy("readiness").await && second.is_healthy("liveness").await);
+    is_ready(&second, false).await;
+    assert!(second.is_healthy("liveness").await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -131,7 +131,7 @@ fn sigterm_drains_and_ends_well() {
     let serving = process.logged("serving");
     TcpStream::connect(address(&serving, "extproc")).unwrap();
     process.signal("-TERM");
-    process.logged("draining: not ready, but still accepting");
+    process.logged("draining: still accepting");
     assert_eq!(process.child.wait().unwrap().code(), Some(0));
     assert!(TcpStream::connect(address(&serving, "health")).is_err());
 }
@@ -149,7 +149,7 @@ fn a_second_signal_ends_at_once_with_exit_code_1() {
     let mut process = Process::start(&["--drain-timeout=1h"]);
     process.logged("serving");
     process.signal("-TERM");
-    process.logged("draining: not ready, but still accepting");
+    process.logged("draining: still accepting");
     process.signal("-INT");
     assert_eq!(process.child.wait().unwrap().code(), Some(1));
 }
