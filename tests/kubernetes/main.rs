@@ -28,6 +28,7 @@ mod outage;
 mod picker;
 mod relay;
 mod rights;
+mod rollout;
 mod rules;
 mod scale;
 mod selectors;

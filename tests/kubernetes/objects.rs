@@ -164,6 +164,15 @@ impl Space {
         self.status(name, ip, true).await;
     }
 
+    /// The pod of a replica of the picker, of a revision of its deployment.
+    pub(crate) async fn replica(&self, name: &str, revision: &str) {
+        let object = json!({
+            "metadata": {"name": name, "labels": {"app": "epp", "pod-template-hash": revision}},
+            "spec": {"containers": [{"name": "epp", "image": "i"}]},
+        });
+        send(&self.client, "POST", &self.pods(), &object).await.unwrap();
+    }
+
     /// What a kubelet would say of a pod.
     pub(crate) async fn status(&self, name: &str, ip: &str, ready: bool) {
         let ready = if ready { "True" } else { "False" };

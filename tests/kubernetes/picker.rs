@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::process::Stdio;
+use std::time::Instant;
 
 use envoy_types::pb::envoy::config::core::v3::{HeaderMap, HeaderValue};
 use envoy_types::pb::envoy::service::ext_proc::v3::external_processor_client::ExternalProcessorClient;
@@ -34,6 +35,7 @@ pub(crate) struct Picker {
     pub(crate) extproc: SocketAddr,
     health: SocketAddr,
     pub(crate) metrics: SocketAddr,
+    pub(crate) started: Instant,
 }
 
 /// What became of a request.
@@ -61,19 +63,32 @@ impl Picker {
         Self::start_as(&server.kubeconfig("epp", port), flags).await
     }
 
+    /// With these flags, in a pod of this name.
+    pub(crate) async fn of_pod(server: &Server, pod: &str, flags: &[&str]) -> Self {
+        Self::spawn(&server.kubeconfig("epp", server.port), Some(pod), flags).await
+    }
+
     /// With these flags, and this access to an API server.
     pub(crate) async fn start_as(access: &Value, flags: &[&str]) -> Self {
+        Self::spawn(access, None, flags).await
+    }
+
+    async fn spawn(access: &Value, pod: Option<&str>, flags: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let kubeconfig = folder.path().join("kubeconfig");
         std::fs::write(&kubeconfig, access.to_string()).unwrap();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_usher"))
+        // Another build than the test's own, to measure.
+        let program = std::env::var_os("USHER_BINARY").unwrap_or_else(|| env!("CARGO_BIN_EXE_usher").into());
+        let started = Instant::now();
+        let mut child = Command::new(program)
             .args(["serve", "--bind-address=127.0.0.1", "--grpc-port=0", "--grpc-health-port=0"])
             .args(["--metrics-port=0", "--admin-address=off", "--zap-encoder=json", "--secure-serving=false"])
-            .args(["--emit-endpoint-scores", "--worker-threads=1", "--drain-timeout=5s"])
+            .args(["--emit-endpoint-scores", "--worker-threads=1", "--drain-timeout=9s"])
             .args(flags)
             .env("KUBECONFIG", kubeconfig)
             .env_remove("NAMESPACE")
             .env_remove("POD_NAME")
+            .envs(pod.map(|name| ("POD_NAME", name)))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -90,7 +105,7 @@ impl Picker {
         };
         let (extproc, health) = (address("serving", "extproc").await, address("serving", "health").await);
         let metrics = address("metrics port open", "address").await;
-        Self { child, log, _folder: folder, extproc, health, metrics }
+        Self { child, log, _folder: folder, extproc, health, metrics, started }
     }
 
     /// What a gateway's request becomes.
@@ -188,6 +203,19 @@ impl Picker {
     /// Ends it without a warning.
     pub(crate) async fn kill(&mut self) {
         self.child.kill().await.unwrap();
+    }
+
+    /// Memory in KiB by a line of `/proc/PID/status`: `VmRSS` is what it holds now, `VmHWM` the
+    /// most that it ever held.
+    pub(crate) fn memory(&self, line: &str) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id().unwrap())).unwrap();
+        let value = status.lines().find_map(|found| found.strip_prefix(line)?.strip_prefix(':')).unwrap();
+        value.trim().strip_suffix(" kB").unwrap().parse().unwrap()
+    }
+
+    /// Whether it has not ended yet.
+    pub(crate) fn runs(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
     }
 
     /// Asks it to end.
