@@ -7,6 +7,7 @@ pub mod cli;
 pub mod cluster;
 pub mod config;
 pub mod discovery;
+pub mod doctor;
 pub mod endpoints;
 pub mod extproc;
 pub mod flow;

@@ -247,7 +247,7 @@ fn other_pickers_get_ushers_flags() {
     assert!(parsed.is_ok(), "{parsed:?}");
     assert_eq!(
         Picker::limit().words(&place()).join(" "),
-        "limit --grpc-port=8082 --grpc-health-port=8083 --destination=127.0.0.1:8086"
+        "limit --grpc-port=8082 --grpc-health-port=8083 --destination=127.0.0.1:8087"
     );
     assert!(usher::cli::parse(pickers::servers(&place()).iter().map(Into::into)).is_ok());
 }

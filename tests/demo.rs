@@ -16,7 +16,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 /// Ports in a row that a demo with two servers takes.
-const PORTS: u16 = 7;
+const PORTS: u16 = 8;
 
 /// Bound on waiting for what must happen, so that a failure is not a hang.
 const DEADLINE: Duration = Duration::from_secs(30);

@@ -3,6 +3,7 @@
 pub mod check;
 pub mod compare;
 pub mod demo;
+pub mod doctor;
 pub mod engine;
 pub mod flags;
 pub mod load;
@@ -46,6 +47,8 @@ pub enum Command {
     Replay(Box<replay::ReplayArgs>),
     /// Compare the decisions of two pickers on the same requests.
     Compare(compare::CompareArgs),
+    /// Find out what is wrong with a gateway, its picker and the cluster around them.
+    Doctor(Box<doctor::DoctorArgs>),
     /// Validate a configuration, and print the pipeline it comes to.
     Check(CheckArgs),
 }
@@ -118,6 +121,7 @@ fn run(command: Command) -> Result<ExitCode, CliError> {
         Command::Demo(args) => demo::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Replay(args) => replay::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Compare(args) => compare::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Check(args) => Ok(check::run(&args)),
     }
 }

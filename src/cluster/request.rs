@@ -142,7 +142,10 @@ impl Cluster {
     }
 
     /// All objects of a collection, and the version at which they were so.
-    pub(super) async fn list<T: DeserializeOwned>(
+    ///
+    /// # Errors
+    /// What the server says, or that it doesn't answer.
+    pub async fn list<T: DeserializeOwned>(
         &self,
         collection: &Collection,
     ) -> Result<(Vec<T>, String), Problem> {

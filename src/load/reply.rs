@@ -10,7 +10,7 @@ const DESTINATION: &[u8] = b"x-gateway-destination-endpoint";
 
 /// What a server replied.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Reply {
+pub(crate) enum Reply {
     /// To the request's headers.
     RequestHeaders {
         /// The endpoints that were picked, in order; empty when none is named.
@@ -44,16 +44,16 @@ pub(super) enum Reply {
 
 /// How much of a body a reply carries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Part {
-    pub(super) bytes: usize,
-    pub(super) end: bool,
+pub(crate) struct Part {
+    pub(crate) bytes: usize,
+    pub(crate) end: bool,
 }
 
 /// Largest reply. Servers cut bodies into chunks of 64 KiB.
-pub(super) const MOST: usize = 64 << 20;
+pub(crate) const MOST: usize = 64 << 20;
 
 /// Reads a `ProcessingResponse`.
-pub(super) fn read(message: Payload) -> Result<Reply, Malformed> {
+pub(crate) fn read(message: Payload) -> Result<Reply, Malformed> {
     match message {
         Payload::One(message) => read_whole(&message),
         Payload::Many(body) => {

@@ -9,18 +9,18 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
 use tokio_rustls::TlsConnector;
 
-/// TLS with HTTP/2, for any certificate.
+/// TLS for any certificate, with these protocols to choose from.
 ///
 /// # Errors
 /// When the library refuses its own defaults.
-pub(super) fn connector() -> Result<TlsConnector, Error> {
+pub(crate) fn connector(protocols: &[&[u8]]) -> Result<TlsConnector, Error> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let mut config = ClientConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()?
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(AnyCertificate(provider)))
         .with_no_client_auth();
-    config.alpn_protocols = vec![b"h2".to_vec()];
+    config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
     Ok(TlsConnector::from(Arc::new(config)))
 }
 

@@ -23,7 +23,7 @@ pub(crate) struct Envoy {
     _child: Child,
     _folder: TempDir,
     access: Log,
-    admin: SocketAddr,
+    pub(crate) admin: SocketAddr,
     pub(crate) address: SocketAddr,
 }
 

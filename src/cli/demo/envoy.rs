@@ -49,9 +49,10 @@ pub async fn install(dir: &Path, group: i32) -> anyhow::Result<PathBuf> {
 /// What Envoy spends on a request besides serving it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extras {
-    /// As in the repository's file: TLS to Usher, and a line per request in the log.
+    /// As in the repository's file: TLS to Usher, a line per request in the log, and the
+    /// admin interface.
     AsShipped,
-    /// Plain text and no log, for measurements of a picker that has no TLS.
+    /// Plain text, no log and no admin interface, for measurements of a picker that has no TLS.
     None,
 }
 
@@ -61,8 +62,11 @@ pub enum Extras {
 /// Names the part of the configuration that is not as expected.
 pub fn config(ports: &Ports, extras: Extras) -> anyhow::Result<String> {
     let mut config: Value = serde_saphyr::from_str(CONFIG).context("the built-in Envoy configuration")?;
-    // Nobody asks it here, and it would be one more port.
-    part(&mut config, "")?.as_object_mut().and_then(|config| config.remove("admin"));
+    match extras {
+        // `usher doctor` asks it.
+        Extras::AsShipped => *part(&mut config, "/admin/address")? = address(ports.envoy_admin),
+        Extras::None => remove(&mut config, "admin")?,
+    }
     *part(&mut config, "/static_resources/listeners/0/address")? = address(ports.envoy);
     let manager = part(&mut config, MANAGER)?;
     if extras == Extras::None {
@@ -122,7 +126,8 @@ mod tests {
         let mut found = Vec::new();
         collect(&config, &mut found);
         found.sort_unstable();
-        assert_eq!(found, [ports.envoy, ports.extproc, ports.servers[0], ports.servers[1]]);
+        let [first, second] = ports.servers[..] else { panic!("{ports:?}") };
+        assert_eq!(found, [ports.envoy, ports.extproc, ports.envoy_admin, first, second]);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use rand::RngExt;
 use serde::Serialize;
 
 /// Ports before those of the servers.
-const FIXED: u16 = 5;
+const FIXED: u16 = 6;
 
 /// Where free ports are looked for: above the well-known ones, and below those that
 /// systems give to outgoing connections, which could take one before it is bound.
@@ -64,6 +64,8 @@ pub struct Ports {
     pub metrics: u16,
     /// Usher's admin server.
     pub admin: u16,
+    /// Envoy's admin interface.
+    pub envoy_admin: u16,
     /// The simulated servers.
     pub servers: Vec<u16>,
 }
@@ -97,6 +99,7 @@ impl Ports {
             health: first + 2,
             metrics: first + 3,
             admin: first + 4,
+            envoy_admin: first + 5,
             servers: (first + FIXED..=end).collect(),
         })
     }
@@ -114,7 +117,7 @@ impl Ports {
     }
 
     fn all(&self) -> Vec<u16> {
-        let mut all = vec![self.envoy, self.extproc, self.health, self.metrics, self.admin];
+        let mut all = vec![self.envoy, self.extproc, self.health, self.metrics, self.admin, self.envoy_admin];
         all.extend(&self.servers);
         all
     }
@@ -132,9 +135,9 @@ mod tests {
     #[test]
     fn ports_are_in_a_row() {
         let ports = Ports::from_first(8081, 3).unwrap();
-        assert_eq!(ports.all(), (8081..8089).collect::<Vec<_>>());
-        assert!(Ports::from_first(65_528, 3).is_ok());
-        assert_eq!(Ports::from_first(65_529, 3).unwrap_err(), PortError::TooHigh { first: 65_529, count: 8 });
+        assert_eq!(ports.all(), (8081..8090).collect::<Vec<_>>());
+        assert!(Ports::from_first(65_527, 3).is_ok());
+        assert_eq!(Ports::from_first(65_528, 3).unwrap_err(), PortError::TooHigh { first: 65_528, count: 9 });
     }
 
     #[test]
@@ -143,8 +146,8 @@ mod tests {
         let port = taken.local_addr().unwrap().port();
         let error = Ports::choose(port - 1, 1).unwrap_err();
         // Should the one before be taken too, it is named.
-        assert!(matches!(error, PortError::InUse { count: 6, .. }), "{error}");
-        assert_eq!(Ports::choose(port, 1).unwrap_err(), PortError::InUse { port, count: 6 });
+        assert!(matches!(error, PortError::InUse { count: 7, .. }), "{error}");
+        assert_eq!(Ports::choose(port, 1).unwrap_err(), PortError::InUse { port, count: 7 });
     }
 
     #[test]

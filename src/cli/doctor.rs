@@ -1,0 +1,211 @@
+//! `usher doctor`: what is wrong with a gateway, its picker and the cluster around them?
+
+mod report;
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use http::{HeaderName, HeaderValue};
+
+use super::CliError;
+use super::check::Output;
+use crate::config::source;
+use crate::config::units::parse_duration;
+use crate::discovery::file;
+use crate::doctor::{Plan, Pods, PoolPlan, Report, Site, examine, gather};
+use crate::scrape::ENGINE_LABEL;
+
+/// Finds out whether a gateway really asks its picker, and what is wrong around them.
+///
+/// Sends a few requests through the gateway that cost model servers nothing, and reads what
+/// Envoy, the picker, the servers and the Kubernetes API server say of themselves. Changes
+/// nothing. Each check ends as ok, warning, wrong or skipped, and each finding says what it is,
+/// why it matters and how to mend it.
+///
+/// Exit code: 0 when nothing is wrong, 1 when something is, 2 for wrong usage. Warnings and
+/// checks that are skipped are not wrong.
+#[derive(Args, Clone, Debug)]
+pub struct DoctorArgs {
+    /// Where clients send requests, a path prefix included. By default the listener of
+    /// --envoy-admin that asks a picker.
+    #[arg(long, value_name = "URL", value_parser = Site::parse)]
+    pub gateway: Option<Site>,
+    /// Header of requests through the gateway, "NAME: VALUE"; several times for several. A
+    /// value that begins with @ names a file that holds it.
+    #[arg(long, value_name = "HEADER", value_parser = header)]
+    pub header: Vec<Header>,
+    /// Envoy's admin interface. By default 127.0.0.1:19000, if it belongs to the gateway.
+    #[arg(long, value_name = "URL", value_parser = Site::parse)]
+    pub envoy_admin: Option<Site>,
+    /// The picker's ext_proc port. By default as Envoy's configuration says.
+    #[arg(long, value_name = "HOST:PORT", value_parser = address)]
+    pub picker: Option<String>,
+    /// The picker's metrics port. By default 127.0.0.1:9090, beside a gateway of this machine.
+    #[arg(long, value_name = "URL", value_parser = Site::parse)]
+    pub metrics: Option<Site>,
+    /// Header of requests for the picker's metrics, as --header.
+    #[arg(long, value_name = "HEADER", value_parser = header)]
+    pub metrics_header: Vec<Header>,
+    /// Usher's admin port. By default 127.0.0.1:9095, beside a gateway of this machine.
+    #[arg(long, value_name = "URL", value_parser = Site::parse)]
+    pub admin: Option<Site>,
+    /// A model that is served: one token of it is generated a few times. By default probes ask
+    /// for a model that no server has.
+    #[arg(long, value_name = "NAME")]
+    pub model: Option<String>,
+    /// The endpoints file of the picker.
+    #[arg(long, value_name = "FILE")]
+    pub endpoints: Option<PathBuf>,
+    /// Engine of model servers that have no label llm-d.ai/engine-type.
+    #[arg(long, value_name = "NAME", default_value = "vllm")]
+    pub engine: String,
+    /// Name of the InferencePool; the API server is that of KUBECONFIG, of the pod, or of
+    /// ~/.kube/config.
+    #[arg(long, value_name = "NAME", conflicts_with = "endpoint_selector")]
+    pub pool_name: Option<String>,
+    /// Namespace of the pool. By default that of the environment variable NAMESPACE, else
+    /// "default".
+    #[arg(long, value_name = "NAME")]
+    pub pool_namespace: Option<String>,
+    /// Pods with these labels, instead of --pool-name: as of `kubectl -l`.
+    #[arg(long, value_name = "SELECTOR", requires = "endpoint_target_ports")]
+    pub endpoint_selector: Option<String>,
+    /// Ports of these pods, separated by commas.
+    #[arg(long, value_name = "PORTS", value_delimiter = ',', requires = "endpoint_selector")]
+    pub endpoint_target_ports: Vec<u16>,
+    /// The picker's replicas elect one of them, which takes more rights.
+    #[arg(long)]
+    pub ha_enable_leader_election: bool,
+    /// Service account of the picker, in the pool's namespace, whose rights are looked at. By
+    /// default the rights of whoever runs the doctor.
+    #[arg(long, value_name = "NAME")]
+    pub service_account: Option<String>,
+    /// Time for each answer.
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = limit)]
+    pub timeout: Duration,
+    /// How to print the result.
+    #[arg(long, value_enum, default_value_t = Output::Text)]
+    pub output: Output,
+}
+
+/// A header that may be a credential: it is never shown.
+#[derive(Clone)]
+pub struct Header(HeaderName, HeaderValue);
+
+impl std::fmt::Debug for Header {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: …", self.0)
+    }
+}
+
+fn header(text: &str) -> Result<Header, String> {
+    let (name, value) = text.split_once(':').ok_or("write \"NAME: VALUE\"")?;
+    let name = name.trim().parse().map_err(|_| "its name is no name of a header".to_owned())?;
+    let value = match value.trim().strip_prefix('@') {
+        None => value.trim().to_owned(),
+        Some(path) => {
+            let read =
+                std::fs::read_to_string(path).map_err(|error| format!("cannot read {path}: {error}"))?;
+            read.trim().to_owned()
+        }
+    };
+    let value =
+        HeaderValue::from_str(&value).map_err(|_| "its value can't be sent in a header".to_owned())?;
+    Ok(Header(name, value))
+}
+
+fn address(text: &str) -> Result<String, String> {
+    let port = text
+        .rsplit_once(':')
+        .filter(|(host, _)| !host.is_empty())
+        .and_then(|(_, port)| port.parse::<u16>().ok());
+    port.filter(|port| *port > 0).map(|_| text.to_owned()).ok_or_else(|| "write HOST:PORT".to_owned())
+}
+
+fn limit(text: &str) -> Result<Duration, String> {
+    match parse_duration(text) {
+        Ok(limit) if (Duration::from_millis(10)..=Duration::from_secs(600)).contains(&limit) => Ok(limit),
+        _ => Err("give a duration from 10ms to 10m, for example 5s".to_owned()),
+    }
+}
+
+/// Looks, and prints what was found.
+///
+/// # Errors
+/// [`CliError::Usage`] when there is nothing to look at, or an endpoints file can't be used;
+/// [`CliError::Failed`] when the result can't be printed.
+pub fn run(args: &DoctorArgs) -> Result<ExitCode, CliError> {
+    let plan = plan(args)?;
+    let failed = |error: io::Error| CliError::Failed(format!("cannot print the result: {error}"));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+    let seen = runtime.block_on(gather(&plan));
+    let report = examine(&seen);
+    let text = match args.output {
+        Output::Text => report::text(&report),
+        Output::Json => report::json(&report),
+    };
+    let mut out = io::stdout();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(failed)?;
+    Ok(code(&report))
+}
+
+fn code(report: &Report) -> ExitCode {
+    if report.is_wrong() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+fn plan(args: &DoctorArgs) -> Result<Plan, CliError> {
+    let wants_pool = args.pool_name.is_some() || args.endpoint_selector.is_some();
+    let sites = [&args.gateway, &args.envoy_admin, &args.metrics, &args.admin];
+    let has_site = sites.iter().any(|site| site.is_some()) || args.picker.is_some();
+    if !has_site && !wants_pool && args.endpoints.is_none() {
+        let text =
+            "nothing to look at: give --gateway, for example --gateway http://127.0.0.1:8081, or --pool-name";
+        return Err(CliError::Usage(text.to_owned()));
+    }
+    let of = |headers: &[Header]| -> Vec<(HeaderName, HeaderValue)> {
+        headers.iter().map(|Header(name, value)| (name.clone(), value.clone())).collect()
+    };
+    let site = |site: &Option<Site>, headers: &[Header]| {
+        site.clone().map(|site| site.within(args.timeout).with_headers(&of(headers)))
+    };
+    let namespace = args.pool_namespace.clone().or_else(|| std::env::var("NAMESPACE").ok());
+    let pool = wants_pool.then(|| PoolPlan {
+        namespace: namespace.filter(|name| !name.is_empty()).unwrap_or_else(|| "default".to_owned()),
+        name: args.pool_name.clone(),
+        selector: args.endpoint_selector.clone(),
+        ports: args.endpoint_target_ports.clone(),
+        election: args.ha_enable_leader_election,
+        account: args.service_account.clone(),
+    });
+    Ok(Plan {
+        gateway: site(&args.gateway, &args.header),
+        envoy: site(&args.envoy_admin, &[]),
+        picker: args.picker.clone(),
+        metrics: site(&args.metrics, &args.metrics_header),
+        admin: site(&args.admin, &[]),
+        model: args.model.clone(),
+        endpoints: endpoints(args)?,
+        engine: args.engine.clone(),
+        pool,
+        limit: args.timeout,
+    })
+}
+
+fn endpoints(args: &DoctorArgs) -> Result<Option<Vec<Pods>>, CliError> {
+    let Some(path) = &args.endpoints else { return Ok(None) };
+    let name = path.display().to_string();
+    let parsed = source::read_file(path).and_then(|text| file::parse(&text));
+    let (specs, problems) = parsed.map_err(|error| CliError::Usage(error.in_file(&name)))?;
+    for problem in problems {
+        eprintln!("usher: {}", problem.in_file(&name));
+    }
+    let of = |spec: crate::endpoints::EndpointSpec| Pods {
+        engine: spec.labels.get(ENGINE_LABEL).unwrap_or(&args.engine).clone(),
+        name: spec.name,
+        address: spec.address,
+    };
+    Ok(Some(specs.into_iter().map(of).collect()))
+}

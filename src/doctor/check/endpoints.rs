@@ -1,0 +1,28 @@
+//! Does Usher use all the endpoints that it knows?
+
+use crate::doctor::finding::{Finding, Outcome};
+use crate::doctor::rules;
+use crate::doctor::seen::Observations;
+
+use super::count;
+
+pub(super) fn check(seen: &Observations) -> Outcome {
+    let known = match &seen.admin {
+        Ok(known) => known,
+        Err(reason) => return Outcome::skipped(format!("{reason} (Usher's alone)")),
+    };
+    if known.is_empty() {
+        return Outcome::looked(
+            "no endpoint",
+            vec![Finding::new(&rules::NO_ENDPOINTS, "Usher knows no endpoint")],
+        );
+    }
+    let sick = known.iter().filter_map(|known| Some((known, known.demoted.as_ref()?)));
+    let findings = sick.map(|(known, reason)| {
+        Finding::new(&rules::ENDPOINT_SICK, format!("{} at {}: {reason}", known.name, known.address))
+    });
+    Outcome::looked(
+        format!("Usher knows {}", count(known.len(), "endpoint", "endpoints")),
+        findings.collect(),
+    )
+}

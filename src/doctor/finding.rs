@@ -1,0 +1,144 @@
+//! What a check says.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::rules::Rule;
+
+/// How bad a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// It works, and may not under load or on a bad day.
+    Warning,
+    /// Requests fail or are not routed as they should be.
+    Wrong,
+}
+
+/// Something that somebody should look at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// What kind of finding it is.
+    pub rule: &'static Rule,
+    /// What was seen, and where.
+    pub what: String,
+    /// What to do here, where that is more than the rule says.
+    pub fix: Option<String>,
+}
+
+impl Finding {
+    /// What was seen, of a kind.
+    pub fn new(rule: &'static Rule, what: impl Into<String>) -> Self {
+        Self { rule, what: what.into(), fix: None }
+    }
+
+    /// With what to do here.
+    #[must_use]
+    pub fn fix(mut self, fix: impl Into<String>) -> Self {
+        self.fix = Some(fix.into());
+        self
+    }
+
+    /// What to do about it.
+    pub fn remedy(&self) -> &str {
+        self.fix.as_deref().unwrap_or(self.rule.fix)
+    }
+}
+
+/// How a check ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It looked. Without findings all is well.
+    Looked {
+        /// What it looked at, in a few words.
+        at: String,
+        /// What it found.
+        findings: Vec<Finding>,
+    },
+    /// It could not look.
+    Skipped {
+        /// Why, and what would let it look.
+        reason: String,
+    },
+}
+
+impl Outcome {
+    /// It could not look.
+    pub fn skipped(reason: impl Into<String>) -> Self {
+        Self::Skipped { reason: reason.into() }
+    }
+
+    /// It looked at this, and found that.
+    pub fn looked(at: impl Into<String>, findings: Vec<Finding>) -> Self {
+        Self::Looked { at: at.into(), findings }
+    }
+
+    /// What it found.
+    pub fn findings(&self) -> &[Finding] {
+        match self {
+            Self::Looked { findings, .. } => findings,
+            Self::Skipped { .. } => &[],
+        }
+    }
+
+    /// In one word.
+    pub fn status(&self) -> Status {
+        match self {
+            Self::Skipped { .. } => Status::Skipped,
+            Self::Looked { findings, .. } => {
+                match findings.iter().map(|finding| finding.rule.severity).max() {
+                    None => Status::Ok,
+                    Some(Severity::Warning) => Status::Warning,
+                    Some(Severity::Wrong) => Status::Wrong,
+                }
+            }
+        }
+    }
+}
+
+/// How a check ended, in one word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Status {
+    /// Nothing was found.
+    Ok,
+    /// Something may go wrong.
+    Warning,
+    /// Something is wrong.
+    Wrong,
+    /// It could not look.
+    Skipped,
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Ok => "ok",
+            Self::Warning => "warning",
+            Self::Wrong => "wrong",
+            Self::Skipped => "skipped",
+        })
+    }
+}
+
+/// All checks, in their order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// Name of each check and how it ended.
+    pub checks: Vec<(&'static str, Outcome)>,
+}
+
+impl Report {
+    /// Everything that was found, with the name of its check.
+    pub fn findings(&self) -> impl Iterator<Item = (&'static str, &Finding)> {
+        self.checks
+            .iter()
+            .flat_map(|(name, outcome)| outcome.findings().iter().map(move |finding| (*name, finding)))
+    }
+
+    /// Whether something is wrong. Warnings and what could not be looked at are not.
+    pub fn is_wrong(&self) -> bool {
+        self.checks.iter().any(|(_, outcome)| outcome.status() == Status::Wrong)
+    }
+}

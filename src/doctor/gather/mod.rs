@@ -1,0 +1,259 @@
+//! Looks at everything that can be reached. Decides nothing.
+
+mod cluster;
+mod envoy;
+mod gateway;
+mod http;
+mod pages;
+mod picker;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+pub use self::http::Site;
+
+use super::seen::{Cluster, Envoy, Known, Observations, PickerPage, Seen};
+
+/// Where Envoy's admin interface is in `deploy/envoy` and in the peer's charts.
+const ENVOY_ADMIN: u16 = 19000;
+
+/// Where a picker serves its metrics, and Usher its admin page.
+const METRICS: u16 = 9090;
+const USHER_ADMIN: u16 = 9095;
+
+/// Where `usher demo` has them: after the port of its gateway.
+const DEMO_METRICS: u16 = 3;
+const DEMO_USHER_ADMIN: u16 = 4;
+const DEMO_ENVOY_ADMIN: u16 = 5;
+
+/// What to look at.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Where clients send requests.
+    pub gateway: Option<Site>,
+    /// Envoy's admin interface; else it is looked for beside a local gateway.
+    pub envoy: Option<Site>,
+    /// The picker's ext_proc port, `host:port`; else as Envoy's configuration says.
+    pub picker: Option<String>,
+    /// The picker's metrics; else they are looked for beside a local gateway.
+    pub metrics: Option<Site>,
+    /// Usher's admin port; else it is looked for beside a local gateway.
+    pub admin: Option<Site>,
+    /// A model to ask for; else one that no server has.
+    pub model: Option<String>,
+    /// The model servers, where a file names them.
+    pub endpoints: Option<Vec<Pods>>,
+    /// The engine of servers whose labels name none.
+    pub engine: String,
+    /// The pool in Kubernetes.
+    pub pool: Option<PoolPlan>,
+    /// Time for each answer.
+    pub limit: Duration,
+}
+
+/// A pool in Kubernetes.
+#[derive(Clone, Debug)]
+pub struct PoolPlan {
+    /// Its namespace.
+    pub namespace: String,
+    /// Name of the InferencePool; else pods are those of `selector`.
+    pub name: Option<String>,
+    /// Labels of the pods, as of `kubectl -l`.
+    pub selector: Option<String>,
+    /// Ports of these pods.
+    pub ports: Vec<u16>,
+    /// Whether several replicas elect one.
+    pub election: bool,
+    /// Service account of the picker, whose rights are looked at; else our own.
+    pub account: Option<String>,
+}
+
+/// A model server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pods {
+    /// Its name.
+    pub name: String,
+    /// Where it serves.
+    pub address: SocketAddr,
+    /// Its engine.
+    pub engine: String,
+}
+
+/// Looks at everything.
+pub async fn gather(plan: &Plan) -> Observations {
+    let local = plan.gateway.as_ref().filter(|site| site.is_local());
+    let port = plan.gateway.as_ref().map(Site::port);
+    let (envoy_site, mut envoy) = find_envoy(plan, local, port).await;
+    let site = plan.gateway.clone().or_else(|| listener(&envoy, envoy_site.as_ref()?));
+    let mut gateway = match &site {
+        Some(site) => Ok(gateway::refusals(site).await),
+        None => Err("give --gateway".to_owned()),
+    };
+    let picker = ask_picker(plan, &envoy).await;
+    let model = plan.model.as_deref().unwrap_or(gateway::NO_MODEL);
+
+    // The picker was asked for a decision above; what it counted for that comes before.
+    let metrics = find_metrics(plan, local, model).await;
+    let before = match &envoy_site {
+        Some(site) => envoy::hosts(site).await,
+        None => Err(String::new()),
+    };
+    if let (Ok(seen), Some(site)) = (&mut gateway, &site)
+        && seen.unreachable.is_none()
+    {
+        gateway::routed(site, model, seen).await;
+    }
+    let metrics = match metrics {
+        Ok((site, page)) => {
+            let after = pages::picker(&site, page.given, model).await;
+            Ok(pages::since(after, &page))
+        }
+        Err(reason) => Err(reason),
+    };
+    if let (Ok(seen), Ok(before), Some(site)) = (&mut envoy, before, &envoy_site)
+        && let Ok(after) = envoy::hosts(site).await
+    {
+        let earlier: std::collections::HashMap<_, _> = before
+            .iter()
+            .flat_map(|(name, hosts)| hosts.iter().map(move |host| ((name, &host.address), host.requests)))
+            .collect();
+        for (name, hosts) in &after {
+            for host in hosts {
+                let new =
+                    host.requests.saturating_sub(earlier.get(&(name, &host.address)).copied().unwrap_or(0));
+                *seen.probed.entry(host.address.clone()).or_insert(0) += new;
+            }
+        }
+    }
+    let admin = find_admin(plan, local).await;
+    let cluster = match &plan.pool {
+        Some(pool) => Ok(cluster::look(pool).await),
+        None => Err("give --pool-name or --endpoint-selector for a cluster".to_owned()),
+    };
+    let pods = match servers(plan, &admin, &cluster) {
+        Ok(servers) => Ok(pages::pods(servers, plan.limit).await),
+        Err(reason) => Err(reason),
+    };
+    let version = env!("CARGO_PKG_VERSION");
+    Observations { version, gateway, envoy, picker, metrics, admin, pods, cluster }
+}
+
+async fn find_envoy(plan: &Plan, local: Option<&Site>, port: Option<u16>) -> (Option<Site>, Seen<Envoy>) {
+    if let Some(site) = &plan.envoy {
+        let seen = envoy::look(site, port).await;
+        return (seen.is_ok().then(|| site.clone()), seen);
+    }
+    let Some(gateway) = local else {
+        return (
+            None,
+            Err("give --envoy-admin; without it only requests show what the gateway does".to_owned()),
+        );
+    };
+    for port in [Some(ENVOY_ADMIN), gateway.port().checked_add(DEMO_ENVOY_ADMIN)].into_iter().flatten() {
+        let site = Site::local(port).within(plan.limit);
+        if envoy::listens(&site, gateway.port()).await {
+            let seen = envoy::look(&site, Some(gateway.port())).await;
+            return (Some(site), seen);
+        }
+    }
+    (
+        None,
+        Err(format!(
+            "no admin interface of the Envoy on port {} on 127.0.0.1:{ENVOY_ADMIN}; give --envoy-admin",
+            gateway.port()
+        )),
+    )
+}
+
+/// Where the listener is that asks a picker, beside Envoy's admin interface.
+fn listener(envoy: &Seen<Envoy>, admin: &Site) -> Option<Site> {
+    let (manager, _) = envoy.as_ref().ok()?.config.pickers().next()?;
+    Some(admin.with_port(manager.port?))
+}
+
+async fn ask_picker(plan: &Plan, envoy: &Seen<Envoy>) -> Seen<super::seen::Picker> {
+    if let Some(address) = &plan.picker {
+        return Ok(picker::ask(address, "--picker", plan.limit).await);
+    }
+    let envoy = envoy.as_ref().map_err(|_| "give --picker, or --envoy-admin to find it".to_owned())?;
+    let clusters = envoy.config.picker_clusters();
+    let name = clusters.first().ok_or("Envoy's configuration names no picker; give --picker")?;
+    let resolved = envoy.hosts.get(*name).and_then(|hosts| hosts.first()).map(|host| host.address.clone());
+    let written = envoy.config.clusters.get(*name).and_then(|cluster| cluster.addresses.first().cloned());
+    let address = resolved
+        .or(written)
+        .ok_or_else(|| format!("cluster {name} of the gateway has no host; give --picker"))?;
+    let seen = picker::ask(&address, &format!("cluster {name}"), plan.limit).await;
+    let host = address.rsplit_once(':').map_or(&*address, |(host, _)| host);
+    match seen.unreachable {
+        // An address that means something to the gateway alone.
+        Some(reason) if !(envoy.local && self::http::is_local(host)) => {
+            Err(format!("{address} of cluster {name} can't be reached from here ({reason}); give --picker"))
+        }
+        _ => Ok(seen),
+    }
+}
+
+async fn find_metrics(plan: &Plan, local: Option<&Site>, model: &str) -> Seen<(Site, PickerPage)> {
+    if let Some(site) = &plan.metrics {
+        return Ok((site.clone(), pages::picker(site, true, model).await));
+    }
+    let gateway = local.ok_or("give --metrics")?;
+    for port in [gateway.port().checked_add(DEMO_METRICS), Some(METRICS)].into_iter().flatten() {
+        let site = Site::local(port).within(plan.limit);
+        let page = pages::picker(&site, false, model).await;
+        if page.families > 0 {
+            return Ok((site, page));
+        }
+    }
+    Err(format!("no picker's metrics on 127.0.0.1:{METRICS}; give --metrics"))
+}
+
+async fn find_admin(plan: &Plan, local: Option<&Site>) -> Seen<Vec<Known>> {
+    if let Some(site) = &plan.admin {
+        return pages::admin(site).await;
+    }
+    let gateway = local.ok_or("give --admin")?;
+    for port in [gateway.port().checked_add(DEMO_USHER_ADMIN), Some(USHER_ADMIN)].into_iter().flatten() {
+        if let Ok(known) = pages::admin(&Site::local(port).within(plan.limit)).await {
+            return Ok(known);
+        }
+    }
+    Err(format!("no admin port of Usher on 127.0.0.1:{USHER_ADMIN}; give --admin"))
+}
+
+/// The model servers whose metrics are looked at.
+fn servers(plan: &Plan, admin: &Seen<Vec<Known>>, cluster: &Seen<Cluster>) -> Seen<Vec<Pods>> {
+    if let Some(servers) = &plan.endpoints {
+        return Ok(servers.clone());
+    }
+    if let (Some(pool), Ok(cluster)) = (&plan.pool, cluster) {
+        let ports = match &cluster.pool {
+            Some(Ok(pool)) => &pool.ports,
+            _ => &pool.ports,
+        };
+        let pods = cluster.pods.as_ref().map_err(|reason| format!("the pods are not known: {reason}"))?;
+        let ready = pods.iter().filter(|pod| pod.ready).filter_map(|pod| pod.ip.map(|ip| (pod, ip)));
+        let of = |(pod, ip): (&super::seen::Pod, std::net::IpAddr)| {
+            let engine = pod.engine.clone().unwrap_or_else(|| plan.engine.clone());
+            let name = pod.name.clone();
+            ports
+                .iter()
+                .map(move |port| Pods {
+                    name: name.clone(),
+                    address: (ip, *port).into(),
+                    engine: engine.clone(),
+                })
+                .collect::<Vec<_>>()
+        };
+        return Ok(ready.flat_map(of).collect());
+    }
+    let known = admin
+        .as_ref()
+        .map_err(|reason| format!("the endpoints are not known: {reason}, or --endpoints, or --pool-name"))?;
+    let of = |known: &Known| {
+        let address = known.address.parse().ok()?;
+        Some(Pods { name: known.name.clone(), address, engine: plan.engine.clone() })
+    };
+    Ok(known.iter().filter_map(of).collect())
+}

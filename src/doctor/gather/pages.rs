@@ -1,0 +1,114 @@
+//! Pages of metrics: the picker's, the model servers', and Usher's admin port.
+
+use std::collections::BTreeMap;
+
+use futures_util::{StreamExt, stream};
+use serde_json::Value;
+
+use super::Pods;
+use super::http::Site;
+use crate::doctor::envoy::{list, text};
+use crate::doctor::seen::{Known, PickerPage, PodPage, Seen};
+use crate::scrape::exposition::{Line, MetricSpec, Wanted};
+
+/// Largest page that is read.
+const MOST: usize = 32 << 20;
+
+/// Pods that are asked at the same time.
+const AT_ONCE: usize = 16;
+
+/// Families that a picker has, whether it was asked for anything or not.
+const FAMILIES: [&str; 6] = [
+    "llm_d_epp_info",
+    "llm_d_epp_ready_endpoints",
+    "llm_d_epp_average_queue_size",
+    "inference_extension_info",
+    "inference_pool_ready_pods",
+    "inference_pool_average_queue_size",
+];
+
+/// Where each endpoint was chosen how often, and the label that names it.
+const ATTEMPTS: [(&str, &str); 2] = [
+    ("llm_d_epp_scheduler_attempts_total", "endpoint_name"),
+    ("inference_extension_scheduler_attempts_total", "pod_name"),
+];
+
+/// The page of a picker, with its choices for `model`.
+pub(super) async fn picker(site: &Site, given: bool, model: &str) -> PickerPage {
+    let mut seen = PickerPage { url: site.url(), given, ..PickerPage::default() };
+    let page = match site.page("/metrics", MOST).await {
+        Ok(page) => page,
+        Err(problem) => {
+            seen.problem = Some(problem);
+            return seen;
+        }
+    };
+    let mut found = [false; FAMILIES.len()];
+    let specs =
+        FAMILIES.iter().chain(ATTEMPTS.iter().map(|(name, _)| name)).map(|name| MetricSpec::named(name));
+    let mut chosen = [BTreeMap::new(), BTreeMap::new()];
+    Wanted::new(specs.collect()).scan(&page, |at, line| {
+        let Line::Sample { labels, value } = line else { return };
+        let label = |name: &str| labels.get(name).map(|value| value.text().into_owned()).unwrap_or_default();
+        let Some(attempts) = at.checked_sub(FAMILIES.len()) else {
+            found[at] = true;
+            let build = label("build_ref");
+            if FAMILIES[at].ends_with("_info") && !build.is_empty() {
+                seen.version = Some(build);
+            }
+            return;
+        };
+        if label("target_model_name") == model && label("status") == "success" && value > 0.0 {
+            let key = (label(ATTEMPTS[attempts].1), label("port"));
+            *chosen[attempts].entry(key).or_insert(0) += value as u64;
+        }
+    });
+    seen.families = found.iter().filter(|found| **found).count();
+    let [newer, older] = chosen;
+    seen.chosen = if newer.is_empty() { older } else { newer };
+    seen
+}
+
+/// What was chosen since an earlier page.
+pub(super) fn since(mut now: PickerPage, before: &PickerPage) -> PickerPage {
+    for (endpoint, count) in &mut now.chosen {
+        *count = count.saturating_sub(before.chosen.get(endpoint).copied().unwrap_or(0));
+    }
+    now.chosen.retain(|_, count| *count > 0);
+    now
+}
+
+/// What Usher knows of its endpoints.
+///
+/// # Errors
+/// Why that is not known.
+pub(super) async fn admin(site: &Site) -> Seen<Vec<Known>> {
+    let page = site.json("/endpoints", MOST).await?;
+    if !page.get("endpoints").is_some_and(Value::is_array) {
+        return Err(format!("{}/endpoints is not Usher's", site.url()));
+    }
+    let known = |row: &Value| {
+        let id = text(row, "id");
+        let demoted = row.pointer("/health/demoted").and_then(Value::as_bool).unwrap_or(false);
+        let reason = row.pointer("/health/reason").and_then(Value::as_str).unwrap_or("it fails");
+        Known {
+            name: id.split_once('/').map_or(id, |(_, name)| name).to_owned(),
+            address: text(row, "address").to_owned(),
+            demoted: demoted.then(|| reason.to_owned()),
+        }
+    };
+    Ok(list(&page, "endpoints").iter().map(known).collect())
+}
+
+/// The metrics of each model server.
+pub(super) async fn pods(pods: Vec<Pods>, limit: std::time::Duration) -> Vec<PodPage> {
+    let ask = |Pods { name, address, engine }: Pods| async move {
+        let url = format!("http://{address}");
+        let page = match Site::parse(&url) {
+            Ok(site) => site.within(limit).page("/metrics", MOST).await,
+            Err(reason) => Err(reason),
+        };
+        PodPage { name, url: url + "/metrics", address, engine, page: page.map(Vec::from) }
+    };
+    stream::iter(pods).map(ask).buffered(AT_ONCE).collect().await
+}

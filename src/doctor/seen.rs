@@ -1,0 +1,261 @@
+//! What the doctor saw.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use super::envoy::EnvoyConfig;
+
+/// What was seen, or why nothing was: words for a check that is skipped.
+pub type Seen<T> = Result<T, String>;
+
+/// Everything that was looked at.
+#[derive(Clone, Debug)]
+pub struct Observations {
+    /// Version of the doctor.
+    pub version: &'static str,
+    /// What the gateway answers to probes.
+    pub gateway: Seen<Gateway>,
+    /// What Envoy says of itself.
+    pub envoy: Seen<Envoy>,
+    /// Who answers at the picker's port.
+    pub picker: Seen<Picker>,
+    /// The picker's metrics.
+    pub metrics: Seen<PickerPage>,
+    /// What Usher's admin port knows of its endpoints.
+    pub admin: Seen<Vec<Known>>,
+    /// The model servers' metrics.
+    pub pods: Seen<Vec<PodPage>>,
+    /// What the API server says.
+    pub cluster: Seen<Cluster>,
+}
+
+/// What a gateway answers to probes.
+#[derive(Clone, Debug, Default)]
+pub struct Gateway {
+    /// Where.
+    pub url: String,
+    /// Why there was no answer at all.
+    pub unreachable: Option<String>,
+    /// Requests that a picker refuses, in a random order of two kinds.
+    pub refusals: Vec<(Broken, Reply)>,
+    /// Requests that a picker routes.
+    pub routed: Vec<Reply>,
+}
+
+/// What is wrong with a request on purpose. A picker refuses both, each in its own words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Broken {
+    /// The body is no JSON.
+    Json,
+    /// The body is JSON, and no chat request.
+    Messages,
+}
+
+/// An answer to a probe, as far as it tells who gave it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reply {
+    /// HTTP status.
+    pub status: u16,
+    /// The body's first bytes.
+    pub body: String,
+    /// Why a picker refused it: `x-llm-d-request-dropped-reason`.
+    pub reason: String,
+    /// Whether a picker has marked the answer: `x-went-into-resp-headers`.
+    pub marked: bool,
+    /// The pod that answered, where a simulated server says so: `x-inference-pod`.
+    pub pod: String,
+    /// Its port: `x-inference-port`.
+    pub port: String,
+}
+
+/// What Envoy's admin interface says.
+#[derive(Clone, Debug, Default)]
+pub struct Envoy {
+    /// Where it was asked.
+    pub url: String,
+    /// Whether picker and servers can be expected to be reachable from here, too.
+    pub local: bool,
+    /// Its version, for example `1.40.0`.
+    pub version: String,
+    /// How it is configured.
+    pub config: EnvoyConfig,
+    /// Counters and gauges by name, those that checks ask for.
+    pub stats: BTreeMap<String, u64>,
+    /// Hosts of each cluster.
+    pub hosts: BTreeMap<String, Vec<Host>>,
+    /// Requests that each host got while the probes ran, by its address.
+    pub probed: BTreeMap<String, u64>,
+}
+
+/// A host of a cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Host {
+    /// `address:port`.
+    pub address: String,
+    /// Why Envoy does not send to it.
+    pub unhealthy: Vec<String>,
+    /// Requests that it got.
+    pub requests: u64,
+}
+
+/// Who answers at the picker's port.
+#[derive(Clone, Debug)]
+pub struct Picker {
+    /// Where: `host:port`.
+    pub address: String,
+    /// How the address is known.
+    pub found: String,
+    /// The TLS handshake.
+    pub tls: Result<Handshake, String>,
+    /// Why there is not even a connection.
+    pub unreachable: Option<String>,
+    /// What it replied to an exchange of ext_proc.
+    pub reply: Result<Choice, String>,
+}
+
+/// What a TLS handshake gave.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Handshake {
+    /// HTTP/2 was agreed upon.
+    pub h2: bool,
+    /// Certificates, the server's own first: DER.
+    pub chain: Vec<Vec<u8>>,
+}
+
+/// What a picker replied to a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// It chose these, in order.
+    Destination(String),
+    /// It refused the request with this status.
+    Refused(u64),
+}
+
+/// The metrics of a picker, before and after the probes.
+#[derive(Clone, Debug, Default)]
+pub struct PickerPage {
+    /// Where.
+    pub url: String,
+    /// The address was given, and not found by chance.
+    pub given: bool,
+    /// Why there is no page.
+    pub problem: Option<String>,
+    /// How many families of a picker's it has.
+    pub families: usize,
+    /// Version of the picker, where it says so.
+    pub version: Option<String>,
+    /// Endpoints that it chose for the probes: name and port, how often.
+    pub chosen: BTreeMap<(String, String), u64>,
+}
+
+/// An endpoint that Usher knows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Known {
+    /// Its name, without the namespace.
+    pub name: String,
+    /// `address:port`.
+    pub address: String,
+    /// Why it gets no requests.
+    pub demoted: Option<String>,
+}
+
+/// The metrics of a model server.
+#[derive(Clone, Debug)]
+pub struct PodPage {
+    /// Its name.
+    pub name: String,
+    /// Where its metrics were asked for.
+    pub url: String,
+    /// Where it serves.
+    pub address: SocketAddr,
+    /// The engine that its labels or the flag name.
+    pub engine: String,
+    /// The page, or why there is none.
+    pub page: Result<Vec<u8>, String>,
+}
+
+/// What the API server says.
+#[derive(Clone, Debug)]
+pub struct Cluster {
+    /// Why it says nothing.
+    pub unreachable: Option<String>,
+    /// Its version.
+    pub version: String,
+    /// Kinds of objects that it serves: group, version, plural.
+    pub kinds: Vec<(String, String, String)>,
+    /// Whose rights they are.
+    pub account: String,
+    /// Rights that a picker needs, and whether there are; why it can't be known.
+    pub rights: Seen<Vec<(Right, bool)>>,
+    /// Namespace of the pool.
+    pub namespace: String,
+    /// The pool; `None` without --pool-name.
+    pub pool: Option<Seen<Pool>>,
+    /// Pods that the pool selects.
+    pub pods: Seen<Vec<Pod>>,
+}
+
+/// A right that a picker needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Right {
+    /// API group; empty is the core of Kubernetes.
+    pub group: &'static str,
+    /// Plural of the kind.
+    pub resource: &'static str,
+    /// What may be done.
+    pub verb: &'static str,
+}
+
+/// An InferencePool and what belongs to it.
+#[derive(Clone, Debug)]
+pub struct Pool {
+    /// Its name.
+    pub name: String,
+    /// Ports that requests are sent to.
+    pub ports: Vec<u16>,
+    /// Whether a gateway is to go on without the picker.
+    pub fails_open: bool,
+    /// The Service of its picker, and the port.
+    pub picker: Option<(String, Option<u16>)>,
+    /// That Service.
+    pub service: Seen<Option<Service>>,
+    /// Conditions of the gateways that are not true: parent, type, message.
+    pub rejected: Vec<(String, String, String)>,
+    /// HTTPRoutes of the namespace that lead to it.
+    pub routes: Seen<Vec<Route>>,
+    /// Other pools of the namespace whose selector is the same.
+    pub overlapping: Vec<String>,
+}
+
+/// A Service.
+#[derive(Clone, Debug)]
+pub struct Service {
+    /// Its ports.
+    pub ports: Vec<u16>,
+    /// Its ready addresses; why they are not known.
+    pub ready: Seen<usize>,
+}
+
+/// An HTTPRoute.
+#[derive(Clone, Debug, Default)]
+pub struct Route {
+    /// Its name.
+    pub name: String,
+    /// Conditions of the gateways that are not true: parent, type, message.
+    pub rejected: Vec<(String, String, String)>,
+}
+
+/// A pod of the pool.
+#[derive(Clone, Debug, Default)]
+pub struct Pod {
+    /// Its name.
+    pub name: String,
+    /// Its address.
+    pub ip: Option<std::net::IpAddr>,
+    /// Whether it is ready.
+    pub ready: bool,
+    /// Its engine, by its label.
+    pub engine: Option<String>,
+    /// Ports that its containers declare.
+    pub ports: Vec<u16>,
+}

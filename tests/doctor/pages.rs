@@ -1,0 +1,75 @@
+//! Model servers whose metrics are not as they should be, and pickers without TLS.
+
+use serde_json::json;
+
+use crate::program::{doctor, examined};
+use crate::stack::{Back, ORIGINAL_DST, url};
+use crate::support::nobody;
+use crate::support::servers::Servers;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn metrics_of_servers_are_compared_with_their_engine() {
+    let servers = Servers::start().await;
+    let address = servers.addresses[0];
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("endpoints.json");
+    let entry = |name: &str, to: std::net::SocketAddr, labels: serde_json::Value| json!({"name": name, "address": to.ip().to_string(), "port": to.port().to_string(), "labels": labels});
+    let none = || json!({});
+    // Endpoints, flags, what is found.
+    let table = [
+        (vec![entry("good", address, none())], &[][..], &[][..]),
+        (
+            vec![entry("good", address, none()), entry("gone", nobody(), none())],
+            &[],
+            &["pod-metrics-unreachable"],
+        ),
+        (vec![entry("a", address, json!({"llm-d.ai/engine-type": "sglang"}))], &[], &["pod-metrics-engine"]),
+        (vec![entry("a", address, none())], &["--engine", "trtllm-serve"], &["pod-metrics-engine"]),
+        (vec![entry("a", address, none())], &["--engine", "mine"], &["pod-metrics-names"]),
+    ];
+    for (entries, flags, expected) in table {
+        std::fs::write(&file, json!({ "endpoints": entries }).to_string()).unwrap();
+        let found = examined(&[&["--endpoints", file.to_str().unwrap()], flags].concat()).await;
+        assert_eq!(
+            (found.codes(), found.code),
+            (expected.to_vec(), i32::from(!expected.is_empty())),
+            "{entries:?}"
+        );
+        assert_eq!(found.status("path"), "skipped");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_picker_without_tls_and_a_port_that_is_none() {
+    let back = Back::start(&["--secure-serving=false"]).await;
+    let plain = back.usher.address.to_string();
+    let found = examined(&["--picker", &plain]).await;
+    assert_eq!((found.code, found.codes()), (0, vec![]), "{:#}", found.report);
+    assert!(found.detail("picker").contains("chooses 127.0.0.1:"), "{}", found.detail("picker"));
+    assert!(found.detail("tls").contains("plain text"));
+    // A gateway that speaks TLS to it.
+    let envoy = back.envoy(ORIGINAL_DST, &[]).await;
+    let found = back.examined(&envoy, &[]).await;
+    found.finding("tls-mismatch");
+    // A model server is no picker.
+    let found = examined(&["--picker", &back.servers.addresses[0].to_string()]).await;
+    assert_eq!((found.code, found.codes()), (1, vec!["picker-not-ext-proc"]), "{:#}", found.report);
+    // A page without a picker's metrics.
+    let found = examined(&["--metrics", &url(back.servers.addresses[0])]).await;
+    assert_eq!((found.code, found.codes()), (1, vec!["picker-metrics-names"]), "{:#}", found.report);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn people_read_a_line_per_check_and_three_per_finding() {
+    let found = examined(&["--picker", &nobody().to_string()]).await;
+    let said = doctor(&["--picker", &nobody().to_string()]).await;
+    assert_eq!((said.code, said.stderr.as_str()), (1, ""));
+    let checks = found.report["checks"].as_array().unwrap();
+    for (line, check) in said.stdout.lines().zip(checks) {
+        let words: Vec<&str> = line.split_whitespace().take(2).collect();
+        assert_eq!(words, [check["status"].as_str().unwrap(), check["check"].as_str().unwrap()]);
+    }
+    for words in ["wrong    picker: picker-unreachable", "    what ", "    why  ", "    fix  "] {
+        assert!(said.stdout.contains(words), "{words}: {}", said.stdout);
+    }
+}

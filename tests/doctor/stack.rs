@@ -1,0 +1,53 @@
+//! Servers, Usher and Envoy, and the flags with which a doctor finds them.
+
+use std::net::SocketAddr;
+
+use crate::program::{Examined, examined};
+use crate::support::envoy::{Edit, Envoy};
+use crate::support::listener;
+use crate::support::servers::Servers;
+use crate::support::usher::Usher;
+
+pub(crate) const ORIGINAL_DST: &str = "original-dst.yaml";
+pub(crate) const OVERRIDE_HOST: &str = "override-host.yaml";
+
+/// Servers and Usher, which gateways come and go before.
+pub(crate) struct Back {
+    pub(crate) servers: Servers,
+    pub(crate) usher: Usher,
+    metrics: u16,
+    admin: u16,
+}
+
+impl Back {
+    pub(crate) async fn start(flags: &[&str]) -> Self {
+        let servers = Servers::start().await;
+        let [metrics, admin] = [listener(), listener()].map(|one| one.local_addr().unwrap().port());
+        let (metrics_flag, admin_flag) =
+            (format!("--metrics-port={metrics}"), format!("--admin-address=127.0.0.1:{admin}"));
+        let flags = [&[&*metrics_flag, &*admin_flag, "--metrics-endpoint-auth=false"], flags].concat();
+        let usher = Usher::start(&servers.addresses, &flags).await;
+        Self { servers, usher, metrics, admin }
+    }
+
+    /// A gateway before it.
+    pub(crate) async fn envoy(&self, configuration: &str, edits: &[Edit<'_>]) -> Envoy {
+        Envoy::start(configuration, self.usher.address, &self.servers.addresses, edits).await
+    }
+
+    /// What a doctor finds that is told everything.
+    pub(crate) async fn examined(&self, envoy: &Envoy, flags: &[&str]) -> Examined {
+        let all = [
+            ("--gateway", url(envoy.address)),
+            ("--envoy-admin", url(envoy.admin)),
+            ("--metrics", url(([127, 0, 0, 1], self.metrics).into())),
+            ("--admin", url(([127, 0, 0, 1], self.admin).into())),
+        ];
+        let given: Vec<&str> = all.iter().flat_map(|(name, value)| [*name, value.as_str()]).collect();
+        examined(&[&given, flags].concat()).await
+    }
+}
+
+pub(crate) fn url(address: SocketAddr) -> String {
+    format!("http://{address}")
+}
