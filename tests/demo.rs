@@ -286,6 +286,22 @@ fn a_kept_demo_answers_the_line_that_it_prints_until_ctrl_c() {
     assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
     assert!(answer.contains("x-inference-pod: sim-") && answer.contains("\"usage\""), "{answer}");
 
+    // A doctor finds everything by the gateway alone.
+    let mut doctor = Command::new(env!("CARGO_BIN_EXE_usher"));
+    let doctor =
+        doctor.args(["doctor", "--output", "json", "--gateway", &format!("http://127.0.0.1:{port}")]);
+    let examined = doctor.output().unwrap();
+    assert!(examined.status.success(), "{examined:?}");
+    let report: Value = serde_json::from_slice(&examined.stdout).unwrap();
+    assert_eq!(report["checks"][0]["check"], "path");
+    let proof = report["checks"][0]["detail"].as_str().unwrap();
+    assert!(proof.contains("served where the picker chose"), "{proof}");
+    assert_eq!(
+        (&report["counts"]["ok"], &report["counts"]["warning"]),
+        (&12.into(), &0.into()),
+        "{report:#}"
+    );
+
     signal("-INT", &child);
     assert!(child.wait().unwrap().success());
     assert_free(port..port + PORTS);

@@ -231,3 +231,28 @@ fn is_same(described: &str, value: &serde_json::Value) -> bool {
         || matches!(numbers, (Some(one), Some(other)) if one == other)
         || matches!(durations, (Some(one), Some(other)) if one == other)
 }
+
+const DOCTOR: &str = "docs/doctor.md";
+const DOCTOR_START: &str =
+    "<!-- From here on `make docs-accept` writes, from src/doctor/rules.rs. -->\n\n| finding | | why it matters | what to do |\n|---|---|---|---|\n";
+
+#[test]
+fn every_finding_of_the_doctor_has_its_row() {
+    let file = std::fs::read_to_string(DOCTOR).unwrap();
+    let first = DOCTOR_START.lines().next().unwrap();
+    let (before, _) = file.split_once(first).expect("the line from which on it is written");
+    let mut written = format!("{before}{DOCTOR_START}");
+    for rule in usher::doctor::rules::ALL {
+        let severity = match rule.severity {
+            usher::doctor::Severity::Warning => "warning",
+            usher::doctor::Severity::Wrong => "wrong",
+        };
+        let cells = [format!("`{}`", rule.code), severity.to_owned(), rule.why.to_owned(), rule.fix.to_owned()];
+        writeln!(written, "| {} |", cells.map(|cell| cell.replace('|', "\\|")).join(" | ")).unwrap();
+    }
+    if std::env::var_os(ACCEPT).is_some() {
+        std::fs::write(DOCTOR, written).unwrap();
+        return;
+    }
+    assert!(file == written, "{DOCTOR} is not what the rules say; `make docs-accept` writes it anew");
+}

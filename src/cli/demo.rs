@@ -255,7 +255,10 @@ fn rendered(report: &(impl Display + Serialize), output: Output) -> anyhow::Resu
 
 fn print(mut text: String, args: &DemoArgs, envoy: SocketAddr) -> anyhow::Result<()> {
     if args.keep && args.output == Output::Text {
-        text += &format!("\nEverything still runs, until Ctrl-C. Try:\n{}\n", curl(envoy));
+        text += &format!(
+            "\nEverything still runs, until Ctrl-C. Try:\n{}\nusher doctor --gateway http://{envoy}\n",
+            curl(envoy)
+        );
     }
     let mut out = io::stdout();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("cannot print the result")

@@ -8,6 +8,7 @@
 mod support;
 
 mod configurations;
+mod faults;
 mod imitations;
 mod pages;
 mod program;

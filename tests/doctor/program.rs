@@ -15,10 +15,15 @@ pub(crate) struct Said {
 
 /// Runs the doctor.
 pub(crate) async fn doctor(flags: &[&str]) -> Said {
+    doctor_with(flags, &[]).await
+}
+
+async fn doctor_with(flags: &[&str], environment: &[(&str, &str)]) -> Said {
     let output = Command::new(env!("CARGO_BIN_EXE_usher"))
         .arg("doctor")
         .args(flags)
         .env_remove("NAMESPACE")
+        .envs(environment.iter().copied())
         .stdin(Stdio::null())
         .kill_on_drop(true)
         .output()
@@ -30,7 +35,12 @@ pub(crate) async fn doctor(flags: &[&str]) -> Said {
 
 /// Runs it, for its JSON.
 pub(crate) async fn examined(flags: &[&str]) -> Examined {
-    let said = doctor(&[flags, &["--output", "json"]].concat()).await;
+    examined_with(flags, &[]).await
+}
+
+/// The same in an environment.
+pub(crate) async fn examined_with(flags: &[&str], environment: &[(&str, &str)]) -> Examined {
+    let said = doctor_with(&[flags, &["--output", "json"]].concat(), environment).await;
     let report = serde_json::from_str(&said.stdout).unwrap_or_else(|error| panic!("{error}: {said:?}"));
     Examined { code: said.code, report }
 }

@@ -15,8 +15,13 @@
 #[allow(dead_code, reason = "other tests use the rest")]
 mod support;
 
+#[path = "../doctor/program.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod program;
+
 mod chart;
 mod chart_rights;
+mod doctor;
 mod examples;
 mod kustomize;
 mod leader;

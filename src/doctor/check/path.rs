@@ -46,7 +46,8 @@ pub(super) fn check(seen: &Observations) -> Outcome {
     ];
     findings.extend(refused(gateway));
     let served = gateway.routed.iter().filter(|reply| reply.marked && reply.status < 500).count();
-    if served == gateway.routed.len() {
+    // Without bodies the picker does not know the model, under which it counts.
+    if reads_bodies && served == gateway.routed.len() {
         match destination(seen, gateway) {
             Ok(words) => proof.push(words),
             Err(Some(finding)) => findings.push(finding),
