@@ -233,8 +233,7 @@ fn is_same(described: &str, value: &serde_json::Value) -> bool {
 }
 
 const DOCTOR: &str = "docs/doctor.md";
-const DOCTOR_START: &str =
-    "<!-- From here on `make docs-accept` writes, from src/doctor/rules.rs. -->\n\n| finding | | why it matters | what to do |\n|---|---|---|---|\n";
+const DOCTOR_START: &str = "<!-- From here on `make docs-accept` writes, from src/doctor/rules.rs. -->\n\n| finding | | why it matters | what to do |\n|---|---|---|---|\n";
 
 #[test]
 fn every_finding_of_the_doctor_has_its_row() {
@@ -247,7 +246,8 @@ fn every_finding_of_the_doctor_has_its_row() {
             usher::doctor::Severity::Warning => "warning",
             usher::doctor::Severity::Wrong => "wrong",
         };
-        let cells = [format!("`{}`", rule.code), severity.to_owned(), rule.why.to_owned(), rule.fix.to_owned()];
+        let cells =
+            [format!("`{}`", rule.code), severity.to_owned(), rule.why.to_owned(), rule.fix.to_owned()];
         writeln!(written, "| {} |", cells.map(|cell| cell.replace('|', "\\|")).join(" | ")).unwrap();
     }
     if std::env::var_os(ACCEPT).is_some() {

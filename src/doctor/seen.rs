@@ -190,7 +190,7 @@ pub struct Cluster {
     /// Namespace of the pool.
     pub namespace: String,
     /// The pool; `None` without --pool-name.
-    pub pool: Option<Seen<Pool>>,
+    pub pool: Option<Result<Pool, NoPool>>,
     /// Pods that the pool selects.
     pub pods: Seen<Vec<Pod>>,
 }
@@ -204,6 +204,24 @@ pub struct Right {
     pub resource: &'static str,
     /// What may be done.
     pub verb: &'static str,
+}
+
+/// Why nothing is known of a pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NoPool {
+    /// There is none of that name.
+    Missing(String),
+    /// It can't be read.
+    Unreadable(String),
+}
+
+impl NoPool {
+    /// In words.
+    pub fn reason(&self) -> &str {
+        match self {
+            Self::Missing(reason) | Self::Unreadable(reason) => reason,
+        }
+    }
 }
 
 /// An InferencePool and what belongs to it.

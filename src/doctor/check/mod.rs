@@ -71,3 +71,6 @@ fn answered(cluster: &Seen<Cluster>) -> Result<&Cluster, Outcome> {
 fn count(number: usize, one: &str, many: &str) -> String {
     format!("{number} {}", if number == 1 { one } else { many })
 }
+
+#[cfg(test)]
+mod tests;

@@ -45,16 +45,16 @@ fn summarise(findings: &mut Vec<Finding>) {
         &rules::POD_METRICS_CACHE,
     ] {
         let all = findings.iter().filter(|finding| finding.rule == rule).count();
-        let mut left = NAMED;
+        let mut number = 0;
         findings.retain_mut(|finding| {
             if finding.rule != rule {
                 return true;
             }
-            if left == 1 && all > NAMED {
+            number += 1;
+            if number == NAMED && all > NAMED {
                 finding.what = format!("{}; and {} more like it", finding.what, all - NAMED);
             }
-            left = left.saturating_sub(1) + usize::from(left == 0) * usize::MAX;
-            left != usize::MAX
+            number <= NAMED
         });
     }
 }

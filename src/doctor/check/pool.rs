@@ -2,7 +2,7 @@
 
 use crate::doctor::finding::{Finding, Outcome};
 use crate::doctor::rules;
-use crate::doctor::seen::{Cluster, Observations, Pool};
+use crate::doctor::seen::{Cluster, NoPool, Observations, Pool};
 
 use super::{answered, count};
 
@@ -14,7 +14,10 @@ pub(super) fn check(seen: &Observations) -> Outcome {
     let mut findings = Vec::new();
     let name = match &cluster.pool {
         None => "the selector".to_owned(),
-        Some(Err(reason)) => {
+        Some(Err(NoPool::Unreadable(reason))) => {
+            return Outcome::skipped(format!("the pool can't be read: {reason}; see rbac"));
+        }
+        Some(Err(NoPool::Missing(reason))) => {
             let what = format!("no InferencePool in namespace {}: {reason}", cluster.namespace);
             return Outcome::looked("the pool", vec![Finding::new(&rules::POOL_MISSING, what)]);
         }

@@ -14,7 +14,7 @@ pub(super) fn check(seen: &Observations) -> Outcome {
     let Some(pool) = &cluster.pool else {
         return Outcome::skipped("routes lead to pools, and pods by their labels are none");
     };
-    let Ok(pool) = pool else { return Outcome::skipped("there is no pool; see pool") };
+    let Ok(pool) = pool else { return Outcome::skipped("nothing is known of the pool; see pool") };
     let routes = match &pool.routes {
         Ok(routes) => routes,
         Err(reason) => return Outcome::skipped(format!("HTTPRoutes can't be read: {reason}")),

@@ -50,9 +50,9 @@ pub(super) fn check(seen: &Observations) -> Outcome {
         findings.push(Finding::new(&rules::TLS_NO_ALPN, format!("{} agrees on no protocol", picker.address)));
     }
     let asked: Vec<_> = clusters.iter().filter_map(|cluster| cluster.tls.as_ref()).collect();
-    let mut looks = "whose certificate the gateway does not look at";
+    let mut looks = "the gateway does not look at the certificate";
     if asked.is_empty() {
-        looks = "whose certificate is in its time";
+        looks = "the certificate is in its time";
     }
     if let Err(reason) = valid(handshake, None, UnixTime::now()) {
         findings.push(Finding::new(&rules::TLS_CERTIFICATE, format!("{}: {reason}", picker.address)));
@@ -60,7 +60,9 @@ pub(super) fn check(seen: &Observations) -> Outcome {
     for validation in asked {
         match validation {
             Validation::None => {}
-            Validation::Elsewhere => looks = "whose CA comes from a secret that is not looked at here",
+            Validation::Elsewhere => {
+                looks = "the CA of the gateway is in a secret that is not looked at here"
+            }
             Validation::Inline(pem) => {
                 findings.extend(trusted(picker, handshake, Ok(pem.as_bytes().to_vec())))
             }
@@ -68,13 +70,13 @@ pub(super) fn check(seen: &Observations) -> Outcome {
                 let read = std::fs::read(path).map_err(|error| error.to_string());
                 match read {
                     // The file is the gateway's.
-                    Err(_) => looks = "whose CA is in a file that is not here",
+                    Err(_) => looks = "the CA of the gateway is in a file that is not here",
                     Ok(pem) => findings.extend(trusted(picker, handshake, Ok(pem))),
                 }
             }
         }
     }
-    Outcome::looked(format!("{} speaks TLS, {looks}", picker.address), findings)
+    Outcome::looked(format!("{} speaks TLS; {looks}", picker.address), findings)
 }
 
 fn trusted(picker: &Picker, handshake: &Handshake, pem: Result<Vec<u8>, String>) -> Option<Finding> {

@@ -10,7 +10,7 @@ use super::PoolPlan;
 use crate::cluster::{Cluster as Api, Collection, Problem, Watched, connect};
 use crate::discovery::kubernetes::types::{POOL_GROUP, POOL_VERSION, RULE_GROUPS};
 use crate::doctor::envoy::{flag, list, number, text};
-use crate::doctor::seen::{Cluster, Pod, Pool, Right, Route, Seen, Service};
+use crate::doctor::seen::{Cluster, NoPool, Pod, Pool, Right, Route, Seen, Service};
 
 /// Labels of a pod that name its engine, the newer one first.
 const ENGINE_LABELS: [&str; 2] = ["llm-d.ai/engine-type", "inference.networking.k8s.io/engine-type"];
@@ -61,7 +61,7 @@ pub(super) async fn look(plan: &PoolPlan) -> Cluster {
     let selector = match &pool {
         None => Ok(plan.selector.clone().unwrap_or_default()),
         Some(Ok((_, selector))) => Ok(selector.clone()),
-        Some(Err(reason)) => Err(reason.clone()),
+        Some(Err(none)) => Err(none.reason().to_owned()),
     };
     let pods = match selector {
         Ok(selector) => pods(&api, &plan.namespace, &selector).await,
@@ -139,9 +139,13 @@ async fn rights(api: &Api, plan: &PoolPlan) -> Seen<Vec<(Right, bool)>> {
 }
 
 /// The pool, and its selector as a query.
-async fn pool(api: &Api, plan: &PoolPlan, name: &str) -> Seen<(Pool, String)> {
+async fn pool(api: &Api, plan: &PoolPlan, name: &str) -> Result<(Pool, String), NoPool> {
     let pools = Collection::new(POOL_GROUP, POOL_VERSION, &plan.namespace, "inferencepools");
-    let object: Value = api.get(&format!("{}/{name}", pools.path())).await.map_err(said)?;
+    let object: Value = match api.get(&format!("{}/{name}", pools.path())).await {
+        Ok(object) => object,
+        Err(problem @ Problem::NotFound(_)) => return Err(NoPool::Missing(said(problem))),
+        Err(problem) => return Err(NoPool::Unreadable(said(problem))),
+    };
     let spec = object.get("spec").cloned().unwrap_or_default();
     let selector = selector(&spec);
     let reference = spec.get("endpointPickerRef");
