@@ -31,27 +31,27 @@ use crate::scrape::ENGINE_LABEL;
 pub struct DoctorArgs {
     /// Where clients send requests, a path prefix included. By default the listener of
     /// --envoy-admin that asks a picker.
-    #[arg(long, value_name = "URL", value_parser = Site::parse)]
-    pub gateway: Option<Site>,
+    #[arg(long, value_name = "URL")]
+    pub gateway: Option<String>,
     /// Header of requests through the gateway, "NAME: VALUE"; several times for several. A
     /// value that begins with @ names a file that holds it.
-    #[arg(long, value_name = "HEADER", value_parser = header)]
-    pub header: Vec<Header>,
+    #[arg(long, value_name = "HEADER")]
+    pub header: Vec<String>,
     /// Envoy's admin interface. By default 127.0.0.1:19000, if it belongs to the gateway.
-    #[arg(long, value_name = "URL", value_parser = Site::parse)]
-    pub envoy_admin: Option<Site>,
+    #[arg(long, value_name = "URL")]
+    pub envoy_admin: Option<String>,
     /// The picker's ext_proc port. By default as Envoy's configuration says.
     #[arg(long, value_name = "HOST:PORT", value_parser = address)]
     pub picker: Option<String>,
     /// The picker's metrics port. By default 127.0.0.1:9090, beside a gateway of this machine.
-    #[arg(long, value_name = "URL", value_parser = Site::parse)]
-    pub metrics: Option<Site>,
+    #[arg(long, value_name = "URL")]
+    pub metrics: Option<String>,
     /// Header of requests for the picker's metrics, as --header.
-    #[arg(long, value_name = "HEADER", value_parser = header)]
-    pub metrics_header: Vec<Header>,
+    #[arg(long, value_name = "HEADER")]
+    pub metrics_header: Vec<String>,
     /// Usher's admin port. By default 127.0.0.1:9095, beside a gateway of this machine.
-    #[arg(long, value_name = "URL", value_parser = Site::parse)]
-    pub admin: Option<Site>,
+    #[arg(long, value_name = "URL")]
+    pub admin: Option<String>,
     /// A model that is served: one token of it is generated a few times. By default probes ask
     /// for a model that no server has.
     #[arg(long, value_name = "NAME")]
@@ -91,30 +91,23 @@ pub struct DoctorArgs {
     pub output: Output,
 }
 
-/// A header that may be a credential: it is never shown.
-#[derive(Clone)]
-pub struct Header(HeaderName, HeaderValue);
+type Header = (HeaderName, HeaderValue);
 
-impl std::fmt::Debug for Header {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}: …", self.0)
-    }
-}
-
+/// Reads a header. What is wrong is said without repeating it: it may be a credential.
 fn header(text: &str) -> Result<Header, String> {
-    let (name, value) = text.split_once(':').ok_or("write \"NAME: VALUE\"")?;
+    let (name, value) = text.split_once(':').ok_or("it has no colon; write \"NAME: VALUE\"")?;
     let name = name.trim().parse().map_err(|_| "its name is no name of a header".to_owned())?;
     let value = match value.trim().strip_prefix('@') {
         None => value.trim().to_owned(),
         Some(path) => {
-            let read =
-                std::fs::read_to_string(path).map_err(|error| format!("cannot read {path}: {error}"))?;
-            read.trim().to_owned()
+            let read = std::fs::read_to_string(path);
+            read.map_err(|error| format!("its file can't be read: {error}"))?.trim().to_owned()
         }
     };
-    let value =
+    let mut value =
         HeaderValue::from_str(&value).map_err(|_| "its value can't be sent in a header".to_owned())?;
-    Ok(Header(name, value))
+    value.set_sensitive(true);
+    Ok((name, value))
 }
 
 fn address(text: &str) -> Result<String, String> {
@@ -165,11 +158,17 @@ fn plan(args: &DoctorArgs) -> Result<Plan, CliError> {
             "nothing to look at: give --gateway, for example --gateway http://127.0.0.1:8081, or --pool-name";
         return Err(CliError::Usage(text.to_owned()));
     }
-    let of = |headers: &[Header]| -> Vec<(HeaderName, HeaderValue)> {
-        headers.iter().map(|Header(name, value)| (name.clone(), value.clone())).collect()
+    let headers = |flag: &str, texts: &[String]| -> Result<Vec<Header>, CliError> {
+        let wrong = |reason| CliError::Usage(format!("{flag}: {reason}"));
+        texts.iter().map(|text| header(text).map_err(wrong)).collect()
     };
-    let site = |site: &Option<Site>, headers: &[Header]| {
-        site.clone().map(|site| site.within(args.timeout).with_headers(&of(headers)))
+    // Not clap's to parse: its errors repeat what was given, which may hold a password.
+    let site = |flag: &str, url: &Option<String>, headers: &[Header]| match url {
+        None => Ok(None),
+        Some(url) => match Site::parse(url) {
+            Ok(site) => Ok(Some(site.within(args.timeout).with_headers(headers))),
+            Err(reason) => Err(CliError::Usage(format!("{flag}: {reason}"))),
+        },
     };
     let namespace = args.pool_namespace.clone().or_else(|| std::env::var("NAMESPACE").ok());
     let pool = wants_pool.then(|| PoolPlan {
@@ -181,11 +180,11 @@ fn plan(args: &DoctorArgs) -> Result<Plan, CliError> {
         account: args.service_account.clone(),
     });
     Ok(Plan {
-        gateway: site(&args.gateway, &args.header),
-        envoy: site(&args.envoy_admin, &[]),
+        gateway: site("--gateway", &args.gateway, &headers("--header", &args.header)?)?,
+        envoy: site("--envoy-admin", &args.envoy_admin, &[])?,
         picker: args.picker.clone(),
-        metrics: site(&args.metrics, &args.metrics_header),
-        admin: site(&args.admin, &[]),
+        metrics: site("--metrics", &args.metrics, &headers("--metrics-header", &args.metrics_header)?)?,
+        admin: site("--admin", &args.admin, &[])?,
         model: args.model.clone(),
         endpoints: endpoints(args)?,
         engine: args.engine.clone(),

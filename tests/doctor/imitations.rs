@@ -133,10 +133,18 @@ async fn credentials_are_sent_and_never_shown() {
         assert_eq!(said.code, 0, "{said:?}");
         assert!(!said.stdout.contains("hush") && !said.stderr.contains("hush"), "{said:?}");
     }
-    let said = doctor(&["--gateway", "http://me:hush@127.0.0.1:1"]).await;
-    assert_eq!(said.code, 2, "{said:?}");
-    let said = doctor(&["--gateway", &url(gateway), "--header", "authorization hush"]).await;
-    assert_eq!(said.code, 2, "{said:?}");
+    let gateway = url(gateway);
+    let wrong: [&[&str]; 4] = [
+        &["--gateway", "http://me:hush@127.0.0.1:1"],
+        &["--gateway", "http://127.0.0.1:1/?key=hush"],
+        &["--gateway", &gateway, "--header", "authorization hush"],
+        &["--gateway", &gateway, "--metrics", &gateway, "--metrics-header", "authorization hush"],
+    ];
+    for flags in wrong {
+        let said = doctor(flags).await;
+        assert_eq!((said.code, said.stdout.as_str()), (2, ""), "{said:?}");
+        assert!(!said.stderr.contains("hush"), "{said:?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
