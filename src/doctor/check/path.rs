@@ -137,6 +137,10 @@ fn destination(seen: &Observations, gateway: &Gateway) -> Result<String, Option<
     }
     let known = known(seen);
     let served = Served::of(seen, gateway, page, &known);
+    // Another replica of the gateway has served some, and counts them.
+    if served.counts.values().sum::<u64>() < sent {
+        return Err(None);
+    }
     for ((name, port), chosen) in &page.chosen {
         if served.by(name, port, &known) < *chosen {
             let what = format!(
@@ -177,7 +181,9 @@ impl Served {
     fn of(seen: &Observations, gateway: &Gateway, page: &PickerPage, known: &[Known]) -> Self {
         let counted = |of: fn(&Reply) -> &str| {
             let mut counts = BTreeMap::new();
-            gateway.routed.iter().for_each(|reply| *counts.entry(of(reply).to_owned()).or_insert(0) += 1);
+            for name in gateway.routed.iter().map(of).filter(|name| !name.is_empty()) {
+                *counts.entry(name.to_owned()).or_insert(0) += 1;
+            }
             counts
         };
         let pods = counted(|reply| &reply.pod);

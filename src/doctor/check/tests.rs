@@ -116,6 +116,11 @@ fn sound() -> Observations {
     }
 }
 
+/// Without TLS to the picker.
+fn plain(config: &mut EnvoyConfig) {
+    config.clusters.get_mut("usher").unwrap().tls = None;
+}
+
 /// What is found after a change, each once.
 fn found(change: impl FnOnce(&mut Parts<'_>)) -> Vec<&'static str> {
     let mut seen = sound();
@@ -130,9 +135,7 @@ fn found(change: impl FnOnce(&mut Parts<'_>)) -> Vec<&'static str> {
         panic!("all was seen")
     };
     // Plain text on both sides.
-    if let Some(cluster) = envoy.config.clusters.get_mut("usher") {
-        cluster.tls = None;
-    }
+    plain(&mut envoy.config);
     change(&mut Parts { gateway, envoy, picker, page, admin, cluster });
     let report = examine(&seen);
     let mut codes: Vec<&str> = report.findings().map(|(_, finding)| finding.rule.code).collect();
@@ -173,9 +176,7 @@ fn what_is_sound_has_no_findings() {
     assert_eq!(
         found(|seen| seen.envoy.config = {
             let mut config = config(OVERRIDE_HOST);
-            if let Some(cluster) = config.clusters.get_mut("usher") {
-                cluster.tls = None;
-            }
+            plain(&mut config);
             config
         }),
         Vec::<&str>::new()
@@ -184,7 +185,7 @@ fn what_is_sound_has_no_findings() {
 
 #[test]
 fn faults_of_the_way_are_found() {
-    let table: [(Change, &[&str]); 12] = [
+    let table: [(Change, &[&str]); 13] = [
         (|seen| seen.gateway.routed[0].reason = "rejected-no-endpoints".to_owned(), &["no-endpoints"]),
         (|seen| seen.gateway.routed[0].reason = "rejected-saturated".to_owned(), &["pool-saturated"]),
         (|seen| seen.gateway.routed[0].status = 503, &["servers-fail"]),
@@ -196,8 +197,17 @@ fn faults_of_the_way_are_found() {
             |seen| {
                 seen.gateway.routed.iter_mut().for_each(|reply| reply.pod.clear());
                 seen.envoy.probed.insert("10.0.0.1:8000".to_owned(), 1);
+                seen.envoy.probed.insert("10.0.0.3:8000".to_owned(), 1);
             },
             &["picker-choice-ignored"],
+        ),
+        // Another replica of the gateway served some of them.
+        (
+            |seen| {
+                seen.gateway.routed.iter_mut().for_each(|reply| reply.pod.clear());
+                seen.envoy.probed.insert("10.0.0.1:8000".to_owned(), 1);
+            },
+            &[],
         ),
         // More than the probes is other traffic.
         (
@@ -254,13 +264,12 @@ fn faults_of_the_gateway_are_found() {
         (|seen| seen.count("cluster.other.upstream_rq_pending_overflow"), &[]),
         (
             |seen| {
-                let tls = |cluster: &mut crate::doctor::envoy::Cluster| cluster.tls = None;
                 seen.envoy.config = config(
                     &OVERRIDE_HOST
                         .replace("            - header: x-gateway-destination-endpoint\n", "")
                         .replace("receiving_namespaces: { untyped: [envoy.lb] }", ""),
                 );
-                seen.envoy.config.clusters.get_mut("usher").map_or((), tls);
+                plain(&mut seen.envoy.config);
             },
             &["metadata-not-received"],
         ),
@@ -313,6 +322,12 @@ fn faults_of_the_cluster_and_of_versions_are_found() {
     for (number, (change, codes)) in table.into_iter().enumerate() {
         assert_eq!(found(change), codes, "{number}");
     }
+    // Servers that don't say who they are, and no counters: nothing to compare with.
+    let mut silent = sound();
+    silent.envoy = Err("none".to_owned());
+    let replies = &mut silent.gateway.as_mut().unwrap().routed;
+    replies.iter_mut().for_each(|reply| (reply.pod, reply.port) = (String::new(), String::new()));
+    assert_eq!(examine(&silent).findings().count(), 0);
     let mut handshake = sound();
     handshake.picker.as_mut().unwrap().tls = Ok(Handshake::default());
     let report = examine(&handshake);

@@ -264,6 +264,7 @@ fn read(pod: &Value) -> Pod {
     }
 }
 
+#[allow(clippy::needless_pass_by_value, reason = "for map_err")]
 fn said(problem: Problem) -> String {
     problem.to_string()
 }

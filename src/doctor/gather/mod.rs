@@ -117,7 +117,8 @@ pub async fn gather(plan: &Plan) -> Observations {
             .iter()
             .flat_map(|(name, hosts)| hosts.iter().map(move |host| ((name, &host.address), host.requests)))
             .collect();
-        for (name, hosts) in &after {
+        let pickers: Vec<String> = seen.config.picker_clusters().into_iter().map(str::to_owned).collect();
+        for (name, hosts) in after.iter().filter(|(name, _)| !pickers.contains(name)) {
             for host in hosts {
                 let new =
                     host.requests.saturating_sub(earlier.get(&(name, &host.address)).copied().unwrap_or(0));
