@@ -65,18 +65,15 @@ impl Node {
     /// When the text is too long, is not one well-formed document, nests too
     /// deeply, repeats a key, or grows too large through aliases.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
-        if text.len() > MAX_BYTES {
-            let hint = format!("the limit is {MAX_BYTES} bytes");
-            return Err(ConfigError::new("the document is too long").hint(hint));
-        }
-        let options = granit_parser::options! { emit_comments: false };
-        let mut reader = Reader {
-            text,
-            events: Parser::new_from_str_with_options(text, options).peekable(),
-            anchors: HashMap::new(),
-            expanded: 0,
-        };
-        reader.document()
+        reader(text)?.document()
+    }
+
+    /// Reads all documents of a file. Empty ones, as separators leave them, are none.
+    ///
+    /// # Errors
+    /// As [`Node::parse`], for all documents together; there may be none, or several.
+    pub fn parse_all(text: &str) -> Result<Vec<Self>, ConfigError> {
+        reader(text)?.documents()
     }
 
     /// An empty map at a place.
@@ -113,17 +110,34 @@ struct Anchored {
     cost: usize,
 }
 
-struct Reader<'a, I: Iterator<Item = Result<(Event<'a>, Span), ScanError>>> {
+struct Reader<'a, I: Iterator<Item = Parsed<'a>>> {
     text: &'a str,
     events: Peekable<I>,
     anchors: HashMap<usize, Anchored>,
     expanded: usize,
 }
 
+fn reader(text: &str) -> Result<Reader<'_, impl Iterator<Item = Parsed<'_>>>, ConfigError> {
+    if text.len() > MAX_BYTES {
+        let hint = format!("the limit is {MAX_BYTES} bytes");
+        return Err(ConfigError::new("the document is too long").hint(hint));
+    }
+    let options = granit_parser::options! { emit_comments: false };
+    Ok(Reader {
+        text,
+        events: Parser::new_from_str_with_options(text, options).peekable(),
+        anchors: HashMap::new(),
+        expanded: 0,
+    })
+}
+
+/// What the parser says next.
+type Parsed<'a> = Result<(Event<'a>, Span), ScanError>;
+
 /// A node with its depth below itself.
 type Measured = (Node, usize);
 
-impl<'a, I: Iterator<Item = Result<(Event<'a>, Span), ScanError>>> Reader<'a, I> {
+impl<'a, I: Iterator<Item = Parsed<'a>>> Reader<'a, I> {
     fn document(&mut self) -> Result<Node, ConfigError> {
         let mut root = None;
         while let Some((event, span)) = self.next()? {
@@ -139,6 +153,24 @@ impl<'a, I: Iterator<Item = Result<(Event<'a>, Span), ScanError>>> Reader<'a, I>
             }
         }
         root.ok_or_else(|| ConfigError::new("the document is empty"))
+    }
+
+    fn documents(&mut self) -> Result<Vec<Node>, ConfigError> {
+        let mut roots = Vec::new();
+        while let Some((event, span)) = self.next()? {
+            match event {
+                Event::StreamStart | Event::StreamEnd | Event::DocumentEnd => {}
+                // Anchors are a document's own.
+                Event::DocumentStart(..) => self.anchors.clear(),
+                event => {
+                    let root = self.node(event, span, 0)?.0;
+                    if root.value != Value::Null {
+                        roots.push(root);
+                    }
+                }
+            }
+        }
+        Ok(roots)
     }
 
     fn next(&mut self) -> Result<Option<(Event<'a>, Span)>, ConfigError> {
