@@ -1,0 +1,279 @@
+//! How fast a group's size may change: windows, limits and panic (`spec/capacity.md` §1.4).
+
+use std::time::Duration;
+
+use super::plan::Reason;
+use super::window::Window;
+
+/// How fast a group may change in one direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// Pods per period.
+    pub instances: u32,
+    /// Percent per period; the pods that they are of a size are rounded down.
+    pub percent: u32,
+    /// The period.
+    pub period: Duration,
+    /// Whether the smaller of the two limits holds, and not the larger.
+    pub takes_smaller: bool,
+    /// How long a change has to be asked for.
+    pub stabilization: Duration,
+}
+
+/// When a group is far too small.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Panic {
+    /// From how many percent of the current size on.
+    pub threshold_percent: u32,
+    /// Percent per period that it may grow by then.
+    pub percent: u32,
+    /// The period.
+    pub period: Duration,
+    /// How long it lasts after it was last needed; 0: there is no panic.
+    pub hold: Duration,
+}
+
+/// How fast a group may change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Behavior {
+    /// Growing.
+    pub up: Pace,
+    /// Shrinking.
+    pub down: Pace,
+    /// Growing when far more is needed than there is.
+    pub panic: Panic,
+}
+
+/// What holds for what a policy leaves out: the webhook's defaults of §1.1.
+impl Default for Behavior {
+    fn default() -> Self {
+        let pace = |instances, stabilization| Pace {
+            instances,
+            percent: 100,
+            period: Duration::from_secs(60),
+            takes_smaller: false,
+            stabilization: Duration::from_secs(stabilization),
+        };
+        let panic =
+            Panic { threshold_percent: 200, percent: 0, period: Duration::ZERO, hold: Duration::ZERO };
+        Self { up: pace(4, 0), down: pace(0, 300), panic }
+    }
+}
+
+/// What of the past counts.
+#[derive(Clone, Debug, Default)]
+pub struct Past {
+    recommended: Window,
+    totals: Window,
+    panicked: Option<Duration>,
+}
+
+/// How far a group may go now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limited {
+    /// Its size.
+    pub total: u32,
+    /// What kept it from what was recommended, in the order in which it did.
+    pub reasons: Vec<Reason>,
+    /// Whether it panics.
+    pub panics: bool,
+}
+
+impl Behavior {
+    /// The longest that anybody looks back.
+    fn memory(&self) -> Duration {
+        [self.up.period, self.up.stabilization, self.down.period, self.down.stabilization, self.panic.period]
+            .into_iter()
+            .max()
+            .unwrap_or_default()
+    }
+
+    /// What a group of `current` pods may become when `recommended` are asked for.
+    pub fn limit(&self, past: &mut Past, current: u32, recommended: u32, now: Duration) -> Limited {
+        let keep = self.memory();
+        past.recommended.push(now, recommended, keep);
+        // What is there was in force until now, whoever made it so.
+        if past.totals.last() != Some(current) {
+            past.totals.push(now, current, keep);
+        }
+        let panics = self.panics(past, current, recommended, now);
+        let (total, reasons) = if panics {
+            self.panicked(past, current, recommended, now)
+        } else if recommended > current {
+            self.grown(past, current, recommended, now)
+        } else {
+            self.shrunk(past, current, recommended, now)
+        };
+        past.totals.push(now, total, keep);
+        Limited { total, reasons, panics }
+    }
+
+    fn panics(&self, past: &mut Past, current: u32, recommended: u32, now: Duration) -> bool {
+        let Panic { threshold_percent, hold, .. } = self.panic;
+        // A group of none is no group that is too small: it starts.
+        let is_far =
+            current > 0 && u64::from(recommended) * 100 >= u64::from(current) * u64::from(threshold_percent);
+        if is_far && !hold.is_zero() {
+            past.panicked = Some(now);
+        }
+        past.panicked.is_some_and(|at| now.saturating_sub(at) < hold)
+    }
+
+    fn panicked(&self, past: &Past, current: u32, recommended: u32, now: Duration) -> (u32, Vec<Reason>) {
+        let start = past.totals.in_force(now, self.panic.period).fold(current, u32::min);
+        let most = start.saturating_add(part(start, self.panic.percent)).max(current);
+        if recommended > most {
+            (most, vec![Reason::PanicLimit])
+        } else if recommended < current {
+            (current, vec![Reason::Panic])
+        } else {
+            (recommended, Vec::new())
+        }
+    }
+
+    fn grown(&self, past: &Past, current: u32, recommended: u32, now: Duration) -> (u32, Vec<Reason>) {
+        let Pace { instances, percent, period, takes_smaller, stabilization } = self.up;
+        let asked = past.recommended.samples(now, stabilization).fold(recommended, u32::min).max(current);
+        let start = past.totals.in_force(now, period).fold(current, u32::min);
+        let by = choose(instances, part(start, percent), takes_smaller);
+        let most = start.saturating_add(by).max(current);
+        let mut reasons = Vec::new();
+        if asked < recommended {
+            reasons.push(Reason::UpWindow);
+        }
+        if asked > most {
+            reasons.push(Reason::UpLimit);
+        }
+        (asked.min(most), reasons)
+    }
+
+    fn shrunk(&self, past: &Past, current: u32, recommended: u32, now: Duration) -> (u32, Vec<Reason>) {
+        let Pace { instances, percent, period, takes_smaller, stabilization } = self.down;
+        let asked = past.recommended.samples(now, stabilization).fold(recommended, u32::max).min(current);
+        let start = past.totals.in_force(now, period).fold(current, u32::max);
+        let by = choose(instances, part(start, percent), takes_smaller);
+        let least = start.saturating_sub(by).min(current);
+        let mut reasons = Vec::new();
+        if asked > recommended {
+            reasons.push(Reason::DownWindow);
+        }
+        if asked < least {
+            reasons.push(Reason::DownLimit);
+        }
+        (asked.max(least), reasons)
+    }
+}
+
+/// The pods that a percentage of a size is, rounded down.
+fn part(size: u32, percent: u32) -> u32 {
+    u32::try_from(u64::from(size) * u64::from(percent) / 100).unwrap_or(u32::MAX)
+}
+
+fn choose(instances: u32, part: u32, takes_smaller: bool) -> u32 {
+    if takes_smaller { instances.min(part) } else { instances.max(part) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: fn(u64) -> Duration = Duration::from_secs;
+
+    fn pace(instances: u32, percent: u32, takes_smaller: bool) -> Pace {
+        Pace { instances, percent, period: S(60), takes_smaller, stabilization: S(0) }
+    }
+
+    fn only(up: Pace, down: Pace) -> Behavior {
+        Behavior { up, down, ..Behavior::default() }
+    }
+
+    #[test]
+    fn limits_by_pods_and_by_percent() {
+        let table = [
+            // size, asked for, pods, percent, smaller, what comes out
+            (10, 40, 4, 100, false, 20),
+            (10, 40, 4, 100, true, 14),
+            (3, 40, 4, 100, false, 7),
+            (3, 40, 4, 50, true, 4),
+            (10, 12, 4, 100, false, 12),
+            (10, 40, 0, 0, false, 10),
+            (10, 2, 1, 100, false, 2),
+            (10, 2, 1, 100, true, 9),
+            (10, 2, 4, 25, false, 6),
+            (10, 2, 1, 25, false, 8),
+            (5, 1, 9, 10, true, 5),
+            (0, 9, 4, 100, false, 4),
+        ];
+        for (size, asked, instances, percent, smaller, expected) in table {
+            let pace = pace(instances, percent, smaller);
+            let limited = only(pace, pace).limit(&mut Past::default(), size, asked, S(0));
+            assert_eq!(limited.total, expected, "{size} {asked} {instances} {percent} {smaller}");
+            assert_eq!(limited.reasons.is_empty(), expected == asked);
+        }
+    }
+
+    #[test]
+    fn limits_hold_for_a_period() {
+        let behavior = only(pace(4, 0, false), pace(2, 0, false));
+        let mut past = Past::default();
+        let mut totals = Vec::new();
+        let mut size = 4;
+        for tick in 0..10 {
+            size = behavior.limit(&mut past, size, 20, S(tick * 15)).total;
+            totals.push(size);
+        }
+        // Four at a time, 60 s after the smaller size was last in force.
+        assert_eq!(totals, [8, 8, 8, 8, 12, 12, 12, 12, 16, 16]);
+        let mut totals = Vec::new();
+        for tick in 10..20 {
+            size = behavior.limit(&mut past, size, 1, S(tick * 15)).total;
+            totals.push(size);
+        }
+        assert_eq!(totals, [14, 14, 14, 14, 12, 12, 12, 12, 10, 10]);
+    }
+
+    #[test]
+    fn a_window_keeps_what_was_asked_for() {
+        let mut behavior = only(pace(100, 0, false), pace(100, 0, false));
+        behavior.down.stabilization = S(60);
+        behavior.up.stabilization = S(30);
+        let mut past = Past::default();
+        let mut size = 10;
+        let mut totals = Vec::new();
+        for (tick, asked) in [10, 4, 6, 4, 4, 4, 4, 8, 8, 8].into_iter().enumerate() {
+            size = behavior.limit(&mut past, size, asked, S(tick as u64 * 15)).total;
+            totals.push(size);
+        }
+        assert_eq!(totals, [10, 10, 10, 10, 6, 6, 4, 4, 8, 8]);
+    }
+
+    #[test]
+    fn panic_grows_fast_and_takes_nothing() {
+        let panic = Panic { threshold_percent: 200, percent: 900, period: S(60), hold: S(60) };
+        let behavior = Behavior { panic, ..only(pace(1, 0, false), pace(100, 100, false)) };
+        let mut past = Past::default();
+        let limited = behavior.limit(&mut past, 2, 30, S(0));
+        assert_eq!((limited.total, limited.panics), (20, true));
+        assert_eq!(limited.reasons, [Reason::PanicLimit]);
+        let limited = behavior.limit(&mut past, 20, 3, S(15));
+        assert_eq!((limited.total, limited.panics, limited.reasons), (20, true, vec![Reason::Panic]));
+        assert!(behavior.limit(&mut past, 20, 3, S(59)).panics);
+        assert!(!behavior.limit(&mut past, 20, 3, S(60)).panics, "60 s after it was needed");
+        // From nothing there is nothing to panic about.
+        assert!(!behavior.limit(&mut Past::default(), 0, 30, S(0)).panics);
+        let never = Behavior { panic: Panic { hold: S(0), ..panic }, ..behavior };
+        assert!(!never.limit(&mut Past::default(), 2, 30, S(0)).panics);
+    }
+
+    #[test]
+    fn defaults_are_those_of_an_absent_block() {
+        let behavior = Behavior::default();
+        let mut past = Past::default();
+        assert_eq!(behavior.limit(&mut past, 10, 100, S(0)).total, 20);
+        assert_eq!(behavior.limit(&mut Past::default(), 1, 100, S(0)).total, 5);
+        let mut past = Past::default();
+        behavior.limit(&mut past, 10, 10, S(0));
+        assert_eq!(behavior.limit(&mut past, 10, 1, S(15)).reasons, [Reason::DownWindow]);
+        assert_eq!(behavior.limit(&mut past, 10, 1, S(300)).total, 1);
+    }
+}

@@ -1,0 +1,111 @@
+//! What a tick looks at, and what of it the steps need.
+
+use std::collections::BTreeMap;
+
+use super::amount::Amount;
+
+/// What there is when a tick begins.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Inputs {
+    /// How many pods each role of the policy has, in the policy's order. What is left out is 0.
+    pub replicas: Vec<u32>,
+    /// The pods of the policy's roles.
+    pub pods: Vec<Pod>,
+    /// Requests that wait for a pod.
+    pub waiting: u64,
+    /// Numbers that no pod has, by name: of a query.
+    pub external: BTreeMap<String, f64>,
+}
+
+/// A pod.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pod {
+    /// Its role, by its place in the policy.
+    pub role: usize,
+    /// Whether it serves.
+    pub is_ready: bool,
+    /// Its numbers, in the order of the policy's signals. What is left out, or no number (NaN), could
+    /// not be read.
+    pub values: Box<[f64]>,
+}
+
+impl Pod {
+    /// A number, if it could be read.
+    pub(super) fn value(&self, signal: usize) -> Option<Amount> {
+        self.values.get(signal).copied().and_then(Amount::of)
+    }
+}
+
+/// One number over the pods of a role.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Reading {
+    /// Its sum over the ready pods that have it.
+    pub(super) sum: Amount,
+    /// How many those are.
+    pub(super) count: u32,
+}
+
+/// The numbers of all roles.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Readings {
+    signals: usize,
+    /// By role, then signal.
+    cells: Vec<Reading>,
+    ready: Vec<u32>,
+    unready: Vec<u32>,
+}
+
+impl Readings {
+    /// Goes over the pods once.
+    pub(super) fn of(pods: &[Pod], roles: usize, signals: usize) -> Self {
+        let mut readings = Self {
+            signals,
+            cells: vec![Reading::default(); roles * signals],
+            ready: vec![0; roles],
+            unready: vec![0; roles],
+        };
+        for pod in pods.iter().filter(|pod| pod.role < roles) {
+            if !pod.is_ready {
+                readings.unready[pod.role] += 1;
+                continue;
+            }
+            readings.ready[pod.role] += 1;
+            let row = &mut readings.cells[pod.role * signals..][..signals];
+            for (cell, value) in row.iter_mut().zip(&pod.values) {
+                if let Some(value) = Amount::of(*value) {
+                    cell.sum = cell.sum + value;
+                    cell.count += 1;
+                }
+            }
+        }
+        readings
+    }
+
+    /// A number over the ready pods of a role.
+    pub(super) fn of_role(&self, role: usize, signal: usize) -> Reading {
+        self.cells.get(role * self.signals + signal).copied().unwrap_or_default()
+    }
+
+    /// A number over the ready pods of the group.
+    pub(super) fn of_group(&self, signal: usize) -> Reading {
+        (0..self.ready.len()).map(|role| self.of_role(role, signal)).fold(
+            Reading::default(),
+            |group, role| Reading { sum: group.sum + role.sum, count: group.count + role.count },
+        )
+    }
+
+    /// Ready pods of a role.
+    pub(super) fn ready(&self, role: usize) -> u32 {
+        self.ready.get(role).copied().unwrap_or_default()
+    }
+
+    /// Ready pods of the group.
+    pub(super) fn all_ready(&self) -> u32 {
+        self.ready.iter().sum()
+    }
+
+    /// Pods of the group that are not ready.
+    pub(super) fn all_unready(&self) -> u32 {
+        self.unready.iter().sum()
+    }
+}

@@ -1,0 +1,32 @@
+//! Capacity: how many pods a group should have, and in which ratio its roles stand.
+//!
+//! The core does no I/O and owns no clock: [`tick`] takes what there is, a [`Policy`] and what it
+//! remembers, and says what there should be, with the reason of every number.
+//!
+//! ```text
+//! metrics ─▶ size ─▶ behavior ─▶ cost ─▶ coordinate ─▶ ratio ─▶ plan      (a policy with `total`)
+//! numbers ─▶ rules ──────────────────────────────────▶ ratio ─▶ plan      (a policy with `rules`)
+//! ```
+//!
+//! What is what: `spec/capacity.md` §1 and §2. Bounds go before the ratio, the ratio before the group's
+//! size, and that before the preferred bands.
+
+pub mod amount;
+pub mod behavior;
+pub mod coordinate;
+pub mod cost;
+mod inputs;
+pub mod plan;
+pub mod policy;
+pub mod ratio;
+pub mod rules;
+pub mod share;
+pub mod size;
+mod tick;
+pub mod timeline;
+pub mod window;
+
+pub use inputs::{Inputs, Pod};
+pub use plan::{Condition, Plan, Reason, State};
+pub use policy::Policy;
+pub use tick::{History, tick};

@@ -1,0 +1,131 @@
+//! A policy: as it is written ([`spec`]), whether that makes sense ([`validate`]), and what it means.
+
+pub mod file;
+mod resolve;
+pub mod span;
+pub mod spec;
+pub mod validate;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::amount::Amount;
+use super::behavior::Behavior;
+use super::coordinate::Band;
+use super::ratio::RatioBounds;
+use super::rules::Rule;
+
+pub use spec::{Mode, TargetRef};
+
+/// What a policy means: names are places, defaults are filled in, and every number is in its range.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Policy {
+    /// Its name.
+    pub name: String,
+    /// What becomes of its plans.
+    pub mode: Mode,
+    /// Time between two ticks.
+    pub interval: Duration,
+    /// Its roles, by name.
+    pub roles: Vec<Role>,
+    /// How sizes are found.
+    pub sizing: Sizing,
+    /// How fast the group's size may change.
+    pub behavior: Behavior,
+    /// How the group's size is shared.
+    pub coordination: Coordination,
+    /// A ratio that always holds.
+    pub ratio: Option<Ratio>,
+    /// The numbers of pods that are looked at, by name, in the order of [`Pod::values`](super::Pod).
+    pub signals: Vec<String>,
+    /// How many of its values could not stand and were replaced. None in a policy that was validated.
+    pub sanitised: u32,
+}
+
+/// A role of the group.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Role {
+    /// Its name.
+    pub name: String,
+    /// Between how many pods it has.
+    pub range: Range,
+    /// What a pod costs beside those of other roles.
+    pub cost: f64,
+    /// Labels that its pods have.
+    pub selector: BTreeMap<String, String>,
+    /// What has its replicas.
+    pub target: Option<TargetRef>,
+}
+
+/// A range of pods.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Range {
+    /// The fewest.
+    pub min: u32,
+    /// The most, at least `min`.
+    pub max: u32,
+}
+
+/// How sizes are found.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Sizing {
+    /// They stay.
+    Kept,
+    /// For the whole group.
+    Total(Total),
+    /// Role by role, in steps; in the order in which they are looked at.
+    Rules(Vec<Rule>),
+}
+
+/// How the size of the whole group is found.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Total {
+    /// Numbers with their targets.
+    pub metrics: Vec<Target>,
+    /// How far off the target nothing changes, in percent.
+    pub tolerance: u32,
+    /// By how much each cost block is larger than the one before, in percent.
+    pub cost_expansion: u32,
+}
+
+/// A number and its target.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Target {
+    /// Its name.
+    pub name: String,
+    /// Its place among the signals.
+    pub signal: usize,
+    /// What it should be per pod; above 0.
+    pub target: Amount,
+}
+
+/// How a group's size is shared.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Coordination {
+    /// Whether pressure counts.
+    pub is_on: bool,
+    /// What part of the shares pressure decides, in billionths.
+    pub alpha: u32,
+    /// The preferred share of each role.
+    pub bands: Vec<Option<Band>>,
+    /// The numbers that say how pressed each role is.
+    pub pressure: Vec<Vec<Target>>,
+}
+
+/// A ratio between two roles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ratio {
+    /// The role above the line, by its place.
+    pub numerator: usize,
+    /// The role below it.
+    pub denominator: usize,
+    /// What it may be.
+    pub bounds: RatioBounds,
+}
+
+/// The number that waiting requests are added to.
+pub const QUEUE_DEPTH: &str = "queue_depth";
+/// The number of requests that wait, for rules.
+pub const WAITING: &str = "waiting";
+/// The label that says which role a pod has, when a role has no selector.
+pub const ROLE_LABEL: &str = "llm-d.ai/role";

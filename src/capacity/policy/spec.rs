@@ -1,0 +1,330 @@
+//! A CapacityPolicy as it is written: in a file, and with the same schema as a custom
+//! resource. What it means is in [`Policy`](super::Policy).
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::span::{Span, Text};
+
+/// The API group and version of policies.
+pub const API_VERSION: &str = "usher.dev/v1alpha1";
+/// Their kind.
+pub const KIND: &str = "CapacityPolicy";
+
+/// One policy, as it is written.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Document {
+    /// [`API_VERSION`].
+    pub api_version: String,
+    /// [`KIND`].
+    pub kind: String,
+    /// What it is called.
+    pub metadata: Metadata,
+    /// What it says.
+    pub spec: Spec,
+}
+
+/// The name of a policy.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq)]
+#[serde(default)]
+pub struct Metadata {
+    /// Its name, not empty.
+    pub name: String,
+    /// Where it is, for a custom resource.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
+}
+
+/// What a policy says.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Spec {
+    /// What becomes of plans.
+    pub mode: Mode,
+    /// Time between two ticks; 15 s when absent.
+    pub interval: Option<Span>,
+    /// The roles, by name; one or more.
+    pub roles: BTreeMap<String, RoleSpec>,
+    /// How the size of the whole group is found; not beside `rules`.
+    pub total: Option<TotalSpec>,
+    /// How fast the group's size may change.
+    pub behavior: Option<BehaviorSpec>,
+    /// How the group's size is shared by its roles.
+    pub coordination: Option<CoordinationSpec>,
+    /// Rules that change roles step by step; not beside `total`.
+    pub rules: Vec<RuleSpec>,
+}
+
+/// What becomes of plans.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq)]
+pub enum Mode {
+    /// They are shown.
+    #[default]
+    Recommend,
+    /// They are carried out.
+    Apply,
+}
+
+/// A role of the group.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RoleSpec {
+    /// Fewest pods, 0 when absent.
+    pub min: Option<i64>,
+    /// Most pods, from 1 to 1,000,000.
+    pub max: Option<i64>,
+    /// What a pod costs beside those of other roles; 1 when absent.
+    pub cost: Option<f64>,
+    /// Labels that its pods have. When absent: the role label, with the role's name.
+    pub selector: BTreeMap<String, String>,
+    /// What has the role's replicas.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scale_target_ref: Option<TargetRef>,
+}
+
+/// An object with replicas.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq)]
+#[serde(rename_all = "camelCase", default)]
+pub struct TargetRef {
+    /// Its group and version.
+    pub api_version: String,
+    /// Its kind.
+    pub kind: String,
+    /// Its name.
+    pub name: String,
+}
+
+/// How the size of the whole group is found.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq)]
+#[serde(rename_all = "camelCase", default)]
+pub struct TotalSpec {
+    /// Numbers with their targets; the one that asks for most counts.
+    pub metrics: Vec<SignalSpec>,
+    /// How far off the target nothing changes, 0 to 100; 10 when absent.
+    pub tolerance_percent: Option<i64>,
+    /// By how much each cost block is larger than the one before; 200 when absent.
+    pub cost_expansion_percent: Option<i64>,
+}
+
+/// A number and its target.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq)]
+#[serde(default)]
+pub struct SignalSpec {
+    /// Its name.
+    pub name: String,
+    /// What it should be per pod; above 0.
+    pub target: Option<f64>,
+}
+
+/// A number that says how pressed a role is, and its target.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq)]
+#[serde(default)]
+pub struct PressureSpec {
+    /// Its name.
+    pub metric: String,
+    /// The value that is a pressure of 1; above 0.
+    pub target: Option<f64>,
+}
+
+/// How fast a group may grow and shrink.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq)]
+#[serde(rename_all = "camelCase", default)]
+pub struct BehaviorSpec {
+    /// Growing.
+    pub scale_up: Option<PaceSpec>,
+    /// Shrinking.
+    pub scale_down: Option<PaceSpec>,
+}
+
+/// How fast a group may change in one direction.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PaceSpec {
+    /// Pods per period.
+    pub instances: Option<i64>,
+    /// Percent per period, 0 to 1,000.
+    pub percent: Option<i64>,
+    /// The period, at most 30 minutes.
+    pub period: Option<Span>,
+    /// Whether the larger (`Or`) or the smaller (`And`) of the two limits holds.
+    pub select: Option<Select>,
+    /// How long a change has to be asked for, at most 30 minutes.
+    pub stabilization: Option<Span>,
+    /// What else holds when far more is needed than there is; when growing only.
+    pub panic: Option<PanicSpec>,
+}
+
+/// Which of two limits holds.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq)]
+pub enum Select {
+    /// The one that allows more.
+    #[default]
+    Or,
+    /// The one that allows less.
+    And,
+}
+
+/// When a group is far too small.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PanicSpec {
+    /// From how many percent of the current size on, 110 to 1,000.
+    pub threshold_percent: Option<i64>,
+    /// Percent per period that the group may grow by then, 0 to 1,000.
+    pub percent: Option<i64>,
+    /// The period.
+    pub period: Option<Span>,
+    /// How long it lasts after it was last needed; 0: never.
+    pub hold: Option<Span>,
+}
+
+/// How a group's size is shared by its roles.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq)]
+#[serde(rename_all = "camelCase", default)]
+pub struct CoordinationSpec {
+    /// Whether pressure counts.
+    pub mode: CoordinationMode,
+    /// What part of the shares pressure decides, 0 to 1; 0.5 when absent.
+    pub alpha: Option<f64>,
+    /// The share of each role in percent.
+    pub preferred_ratio: BTreeMap<String, BandSpec>,
+    /// The numbers that say how pressed a role is.
+    pub pressure: Option<BTreeMap<String, Vec<PressureSpec>>>,
+    /// A ratio between two roles that always holds.
+    pub ratio: Option<RatioSpec>,
+}
+
+/// Whether pressure counts when a group's size is shared.
+#[derive(Clone, Copy, Debug, Default, Serialize, PartialEq, Eq)]
+pub enum CoordinationMode {
+    /// Cost decides.
+    #[default]
+    Off,
+    /// Pressure counts, within the bands where that is possible.
+    Preferred,
+}
+
+/// A range of shares, in percent of the group.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq)]
+#[serde(default)]
+pub struct BandSpec {
+    /// The smallest share; 0 when absent.
+    pub min: Option<i64>,
+    /// The largest; 100 when absent.
+    pub max: Option<i64>,
+}
+
+/// A ratio between the pods of two roles.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq)]
+#[serde(default)]
+pub struct RatioSpec {
+    /// The role above the line.
+    pub numerator: String,
+    /// The role below it.
+    pub denominator: String,
+    /// The smallest ratio, as `1:4` or a decimal; none when absent.
+    pub min: Option<Text>,
+    /// The largest; none when absent.
+    pub max: Option<Text>,
+}
+
+/// A rule that changes a role step by step.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RuleSpec {
+    /// What it is called.
+    pub name: String,
+    /// The role that it changes.
+    pub role: String,
+    /// Where its number comes from.
+    pub source: RuleSource,
+    /// Its number.
+    pub metric: String,
+    /// What of the pods' numbers counts.
+    pub aggregation: Aggregation,
+    /// How the number compares when the rule fires; with `threshold`.
+    pub comparator: Option<Comparator>,
+    /// What it is compared with.
+    pub threshold: Option<f64>,
+    /// Below it the role shrinks by `step`; in place of `comparator`.
+    pub min_threshold: Option<f64>,
+    /// Above it the role grows by `step`; in place of `comparator`.
+    pub max_threshold: Option<f64>,
+    /// Pods to add, or to remove when negative.
+    pub step: Option<i64>,
+    /// How long it doesn't fire again; 300 s when absent.
+    pub cooldown: Option<Span>,
+    /// Fewest pods that it leaves; the role's when absent.
+    pub min: Option<i64>,
+    /// Most pods that it leaves; the role's when absent.
+    pub max: Option<i64>,
+    /// What happens at a bound.
+    pub on_bound: OnBound,
+    /// Those with more are looked at first.
+    pub priority: i64,
+    /// The least part of the ready pods that has to have the number, 0 to 1.
+    pub min_coverage: Option<f64>,
+}
+
+/// Where the number of a rule comes from.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum RuleSource {
+    /// What Usher knows of each pod, or any gauge or counter of its model server.
+    #[default]
+    Inference,
+    /// A gauge of what a pod runs on.
+    Kernel,
+    /// A query.
+    Prometheus,
+}
+
+/// What of the numbers of a role's pods counts.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum Aggregation {
+    /// Their mean.
+    #[default]
+    Avg,
+    /// Their sum.
+    Sum,
+    /// The largest.
+    Max,
+    /// The smallest that 95 of 100 don't exceed.
+    P95,
+}
+
+/// How a number compares with a threshold.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+pub enum Comparator {
+    /// `<`
+    LessThan,
+    /// `<=`
+    LessThanOrEqual,
+    /// `>`
+    GreaterThan,
+    /// `>=`
+    GreaterThanOrEqual,
+}
+
+/// What a rule does whose step would leave the bounds.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum OnBound {
+    /// Nothing.
+    #[default]
+    Skip,
+    /// It goes as far as the bound.
+    Clamp,
+}
+
+impl Span {
+    /// The time, or what holds when none is given.
+    pub(crate) fn or(span: Option<Self>, default: Duration) -> Duration {
+        span.map_or(default, |span| span.0)
+    }
+}

@@ -1,0 +1,247 @@
+//! Rules: a number, a threshold, a step (`spec/capacity.md` §2.3).
+
+use std::time::Duration;
+
+use super::amount::Amount;
+use super::inputs::Inputs;
+use super::plan::{RuleOutcome, RuleStage};
+use super::policy::Range;
+
+pub use super::policy::spec::{Aggregation, Comparator};
+
+/// A rule that changes a role step by step.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rule {
+    /// What it is called; no other rule of the policy is.
+    pub name: String,
+    /// The role that it changes, by its place in the policy.
+    pub role: usize,
+    /// Its number.
+    pub number: Number,
+    /// When it fires, and what it does.
+    pub test: Test,
+    /// How long it doesn't fire again.
+    pub cooldown: Duration,
+    /// Between how many pods it leaves.
+    pub range: Range,
+    /// Whether it goes as far as a bound, where its step would leave it.
+    pub clamps: bool,
+}
+
+/// The number of a rule.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Number {
+    /// Of the ready pods of its role.
+    OfPods {
+        /// Which, by its place among the policy's signals.
+        signal: usize,
+        /// What of them counts.
+        aggregation: Aggregation,
+        /// The least part of the ready pods that has to have it, in billionths.
+        coverage: u32,
+    },
+    /// How many requests wait.
+    Waiting,
+    /// Of a query.
+    External(String),
+}
+
+/// When a rule fires, and what it does.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Test {
+    /// When the number compares with the threshold.
+    Compare {
+        /// How.
+        comparator: Comparator,
+        /// With what.
+        threshold: Amount,
+        /// Pods to add, or to remove when negative; not 0.
+        step: i32,
+    },
+    /// When the number leaves a range.
+    Range {
+        /// Below this, pods are removed.
+        min: Option<Amount>,
+        /// Above this, pods are added.
+        max: Option<Amount>,
+        /// How many; above 0.
+        step: u32,
+    },
+}
+
+impl Test {
+    /// The pods to add (or to remove) for a value; none when it is on the quiet side.
+    fn step(&self, value: Amount) -> Option<i64> {
+        match *self {
+            Self::Compare { comparator, threshold, step } => {
+                let fires = match comparator {
+                    Comparator::LessThan => value < threshold,
+                    Comparator::LessThanOrEqual => value <= threshold,
+                    Comparator::GreaterThan => value > threshold,
+                    Comparator::GreaterThanOrEqual => value >= threshold,
+                };
+                fires.then_some(i64::from(step))
+            }
+            Self::Range { min, max, step } => {
+                if max.is_some_and(|max| value > max) {
+                    Some(i64::from(step))
+                } else {
+                    min.is_some_and(|min| value < min).then_some(-i64::from(step))
+                }
+            }
+        }
+    }
+}
+
+/// When each rule fired last, by its place in the policy.
+#[derive(Clone, Debug, Default)]
+pub struct Cooldowns(Vec<Option<Duration>>);
+
+impl Cooldowns {
+    /// A rule fired, or what it asked for was written.
+    pub fn start(&mut self, rule: usize, now: Duration) {
+        if self.0.len() <= rule {
+            self.0.resize(rule + 1, None);
+        }
+        if let Some(last) = self.0.get_mut(rule) {
+            *last = Some(now);
+        }
+    }
+
+    /// Whether a rule fired less than its cooldown ago.
+    fn holds(&self, rule: usize, cooldown: Duration, now: Duration) -> bool {
+        self.0.get(rule).copied().flatten().is_some_and(|at| now.saturating_sub(at) < cooldown)
+    }
+
+    /// When a rule fired last.
+    pub fn last(&self, rule: usize) -> Option<Duration> {
+        self.0.get(rule).copied().flatten()
+    }
+}
+
+/// What the rules make of the roles.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Ruled {
+    /// The rules that fired, by place, in the order in which they did.
+    pub fired: Vec<usize>,
+    /// What became of each rule, in the order of the policy.
+    pub stages: Vec<RuleStage>,
+}
+
+/// Looks at all rules, in their order, and changes `sizes`. At most one fires for a role: the first
+/// that adds pods, or the first that removes them where none adds any.
+pub fn apply(
+    rules: &[Rule],
+    inputs: &Inputs,
+    sizes: &mut [u32],
+    cooldowns: &Cooldowns,
+    now: Duration,
+) -> Ruled {
+    let verdicts: Vec<(Option<Amount>, Result<i64, RuleOutcome>)> = rules
+        .iter()
+        .enumerate()
+        .map(|(index, rule)| {
+            let (value, verdict) = match value(rule, inputs) {
+                Ok(value) => (Some(value), rule.test.step(value).ok_or(RuleOutcome::Quiet)),
+                Err(outcome) => (None, Err(outcome)),
+            };
+            let rested = !cooldowns.holds(index, rule.cooldown, now);
+            (value, verdict.and_then(|step| if rested { Ok(step) } else { Err(RuleOutcome::Cooldown) }))
+        })
+        .collect();
+    let mut outcomes: Vec<RuleOutcome> =
+        verdicts.iter().map(|(_, verdict)| verdict.err().unwrap_or(RuleOutcome::Lost)).collect();
+    let mut fired = Vec::new();
+    let mut changed = vec![false; sizes.len()];
+    // Up before down: what is missing hurts more than what is too much.
+    for grows in [true, false] {
+        for (index, (rule, (_, verdict))) in rules.iter().zip(&verdicts).enumerate() {
+            let (Ok(step), Some(size)) = (verdict, sizes.get_mut(rule.role)) else { continue };
+            if (*step > 0) != grows || changed[rule.role] {
+                continue;
+            }
+            match target(*size, *step, rule) {
+                None => outcomes[index] = RuleOutcome::Bound,
+                Some(target) => {
+                    *size = target;
+                    changed[rule.role] = true;
+                    outcomes[index] = RuleOutcome::Fired;
+                    fired.push(index);
+                }
+            }
+        }
+    }
+    let stages = rules
+        .iter()
+        .zip(&verdicts)
+        .zip(outcomes)
+        .map(|((rule, (value, _)), outcome)| RuleStage {
+            name: rule.name.clone(),
+            value: value.map(Amount::as_f64),
+            outcome,
+        })
+        .collect();
+    Ruled { fired, stages }
+}
+
+/// Where a step leads from `size`; none when it would leave the bounds, or, where it goes as far as
+/// these, when there is nowhere to go. Never against the step.
+fn target(size: u32, step: i64, rule: &Rule) -> Option<u32> {
+    let Range { min, max } = rule.range;
+    let wanted = (i64::from(size) + step).max(0);
+    let target = if rule.clamps {
+        wanted.clamp(i64::from(min), i64::from(max))
+    } else if (i64::from(min)..=i64::from(max)).contains(&wanted) {
+        wanted
+    } else {
+        return None;
+    };
+    let is_onward = (target - i64::from(size)).signum() == step.signum();
+    if is_onward { u32::try_from(target).ok() } else { None }
+}
+
+/// The value that a rule compares.
+fn value(rule: &Rule, inputs: &Inputs) -> Result<Amount, RuleOutcome> {
+    match &rule.number {
+        Number::Waiting => Ok(Amount::whole(inputs.waiting)),
+        Number::External(name) => {
+            inputs.external.get(name).copied().and_then(Amount::of).ok_or(RuleOutcome::NoData)
+        }
+        Number::OfPods { signal, aggregation, coverage } => {
+            let ready = inputs.pods.iter().filter(|pod| pod.role == rule.role && pod.is_ready);
+            let mut all = 0u64;
+            let mut values: Vec<Amount> = Vec::new();
+            for pod in ready {
+                all += 1;
+                values.extend(pod.value(*signal));
+            }
+            if values.is_empty() {
+                return Err(RuleOutcome::NoData);
+            }
+            if (values.len() as u64) * 1_000_000_000 < all * u64::from(*coverage) {
+                return Err(RuleOutcome::Coverage);
+            }
+            Ok(aggregate(*aggregation, &mut values))
+        }
+    }
+}
+
+/// What of several numbers counts; zero of none.
+fn aggregate(aggregation: Aggregation, values: &mut [Amount]) -> Amount {
+    let sum = || values.iter().copied().sum::<Amount>();
+    match aggregation {
+        Aggregation::Sum => sum(),
+        Aggregation::Avg => sum().mean(values.len()).unwrap_or_default(),
+        Aggregation::Max => values.iter().copied().max().unwrap_or_default(),
+        Aggregation::P95 => {
+            values.sort_unstable();
+            // The nearest rank: of 20 numbers the 19th.
+            let rank = (values.len() * 95).div_ceil(100);
+            values.get(rank.saturating_sub(1)).copied().unwrap_or_default()
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "rules_tests.rs"]
+mod tests;

@@ -1,0 +1,93 @@
+//! Values over the last while: what behaviour looks back at (`spec/capacity.md` §1.4).
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// Values at points in time, the last `keep` of them.
+///
+/// Two ways to look back: at the values themselves ([`samples`](Self::samples)), or at what was in
+/// force, where a value holds until the next one ([`in_force`](Self::in_force)). A window of `w` ends
+/// at exactly `w`: what is as old as that is out.
+#[derive(Clone, Debug, Default)]
+pub struct Window {
+    values: VecDeque<(Duration, u32)>,
+}
+
+/// Most values that are kept: half an hour, the longest window, at one tick per second.
+const MOST: usize = 1801;
+
+impl Window {
+    /// The last value.
+    pub fn last(&self) -> Option<u32> {
+        self.values.back().map(|(_, value)| *value)
+    }
+
+    /// Notes a value, which is in force from now on. `keep` is how long anybody may look back.
+    pub fn push(&mut self, now: Duration, value: u32, keep: Duration) {
+        // A clock that goes back: what was to come is forgotten.
+        while self.values.back().is_some_and(|(at, _)| *at > now) {
+            self.values.pop_back();
+        }
+        self.values.push_back((now, value));
+        // The one before the oldest that counts may still be in force there.
+        while self.values.len() > MOST
+            || self.values.get(1).is_some_and(|(at, _)| now.saturating_sub(*at) >= keep)
+        {
+            self.values.pop_front();
+        }
+    }
+
+    /// Values of less than `window` ago.
+    pub fn samples(&self, now: Duration, window: Duration) -> impl Iterator<Item = u32> {
+        self.values.iter().filter(move |(at, _)| now.saturating_sub(*at) < window).map(|(_, value)| *value)
+    }
+
+    /// Values that held at some time in the last `window`.
+    pub fn in_force(&self, now: Duration, window: Duration) -> impl Iterator<Item = u32> {
+        let ends = self.values.iter().skip(1).map(|(at, _)| Some(*at)).chain([None]);
+        self.values
+            .iter()
+            .zip(ends)
+            .filter(move |(_, end)| end.is_none_or(|end| now.saturating_sub(end) < window))
+            .map(|((_, value), _)| *value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: fn(u64) -> Duration = Duration::from_secs;
+
+    #[test]
+    fn a_window_ends_at_exactly_its_length() {
+        let mut window = Window::default();
+        for (at, value) in [(0, 4), (15, 8), (30, 6)] {
+            window.push(S(at), value, S(60));
+        }
+        let samples = |now: u64| window.samples(S(now), S(60)).collect::<Vec<_>>();
+        assert_eq!(samples(59), [4, 8, 6]);
+        assert_eq!(samples(60), [8, 6]);
+        assert_eq!(samples(90), [0; 0]);
+        let in_force = |now: u64| window.in_force(S(now), S(60)).collect::<Vec<_>>();
+        assert_eq!(in_force(74), [4, 8, 6]);
+        assert_eq!(in_force(75), [8, 6], "4 held until 15");
+        assert_eq!(in_force(1000), [6], "the last one holds on");
+        assert_eq!(window.samples(S(30), S(0)).count(), 0);
+    }
+
+    #[test]
+    fn what_nobody_looks_at_is_dropped() {
+        let mut window = Window::default();
+        for at in 0..10_000 {
+            window.push(S(at), at as u32, S(60));
+        }
+        assert_eq!(window.in_force(S(9999), S(60)).count(), 61);
+        assert!(window.values.len() <= 62, "{}", window.values.len());
+        window.push(S(5), 1, S(60));
+        assert_eq!(window.values, [(S(5), 1)], "a clock that went back");
+        let mut long = Window::default();
+        (0..5000).for_each(|at| long.push(Duration::from_millis(at), 1, S(1800)));
+        assert_eq!(long.values.len(), MOST);
+    }
+}
