@@ -1,5 +1,6 @@
 //! The command line: subcommands, exit codes, and errors as one line.
 
+pub mod capacity;
 pub mod check;
 pub mod compare;
 pub mod demo;
@@ -51,6 +52,8 @@ pub enum Command {
     Doctor(Box<doctor::DoctorArgs>),
     /// Validate a configuration, and print the pipeline it comes to.
     Check(CheckArgs),
+    /// Check capacity policies, and try them on a timeline.
+    Capacity(capacity::CapacityArgs),
 }
 
 /// Why a command did not succeed. Its text is one line: what, where, what to do.
@@ -123,6 +126,7 @@ fn run(command: Command) -> Result<ExitCode, CliError> {
         Command::Compare(args) => compare::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Doctor(args) => doctor::run(&args),
         Command::Check(args) => Ok(check::run(&args)),
+        Command::Capacity(args) => capacity::run(&args),
     }
 }
 

@@ -1,0 +1,94 @@
+//! `usher capacity check`: whether policies make sense, and what they come to.
+
+use std::fmt::Write as _;
+use std::io::{self, Write};
+
+use serde_json::json;
+
+use super::{CheckArgs, CliError, Output, read};
+use crate::capacity::policy::{Policy, Sizing};
+
+pub(super) fn run(args: &CheckArgs) -> Result<(), CliError> {
+    let read = read(&args.file)?;
+    let text = match args.output {
+        Output::Json => {
+            let policies: Vec<_> = read
+                .iter()
+                .map(|read| {
+                    let warnings: Vec<String> = read.warnings.iter().map(ToString::to_string).collect();
+                    json!({"name": read.policy.name, "sizing": sizing(&read.policy), "warnings": warnings})
+                })
+                .collect();
+            format!("{:#}\n", json!({"valid": true, "policies": policies}))
+        }
+        Output::Text => read.iter().map(|read| describe(&read.policy)).collect(),
+    };
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.flush())
+        .map_err(|error| CliError::Failed(format!("cannot print the result: {error}")))
+}
+
+fn sizing(policy: &Policy) -> &'static str {
+    match policy.sizing {
+        Sizing::Total(_) => "total",
+        Sizing::Rules(_) => "rules",
+        Sizing::Kept => "kept",
+    }
+}
+
+fn describe(policy: &Policy) -> String {
+    let Policy { name, mode, interval, .. } = policy;
+    let mut text = format!("{name} is valid: {mode:?}, every {interval:?}\n");
+    for role in &policy.roles {
+        let selector: Vec<String> =
+            role.selector.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        let (min, max, cost) = (role.range.min, role.range.max, role.cost);
+        let _ =
+            writeln!(text, "  {:<12} {min} to {max} pods, cost {cost}, {}", role.name, selector.join(","));
+    }
+    match &policy.sizing {
+        Sizing::Total(total) => {
+            let metrics: Vec<String> = total
+                .metrics
+                .iter()
+                .map(|metric| format!("{} at {}", metric.name, metric.target.as_f64()))
+                .collect();
+            let (tolerance, expansion) = (total.tolerance, total.cost_expansion);
+            let _ = writeln!(
+                text,
+                "  {:<12} {}; tolerance {tolerance} %, cost blocks {expansion} %",
+                "size",
+                metrics.join(", ")
+            );
+        }
+        Sizing::Rules(rules) => {
+            for rule in rules {
+                let role = policy.roles.get(rule.role).map_or("", |role| role.name.as_str());
+                let _ = writeln!(
+                    text,
+                    "  {:<12} {}: {role} within {} to {}, rests {:?}",
+                    "rule", rule.name, rule.range.min, rule.range.max, rule.cooldown
+                );
+            }
+        }
+        Sizing::Kept => {
+            let _ = writeln!(text, "  {:<12} stays as it is: there is neither total nor rules", "size");
+        }
+    }
+    if policy.coordination.is_on {
+        let alpha = f64::from(policy.coordination.alpha) / 1e9;
+        let _ = writeln!(text, "  {:<12} by cost and pressure, alpha {alpha}", "shares");
+    }
+    if let Some(ratio) = &policy.ratio {
+        let name = |place: usize| policy.roles.get(place).map_or("", |role| role.name.as_str());
+        let _ = writeln!(
+            text,
+            "  {:<12} {} : {} always holds",
+            "ratio",
+            name(ratio.numerator),
+            name(ratio.denominator)
+        );
+    }
+    text
+}

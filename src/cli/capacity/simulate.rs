@@ -1,0 +1,179 @@
+//! `usher capacity simulate`: what a policy does with a timeline.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, BufWriter, Write};
+use std::time::Duration;
+
+use serde_json::{Map, json};
+
+use super::{CliError, Output, SimulateArgs, read};
+use crate::capacity::policy::Policy;
+use crate::capacity::timeline::{Tick, parse};
+use crate::capacity::{History, Plan, tick};
+use crate::config::source::unreadable;
+
+/// Longest line of a timeline, in bytes: some 300,000 endpoints.
+const MOST_BYTES: u64 = 64 << 20;
+
+pub(super) fn run(args: &SimulateArgs) -> Result<(), CliError> {
+    let policy = choose(args)?;
+    let is_stdin = args.timeline.as_os_str() == "-";
+    let name = if is_stdin { "<stdin>".to_owned() } else { args.timeline.display().to_string() };
+    let input: Box<dyn BufRead> = if is_stdin {
+        Box::new(BufReader::new(io::stdin()))
+    } else {
+        let opened = File::open(&args.timeline);
+        let file = opened.map_err(|error| CliError::Usage(unreadable("timeline", &error).in_file(&name)))?;
+        Box::new(BufReader::new(file))
+    };
+    let mut out = BufWriter::new(io::stdout().lock());
+    let result = simulate(&policy, input, &name, args.output, &mut out);
+    // What came before a broken line is worth reading.
+    let flushed = out.flush().map_err(|error| cannot_print(&error));
+    result.and(flushed)
+}
+
+fn cannot_print(error: &io::Error) -> CliError {
+    CliError::Failed(format!("cannot print the result: {error}"))
+}
+
+fn choose(args: &SimulateArgs) -> Result<Policy, CliError> {
+    let mut policies: Vec<Policy> = read(&args.policy)?.into_iter().map(|read| read.policy).collect();
+    let file = args.policy.display();
+    let names = || policies.iter().map(|policy| policy.name.as_str()).collect::<Vec<_>>().join(", ");
+    let place = match &args.name {
+        Some(name) => policies.iter().position(|policy| policy.name == *name).ok_or_else(|| {
+            CliError::Usage(format!("{file}: there is no policy '{name}'; there are: {}", names()))
+        })?,
+        None if policies.len() == 1 => 0,
+        None => {
+            return Err(CliError::Usage(format!(
+                "{file}: there are several policies; choose one with --name: {}",
+                names()
+            )));
+        }
+    };
+    Ok(policies.swap_remove(place))
+}
+
+fn simulate(
+    policy: &Policy,
+    mut input: impl BufRead,
+    name: &str,
+    output: Output,
+    out: &mut dyn Write,
+) -> Result<(), CliError> {
+    let mut run = Run { policy, history: History::default(), last: None };
+    let (mut number, mut line) = (0u64, String::new());
+    if output == Output::Text {
+        out.write_all(heading(policy).as_bytes()).map_err(|error| cannot_print(&error))?;
+    }
+    loop {
+        number += 1;
+        line.clear();
+        let broken = |what: String| CliError::Failed(format!("{name}: line {number}: {what}"));
+        let read = io::Read::take(&mut input, MOST_BYTES).read_line(&mut line);
+        let read = read.map_err(|error| broken(unreadable("timeline", &error).to_string()))?;
+        if read == 0 {
+            break;
+        }
+        if read as u64 == MOST_BYTES {
+            return Err(broken(format!("is longer than {MOST_BYTES} bytes")));
+        }
+        if line.trim().is_empty() {
+            continue;
+        }
+        let tick = parse(&line, policy).map_err(broken)?;
+        let text = run.step(tick, output).map_err(broken)?;
+        out.write_all(text.as_bytes()).map_err(|error| cannot_print(&error))?;
+    }
+    match run.last {
+        Some(_) => Ok(()),
+        None => Err(CliError::Failed(format!("{name}: there is no tick in it"))),
+    }
+}
+
+struct Run<'a> {
+    policy: &'a Policy,
+    history: History,
+    /// The last tick's time, and what it desired.
+    last: Option<(Duration, Vec<u32>)>,
+}
+
+impl Run<'_> {
+    fn step(&mut self, mut line: Tick, output: Output) -> Result<String, String> {
+        match &self.last {
+            Some((before, _)) if line.at < *before => {
+                return Err(format!("t goes back from {} to {}", before.as_secs_f64(), line.t));
+            }
+            // What was planned is taken as applied.
+            Some((_, desired)) if !line.has_replicas => line.inputs.replicas.clone_from(desired),
+            None if !line.has_replicas => return Err("the first tick has to say its replicas".to_owned()),
+            _ => {}
+        }
+        let plan = tick(&line.inputs, self.policy, &mut self.history, line.at);
+        self.last = Some((line.at, plan.roles.iter().map(|role| role.desired).collect()));
+        Ok(match output {
+            Output::Json => as_json(&line, &plan),
+            Output::Text => as_text(&line, &plan),
+        })
+    }
+}
+
+fn as_json(line: &Tick, plan: &Plan) -> String {
+    let roles: Map<_, _> = plan
+        .roles
+        .iter()
+        .map(|role| {
+            let value = json!({"current": role.current, "desired": role.desired, "reasons": role.reasons});
+            (role.name.clone(), value)
+        })
+        .collect();
+    let value = json!({
+        "t": line.t,
+        "roles": roles,
+        "total": plan.total,
+        "state": plan.state,
+        "conditions": plan.conditions,
+        "fired": plan.fired,
+    });
+    format!("{value}\n")
+}
+
+/// Width of a role's column.
+fn width(name: &str) -> usize {
+    name.chars().count().max(9) + 2
+}
+
+fn heading(policy: &Policy) -> String {
+    let roles: String =
+        policy.roles.iter().map(|role| format!("{:>1$}", role.name, width(&role.name))).collect();
+    format!("{:>8}{roles}{:>7}  why\n", "t", "total")
+}
+
+fn as_text(line: &Tick, plan: &Plan) -> String {
+    let mut text = format!("{:>8}", line.t.to_string());
+    for role in &plan.roles {
+        let change = if role.current == role.desired {
+            role.current.to_string()
+        } else {
+            format!("{} → {}", role.current, role.desired)
+        };
+        let _ = write!(text, "{change:>0$}", width(&role.name));
+    }
+    let _ = write!(text, "{:>7}  ", plan.total);
+    let mut why: Vec<String> = plan.conditions.iter().map(|condition| format!("{condition:?}!")).collect();
+    why.extend(plan.fired.iter().cloned());
+    let is_same = plan.roles.windows(2).all(|pair| pair[0].reasons == pair[1].reasons);
+    for role in plan.roles.iter().take(if is_same { 1 } else { plan.roles.len() }) {
+        let reasons: Vec<String> = role.reasons.iter().map(|reason| format!("{reason:?}")).collect();
+        if reasons.is_empty() {
+            continue;
+        }
+        let reasons = reasons.join(", ");
+        why.push(if is_same { reasons } else { format!("{}: {reasons}", role.name) });
+    }
+    let _ = writeln!(text, "{}", why.join("; "));
+    text
+}

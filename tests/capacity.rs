@@ -1,0 +1,23 @@
+//! Capacity from outside: policies and timelines, and what comes of them.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "the exception for tests does not reach their helpers"
+)]
+
+#[path = "capacity/docs.rs"]
+mod docs;
+#[path = "capacity/group.rs"]
+mod group;
+#[path = "capacity/program.rs"]
+mod program;
+#[path = "capacity/rules.rs"]
+mod rules;
+#[path = "capacity/shares.rs"]
+mod shares;
+#[path = "capacity/size.rs"]
+mod size;
+#[path = "capacity/support.rs"]
+mod support;

@@ -1,0 +1,130 @@
+//! How the size of a group is shared, and the ratio that always holds.
+
+use crate::support::{Group, desired};
+use serde_json::{Value, json};
+use usher::capacity::{Condition, Plan, Reason, State};
+
+/// Two roles that are shared by pressure, whose size stays at what it is: the number that sizes is
+/// at its target.
+fn pair(more: &str) -> String {
+    format!(
+        "roles: {{d: {{min: 1, max: 8, cost: 100}}, p: {{min: 1, max: 8, cost: 100}}}}\n\
+         total: {{metrics: [{{name: load, target: 1}}], costExpansionPercent: 100}}\n\
+         coordination: {{mode: Preferred, pressure: {{d: [{{metric: q, target: 1}}], p: [{{metric: q, target: 1}}]}}{more}}}"
+    )
+}
+
+fn pods(d: (u32, Value), p: (u32, Value)) -> [(&'static str, u32, bool, Value); 2] {
+    [("d", d.0, true, d.1), ("p", p.0, true, p.1)]
+}
+
+fn tick(group: &mut Group, t: u64, d: u32, p: u32, pressure: (Value, Value)) -> Plan {
+    let metrics = |q: Value| json!({"load": 1, "q": q});
+    group.tick(
+        t,
+        &json!({"d": d, "p": p}),
+        &pods((d, metrics(pressure.0)), (p, metrics(pressure.1))),
+        &json!({}),
+    )
+}
+
+/// The vectors of the specification, end to end.
+#[test]
+fn pressure_moves_shares() {
+    let mut group = Group::new(&pair(", preferredRatio: {d: {min: 25, max: 60}, p: {min: 40, max: 75}}"));
+    let plan = tick(&mut group, 0, 7, 1, (json!(9), json!(1)));
+    let goals: Vec<u32> = plan.roles.iter().map(|role| role.goal).collect();
+    let base: Vec<u32> = plan.roles.iter().map(|role| role.base).collect();
+    assert_eq!((base, goals), (vec![7, 1], vec![4, 4]));
+    assert_eq!(plan.roles[0].reasons, [Reason::Tolerance, Reason::Pressure, Reason::Band, Reason::GrowFirst]);
+    let mut group = Group::new(&pair(""));
+    let plan = tick(&mut group, 0, 4, 4, (json!(1), json!(1)));
+    assert_eq!(plan.roles.iter().map(|role| role.goal).collect::<Vec<_>>(), [6, 2]);
+    let mut group = Group::new(&pair(", preferredRatio: {d: {min: 45, max: 55}, p: {min: 45, max: 55}}"));
+    let plan = tick(&mut group, 0, 2, 1, (json!(1), json!(1)));
+    assert_eq!((desired(&plan), plan.conditions), (vec![2, 1], vec![Condition::BandUnsatisfied]));
+}
+
+/// The sum may exceed the size while a role grows, and nothing is taken away before it has.
+#[test]
+fn a_role_shrinks_when_the_other_has_grown() {
+    let mut group = Group::new(&pair(", preferredRatio: {d: {max: 50}, p: {max: 50}}"));
+    let plan = tick(&mut group, 0, 7, 1, (json!(9), json!(1)));
+    assert_eq!((desired(&plan), plan.total, plan.state), (vec![7, 4], 11, State::Scale));
+    let started = |group: &mut Group, t, ready: u32| {
+        let metrics = json!({"load": 1, "q": 1});
+        let pods = [
+            ("d", 7, true, metrics.clone()),
+            ("p", ready, true, metrics.clone()),
+            ("p", 4 - ready, false, metrics),
+        ];
+        // The load of 8 is spread over those that are ready.
+        let external = json!({"external": {"load": 8}});
+        group.tick(t, &json!({"d": 7, "p": 4}), &pods, &external)
+    };
+    let mut group_outside = Group::new(&pair(", preferredRatio: {d: {max: 50}, p: {max: 50}}"));
+    let plan = group_outside.tick(
+        0,
+        &json!({"d": 7, "p": 1}),
+        &pods((7, json!({"q": 1})), (1, json!({"q": 1}))),
+        &json!({"external": {"load": 8}}),
+    );
+    assert_eq!(desired(&plan), [7, 4]);
+    for (t, ready, expected) in [(300, 1, [7, 4]), (600, 3, [7, 4]), (900, 4, [4, 4])] {
+        let plan = started(&mut group_outside, t, ready);
+        assert_eq!(desired(&plan), expected, "{ready} ready: {:?}", plan.roles);
+    }
+}
+
+#[test]
+fn a_lost_scrape_does_not_make_the_plan_jump() {
+    let mut group = Group::new(&pair(""));
+    let known = (json!(1), json!(9));
+    let plan = tick(&mut group, 0, 4, 4, known.clone());
+    let shares: Vec<u32> = plan.roles.iter().map(|role| role.goal).collect();
+    assert_eq!(shares, [4, 4], "(7/8 + 1/10) ÷ 2 of 8");
+    for t in [15, 30, 45] {
+        let plan = tick(&mut group, t, 4, 4, (json!(1), json!(null)));
+        assert_eq!((desired(&plan), plan.roles[0].reasons[1]), (vec![4, 4], Reason::LastShares), "{t}");
+        assert_eq!(plan.roles[1].pressure, None);
+    }
+    let plan = tick(&mut group, 60, 4, 4, (json!(1), json!(null)));
+    assert_eq!(plan.roles[0].reasons[1], Reason::NoPressure);
+    assert_eq!(plan.roles.iter().map(|role| role.goal).collect::<Vec<_>>(), [7, 1]);
+    let plan = tick(&mut group, 75, 4, 4, known);
+    assert_eq!(plan.roles[0].reasons[1], Reason::Pressure, "back as soon as it is known");
+    // Nobody pressed: cost alone.
+    let plan = tick(&mut group, 90, 4, 4, (json!(0), json!(0)));
+    assert_eq!(plan.roles[0].reasons[1], Reason::Cost);
+}
+
+#[test]
+fn a_move_of_one_pod_is_not_worth_it() {
+    let mut group = Group::new(&pair(", alpha: 1"));
+    for (current, pressure, expected) in
+        [((5, 3), (6, 2), [5, 3]), ((4, 4), (6, 2), [6, 2]), ((6, 2), (6, 2), [6, 2])]
+    {
+        let plan = tick(&mut group, 0, current.0, current.1, (json!(pressure.0), json!(pressure.1)));
+        let goals: Vec<u32> = plan.roles.iter().map(|role| role.goal).collect();
+        assert_eq!(goals, expected, "{current:?}");
+        let rests = plan.roles[0].reasons.contains(&Reason::DeadBand);
+        assert_eq!(rests, current == (5, 3));
+    }
+}
+
+#[test]
+fn the_ratio_holds_whatever_coordinates() {
+    for mode in ["Off", "Preferred"] {
+        let spec = format!(
+            "roles: {{d: {{min: 1, max: 16}}, p: {{min: 1, max: 8}}}}\n\
+             coordination: {{mode: {mode}, ratio: {{numerator: p, denominator: d, min: \"1:4\", max: \"1:1\"}}}}"
+        );
+        let mut group = Group::new(&spec);
+        let plan = group.tick(0, &json!({"d": 12, "p": 1}), &[], &json!({}));
+        let goals: Vec<u32> = plan.roles.iter().map(|role| role.goal).collect();
+        let (d, p) = (goals[0], goals[1]);
+        assert!(p * 4 >= d && p <= d, "{mode}: {goals:?}");
+        let holds = group.tick(15, &json!({"d": 8, "p": 2}), &[], &json!({}));
+        assert!(!holds.roles[0].reasons.contains(&Reason::Ratio), "{mode}");
+    }
+}

@@ -1,0 +1,99 @@
+//! The size of a group of one role.
+
+use crate::support::{Group, desired};
+use serde_json::json;
+use usher::capacity::{Condition, Reason, State};
+
+const ONE: &str = "roles: {a: {min: 1, max: 20}}\ntotal: {metrics: [{name: queue_depth, target: 4}, {name: kv, target: 0.5}]}\nbehavior: {scaleDown: {stabilization: 0s}}";
+
+#[test]
+fn the_metric_that_asks_for_most_counts() {
+    let mut group = Group::new(ONE);
+    let pods = |queue: f64, kv: f64| [("a", 4, true, json!({"queue_depth": queue, "kv": kv}))];
+    let plan = group.tick(0, &json!({"a": 4}), &pods(6.0, 0.5), &json!({}));
+    assert_eq!((desired(&plan), plan.total, plan.state), (vec![6], 6, State::Scale));
+    assert_eq!(plan.roles[0].reasons, [Reason::Metric, Reason::Cost]);
+    let asks: Vec<_> = plan.stages.metrics.iter().map(|metric| metric.asks).collect();
+    assert_eq!(asks, [Some(6), Some(4)]);
+    let mut group = Group::new(ONE);
+    let plan = group.tick(0, &json!({"a": 4}), &pods(4.4, 0.55), &json!({}));
+    assert_eq!((desired(&plan), plan.state), (vec![4], State::Idle), "exactly at the tolerance");
+    assert_eq!(plan.roles[0].reasons, [Reason::Tolerance, Reason::Cost]);
+    let plan = group.tick(15, &json!({"a": 4}), &pods(0.0, 0.0), &json!({}));
+    assert_eq!(desired(&plan), [1], "no fewer than its minimum");
+}
+
+#[test]
+fn bounds_come_before_metrics() {
+    let mut group =
+        Group::new("roles: {a: {min: 3, max: 6}}\ntotal: {metrics: [{name: queue_depth, target: 4}]}");
+    let plan = group.tick(0, &json!({"a": 1}), &[], &json!({}));
+    assert_eq!((desired(&plan), plan.conditions.is_empty()), (vec![3], true));
+    assert_eq!(plan.roles[0].reasons[0], Reason::Min);
+    let plan = group.tick(15, &json!({"a": 9}), &[], &json!({}));
+    assert_eq!((desired(&plan), plan.roles[0].reasons[0]), (vec![6], Reason::Max));
+}
+
+#[test]
+fn without_a_fresh_metric_the_size_stays() {
+    let mut group = Group::new(ONE);
+    for metrics in [json!({}), json!({"queue_depth": null, "kv": null})] {
+        let plan = group.tick(0, &json!({"a": 5}), &[("a", 5, true, metrics)], &json!({}));
+        assert_eq!((desired(&plan), plan.state), (vec![5], State::Idle));
+        assert_eq!(plan.conditions, [Condition::StaleData]);
+    }
+    // One of them is enough.
+    let plan = group.tick(30, &json!({"a": 5}), &[("a", 5, true, json!({"kv": 1.0}))], &json!({}));
+    assert_eq!((desired(&plan), plan.conditions), (vec![10], vec![]));
+}
+
+#[test]
+fn numbers_from_outside_size_a_group_without_pods() {
+    let mut group = Group::new("roles: {a: {min: 0, max: 20}}\ntotal: {metrics: [{name: rps, target: 10}]}");
+    let none = group.tick(0, &json!({"a": 0}), &[], &json!({}));
+    assert_eq!((desired(&none), none.conditions), (vec![0], vec![Condition::StaleData]));
+    let plan = group.tick(15, &json!({"a": 0}), &[], &json!({"external": {"rps": 25}}));
+    assert_eq!(desired(&plan), [3]);
+    let plan = group.tick(30, &json!({"a": 10}), &[], &json!({"external": {"rps": 105}}));
+    assert_eq!(desired(&plan), [10], "the tolerance is about the group, not about one pod");
+}
+
+#[test]
+fn what_waits_starts_pods_and_one_at_least() {
+    let spec = "roles: {a: {max: 20}}\ntotal: {metrics: [{name: queue_depth, target: 4}]}\nbehavior: {scaleDown: {stabilization: 0s}}";
+    let mut group = Group::new(spec);
+    let plan = group.tick(0, &json!({"a": 0}), &[], &json!({}));
+    assert_eq!((desired(&plan), plan.state, plan.conditions), (vec![0], State::Idle, vec![]));
+    let plan = group.tick(15, &json!({"a": 0}), &[], &json!({"waiting": 10}));
+    assert_eq!(desired(&plan), [3]);
+    // While they start, what waits asks for no fewer.
+    let plan = group.tick(30, &json!({"a": 3}), &[("a", 3, false, json!({}))], &json!({"waiting": 2}));
+    assert_eq!(desired(&plan), [3]);
+    let mut group = Group::new("roles: {a: {max: 3}}\ntotal: {metrics: [{name: kv, target: 4}]}");
+    let plan = group.tick(0, &json!({"a": 0}), &[], &json!({"waiting": 1}));
+    assert_eq!((desired(&plan), plan.conditions), (vec![1], vec![Condition::StaleData]));
+    assert!(plan.roles[0].reasons.contains(&Reason::Waiting));
+}
+
+/// Nothing changes back and forth while the load is the same, whatever it is.
+#[test]
+fn a_constant_load_settles() {
+    for load in 0..80u32 {
+        let mut group = Group::new(ONE);
+        let (mut size, mut sizes) = (4, Vec::new());
+        for tick in 0..60 {
+            let queue = f64::from(load) / f64::from(size);
+            let pods = [("a", size, true, json!({"queue_depth": queue}))];
+            let plan = group.tick(tick * 15, &json!({"a": size}), &pods, &json!({}));
+            size = plan.roles[0].desired;
+            sizes.push(size);
+        }
+        let changes = sizes.windows(2).filter(|pair| pair[0] != pair[1]).count();
+        let turns = sizes
+            .windows(3)
+            .filter(|w| (w[0] < w[1]) != (w[1] <= w[2]) && w[0] != w[1] && w[1] != w[2])
+            .count();
+        assert!(turns == 0 && changes <= 20, "{load}: {sizes:?}");
+        assert!(sizes[40..].iter().all(|size| *size == sizes[59]), "{load}: {sizes:?}");
+    }
+}

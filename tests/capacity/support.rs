@@ -1,0 +1,58 @@
+//! A group that is ticked, as `usher capacity simulate` does it.
+
+use serde_json::{Value, json};
+use std::time::Duration;
+use usher::capacity::policy::{Policy, file};
+use usher::capacity::timeline::parse;
+use usher::capacity::{History, Plan, tick};
+
+/// A policy of a spec.
+pub fn policy(spec: &str) -> Policy {
+    let spec = spec.replace('\n', "\n  ");
+    let text = format!(
+        "apiVersion: usher.dev/v1alpha1\nkind: CapacityPolicy\nmetadata: {{name: p}}\nspec:\n  {spec}\n"
+    );
+    match file::parse(&text) {
+        Ok(mut read) => read.remove(0).policy,
+        Err(errors) => panic!("{}", errors[0].in_file("policy")),
+    }
+}
+
+/// A policy and what its ticks remember.
+pub struct Group {
+    pub policy: Policy,
+    history: History,
+}
+
+impl Group {
+    pub fn new(spec: &str) -> Self {
+        Self { policy: policy(spec), history: History::default() }
+    }
+
+    /// One tick at `t` seconds. `pods` are (role, count, ready, metrics).
+    pub fn tick(
+        &mut self,
+        t: u64,
+        replicas: &Value,
+        pods: &[(&str, u32, bool, Value)],
+        more: &Value,
+    ) -> Plan {
+        let endpoints: Vec<Value> = pods
+            .iter()
+            .flat_map(|(role, count, ready, metrics)| {
+                (0..*count).map(move |_| json!({"role": role, "ready": ready, "metrics": metrics}))
+            })
+            .collect();
+        let mut line = json!({"t": t, "replicas": replicas, "endpoints": endpoints});
+        for (key, value) in more.as_object().unwrap() {
+            line[key] = value.clone();
+        }
+        let line = parse(&line.to_string(), &self.policy).unwrap();
+        tick(&line.inputs, &self.policy, &mut self.history, Duration::from_secs(t))
+    }
+}
+
+/// The desired counts, in the order of the roles.
+pub fn desired(plan: &Plan) -> Vec<u32> {
+    plan.roles.iter().map(|role| role.desired).collect()
+}
