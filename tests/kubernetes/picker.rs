@@ -13,6 +13,7 @@ use envoy_types::pb::envoy::service::ext_proc::v3::{
     HttpBody, HttpHeaders, ProcessingRequest, ProcessingResponse, body_mutation::Mutation,
 };
 use envoy_types::pb::google::protobuf::value::Kind as ValueKind;
+use futures_util::StreamExt;
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::process::{Child, Command};
@@ -125,9 +126,12 @@ impl Picker {
         ];
         let messages =
             messages.map(|kind| ProcessingRequest { request: Some(kind), ..ProcessingRequest::default() });
-        // The request's side stays open, as a gateway's does until the answer has passed.
-        let open = tokio_stream::StreamExt::chain(tokio_stream::iter(messages), tokio_stream::pending());
-        let mut replies = client.process(open).await.unwrap().into_inner();
+        // The request's side stays open, as a gateway's does until the answer has passed. It ends
+        // with this look: what nobody ends is a request that runs, and keeps what it was decided by.
+        let (_open, closed) = tokio::sync::oneshot::channel::<()>();
+        let rest = futures_util::stream::once(closed).filter_map(async |_| None);
+        let messages = futures_util::stream::iter(messages).chain(rest);
+        let mut replies = client.process(messages).await.unwrap().into_inner();
         let first = replies.message().await.unwrap().expect("the stream ended");
         if let Some(Reply::ImmediateResponse(refusal)) = &first.response {
             return Answer::Refused { status: refusal.status.unwrap().code };
