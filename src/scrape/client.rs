@@ -173,7 +173,9 @@ impl Client {
             }
         }
         self.stage = Stage::Connecting;
-        let stream = self.connect().await?;
+        // On the heap, as it is rare and large: each endpoint has a task, which is as large as the
+        // largest of what it may wait for.
+        let stream = Box::pin(self.connect()).await?;
         self.exchange(stream, request, buffer, piece).await
     }
 
