@@ -43,8 +43,50 @@ async fn compression_is_asked_for_where_that_is_wanted() {
     pool.until("a page", |pool| pool.waiting(0) == Some(3.0)).await;
 }
 
-/// A server that misbehaves, and then doesn't.
-async fn recovers(what: &str, config: ScrapeConfig, reason: &str, bad: Vec<Step>) {
+/// Log lines of this thread.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Lines {
+    type Writer = Self;
+
+    fn make_writer(&'a self) -> Self {
+        self.clone()
+    }
+}
+
+impl Lines {
+    /// Those of a test from now on, as long as the guard is there.
+    fn start() -> (Self, tracing::subscriber::DefaultGuard) {
+        let lines = Self::default();
+        let subscriber = tracing_subscriber::fmt().with_writer(lines.clone()).with_ansi(false).finish();
+        (lines, tracing::subscriber::set_default(subscriber))
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+
+    /// Lines that have all of this.
+    fn count(&self, what: &[&str]) -> usize {
+        self.text().lines().filter(|line| what.iter().all(|what| line.contains(what))).count()
+    }
+}
+
+/// A server that misbehaves, and then doesn't. The log hears of it once. The most bytes that
+/// were taken of what it sends many times.
+async fn recovers(what: &str, config: ScrapeConfig, reason: &str, bad: Vec<Step>) -> usize {
+    let (lines, _guard) = Lines::start();
     let well = Arc::new(AtomicBool::new(false));
     let is_well = Arc::clone(&well);
     let server = Server::start(move |_| if is_well.load(Relaxed) { ok(&page(3)) } else { bad.clone() }).await;
@@ -56,6 +98,9 @@ async fn recovers(what: &str, config: ScrapeConfig, reason: &str, bad: Vec<Step>
     well.store(true, Relaxed);
     pool.until(what, |pool| pool.waiting(0) == Some(3.0)).await;
     assert_eq!(pool.load(0).scrapes.failures_in_a_row(), 0, "{what}");
+    let failing = lines.count(&["WARN", "endpoint can't be scraped", "pod-0"]);
+    assert_eq!(failing, 1, "{what}: {}", lines.text());
+    server.taken.load(Relaxed)
 }
 
 #[tokio::test]
@@ -93,8 +138,22 @@ async fn a_hundred_megabytes_are_not_read() {
     recovers("100 MB", hurried(), "too_large", answer).await;
 }
 
+#[tokio::test]
+async fn a_hundred_megabytes_in_chunks_are_read_up_to_the_bound() {
+    const MI: usize = 1 << 20;
+    let head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n".to_vec();
+    let chunk = [b"10000\r\n".as_slice(), &vec![b'#'; 1 << 16], b"\r\n"].concat();
+    let config = hurried();
+    assert_eq!(config.max_body_bytes, 16 * MI);
+    let answer = vec![Step::Send(head), Step::Repeat(chunk, 1600), Step::Close];
+    let taken = recovers("100 MB in chunks", config, "too_large", answer).await;
+    // The rest is what lay between the sockets.
+    assert!((16 * MI..48 * MI).contains(&taken), "{taken} bytes of 100 MB");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_server_that_drips_is_given_up_and_delays_nobody() {
+    let (lines, _guard) = Lines::start();
     let slow =
         Server::start(|_| vec![Step::Drip(b"HTTP/1.1 200 OK\r\n\r\nvllm:num_requests_waiting 9\n".to_vec())])
             .await;
@@ -104,6 +163,9 @@ async fn a_server_that_drips_is_given_up_and_delays_nobody() {
     let timeouts = pool.failures("timeout");
     assert!((2..=5).contains(&timeouts), "a second each, and as long between: {timeouts}");
     assert_eq!((pool.waiting(0), pool.waiting(1)), (None, Some(3.0)));
+    let text = lines.text();
+    assert_eq!(lines.count(&["WARN", "endpoint can't be scraped", "pod-0"]), 1, "{text}");
+    assert_eq!(lines.count(&["pod-1"]), 0, "{text}");
 }
 
 #[tokio::test]
@@ -128,6 +190,7 @@ async fn open_metrics_are_read() {
 
 #[tokio::test]
 async fn a_label_of_a_megabyte_is_refused_alone() {
+    let (lines, _guard) = Lines::start();
     let long = "x".repeat(1 << 20);
     let text = format!(
         "other{{a=\"{long}\"}} 1\nvllm:lora_requests_info{{running_lora_adapters=\"{long}\"}} 1\n{}",
@@ -139,6 +202,10 @@ async fn a_label_of_a_megabyte_is_refused_alone() {
     assert_eq!(pool.waiting(0), Some(3.0));
     assert!(pool.load(0).adapters.load().is_none());
     assert!(pool.counted(EXTRACT_ERRORS, "core-metrics-extractor") >= 2);
+    let text = lines.text();
+    let told = lines.count(&["WARN", "metrics of the endpoint are incomplete", "pod-0"]);
+    assert_eq!(told, 1, "{text}");
+    assert!(text.len() < 1000, "not the label itself: {} bytes", text.len());
 }
 
 #[tokio::test]
@@ -154,33 +221,9 @@ async fn bytes_behind_an_answer_end_the_connection_and_nothing_else() {
     assert_eq!(pool.waiting(0), Some(3.0));
 }
 
-/// Log lines of this thread.
-#[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Lines {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl<'a> MakeWriter<'a> for Lines {
-    type Writer = Self;
-
-    fn make_writer(&'a self) -> Self {
-        self.clone()
-    }
-}
-
 #[tokio::test]
 async fn the_log_hears_of_changes_and_not_of_every_failure() {
-    let lines = Lines::default();
-    let subscriber = tracing_subscriber::fmt().with_writer(lines.clone()).with_ansi(false).finish();
-    let _guard = tracing::subscriber::set_default(subscriber);
+    let (lines, _guard) = Lines::start();
     let server =
         Server::start(|_| vec![Step::Send(b"HTTP/1.1 503 Busy\r\ncontent-length: 0\r\n\r\n".to_vec())]).await;
     let incomplete = Server::start(|_| ok("vllm:num_requests_running NaN\n")).await;
@@ -188,10 +231,9 @@ async fn the_log_hears_of_changes_and_not_of_every_failure() {
     server.more(10).await;
     incomplete.more(10).await;
     assert!(pool.failures("status") >= 9);
-    let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
-    let count = |what: &str| text.lines().filter(|line| line.contains(what)).count();
-    assert_eq!((count("endpoint can't be scraped"), count("the server answered 503")), (1, 1), "{text}");
-    assert_eq!(count("metrics of the endpoint are incomplete"), 1, "{text}");
+    let text = lines.text();
+    assert_eq!(lines.count(&["endpoint can't be scraped", "the server answered 503"]), 1, "{text}");
+    assert_eq!(lines.count(&["metrics of the endpoint are incomplete"]), 1, "{text}");
     assert_eq!(text.lines().count(), 2, "{text}");
 }
 

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -13,6 +14,8 @@ use tokio_rustls::TlsAcceptor;
 #[derive(Clone)]
 pub enum Step {
     Send(Vec<u8>),
+    /// The same so many times.
+    Repeat(Vec<u8>, usize),
     /// A byte per second.
     Drip(Vec<u8>),
     Hang,
@@ -26,6 +29,8 @@ pub struct Server {
     /// First lines of the requests.
     pub requests: watch::Receiver<Vec<String>>,
     pub connections: watch::Receiver<usize>,
+    /// The most bytes that anybody took of what is sent many times.
+    pub taken: Arc<AtomicUsize>,
 }
 
 impl Server {
@@ -47,25 +52,28 @@ impl Server {
         let address = listener.local_addr().unwrap();
         let (heard, requests) = watch::channel(Vec::new());
         let (opened, connections) = watch::channel(0);
+        let taken = Arc::new(AtomicUsize::new(0));
+        let most = Arc::clone(&taken);
         tokio::spawn(async move {
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
                 opened.send_modify(|count| *count += 1);
                 let (answer, heard, tls) = (Arc::clone(&answer), heard.clone(), tls.clone());
+                let most = Arc::clone(&most);
                 tokio::spawn(async move {
                     match tls {
-                        None => serve(stream, &*answer, &heard).await,
+                        None => serve(stream, &*answer, &heard, &most).await,
                         Some(tls) => {
                             // A client that refuses the certificate is part of the tests.
                             if let Ok(stream) = tls.accept(stream).await {
-                                serve(stream, &*answer, &heard).await;
+                                serve(stream, &*answer, &heard, &most).await;
                             }
                         }
                     }
                 });
             }
         });
-        Self { address, requests, connections }
+        Self { address, requests, connections, taken }
     }
 
     pub fn count(&self) -> usize {
@@ -86,6 +94,7 @@ async fn serve(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     answer: &Answer,
     heard: &watch::Sender<Vec<String>>,
+    most: &AtomicUsize,
 ) {
     loop {
         let mut head = Vec::new();
@@ -100,6 +109,7 @@ async fn serve(
         for step in answer(&head) {
             let sent = match step {
                 Step::Send(bytes) => stream.write_all(&bytes).await,
+                Step::Repeat(bytes, times) => repeat(&mut stream, &bytes, times, most).await,
                 Step::Drip(bytes) => drip(&mut stream, &bytes).await,
                 Step::Hang => std::future::pending().await,
                 Step::Close => return,
@@ -110,6 +120,19 @@ async fn serve(
             }
         }
     }
+}
+
+async fn repeat(
+    stream: &mut (impl AsyncWrite + Unpin),
+    bytes: &[u8],
+    times: usize,
+    most: &AtomicUsize,
+) -> std::io::Result<()> {
+    for time in 1..=times {
+        stream.write_all(bytes).await?;
+        most.fetch_max(time * bytes.len(), Relaxed);
+    }
+    Ok(())
 }
 
 async fn drip(stream: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> std::io::Result<()> {
