@@ -21,6 +21,7 @@ pub mod prefix;
 pub mod replay;
 pub mod request;
 mod run;
+pub mod scaling;
 pub mod schedule;
 pub mod scrape;
 pub mod sim;

@@ -46,6 +46,8 @@ pub struct ServeSettings {
     pub stream_metrics: bool,
     /// Who may read the metrics of the picker.
     pub metrics_port: MetricsPortSettings,
+    /// File of capacity policies; `None`: nobody says how many pods there should be.
+    pub capacity_policy: Option<PathBuf>,
     /// What to log, and how.
     pub log: LogSettings,
     /// Flags that were given, parsed, and do nothing (yet).
@@ -99,6 +101,8 @@ pub struct ListenSettings {
     /// Whether the admin address was given. A default one that is busy is no reason
     /// not to start: several pickers may share a host.
     pub admin_given: bool,
+    /// KEDA's external scaler; `None` is none.
+    pub keda: Option<SocketAddr>,
 }
 
 /// Bounds on messages and bodies, in bytes.

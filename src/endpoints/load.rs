@@ -11,6 +11,9 @@ use super::attributes::{AttributeId, Reading};
 use super::in_flight::{InFlight, InFlightId};
 use super::scrapes::ScrapeHealth;
 
+/// How long what first tokens took says something about the next ones.
+pub const FIRST_TOKEN_WINDOW: Duration = Duration::from_secs(60);
+
 /// One number read from a model server, and when.
 #[derive(Debug, Default)]
 pub struct Gauge {
@@ -22,6 +25,19 @@ impl Gauge {
     /// Stores a reading. `now_ms` is from the [`Clock`](super::Clock), never 0.
     pub fn set(&self, value: f64, now_ms: u64) {
         self.bits.store(value.to_bits(), Relaxed);
+        self.at_ms.store(now_ms, Relaxed);
+    }
+
+    /// Moves the reading an eighth of the way to a value: a mean to which each value counts for less
+    /// as others come after it. A reading older than [`FIRST_TOKEN_WINDOW`] is replaced.
+    pub fn blend(&self, value: f64, now_ms: u64) {
+        let known = self.fresh(now_ms, FIRST_TOKEN_WINDOW).is_some();
+        let next = |bits| {
+            let last = f64::from_bits(bits);
+            Some((if known { last + (value - last) / 8.0 } else { value }).to_bits())
+        };
+        // Never refused: there is always a next one.
+        let _ = self.bits.fetch_update(Relaxed, Relaxed, next);
         self.at_ms.store(now_ms, Relaxed);
     }
 
@@ -92,6 +108,9 @@ pub struct Load {
     pub models: ArcSwapOption<Vec<Model>>,
     /// How many models there are, and with it when the list was read last.
     pub models_read: Gauge,
+    /// Seconds from a decision to the first bytes of a streamed answer, a mean of the last ones: of
+    /// those that it answered, or computed the prompt of.
+    pub first_token: Gauge,
     /// How scraping its metrics goes.
     pub scrapes: ScrapeHealth,
     /// What the configuration added.
@@ -212,6 +231,16 @@ mod tests {
         assert_eq!(gauge.last(), 3.5);
         gauge.clear();
         assert_eq!((gauge.last(), gauge.read_at_ms()), (0.0, None));
+    }
+
+    #[test]
+    fn a_mean_follows_what_comes_and_forgets_what_is_old() {
+        let gauge = Gauge::default();
+        gauge.blend(0.8, 1_000);
+        gauge.blend(1.6, 2_000);
+        assert!((gauge.last() - 0.9).abs() < 1e-12);
+        gauge.blend(0.2, 62_001);
+        assert_eq!((gauge.last(), gauge.read_at_ms()), (0.2, Some(62_001)));
     }
 
     #[test]

@@ -29,7 +29,7 @@ pub use clock::Clock;
 pub use endpoint::{Endpoint, EndpointSpec, ROLE_LABEL, Role};
 pub use in_flight::{InFlight, InFlightId, Share};
 pub use lease::{Lease, Leases};
-pub use load::{Adapters, Booking, Gauge, Load, Model};
+pub use load::{Adapters, Booking, FIRST_TOKEN_WINDOW, Gauge, Load, Model};
 pub use locator::{Located, PodLocator, StoreLocator};
 pub use scrapes::ScrapeHealth;
 pub use slot::Slot;

@@ -23,6 +23,8 @@ pub struct Listeners {
     pub metrics: TcpListener,
     /// Administration, unless it is off or its default address is taken.
     pub admin: Option<TcpListener>,
+    /// KEDA's external scaler, unless it is off.
+    pub keda: Option<TcpListener>,
 }
 
 /// An address that can't be listened on.
@@ -62,7 +64,8 @@ impl Listeners {
                 }
             },
         };
-        Ok(Self { extproc, health, metrics, admin })
+        let keda = settings.keda.map(|address| bind(Some(address.ip()), address.port(), "--keda-address"));
+        Ok(Self { extproc, health, metrics, admin, keda: keda.transpose()? })
     }
 }
 
@@ -142,6 +145,7 @@ mod tests {
             metrics_port: 0,
             admin: Some(taken.local_addr().unwrap()),
             admin_given: false,
+            keda: None,
         };
         assert!(Listeners::bind(&settings).unwrap().admin.is_none());
         settings.admin_given = true;

@@ -10,6 +10,7 @@ use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
+use tonic::body::Body as TonicBody;
 
 use super::accept::accept;
 use super::conn::{self, Lifetime};
@@ -221,10 +222,19 @@ fn hand_over(workers: &Workers, stream: tokio::net::TcpStream, peer: SocketAddr)
 /// runtime and answers even when the workers are busy. Returns once the lifetime and all
 /// connections have ended.
 async fn serve_health(listener: TcpListener, service: HealthService, lifetime: Lifetime) {
+    serve_plain(listener, service, lifetime, MAX_HEALTH_CONNECTIONS).await;
+}
+
+/// A gRPC service in plain text on this runtime, for a few clients. Returns once the lifetime and all
+/// connections have ended.
+pub async fn serve_plain<S>(listener: TcpListener, service: S, lifetime: Lifetime, most: usize)
+where
+    S: GrpcService<Body = TonicBody, Future: Send + 'static> + Clone + Send + 'static,
+{
     let open = TaskTracker::new();
     let accepting = accept(&listener, |stream, peer| {
-        if open.len() >= MAX_HEALTH_CONNECTIONS {
-            tracing::debug!(%peer, "health connection refused");
+        if open.len() >= most {
+            tracing::debug!(%peer, "connection refused, as there are too many");
             return;
         }
         let service = TowerToHyperService::new(service.clone());
@@ -236,7 +246,7 @@ async fn serve_health(listener: TcpListener, service: HealthService, lifetime: L
                 Err(error) => Err(error),
             };
             if let Err(error) = served {
-                tracing::debug!(%peer, %error, "health connection ended");
+                tracing::debug!(%peer, %error, "connection ended");
             }
         });
     });

@@ -268,7 +268,7 @@ impl Dispatcher {
         let one_at_a_time = self.policy.stages.books() || spread;
         let _booking = one_at_a_time.then(|| self.booking.lock().unwrap_or_else(PoisonError::into_inner));
         let (decision, probe) = self.choose(&context, candidates, among, spread, rng, scratch)?;
-        let sent = Sent { at_ms: now_ms, asks_only, probe };
+        let sent = Sent { at_ms: now_ms, asks_only, probe, clock: Some(self.clock.clone()) };
         Ok(self.book(&context, decision, effects, sent))
     }
 

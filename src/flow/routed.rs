@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use bytes::{BufMut, Bytes, BytesMut};
 
 use crate::endpoints::health::{Failure, Probe, Verdict};
-use crate::endpoints::{Booking, Endpoint};
+use crate::endpoints::{Booking, Clock, Endpoint};
 use crate::request::usage::Usage;
 use crate::schedule::{AnswerHead, Attribute, Decision, Effects, Followers, Header, Record, Served};
 
@@ -39,6 +39,9 @@ pub(super) struct Sent {
     pub(super) asks_only: bool,
     /// It is the probe of its first choice.
     pub(super) probe: Option<Probe>,
+    /// The clock that tells when the first bytes are there; `None` once they are, and where they say
+    /// nothing about a first token.
+    pub(super) clock: Option<Clock>,
 }
 
 /// What plugins want done.
@@ -115,6 +118,9 @@ impl Routed {
         if let Some(endpoint) = &named {
             self.booking.move_to(endpoint.load());
         }
+        if !is_stream {
+            self.sent.clock = None;
+        }
         let Some(follows) = &mut self.follows else { return Vec::new() };
         let first = self.decision.primary_endpoint();
         let endpoint = named.as_ref().unwrap_or(first);
@@ -155,6 +161,7 @@ impl Routed {
 
     /// Bytes of the answer's body are there.
     pub fn first_bytes(&mut self) {
+        self.first_token();
         if let Some(follows) = self.follows.as_mut().filter(|follows| !follows.begun) {
             follows.begun = true;
             follows.followers.first_bytes();
@@ -162,6 +169,20 @@ impl Routed {
                 // The prompt's tokens are counted no more.
                 permit.lighter();
             }
+        }
+    }
+
+    /// Notes how long the first token took, at who answers and who computed the prompt.
+    fn first_token(&mut self) {
+        let Some(clock) = self.sent.clock.take() else { return };
+        let Some(server) = &self.server else { return };
+        let now_ms = clock.now_ms();
+        let seconds = now_ms.saturating_sub(self.sent.at_ms) as f64 / 1000.0;
+        let decision = &self.decision;
+        let computed = decision.prefill().and_then(|run| decision.endpoints_of(run).next());
+        let other = computed.filter(|other| other.slot().number() != server.slot().number());
+        for endpoint in other.into_iter().chain([server]) {
+            endpoint.load().first_token.blend(seconds, now_ms);
         }
     }
 

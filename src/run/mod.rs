@@ -1,5 +1,6 @@
 //! Puts the parts together and runs them: the server as a whole.
 
+mod capacity;
 mod metrics_port;
 mod numbers;
 mod origin;
@@ -139,8 +140,19 @@ async fn serve(
     stops: &mut Stops,
     background: &mut Background,
 ) -> Result<Ended, RunError> {
-    let Setup { settings, pipeline, registry, scheduler_metrics, state, origin, warm, locator, store, ward } =
-        setup;
+    let Setup {
+        settings,
+        pipeline,
+        registry,
+        scheduler_metrics,
+        state,
+        origin,
+        warm,
+        locator,
+        store,
+        ward,
+        policies,
+    } = setup;
     if origin.is_none() && locator.is_none() {
         let text = "nothing says where endpoints come from; give --pool-name, --endpoint-selector, --endpoints-file, or a file-discovery plugin under dataLayer.discovery";
         return Err(RunError::Config(text.to_owned()));
@@ -194,7 +206,7 @@ async fn serve(
         tls: settings.tls.clone(),
         drain_timeout: settings.drain_timeout,
     };
-    let Listeners { extproc, health: health_port, metrics: metrics_port, admin } = listeners;
+    let Listeners { extproc, health: health_port, metrics: metrics_port, admin, keda } = listeners;
     let metrics_tls = metrics_port::tls(&settings.metrics_port)?;
     let server = Server::start(extproc, health_port, service, Arc::clone(&health), options)?;
     register_connections(&server.connection_metrics(), &registry)?;
@@ -224,7 +236,16 @@ async fn serve(
         stopping: stops.stopping(),
     };
     let cluster = origin::start(origin, parts, background).await?;
-    background.scrapers = start_scrapers(&settings, &pipeline.sources, &store, &clock, &registry)?;
+    let scrapes = ScrapeMetrics::register(&registry)?;
+    background.scrapers = start_scrapers(&settings, &pipeline.sources, &store, &clock, &scrapes)?;
+    let board = match policies {
+        Some(policies) => {
+            let (store, health) = (Arc::clone(&store), Arc::clone(&health));
+            let seen = capacity::Seen { dispatcher: &dispatcher, store, health, clock: &clock, scrapes };
+            Some(capacity::start(policies, seen, keda, &settings, &registry, background)?)
+        }
+        None => None,
+    };
     let memory_budget = Arc::clone(state.budget());
     let forgetting = forget(attempts, Arc::clone(&dispatcher), Arc::clone(&store), state);
     background.tasks.spawn(background.shutdown.clone().run_until_cancelled_owned(forgetting).map(|_| ()));
@@ -238,8 +259,8 @@ async fn serve(
     if let Some(admin) = admin {
         let (known, time) = (Arc::clone(&store), clock.clone());
         let routes = Routes::new()
-            .with_page("/endpoints", "application/json", move || endpoints::page(&known, &time, &attributes))
-            .with_index();
+            .with_page("/endpoints", "application/json", move || endpoints::page(&known, &time, &attributes));
+        let routes = capacity::with_pages(routes, board.as_ref(), &clock).with_index();
         background.pages.push(HttpServer::start(admin, routes)?);
     }
     tell(&settings, &pipeline.notes, &pipeline.warnings, from_file);
@@ -287,9 +308,8 @@ fn start_scrapers(
     sources: &[MetricsSource],
     store: &Arc<Store>,
     clock: &Clock,
-    registry: &Registry,
+    metrics: &ScrapeMetrics,
 ) -> Result<Vec<Scraper>, RunError> {
-    let metrics = ScrapeMetrics::register(registry)?;
     let mut scrapers = Vec::new();
     let mut healthy = false;
     for source in sources.iter().filter(|source| source.models || !source.engines.is_empty()) {
@@ -299,7 +319,7 @@ fn start_scrapers(
         // The first source of metrics says how well endpoints are.
         let config = ScrapeConfig { keeps_health: config.keeps_health && !healthy, ..config };
         healthy |= config.keeps_health;
-        scrapers.push(Scraper::start(Arc::clone(store), clock.clone(), config, &metrics));
+        scrapers.push(Scraper::start(Arc::clone(store), clock.clone(), config, metrics));
     }
     Ok(scrapers)
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use prometheus::Registry;
 
 use super::RunError;
+use super::capacity::Policies;
 use super::origin::Origin;
 use crate::config::settings::{ConfigSource, MemoryBudget, MemorySettings, ServeSettings, SickPodSettings};
 use crate::config::{self, EndpointPickerConfig};
@@ -28,6 +29,7 @@ pub struct Setup {
     pub(super) store: Arc<Store>,
     pub(super) locator: Option<Arc<dyn PodLocator>>,
     pub(super) ward: Option<Arc<Ward>>,
+    pub(super) policies: Option<Policies>,
 }
 
 impl Setup {
@@ -61,6 +63,8 @@ impl Setup {
         let ward = settings.sick_pods.map(|sick| watch(sick, &registry, &state)).transpose()?;
         let store = Arc::new(ward.clone().map(Store::watched).unwrap_or_default());
         let locator = None;
+        let file = settings.capacity_policy.as_ref();
+        let policies = file.map(|file| Policies::load(file, &settings, &pipeline, &state)).transpose()?;
         Ok(Self {
             settings,
             pipeline,
@@ -72,6 +76,7 @@ impl Setup {
             locator,
             store,
             ward,
+            policies,
         })
     }
 

@@ -2,7 +2,7 @@
 
 use crate::endpoints::{AttributeId, Lease};
 
-use super::engine::{AttributeReading, AttributeSpec, Engine, EngineSpec, Engines};
+use super::engine::{AttributeReading, AttributeSpec, Engine, EngineSpec, Engines, Join};
 use super::exposition::MetricSpec;
 use super::metrics::DCGM_EXTRACTOR_TYPE;
 
@@ -90,7 +90,7 @@ impl EngineSpec {
     /// NVIDIA's exporter of what GPUs do. It is no engine, but has metrics like one.
     fn dcgm(utilization: Lease<AttributeId>) -> Self {
         // In percent, and of a node's exporter for all pods on it.
-        let reading = AttributeReading { largest: true, factor: 0.01, of_pod: true };
+        let reading = AttributeReading { join: Join::Largest, factor: 0.01, of_pod: true };
         let attribute = AttributeSpec {
             id: utilization,
             name: "GPUUtilization".to_owned(),

@@ -135,8 +135,8 @@ pub struct AttributeSpec {
 /// How series become a number.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttributeReading {
-    /// Several series: the largest of them instead of the first.
-    pub largest: bool,
+    /// What several series come to.
+    pub join: Join,
     /// What a value is multiplied with.
     pub factor: f64,
     /// Only series of the endpoint's pod count: those whose labels `pod` and `namespace`
@@ -144,10 +144,22 @@ pub struct AttributeReading {
     pub of_pod: bool,
 }
 
+/// What several series of an attribute come to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Join {
+    /// The first of them.
+    #[default]
+    First,
+    /// Their sum.
+    Sum,
+    /// The largest of them.
+    Largest,
+}
+
 impl Default for AttributeReading {
     /// The first series, as it is.
     fn default() -> Self {
-        Self { largest: false, factor: 1.0, of_pod: false }
+        Self { join: Join::First, factor: 1.0, of_pod: false }
     }
 }
 

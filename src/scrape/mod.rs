@@ -31,7 +31,9 @@ mod tls;
 
 pub use client::ScrapeError;
 pub use config::ScrapeConfig;
-pub use engine::{AttributeReading, AttributeSpec, ENGINE_LABEL, Engine, EngineSpec, Engines, Field, Fields};
+pub use engine::{
+    AttributeReading, AttributeSpec, ENGINE_LABEL, Engine, EngineSpec, Engines, Field, Fields, Join,
+};
 pub use inflate::InflateError;
 pub use labels::{LabelValue, Labels};
 pub use metrics::{
@@ -43,4 +45,5 @@ pub use readings::{Problems, Readings};
 pub use response::{Encoding, Head, Part, ResponseError, ResponseReader};
 pub(crate) use schedule::phase;
 pub use scraper::Scraper;
+pub use selector::parse as parse_selector;
 pub use tls::{TlsClient, TlsError, TlsSettings};

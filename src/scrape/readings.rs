@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::endpoints::{Adapters, AttributeId, Endpoint, Load};
 
-use super::engine::{AttributeReading, Engine, Feed, Field, Fields};
+use super::engine::{AttributeReading, Engine, Feed, Field, Fields, Join};
 use super::exposition::Line;
 use super::labels::{LabelValue, Labels};
 
@@ -156,11 +156,13 @@ impl Readings {
         let field = Field::Attribute(id);
         let value = value * reading.factor;
         let so_far = self.values[field.index()];
-        if reading.largest && field.allows(value) && so_far.is_some_and(|other| other < value) {
-            self.values[field.index()] = Some(value);
-        } else {
-            self.value(field, value);
-        }
+        let joined = match (reading.join, so_far.filter(|_| field.allows(value))) {
+            (Join::Largest, Some(other)) => other.max(value),
+            (Join::Sum, Some(other)) => other + value,
+            // The first series, or one that is refused.
+            _ => return self.value(field, value),
+        };
+        self.values[field.index()] = Some(joined);
     }
 
     fn integer(&mut self, field: Field, label: Option<LabelValue<'_>>) {

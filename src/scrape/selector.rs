@@ -8,7 +8,7 @@ use super::exposition::MetricSpec;
 ///
 /// # Errors
 /// A sentence that quotes what is wrong.
-pub(super) fn parse(text: &str) -> Result<MetricSpec, String> {
+pub fn parse(text: &str) -> Result<MetricSpec, String> {
     let text = text.trim();
     let (metric, labels) = match text.split_once('{') {
         None => (text, ""),

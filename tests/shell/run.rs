@@ -21,8 +21,13 @@ async fn nothing_is_left_running_at_the_end() {
     let locator = Arc::new(StoreLocator::new(Arc::new(Store::default()), false));
     let setup =
         usher::Setup::new(args.settings(Default::default()).unwrap()).unwrap().with_locator(locator.clone());
-    let listeners =
-        Listeners { extproc: listener(), health: listener(), metrics: listener(), admin: Some(listener()) };
+    let listeners = Listeners {
+        extproc: listener(),
+        health: listener(),
+        metrics: listener(),
+        admin: Some(listener()),
+        keda: None,
+    };
     let (stopper, stops) = Stops::channel();
     stopper.stop(Stop::Now);
     usher::run(setup, listeners, stops).await.unwrap();

@@ -5,6 +5,7 @@
 
 mod answers;
 mod apis;
+mod capacity;
 mod disagg;
 mod flow;
 #[path = "../docs/guide.rs"]

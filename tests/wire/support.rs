@@ -31,6 +31,7 @@ pub struct Picker {
     pub extproc: SocketAddr,
     pub metrics: SocketAddr,
     pub admin: SocketAddr,
+    pub keda: Option<SocketAddr>,
     stopper: Stopper,
     thread: Option<JoinHandle<Result<(), RunError>>>,
     _files: tempfile::TempDir,
@@ -73,10 +74,13 @@ impl Picker {
         let Command::Serve(args) = usher::cli::parse(arguments).unwrap() else { panic!("not serve") };
         let settings = args.settings(Default::default()).unwrap();
         let bind = || TcpListener::bind("127.0.0.1:0").unwrap();
-        let listeners = Listeners { extproc: bind(), health: bind(), metrics: bind(), admin: Some(bind()) };
+        let keda = settings.listen.keda.map(|_| bind());
+        let listeners =
+            Listeners { extproc: bind(), health: bind(), metrics: bind(), admin: Some(bind()), keda };
         let address = |listener: &TcpListener| listener.local_addr().unwrap();
         let (extproc, metrics) = (address(&listeners.extproc), address(&listeners.metrics));
         let admin = address(listeners.admin.as_ref().unwrap());
+        let keda = listeners.keda.as_ref().map(address);
         let (send, stopper) = oneshot::channel();
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -87,7 +91,7 @@ impl Picker {
             })
         });
         let stopper = stopper.await.unwrap();
-        Self { extproc, metrics, admin, stopper, thread: Some(thread), _files: files }
+        Self { extproc, metrics, admin, keda, stopper, thread: Some(thread), _files: files }
     }
 
     /// A new connection.

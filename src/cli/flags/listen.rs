@@ -84,7 +84,7 @@ pub struct ListenFlags {
 }
 
 impl ListenFlags {
-    pub(super) fn addresses(&self) -> Result<ListenSettings, String> {
+    pub(super) fn addresses(&self, keda: Option<SocketAddr>) -> Result<ListenSettings, String> {
         let admin_text = given(&self.admin_address);
         let admin = match admin_text.unwrap_or(DEFAULT_ADMIN) {
             "off" => None,
@@ -111,6 +111,7 @@ impl ListenFlags {
             metrics_port: self.metrics_port,
             admin,
             admin_given: admin_text.is_some(),
+            keda,
         })
     }
 

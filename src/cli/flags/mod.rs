@@ -1,6 +1,7 @@
 //! The flags of `usher serve`: those of the peer, so that a deployment can swap the
 //! image, and a few of our own.
 
+mod capacity;
 mod config;
 mod listen;
 mod log;
@@ -18,6 +19,7 @@ use clap::{Arg, Args, Command};
 use crate::config::settings::{Environment, ServeSettings, UnusedFlag};
 use crate::config::units::parse_bool;
 
+pub use capacity::CapacityFlags;
 pub use config::ConfigFlags;
 pub use listen::ListenFlags;
 pub use log::LogFlags;
@@ -50,6 +52,9 @@ pub struct ServeArgs {
     /// Metrics, of the model servers and our own.
     #[command(flatten)]
     pub metrics: MetricsFlags,
+    /// How many pods there should be.
+    #[command(flatten)]
+    pub capacity: CapacityFlags,
     /// Logs and traces.
     #[command(flatten)]
     pub log: LogFlags,
@@ -64,7 +69,7 @@ impl ServeArgs {
         let mut unused = Unused::default();
         self.metrics.refuse_deprecated()?;
         Ok(ServeSettings {
-            listen: self.listen.addresses()?,
+            listen: self.listen.addresses(self.capacity.keda()?)?,
             limits: self.listen.limits(),
             memory: self.listen.memory()?,
             worker_threads: self.listen.threads(),
@@ -83,6 +88,7 @@ impl ServeArgs {
             metrics_staleness: self.metrics.metrics_staleness_threshold,
             stream_metrics: self.metrics.enable_grpc_stream_metrics,
             metrics_port: self.metrics.port(&mut unused)?,
+            capacity_policy: self.capacity.policy(),
             log: self.log.settings(&mut unused)?,
             unused: unused.flags,
         })

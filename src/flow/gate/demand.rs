@@ -1,6 +1,12 @@
 //! What waits, for whoever decides how many model servers there should be. With an empty
 //! pool it is the only sign that any are wanted.
 
+use std::sync::PoisonError;
+
+use tokio::sync::watch;
+
+use super::Gate;
+
 /// What waits at a moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Demand {
@@ -37,5 +43,37 @@ impl Demand {
     /// Whether nothing waits.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
+    }
+}
+
+impl Gate {
+    /// Requests and bytes that wait, by priority and model.
+    pub fn demand(&self) -> Demand {
+        let count = |gauge: &prometheus::IntGauge| u64::try_from(gauge.get()).unwrap_or(0);
+        let read = self.metrics.demand.read().into_iter();
+        let mut waiting: Vec<DemandOf> = read
+            .map(|(priority, model, target_model, requests, bytes)| DemandOf {
+                priority,
+                model,
+                target_model,
+                requests: count(&requests),
+                bytes: count(&bytes),
+            })
+            .collect();
+        waiting.sort_unstable_by(|a, b| {
+            (b.priority, &a.model, &a.target_model).cmp(&(a.priority, &b.model, &b.target_model))
+        });
+        Demand { waiting }
+    }
+
+    /// Requests that wait now.
+    pub fn waiting(&self) -> u64 {
+        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        inner.queue.waiting().requests
+    }
+
+    /// Wakes when somebody begins to wait and nobody did.
+    pub fn demanded(&self) -> watch::Receiver<()> {
+        self.demanded.subscribe()
     }
 }

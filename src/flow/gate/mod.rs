@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::Instant;
 
 use super::Rejection;
@@ -70,6 +70,8 @@ pub struct Gate {
     somebody_waits: AtomicBool,
     /// Wakes the task: something is due earlier than it thinks.
     alarm: Notify,
+    /// Told when somebody begins to wait and nobody did.
+    demanded: watch::Sender<()>,
     metrics: GateMetrics,
     series: SeriesTable,
 }
@@ -102,6 +104,8 @@ struct Told {
     /// The verdict on the request whose event it is.
     own: Option<Verdict>,
     rings: bool,
+    /// Nobody waited before.
+    waiting_begins: bool,
 }
 
 /// What there is to do for the task.
@@ -135,6 +139,7 @@ impl Gate {
             }),
             somebody_waits: AtomicBool::new(false),
             alarm: Notify::new(),
+            demanded: watch::Sender::new(()),
             metrics,
             series: SeriesTable::default(),
         })
@@ -227,25 +232,6 @@ impl Gate {
         }
     }
 
-    /// Requests and bytes that wait, by priority and model.
-    pub fn demand(&self) -> Demand {
-        let count = |gauge: &prometheus::IntGauge| u64::try_from(gauge.get()).unwrap_or(0);
-        let read = self.metrics.demand.read().into_iter();
-        let mut waiting: Vec<DemandOf> = read
-            .map(|(priority, model, target_model, requests, bytes)| DemandOf {
-                priority,
-                model,
-                target_model,
-                requests: count(&requests),
-                bytes: count(&bytes),
-            })
-            .collect();
-        waiting.sort_unstable_by(|a, b| {
-            (b.priority, &a.model, &a.target_model).cmp(&(a.priority, &b.model, &b.target_model))
-        });
-        Demand { waiting }
-    }
-
     /// Refuses everybody who waits, and everybody who comes: the picker stops.
     pub fn close(&self) {
         self.during(|inner, now, told| {
@@ -334,7 +320,8 @@ impl Gate {
             let now = self.now();
             let result = event(&mut inner, now, &mut told);
             let somebody_waits = inner.queue.waiting().requests > 0;
-            self.somebody_waits.store(somebody_waits, Relaxed);
+            let somebody_waited = self.somebody_waits.swap(somebody_waits, Relaxed);
+            told.waiting_begins = somebody_waits && !somebody_waited;
             told.rings |= somebody_waits && !inner.task_listens;
             let wake = inner.queue.wake_at(now);
             told.rings |= wake < inner.alarm_at;
@@ -350,6 +337,9 @@ impl Gate {
         told.revoked.iter().for_each(|revocation| revocation.revoke());
         if told.rings {
             self.alarm.notify_one();
+        }
+        if told.waiting_begins {
+            self.demanded.send_replace(());
         }
         result
     }

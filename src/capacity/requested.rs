@@ -1,0 +1,90 @@
+//! What rules asked for and isn't there yet.
+//!
+//! A rule adds to the pods that there are and then rests. Pods take minutes to come; a tick meanwhile that
+//! counts only those that are there would take back what the rule asked for.
+
+use std::time::Duration;
+
+use super::plan::{Plan, State};
+use super::policy::{Policy, Sizing};
+
+/// How long a pod may take to come up, model included (`spec/capacity.md` §3.3), or a rule's cooldown
+/// where that is longer.
+const COMING_UP: Duration = Duration::from_secs(10 * 60);
+
+/// Up or down to how many pods rules asked each role to go, and until when that counts.
+#[derive(Clone, Debug, Default)]
+pub struct Requested(Vec<Option<Request>>);
+
+#[derive(Clone, Copy, Debug)]
+struct Request {
+    from: u32,
+    to: u32,
+    until: Duration,
+}
+
+impl Requested {
+    /// How many pods each role is taken to have: those that were asked for until they are there, or
+    /// until they should have been.
+    pub fn replicas(&mut self, there: &[u32], now: Duration) -> Vec<u32> {
+        self.0.resize(there.len(), None);
+        let count = |(slot, there): (&mut Option<Request>, &u32)| {
+            let is_open = |request: &Request| {
+                let reached =
+                    if request.to > request.from { *there >= request.to } else { *there <= request.to };
+                !reached && now < request.until
+            };
+            *slot = slot.filter(is_open);
+            slot.map_or(*there, |request| request.to)
+        };
+        self.0.iter_mut().zip(there).map(count).collect()
+    }
+
+    /// Notes what the rules that fired asked for, and puts the pods that are there into the plan.
+    pub fn note(&mut self, policy: &Policy, plan: &mut Plan, there: &[u32], now: Duration) {
+        let Sizing::Rules(rules) = &policy.sizing else { return };
+        self.0.resize(plan.roles.len(), None);
+        for rule in rules.iter().filter(|rule| plan.fired.contains(&rule.name)) {
+            let (Some(role), Some(slot)) = (plan.roles.get(rule.role), self.0.get_mut(rule.role)) else {
+                continue;
+            };
+            let until = now + rule.cooldown.max(COMING_UP);
+            *slot = Some(Request { from: role.current, to: role.desired, until });
+        }
+        for (role, there) in plan.roles.iter_mut().zip(there) {
+            role.current = *there;
+        }
+        let changes = plan.roles.iter().any(|role| role.desired != role.current);
+        plan.state = if changes { State::Scale } else { State::Idle };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::capacity::policy::file;
+    use crate::capacity::{History, Inputs, Pod, tick};
+
+    #[test]
+    fn what_a_rule_asked_for_counts_until_it_is_there_or_late() {
+        let text = "apiVersion: usher.dev/v1alpha1\nkind: CapacityPolicy\nmetadata: {name: p}\nspec:\n  roles: {d: {min: 1, max: 8}}\n  rules: [{name: up, role: d, metric: queue_depth, comparator: GREATER_THAN, threshold: 5, step: 2, cooldown: 300s}]\n";
+        let policy = file::parse(text).unwrap().remove(0).policy;
+        let (mut history, mut requested) = (History::default(), Requested::default());
+        let mut desired = |at: u64, there: u32, queue: f64| {
+            let now = Duration::from_secs(at);
+            let pods = (0..there).map(|_| Pod { role: 0, is_ready: true, values: [queue].into() });
+            let replicas = requested.replicas(&[there], now);
+            let inputs = Inputs { replicas, pods: pods.collect(), ..Inputs::default() };
+            let mut plan = tick(&inputs, &policy, &mut history, now);
+            requested.note(&policy, &mut plan, &[there], now);
+            (plan.roles[0].current, plan.roles[0].desired, plan.state)
+        };
+        assert_eq!(desired(0, 2, 9.0), (2, 4, State::Scale));
+        assert_eq!(desired(15, 2, 9.0), (2, 4, State::Scale), "they are on their way");
+        assert_eq!(desired(60, 3, 9.0), (3, 4, State::Scale));
+        assert_eq!(desired(90, 4, 1.0), (4, 4, State::Idle));
+        assert_eq!(desired(120, 3, 1.0), (3, 3, State::Idle), "what came and went isn't asked for");
+        assert_eq!(desired(400, 3, 9.0), (3, 5, State::Scale));
+        assert_eq!(desired(1_001, 3, 1.0), (3, 3, State::Idle), "it never came");
+    }
+}

@@ -1,0 +1,61 @@
+//! The plans that stand, for all who want to know.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use super::groups::Group;
+use crate::capacity::Plan;
+
+/// What all policies came to. Replaced as a whole.
+#[derive(Clone, Debug, Default)]
+pub struct Plans {
+    /// By their order in the file.
+    pub policies: Vec<Standing>,
+}
+
+/// A policy and its last plan.
+#[derive(Clone, Debug)]
+pub struct Standing {
+    /// The policy.
+    pub group: Group,
+    /// `None` before its first tick, and while another replica leads.
+    pub latest: Option<Arc<Latest>>,
+}
+
+/// A plan, and what it is of.
+#[derive(Clone, Debug)]
+pub struct Latest {
+    /// The plan.
+    pub plan: Plan,
+    /// Requests that waited.
+    pub waiting: u64,
+    /// When, on the clock of the readings.
+    pub at: Duration,
+    /// When each rule fired last, by its place in the policy.
+    pub fired: Vec<Option<Duration>>,
+}
+
+/// Where the plans stand. The driver writes; all others read, or wait for a change.
+#[derive(Debug, Default)]
+pub struct Board {
+    plans: watch::Sender<Arc<Plans>>,
+}
+
+impl Board {
+    /// What stands now.
+    pub fn plans(&self) -> Arc<Plans> {
+        Arc::clone(&self.plans.borrow())
+    }
+
+    /// Wakes whenever something else stands there.
+    pub fn subscribe(&self) -> watch::Receiver<Arc<Plans>> {
+        self.plans.subscribe()
+    }
+
+    /// Puts up something else.
+    pub(super) fn put(&self, plans: Plans) {
+        self.plans.send_replace(Arc::new(plans));
+    }
+}

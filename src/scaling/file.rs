@@ -1,0 +1,93 @@
+//! The file of policies, followed as it changes.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::time::{MissedTickBehavior, interval};
+use xxhash_rust::xxh3::xxh3_128;
+
+use super::groups::{Groups, Sources};
+use crate::config::source::{read, unreadable};
+
+/// How often the file is read. It is small, and reading it sees what notifications miss.
+const POLL: Duration = Duration::from_secs(1);
+
+/// A file of policies.
+#[derive(Debug)]
+pub struct PolicyFile {
+    path: PathBuf,
+    seen: Option<u128>,
+}
+
+/// What a look at the file found: its text, or why it can't be read.
+pub type Look = Result<String, String>;
+
+impl PolicyFile {
+    /// The file at this path. Nothing is read yet.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), seen: None }
+    }
+
+    /// Reads it for the start.
+    ///
+    /// # Errors
+    /// All that is wrong, in one line.
+    pub fn load(&mut self, sources: &Sources) -> Result<Groups, String> {
+        let text = text(&self.path)?;
+        self.seen = Some(xxh3_128(text.as_bytes()));
+        Groups::read(&text, sources).map_err(|errors| joined(&errors, &self.name()))
+    }
+
+    /// Its path, for messages.
+    pub fn name(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    /// Says every new text, and once when it can't be read, until nobody listens.
+    pub(super) async fn follow(mut self, said: mpsc::Sender<Look>) {
+        let mut ticks = interval(POLL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut failing = false;
+        loop {
+            tokio::select! {
+                _ = ticks.tick() => {}
+                () = said.closed() => return,
+            }
+            let path = self.path.clone();
+            // Away from the runtime: its file system may be slow.
+            let Ok(look) = tokio::task::spawn_blocking(move || text(&path)).await else { return };
+            let is_news = match &look {
+                Ok(text) => {
+                    let hash = Some(xxh3_128(text.as_bytes()));
+                    let differs = std::mem::replace(&mut self.seen, hash) != hash;
+                    std::mem::take(&mut failing) || differs
+                }
+                Err(_) => !std::mem::replace(&mut failing, true),
+            };
+            if is_news && said.send(look).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+fn text(path: &Path) -> Look {
+    let in_file = |error: crate::config::ConfigError| error.in_file(&path.display().to_string());
+    // Opening a pipe would wait for its writer.
+    let metadata = std::fs::metadata(path).map_err(|error| in_file(unreadable("capacity policy", &error)))?;
+    if !metadata.is_file() {
+        return Err(format!(
+            "{}: the capacity policy is not a regular file (give the path of one)",
+            path.display()
+        ));
+    }
+    let file = std::fs::File::open(path).map_err(|error| in_file(unreadable("capacity policy", &error)))?;
+    read(file).map_err(in_file)
+}
+
+/// All errors in one line, the first with the most of it.
+pub(super) fn joined(errors: &[crate::config::ConfigError], file: &str) -> String {
+    let lines: Vec<String> = errors.iter().map(|error| error.in_file(file)).collect();
+    lines.join("; ")
+}

@@ -1,0 +1,196 @@
+//! An external scaler for KEDA: what its triggers of the types `external` and `external-push` ask.
+//!
+//! A trigger's metadata says which plan is meant: `policy` and `role`. Either may be left out where there
+//! is only one. The number is `desired × targetSize`, and each pod stands for `targetSize` of it, so that
+//! a Kubernetes HPA with a target of the type `AverageValue` computes exactly what is desired.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use futures_util::StreamExt;
+use futures_util::stream::{BoxStream, unfold};
+use tokio::sync::watch;
+use tonic::{Request, Response, Status};
+
+use super::board::{Board, Plans, Standing};
+use proto::external_scaler_server::{ExternalScaler, ExternalScalerServer};
+use proto::{
+    GetMetricSpecResponse, GetMetricsRequest, GetMetricsResponse, IsActiveResponse, MetricSpec, MetricValue,
+    ScaledObjectRef,
+};
+
+/// The messages and calls of `proto/externalscaler.proto`.
+#[allow(
+    missing_docs,
+    clippy::all,
+    reason = "generated: documented in the .proto file, and as the generator likes"
+)]
+pub mod proto {
+    tonic::include_proto!("externalscaler");
+}
+
+/// What the number is called.
+pub const METRIC: &str = "usher-desired-replicas";
+
+/// Largest number that a pod may stand for.
+const MOST_PER_POD: i64 = 1_000_000;
+
+/// Answers KEDA from a board.
+#[derive(Debug)]
+pub struct Scaler {
+    board: Arc<Board>,
+}
+
+/// The service, ready to serve.
+pub type ScalerService = ExternalScalerServer<Scaler>;
+
+/// The service over a board.
+pub fn service(board: Arc<Board>) -> ScalerService {
+    ExternalScalerServer::new(Scaler { board })
+}
+
+/// How many pods the role should have that a trigger's metadata names.
+#[allow(clippy::result_large_err, reason = "what tonic's services answer with")]
+fn desired(plans: &Plans, metadata: &HashMap<String, String>) -> Result<u32, Status> {
+    let standing = policy(plans, metadata.get("policy"))?;
+    let known: Vec<&str> = standing.group.policy.roles.iter().map(|role| role.name.as_str()).collect();
+    let place = match metadata.get("role") {
+        Some(name) => known.iter().position(|role| role == name),
+        None => (known.len() == 1).then_some(0),
+    };
+    let Some(place) = place else {
+        let said = named("role", metadata.get("role"));
+        let (policy, known) = (&standing.group.policy.name, known.join(", "));
+        let text = format!("{said} in scalerMetadata; the roles of policy '{policy}' are {known}");
+        return Err(Status::invalid_argument(text));
+    };
+    let latest = standing.latest.as_ref().ok_or_else(|| {
+        Status::unavailable("there is no plan yet: the pool isn't known, or another replica leads")
+    })?;
+    Ok(latest.plan.roles.get(place).map_or(0, |role| role.desired))
+}
+
+#[allow(clippy::result_large_err, reason = "what tonic's services answer with")]
+fn policy<'a>(plans: &'a Plans, name: Option<&String>) -> Result<&'a Standing, Status> {
+    let mut policies = plans.policies.iter();
+    let found = match name {
+        Some(name) => policies.find(|standing| standing.group.policy.name == *name),
+        None => policies.next().filter(|_| plans.policies.len() == 1),
+    };
+    found.ok_or_else(|| {
+        let known: Vec<&str> =
+            plans.policies.iter().map(|standing| standing.group.policy.name.as_str()).collect();
+        let said = named("policy", name);
+        Status::invalid_argument(format!("{said} in scalerMetadata; the policies are {}", known.join(", ")))
+    })
+}
+
+fn named(what: &str, name: Option<&String>) -> String {
+    match name {
+        Some(name) => format!("unknown {what} '{name}'"),
+        None => format!("no {what}"),
+    }
+}
+
+/// How much of the number a pod stands for.
+#[allow(clippy::result_large_err, reason = "what tonic's services answer with")]
+fn target_size(metadata: &HashMap<String, String>) -> Result<i64, Status> {
+    let Some(text) = metadata.get("targetSize") else { return Ok(1) };
+    text.parse().ok().filter(|size| (1..=MOST_PER_POD).contains(size)).ok_or_else(|| {
+        Status::invalid_argument(format!(
+            "targetSize '{text}' in scalerMetadata; write a whole number from 1 to {MOST_PER_POD}, or leave it out"
+        ))
+    })
+}
+
+#[tonic::async_trait]
+impl ExternalScaler for Scaler {
+    async fn is_active(
+        &self,
+        request: Request<ScaledObjectRef>,
+    ) -> Result<Response<IsActiveResponse>, Status> {
+        let desired = desired(&self.board.plans(), &request.get_ref().scaler_metadata)?;
+        Ok(Response::new(IsActiveResponse { result: desired > 0 }))
+    }
+
+    type StreamIsActiveStream = BoxStream<'static, Result<IsActiveResponse, Status>>;
+
+    async fn stream_is_active(
+        &self,
+        request: Request<ScaledObjectRef>,
+    ) -> Result<Response<Self::StreamIsActiveStream>, Status> {
+        let metadata = request.into_inner().scaler_metadata;
+        let watching = Watching { plans: self.board.subscribe(), metadata, said: None, is_over: false };
+        Ok(Response::new(unfold(watching, Watching::next).boxed()))
+    }
+
+    async fn get_metric_spec(
+        &self,
+        request: Request<ScaledObjectRef>,
+    ) -> Result<Response<GetMetricSpecResponse>, Status> {
+        let metadata = &request.get_ref().scaler_metadata;
+        let target_size = target_size(metadata)?;
+        // KEDA asks once, maybe before there is a plan; a name that is wrong it should hear of now.
+        match desired(&self.board.plans(), metadata) {
+            Err(status) if status.code() == tonic::Code::InvalidArgument => return Err(status),
+            _ => {}
+        }
+        let spec =
+            MetricSpec { metric_name: METRIC.to_owned(), target_size, target_size_float: target_size as f64 };
+        Ok(Response::new(GetMetricSpecResponse { metric_specs: vec![spec] }))
+    }
+
+    async fn get_metrics(
+        &self,
+        request: Request<GetMetricsRequest>,
+    ) -> Result<Response<GetMetricsResponse>, Status> {
+        let GetMetricsRequest { scaled_object_ref, metric_name } = request.into_inner();
+        if !metric_name.is_empty() && metric_name != METRIC {
+            let text = format!("unknown metric '{metric_name}'; the only one is {METRIC}");
+            return Err(Status::invalid_argument(text));
+        }
+        let metadata = scaled_object_ref.unwrap_or_default().scaler_metadata;
+        let metric_value = i64::from(desired(&self.board.plans(), &metadata)?) * target_size(&metadata)?;
+        let value = MetricValue {
+            metric_name: METRIC.to_owned(),
+            metric_value,
+            metric_value_float: metric_value as f64,
+        };
+        Ok(Response::new(GetMetricsResponse { metric_values: vec![value] }))
+    }
+}
+
+/// A stream of whether a role has to have a pod.
+struct Watching {
+    plans: watch::Receiver<Arc<Plans>>,
+    metadata: HashMap<String, String>,
+    said: Option<bool>,
+    is_over: bool,
+}
+
+impl Watching {
+    /// Waits until there is something else to say. What is wrong with the names ends the stream.
+    async fn next(mut self) -> Option<(Result<IsActiveResponse, Status>, Self)> {
+        loop {
+            if self.is_over {
+                return None;
+            }
+            let desired = desired(&self.plans.borrow_and_update(), &self.metadata);
+            match desired {
+                Ok(desired) if self.said != Some(desired > 0) => {
+                    self.said = Some(desired > 0);
+                    return Some((Ok(IsActiveResponse { result: desired > 0 }), self));
+                }
+                Err(status) if status.code() == tonic::Code::InvalidArgument => {
+                    self.is_over = true;
+                    return Some((Err(status), self));
+                }
+                // The same as before, or nothing is known yet.
+                _ => {}
+            }
+            if self.plans.changed().await.is_err() {
+                return None;
+            }
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! What is counted about capacity policies, and their plans as gauges.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use prometheus::core::{Collector, Desc};
+use prometheus::proto::MetricFamily;
+use prometheus::{GaugeVec, IntCounter, IntCounterVec, Opts, Registry};
+
+use super::board::Board;
+use crate::capacity::plan::Condition;
+use crate::capacity::{Plan, Policy};
+
+/// A gauge of a plan: its name, its labels, its help.
+type Gauge = (&'static str, &'static [&'static str], &'static str);
+
+const OF_ROLE: [Gauge; 4] = [
+    ("usher_capacity_desired_replicas", &["policy", "role"], "Pods that a role should have now."),
+    ("usher_capacity_current_replicas", &["policy", "role"], "Pods that a role has."),
+    ("usher_capacity_goal_replicas", &["policy", "role"], "Pods that a role is to have in the end."),
+    ("usher_capacity_pressure", &["policy", "role"], "Largest value ÷ target of a role's signals."),
+];
+const WAITING: Gauge = ("usher_capacity_waiting", &["policy"], "Requests that waited at the last tick.");
+const CONDITION: Gauge = ("usher_capacity_condition", &["policy", "condition"], "1 while a condition holds.");
+const CONDITIONS: [Condition; 4] =
+    [Condition::BandUnsatisfied, Condition::RatioConstraintViolated, Condition::StaleData, Condition::Panic];
+
+/// Counters of ticks. The gauges are computed from the board when they are read.
+#[derive(Debug)]
+pub struct ScalingMetrics {
+    ticks: IntCounterVec,
+    decisions: IntCounterVec,
+    fired: IntCounterVec,
+    sanitised: IntCounter,
+    reloads: IntCounterVec,
+    // The label values that were used, so that those of policies that are gone can be removed. Only the
+    // driver takes it.
+    used: Mutex<HashSet<(String, Option<String>, bool)>>,
+}
+
+impl ScalingMetrics {
+    /// Registers everything.
+    ///
+    /// # Errors
+    /// When a name is registered already.
+    pub(super) fn register(registry: &Registry, board: &Arc<Board>) -> prometheus::Result<Self> {
+        let counters = |name: &str, help: &str, labels: &[&str]| {
+            let family = IntCounterVec::new(Opts::new(name, help), labels)?;
+            registry.register(Box::new(family.clone()))?;
+            Ok::<_, prometheus::Error>(family)
+        };
+        let sanitised = IntCounter::new(
+            "usher_capacity_policy_sanitised_total",
+            "Values of policies that could not stand and were replaced.",
+        )?;
+        registry.register(Box::new(sanitised.clone()))?;
+        registry.register(Box::new(PlanCollector::new(Arc::clone(board))?))?;
+        Ok(Self {
+            ticks: counters("usher_capacity_ticks_total", "Ticks of a policy.", &["policy"])?,
+            decisions: counters(
+                "usher_capacity_decisions_total",
+                "Ticks in which a reason made a role of the policy what it is.",
+                &["policy", "reason"],
+            )?,
+            fired: counters(
+                "usher_capacity_rules_fired_total",
+                "How often a rule fired.",
+                &["policy", "rule"],
+            )?,
+            sanitised,
+            reloads: counters(
+                "usher_capacity_policy_reloads_total",
+                "Changes of the file of policies, by whether they could be used.",
+                &["result"],
+            )?,
+            used: Mutex::default(),
+        })
+    }
+
+    /// Counts a tick.
+    pub(super) fn count(&self, policy: &Policy, plan: &Plan) {
+        let name = policy.name.as_str();
+        self.ticks.with_label_values(&[name]).inc();
+        let mut reasons: Vec<String> =
+            plan.roles.iter().flat_map(|role| &role.reasons).map(|reason| format!("{reason:?}")).collect();
+        reasons.sort_unstable();
+        reasons.dedup();
+        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        used.insert((name.to_owned(), None, false));
+        for reason in reasons {
+            self.decisions.with_label_values(&[name, &reason]).inc();
+            used.insert((name.to_owned(), Some(reason), false));
+        }
+        for rule in &plan.fired {
+            self.fired.with_label_values(&[name, rule]).inc();
+            used.insert((name.to_owned(), Some(rule.clone()), true));
+        }
+    }
+
+    /// The file was read anew, or could not be used.
+    pub(super) fn reloaded(&self, used: bool) {
+        self.reloads.with_label_values(&[if used { "used" } else { "refused" }]).inc();
+    }
+
+    /// These are the policies from now on: series of others are removed.
+    pub(super) fn keep<'a>(&self, policies: impl Iterator<Item = &'a Policy>) {
+        let mut names = HashSet::new();
+        for policy in policies {
+            self.sanitised.inc_by(u64::from(policy.sanitised));
+            names.insert(policy.name.as_str());
+        }
+        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        used.retain(|(policy, value, is_rule)| {
+            let stays = names.contains(policy.as_str());
+            if !stays {
+                // What isn't there is gone.
+                let _ = match (value, is_rule) {
+                    (None, _) => self.ticks.remove_label_values(&[policy]),
+                    (Some(reason), false) => self.decisions.remove_label_values(&[policy, reason]),
+                    (Some(rule), true) => self.fired.remove_label_values(&[policy, rule]),
+                };
+            }
+            stays
+        });
+    }
+}
+
+/// The plans of a board as gauges.
+#[derive(Debug)]
+struct PlanCollector {
+    board: Arc<Board>,
+    descs: Vec<Desc>,
+}
+
+impl PlanCollector {
+    fn new(board: Arc<Board>) -> prometheus::Result<Self> {
+        let desc = |(name, labels, help): Gauge| {
+            let labels = labels.iter().map(|label| (*label).to_owned()).collect();
+            Desc::new(name.to_owned(), help.to_owned(), labels, Default::default())
+        };
+        let descs = OF_ROLE.into_iter().chain([WAITING, CONDITION]).map(desc);
+        Ok(Self { board, descs: descs.collect::<prometheus::Result<_>>()? })
+    }
+}
+
+impl Collector for PlanCollector {
+    fn desc(&self) -> Vec<&Desc> {
+        self.descs.iter().collect()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        let family = |(name, labels, help): Gauge| GaugeVec::new(Opts::new(name, help), labels).ok();
+        let [desired, current, goal, pressure] = OF_ROLE.map(family);
+        let (waiting, condition) = (family(WAITING), family(CONDITION));
+        for standing in &self.board.plans().policies {
+            let Some(latest) = &standing.latest else { continue };
+            let (policy, plan) = (standing.group.policy.name.as_str(), &latest.plan);
+            let set = |family: &Option<GaugeVec>, labels: &[&str], value: f64| {
+                if let Some(family) = family {
+                    family.with_label_values(labels).set(value);
+                }
+            };
+            for role in &plan.roles {
+                let labels = [policy, role.name.as_str()];
+                set(&desired, &labels, f64::from(role.desired));
+                set(&current, &labels, f64::from(role.current));
+                set(&goal, &labels, f64::from(role.goal));
+                if let Some(value) = role.pressure {
+                    set(&pressure, &labels, value);
+                }
+            }
+            set(&waiting, &[policy], latest.waiting as f64);
+            for known in CONDITIONS {
+                let holds = plan.conditions.contains(&known);
+                set(&condition, &[policy, &format!("{known:?}")], f64::from(u8::from(holds)));
+            }
+        }
+        let all = [desired, current, goal, pressure, waiting, condition];
+        let mut out: Vec<MetricFamily> = all.iter().flatten().flat_map(Collector::collect).collect();
+        out.retain(|family| !family.get_metric().is_empty());
+        out
+    }
+}

@@ -1,0 +1,27 @@
+//! Capacity policies in a running server: what the core of [`capacity`](crate::capacity) looks at is
+//! gathered from live state, and what it says is shown to those who can act.
+//!
+//! ```text
+//! policy file ─▶ groups ─▶ driver ─▶ capacity::tick ─▶ board ─▶ metrics, pages, KEDA
+//!  endpoints, demand ─▶ gather ┘
+//! ```
+//!
+//! The [`Driver`] is the only writer of the [`Board`]; outlets read it and wait for its changes.
+
+mod board;
+mod driver;
+pub mod file;
+mod gather;
+mod groups;
+pub mod keda;
+mod metrics;
+mod pages;
+mod signal;
+
+pub use board::{Board, Latest, Plans, Standing};
+pub use driver::{Driver, Live};
+pub use gather::{Freshness, Members, gather};
+pub use groups::{Group, Groups, Sources};
+pub use metrics::ScalingMetrics;
+pub use pages::{plans, rules};
+pub use signal::{Join, Signal};

@@ -1,0 +1,108 @@
+//! `GET /capacity/v1/plans` and `GET /capacity/v1/rules` on the admin port.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::board::Board;
+use crate::capacity::Plan;
+use crate::capacity::plan::RuleOutcome;
+use crate::capacity::policy::Sizing;
+use crate::endpoints::Clock;
+
+#[derive(Serialize)]
+struct PlansPage<'a> {
+    plans: Vec<PlanRow<'a>>,
+}
+
+/// A policy and its last plan; no plan before the first tick.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct PlanRow<'a> {
+    policy: &'a str,
+    interval_ms: u64,
+    signals: Vec<SignalRow<'a>>,
+    age_ms: Option<u64>,
+    waiting: Option<u64>,
+    plan: Option<&'a Plan>,
+}
+
+#[derive(Serialize)]
+struct SignalRow<'a> {
+    name: &'a str,
+    source: &'a str,
+}
+
+#[derive(Serialize)]
+struct RulesPage<'a> {
+    rules: Vec<RuleRow<'a>>,
+}
+
+/// A rule, and what became of it at the last tick.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct RuleRow<'a> {
+    policy: &'a str,
+    rule: &'a str,
+    role: &'a str,
+    cooldown_ms: u64,
+    value: Option<f64>,
+    outcome: Option<RuleOutcome>,
+    /// How long ago the last tick was.
+    age_ms: Option<u64>,
+    /// How long ago it fired; none: not since this picker knows the policy.
+    last_fired_ms: Option<u64>,
+}
+
+/// Every policy with every step's number and reason, as JSON.
+pub fn plans(board: &Board, clock: &Clock) -> String {
+    let (plans, now) = (board.plans(), clock.elapsed());
+    let rows = plans.policies.iter().map(|standing| {
+        let (policy, latest) = (standing.group.policy.as_ref(), standing.latest.as_ref());
+        let signals = policy.signals.iter().zip(&standing.group.signals);
+        PlanRow {
+            policy: &policy.name,
+            interval_ms: milliseconds(policy.interval),
+            signals: signals.map(|(name, signal)| SignalRow { name, source: signal.source() }).collect(),
+            age_ms: latest.map(|latest| milliseconds(now.saturating_sub(latest.at))),
+            waiting: latest.map(|latest| latest.waiting),
+            plan: latest.map(|latest| &latest.plan),
+        }
+    });
+    json(&PlansPage { plans: rows.collect() })
+}
+
+/// Every rule with what became of it, as JSON.
+pub fn rules(board: &Board, clock: &Clock) -> String {
+    let (plans, now) = (board.plans(), clock.elapsed());
+    let mut rows = Vec::new();
+    for standing in &plans.policies {
+        let (policy, latest) = (standing.group.policy.as_ref(), standing.latest.as_ref());
+        let Sizing::Rules(rules) = &policy.sizing else { continue };
+        for (place, rule) in rules.iter().enumerate() {
+            let stage = latest
+                .and_then(|latest| latest.plan.stages.rules.iter().find(|stage| stage.name == rule.name));
+            let fired = latest.and_then(|latest| latest.fired.get(place).copied().flatten());
+            rows.push(RuleRow {
+                policy: &policy.name,
+                rule: &rule.name,
+                role: policy.roles.get(rule.role).map_or("", |role| role.name.as_str()),
+                cooldown_ms: milliseconds(rule.cooldown),
+                value: stage.and_then(|stage| stage.value),
+                outcome: stage.map(|stage| stage.outcome),
+                age_ms: latest.map(|latest| milliseconds(now.saturating_sub(latest.at))),
+                last_fired_ms: fired.map(|at| milliseconds(now.saturating_sub(at))),
+            });
+        }
+    }
+    json(&RulesPage { rules: rows })
+}
+
+fn json(page: &impl Serialize) -> String {
+    // Text and numbers always serialise.
+    serde_json::to_string_pretty(page).unwrap_or_default()
+}
+
+fn milliseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}

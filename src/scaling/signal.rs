@@ -1,0 +1,114 @@
+//! Where the numbers of a policy come from.
+
+use std::time::Duration;
+
+use crate::capacity::policy::QUEUE_DEPTH;
+use crate::endpoints::{AttributeId, FIRST_TOKEN_WINDOW, Lease, Load, Reading};
+
+/// What the numbers of several endpoints of one pod, its ranks, come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Join {
+    /// Their sum: requests, tokens, counts.
+    Sum,
+    /// The largest: a request waits or fails where its rank is full, however empty the others are.
+    Largest,
+}
+
+/// A number of an endpoint.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Signal {
+    /// Requests that wait in the model server.
+    Waiting,
+    /// Requests that run in it.
+    Running,
+    /// The part of the KV cache that is in use.
+    KvUsage,
+    /// Requests that this picker sent there and whose answer isn't complete.
+    InFlight,
+    /// Seconds from a decision to the first bytes of a streamed answer.
+    FirstToken,
+    /// What an extractor of the configuration reads.
+    Configured(AttributeId, Join),
+    /// What is read for policies only.
+    Scraped(Lease<AttributeId>, Join),
+}
+
+/// The names that need nothing else, each with its number.
+pub(super) const NAMED: [(&str, Signal); 5] = [
+    (QUEUE_DEPTH, Signal::Waiting),
+    ("running", Signal::Running),
+    ("kv_cache_utilization", Signal::KvUsage),
+    ("in_flight", Signal::InFlight),
+    ("ttft", Signal::FirstToken),
+];
+
+/// Ends of names whose numbers are parts of a whole: those of kthena, and vLLM's.
+const PARTS: [&str; 6] = ["_utilization", "_usage", "_ratio", "_percent", "_perc", "_saturation"];
+
+impl Join {
+    /// What a name suggests.
+    pub(super) fn of(name: &str) -> Self {
+        let family = name.split('{').next().unwrap_or(name).trim().to_ascii_lowercase();
+        let is_part = PARTS.iter().any(|end| family.ends_with(end)) || family.starts_with("dcgm_");
+        if is_part { Self::Largest } else { Self::Sum }
+    }
+}
+
+/// From which age on numbers no longer count.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ages {
+    /// Those that the configuration has read.
+    pub(super) configured: Duration,
+    /// Those that are read for policies.
+    pub(super) scraped: Duration,
+}
+
+impl Signal {
+    /// The signal of a name that needs nothing else. Those that filters and scorers know have the
+    /// names, too, that these use.
+    pub(super) fn named(name: &str) -> Option<Self> {
+        let own = NAMED.into_iter().find(|(known, _)| *known == name).map(|(_, signal)| signal);
+        own.or_else(|| match Reading::named(name)? {
+            Reading::Waiting => Some(Self::Waiting),
+            Reading::Running => Some(Self::Running),
+            Reading::KvUsage => Some(Self::KvUsage),
+            Reading::Attribute(_) => None,
+        })
+    }
+
+    /// What several endpoints of one pod come to.
+    pub(super) fn join(&self) -> Join {
+        match self {
+            Self::Waiting | Self::Running | Self::InFlight => Join::Sum,
+            Self::KvUsage | Self::FirstToken => Join::Largest,
+            Self::Configured(_, join) | Self::Scraped(_, join) => *join,
+        }
+    }
+
+    /// Where it comes from, for people.
+    pub(super) fn source(&self) -> &'static str {
+        match self {
+            Self::Waiting | Self::Running | Self::KvUsage => "model server",
+            Self::InFlight | Self::FirstToken => "picker",
+            Self::Configured(..) => "extractor",
+            Self::Scraped(..) => "read for policies",
+        }
+    }
+
+    /// The number of an endpoint; NaN when there is none that is fresh.
+    pub(super) fn of(&self, load: &Load, now_ms: u64, ages: Ages) -> f64 {
+        let gauge = match self {
+            Self::Waiting => load.waiting.fresh(now_ms, ages.configured),
+            Self::Running => load.running.fresh(now_ms, ages.configured),
+            Self::KvUsage => load.kv_usage.fresh(now_ms, ages.configured),
+            Self::InFlight => Some(load.in_flight().max(0) as f64),
+            Self::FirstToken => load.first_token.fresh(now_ms, FIRST_TOKEN_WINDOW).or_else(|| {
+                // Nobody waits for a first token there.
+                (load.in_flight() <= 0).then_some(0.0)
+            }),
+            Self::Configured(id, _) => load.attribute(*id).fresh(now_ms, ages.configured),
+            Self::Scraped(lease, _) => load.attribute(lease.id()).fresh(now_ms, ages.scraped),
+        };
+        gauge.unwrap_or(f64::NAN)
+    }
+}
