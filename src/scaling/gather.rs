@@ -99,3 +99,70 @@ fn of_pod(signal: &Signal, ranks: &[Arc<Endpoint>], now_ms: u64, ages: Ages) -> 
     });
     joined.unwrap_or(f64::NAN)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::capacity::policy::file;
+    use crate::endpoints::{EndpointSpec, Store};
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn group(signals: Vec<Signal>) -> Group {
+        let text = "apiVersion: usher.dev/v1alpha1\nkind: CapacityPolicy\nmetadata: {name: p}\nspec:\n  roles: {a: {max: 5, selector: {tier: gold, zone: x}}, b: {max: 5, selector: {tier: gold}}}\n";
+        Group { policy: Arc::new(file::parse(text).unwrap().remove(0).policy), signals }
+    }
+
+    fn spec(pod: &str, rank: u8, labels: &[(&str, &str)]) -> EndpointSpec {
+        let labels: BTreeMap<_, _> =
+            labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        let name = format!("{pod}-rank-{rank}");
+        let address = ([10, 0, 0, rank], 8000 + pod.len() as u16);
+        EndpointSpec { pod: pod.to_owned(), labels, ..EndpointSpec::new(name, address) }
+    }
+
+    #[test]
+    fn the_ranks_of_a_pod_are_one_pod() {
+        let store = Store::default();
+        let gold = &[("tier", "gold")][..];
+        let both = &[("tier", "gold"), ("zone", "x")][..];
+        store.replace(vec![
+            spec("one", 0, gold),
+            spec("two", 0, both),
+            spec("one", 1, gold),
+            spec("other", 0, &[("tier", "tin")]),
+        ]);
+        let snapshot = store.snapshot();
+        let load = |index: usize| snapshot.endpoints()[index].load();
+        load(0).waiting.set(3.0, 1_000);
+        load(2).waiting.set(4.0, 1_000);
+        load(0).kv_usage.set(0.25, 1_000);
+        load(2).kv_usage.set(0.75, 900);
+        load(1).waiting.set(9.0, 1_000);
+        load(1).kv_usage.set(0.5, 999);
+        load(1).first_token.blend(0.5, 1_000);
+        let _answering = load(1).book();
+        let signals = vec![Signal::Waiting, Signal::KvUsage, Signal::InFlight, Signal::FirstToken];
+        let group = group(signals);
+        let mut members = Members::default();
+        members.follow(&group.policy, &snapshot);
+        assert_eq!(members.counts(), [1, 1], "a pod belongs to the first role whose labels it has");
+        let at = |now_ms| Freshness { now_ms, configured: SECOND, scraped: SECOND };
+        let inputs = gather(&group, &members, at(2_000), vec![1, 1], 5);
+        let values: Vec<(usize, &[f64])> = inputs.pods.iter().map(|pod| (pod.role, &*pod.values)).collect();
+        assert_eq!(values[0].1[0], 7.0);
+        assert!(values[0].1[1].is_nan(), "one of its ranks is stale");
+        // Nobody waits for a first token there.
+        assert_eq!(values[0].1[2..], [0.0, 0.0]);
+        assert!(values[1].1[1].is_nan() && values[1].1[0] == 9.0, "{values:?}");
+        assert_eq!((values[1].0, &values[1].1[2..]), (0, &[1.0, 0.5][..]));
+        assert_eq!((inputs.waiting, inputs.replicas.as_slice()), (5, &[1, 1][..]));
+        let later = gather(&group, &members, at(61_001), vec![1, 1], 0);
+        assert!(later.pods[1].values[3].is_nan(), "what it took is old, and somebody waits");
+        store.replace(vec![spec("one", 0, gold)]);
+        members.follow(&group.policy, &store.snapshot());
+        assert_eq!(members.counts(), [0, 1]);
+    }
+}

@@ -32,7 +32,7 @@ fn policy(name: &str, spec: &str) -> String {
 fn from_zero() -> String {
     policy(
         "llama",
-        "interval: 1h, roles: {decode: {min: 0, max: 8}}, total: {metrics: [{name: queue_depth, target: 4}]}",
+        "interval: 30m, roles: {decode: {min: 0, max: 8}}, total: {metrics: [{name: queue_depth, target: 4}]}",
     )
 }
 
@@ -184,7 +184,7 @@ async fn a_request_that_waits_at_zero_brings_a_pod_which_takes_it() {
     let mut request = group.picker.stream().await;
     request.send(headers(&POST, false));
     request.send(body(PROMPT, true));
-    // The policy's interval is an hour, so only the request can have brought this about.
+    // The policy's interval is half an hour, so only the request can have brought this about.
     assert!(pushed(&mut push).await);
     let plan = group.page("/capacity/v1/plans")["plans"][0].clone();
     assert_eq!((&plan["waiting"], &plan["plan"]["roles"][0]["desired"]), (&json!(1), &json!(1)));
