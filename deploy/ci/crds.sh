@@ -14,6 +14,7 @@ gateway_api=1.6.1
 envoy_gateway=1.9.1
 istio=1.31.1
 prometheus=0.85.0
+keda=2.21.0
 
 fail() {
     echo "crds.sh: $1" >&2
@@ -22,7 +23,7 @@ fail() {
 
 (($# == 1)) || fail "name a folder to keep them in: deploy/ci/crds.sh CACHE"
 mkdir -p "$1" || fail "cannot create $1: name another folder"
-crds=$(cd "$1" && pwd)/crds-gateway-$gateway_api-envoy-$envoy_gateway-istio-$istio-prometheus-$prometheus
+crds=$(cd "$1" && pwd)/crds-gateway-$gateway_api-envoy-$envoy_gateway-istio-$istio-prometheus-$prometheus-keda-$keda
 
 if [ -d "$crds" ]; then
     echo "$crds"
@@ -63,6 +64,7 @@ take "github.com/envoyproxy/gateway@v$envoy_gateway" "${kinds}_backends.yaml" "$
 take "istio.io/api@v$istio" kubernetes/customresourcedefinitions.gen.yaml
 take "github.com/prometheus-operator/prometheus-operator@v$prometheus" \
     example/prometheus-operator-crd/monitoring.coreos.com_servicemonitors.yaml
+take "github.com/kedacore/keda/v2@v$keda" config/crd/bases/keda.sh_scaledobjects.yaml
 
 mv "$fresh" "$crds"
 echo "$crds"

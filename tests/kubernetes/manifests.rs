@@ -14,13 +14,11 @@ use crate::support::eventually;
 use crate::tools::{Helm, Kustomize, definitions, values_files};
 
 /// Kinds that no API server knows: they are for a program's own eyes.
-const NOT_OBJECTS: [(&str, &str); 4] = [
+const NOT_OBJECTS: [(&str, &str); 3] = [
     ("llm-d.ai/v1alpha1", "EndpointPickerConfig"),
     ("kustomize.config.k8s.io/v1beta1", "Kustomization"),
     // Read from files only.
     ("usher.dev/v1alpha1", "CapacityPolicy"),
-    // KEDA's own definitions are no part of any module that can be had.
-    ("keda.sh/v1alpha1", "ScaledObject"),
 ];
 
 /// Kinds that have to be among them, or this tests less than it says.
