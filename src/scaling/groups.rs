@@ -72,7 +72,7 @@ impl Groups {
             for name in &policy.signals {
                 match all.signal(name, sources) {
                     Ok(signal) => signals.push(signal),
-                    Err(error) => errors.push(of_policy(&policy.name, error)),
+                    Err(error) => errors.push(of_policy(&policy.name, &error)),
                 }
             }
             all.warn(&policy, sources);
@@ -159,7 +159,7 @@ impl Groups {
     }
 }
 
-fn of_policy(policy: &str, error: ConfigError) -> ConfigError {
+fn of_policy(policy: &str, error: &ConfigError) -> ConfigError {
     let message = ConfigError::new(format!("policy '{policy}': {}", error.message()));
     match error.hint_text() {
         Some(hint) => message.hint(hint),
