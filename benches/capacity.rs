@@ -28,7 +28,7 @@ fn snapshot() -> Arc<Snapshot> {
     let store = Store::default();
     let spec = |number: u16| {
         let [high, low] = number.to_be_bytes();
-        let role = if number % 3 == 0 { "prefill" } else { "decode" };
+        let role = if number.is_multiple_of(3) { "prefill" } else { "decode" };
         let labels = BTreeMap::from([("llm-d.ai/role".to_owned(), role.to_owned())]);
         EndpointSpec { labels, ..EndpointSpec::new(format!("pod-{number}"), ([10, 0, high, low], 8000)) }
     };
