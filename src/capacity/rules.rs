@@ -98,7 +98,7 @@ impl Test {
 pub struct Cooldowns(Vec<Option<Duration>>);
 
 impl Cooldowns {
-    /// A rule fired, or what it asked for was written.
+    /// A rule fired.
     pub fn start(&mut self, rule: usize, now: Duration) {
         if self.0.len() <= rule {
             self.0.resize(rule + 1, None);

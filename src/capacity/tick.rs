@@ -8,7 +8,7 @@ use super::coordinate::{self, Pressure, Shares};
 use super::cost::{self, Priced};
 use super::inputs::{Inputs, Readings};
 use super::plan::{Condition, MetricStage, Plan, Reason, RolePlan, State};
-use super::policy::{Mode, Policy, QUEUE_DEPTH, Sizing, Target, Total};
+use super::policy::{Policy, QUEUE_DEPTH, Sizing, Target, Total};
 use super::ratio;
 use super::rules::{self, Cooldowns, Rule};
 use super::share::Bounds;
@@ -29,16 +29,6 @@ pub struct History {
 }
 
 impl History {
-    /// What rules asked for was written: their cooldowns begin. For policies in mode `Apply`; in mode
-    /// `Recommend` [`tick`] begins them.
-    pub fn written(&mut self, policy: &Policy, fired: &[String], now: Duration) {
-        if let Sizing::Rules(rules) = &policy.sizing {
-            for (index, _) in rules.iter().enumerate().filter(|(_, rule)| fired.contains(&rule.name)) {
-                self.cooldowns.start(index, now);
-            }
-        }
-    }
-
     /// When a rule fired last, by its place in the policy.
     pub fn last_fired(&self, rule: usize) -> Option<Duration> {
         self.cooldowns.last(rule)
@@ -322,9 +312,8 @@ impl<'a> Tick<'a> {
             .collect();
         let before = sizes.clone();
         let ruled = rules::apply(rules, self.inputs, &mut sizes, &history.cooldowns, now);
-        if self.policy.mode == Mode::Recommend {
-            ruled.fired.iter().for_each(|rule| history.cooldowns.start(*rule, now));
-        }
+        // Nobody carries plans out, whatever the mode: a rule rests from when it fired.
+        ruled.fired.iter().for_each(|rule| history.cooldowns.start(*rule, now));
         self.plan.fired =
             ruled.fired.iter().filter_map(|rule| rules.get(*rule)).map(|rule| rule.name.clone()).collect();
         self.plan.stages.rules = ruled.stages;

@@ -67,7 +67,7 @@ impl Groups {
         let (mut all, mut errors) = (Self::default(), Vec::new());
         for read in file::parse(text)? {
             all.warnings.extend(read.warnings.iter().map(ToString::to_string));
-            let mut policy = read.policy;
+            let policy = read.policy;
             let mut signals = Vec::with_capacity(policy.signals.len());
             for name in &policy.signals {
                 match all.signal(name, sources) {
@@ -76,8 +76,6 @@ impl Groups {
                 }
             }
             all.warn(&policy, sources);
-            // Plans are shown, whatever a policy asks for, so that rules rest when they fired.
-            policy.mode = Mode::Recommend;
             all.groups.push(Group { policy: Arc::new(policy), signals });
         }
         if errors.is_empty() { Ok(all) } else { Err(errors) }

@@ -10,7 +10,13 @@ const QUEUE: &str = "roles: {decode: {min: 1, max: 8}}\nrules:\n\
 
 #[test]
 fn a_cooldown_begins_when_a_rule_fires() {
-    let mut group = Group::new(QUEUE);
+    for mode in ["Recommend", "Apply"] {
+        rests(&format!("mode: {mode}\n{QUEUE}"));
+    }
+}
+
+fn rests(spec: &str) {
+    let mut group = Group::new(spec);
     let (mut size, mut fired) = (1, Vec::new());
     for tick in 0..41 {
         let pods = [("decode", size, true, json!({"queue_depth": 9}))];
