@@ -323,8 +323,11 @@ fn of_a_pair_the_one_that_decodes_answers_for_it() {
     assert_eq!(pair(&pool.send(&[])), ("pod-2".to_owned(), "pod-3".to_owned()));
     pool.pass(SECOND);
     assert_eq!(pair(&pool.send(&[])), ("pod-2".to_owned(), "pod-4".to_owned()), "the probe is a pair, too");
-    // One that computes prompts and can't be scraped.
+    // One that computes prompts and can't be scraped any more.
     let health = Arc::clone(pool.endpoint(2).health());
+    (0..9).for_each(|_| health.scrape_failed());
+    assert!(!health.is_demoted(), "it may never have shown its metrics at this port");
+    health.scrape_succeeded();
     (0..3).for_each(|_| health.scrape_failed());
     assert_eq!(pair(&pool.send(&[])), ("pod-1".to_owned(), "pod-3".to_owned()));
     (0..4).for_each(|_| health.scrape_succeeded());
@@ -335,6 +338,7 @@ fn of_a_pair_the_one_that_decodes_answers_for_it() {
 fn whoever_finishes_answers_is_not_demoted_for_its_scrapes() {
     let pool = Pool::new(BY_QUEUE, &[None; 4]);
     let health = Arc::clone(pool.endpoint(4).health());
+    health.scrape_succeeded();
     let begun = |verdict| {
         let mut routed = pool.send(&[]);
         routed.answer_begins(&Served::Unknown, verdict, true);
@@ -360,6 +364,7 @@ fn whoever_no_request_can_probe_keeps_no_one_else_from_a_probe() {
     let roles = [Some("prefill"), Some("decode"), Some("prefill"), Some("decode")];
     let pool = Pool::new(PAIRS, &roles);
     let prefill = Arc::clone(pool.endpoint(1).health());
+    prefill.scrape_succeeded();
     (0..3).for_each(|_| prefill.scrape_failed());
     pool.demote(2);
     let decode = Arc::clone(pool.endpoint(2).health());

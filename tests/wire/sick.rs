@@ -30,11 +30,15 @@ const DEADLINE: Duration = Duration::from_secs(60);
 
 /// What the admin page says of an endpoint's health.
 fn health(picker: &Picker, name: &str) -> Value {
+    row(picker, name)["health"].take()
+}
+
+fn row(picker: &Picker, name: &str) -> Value {
     let page = Picker::get(picker.admin, "/endpoints");
     let mut page: Value = serde_json::from_str(page.split("\r\n\r\n").nth(1).unwrap()).unwrap();
     let rows = page["endpoints"].as_array_mut().unwrap();
     let row = rows.iter_mut().find(|row| row["id"] == format!("default/{name}")).unwrap();
-    row["health"].take()
+    row.take()
 }
 
 fn is_demoted(picker: &Picker, name: &str) -> bool {
@@ -232,6 +236,12 @@ async fn scrapes_that_fail_demote_and_pages_bring_back() {
         ["a", "b", "c"].into_iter().zip(&ports).map(|(name, port)| (name, "127.0.0.1", *port)).collect();
     let picker = Picker::start(&endpoints, &["--sick-pods"]).await;
     assert!(!is_demoted(&picker, "a"));
+    // Of one that never showed a page a scrape that fails says nothing.
+    until("a page of its metrics", async || {
+        tokio::task::yield_now().await;
+        row(&picker, "a")["waiting"]["value"].is_number()
+    })
+    .await;
     server.shutdown().await;
     until("a demotion", async || {
         tokio::task::yield_now().await;

@@ -31,6 +31,8 @@ pub struct Health {
     troubled: AtomicBool,
     /// A page would change something.
     troubled_scrapes: AtomicBool,
+    /// A scrape brought a page once.
+    has_pages: AtomicBool,
     /// When a probe is due; 0: not demoted.
     due_ms: AtomicU64,
 }
@@ -44,6 +46,7 @@ impl Health {
             vitals: Mutex::default(),
             troubled: AtomicBool::default(),
             troubled_scrapes: AtomicBool::default(),
+            has_pages: AtomicBool::default(),
             due_ms: AtomicU64::default(),
         }
     }
@@ -99,13 +102,19 @@ impl Health {
         }
     }
 
-    /// A scrape failed, in a way that says something about the server.
+    /// A scrape failed, in a way that says something about the server. Of one that never showed a page it
+    /// says nothing: it may serve at this port and show none here.
     pub fn scrape_failed(&self) {
-        self.change(Vitals::scrape_failed);
+        if self.has_pages.load(Relaxed) {
+            self.change(Vitals::scrape_failed);
+        }
     }
 
     /// A scrape brought a page.
     pub fn scrape_succeeded(&self) {
+        if !self.has_pages.load(Relaxed) {
+            self.has_pages.store(true, Relaxed);
+        }
         if self.troubled_scrapes.load(Relaxed) {
             self.change(Vitals::scrape_succeeded);
         }

@@ -110,6 +110,7 @@ fn nobody_is_demoted_where_nobody_watches() {
     store.replace(vec![spec("a", 1)]);
     let snapshot = store.snapshot();
     let health = snapshot.endpoints()[0].health();
+    health.scrape_succeeded();
     for _ in 0..100 {
         health.ended(Verdict::Failed(503), 1);
         health.failed(Failure::Elsewhere, 1);
