@@ -79,6 +79,16 @@ pub struct DoctorArgs {
     /// The picker's replicas elect one of them, which takes more rights.
     #[arg(long)]
     pub ha_enable_leader_election: bool,
+    /// The picker asks who may read its metrics, which takes more rights. `=false`: it doesn't.
+    #[arg(
+        long,
+        num_args = 0..=1,
+        require_equals = true,
+        default_value_t = true,
+        default_missing_value = "true",
+        action = clap::ArgAction::Set
+    )]
+    pub metrics_endpoint_auth: bool,
     /// Service account of the picker, in the pool's namespace, whose rights are looked at. By
     /// default the rights of whoever runs the doctor.
     #[arg(long, value_name = "NAME")]
@@ -177,6 +187,7 @@ fn plan(args: &DoctorArgs) -> Result<Plan, CliError> {
         selector: args.endpoint_selector.clone(),
         ports: args.endpoint_target_ports.clone(),
         election: args.ha_enable_leader_election,
+        metrics_auth: args.metrics_endpoint_auth,
         account: args.service_account.clone(),
     });
     Ok(Plan {

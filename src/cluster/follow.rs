@@ -78,6 +78,10 @@ pub async fn follow<T: Watched, M: Send>(
                         course.listed(version)
                     }
                     Err(problem) => {
+                        // A kind that is missing is for the caller to tell.
+                        if !matches!(problem, Problem::NotFound(_)) {
+                            standing.set_connected(false);
+                        }
                         reports.fails(&problem);
                         course.list_failed(&problem, &mut rand::rng())
                     }

@@ -11,7 +11,7 @@ pub struct Standing {
     clock: Clock,
     /// When the server was last heard of it, in the clock's milliseconds; 0: never.
     heard: AtomicU64,
-    /// The server tells us of changes now.
+    /// The server tells us of changes now, or when it defines objects of this kind.
     connected: AtomicBool,
 }
 
@@ -26,11 +26,13 @@ impl Standing {
         self.heard.store(self.clock.now_ms(), Relaxed);
     }
 
-    pub(super) fn set_connected(&self, connected: bool) {
+    /// The server will tell us of the next change, or it won't.
+    pub fn set_connected(&self, connected: bool) {
         self.connected.store(connected, Relaxed);
     }
 
-    /// Whether the server tells us of changes now, as far as we know.
+    /// Whether the server tells us of changes now, as far as we know; of a kind that it does
+    /// not define, whether it says so when it is asked.
     pub fn is_connected(&self) -> bool {
         self.connected.load(Relaxed)
     }

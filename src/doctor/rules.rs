@@ -215,6 +215,9 @@ rules! {
     RIGHT_MISSING: Wrong "right-missing",
         "The picker is not ready until it may read these objects.",
         "Add the rule to the picker's Role.";
+    METRICS_RIGHT_MISSING: Warning "metrics-right-missing",
+        "The picker may not ask who may read its metrics, so it answers everybody with an error: dashboards and autoscalers see nothing.",
+        "Add the rule to a ClusterRole of the picker, or give --metrics-endpoint-auth=false.";
     POOL_MISSING: Wrong "pool-missing",
         "Without its pool the picker has no endpoints and is not ready.",
         "Create the InferencePool, or correct --pool-name and --pool-namespace.";

@@ -204,6 +204,17 @@ pub struct Right {
     pub resource: &'static str,
     /// What may be done.
     pub verb: &'static str,
+    /// What for.
+    pub need: Need,
+}
+
+/// What a picker needs a right for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Need {
+    /// To be ready: a right in the namespace of the pool.
+    Ready,
+    /// To know who may read its metrics: a right that has no namespace.
+    Metrics,
 }
 
 /// Why nothing is known of a pool.

@@ -46,6 +46,17 @@ pub struct Record {
     pub asks: Option<Candidate>,
 }
 
+/// How well a replica could lead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fitness {
+    /// It could not be ready, so it leaves the lease to those that could.
+    Unable,
+    /// It could be ready.
+    Able,
+    /// It could serve as well as the one that leads.
+    Warm,
+}
+
 /// What to do next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
@@ -81,8 +92,7 @@ pub struct Election {
     timing: Timing,
     part: Part,
     revision: Option<Revision>,
-    /// Could serve as well as the one that leads.
-    warm: bool,
+    fitness: Fitness,
     /// The record with its last sign of life, and when that was first seen.
     seen: Option<(Record, Duration)>,
     /// When we last asked for the lease.
@@ -100,7 +110,7 @@ impl Election {
             timing,
             part: Part::Waits,
             revision: None,
-            warm: false,
+            fitness: Fitness::Able,
             seen: None,
             asked: None,
             hands_from: Duration::ZERO,
@@ -144,17 +154,17 @@ impl Election {
         self.revision = revision;
     }
 
-    /// Whether this replica could serve as well as the one that leads. Only then does it
-    /// ask to.
-    pub fn set_warm(&mut self, warm: bool) {
-        self.warm = warm;
+    /// How well this replica could lead. One that is unable takes no lease, and one that
+    /// is not warm asks for none. Who leads goes on leading.
+    pub fn set_fitness(&mut self, fitness: Fitness) {
+        self.fitness = fitness;
     }
 
     /// The record was read at this time; `None`: there is none.
     pub fn saw(&mut self, record: Option<Record>, now: Duration) -> Next {
         let Some(record) = record else {
             self.seen = None;
-            return Next::Write;
+            return self.take();
         };
         let lives = |known: &Record| {
             (&known.holder, &known.renewed, known.lease) != (&record.holder, &record.renewed, record.lease)
@@ -166,7 +176,7 @@ impl Election {
         };
         self.seen = Some((record.clone(), since));
         if record.holder.is_empty() {
-            return Next::Write;
+            return self.take();
         }
         if record.holder == self.identity {
             return match self.successor(&record, now) {
@@ -191,11 +201,19 @@ impl Election {
             _ => Part::Waits,
         };
         if left.is_zero() {
-            Next::Write
+            self.take()
         } else if self.would_ask(&record, now) {
             Next::Ask
         } else {
             Next::Look(self.timing.retry.min(left))
+        }
+    }
+
+    /// What to do about a lease that is free.
+    fn take(&self) -> Next {
+        match self.fitness {
+            Fitness::Unable => Next::Look(self.timing.retry),
+            Fitness::Able | Fitness::Warm => Next::Write,
         }
     }
 
@@ -209,7 +227,7 @@ impl Election {
     /// Whether to ask for the lease that somebody else holds. Who doesn't say its revision
     /// would not understand us.
     fn would_ask(&self, record: &Record, now: Duration) -> bool {
-        let (true, Some(ours), Some(leader)) = (self.warm, &self.revision, &record.leader) else {
+        let (Fitness::Warm, Some(ours), Some(leader)) = (self.fitness, &self.revision, &record.leader) else {
             return false;
         };
         leads_by_its_word(record)

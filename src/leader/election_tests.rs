@@ -27,7 +27,7 @@ fn election(name: &str) -> Election {
 fn of_revision(name: &str, hash: &str, created: i64) -> Election {
     let mut election = election(name);
     election.set_revision(Some(revision(hash, created)));
-    election.set_warm(true);
+    election.set_fitness(Fitness::Warm);
     election
 }
 
@@ -50,6 +50,28 @@ fn a_lease_that_nobody_holds_is_taken_at_once_and_kept() {
         assert!(a.holds() && a.is_ready(S));
         assert_eq!(a.saw(record("2", "a", 4), S * 2), Next::Write);
     }
+}
+
+#[test]
+fn one_that_could_not_be_ready_leaves_a_free_lease_to_others() {
+    for free in [None, record("1", "", 1)] {
+        let mut a = election("a");
+        a.set_fitness(Fitness::Unable);
+        assert_eq!(a.saw(free.clone(), S), Next::Look(S));
+        a.set_fitness(Fitness::Able);
+        assert_eq!(a.saw(free, S * 2), Next::Write);
+        a.wrote(S * 2);
+        // Who leads goes on: that others could do better is nothing that it knows.
+        a.set_fitness(Fitness::Unable);
+        assert_eq!(a.saw(record("2", "a", 4), S * 3), Next::Write);
+        assert!(a.holds());
+    }
+    let mut b = election("b");
+    b.set_fitness(Fitness::Unable);
+    b.saw(record("1", "a", 4), S);
+    assert_eq!(b.saw(record("1", "a", 4), S * 9), Next::Look(S), "of one that crashed, too");
+    b.set_fitness(Fitness::Able);
+    assert_eq!(b.saw(record("1", "a", 4), S * 10), Next::Write);
 }
 
 #[test]
@@ -111,7 +133,7 @@ fn a_warm_replica_of_a_newer_revision_asks_a_leader_that_knows_of_revisions() {
     ];
     for (warm, ours, seen, asks) in table {
         let mut b = election("b");
-        b.set_warm(warm);
+        b.set_fitness(if warm { Fitness::Warm } else { Fitness::Able });
         b.set_revision(ours.clone());
         let next = b.saw(Some(seen.clone()), S * 2);
         assert_eq!(next, if asks { Next::Ask } else { Next::Look(S) }, "{warm} {ours:?} {seen:?}");

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use tokio::sync::{mpsc, watch};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::election::{Election, Next, Timing};
+use super::election::{Election, Fitness, Next, Timing};
 use super::object::{LeaseName, asking, given_up, handed, record, taken};
 use super::revision::Revision;
 use crate::cluster::{Backoff, Change, Cluster, Collection, Ended, Problem, Standing, Watched, follow};
@@ -18,15 +18,18 @@ use crate::endpoints::Clock;
 /// Time for one request about the lease: several fit into a lease.
 const REQUEST: Duration = Duration::from_millis(1500);
 
+/// How often a replica that could not be ready looks whether it could.
+const UNABLE: Duration = Duration::from_millis(50);
+
 /// What a replica is and does, apart from the election.
 #[derive(Debug)]
-pub struct Replica<W> {
+pub struct Replica<F> {
     /// Its name in the election: its own alone, also after a restart.
     pub identity: String,
     /// The pod that it runs in, if it may be one: the namespace and the name.
     pub pod: Option<(String, String)>,
-    /// Whether it could serve now as well as the one that leads.
-    pub warm: W,
+    /// How well it could lead now.
+    pub fitness: F,
 }
 
 /// Takes part in an election until `stop`, and gives the lease up then. `ready` hears
@@ -34,12 +37,12 @@ pub struct Replica<W> {
 pub async fn elect(
     cluster: Cluster,
     name: LeaseName,
-    replica: Replica<impl Fn() -> bool>,
+    replica: Replica<impl Fn() -> Fitness>,
     clock: Clock,
     stop: impl Future<Output = ()>,
     ready: impl Fn(bool),
 ) {
-    let Replica { identity, pod, warm } = replica;
+    let Replica { identity, pod, fitness } = replica;
     let (wake, mut changed) = mpsc::channel(1);
     let election = Election::new(identity, Timing::default());
     let mut holder = Holder { cluster: cluster.clone(), name: name.clone(), election, clock, lease: None };
@@ -57,7 +60,8 @@ pub async fn elect(
         let mut last = (false, false);
         loop {
             holder.election.set_revision(revision.borrow().clone());
-            holder.election.set_warm(warm());
+            let fit = fitness();
+            holder.election.set_fitness(fit);
             let pause = holder.turn(&mut reports).await;
             let now = (holder.election.holds(), holder.election.is_ready(holder.clock.elapsed()));
             if now != last {
@@ -80,6 +84,9 @@ pub async fn elect(
                     () = &mut pause => break,
                     // Our own writes wake us, too. Looking at them makes no sense.
                     Some(()) = changed.recv() => if !now.0 { break },
+                    () = tokio::time::sleep(UNABLE), if fit == Fitness::Unable => {
+                        if fitness() != Fitness::Unable { break }
+                    }
                     () = &mut stop => return,
                 }
             }

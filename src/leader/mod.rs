@@ -13,7 +13,9 @@
 //!   and finds another holder, it stops leading at once;
 //! - the lease is short. [`Timing::default`] lets a replica take over 4 s after the last
 //!   sign of life that it saw of the leader. A leader that is alive but slow for that
-//!   long, which with a long lease would be nothing, is at worst one of two for a moment.
+//!   long, which with a long lease would be nothing, is at worst one of two for a moment;
+//! - a replica that could not be ready takes no lease: it would only keep those from it that
+//!   could, for as long as it runs. One of a broken configuration does no harm beside others.
 //!
 //! A write names the version of the Lease that it replaces, so the server lets one of two
 //! through that write at the same time; the other looks again.
@@ -50,7 +52,7 @@ mod lease;
 mod object;
 mod revision;
 
-pub use election::{Election, Next, Record, Timing};
+pub use election::{Election, Fitness, Next, Record, Timing};
 pub use lease::{Replica, elect};
 pub use object::LeaseName;
 pub use revision::{Candidate, Revision};

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use futures_util::FutureExt;
+use prometheus::Registry;
 
 use super::{Background, RunError};
 use crate::cluster::Cluster;
 use crate::config::settings::MetricsPortSettings;
 use crate::endpoints::Clock;
-use crate::observe::access::Access;
+use crate::observe::access::{Access, Refusals};
 use crate::observe::http::Protection;
 use crate::observe::tls::MetricsTls;
 use crate::tls::RELOAD_INTERVAL;
@@ -23,23 +24,30 @@ pub(super) fn tls(settings: &MetricsPortSettings) -> Result<Option<Arc<MetricsTl
 }
 
 /// Protects the metrics port as the settings say, with this API server.
+///
+/// # Errors
+/// When the name of a metric is taken.
 pub(super) fn protect(
     settings: &MetricsPortSettings,
     tls: Option<Arc<MetricsTls>>,
     cluster: Option<Cluster>,
     clock: &Clock,
+    registry: &Registry,
     background: &mut Background,
-) -> Protection {
+) -> Result<Protection, RunError> {
     if let Some(tls) = &tls {
         let fresh = Arc::clone(tls).keep_fresh(RELOAD_INTERVAL);
         background.tasks.spawn(background.shutdown.clone().run_until_cancelled_owned(fresh).map(|_| ()));
     }
-    let access = cluster.filter(|_| settings.auth).map(|cluster| Arc::new(Access::new(cluster, clock)));
+    let access = match cluster.filter(|_| settings.auth) {
+        Some(cluster) => Some(Arc::new(Access::new(cluster, clock, Refusals::register(registry)?))),
+        None => None,
+    };
     let checks_clients = settings.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
     if access.is_none() && tls.is_some() && !checks_clients {
         tracing::warn!(
             "metrics are encrypted, and there is no API server to ask who may read them; give --metrics-client-ca-file, or bind or firewall the port"
         );
     }
-    Protection { tls, access }
+    Ok(Protection { tls, access })
 }

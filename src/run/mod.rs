@@ -253,7 +253,8 @@ async fn serve(
     let shown = registry.clone();
     let routes = Routes::new().with_metrics(move || metrics::render(&shown));
     let address = metrics_port.local_addr()?;
-    let protection = metrics_port::protect(&settings.metrics_port, metrics_tls, cluster, &clock, background);
+    let protection =
+        metrics_port::protect(&settings.metrics_port, metrics_tls, cluster, &clock, &registry, background)?;
     tracing::info!(%address, tls = protection.tls.is_some(), auth = protection.access.is_some(), "metrics port open");
     background.pages.push(HttpServer::start_protected(metrics_port, routes, protection)?);
     if let Some(admin) = admin {

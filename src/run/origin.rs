@@ -130,8 +130,9 @@ fn kubernetes(
                 () = shutdown.cancelled() => {}
             }
         };
-        let warm = Warmth::new(parts.health, parts.store, parts.clock);
-        let replica = Replica { identity: identity(pool), pod: own_pod(pool), warm: move || warm.is_warm() };
+        let warmth = Warmth::new(parts.health, parts.store, parts.clock, parts.warm);
+        let fitness = move || warmth.fitness();
+        let replica = Replica { identity: identity(pool), pod: own_pod(pool), fitness };
         let clock = parts.clock.clone();
         background.tasks.spawn(elect(cluster.clone(), lease, replica, clock, stop, tell));
     }

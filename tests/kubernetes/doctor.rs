@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use usher::sim::{SimConfig, SimHandle, start};
 
-use crate::objects::{Space, election, least, rule, send};
+use crate::objects::{Space, election, least, reviews, rule, send, user};
 use crate::program::{Examined, examined_with};
 use crate::server::Server;
-use crate::support::{listener, nobody};
+use crate::support::{eventually, listener, nobody};
 
 /// What the doctor reads besides the picker.
 fn reading() -> Value {
@@ -37,7 +37,12 @@ impl Doctor {
         Self { _folder: folder, kubeconfig, space: space.name.clone() }
     }
 
+    /// Without a look at the rights that have no namespace.
     async fn examines(&self, flags: &[&str]) -> Examined {
+        self.looks(&[&["--metrics-endpoint-auth=false"], flags].concat()).await
+    }
+
+    async fn looks(&self, flags: &[&str]) -> Examined {
         let all = [&["--pool-namespace", self.space.as_str()], flags].concat();
         examined_with(&all, &[("KUBECONFIG", &self.kubeconfig)]).await
     }
@@ -126,6 +131,25 @@ async fn each_right_that_is_missing_is_named_with_its_rule() {
     let what = found.finding("right-missing")["what"].as_str().unwrap();
     assert!(what.contains("the service account epp may not"), "{what}");
     assert_eq!(doctor.examines(&["--pool-name", "p"]).await.status("rbac"), "ok");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_rights_to_ask_who_may_read_metrics_are_looked_at() {
+    let Some(server) = Server::own().await else { return };
+    let space = server.space(&least()).await;
+    let doctor = Doctor::new(&server, server.port, &space);
+    let found = doctor.looks(&["--pool-name", "p"]).await;
+    assert_eq!(found.status("rbac"), "warning", "{:#}", found.report);
+    let finding = found.finding("metrics-right-missing");
+    let (what, fix) = (finding["what"].as_str().unwrap(), finding["fix"].as_str().unwrap());
+    assert!(what.contains("may not create tokenreviews.authentication.k8s.io"), "{what}");
+    assert!(fix.contains("ClusterRole") && fix.contains("verbs: [\"create\"]"), "{fix}");
+    assert!(found.report.to_string().contains("subjectaccessreviews.authorization.k8s.io"));
+    server.grant_everywhere("reviews", user("epp"), &reviews()).await;
+    eventually("the rights to count", async || {
+        (doctor.looks(&["--pool-name", "p"]).await.status("rbac") == "ok").then_some(())
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

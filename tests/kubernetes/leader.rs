@@ -8,6 +8,18 @@ use crate::relay::Relay;
 use crate::server::Server;
 use crate::support::eventually;
 
+/// Understands nothing that a pool of `appProtocol: http` speaks.
+const GRPC_ONLY: &str = "
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- type: queue-scorer
+- type: vllmgrpc-parser
+schedulingProfiles:
+- {name: default, plugins: [{pluginRef: queue-scorer}]}
+requestHandler: {parsers: [{pluginRef: vllmgrpc-parser}]}
+";
+
 const ELECTS: &str = "--ha-enable-leader-election";
 
 /// A pool with one pod, at an address of its own, and the rights to elect a leader.
@@ -72,4 +84,15 @@ async fn a_leader_that_is_cut_off_goes_on_until_it_learns_of_another() {
     is_ready(&first, false).await;
     assert!(second.is_healthy("readiness").await);
     assert!(tokio::time::timeout(Duration::from_secs(60), space.holder()).await.is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_that_could_not_be_ready_keeps_the_lease_from_nobody() {
+    let Some(server) = Server::shared().await else { return };
+    let space = space(server, "10.4.2.1").await;
+    let broken = Picker::of_pool(server, &space, &[ELECTS, "--config-text", GRPC_ONLY]).await;
+    broken.says(&["does not understand the pool's appProtocol"]).await;
+    let sound = Picker::of_pool(server, &space, &[ELECTS]).await;
+    is_ready(&sound, true).await;
+    assert!(!broken.is_healthy("readiness").await);
 }

@@ -84,6 +84,15 @@ async fn those_read_metrics_who_have_the_right_to() {
 
     assert_eq!(ask(&picker, Some(&monitoring)).await.0, 200);
     assert_eq!(ask(&picker, Some(&other)).await.0, 403);
+    let (_, page) = ask(&picker, Some("token-scraper")).await;
+    for (reason, count) in [("unauthenticated", "2"), ("denied", "2")] {
+        let refused = format!("usher_metrics_refused_total{{reason=\"{reason}\"}} {count}\n");
+        assert!(page.contains(&refused), "no {refused}: {page}");
+    }
+    assert!(
+        !page.contains("usher_metrics_refused_total{reason=\"unavailable\"} 0\n"),
+        "it may not ask at first"
+    );
 
     // What was allowed just now counts on; nobody else gets in.
     server.down();

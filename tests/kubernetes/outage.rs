@@ -2,10 +2,30 @@
 
 use std::time::Instant;
 
+use crate::metrics::page;
 use crate::objects::{OBJECTIVES, POOLS, REWRITES, least};
 use crate::picker::Picker;
 use crate::relay::Relay;
 use crate::server::Server;
+use crate::support::eventually;
+
+/// Waits until the picker's metrics say of all kinds of objects whether it hears of changes,
+/// and for how long it has not heard of the API server.
+async fn connected(picker: &Picker, connected: bool) {
+    let wanted = u8::from(connected);
+    eventually(&format!("connected {wanted} of all kinds"), async || {
+        let page = page(picker).await;
+        let says = |kind| {
+            page.contains(&format!("usher_kubernetes_connected{{resource=\"{kind}\"}} {wanted}\n"))
+                && page.contains(&format!("usher_kubernetes_age_seconds{{resource=\"{kind}\"}} "))
+        };
+        ["pods", "inferencepools", "inferenceobjectives", "inferencemodelrewrites"]
+            .into_iter()
+            .all(says)
+            .then_some(())
+    })
+    .await;
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_known_serves_on_and_what_changed_is_caught_up_with() {
@@ -16,18 +36,21 @@ async fn what_was_known_serves_on_and_what_changed_is_caught_up_with() {
     space.pod("a", "10.5.0.1", "m").await;
     space.pod("b", "10.5.0.2", "m").await;
     let relay = Relay::to(server.port).await;
-    let flags = ["--pool-name=p", "--pool-namespace", &space.name];
+    let flags = ["--pool-name=p", "--pool-namespace", &space.name, "--metrics-endpoint-auth=false"];
     let picker = Picker::start(&server, relay.port, &flags).await;
     picker.becomes(&["10.5.0.1:8000", "10.5.0.2:8000"]).await;
     // The rules are known, too.
     picker.turns(true).await;
+    connected(&picker, true).await;
 
     // Away for everybody.
     server.down();
     picker.says(&["cannot follow Kubernetes objects, keeping what is known"]).await;
     picker.becomes(&["10.5.0.1:8000", "10.5.0.2:8000"]).await;
     assert!(picker.is_healthy("").await);
+    connected(&picker, false).await;
     server.up().await;
+    connected(&picker, true).await;
     space.status("b", "10.5.0.2", false).await;
     picker.becomes(&["10.5.0.1:8000"]).await;
 
@@ -53,12 +76,16 @@ async fn a_picker_waits_for_an_api_server_that_is_down() {
     space.pool("m", &[8000]).await;
     space.pod("a", "10.5.1.1", "m").await;
     server.down();
-    let picker = Picker::of_pool(&server, &space, &[]).await;
+    let picker = Picker::of_pool(&server, &space, &["--metrics-endpoint-auth=false"]).await;
     picker.says(&["cannot follow Kubernetes objects"]).await;
     assert!(!picker.is_healthy("").await);
     server.up().await;
     picker.turns(true).await;
     picker.becomes(&["10.5.1.1:8000"]).await;
+    // Kinds that are not defined here are asked for, which is nothing to worry about.
+    connected(&picker, true).await;
+    server.down();
+    connected(&picker, false).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -26,11 +26,11 @@ impl StandingCollector {
         };
         let age = desc(
             "usher_kubernetes_age_seconds",
-            "Seconds since the Kubernetes API server was last heard of these objects; at most about 90 when all is well.",
+            "Seconds since the Kubernetes API server was last heard of these objects; at most about 24 when all is well.",
         )?;
         let connected = desc(
             "usher_kubernetes_connected",
-            "Whether the Kubernetes API server tells of changes to these objects: 1 or 0.",
+            "Whether the Kubernetes API server tells of changes to these objects: 1 or 0. 1 also where it does not define them, and says so when asked.",
         )?;
         Ok(Self { kinds, age, connected })
     }

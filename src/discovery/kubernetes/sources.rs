@@ -48,6 +48,7 @@ impl Source {
             if self.follow(&collection, Input::Pool).await == Ended::Unheard {
                 return;
             }
+            self.undefined();
             if !std::mem::replace(&mut missing, true) {
                 tracing::error!(
                     group = name.group,
@@ -87,6 +88,7 @@ impl Source {
             let found = match groups::find(&self.cluster, plural).await {
                 Ok(found) => found,
                 Err(problem) => {
+                    self.standing.set_connected(false);
                     if backoff.failures() == 0 {
                         tracing::warn!(plural, %problem, "cannot ask the Kubernetes API server what it defines");
                     }
@@ -101,6 +103,7 @@ impl Source {
                 tell_of(plural, found);
             }
             let Some(group) = found.group else {
+                self.undefined();
                 if self.tell.send(input(Change::All(Vec::new()))).await.is_err() {
                     return;
                 }
@@ -112,10 +115,18 @@ impl Source {
                 ended = self.follow(&collection, input) => ended,
                 () = self.preferred_appears(group, plural) => Ended::NotFound,
             };
+            self.standing.set_connected(false);
             if ended == Ended::Unheard {
                 return;
             }
         }
+    }
+
+    /// The server has just said that it defines no such kind, and is asked again soon: that is
+    /// as good as a watch, and nothing that an alert should be about.
+    fn undefined(&self) {
+        self.standing.heard();
+        self.standing.set_connected(true);
     }
 
     /// Returns when the preferred group defines a kind that another one is followed for.

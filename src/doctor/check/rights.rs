@@ -1,10 +1,10 @@
-//! May the picker read what it needs to read?
+//! May the picker do what it needs to do?
 
 use std::collections::BTreeMap;
 
 use crate::doctor::finding::{Finding, Outcome};
 use crate::doctor::rules;
-use crate::doctor::seen::{Observations, Right};
+use crate::doctor::seen::{Need, Observations, Right};
 
 use super::{answered, count};
 
@@ -22,18 +22,27 @@ pub(super) fn check(seen: &Observations) -> Outcome {
             |(group, _, plural): &(String, String, String)| group == right.group && plural == right.resource;
         !right.resource.starts_with("inference") || cluster.kinds.iter().any(known)
     };
-    let mut missing: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
+    let mut missing: BTreeMap<(Need, &str, &str), Vec<&str>> = BTreeMap::new();
     // Rights to kinds that are not served are missed by nobody.
     for (right, _) in rights.iter().filter(|(right, allowed)| !allowed && is_served(right)) {
-        missing.entry((right.group, right.resource)).or_default().push(right.verb);
+        missing.entry((right.need, right.group, right.resource)).or_default().push(right.verb);
     }
-    let findings = missing.iter().map(|((group, resource), verbs)| {
+    let findings = missing.iter().map(|((need, group, resource), verbs)| {
         let of = if group.is_empty() { (*resource).to_owned() } else { format!("{resource}.{group}") };
-        let what = format!("{} may not {} {of} in namespace {}", cluster.account, verbs.join(", "), cluster.namespace);
-        Finding::new(&rules::RIGHT_MISSING, what).fix(format!(
-            "Add to the rules of the picker's Role: {{apiGroups: [\"{group}\"], resources: [\"{resource}\"], verbs: [{}]}}.",
+        let what = format!("{} may not {} {of}", cluster.account, verbs.join(", "));
+        let rule = format!(
+            "{{apiGroups: [\"{group}\"], resources: [\"{resource}\"], verbs: [{}]}}",
             verbs.iter().map(|verb| format!("\"{verb}\"")).collect::<Vec<_>>().join(", ")
-        ))
+        );
+        match need {
+            Need::Ready => {
+                Finding::new(&rules::RIGHT_MISSING, format!("{what} in namespace {}", cluster.namespace))
+                    .fix(format!("Add to the rules of the picker's Role: {rule}."))
+            }
+            Need::Metrics => Finding::new(&rules::METRICS_RIGHT_MISSING, what).fix(format!(
+                "Add to the rules of a ClusterRole of the picker: {rule}; or start it, and the doctor, with --metrics-endpoint-auth=false."
+            )),
+        }
     });
     let at = format!("{} of {}", count(rights.len(), "right", "rights"), cluster.account);
     Outcome::looked(at, findings.collect())

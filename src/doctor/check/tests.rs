@@ -7,7 +7,7 @@ use crate::doctor::envoy::EnvoyConfig;
 use crate::doctor::finding::Status;
 use crate::doctor::rules;
 use crate::doctor::seen::{
-    Broken, Choice, Cluster, Envoy, Gateway, Handshake, Host, Known, NoPool, Observations, Picker,
+    Broken, Choice, Cluster, Envoy, Gateway, Handshake, Host, Known, Need, NoPool, Observations, Picker,
     PickerPage, Pool, Reply, Right, Route, Service,
 };
 
@@ -69,7 +69,7 @@ fn cluster() -> Cluster {
         version: "v1.36.3".to_owned(),
         kinds: vec![kind("v1")],
         account: "somebody".to_owned(),
-        rights: Ok(vec![(Right { group: "", resource: "pods", verb: "list" }, true)]),
+        rights: Ok(vec![(Right { group: "", resource: "pods", verb: "list", need: Need::Ready }, true)]),
         namespace: "ns".to_owned(),
         pool: Some(Ok(pool())),
         pods: Ok(vec![pod]),

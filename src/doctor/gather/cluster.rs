@@ -10,7 +10,7 @@ use super::PoolPlan;
 use crate::cluster::{Cluster as Api, Collection, Problem, Watched, connect};
 use crate::discovery::kubernetes::types::{POOL_GROUP, POOL_VERSION, RULE_GROUPS};
 use crate::doctor::envoy::{flag, list, number, text};
-use crate::doctor::seen::{Cluster, NoPool, Pod, Pool, Right, Route, Seen, Service};
+use crate::doctor::seen::{Cluster, Need, NoPool, Pod, Pool, Right, Route, Seen, Service};
 
 /// Labels of a pod that name its engine, the newer one first.
 const ENGINE_LABELS: [&str; 2] = ["llm-d.ai/engine-type", "inference.networking.k8s.io/engine-type"];
@@ -97,7 +97,7 @@ async fn kinds(api: &Api) -> Vec<(String, String, String)> {
 /// The rights of docs/kubernetes.md, one by one.
 fn needed(plan: &PoolPlan) -> Vec<Right> {
     let of = |group, resource, verbs: &[&'static str]| -> Vec<Right> {
-        verbs.iter().map(|verb| Right { group, resource, verb }).collect()
+        verbs.iter().map(|verb| Right { group, resource, verb, need: Need::Ready }).collect()
     };
     let mut all = of("", "pods", &READ);
     if plan.name.is_some() {
@@ -110,6 +110,12 @@ fn needed(plan: &PoolPlan) -> Vec<Right> {
     if plan.election {
         all.extend(of("coordination.k8s.io", "leases", &["get", "list", "watch", "create", "update"]));
     }
+    if plan.metrics_auth {
+        let reviews =
+            [("authentication.k8s.io", "tokenreviews"), ("authorization.k8s.io", "subjectaccessreviews")];
+        let create = |(group, resource)| Right { group, resource, verb: "create", need: Need::Metrics };
+        all.extend(reviews.map(create));
+    }
     all
 }
 
@@ -118,8 +124,12 @@ async fn rights(api: &Api, plan: &PoolPlan) -> Seen<Vec<(Right, bool)>> {
     let path = format!("/apis/authorization.k8s.io/v1/{}s", kind.to_ascii_lowercase());
     let mut found = Vec::new();
     for right in needed(plan) {
+        let namespace = match right.need {
+            Need::Ready => plan.namespace.as_str(),
+            Need::Metrics => "",
+        };
         let mut spec = json!({"resourceAttributes": {
-            "namespace": plan.namespace, "group": right.group, "resource": right.resource, "verb": right.verb,
+            "namespace": namespace, "group": right.group, "resource": right.resource, "verb": right.verb,
         }});
         if let Some(account) = &plan.account {
             spec["user"] = format!("system:serviceaccount:{}:{account}", plan.namespace).into();

@@ -64,6 +64,8 @@ pub struct PoolPlan {
     pub ports: Vec<u16>,
     /// Whether several replicas elect one.
     pub election: bool,
+    /// Whether the picker asks who may read its metrics.
+    pub metrics_auth: bool,
     /// Service account of the picker, whose rights are looked at; else our own.
     pub account: Option<String>,
 }

@@ -15,6 +15,7 @@ use std::time::Duration;
 use aws_lc_rs::hmac;
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
+use prometheus::{IntCounterVec, Opts, Registry};
 use tokio::sync::Semaphore;
 
 use crate::cluster::{Cluster, Problem};
@@ -48,6 +49,47 @@ pub enum Refusal {
     Unavailable,
 }
 
+impl Refusal {
+    /// All there are, as a label of the counter.
+    const REASONS: [&str; 3] = ["unauthenticated", "denied", "unavailable"];
+
+    fn reason(&self) -> &'static str {
+        let [unauthenticated, denied, unavailable] = Self::REASONS;
+        match self {
+            Self::Unauthenticated => unauthenticated,
+            Self::Denied(_) => denied,
+            Self::Unavailable => unavailable,
+        }
+    }
+}
+
+/// How many were refused. Shared by all who ask.
+#[derive(Clone, Debug)]
+pub struct Refusals {
+    total: IntCounterVec,
+}
+
+impl Refusals {
+    /// Registers `usher_metrics_refused_total`, with all its reasons from the start.
+    ///
+    /// # Errors
+    /// When the name is taken.
+    pub fn register(registry: &Registry) -> prometheus::Result<Self> {
+        let opts = Opts::new(
+            "usher_metrics_refused_total",
+            "Requests for metrics that were refused: unauthenticated (401), denied (403), or unavailable (503), as the Kubernetes API server could not be asked.",
+        );
+        let total = IntCounterVec::new(opts, &["reason"])?;
+        Refusal::REASONS.iter().for_each(|reason| drop(total.with_label_values(&[*reason])));
+        registry.register(Box::new(total.clone()))?;
+        Ok(Self { total })
+    }
+
+    fn count(&self, refusal: &Refusal) {
+        self.total.with_label_values(&[refusal.reason()]).inc();
+    }
+}
+
 /// Asks who may read.
 pub struct Access {
     cluster: Cluster,
@@ -56,6 +98,7 @@ pub struct Access {
     tokens: Arc<Reviews<Arc<User>>>,
     rights: Arc<Reviews<()>>,
     complaints: Complaints,
+    refusals: Refusals,
 }
 
 impl std::fmt::Debug for Access {
@@ -67,7 +110,7 @@ impl std::fmt::Debug for Access {
 impl Access {
     /// Asks this cluster.
     #[must_use]
-    pub fn new(cluster: Cluster, clock: &Clock) -> Self {
+    pub fn new(cluster: Cluster, clock: &Clock, refusals: Refusals) -> Self {
         let turns = Arc::new(Semaphore::new(MOST_REVIEWS));
         Self {
             cluster,
@@ -75,6 +118,7 @@ impl Access {
             tokens: Reviews::new(TOKENS, Arc::clone(&turns), clock.clone()),
             rights: Reviews::new(RIGHTS, turns, clock.clone()),
             complaints: Complaints { clock: clock.clone(), last: Mutex::new(None) },
+            refusals,
         }
     }
 
@@ -86,6 +130,17 @@ impl Access {
     /// # Errors
     /// Why not.
     pub async fn check(
+        &self,
+        headers: &HeaderMap,
+        certificate: Option<&[u8]>,
+        verb: &str,
+        path: &str,
+    ) -> Result<(), Refusal> {
+        let checked = self.review(headers, certificate, verb, path).await;
+        checked.inspect_err(|refusal| self.refusals.count(refusal))
+    }
+
+    async fn review(
         &self,
         headers: &HeaderMap,
         certificate: Option<&[u8]>,
