@@ -5,7 +5,7 @@ CARGO ?= cargo
 USHER_ENVOY_DIR ?= .demo
 STAGE := @deploy/ci/stage.sh
 
-.PHONY: demo test fmt fmt-check clippy doc docs-accept test-rust chart chart-accept deny instructions instructions-accept bench bench-wire fuzz fuzz-corpus envoy
+.PHONY: demo test fmt fmt-check clippy doc docs-accept test-rust chart chart-accept crds-accept deny instructions instructions-accept bench bench-wire fuzz fuzz-corpus envoy
 
 # Simulated servers, Usher and a real Envoy under a slice of a real trace.
 # ARGS="--keep" leaves them running; `usher demo --help` lists the rest.
@@ -42,6 +42,10 @@ chart:
 # Writes deploy/kustomize from the chart.
 chart-accept:
 	USHER_ACCEPT=1 CI=true $(CARGO) test --locked --quiet --test kubernetes kustomize
+
+# Writes the definitions of custom resources from the types.
+crds-accept:
+	USHER_ACCEPT=1 $(CARGO) test --locked --quiet --test capacity definitions
 
 # Licences, bans and sources of the dependencies; advisories where their database can be had.
 deny:

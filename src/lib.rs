@@ -3,6 +3,7 @@
 //! A gateway asks over Envoy's ext_proc protocol, for every request, which model
 //! server should answer it.
 
+pub mod actuator;
 pub mod capacity;
 pub mod cli;
 pub mod cluster;

@@ -7,12 +7,20 @@
     reason = "the exception for tests does not reach their helpers"
 )]
 
+#[path = "capacity/compare.rs"]
+mod compare;
+#[path = "capacity/definitions.rs"]
+mod definitions;
 #[path = "capacity/docs.rs"]
 mod docs;
 #[path = "capacity/group.rs"]
 mod group;
+#[path = "capacity/policies.rs"]
+mod policies;
 #[path = "capacity/program.rs"]
 mod program;
+#[path = "capacity/properties.rs"]
+mod properties;
 #[path = "capacity/rules.rs"]
 mod rules;
 #[path = "capacity/shares.rs"]

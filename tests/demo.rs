@@ -12,7 +12,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// Ports in a row that a demo with two servers takes.
@@ -242,6 +242,63 @@ fn a_sick_pod_is_found_only_with_the_detection_and_leaves_nothing() {
     let envoy = report["ports"]["envoy"].as_u64().unwrap().try_into().unwrap();
     assert_free(envoy..envoy + PORTS + 2);
     assert_eq!(processes_of(&folder), Vec::<String>::new());
+}
+
+#[test]
+fn servers_come_and_go_with_the_load_and_no_request_fails() {
+    let folder = tempfile::tempdir().unwrap();
+    let arguments = ["--servers", "4", "--scenario", "autoscale", "--output", "json"];
+    let output = working_demo(&folder, &arguments).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["requests"], 300);
+    assert_eq!((&report["statuses"], &report["failures"]), (&json!({"200": 300}), &json!({})));
+
+    let ticks = report["ticks"].as_array().unwrap();
+    let of = |name: &str| ticks.iter().map(|tick| tick[name].as_u64().unwrap()).collect::<Vec<_>>();
+    let (current, desired) = (of("current"), of("desired"));
+    // 17 requests per second of 1.3 s are 22 at once, and a server is to have four.
+    for sizes in [&current, &desired] {
+        assert_eq!((sizes[0], sizes.last(), sizes.iter().max()), (0, Some(&0), Some(&4)), "{report}");
+    }
+    assert!(
+        of("waiting").iter().any(|waiting| *waiting > 0),
+        "somebody waited for the first server: {report}"
+    );
+    // It is asked for first, then it is there.
+    let reached = |sizes: &[u64]| sizes.iter().position(|size| *size == 4);
+    assert!(reached(&desired) < reached(&current), "{report}");
+    let reasons: Vec<&str> = ticks
+        .iter()
+        .flat_map(|tick| tick["reasons"].as_array().unwrap())
+        .map(|r| r.as_str().unwrap())
+        .collect();
+    for reason in ["Metric", "DownWindow"] {
+        assert!(reasons.contains(&reason), "{reasons:?}");
+    }
+    let count = |name: &str| report[name].as_u64().unwrap();
+    assert_eq!((count("most_servers"), count("started")), (4, count("ended")), "{report}");
+    assert!(count("started") >= 4, "{report}");
+
+    let envoy = report["ports"]["envoy"].as_u64().unwrap().try_into().unwrap();
+    assert_free(envoy..envoy + PORTS + 2);
+    assert_eq!(processes_of(&folder), Vec::<String>::new());
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 0, "the logs of a good run are removed");
+}
+
+#[test]
+fn nobody_goes_on_with_servers_that_come_and_go() {
+    for (flags, part) in [(&["--keep"][..], "--keep"), (&["--trace", "x"][..], "autoscale replays no trace")]
+    {
+        let folder = tempfile::tempdir().unwrap();
+        let output = demo(&folder, &[flags, &["--scenario", "autoscale"]].concat()).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            text.starts_with("usher: ") && text.contains(part) && text.contains("leave it out"),
+            "{text}"
+        );
+    }
 }
 
 #[test]

@@ -68,6 +68,16 @@ pub struct Past {
     panicked: Option<Duration>,
 }
 
+impl Past {
+    /// A past of which only its last moment is known: there are `total` pods, and they count as what is
+    /// asked for now. So no window is shorter than it says. The Kubernetes HPA begins so, too.
+    pub fn resumed(total: u32, now: Duration) -> Self {
+        let mut past = Self::default();
+        past.recommended.push(now, total, Duration::ZERO);
+        past
+    }
+}
+
 /// How far a group may go now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limited {
@@ -245,6 +255,24 @@ mod tests {
             totals.push(size);
         }
         assert_eq!(totals, [10, 10, 10, 10, 6, 6, 4, 4, 8, 8]);
+    }
+
+    #[test]
+    fn a_past_that_is_resumed_keeps_what_is_there_for_a_window() {
+        let mut behavior = Behavior::default();
+        behavior.up.stabilization = S(30);
+        let mut past = Past::resumed(10, S(1000));
+        for (at, asked, total) in [(1000, 4, 10), (1150, 6, 10), (1299, 4, 10), (1300, 4, 6), (1450, 4, 4)] {
+            let limited = behavior.limit(&mut past, if at > 1300 { 6 } else { 10 }, asked, S(at));
+            assert_eq!(limited.total, total, "{at}");
+        }
+        // The same for growing, where that has a window.
+        let mut past = Past::resumed(10, S(0));
+        for (at, total) in [(0, 10), (29, 10), (30, 14)] {
+            assert_eq!(behavior.limit(&mut past, 10, 14, S(at)).total, total, "{at}");
+        }
+        // Nothing is known of a group that begins.
+        assert_eq!(behavior.limit(&mut Past::default(), 10, 4, S(0)).total, 4);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::amount::Amount;
+use super::rollout::Layers;
 
 /// What there is when a tick begins.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -11,10 +12,17 @@ pub struct Inputs {
     pub replicas: Vec<u32>,
     /// The pods of the policy's roles.
     pub pods: Vec<Pod>,
+    /// How many pods of each role were asked for, are counted in `replicas`, and aren't among `pods`
+    /// yet: they are pods that are not ready. What is left out is 0.
+    pub starting: Vec<u32>,
     /// Requests that wait for a pod.
     pub waiting: u64,
     /// Numbers that no pod has, by name: of a query.
     pub external: BTreeMap<String, f64>,
+    /// The domains that pods can be in, by layer, with the room that they have; `None`: it isn't known.
+    pub domains: Option<Layers>,
+    /// Whether nodes are being added for pods that none takes.
+    pub provisioning: bool,
 }
 
 /// A pod.
@@ -24,9 +32,28 @@ pub struct Pod {
     pub role: usize,
     /// Whether it serves.
     pub is_ready: bool,
+    /// Where it is on its way.
+    pub state: PodState,
     /// Its numbers, in the order of the policy's signals. What is left out, or no number (NaN), could
     /// not be read.
     pub values: Box<[f64]>,
+}
+
+/// Where a pod is on its way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PodState {
+    /// It waits at a scheduling gate of ours.
+    pub is_gated: bool,
+    /// It has a node.
+    pub is_scheduled: bool,
+    /// Its containers run.
+    pub is_running: bool,
+    /// It is in the pool, and its metrics are fresh.
+    pub is_serving: bool,
+    /// No node takes it.
+    pub is_unschedulable: bool,
+    /// It is of an older revision.
+    pub is_outdated: bool,
 }
 
 impl Pod {
@@ -57,14 +84,14 @@ pub(super) struct Readings {
 
 impl Readings {
     /// Goes over the pods once.
-    pub(super) fn of(pods: &[Pod], roles: usize, signals: usize) -> Self {
+    pub(super) fn of(inputs: &Inputs, roles: usize, signals: usize) -> Self {
         let mut readings = Self {
             signals,
             cells: vec![Reading::default(); roles * signals],
             ready: vec![0; roles],
-            unready: vec![0; roles],
+            unready: (0..roles).map(|role| inputs.starting.get(role).copied().unwrap_or_default()).collect(),
         };
-        for pod in pods.iter().filter(|pod| pod.role < roles) {
+        for pod in inputs.pods.iter().filter(|pod| pod.role < roles) {
             if !pod.is_ready {
                 readings.unready[pod.role] += 1;
                 continue;
@@ -106,6 +133,6 @@ impl Readings {
 
     /// Pods of the group that are not ready.
     pub(super) fn all_unready(&self) -> u32 {
-        self.unready.iter().sum()
+        self.unready.iter().fold(0, |sum, unready| sum.saturating_add(*unready))
     }
 }

@@ -4,8 +4,8 @@
 //! remembers, and says what there should be, with the reason of every number.
 //!
 //! ```text
-//! metrics ─▶ size ─▶ behavior ─▶ cost ─▶ coordinate ─▶ ratio ─▶ plan      (a policy with `total`)
-//! numbers ─▶ rules ──────────────────────────────────▶ ratio ─▶ plan      (a policy with `rules`)
+//! metrics ─▶ size ─▶ behavior ─▶ cost ─▶ coordinate ─▶ ratio ─▶ rollout ─▶ plan   (a policy with `total`)
+//! numbers ─▶ rules ──────────────────────────────────▶ ratio ─▶ rollout ─▶ plan   (a policy with `rules`)
 //! ```
 //!
 //! What is what: `spec/capacity.md` §1 and §2. Bounds go before the ratio, the ratio before the group's
@@ -20,6 +20,8 @@ pub mod plan;
 pub mod policy;
 pub mod ratio;
 mod requested;
+pub mod resource;
+pub mod rollout;
 pub mod rules;
 pub mod share;
 pub mod size;
@@ -27,7 +29,7 @@ mod tick;
 pub mod timeline;
 pub mod window;
 
-pub use inputs::{Inputs, Pod};
+pub use inputs::{Inputs, Pod, PodState};
 pub use plan::{Condition, Plan, Reason, State};
 pub use policy::Policy;
 pub use requested::Requested;

@@ -1,6 +1,10 @@
 //! What a tick comes to: how many pods of each role, and why.
 
+use std::fmt;
+
 use serde::Serialize;
+
+use super::rollout::{Placement, Shortfall};
 
 /// How many pods a group should have, and what led there.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -18,6 +22,37 @@ pub struct Plan {
     pub fired: Vec<String>,
     /// What each step came to.
     pub stages: Stages,
+    /// Where the pods of the step go that comes up.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub placement: Option<Placement>,
+    /// Why the next step has no place to go to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shortfalls: Option<Shortfalls>,
+    /// What a step that doesn't come up waits for.
+    #[serde(skip)]
+    pub stuck: Option<Stuck>,
+}
+
+/// No domain of a layer has room for a step.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Shortfalls {
+    /// The layer's key.
+    pub layer: String,
+    /// Pods of each role that the step has, in the order of the roles.
+    pub need: Vec<u32>,
+    /// What each domain lacks.
+    pub domains: Vec<Shortfall>,
+}
+
+/// What a step that doesn't come up waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stuck {
+    /// Where its pods have to go; `None`: anywhere.
+    pub placement: Option<Placement>,
+    /// Pods that no node takes.
+    pub asks: u32,
+    /// Pods that exceed whole usable groups.
+    pub spare: u32,
 }
 
 /// How many pods a role should have.
@@ -38,11 +73,20 @@ pub struct RolePlan {
     pub goal: u32,
     /// How many to ask for now.
     pub desired: u32,
+    /// How many may exist that don't wait at a gate.
+    pub admitted: u32,
+    /// The number of replicas to write: what is desired where pods wait at gates, what is admitted where
+    /// they don't.
+    pub write: u32,
+    /// From which ordinal on pods may be of the newest revision, where some are not.
+    pub partition: Option<u32>,
+    /// The layer in one domain of which the pods of the step are that came up last.
+    pub layer: Option<String>,
     /// What made it so, in the order of the steps.
     pub reasons: Vec<Reason>,
 }
 
-/// Whether anything is to change.
+/// What a group is at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub enum State {
     /// All roles are as desired.
@@ -50,6 +94,14 @@ pub enum State {
     Idle,
     /// A role is to grow or to shrink.
     Scale,
+    /// The group comes up for the first time, step by step.
+    Deploy,
+    /// Pods are replaced by those of another revision; sizes stay.
+    Update,
+    /// A step has nowhere to go, or takes too long.
+    Blocked,
+    /// A step took too long, and was given up.
+    Failed,
 }
 
 /// What each step came to, in pods of the whole group.
@@ -162,6 +214,22 @@ pub enum Reason {
     RatioUnsatisfied,
     /// It shrinks when what others grow by is ready.
     GrowFirst,
+    /// It gets there step by step.
+    Step,
+    /// No domain of the layer has room for the step; where one is only preferred, no larger one either.
+    NoDomain,
+    /// The step goes to a domain of a wider layer.
+    WiderDomain,
+    /// What room domains have isn't known: the scheduler decides.
+    TopologyUnknown,
+    /// The step takes too long; it stays as it is.
+    Held,
+    /// The step took too long, and what exceeds whole usable groups is given back.
+    Trimmed,
+    /// The step took too long, and was given up.
+    Failed,
+    /// Pods are being replaced by those of another revision.
+    Updating,
 }
 
 /// What is not as it should be.
@@ -175,4 +243,62 @@ pub enum Condition {
     StaleData,
     /// Far more is needed than there is.
     Panic,
+    /// A step takes too long.
+    BatchTimeout,
+    /// No node takes a pod of the step.
+    Unschedulable,
+    /// No domain of the required layer has room for the step.
+    TopologyUnsatisfied,
+    /// Groups wait for each other's room.
+    Deadlock,
+    /// Somebody else changes replicas again and again.
+    ForeignWriter,
+    /// Sizes stay, as pods are being updated.
+    Paused,
+}
+
+impl Condition {
+    /// All of them.
+    pub const ALL: [Self; 10] = [
+        Self::BandUnsatisfied,
+        Self::RatioConstraintViolated,
+        Self::StaleData,
+        Self::Panic,
+        Self::BatchTimeout,
+        Self::Unschedulable,
+        Self::TopologyUnsatisfied,
+        Self::Deadlock,
+        Self::ForeignWriter,
+        Self::Paused,
+    ];
+}
+
+impl Plan {
+    /// Why the next step has no place to go to, in a sentence.
+    pub fn shortfall(&self) -> Option<String> {
+        let found = self.shortfalls.as_ref()?;
+        let pods = |counts: &[u32]| {
+            let each = self.roles.iter().zip(counts).filter(|(_, count)| **count > 0);
+            each.map(|(role, count)| format!("{count} {}", role.name)).collect::<Vec<_>>().join(" and ")
+        };
+        let lacks = |domain: &Shortfall| format!("{} lacks {}", domain.domain, pods(&domain.missing));
+        let (layer, need) = (&found.layer, pods(&found.need));
+        if found.domains.is_empty() {
+            return Some(format!("no node has the label {layer}, so there is no room for {need}"));
+        }
+        let domains = found.domains.iter().map(lacks).collect::<Vec<_>>().join(", ");
+        Some(format!("no domain of {layer} has room for {need}: {domains}"))
+    }
+}
+
+impl State {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::Idle, Self::Deploy, Self::Scale, Self::Update, Self::Blocked, Self::Failed];
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
 }

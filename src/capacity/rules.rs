@@ -95,27 +95,41 @@ impl Test {
 
 /// When each rule fired last, by its place in the policy.
 #[derive(Clone, Debug, Default)]
-pub struct Cooldowns(Vec<Option<Duration>>);
+pub struct Cooldowns(Vec<Fired>);
+
+/// When a rule fired, and when before that.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Fired {
+    last: Option<Duration>,
+    before: Option<Duration>,
+}
 
 impl Cooldowns {
     /// A rule fired.
     pub fn start(&mut self, rule: usize, now: Duration) {
         if self.0.len() <= rule {
-            self.0.resize(rule + 1, None);
+            self.0.resize(rule + 1, Fired::default());
         }
-        if let Some(last) = self.0.get_mut(rule) {
-            *last = Some(now);
+        if let Some(fired) = self.0.get_mut(rule) {
+            *fired = Fired { last: Some(now), before: fired.last };
+        }
+    }
+
+    /// What a rule fired for was not done: it is as if it hadn't.
+    pub fn take_back(&mut self, rule: usize) {
+        if let Some(fired) = self.0.get_mut(rule) {
+            *fired = Fired { last: fired.before, before: None };
         }
     }
 
     /// Whether a rule fired less than its cooldown ago.
     fn holds(&self, rule: usize, cooldown: Duration, now: Duration) -> bool {
-        self.0.get(rule).copied().flatten().is_some_and(|at| now.saturating_sub(at) < cooldown)
+        self.last(rule).is_some_and(|at| now.saturating_sub(at) < cooldown)
     }
 
     /// When a rule fired last.
     pub fn last(&self, rule: usize) -> Option<Duration> {
-        self.0.get(rule).copied().flatten()
+        self.0.get(rule).and_then(|fired| fired.last)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Tables for rules; the peer has none for its evaluator.
 
 use super::*;
-use crate::capacity::inputs::Pod;
+use crate::capacity::inputs::{Pod, PodState};
 
 const S: fn(u64) -> Duration = Duration::from_secs;
 
@@ -22,7 +22,10 @@ fn rule(comparator: Comparator, threshold: f64, step: i32) -> Rule {
 }
 
 fn pods(values: &[f64]) -> Inputs {
-    let pods = values.iter().map(|value| Pod { role: 0, is_ready: true, values: [*value].into() }).collect();
+    let pods = values
+        .iter()
+        .map(|value| Pod { role: 0, is_ready: true, state: PodState::default(), values: [*value].into() })
+        .collect();
     Inputs { pods, ..Inputs::default() }
 }
 

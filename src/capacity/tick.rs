@@ -10,6 +10,7 @@ use super::inputs::{Inputs, Readings};
 use super::plan::{Condition, MetricStage, Plan, Reason, RolePlan, State};
 use super::policy::{Policy, QUEUE_DEPTH, Sizing, Target, Total};
 use super::ratio;
+use super::rollout;
 use super::rules::{self, Cooldowns, Rule};
 use super::share::Bounds;
 use super::size::{self, Measured};
@@ -26,12 +27,30 @@ pub struct History {
     /// Up to how many pods a role was told to grow, until so many are ready.
     growing: Vec<Option<u32>>,
     cooldowns: Cooldowns,
+    /// What the order in which pods come up remembers.
+    pub rollout: rollout::Memory,
 }
 
 impl History {
+    /// Of a group that somebody else sized until now, and that has `total` pods: windows begin now.
+    pub fn resumed(total: u32, now: Duration) -> Self {
+        Self { past: Past::resumed(total, now), ..Self::default() }
+    }
+
     /// When a rule fired last, by its place in the policy.
     pub fn last_fired(&self, rule: usize) -> Option<Duration> {
         self.cooldowns.last(rule)
+    }
+
+    /// The replicas of these roles, by place, could not be written: the rules that fired for them at the
+    /// last tick don't rest.
+    pub fn take_back(&mut self, policy: &Policy, plan: &Plan, roles: &[usize]) {
+        let Sizing::Rules(rules) = &policy.sizing else { return };
+        for (place, rule) in rules.iter().enumerate() {
+            if roles.contains(&rule.role) && plan.fired.contains(&rule.name) {
+                self.cooldowns.take_back(place);
+            }
+        }
     }
 }
 
@@ -51,7 +70,9 @@ pub fn tick(inputs: &Inputs, policy: &Policy, history: &mut History, now: Durati
         Sizing::Kept => tick.clamp_roles(),
     }
     tick.keep_ratio();
-    tick.settle(matches!(policy.sizing, Sizing::Rules(_)), history)
+    let mut plan = tick.settle(matches!(policy.sizing, Sizing::Rules(_)), history);
+    rollout::roll(inputs, policy, &mut plan, &mut history.rollout, now);
+    plan
 }
 
 /// How cost blocks grow where a policy doesn't say.
@@ -68,7 +89,7 @@ struct Tick<'a> {
 
 impl<'a> Tick<'a> {
     fn new(inputs: &'a Inputs, policy: &'a Policy) -> Self {
-        let readings = Readings::of(&inputs.pods, policy.roles.len(), policy.signals.len());
+        let readings = Readings::of(inputs, policy.roles.len(), policy.signals.len());
         let floor = u32::from(inputs.waiting > 0);
         let bounds = policy
             .roles
@@ -159,7 +180,11 @@ impl<'a> Tick<'a> {
             let asks = value.map(|value| size::external(value, metric.target, current, tolerance));
             return MetricStage { name, value: value.map(Amount::as_f64), asks };
         }
-        let reading = self.readings.of_group(metric.signal);
+        let Some(signal) = metric.signal else {
+            // A query that nobody answered.
+            return MetricStage { name, value: None, asks: None };
+        };
+        let reading = self.readings.of_group(signal);
         let is_queue = metric.name == QUEUE_DEPTH;
         let waiting = if is_queue { Amount::whole(self.inputs.waiting) } else { Amount::ZERO };
         let measured = Measured {
@@ -251,7 +276,7 @@ impl<'a> Tick<'a> {
     /// The largest of a role's signals; none unless all of them are known.
     fn pressure(&self, role: usize, signals: &[Target]) -> Option<Pressure> {
         let known = signals.iter().map(|signal| {
-            let reading = self.readings.of_role(role, signal.signal);
+            let reading = self.readings.of_role(role, signal.signal?);
             Some(Pressure::new(reading.sum.mean(reading.count as usize)?, signal.target))
         });
         known.collect::<Option<Vec<_>>>()?.into_iter().reduce(Pressure::max)
@@ -308,11 +333,17 @@ impl<'a> Tick<'a> {
             .roles
             .iter()
             .zip(ranges)
-            .map(|(role, range)| role.current.clamp(range.min, range.max))
+            .enumerate()
+            .map(|(place, (role, range))| {
+                // Where pods come step by step, a rule adds to what is on its way.
+                let on_its_way = history.rollout.pending(place).unwrap_or(role.current);
+                on_its_way.clamp(range.min, range.max)
+            })
             .collect();
+        let on_its_way = self.policy.rollout.is_some();
         let before = sizes.clone();
         let ruled = rules::apply(rules, self.inputs, &mut sizes, &history.cooldowns, now);
-        // Nobody carries plans out, whatever the mode: a rule rests from when it fired.
+        // Whoever can't write what it fired for takes that back.
         ruled.fired.iter().for_each(|rule| history.cooldowns.start(*rule, now));
         self.plan.fired =
             ruled.fired.iter().filter_map(|rule| rules.get(*rule)).map(|rule| rule.name.clone()).collect();
@@ -324,6 +355,8 @@ impl<'a> Tick<'a> {
             if size != before {
                 role.goal = size.max(b.low);
                 role.reasons.push(Reason::Rule);
+            } else if on_its_way {
+                role.goal = size.max(b.low);
             }
         }
         self.plan.stages.size = self.plan.roles.iter().fold(0, |sum, role| sum.saturating_add(role.goal));

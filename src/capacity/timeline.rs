@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::inputs::{Inputs, Pod};
+use super::inputs::{Inputs, Pod, PodState};
 use super::policy::Policy;
+use super::rollout::Domain;
 
 /// Latest time of a tick, in seconds: a hundred years.
 const LATEST: f64 = 3.2e9;
@@ -24,6 +25,10 @@ struct Line {
     waiting: u64,
     #[serde(default)]
     external: BTreeMap<String, Option<f64>>,
+    /// By layer and domain: room for pods of each role.
+    domains: Option<BTreeMap<String, BTreeMap<String, BTreeMap<String, u32>>>>,
+    #[serde(default)]
+    provisioning: bool,
 }
 
 #[derive(Debug, Deserialize)]
@@ -34,11 +39,30 @@ struct Endpoint {
     role: String,
     #[serde(default)]
     ready: bool,
-    /// Says where a pod is on its way; what sizes counts those that are ready.
-    #[serde(default, rename = "scheduled")]
-    _scheduled: bool,
+    #[serde(default)]
+    scheduled: bool,
+    #[serde(default)]
+    running: bool,
+    #[serde(default)]
+    serving: bool,
+    #[serde(default)]
+    gated: bool,
+    #[serde(default)]
+    unschedulable: bool,
+    /// Whether it is of the newest revision.
+    #[serde(default = "yes")]
+    updated: bool,
+    /// A pod that has a node is scheduled.
+    node: Option<String>,
+    /// The domains of its node, by layer: the same is in the tick's `domains`.
+    #[serde(default, rename = "topology")]
+    _topology: BTreeMap<String, String>,
     #[serde(default)]
     metrics: BTreeMap<String, Option<f64>>,
+}
+
+fn yes() -> bool {
+    true
 }
 
 /// A tick of a timeline.
@@ -78,12 +102,32 @@ pub fn parse(line: &str, policy: &Policy) -> Result<Tick, String> {
         Some(Pod {
             role: role(&endpoint.role)?,
             is_ready: endpoint.ready,
+            state: PodState {
+                is_gated: endpoint.gated,
+                is_scheduled: endpoint.scheduled || endpoint.node.is_some(),
+                is_running: endpoint.running,
+                is_serving: endpoint.serving,
+                is_unschedulable: endpoint.unschedulable,
+                is_outdated: !endpoint.updated,
+            },
             values: policy.signals.iter().map(value).collect(),
         })
     });
     let pods = pods.collect();
     let external = line.external.into_iter().map(|(name, value)| (name, value.unwrap_or(f64::NAN))).collect();
-    let inputs = Inputs { replicas, pods, waiting: line.waiting, external };
+    let domains = line.domains.map(|layers| {
+        let domain = |(name, slots): (String, BTreeMap<String, u32>)| {
+            let slots = policy.roles.iter().map(|role| slots.get(&role.name).copied().unwrap_or(0));
+            Domain { name, slots: slots.collect() }
+        };
+        layers
+            .into_iter()
+            .map(|(layer, domains)| (layer, domains.into_iter().map(domain).collect()))
+            .collect()
+    });
+    let provisioning = line.provisioning;
+    let waiting = line.waiting;
+    let inputs = Inputs { replicas, pods, waiting, external, domains, provisioning, ..Inputs::default() };
     Ok(Tick { t: line.t, at: Duration::from_secs_f64(seconds), inputs, has_replicas })
 }
 

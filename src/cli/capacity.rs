@@ -1,8 +1,10 @@
 //! `usher capacity`: policies, checked and tried.
 
 mod check;
+mod compare;
 mod simulate;
 
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -10,7 +12,9 @@ use clap::{Args, Subcommand};
 
 use super::CliError;
 use super::check::Output;
+use crate::capacity::policy::Policy;
 use crate::capacity::policy::file::{self, Read};
+use crate::capacity::resource::definitions;
 use crate::config::source;
 
 /// What to do with a policy.
@@ -26,6 +30,10 @@ enum CapacityCommand {
     Check(CheckArgs),
     /// Say what a policy does with a timeline.
     Simulate(SimulateArgs),
+    /// Compare a policy with an HPA and with pods that stay, under a trace, in virtual time.
+    Compare(Box<compare::CompareArgs>),
+    /// Print the definitions of CapacityPolicy and ClusterTopology, for kubectl apply.
+    Crds,
 }
 
 #[derive(Args, Clone, Debug)]
@@ -62,8 +70,39 @@ pub fn run(args: &CapacityArgs) -> Result<ExitCode, CliError> {
     match &args.command {
         CapacityCommand::Check(args) => check::run(args),
         CapacityCommand::Simulate(args) => simulate::run(args),
+        CapacityCommand::Compare(args) => compare::run(args),
+        CapacityCommand::Crds => crds(),
     }
     .map(|()| ExitCode::SUCCESS)
+}
+
+/// Reads the policy of a file, or the one of this name where there are several.
+fn read_one(path: &Path, name: Option<&str>) -> Result<Policy, CliError> {
+    let mut policies: Vec<Policy> = read(path)?.into_iter().map(|read| read.policy).collect();
+    let file = path.display();
+    let names = || policies.iter().map(|policy| policy.name.as_str()).collect::<Vec<_>>().join(", ");
+    let place = match name {
+        Some(name) => policies.iter().position(|policy| policy.name == *name).ok_or_else(|| {
+            CliError::Usage(format!("{file}: there is no policy '{name}'; there are: {}", names()))
+        })?,
+        None if policies.len() == 1 => 0,
+        None => {
+            return Err(CliError::Usage(format!(
+                "{file}: there are several policies; choose one with --name: {}",
+                names()
+            )));
+        }
+    };
+    Ok(policies.swap_remove(place))
+}
+
+/// Prints the definitions of custom resources.
+fn crds() -> Result<(), CliError> {
+    let text = definitions().map(|definition| definition.yaml()).join("---\n");
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.flush())
+        .map_err(|error| CliError::Failed(format!("cannot print the definitions: {error}")))
 }
 
 /// Reads a file of policies. What looks wrong and may be meant goes to standard error.

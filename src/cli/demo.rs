@@ -1,5 +1,6 @@
 //! `usher demo`: everything on one machine, under the requests of a real trace.
 
+mod autoscale;
 pub mod children;
 mod client;
 pub mod envoy;
@@ -8,6 +9,7 @@ mod pd;
 pub mod ports;
 mod replay;
 mod report;
+mod rollout;
 mod sick;
 mod stack;
 mod trace;
@@ -59,6 +61,13 @@ pub enum Scenario {
     /// One of the servers answers 503 at once for a while, under 200 small requests per
     /// second: once without the detection of sick pods, and once with it.
     SickPod,
+    /// There is no server at first. The load grows, stays and ends, Usher's capacity policy says
+    /// how many servers there should be, and the demo starts and ends them. A table has a line per
+    /// tick of the policy. Takes three quarters of a minute.
+    Autoscale,
+    /// Prefill and decode pods come up in steps where there are nodes for half of them, and
+    /// a table compares that with all at once. Pods and time are virtual: nothing is started.
+    Rollout,
 }
 
 /// Run Envoy, Usher and simulated servers on this machine, and replay a real trace.
@@ -73,14 +82,15 @@ pub struct DemoArgs {
     /// What to show.
     #[arg(long, value_enum, default_value_t = Scenario::Plain)]
     pub scenario: Scenario,
-    /// Simulated servers; 8, and 10 for sick-pod.
+    /// Simulated servers; 8, and 10 for sick-pod. For autoscale as many at most.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub servers: Option<u16>,
     /// Requests that are sent, from the start of the trace; fewer if it has fewer: 400. For
-    /// sick-pod those while a server is broken: 2000.
+    /// sick-pod those while a server is broken: 2000. For autoscale in all: 300.
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     pub requests: Option<usize>,
-    /// How many times as fast as the trace, and as real servers: 12, and 1 for sick-pod.
+    /// How many times as fast as the trace, and as real servers: 12, and 1 for sick-pod and
+    /// autoscale.
     #[arg(long, value_name = "FACTOR", value_parser = speed)]
     pub speed: Option<f64>,
     /// Port of Envoy; Usher and the servers take those that follow. 0: any that are free.
@@ -109,14 +119,23 @@ impl DemoArgs {
 
     /// How many times as fast as in reality everything is.
     fn speed(&self) -> f64 {
-        let usual = if self.scenario == Scenario::SickPod { 1.0 } else { 12.0 };
+        let usual = if self.replays() { 12.0 } else { 1.0 };
         self.speed.unwrap_or(usual)
     }
 
     /// Requests that are sent, or those that count.
     fn requests(&self) -> usize {
-        let usual = if self.scenario == Scenario::SickPod { sick::REQUESTS } else { 400 };
+        let usual = match self.scenario {
+            Scenario::SickPod => sick::REQUESTS,
+            Scenario::Autoscale => autoscale::REQUESTS,
+            _ => 400,
+        };
         self.requests.unwrap_or(usual)
+    }
+
+    /// Whether it sends the requests of a trace.
+    fn replays(&self) -> bool {
+        !matches!(self.scenario, Scenario::SickPod | Scenario::Autoscale)
     }
 }
 
@@ -141,6 +160,9 @@ fn speed(text: &str) -> Result<f64, String> {
 /// # Errors
 /// One line: what failed, where, what to do. By then everything has ended.
 pub fn run(args: &DemoArgs) -> Result<(), CliError> {
+    if args.scenario == Scenario::Rollout {
+        return show_rollout(args);
+    }
     let servers = args.servers();
     if args.scenario == Scenario::Pd && servers % 2 == 1 {
         let text = format!("--servers {servers}: half of them compute prompts; give an even number");
@@ -150,11 +172,39 @@ pub fn run(args: &DemoArgs) -> Result<(), CliError> {
         let text = "--servers 1: one server fails and the others serve; give at least 2".to_owned();
         return Err(CliError::Usage(text));
     }
-    if args.scenario == Scenario::SickPod && args.trace.is_some() {
-        let text = "--trace: the scenario sick-pod replays no trace; leave it out".to_owned();
+    if !args.replays() && args.trace.is_some() {
+        let name =
+            args.scenario.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
+        let text = format!("--trace: the scenario {name} replays no trace; leave it out");
         return Err(CliError::Usage(text));
     }
+    if args.scenario == Scenario::Autoscale && args.keep {
+        let text =
+            "--keep: after the scenario autoscale nobody starts servers for more requests; leave it out";
+        return Err(CliError::Usage(text.to_owned()));
+    }
     replay_and_report(args).map_err(|error| CliError::Failed(format!("{error:#}")))
+}
+
+/// The one scenario that needs nothing else.
+fn show_rollout(args: &DemoArgs) -> Result<(), CliError> {
+    let given = [
+        ("--servers", args.servers.is_some()),
+        ("--requests", args.requests.is_some()),
+        ("--speed", args.speed.is_some()),
+        ("--trace", args.trace.is_some()),
+        ("--keep", args.keep),
+    ];
+    if let Some((flag, _)) = given.iter().find(|(_, given)| *given) {
+        let text = format!("{flag}: the scenario rollout sends no requests; leave it out");
+        return Err(CliError::Usage(text));
+    }
+    let shown = rollout::compare().and_then(|report| rendered(&report, args.output));
+    let text = shown.map_err(|error| CliError::Failed(format!("{error:#}")))?;
+    let mut out = io::stdout();
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.flush())
+        .map_err(|error| CliError::Failed(format!("cannot print the result: {error}")))
 }
 
 fn replay_and_report(args: &DemoArgs) -> anyhow::Result<()> {
@@ -238,6 +288,11 @@ async fn demo(args: &DemoArgs, rows: &Arc<[Row]>, ports: Ports) -> anyhow::Resul
         let (stack, report) = sick::compare(args, ports, &mut progress).await?;
         let text = rendered(&report, args.output)?;
         return Ok((stack, Shown { text, requests: report.requests(), failed: report.failed() }));
+    }
+    if args.scenario == Scenario::Autoscale {
+        let (stack, report) = autoscale::follow(args, ports, &mut progress).await?;
+        let text = rendered(&report, args.output)?;
+        return Ok((stack, Shown { text, requests: report.requests, failed: report.failed() }));
     }
     let plan = Plan { dir: args.dir.clone(), ports, speed: args.speed(), setup: Setup::default() };
     let mut stack = Stack::start(plan, &mut progress).await?;

@@ -12,6 +12,7 @@ use super::progress::Progress;
 use super::table::grouped;
 use crate::replay::{ReplayError, run as replay};
 pub use args::{Baseline, Plan, ReplayArgs, WorkloadName};
+pub(super) use args::{MOST_REQUESTS, above_zero, rows};
 use report::Report;
 
 /// Between two updates of the progress.

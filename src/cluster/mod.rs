@@ -13,5 +13,6 @@ pub use backoff::Backoff;
 pub use connect::{ConnectError, connect};
 pub use follow::{Change, Ended, Watched, follow};
 pub use problem::Problem;
-pub use request::{Cluster, Collection};
+pub(crate) use request::encode;
+pub use request::{Cluster, Collection, PatchType};
 pub use standing::Standing;

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use futures_util::{Stream, StreamExt};
-use http::{Method, Request};
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, Method, Request};
 use kube::Client;
 use kube::core::WatchEvent;
 use serde::Deserialize;
@@ -34,6 +35,24 @@ impl std::fmt::Debug for Cluster {
     }
 }
 
+/// What a patch says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PatchType {
+    /// The parts that are to change; `null` removes one (RFC 7386).
+    Merge,
+    /// A list of steps, which may test before they change (RFC 6902).
+    Json,
+}
+
+impl PatchType {
+    fn content_type(self) -> &'static str {
+        match self {
+            Self::Merge => "application/merge-patch+json",
+            Self::Json => "application/json-patch+json",
+        }
+    }
+}
+
 /// Objects of one kind, as they are listed and watched together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Collection {
@@ -51,6 +70,12 @@ impl Collection {
         let root = if group.is_empty() { "/api".to_owned() } else { format!("/apis/{group}") };
         let path = format!("{root}/{version}/namespaces/{namespace}/{plural}");
         Self { path, labels: String::new(), fields: String::new() }
+    }
+
+    /// All objects of all namespaces, or those of a kind that has none.
+    pub fn everywhere(group: &str, version: &str, plural: &str) -> Self {
+        let root = if group.is_empty() { "/api".to_owned() } else { format!("/apis/{group}") };
+        Self { path: format!("{root}/{version}/{plural}"), labels: String::new(), fields: String::new() }
     }
 
     /// Only those with these labels, in the syntax of `kubectl -l`.
@@ -87,7 +112,7 @@ impl Collection {
 }
 
 /// Percent-encodes everything that could mean something in a query.
-fn encode(value: &str, into: &mut String) {
+pub(crate) fn encode(value: &str, into: &mut String) {
     for byte in value.bytes() {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
             into.push(char::from(byte));
@@ -139,6 +164,32 @@ impl Cluster {
         limit: Duration,
     ) -> Result<T, Problem> {
         self.send(request(method, path, body)?, limit).await
+    }
+
+    /// Changes a part of an object.
+    ///
+    /// # Errors
+    /// What the server says, or that it doesn't answer.
+    pub async fn patch<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        kind: PatchType,
+        patch: &serde_json::Value,
+    ) -> Result<T, Problem> {
+        let mut request = request(Method::PATCH, path, patch.to_string().into_bytes())?;
+        request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind.content_type()));
+        self.send(request, TIMEOUT).await
+    }
+
+    /// Deletes an object, if it is still this one.
+    ///
+    /// # Errors
+    /// What the server says, or that it doesn't answer.
+    pub async fn delete(&self, path: &str, uid: &str) -> Result<(), Problem> {
+        let body = serde_json::json!({"preconditions": {"uid": uid}}).to_string().into_bytes();
+        // The object, or a status.
+        let _: serde::de::IgnoredAny = self.send(request(Method::DELETE, path, body)?, TIMEOUT).await?;
+        Ok(())
     }
 
     /// All objects of a collection, and the version at which they were so.

@@ -3,6 +3,7 @@
 
 mod decode;
 mod error;
+pub mod layers;
 mod node;
 mod read;
 mod scalar;

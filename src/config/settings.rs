@@ -48,6 +48,10 @@ pub struct ServeSettings {
     pub metrics_port: MetricsPortSettings,
     /// File of capacity policies; `None`: nobody says how many pods there should be.
     pub capacity_policy: Option<PathBuf>,
+    /// Who answers the queries that policies name; `None`: nobody.
+    pub prometheus: Option<PrometheusSettings>,
+    /// Follow the CapacityPolicies of the pool's namespace; not beside `capacity_policy`.
+    pub capacity_policies: bool,
     /// What to log, and how.
     pub log: LogSettings,
     /// Flags that were given, parsed, and do nothing (yet).
@@ -244,6 +248,23 @@ pub struct MetricsTlsSettings {
     /// Certificates of the authorities that clients' have to be signed with; `None` asks
     /// clients for none.
     pub client_ca: Option<PathBuf>,
+}
+
+/// A server with the query API of Prometheus.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PrometheusSettings {
+    /// Whether over TLS.
+    pub tls: bool,
+    /// Its name or IP address; IPv6 without brackets.
+    pub host: String,
+    /// Its port.
+    pub port: u16,
+    /// What stands before `/api/v1/query`; no slash at its end.
+    pub prefix: String,
+    /// PEM file of who may sign its certificate; `None`: those that the system trusts.
+    pub ca_file: Option<PathBuf>,
+    /// File with the bearer token that it is shown, read again for every query.
+    pub token_file: Option<PathBuf>,
 }
 
 /// What to log, and how.

@@ -33,7 +33,7 @@ pub use load::{Adapters, Booking, FIRST_TOKEN_WINDOW, Gauge, Load, Model};
 pub use locator::{Located, PodLocator, StoreLocator};
 pub use scrapes::ScrapeHealth;
 pub use slot::Slot;
-pub use store::{Change, Store};
+pub use store::{Change, StartingPod, Store};
 pub use subset::SubsetHint;
 pub(crate) use subset::parse_address;
 pub use topology::{Nearness, PLACE_LABELS, Topology};

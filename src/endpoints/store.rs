@@ -1,6 +1,6 @@
 //! The one writer of membership.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{
     AtomicU64,
@@ -35,6 +35,17 @@ impl Change {
     }
 }
 
+/// A pod of the pool that has no endpoint, as it isn't ready.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StartingPod {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+}
+
 /// The pool's endpoints. Discovery writes, everybody else loads the current
 /// [`Snapshot`] without a lock.
 #[derive(Debug)]
@@ -49,6 +60,8 @@ pub struct Store {
     writer: Mutex<Places>,
     changed: watch::Sender<u64>,
     loads: Notify,
+    /// Beside the membership, as no request may go there.
+    starting: ArcSwap<Vec<StartingPod>>,
     /// Who watches over the endpoints; `None`: nobody.
     ward: Option<Arc<Ward>>,
 }
@@ -62,6 +75,7 @@ impl Default for Store {
             writer: Mutex::default(),
             changed: watch::Sender::new(0),
             loads: Notify::new(),
+            starting: ArcSwap::default(),
             ward: None,
         }
     }
@@ -139,6 +153,19 @@ impl Store {
             self.changed.send_replace(generation);
         }
         change
+    }
+
+    /// Pods that are to be endpoints and aren't yet, where discovery knows of such. The same list until
+    /// it changes.
+    pub fn starting(&self) -> Arc<Vec<StartingPod>> {
+        self.starting.load_full()
+    }
+
+    /// Replaces these pods. One source of discovery calls it; nobody is woken.
+    pub fn note_starting(&self, pods: Vec<StartingPod>) {
+        if **self.starting.load() != pods {
+            self.starting.store(Arc::new(pods));
+        }
     }
 
     fn health(&self, id: String) -> Arc<Health> {

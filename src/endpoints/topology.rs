@@ -4,13 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Labels that say where a pod is, from the narrowest place to the widest.
-pub const PLACE_LABELS: [&str; 4] = [
-    "kubernetes.io/hostname",
-    "topology.kubernetes.io/rack",
-    "topology.kubernetes.io/zone",
-    "topology.kubernetes.io/region",
-];
+pub use crate::config::layers::PLACE_LABELS;
 
 /// The narrowest place that two endpoints share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -14,12 +14,15 @@
 //! 2. `policy` decides, and `world` lets everything happen in its order.
 //! 3. `summary` counts.
 //!
+//! [`compare_sizes`] lets a capacity policy start and end the servers, too (`scale`).
+//!
 //! Everything follows from the seed.
 
 mod capacity;
 mod draw;
 mod generate;
 mod policy;
+mod scale;
 mod servers;
 mod summary;
 mod workload;
@@ -32,6 +35,7 @@ use serde::Serialize;
 pub use capacity::utilization;
 pub use generate::Workload;
 pub use policy::Policy;
+pub use scale::{ScaleComparison, ScaleSettings, ScaleSummary, compare_sizes};
 pub use servers::{MOST_SERVERS, Server, parse as parse_servers};
 pub use summary::{Goodput, Latency, ServerSummary, Summary};
 pub use workload::{Arrival, Piece, of_trace, repeat, speed_up, utilize};
@@ -125,6 +129,9 @@ pub enum ReplayError {
         LONGEST.as_secs() / 3600
     )]
     TooLong(Duration),
+    /// A capacity policy can't be compared.
+    #[error("{0}")]
+    Sizing(String),
     /// Something that is a bug.
     #[error("{0}")]
     Metrics(String),

@@ -1,6 +1,6 @@
 //! Who decides where requests go: the real scheduler of a configuration, or a baseline.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,9 +39,9 @@ pub enum Policy {
 /// Where a request goes.
 #[derive(Debug)]
 pub(super) struct Route {
-    /// Position of the server that answers.
+    /// Number of the server that answers.
     pub(super) server: usize,
-    /// Position of the one that computes the prompt for it.
+    /// Number of the one that computes the prompt for it.
     pub(super) prefiller: Option<usize>,
     /// What a configuration's plugins follow the answer with.
     pub(super) routed: Option<Routed>,
@@ -54,9 +54,9 @@ pub(super) struct Scraping {
 }
 
 impl Scraping {
-    /// When the server in this position is scraped first.
-    pub(super) fn phase(self, position: usize) -> Duration {
-        phase(self.interval, u32::try_from(position).unwrap_or(u32::MAX))
+    /// When the server with this number is scraped first.
+    pub(super) fn phase(self, number: usize) -> Duration {
+        phase(self.interval, u32::try_from(number).unwrap_or(u32::MAX))
     }
 }
 
@@ -64,8 +64,8 @@ impl Scraping {
 #[derive(Debug)]
 pub(super) enum Picker {
     Configured(Box<Configured>),
-    Random { rng: Box<StdRng>, servers: usize },
-    RoundRobin { next: usize, servers: usize },
+    Random { rng: Box<StdRng>, servers: Vec<usize> },
+    RoundRobin { next: usize, servers: Vec<usize> },
 }
 
 /// What `usher serve` has of a configuration, without sockets.
@@ -74,6 +74,7 @@ pub(super) struct Configured {
     parsers: Parsers,
     stages: Arc<Stages>,
     state: State,
+    store: Arc<Store>,
     snapshot: Arc<Snapshot>,
     rng: StdRng,
     scraping: Option<Scraping>,
@@ -96,7 +97,8 @@ pub(super) enum BuildError {
 }
 
 impl Picker {
-    /// Sets a policy to work over these servers. Returns with it what the user should know.
+    /// Sets a policy to work over these servers, numbered from 0. Returns with it what the user
+    /// should know.
     pub(super) fn new(
         policy: &Policy,
         servers: &[Server],
@@ -105,8 +107,12 @@ impl Picker {
     ) -> Result<(Self, Vec<String>), BuildError> {
         let rng = StdRng::seed_from_u64(seed);
         Ok(match policy {
-            Policy::Random => (Self::Random { rng: Box::new(rng), servers: servers.len() }, Vec::new()),
-            Policy::RoundRobin => (Self::RoundRobin { next: 0, servers: servers.len() }, Vec::new()),
+            Policy::Random => {
+                (Self::Random { rng: Box::new(rng), servers: (0..servers.len()).collect() }, Vec::new())
+            }
+            Policy::RoundRobin => {
+                (Self::RoundRobin { next: 0, servers: (0..servers.len()).collect() }, Vec::new())
+            }
             Policy::Configured(config) => {
                 let (configured, notes) = Configured::new(config.as_deref(), servers, reading, rng)?;
                 (Self::Configured(Box::new(configured)), notes)
@@ -118,14 +124,26 @@ impl Picker {
     pub(super) fn pick(&mut self, request: &Prepared, now: Duration) -> Result<Route, Rejection> {
         let server = match self {
             Self::Configured(configured) => return configured.pick(request, now),
-            Self::Random { rng, servers } => rng.random_range(0..*servers),
+            Self::Random { servers, .. } if servers.is_empty() => None,
+            Self::Random { rng, servers } => servers.get(rng.random_range(0..servers.len())).copied(),
             Self::RoundRobin { next, servers } => {
-                let server = *next % *servers;
-                *next = server + 1;
-                server
+                let turn = *next % servers.len().max(1);
+                *next = turn + 1;
+                servers.get(turn).copied()
             }
         };
+        let server = server.ok_or_else(Rejection::no_endpoints)?;
         Ok(Route { server, prefiller: None, routed: None })
+    }
+
+    /// From now on there are these servers, each under its number.
+    pub(super) fn set_servers(&mut self, servers: &[(usize, Server)]) {
+        match self {
+            Self::Configured(configured) => configured.set_servers(servers),
+            Self::Random { servers: numbers, .. } | Self::RoundRobin { servers: numbers, .. } => {
+                *numbers = servers.iter().map(|(number, _)| *number).collect();
+            }
+        }
     }
 
     /// What happens next happens at this time.
@@ -143,10 +161,10 @@ impl Picker {
         }
     }
 
-    /// Reads the numbers of the server in this position, now.
-    pub(super) fn scrape(&self, position: usize, engine: &Engine) {
+    /// Reads what the server with this number says, now.
+    pub(super) fn scrape(&self, number: usize, engine: &Engine) {
         if let Self::Configured(configured) = self {
-            configured.scrape(position, engine);
+            configured.scrape(number, engine);
         }
     }
 
@@ -157,13 +175,10 @@ impl Picker {
         }
     }
 
-    /// `host:port` of the server in this position, for who is told who served.
-    pub(super) fn address(&self, position: usize) -> String {
+    /// `host:port` of the server with this number, for who is told who served.
+    pub(super) fn address(&self, number: usize) -> String {
         match self {
-            Self::Configured(configured) => {
-                let endpoint = configured.snapshot.endpoints().get(position);
-                endpoint.map_or_else(String::new, |endpoint| endpoint.authority().to_string())
-            }
+            Self::Configured(_) => address(number).to_string(),
             _ => String::new(),
         }
     }
@@ -186,8 +201,6 @@ impl Configured {
             return Err(ConfigError::new(message).hint("leave out burst-prefix-cache-producer").into());
         }
         let store = Arc::new(Store::default());
-        store.replace(servers.iter().zip(0..).map(|(server, number)| spec(server, number)).collect());
-        let snapshot = store.snapshot();
         let stages = pipeline.stages;
         let policy = Dispatching {
             scheduler: pipeline.scheduler,
@@ -195,24 +208,25 @@ impl Configured {
             max_age: reading.max_age,
             record: Record::No,
         };
-        // The servers stay what they are, so candidates are looked up once.
-        let locator = Arc::new(StoreLocator::new(store, false));
+        // Candidates are looked up when the servers change, and at no other time.
+        let locator = Arc::new(StoreLocator::new(Arc::clone(&store), false));
         let locator = CachedLocator::new(locator, state.clock().clone(), Duration::MAX, 1);
-        let _ = locator.locate(&SubsetHint::Missing).now_or_never();
         let attempts = Arc::new(Attempts::register(&registry)?);
         let polled = pipeline.sources.iter().filter(|source| !source.engines.is_empty());
         let interval = polled.map(|source| source.params.interval.unwrap_or(reading.interval)).min();
         let scraping =
             interval.map(|interval| Scraping { interval: interval.max(ScrapeConfig::MIN_INTERVAL) });
-        let configured = Self {
+        let mut configured = Self {
             dispatcher: Dispatcher::new(locator, policy, state.clock().clone(), attempts),
             parsers: Parsers::new(&pipeline.parsers),
             stages,
             state,
-            snapshot,
+            snapshot: store.snapshot(),
+            store,
             rng,
             scraping,
         };
+        configured.set_servers(&(0..).zip(servers.iter().cloned()).collect::<Vec<_>>());
         let mut notes = pipeline.notes;
         if pipeline.waiting.is_some() {
             notes.push(
@@ -234,6 +248,12 @@ impl Configured {
             format!("attribute '{attribute}' has no value, as simulated servers have no such metric")
         }));
         Ok((configured, notes))
+    }
+
+    fn set_servers(&mut self, servers: &[(usize, Server)]) {
+        self.store.replace(servers.iter().map(|(number, server)| spec(server, *number)).collect());
+        self.snapshot = self.store.snapshot();
+        let _ = self.dispatcher.locator().locate(&SubsetHint::Missing).now_or_never();
     }
 
     #[cfg(test)]
@@ -260,7 +280,10 @@ impl Configured {
         let routed = routed.ok_or_else(Rejection::no_endpoints)??;
         // In virtual time nothing happens beside a decision.
         self.state.settle();
-        let server = routed.decision().primary().picks.first().map_or(0, |pick| *pick as usize);
+        let endpoints = self.snapshot.endpoints();
+        let first = routed.decision().primary().picks.first();
+        let picked = first.and_then(|pick| endpoints.get(*pick as usize));
+        let server = picked.and_then(|endpoint| number(endpoint.address())).unwrap_or_default();
         Ok(Route { server, prefiller: self.prefiller(&routed), routed: Some(routed) })
     }
 
@@ -269,12 +292,13 @@ impl Configured {
         let header = routed.headers().iter().find(|header| &*header.name == PREFILLER)?;
         let address: SocketAddr = str::from_utf8(&header.value).ok()?.parse().ok()?;
         let endpoint = self.snapshot.at(address.ip(), address.port())?;
-        // Slots are given out in the order of the servers, and none is given back.
-        usize::try_from(endpoint.slot().number()).ok()
+        number(endpoint.address())
     }
 
-    fn scrape(&self, position: usize, engine: &Engine) {
-        let Some(endpoint) = self.snapshot.endpoints().get(position) else { return };
+    fn scrape(&self, number: usize, engine: &Engine) {
+        let address = address(number);
+        // It may have left.
+        let Some(endpoint) = self.snapshot.at(address.ip(), address.port()) else { return };
         let (state, config, load) = (engine.state(), engine.config(), endpoint.load());
         let now_ms = self.state.clock().now_ms();
         load.waiting.set(state.waiting as f64, now_ms);
@@ -298,8 +322,23 @@ impl std::fmt::Debug for Configured {
     }
 }
 
-/// What discovery would say of a server. Addresses are as good as any other.
-fn spec(server: &Server, number: u32) -> EndpointSpec {
-    let address = Ipv4Addr::from_bits(u32::from(Ipv4Addr::new(10, 0, 0, 1)).wrapping_add(number));
-    EndpointSpec { labels: server.labels.clone(), ..EndpointSpec::new(server.name.as_str(), (address, 8000)) }
+/// The address of the server with number 0. It is as good as any other.
+const FIRST: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+const PORT: u16 = 8000;
+
+/// Where the server with this number would listen.
+fn address(number: usize) -> SocketAddr {
+    let ip = FIRST.to_bits().wrapping_add(u32::try_from(number).unwrap_or(u32::MAX));
+    (Ipv4Addr::from_bits(ip), PORT).into()
+}
+
+/// The number of the server that listens there.
+fn number(address: SocketAddr) -> Option<usize> {
+    let IpAddr::V4(ip) = address.ip() else { return None };
+    usize::try_from(ip.to_bits().wrapping_sub(FIRST.to_bits())).ok()
+}
+
+/// What discovery would say of a server.
+fn spec(server: &Server, number: usize) -> EndpointSpec {
+    EndpointSpec { labels: server.labels.clone(), ..EndpointSpec::new(server.name.as_str(), address(number)) }
 }

@@ -93,11 +93,9 @@ pub(super) struct Measure {
 
 impl Summary {
     pub(super) fn new(policy: String, servers: &[Server], fates: &Fates, first: &Fates, by: Measure) -> Self {
-        let answered: Vec<&Fate> = fates.requests.iter().filter(|fate| fate.last.is_some()).collect();
+        let answered: Vec<&Fate> = fates.answered().collect();
         let count = fates.requests.len() as f64;
-        let mut ttfts: Vec<Duration> = answered.iter().filter_map(|fate| fate.first).collect();
-        ttfts.sort_unstable();
-        let good = ttfts.partition_point(|ttft| *ttft <= by.ttft_limit);
+        let (ttft, goodput) = fates.first_tokens(by);
         let of = |holds: fn(&Fate) -> bool| fates.requests.iter().filter(|fate| holds(fate)).count();
         let target = |fate: &Fate| (fate.server, fate.prefiller);
         let elsewhere = fates.requests.iter().zip(&first.requests);
@@ -112,13 +110,9 @@ impl Summary {
             answered: answered.len() as u64,
             refused: of(|fate| fate.refused) as u64,
             refusals: fates.refusals.clone(),
-            ttft: Latency::of(&ttfts),
+            ttft,
             tpot_ms: tpot_ms(&answered),
-            goodput: Goodput {
-                requests: good as u64,
-                share: ratio(good as f64, count),
-                per_second: ratio(good as f64, by.span.as_secs_f64()),
-            },
+            goodput,
             token_hits: ratio(cached, computed + cached),
             busiest_by_mean: busiest_by_mean(servers, &got),
             prefilled_elsewhere: ratio(split as f64, answered.len() as f64),
@@ -128,6 +122,26 @@ impl Summary {
             servers: got,
             events: fates.events,
         }
+    }
+}
+
+impl Fates {
+    /// Those that were answered to the end.
+    fn answered(&self) -> impl Iterator<Item = &Fate> {
+        self.requests.iter().filter(|fate| fate.last.is_some())
+    }
+
+    /// When first tokens came.
+    pub(super) fn first_tokens(&self, by: Measure) -> (Option<Latency>, Goodput) {
+        let mut ttfts: Vec<Duration> = self.answered().filter_map(|fate| fate.first).collect();
+        ttfts.sort_unstable();
+        let good = ttfts.partition_point(|ttft| *ttft <= by.ttft_limit);
+        let goodput = Goodput {
+            requests: good as u64,
+            share: ratio(good as f64, self.requests.len() as f64),
+            per_second: ratio(good as f64, by.span.as_secs_f64()),
+        };
+        (Latency::of(&ttfts), goodput)
     }
 }
 

@@ -8,6 +8,11 @@
 //! its first token there, it goes to the server that answers, and its keys and values
 //! over the link between the two. Should the first refuse it, the second does everything,
 //! as sidecars have it.
+//!
+//! In a world that scales ([`scaling`]), servers come and go. A server's number is given to
+//! another one once it is gone.
+
+mod scaling;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
@@ -16,6 +21,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::policy::{Picker, Route};
+use super::scale::Fleet;
 use super::servers::Server;
 use super::workload::Prepared;
 use crate::endpoints::health::Verdict;
@@ -23,6 +29,8 @@ use crate::flow::{Rejection, Routed};
 use crate::request::usage::Usage;
 use crate::schedule::Served;
 use crate::sim::{ConfigError, Engine, Finish, Kind, Links, Output, Place, Rejected, SimRequest};
+
+pub(super) use scaling::Scaling;
 
 /// How often what is kept for nobody is dropped, as in the server.
 const SWEEP: Duration = Duration::from_secs(30);
@@ -32,8 +40,12 @@ const SWEEP: Duration = Duration::from_secs(30);
 enum Due {
     /// Drop what is of no more use.
     Sweep,
-    /// Read the numbers of this server.
+    /// Read what the server with this number says.
     Scrape(usize),
+    /// This pod's start is over.
+    Ready(u64),
+    /// Look how many pods there should be.
+    Size,
     /// This server's engine goes on.
     Engine(usize),
 }
@@ -92,6 +104,8 @@ pub(super) struct World {
     fates: Vec<Fate>,
     refusals: BTreeMap<String, u64>,
     events: Events,
+    /// Who says how many servers there are; `None`: they stay.
+    scaling: Option<Box<Scaling>>,
 }
 
 /// How many events there were: what a replay costs.
@@ -111,6 +125,8 @@ pub(super) struct Fates {
     /// Refusals by what was said.
     pub(super) refusals: BTreeMap<String, u64>,
     pub(super) events: Events,
+    /// What the servers cost that came and went.
+    pub(super) fleet: Option<Fleet>,
 }
 
 impl World {
@@ -142,6 +158,7 @@ impl World {
             fates: Vec::new(),
             refusals: BTreeMap::new(),
             events: Events::default(),
+            scaling: None,
         })
     }
 
@@ -182,7 +199,8 @@ impl World {
                 self.happen(at, due, false);
             }
         }
-        Fates { requests: self.fates, refusals: self.refusals, events: self.events }
+        let fleet = self.scaling.map(|scaling| scaling.fleet);
+        Fates { requests: self.fates, refusals: self.refusals, events: self.events, fleet }
     }
 
     fn happen(&mut self, at: Duration, due: Due, again: bool) {
@@ -201,6 +219,8 @@ impl World {
                     self.due.push(Reverse((at + scraping.interval, due)));
                 }
             }
+            Due::Ready(pod) => self.comes_up(pod, at),
+            Due::Size => self.resize(at, again),
             Due::Engine(server) => {
                 // Another one is on its way if the engine was armed anew.
                 if self.armed[server] != Some(at) {
@@ -215,6 +235,7 @@ impl World {
                     self.token(output);
                 }
                 self.outputs = outputs;
+                self.leaves_if_idle(server, at);
             }
         }
     }

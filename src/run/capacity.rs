@@ -1,15 +1,17 @@
 //! Capacity policies: from flags and the other parts to a running driver and its outlets.
 
 use std::net::TcpListener as StdListener;
-use std::path::Path;
 use std::sync::Arc;
 
 use futures_util::FutureExt;
 use prometheus::Registry;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 
 use super::numbers::attributes;
 use super::{Background, RunError};
+use crate::actuator::Hands;
+use crate::cluster::{Cluster, Standing};
 use crate::config::settings::ServeSettings;
 use crate::endpoints::{Clock, Store};
 use crate::extproc::conn::Lifetime;
@@ -18,7 +20,9 @@ use crate::extproc::server::serve_plain;
 use crate::flow::Dispatcher;
 use crate::observe::http::Routes;
 use crate::scaling::file::PolicyFile;
-use crate::scaling::{self, Board, Driver, Groups, Live, Sources, keda};
+use crate::scaling::objects::{PolicyObjects, Surveyor, Teller};
+use crate::scaling::query::Server;
+use crate::scaling::{self, Board, Driver, Feed, Groups, Live, Sources, keda};
 use crate::schedule::State;
 use crate::schedule::registry::Pipeline;
 use crate::scrape::params::SourceKind;
@@ -35,24 +39,31 @@ const JSON: &str = "application/json";
 /// Policies that have been read, and what it takes to read them again.
 #[derive(Debug)]
 pub(super) struct Policies {
-    file: PolicyFile,
+    /// `None`: they are objects of the API server.
+    file: Option<PolicyFile>,
     groups: Groups,
     sources: Sources,
     servers: Option<ScrapeConfig>,
     gpus: Option<ScrapeConfig>,
+    prometheus: Option<Server>,
 }
 
 impl Policies {
-    /// Reads the file.
+    /// Reads the file, if there is one; `None`: there are to be no policies. `can_act` says whether there is
+    /// an API server to act on.
     ///
     /// # Errors
     /// All that is wrong with it.
     pub(super) fn load(
-        path: &Path,
         settings: &ServeSettings,
         pipeline: &Pipeline,
         state: &Arc<State>,
-    ) -> Result<Self, RunError> {
+        can_act: bool,
+    ) -> Result<Option<Self>, RunError> {
+        let path = settings.capacity_policy.as_ref();
+        if path.is_none() && !settings.capacity_policies {
+            return Ok(None);
+        }
         let config = |kind: SourceKind| {
             let source = pipeline.sources.iter().find(|source| source.params.kind == kind);
             let new =
@@ -60,6 +71,14 @@ impl Policies {
             source.map(|source| new(&source.params)).transpose().map_err(RunError::Config)
         };
         let (servers, gpus) = (config(SourceKind::Metrics)?, config(SourceKind::Dcgm)?);
+        let prometheus = settings.prometheus.clone().map(Server::new).transpose();
+        let prometheus =
+            prometheus.map_err(|error| RunError::Config(format!("--prometheus-ca-file: {error}")))?;
+        if prometheus.as_ref().is_some_and(Server::shows_token_to_all) {
+            tracing::warn!(
+                "the token for queries is sent in plain text; let --prometheus-address begin with https://"
+            );
+        }
         let leasing = Arc::clone(state);
         let sources = Sources {
             lease: Box::new(move |name| leasing.attribute(OWNER, name)),
@@ -67,10 +86,12 @@ impl Policies {
             has_servers: servers.is_some(),
             has_gpus: gpus.is_some(),
             has_queue: pipeline.waiting.is_some(),
+            can_act,
+            has_queries: prometheus.is_some(),
         };
-        let mut file = PolicyFile::new(path);
-        let groups = file.load(&sources).map_err(RunError::Config)?;
-        Ok(Self { file, groups, sources, servers, gpus })
+        let mut file = path.map(PolicyFile::new);
+        let groups = file.as_mut().map(|file| file.load(&sources)).transpose().map_err(RunError::Config)?;
+        Ok(Some(Self { file, groups: groups.unwrap_or_default(), sources, servers, gpus, prometheus }))
     }
 }
 
@@ -81,12 +102,15 @@ pub(super) struct Seen<'a> {
     pub(super) health: Arc<HealthState>,
     pub(super) clock: &'a Clock,
     pub(super) scrapes: ScrapeMetrics,
+    /// The cluster that the endpoints are in, if any.
+    pub(super) cluster: Option<Cluster>,
 }
 
 /// Starts to tick, and to answer KEDA where it is to be answered. Returns where the plans stand.
 ///
 /// # Errors
-/// When the metrics can't be registered, or the socket can't be used.
+/// When the metrics can't be registered, or the socket can't be used; and without an API server where
+/// policies are its objects.
 pub(super) fn start(
     policies: Policies,
     seen: Seen<'_>,
@@ -95,9 +119,10 @@ pub(super) fn start(
     registry: &Registry,
     background: &mut Background,
 ) -> Result<Arc<Board>, RunError> {
-    let Policies { file, groups, sources, servers, gpus } = policies;
+    let Policies { file, groups, sources, servers, gpus, prometheus } = policies;
     let gate = seen.dispatcher.gate().cloned();
-    let health = seen.health;
+    let (health, leading) = (Arc::clone(&seen.health), seen.health);
+    let cluster = seen.cluster;
     let live = Live {
         store: seen.store,
         clock: seen.clock.clone(),
@@ -111,10 +136,42 @@ pub(super) fn start(
         servers,
         gpus,
         scrapes: seen.scrapes,
+        hands: cluster
+            .clone()
+            .map(|cluster| Hands::new(cluster, settings.pool.namespace.clone(), seen.clock.clone())),
     };
-    let driver = Driver::new(groups, sources, live, registry)?;
+    let driver = Driver::new(groups, sources, live, prometheus, registry)?;
     let board = Arc::clone(driver.board());
-    let driving = background.shutdown.clone().run_until_cancelled_owned(driver.run(file));
+    let feed = match (file, cluster) {
+        (Some(file), _) => Feed::File(file),
+        (None, Some(cluster)) => {
+            let (pool, clock) = (&settings.pool, seen.clock);
+            let leads = move || leading.view().leads != Some(false);
+            let wanted = Arc::new(watch::Sender::default());
+            let surveyor =
+                Surveyor::new(cluster.clone(), wanted.subscribe(), clock.clone(), Box::new(leads.clone()));
+            let surveying = background.shutdown.clone().run_until_cancelled_owned(surveyor.run());
+            background.tasks.spawn(surveying.map(|_| ()));
+            let namespace = pool.namespace.clone();
+            let teller =
+                Teller::new(cluster.clone(), namespace, Arc::clone(&board), clock.clone(), Box::new(leads));
+            let telling = background.shutdown.clone().run_until_cancelled_owned(teller.run());
+            background.tasks.spawn(telling.map(|_| ()));
+            Feed::Objects(PolicyObjects {
+                cluster,
+                namespace: pool.namespace.clone(),
+                pool: pool.label().to_owned(),
+                wanted,
+                standing: Arc::new(Standing::new(clock.clone())),
+                topologies: Arc::new(Standing::new(clock.clone())),
+            })
+        }
+        (None, None) => {
+            let text = "--capacity-policies follows the policies of a cluster, and endpoints come from elsewhere; give --pool-name or --endpoint-selector, or a file with --capacity-policy";
+            return Err(RunError::Config(text.to_owned()));
+        }
+    };
+    let driving = background.shutdown.clone().run_until_cancelled_owned(driver.run(feed));
     background.tasks.spawn(driving.map(|_| ()));
     if let Some(listener) = keda {
         listener.set_nonblocking(true)?;

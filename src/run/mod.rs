@@ -241,7 +241,9 @@ async fn serve(
     let board = match policies {
         Some(policies) => {
             let (store, health) = (Arc::clone(&store), Arc::clone(&health));
-            let seen = capacity::Seen { dispatcher: &dispatcher, store, health, clock: &clock, scrapes };
+            let cluster = cluster.clone();
+            let seen =
+                capacity::Seen { dispatcher: &dispatcher, store, health, clock: &clock, scrapes, cluster };
             Some(capacity::start(policies, seen, keda, &settings, &registry, background)?)
         }
         None => None,

@@ -63,8 +63,8 @@ impl Setup {
         let ward = settings.sick_pods.map(|sick| watch(sick, &registry, &state)).transpose()?;
         let store = Arc::new(ward.clone().map(Store::watched).unwrap_or_default());
         let locator = None;
-        let file = settings.capacity_policy.as_ref();
-        let policies = file.map(|file| Policies::load(file, &settings, &pipeline, &state)).transpose()?;
+        let can_act = matches!(origin, Some(Origin::Kubernetes(_)));
+        let policies = Policies::load(&settings, &pipeline, &state, can_act)?;
         Ok(Self {
             settings,
             pipeline,

@@ -6,13 +6,17 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::groups::Group;
+use super::objects::Known;
+use crate::actuator::Write;
 use crate::capacity::Plan;
 
 /// What all policies came to. Replaced as a whole.
 #[derive(Clone, Debug, Default)]
 pub struct Plans {
-    /// By their order in the file.
+    /// By their order in the file, or by their age.
     pub policies: Vec<Standing>,
+    /// Policies that are objects of the API server, those that can't be used included.
+    pub objects: Arc<[Known]>,
 }
 
 /// A policy and its last plan.
@@ -22,6 +26,8 @@ pub struct Standing {
     pub group: Group,
     /// `None` before its first tick, and while another replica leads.
     pub latest: Option<Arc<Latest>>,
+    /// The last write to the replicas of each role that was written to, by its name.
+    pub writes: Vec<(String, Write)>,
 }
 
 /// A plan, and what it is of.

@@ -1,5 +1,6 @@
 //! The one task that ticks all policies and writes the board.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,16 +10,23 @@ use tracing::{info, warn};
 
 use super::board::{Board, Latest, Plans, Standing};
 use super::file::{Look, PolicyFile, joined};
-use super::gather::{Freshness, Members, gather};
+use super::gather::{Freshness, Members, gather, gather_observed};
 use super::groups::{Group, Groups, Sources};
 use super::metrics::ScalingMetrics;
-use crate::capacity::policy::Sizing;
-use crate::capacity::{History, Requested, tick};
+use super::objects::{self, Changed, Known, PolicyObjects, Shelf};
+use super::query::{Answers, Asking, Server};
+use crate::actuator::{Hands, Observed, Write};
+use crate::capacity::policy::{Role, Sizing};
+use crate::capacity::rollout::deadlock::{self, Waiting as Stuck};
+use crate::capacity::{History, Policy, Requested, tick};
 use crate::endpoints::{Clock, Store};
 use crate::scrape::{AttributeSpec, Engine, EngineSpec, Engines, ScrapeConfig, ScrapeMetrics, Scraper};
 
 /// How often it is asked whether plans may be made, while they may not.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
+
+/// Changes that wait to be heard.
+const WAITING: usize = 16;
 
 /// How the pages that are read for policies are called in metrics and the log.
 const EXTRACTOR: &str = "capacity-policy";
@@ -49,6 +57,27 @@ pub struct Live {
     pub gpus: Option<ScrapeConfig>,
     /// Counts scrapes.
     pub scrapes: ScrapeMetrics,
+    /// Looks at Kubernetes for policies, and acts; `None`: there is no API server.
+    pub hands: Option<Hands>,
+}
+
+/// How soon a policy is ticked again with a query of which nothing came yet: a policy may have half an
+/// hour between two ticks, and the first one would know nothing.
+const ANSWERED_SOON: Duration = Duration::from_secs(1);
+
+/// Where policies come from.
+#[derive(Debug)]
+pub enum Feed {
+    /// A file.
+    File(PolicyFile),
+    /// Objects of the API server.
+    Objects(PolicyObjects),
+}
+
+/// Something that is said of policies.
+enum News {
+    File(Look),
+    Objects(objects::News),
 }
 
 /// Ticks policies.
@@ -62,15 +91,26 @@ pub struct Driver {
     /// What is read for policies, and who reads it.
     specs: [Vec<AttributeSpec>; 2],
     scrapers: Vec<Scraper>,
+    /// What is asked for policies, and who asks; `None`: nobody.
+    queries: BTreeMap<Arc<str>, Duration>,
+    asking: Option<Asking>,
+    /// Policies that are objects, and what was made of them.
+    shelf: Shelf,
+    objects: Arc<[Known]>,
+    /// What was warned of, so that it is once.
+    warned: BTreeSet<String>,
 }
 
 /// A policy that is ticked.
 struct Running {
     group: Group,
-    history: History,
+    /// `None` before the first tick.
+    history: Option<History>,
     requested: Requested,
     members: Members,
     due: Duration,
+    /// Since when it is known.
+    born: Duration,
     latest: Option<Arc<Latest>>,
 }
 
@@ -78,10 +118,11 @@ impl Running {
     fn new(group: Group, due: Duration) -> Self {
         Self {
             group,
-            history: History::default(),
+            history: None,
             requested: Requested::default(),
             members: Members::default(),
             due,
+            born: due,
             latest: None,
         }
     }
@@ -94,27 +135,52 @@ impl Running {
         })
     }
 
-    fn tick(&mut self, live: &Live, scraped: Duration) -> Arc<Latest> {
+    /// One tick, over what was observed where all pods are known.
+    fn tick(
+        &mut self,
+        live: &Live,
+        scraped: Duration,
+        answers: Option<&Answers>,
+        observed: Option<&Observed>,
+    ) -> Latest {
         let now = live.clock.elapsed();
         let policy = Arc::clone(&self.group.policy);
-        self.members.follow(&policy, &live.store.snapshot());
+        self.members.follow(&policy, &live.store.snapshot(), &live.store.starting());
         let there = self.members.counts();
         let waiting = (live.waiting)();
         let freshness = Freshness { now_ms: live.clock.now_ms(), configured: live.staleness, scraped };
-        let replicas = self.requested.replicas(there, now);
-        let inputs = gather(&self.group, &self.members, freshness, replicas, waiting);
-        let mut plan = tick(&inputs, &policy, &mut self.history, now);
-        self.requested.note(&policy, &mut plan, there, now);
+        // What comes up step by step remembers itself what is on its way.
+        let is_stepped = policy.rollout.is_some() || observed.is_some();
+        let mut inputs = match observed {
+            Some(observed) => gather_observed(&self.group, &self.members, freshness, observed, waiting),
+            None => {
+                let replicas = if is_stepped { there.to_vec() } else { self.requested.replicas(there, now) };
+                gather(&self.group, &self.members, freshness, replicas, waiting)
+            }
+        };
+        let number = |query: &str| answers?.number(query, policy.interval, now);
+        inputs.external = policy
+            .queries()
+            .into_iter()
+            .map(|query| (query.to_owned(), number(query).unwrap_or(f64::NAN)))
+            .collect();
+        // Whoever sized the group before, another replica or this one before a restart, may have had
+        // reasons that are forgotten: no window is cut short by that.
+        let size = inputs.replicas.iter().fold(0, |sum: u32, role| sum.saturating_add(*role));
+        let history = self.history.get_or_insert_with(|| History::resumed(size, now));
+        let mut plan = tick(&inputs, &policy, history, now);
+        if !is_stepped {
+            self.requested.note(&policy, &mut plan, there, now);
+        }
         let rules = if let Sizing::Rules(rules) = &policy.sizing { rules.len() } else { 0 };
-        let fired = (0..rules).map(|rule| self.history.last_fired(rule)).collect();
-        let latest = Arc::new(Latest { plan, waiting, at: now, fired });
-        self.latest = Some(Arc::clone(&latest));
-        latest
+        let fired = (0..rules).map(|rule| history.last_fired(rule)).collect();
+        Latest { plan, waiting, at: now, fired }
     }
 }
 
 impl Driver {
-    /// A driver of the policies of a file that has been read. Nothing is ticked yet.
+    /// A driver of the policies of a file that has been read, or of none yet, and of who answers their
+    /// queries. Nothing is ticked yet.
     ///
     /// # Errors
     /// When the metrics can't be registered.
@@ -122,11 +188,15 @@ impl Driver {
         groups: Groups,
         sources: Sources,
         live: Live,
+        prometheus: Option<Server>,
         registry: &prometheus::Registry,
     ) -> prometheus::Result<Self> {
         let board = Arc::new(Board::default());
         let metrics = Arc::new(ScalingMetrics::register(registry, &board)?);
+        let asking = prometheus.map(|server| Asking::new(server, live.clock.clone(), metrics.queries()));
         let mut driver = Self {
+            asking,
+            queries: BTreeMap::new(),
             live,
             sources,
             board,
@@ -135,6 +205,9 @@ impl Driver {
             scraped: Duration::ZERO,
             specs: Default::default(),
             scrapers: Vec::new(),
+            shelf: Shelf::default(),
+            objects: Arc::default(),
+            warned: BTreeSet::new(),
         };
         driver.take(groups);
         Ok(driver)
@@ -145,18 +218,33 @@ impl Driver {
         &self.board
     }
 
-    /// Ticks, and follows the file, until it is dropped.
-    pub async fn run(mut self, file: PolicyFile) {
-        let name = file.name();
-        let (say, mut looks) = mpsc::channel::<Look>(1);
-        let follow = file.follow(say);
+    /// Ticks, and follows the policies, until it is dropped.
+    pub async fn run(mut self, feed: Feed) {
+        let (say, mut told) = mpsc::channel::<News>(WAITING);
+        let (mut name, mut wants) = (String::new(), Arc::new(watch::Sender::default()));
+        match &feed {
+            Feed::File(file) => name = file.name(),
+            Feed::Objects(objects) => {
+                self.shelf = Shelf::new(objects.pool.clone());
+                wants = Arc::clone(&objects.wanted);
+            }
+        }
+        let follow = async {
+            match feed {
+                Feed::File(file) => file.follow(say, News::File).await,
+                Feed::Objects(objects) => objects.follow(say, News::Objects).await,
+            }
+        };
         let drive = async {
-            self.scrape().await;
+            self.read().await;
             loop {
                 tokio::select! {
                     () = sleep_until_due(&self.live.clock, self.due()) => self.tick_due().await,
-                    () = demanded(&mut self.live.demanded) => self.tick_those_at_zero(),
-                    Some(look) = looks.recv() => self.look(look, &name).await,
+                    () = demanded(&mut self.live.demanded) => self.tick_those_at_zero().await,
+                    Some(news) = told.recv() => match news {
+                        News::File(look) => self.look(look, &name).await,
+                        News::Objects(news) => self.hear(news, &wants).await,
+                    },
                 }
             }
         };
@@ -170,7 +258,11 @@ impl Driver {
 
     async fn tick_due(&mut self) {
         let now = self.live.clock.elapsed();
-        if !(self.live.may_plan)() {
+        let may_plan = (self.live.may_plan)();
+        if let Some(asking) = &self.asking {
+            asking.want(may_plan);
+        }
+        if !may_plan {
             // What was said before says nothing now.
             let had_plans = self.running.iter().any(|running| running.latest.is_some());
             for running in &mut self.running {
@@ -184,24 +276,76 @@ impl Driver {
             let Some(running) = self.running.get_mut(place).filter(|running| running.due <= now) else {
                 continue;
             };
-            running.due = now + running.group.policy.interval;
-            let latest = running.tick(&self.live, self.scraped);
-            self.metrics.count(&running.group.policy, &latest.plan);
+            let answers = self.asking.as_ref().map(Asking::answers);
+            let policy = &running.group.policy;
+            let is_open =
+                answers.is_some_and(|known| policy.queries().iter().any(|query| known.is_open(query)));
+            running.due = now + if is_open { policy.interval.min(ANSWERED_SOON) } else { policy.interval };
+            self.tick(place).await;
             // The runtime has others to serve between two of many policies.
             tokio::task::yield_now().await;
         }
+        self.part_those_that_block_each_other();
         self.put();
     }
 
-    fn tick_those_at_zero(&mut self) {
+    /// Looks, ticks a policy, and acts.
+    async fn tick(&mut self, place: usize) {
+        let Some(running) = self.running.get_mut(place) else { return };
+        let (policy, now) = (Arc::clone(&running.group.policy), self.live.clock.elapsed());
+        let is_observed = self.live.hands.is_some() && Hands::concerns(&policy);
+        let observed = match self.live.hands.as_mut().filter(|_| is_observed) {
+            Some(hands) => hands.observe(&policy, now).await,
+            None => None,
+        };
+        // Too little is known of its pods: the last plan stands, and gets older.
+        if is_observed && observed.is_none() {
+            return;
+        }
+        let answers = self.asking.as_ref().map(Asking::answers);
+        let mut latest = running.tick(&self.live, self.scraped, answers, observed.as_ref());
+        // Another replica may lead by now.
+        if let (Some(hands), Some(observed), true) = (&mut self.live.hands, observed, (self.live.may_plan)())
+        {
+            let unwritten = hands.act(&policy, &mut latest.plan, observed, now).await;
+            if let Some(history) = &mut running.history {
+                history.take_back(&policy, &latest.plan, &unwritten);
+            }
+        }
+        self.metrics.count(&policy, &latest.plan);
+        running.latest = Some(Arc::new(latest));
+    }
+
+    /// Of groups that hold the room that others need, the younger give way at their next tick.
+    fn part_those_that_block_each_other(&mut self) {
+        let stuck = |running: &Running| {
+            let stuck = running.latest.as_ref()?.plan.stuck.clone()?;
+            Some(Stuck { place: stuck.placement, asks: stuck.asks, spare: stuck.spare, born: running.born })
+        };
+        let (places, waiting): (Vec<usize>, Vec<Stuck>) = self
+            .running
+            .iter()
+            .enumerate()
+            .filter_map(|(place, running)| Some((place, stuck(running)?)))
+            .unzip();
+        for giving in deadlock::give_way(&waiting) {
+            let running = places.get(giving).and_then(|place| self.running.get_mut(*place));
+            if let Some(history) = running.and_then(|running| running.history.as_mut()) {
+                history.rollout.give_way();
+            }
+        }
+    }
+
+    async fn tick_those_at_zero(&mut self) {
         if !(self.live.may_plan)() || (self.live.waiting)() == 0 {
             return;
         }
         let mut ticked = false;
-        for running in self.running.iter_mut().filter(|running| running.is_woken_by_demand()) {
-            let latest = running.tick(&self.live, self.scraped);
-            self.metrics.count(&running.group.policy, &latest.plan);
-            ticked = true;
+        for place in 0..self.running.len() {
+            if self.running.get(place).is_some_and(Running::is_woken_by_demand) {
+                self.tick(place).await;
+                ticked = true;
+            }
         }
         if ticked {
             self.put();
@@ -215,7 +359,7 @@ impl Driver {
             Ok(groups) => {
                 let policies = groups.groups.len();
                 self.take(groups);
-                self.scrape().await;
+                self.read().await;
                 info!(policies, file = name, "capacity policies read");
                 self.metrics.reloaded(true);
             }
@@ -226,15 +370,54 @@ impl Driver {
         }
     }
 
+    /// Takes in what the API server said.
+    async fn hear(&mut self, news: objects::News, wants: &watch::Sender<BTreeSet<String>>) {
+        match self.shelf.apply(news) {
+            Changed::Nothing => {}
+            Changed::Status => {
+                self.objects = self.shelf.known().into();
+                self.put();
+            }
+            Changed::Policies => {
+                let wanted = self.shelf.wanted_topologies();
+                wants.send_if_modified(|before| {
+                    let is_new = *before != wanted;
+                    *before = wanted;
+                    is_new
+                });
+                let groups = self.shelf.settle(&self.sources);
+                let known: Arc<[Known]> = self.shelf.known().into();
+                for policy in known.iter() {
+                    let before = self.objects.iter().find(|before| before.uid == policy.uid);
+                    if before.is_none_or(|before| before.verdict != policy.verdict) {
+                        let (name, reason, why) =
+                            (&policy.name, policy.verdict.reason, &policy.verdict.message);
+                        if policy.verdict.is_accepted {
+                            info!(policy = name, reason, why, "capacity policy taken");
+                        } else {
+                            warn!(policy = name, reason, why, "capacity policy can't be used");
+                        }
+                    }
+                }
+                self.objects = known;
+                self.take(groups);
+                self.read().await;
+            }
+        }
+    }
+
     /// Ticks these policies from now on. One that is as it was keeps what it remembers.
-    fn take(&mut self, groups: Groups) {
+    fn take(&mut self, mut groups: Groups) {
         self.scraped = self.live.staleness.max(groups.interval() * INTERVALS);
-        for warning in &groups.warnings {
+        let warnings: BTreeSet<String> = std::mem::take(&mut groups.warnings).into_iter().collect();
+        for warning in warnings.difference(&self.warned) {
             warn!(warning, "capacity policy");
         }
+        self.warned = warnings;
         for spec in groups.servers.iter().chain(&groups.gpus) {
             info!(metric = spec.name, "a capacity policy has a metric read that nothing else needs");
         }
+        self.queries = groups.queries();
         self.specs = [groups.servers, groups.gpus];
         let now = self.live.clock.elapsed();
         let mut before = std::mem::take(&mut self.running);
@@ -242,21 +425,40 @@ impl Driver {
             let same = before.iter().position(|old| old.group.policy == group.policy);
             self.running.push(match same.map(|place| before.swap_remove(place)) {
                 Some(old) => Running { group, ..old },
-                None => Running::new(group, now),
+                None => {
+                    self.metrics.taken(&group.policy);
+                    Running::new(group, now)
+                }
             });
+        }
+        if let Some(hands) = &mut self.live.hands {
+            hands.attend(self.running.iter().map(|running| running.group.policy.as_ref()));
         }
         self.metrics.keep(self.running.iter().map(|running| running.group.policy.as_ref()));
         self.put();
     }
 
     fn put(&self) {
-        let standing =
-            |running: &Running| Standing { group: running.group.clone(), latest: running.latest.clone() };
-        self.board.put(Plans { policies: self.running.iter().map(standing).collect() });
+        let standing = |running: &Running| Standing {
+            group: running.group.clone(),
+            latest: running.latest.clone(),
+            writes: self.writes(&running.group.policy),
+        };
+        let policies = self.running.iter().map(standing).collect();
+        self.board.put(Plans { policies, objects: Arc::clone(&self.objects) });
     }
 
-    /// Reads what the policies name and nothing else reads, from now on.
-    async fn scrape(&mut self) {
+    fn writes(&self, policy: &Policy) -> Vec<(String, Write)> {
+        let Some(hands) = &self.live.hands else { return Vec::new() };
+        let of = |role: &Role| Some((role.name.clone(), hands.last_write(&policy.name, &role.name)?.clone()));
+        policy.roles.iter().filter_map(of).collect()
+    }
+
+    /// Reads and asks what the policies name and nothing else reads, from now on.
+    async fn read(&mut self) {
+        if let Some(asking) = &mut self.asking {
+            asking.ask(self.queries.clone());
+        }
         for scraper in self.scrapers.drain(..) {
             scraper.shutdown().await;
         }
@@ -302,3 +504,7 @@ async fn demanded(demand: &mut Option<watch::Receiver<()>>) {
     *demand = None;
     std::future::pending().await
 }
+
+#[cfg(test)]
+#[path = "driver_tests.rs"]
+mod tests;

@@ -45,7 +45,7 @@ impl PolicyFile {
     }
 
     /// Says every new text, and once when it can't be read, until nobody listens.
-    pub(super) async fn follow(mut self, said: mpsc::Sender<Look>) {
+    pub(super) async fn follow<M>(mut self, said: mpsc::Sender<M>, news: impl Fn(Look) -> M) {
         let mut ticks = interval(POLL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut failing = false;
@@ -65,7 +65,7 @@ impl PolicyFile {
                 }
                 Err(_) => !std::mem::replace(&mut failing, true),
             };
-            if is_news && said.send(look).await.is_err() {
+            if is_news && said.send(news(look)).await.is_err() {
                 return;
             }
         }

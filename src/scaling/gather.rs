@@ -1,6 +1,6 @@
 //! From live state to what a tick looks at.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,19 +8,20 @@ use smallvec::SmallVec;
 
 use super::groups::Group;
 use super::signal::{Ages, Join, Signal};
-use crate::capacity::{Inputs, Pod, Policy};
-use crate::endpoints::{Endpoint, Snapshot};
+use crate::actuator::{Observed, ObservedPod};
+use crate::capacity::{Inputs, Pod, PodState, Policy};
+use crate::endpoints::{Endpoint, Snapshot, StartingPod};
 
 /// The pods of a policy's roles. Found anew only when the pool's membership changes.
 #[derive(Debug, Default)]
 pub struct Members {
-    /// The snapshot that they are of.
-    number: Option<u64>,
+    /// The snapshot that they are of, and the list of those that start.
+    seen: Option<(u64, Arc<Vec<StartingPod>>)>,
     pods: Vec<Member>,
     counts: Vec<u32>,
 }
 
-/// A pod, with an endpoint for each of its ranks.
+/// A pod, with an endpoint for each of its ranks; none while it starts.
 #[derive(Debug)]
 struct Member {
     role: usize,
@@ -28,29 +29,39 @@ struct Member {
 }
 
 impl Members {
-    /// Finds the pods in a snapshot, unless it is the one that they are of. A pod belongs to the first
-    /// role, by name, whose labels it has.
-    pub fn follow(&mut self, policy: &Policy, snapshot: &Snapshot) {
-        if self.number.replace(snapshot.number()) == Some(snapshot.number()) {
+    /// Finds the pods in a snapshot and among those that start, unless they are of these. A pod belongs
+    /// to the first role, by name, whose labels it has.
+    pub fn follow(&mut self, policy: &Policy, snapshot: &Snapshot, starting: &Arc<Vec<StartingPod>>) {
+        let is_seen = |(number, list): &(u64, Arc<Vec<StartingPod>>)| {
+            *number == snapshot.number() && Arc::ptr_eq(list, starting)
+        };
+        if self.seen.as_ref().is_some_and(is_seen) {
             return;
         }
+        self.seen = Some((snapshot.number(), Arc::clone(starting)));
         self.pods.clear();
         self.counts = vec![0; policy.roles.len()];
         let mut places: HashMap<(&str, &str), usize> = HashMap::new();
         for endpoint in snapshot.endpoints() {
-            let has = |(key, value): (&String, &String)| endpoint.label(key) == Some(value.as_str());
-            let Some(role) = policy.roles.iter().position(|role| role.selector.iter().all(has)) else {
-                continue;
-            };
+            let Some(role) = role_of(policy, &endpoint.spec().labels) else { continue };
             let place = *places.entry((endpoint.namespace(), endpoint.pod())).or_insert(self.pods.len());
             match self.pods.get_mut(place) {
                 Some(pod) => pod.ranks.push(Arc::clone(endpoint)),
-                None => {
-                    self.pods.push(Member { role, ranks: SmallVec::from_iter([Arc::clone(endpoint)]) });
-                    if let Some(count) = self.counts.get_mut(role) {
-                        *count += 1;
-                    }
-                }
+                None => self.pods.push(Member { role, ranks: SmallVec::from_iter([Arc::clone(endpoint)]) }),
+            }
+        }
+        for pod in starting.iter() {
+            // The list and the snapshot are not of the same moment: it may have become ready in between.
+            if places.contains_key(&(pod.namespace.as_str(), pod.name.as_str())) {
+                continue;
+            }
+            if let Some(role) = role_of(policy, &pod.labels) {
+                self.pods.push(Member { role, ranks: SmallVec::new() });
+            }
+        }
+        for pod in &self.pods {
+            if let Some(count) = self.counts.get_mut(pod.role) {
+                *count += 1;
             }
         }
     }
@@ -59,6 +70,12 @@ impl Members {
     pub fn counts(&self) -> &[u32] {
         &self.counts
     }
+}
+
+/// The first role, by name, whose labels are among these.
+fn role_of(policy: &Policy, labels: &BTreeMap<String, String>) -> Option<usize> {
+    let has = |(key, value): (&String, &String)| labels.get(key) == Some(value);
+    policy.roles.iter().position(|role| role.selector.iter().all(has))
 }
 
 /// How old numbers may be, at what time.
@@ -83,10 +100,55 @@ pub fn gather(
     let ages = Ages { configured: freshness.configured, scraped: freshness.scraped };
     let pod = |member: &Member| {
         let value = |signal: &Signal| of_pod(signal, &member.ranks, freshness.now_ms, ages);
-        // What is listed is ready: discovery leaves out what isn't.
-        Pod { role: member.role, is_ready: true, values: group.signals.iter().map(value).collect() }
+        // What has an endpoint is ready: discovery lists no others.
+        let is_ready = !member.ranks.is_empty();
+        let values = if is_ready { group.signals.iter().map(value).collect() } else { Box::default() };
+        let is_fresh = |rank: &Arc<Endpoint>| rank.load().is_fresh(freshness.now_ms, freshness.configured);
+        let is_serving = is_ready && member.ranks.iter().all(is_fresh);
+        let state =
+            PodState { is_scheduled: is_ready, is_running: is_ready, is_serving, ..PodState::default() };
+        Pod { role: member.role, is_ready, state, values }
     };
-    Inputs { replicas, pods: members.pods.iter().map(pod).collect(), waiting, ..Inputs::default() }
+    let pods = members.pods.iter().map(pod).collect();
+    let starting = replicas.iter().zip(members.counts()).map(|(all, there)| all.saturating_sub(*there));
+    Inputs { starting: starting.collect(), replicas, pods, waiting, ..Inputs::default() }
+}
+
+/// What there is, where all pods are known, those included that don't serve. Those that are endpoints have
+/// numbers.
+pub fn gather_observed(
+    group: &Group,
+    members: &Members,
+    freshness: Freshness,
+    observed: &Observed,
+    waiting: u64,
+) -> Inputs {
+    let ages = Ages { configured: freshness.configured, scraped: freshness.scraped };
+    let ranks: HashMap<&str, &[Arc<Endpoint>]> = members
+        .pods
+        .iter()
+        .filter_map(|member| Some((member.ranks.first()?.pod(), member.ranks.as_slice())))
+        .collect();
+    let pod = |pod: &ObservedPod| {
+        let ranks = ranks.get(pod.name.as_str()).copied().unwrap_or_default();
+        let value = |signal: &Signal| of_pod(signal, ranks, freshness.now_ms, ages);
+        let is_fresh = |rank: &Arc<Endpoint>| rank.load().is_fresh(freshness.now_ms, freshness.configured);
+        let is_serving = !ranks.is_empty() && ranks.iter().all(is_fresh);
+        Pod {
+            role: pod.role,
+            is_ready: pod.is_ready,
+            state: PodState { is_serving, ..pod.state },
+            values: group.signals.iter().map(value).collect(),
+        }
+    };
+    Inputs {
+        replicas: observed.replicas.clone(),
+        pods: observed.pods.iter().map(pod).collect(),
+        waiting,
+        domains: observed.domains.clone(),
+        provisioning: observed.provisioning,
+        ..Inputs::default()
+    }
 }
 
 /// A number of a pod. Unless all ranks have it, the pod has none.
@@ -102,8 +164,6 @@ fn of_pod(signal: &Signal, ranks: &[Arc<Endpoint>], now_ms: u64, ages: Ages) -> 
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::*;
     use crate::capacity::policy::file;
     use crate::endpoints::{EndpointSpec, Store};
@@ -147,7 +207,18 @@ mod tests {
         let signals = vec![Signal::Waiting, Signal::KvUsage, Signal::InFlight, Signal::FirstToken];
         let group = group(signals);
         let mut members = Members::default();
-        members.follow(&group.policy, &snapshot);
+        let starting = |pods: &[(&str, &[(&str, &str)])]| {
+            let labels = |list: &[(&str, &str)]| -> BTreeMap<String, String> {
+                list.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+            };
+            let pod = |(name, list): &(&str, &[(&str, &str)])| StartingPod {
+                namespace: "default".to_owned(),
+                name: (*name).to_owned(),
+                labels: labels(list),
+            };
+            Arc::new(pods.iter().map(pod).collect::<Vec<_>>())
+        };
+        members.follow(&group.policy, &snapshot, &store.starting());
         assert_eq!(members.counts(), [1, 1], "a pod belongs to the first role whose labels it has");
         let at = |now_ms| Freshness { now_ms, configured: SECOND, scraped: SECOND };
         let inputs = gather(&group, &members, at(2_000), vec![1, 1], 5);
@@ -161,8 +232,16 @@ mod tests {
         assert_eq!((inputs.waiting, inputs.replicas.as_slice()), (5, &[1, 1][..]));
         let later = gather(&group, &members, at(61_001), vec![1, 1], 0);
         assert!(later.pods[1].values[3].is_nan(), "what it took is old, and somebody waits");
+        // Those that start are there and serve nobody; one that became ready meanwhile counts once.
+        let list = starting(&[("new", both), ("two", both), ("newer", gold), ("tin", &[("tier", "tin")])]);
+        members.follow(&group.policy, &snapshot, &list);
+        assert_eq!(members.counts(), [2, 2]);
+        let inputs = gather(&group, &members, at(2_000), vec![2, 2], 0);
+        let ready: Vec<(usize, bool)> = inputs.pods.iter().map(|pod| (pod.role, pod.is_ready)).collect();
+        assert_eq!(ready, [(1, true), (0, true), (0, false), (1, false)]);
+        assert!(inputs.pods[2].values.is_empty());
         store.replace(vec![spec("one", 0, gold)]);
-        members.follow(&group.policy, &store.snapshot());
+        members.follow(&group.policy, &store.snapshot(), &starting(&[]));
         assert_eq!(members.counts(), [0, 1]);
     }
 }

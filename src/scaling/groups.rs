@@ -1,5 +1,6 @@
 //! Policies with the numbers that they name found.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,10 +24,10 @@ pub struct Group {
     pub signals: Vec<Signal>,
 }
 
-/// The policies of a file, and what is to be read for them.
+/// Policies, and what is to be read for them.
 #[derive(Clone, Debug, Default)]
 pub struct Groups {
-    /// By their order in the file.
+    /// By their order in the file, or by their age.
     pub groups: Vec<Group>,
     /// Metrics of the model servers' own pages.
     pub servers: Vec<AttributeSpec>,
@@ -50,6 +51,10 @@ pub struct Sources {
     pub has_gpus: bool,
     /// Whether requests can wait.
     pub has_queue: bool,
+    /// Whether plans can be carried out: there is an API server.
+    pub can_act: bool,
+    /// Whether there is a server that answers queries.
+    pub has_queries: bool,
 }
 
 impl std::fmt::Debug for Sources {
@@ -67,24 +72,56 @@ impl Groups {
         let (mut all, mut errors) = (Self::default(), Vec::new());
         for read in file::parse(text)? {
             all.warnings.extend(read.warnings.iter().map(ToString::to_string));
-            let policy = read.policy;
-            let mut signals = Vec::with_capacity(policy.signals.len());
-            for name in &policy.signals {
-                match all.signal(name, sources) {
-                    Ok(signal) => signals.push(signal),
-                    Err(error) => errors.push(of_policy(&policy.name, &error)),
-                }
+            if let Some(topology) = &read.cluster_topology {
+                all.warnings.push(format!("policy '{}' names the ClusterTopology '{topology}', which only policies of the cluster get (--capacity-policies): its layers are the built-in ones", read.policy.name));
             }
-            all.warn(&policy, sources);
-            all.groups.push(Group { policy: Arc::new(policy), signals });
+            if let Err(unknown) = all.add(read.policy, sources) {
+                errors.extend(unknown);
+            }
         }
         if errors.is_empty() { Ok(all) } else { Err(errors) }
+    }
+
+    /// Adds a policy, unless it names numbers that nothing has.
+    ///
+    /// # Errors
+    /// Those names.
+    pub(super) fn add(&mut self, policy: Policy, sources: &Sources) -> Result<(), Vec<ConfigError>> {
+        let (servers, gpus) = (self.servers.len(), self.gpus.len());
+        let (mut signals, mut errors) = (Vec::with_capacity(policy.signals.len()), Vec::new());
+        for name in &policy.signals {
+            match self.signal(name, sources) {
+                Ok(signal) => signals.push(signal),
+                Err(error) => errors.push(of_policy(&policy.name, &error)),
+            }
+        }
+        if !errors.is_empty() {
+            // What is read for nobody is not read.
+            self.servers.truncate(servers);
+            self.gpus.truncate(gpus);
+            return Err(errors);
+        }
+        self.warn(&policy, sources);
+        self.groups.push(Group { policy: Arc::new(policy), signals });
+        Ok(())
     }
 
     /// How often the numbers are read that are read for policies only.
     pub fn interval(&self) -> Duration {
         let shortest = self.groups.iter().map(|group| group.policy.interval).min();
         shortest.map_or(SLOWEST, |shortest| (shortest / 3).clamp(FASTEST, SLOWEST))
+    }
+
+    /// The queries that policies name, with the shortest of their intervals.
+    pub fn queries(&self) -> BTreeMap<Arc<str>, Duration> {
+        let mut all = BTreeMap::new();
+        for policy in self.groups.iter().map(|group| &group.policy) {
+            for query in policy.queries() {
+                let shortest = all.entry(Arc::from(query)).or_insert(policy.interval);
+                *shortest = policy.interval.min(*shortest);
+            }
+        }
+        all
     }
 
     fn signal(&mut self, name: &str, sources: &Sources) -> Result<Signal, ConfigError> {
@@ -103,7 +140,7 @@ impl Groups {
         let unknown = |why: &str| {
             let known: Vec<&str> = known().collect();
             ConfigError::new(format!("unknown metric '{name}': {why}"))
-                .hint(format!("known are {}", known.join(", ")))
+                .hint(format!("known are {}; a query has source: prometheus", known.join(", ")))
         };
         // A metric of a page has any name; what is nearly that of a known number is a slip.
         let slip = ConfigError::new(format!("unknown metric '{name}'")).did_you_mean(name, known());
@@ -137,8 +174,8 @@ impl Groups {
     /// What a policy asks for and doesn't get.
     fn warn(&mut self, policy: &Policy, sources: &Sources) {
         let name = &policy.name;
-        if policy.mode == Mode::Apply {
-            self.warnings.push(format!("policy '{name}' has mode Apply: its plans are shown, and nobody here carries them out; KEDA or an HPA can"));
+        if policy.mode == Mode::Apply && !sources.can_act {
+            self.warnings.push(format!("policy '{name}' has mode Apply: its plans are shown, and can't be carried out, as endpoints don't come from Kubernetes"));
         }
         if policy.sanitised > 0 {
             self.warnings.push(format!(
@@ -149,10 +186,25 @@ impl Groups {
         if !sources.has_queue && policy.roles.iter().any(|role| role.range.min == 0) {
             self.warnings.push(format!("policy '{name}' lets a role have no pods, and without the feature gate flowControl no request waits for one: nothing brings it back"));
         }
-        let Sizing::Rules(rules) = &policy.sizing else { return };
-        for rule in rules.iter().filter(|rule| matches!(rule.number, Number::External(_))) {
-            let rule = &rule.name;
-            self.warnings.push(format!("rule '{rule}' of policy '{name}' has source prometheus, and nobody here asks queries: it never fires"));
+        if sources.has_queries {
+            return;
+        }
+        let unasked = "has source prometheus, and without --prometheus-address nobody asks queries";
+        match &policy.sizing {
+            Sizing::Rules(rules) => {
+                for rule in rules.iter().filter(|rule| matches!(rule.number, Number::External(_))) {
+                    let rule = &rule.name;
+                    self.warnings.push(format!("rule '{rule}' of policy '{name}' {unasked}: it never fires"));
+                }
+            }
+            Sizing::Total(total) => {
+                for metric in total.metrics.iter().filter(|metric| metric.signal.is_none()) {
+                    let metric = &metric.name;
+                    self.warnings
+                        .push(format!("metric '{metric}' of policy '{name}' {unasked}: it is never known"));
+                }
+            }
+            Sizing::Kept => {}
         }
     }
 }
@@ -162,5 +214,67 @@ fn of_policy(policy: &str, error: &ConfigError) -> ConfigError {
     match error.hint_text() {
         Some(hint) => message.hint(hint),
         None => message,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sources(has_queries: bool) -> Sources {
+        Sources {
+            lease: Box::new(|_| None),
+            configured: Vec::new(),
+            has_servers: true,
+            has_gpus: false,
+            has_queue: true,
+            has_queries,
+            can_act: false,
+        }
+    }
+
+    fn policy(name: &str, interval: &str, sizing: &str) -> String {
+        format!(
+            "apiVersion: usher.dev/v1alpha1\nkind: CapacityPolicy\nmetadata: {{name: {name}}}\nspec: {{interval: {interval}, roles: {{a: {{max: 5}}}}, {sizing}}}\n"
+        )
+    }
+
+    fn two() -> String {
+        let rule = |name: &str| {
+            format!(
+                "{{name: {name}, role: a, source: prometheus, metric: 'sum(x)', comparator: GREATER_THAN, threshold: 1, step: 1}}"
+            )
+        };
+        let rules = format!("rules: [{}, {}]", rule("one"), rule("two"));
+        let total = "total: {metrics: [{name: queue_depth, target: 4}, {name: 'sum(x)', source: prometheus, target: 4}, {name: z, source: prometheus, target: 1}]}";
+        format!("{}---\n{}", policy("p", "20s", &rules), policy("q", "5s", total))
+    }
+
+    #[test]
+    fn queries_are_asked_for_who_ticks_most_often() {
+        let groups = Groups::read(&two(), &sources(true)).unwrap();
+        let five = Duration::from_secs(5);
+        assert_eq!(groups.queries(), BTreeMap::from([("sum(x)".into(), five), ("z".into(), five)]));
+        assert_eq!(groups.groups[1].signals, [Signal::Waiting], "a query is no number of pods");
+        assert!(groups.warnings.is_empty() && groups.servers.is_empty(), "{:?}", groups.warnings);
+    }
+
+    #[test]
+    fn queries_that_nobody_asks_are_warned_of() {
+        let warnings = Groups::read(&two(), &sources(false)).unwrap().warnings;
+        assert_eq!(warnings.len(), 4, "{warnings:?}");
+        for (warning, named) in
+            warnings.iter().zip(["rule 'one'", "rule 'two'", "metric 'sum(x)'", "metric 'z'"])
+        {
+            assert!(warning.starts_with(named) && warning.contains("--prometheus-address"), "{warning}");
+        }
+    }
+
+    #[test]
+    fn a_query_without_its_source_is_told_how() {
+        let text = policy("p", "5s", "total: {metrics: [{name: 'sum(rate(x[1m]))', target: 4}]}");
+        let errors = Groups::read(&text, &sources(true)).unwrap_err();
+        let error = errors[0].in_file("f");
+        assert!(error.contains("source: prometheus"), "{error}");
     }
 }

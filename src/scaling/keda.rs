@@ -67,7 +67,7 @@ fn desired(plans: &Plans, metadata: &HashMap<String, String>) -> Result<u32, Sta
     let latest = standing.latest.as_ref().ok_or_else(|| {
         Status::unavailable("there is no plan yet: the pool isn't known, or another replica leads")
     })?;
-    Ok(latest.plan.roles.get(place).map_or(0, |role| role.desired))
+    Ok(latest.plan.roles.get(place).map_or(0, |role| role.write))
 }
 
 #[allow(clippy::result_large_err, reason = "what tonic's services answer with")]

@@ -8,22 +8,21 @@ use prometheus::proto::MetricFamily;
 use prometheus::{GaugeVec, IntCounter, IntCounterVec, Opts, Registry};
 
 use super::board::Board;
-use crate::capacity::plan::Condition;
-use crate::capacity::{Plan, Policy};
+use crate::capacity::{Condition, Plan, Policy, State};
 
 /// A gauge of a plan: its name, its labels, its help.
 type Gauge = (&'static str, &'static [&'static str], &'static str);
 
-const OF_ROLE: [Gauge; 4] = [
+const OF_ROLE: [Gauge; 5] = [
     ("usher_capacity_desired_replicas", &["policy", "role"], "Pods that a role should have now."),
+    ("usher_capacity_admitted_replicas", &["policy", "role"], "Pods of a role that may exist now."),
     ("usher_capacity_current_replicas", &["policy", "role"], "Pods that a role has."),
     ("usher_capacity_goal_replicas", &["policy", "role"], "Pods that a role is to have in the end."),
     ("usher_capacity_pressure", &["policy", "role"], "Largest value ÷ target of a role's signals."),
 ];
 const WAITING: Gauge = ("usher_capacity_waiting", &["policy"], "Requests that waited at the last tick.");
 const CONDITION: Gauge = ("usher_capacity_condition", &["policy", "condition"], "1 while a condition holds.");
-const CONDITIONS: [Condition; 4] =
-    [Condition::BandUnsatisfied, Condition::RatioConstraintViolated, Condition::StaleData, Condition::Panic];
+const STATE: Gauge = ("usher_capacity_state", &["policy", "state"], "1 for the state that a group is in.");
 
 /// Counters of ticks. The gauges are computed from the board when they are read.
 #[derive(Debug)]
@@ -33,6 +32,7 @@ pub struct ScalingMetrics {
     fired: IntCounterVec,
     sanitised: IntCounter,
     reloads: IntCounterVec,
+    queries: IntCounterVec,
     // The label values that were used, so that those of policies that are gone can be removed. Only the
     // driver takes it.
     used: Mutex<HashSet<(String, Option<String>, bool)>>,
@@ -73,6 +73,11 @@ impl ScalingMetrics {
                 "Changes of the file of policies, by whether they could be used.",
                 &["result"],
             )?,
+            queries: counters(
+                "usher_capacity_queries_total",
+                "Queries that were asked for policies, by what came of them.",
+                &["result"],
+            )?,
             used: Mutex::default(),
         })
     }
@@ -97,16 +102,25 @@ impl ScalingMetrics {
         }
     }
 
+    /// Counts queries, by result.
+    pub(super) fn queries(&self) -> IntCounterVec {
+        self.queries.clone()
+    }
+
     /// The file was read anew, or could not be used.
     pub(super) fn reloaded(&self, used: bool) {
         self.reloads.with_label_values(&[if used { "used" } else { "refused" }]).inc();
+    }
+
+    /// A policy is new, or not as it was.
+    pub(super) fn taken(&self, policy: &Policy) {
+        self.sanitised.inc_by(u64::from(policy.sanitised));
     }
 
     /// These are the policies from now on: series of others are removed.
     pub(super) fn keep<'a>(&self, policies: impl Iterator<Item = &'a Policy>) {
         let mut names = HashSet::new();
         for policy in policies {
-            self.sanitised.inc_by(u64::from(policy.sanitised));
             names.insert(policy.name.as_str());
         }
         let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
@@ -138,7 +152,7 @@ impl PlanCollector {
             let labels = labels.iter().map(|label| (*label).to_owned()).collect();
             Desc::new(name.to_owned(), help.to_owned(), labels, Default::default())
         };
-        let descs = OF_ROLE.into_iter().chain([WAITING, CONDITION]).map(desc);
+        let descs = OF_ROLE.into_iter().chain([WAITING, CONDITION, STATE]).map(desc);
         Ok(Self { board, descs: descs.collect::<prometheus::Result<_>>()? })
     }
 }
@@ -150,8 +164,8 @@ impl Collector for PlanCollector {
 
     fn collect(&self) -> Vec<MetricFamily> {
         let family = |(name, labels, help): Gauge| GaugeVec::new(Opts::new(name, help), labels).ok();
-        let [desired, current, goal, pressure] = OF_ROLE.map(family);
-        let (waiting, condition) = (family(WAITING), family(CONDITION));
+        let [desired, admitted, current, goal, pressure] = OF_ROLE.map(family);
+        let (waiting, condition, state) = (family(WAITING), family(CONDITION), family(STATE));
         for standing in &self.board.plans().policies {
             let Some(latest) = &standing.latest else { continue };
             let (policy, plan) = (standing.group.policy.name.as_str(), &latest.plan);
@@ -163,6 +177,7 @@ impl Collector for PlanCollector {
             for role in &plan.roles {
                 let labels = [policy, role.name.as_str()];
                 set(&desired, &labels, f64::from(role.desired));
+                set(&admitted, &labels, f64::from(role.admitted));
                 set(&current, &labels, f64::from(role.current));
                 set(&goal, &labels, f64::from(role.goal));
                 if let Some(value) = role.pressure {
@@ -170,12 +185,16 @@ impl Collector for PlanCollector {
                 }
             }
             set(&waiting, &[policy], latest.waiting as f64);
-            for known in CONDITIONS {
+            for known in State::ALL {
+                let holds = plan.state == known;
+                set(&state, &[policy, &known.to_string()], f64::from(u8::from(holds)));
+            }
+            for known in Condition::ALL {
                 let holds = plan.conditions.contains(&known);
                 set(&condition, &[policy, &format!("{known:?}")], f64::from(u8::from(holds)));
             }
         }
-        let all = [desired, current, goal, pressure, waiting, condition];
+        let all = [desired, admitted, current, goal, pressure, waiting, condition, state];
         let mut out: Vec<MetricFamily> = all.iter().flatten().flat_map(Collector::collect).collect();
         out.retain(|family| !family.get_metric().is_empty());
         out

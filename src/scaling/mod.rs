@@ -2,10 +2,12 @@
 //! gathered from live state, and what it says is shown to those who can act.
 //!
 //! ```text
-//! policy file ─▶ groups ─▶ driver ─▶ capacity::tick ─▶ board ─▶ metrics, pages, KEDA
-//!  endpoints, demand ─▶ gather ┘
+//! policy file | objects ─▶ groups ─▶ driver ─▶ capacity::tick ─▶ board ─▶ metrics, pages, KEDA, statuses
+//!           endpoints, demand ─▶ gather ┘
+//!                     queries ──────────┘
 //! ```
 //!
+//! Policies are in a file, or objects of the API server (`objects/`), which also tell what became of them.
 //! The [`Driver`] is the only writer of the [`Board`]; outlets read it and wait for its changes.
 
 mod board;
@@ -15,11 +17,13 @@ mod gather;
 mod groups;
 pub mod keda;
 mod metrics;
+pub mod objects;
 mod pages;
+pub mod query;
 mod signal;
 
 pub use board::{Board, Latest, Plans, Standing};
-pub use driver::{Driver, Live};
+pub use driver::{Driver, Feed, Live};
 pub use gather::{Freshness, Members, gather};
 pub use groups::{Group, Groups, Sources};
 pub use metrics::ScalingMetrics;

@@ -60,10 +60,12 @@ pub fn plans(board: &Board, clock: &Clock) -> String {
     let rows = plans.policies.iter().map(|standing| {
         let (policy, latest) = (standing.group.policy.as_ref(), standing.latest.as_ref());
         let signals = policy.signals.iter().zip(&standing.group.signals);
+        let signals = signals.map(|(name, signal)| SignalRow { name, source: signal.source() });
+        let queries = policy.queries().into_iter().map(|name| SignalRow { name, source: "query" });
         PlanRow {
             policy: &policy.name,
             interval_ms: milliseconds(policy.interval),
-            signals: signals.map(|(name, signal)| SignalRow { name, source: signal.source() }).collect(),
+            signals: signals.chain(queries).collect(),
             age_ms: latest.map(|latest| milliseconds(now.saturating_sub(latest.at))),
             waiting: latest.map(|latest| latest.waiting),
             plan: latest.map(|latest| &latest.plan),

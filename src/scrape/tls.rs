@@ -77,7 +77,16 @@ impl TlsClient {
         stream: TcpStream,
     ) -> std::io::Result<TlsStream<TcpStream>> {
         let name: IpAddr = address.ip();
-        self.0.connect(ServerName::IpAddress(name.into()), stream).await
+        self.connect_to(ServerName::IpAddress(name.into()), stream).await
+    }
+
+    /// Shakes hands with a server that has this name in its certificate.
+    pub(crate) async fn connect_to(
+        &self,
+        name: ServerName<'static>,
+        stream: TcpStream,
+    ) -> std::io::Result<TlsStream<TcpStream>> {
+        self.0.connect(name, stream).await
     }
 }
 
@@ -93,7 +102,7 @@ fn roots(file: Option<&Path>) -> Result<RootCertStore, TlsError> {
             // Systems have certificates that nobody can read any more; one that counts is enough.
             roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
             if roots.is_empty() {
-                let text = "the system trusts no certificate authority; give caCertPath";
+                let text = "the system trusts no certificate authority; give a file of them (caCertPath, --prometheus-ca-file)";
                 return Err(TlsError(text.to_owned()));
             }
         }

@@ -1,10 +1,15 @@
 //! What docs/capacity.md says is what happens.
 
+use std::collections::BTreeSet;
+
 use crate::program::usher;
-use serde_json::Value;
+use crate::support::{Group, desired};
+use serde_json::{Value, json};
+use usher::capacity::policy::file;
 
 const PAGE: &str = include_str!("../../docs/capacity.md");
 const PLAN: &str = include_str!("../../src/capacity/plan.rs");
+const METRICS: &str = include_str!("../../src/scaling/metrics.rs");
 
 /// The variants of an enum of the plan.
 fn variants(name: &str) -> Vec<&'static str> {
@@ -47,4 +52,132 @@ fn the_line_becomes_the_plan() {
     let output = usher(&arguments, &line.to_string());
     let plan: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(plan, example("With `--output json`"));
+}
+
+/// A group of eight whose prefill is nine times as pressed.
+#[test]
+fn the_example_of_a_group_of_eight() {
+    let text = PAGE.split_once("### An example\n").unwrap().1.split_once("\n## ").unwrap().0;
+    let mut group = Group::new(
+        "roles: {decode: {min: 1, max: 8}, prefill: {min: 1, max: 8}}\n\
+         total: {metrics: [{name: load, target: 1}], costExpansionPercent: 100}\n\
+         coordination: {mode: Preferred, preferredRatio: {decode: {min: 25, max: 60}, prefill: {min: 40, max: 75}}, \
+         pressure: {decode: [{metric: q, target: 1}], prefill: [{metric: q, target: 1}]}}",
+    );
+    let pods = |role, count: u32, q: u32| (role, count, true, json!({"load": 1, "q": q}));
+    let plan = group.tick(
+        0,
+        &json!({"decode": 7, "prefill": 1}),
+        &[pods("decode", 7, 1), pods("prefill", 1, 9)],
+        &json!({}),
+    );
+    let base: Vec<u32> = plan.roles.iter().map(|role| role.base).collect();
+    let goal: Vec<u32> = plan.roles.iter().map(|role| role.goal).collect();
+    assert_eq!((base.as_slice(), goal.as_slice()), (&[7, 1][..], &[4, 4][..]));
+    // The arithmetic of the text, from the plan's own numbers.
+    let percent = |pods: u32| f64::from(pods) / 8.0 * 100.0;
+    let pressure: Vec<f64> = plan.roles.iter().map(|role| role.pressure.unwrap()).collect();
+    let pressed: f64 = pressure.iter().sum();
+    let shares: Vec<f64> =
+        base.iter().zip(&pressure).map(|(b, p)| percent(*b) / 2.0 + p / pressed * 50.0).collect();
+    for said in [
+        format!("Cost alone gives {} and {}.", base[0], base[1]),
+        format!("by cost ({} and {} percent)", percent(base[0]), percent(base[1])),
+        format!("by pressure ({} and {})", pressure[0] / pressed * 100.0, pressure[1] / pressed * 100.0),
+        format!(
+            "{} and {} percent, or {:.1} and {:.1} pods",
+            shares[0],
+            shares[1],
+            shares[0] * 0.08,
+            shares[1] * 0.08
+        ),
+        format!("So {} and {}.", goal[0], goal[1]),
+    ] {
+        assert!(
+            text.split_whitespace().collect::<Vec<_>>().join(" ").contains(&said),
+            "{said} not in {text}"
+        );
+    }
+}
+
+/// The policies among the page's YAML.
+fn policies() -> Vec<&'static str> {
+    let blocks = PAGE.split("```yaml\n").skip(1).map(|rest| rest.split_once("```").unwrap().0);
+    blocks.filter(|block| block.contains("kind: CapacityPolicy")).collect()
+}
+
+#[test]
+fn the_policy_by_a_query_does_what_is_said_below_it() {
+    let written = policies();
+    assert_eq!(written.len(), 1);
+    let mut read = file::parse(written[0]).unwrap();
+    assert!(read[0].warnings.is_empty());
+    let policy = read.remove(0).policy;
+    let queries: Vec<&str> = policy.queries().into_iter().collect();
+    let [query] = queries.as_slice() else { panic!("{queries:?}") };
+    for (now, rate, pods) in [(0, 5, 3), (3, 5, 3), (0, 0, 0)] {
+        let mut group = Group::of(policy.clone());
+        let external = json!({"external": {*query: rate}});
+        let plan = group.tick(0, &json!({"decode": now}), &[], &external);
+        assert_eq!(desired(&plan), [pods], "{now} {rate}");
+    }
+    let silent =
+        Group::of(policy.clone()).tick(0, &json!({"decode": 2}), &[], &json!({"external": {*query: null}}));
+    assert_eq!((desired(&silent), format!("{:?}", silent.conditions)), (vec![2], "[StaleData]".to_owned()));
+}
+
+/// Words that look like the name of a metric of ours.
+fn families(text: &'static str) -> BTreeSet<&'static str> {
+    let is_name = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+    text.split(|letter| !is_name(letter)).filter(|word| word.starts_with("usher_capacity_")).collect()
+}
+
+#[test]
+fn every_metric_is_listed_and_has_a_panel() {
+    let (list, rest) = PAGE.split_once("### A dashboard").unwrap();
+    let panels = rest.split_once("\n## ").unwrap().0;
+    let all = families(METRICS);
+    assert!(all.len() > 10, "{all:?}");
+    assert_eq!(families(list), all);
+    assert_eq!(families(panels), all);
+    for row in panels.lines().filter(|line| line.contains("usher_capacity_") && line.starts_with('|')) {
+        let cells: Vec<&str> = row.split(" | ").collect();
+        let query = cells[1].trim_matches('`');
+        assert_eq!(query.matches('(').count(), query.matches(')').count(), "{row}");
+        // What the legend shows is what the query keeps apart, and a label of the metric.
+        let legend = cells[2].split("{{").skip(1).map(|rest| rest.split_once("}}").unwrap().0);
+        for label in legend {
+            let kept = query.split_once("by (").unwrap().1.split_once(')').unwrap().0;
+            assert!(kept.split(", ").any(|kept| kept == label), "{label}: {row}");
+            for family in families(row_of(query)) {
+                let described =
+                    list.lines().find(|line| line.starts_with(&format!("| `{family}` |"))).unwrap();
+                let has = described.split(" | ").nth(1).unwrap().contains(&format!("`{label}`"));
+                assert!(has || query.contains("ignoring"), "{family} has no {label}");
+            }
+        }
+    }
+}
+
+/// The page's own text of a query: what lives as long as the page.
+fn row_of(query: &str) -> &'static str {
+    let at = PAGE.find(query).unwrap();
+    &PAGE[at..at + query.len()]
+}
+
+#[test]
+fn the_commands_are_understood() {
+    let blocks = PAGE.split("```sh\n").skip(1).map(|rest| rest.split_once("```").unwrap().0);
+    let mut seen = 0;
+    for command in blocks.map(|block| block.replace("\\\n", " ")) {
+        for line in command.lines().filter(|line| line.starts_with("usher serve ")) {
+            let words = line.split_whitespace().map(Into::into);
+            let usher::cli::Command::Serve(args) = usher::cli::parse(words).unwrap() else {
+                panic!("{line}")
+            };
+            args.settings(Default::default()).unwrap();
+            seen += 1;
+        }
+    }
+    assert_eq!(seen, 2);
 }

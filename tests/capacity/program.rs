@@ -39,12 +39,12 @@ fn a_timeline_becomes_a_line_per_tick() {
     let lines: Vec<Value> =
         text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let expected = json!({
-        "t": 0, "roles": {"decode": {"current": 1, "desired": 3, "reasons": ["Rule"]}}, "total": 3,
+        "t": 0, "roles": {"decode": {"current": 1, "desired": 3, "admitted": 3, "partition": null, "layer": null, "reasons": ["Rule"]}}, "total": 3,
         "state": "Scale", "conditions": [], "fired": ["up-on-queue"],
     });
     assert_eq!(lines[0], expected);
     // The previous plan is taken as applied, and the rule rests.
-    let roles = json!({"decode": {"current": 3, "desired": 3, "reasons": []}});
+    let roles = json!({"decode": {"current": 3, "desired": 3, "admitted": 3, "partition": null, "layer": null, "reasons": []}});
     assert_eq!((&lines[1]["roles"], &lines[1]["state"]), (&roles, &json!("Idle")));
     assert_eq!(lines.len(), 2);
 }

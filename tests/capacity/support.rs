@@ -26,7 +26,11 @@ pub struct Group {
 
 impl Group {
     pub fn new(spec: &str) -> Self {
-        Self { policy: policy(spec), history: History::default() }
+        Self::of(policy(spec))
+    }
+
+    pub fn of(policy: Policy) -> Self {
+        Self { policy, history: History::default() }
     }
 
     /// One tick at `t` seconds. `pods` are (role, count, ready, metrics).

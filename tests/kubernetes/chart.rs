@@ -94,7 +94,7 @@ fn pods_may_do_little_and_say_who_they_are() {
         }
         let (deployment, container) = usher(&objects);
         let names: Vec<_> = container["env"].as_array().unwrap().iter().map(|entry| &entry["name"]).collect();
-        assert_eq!(names[..3], ["NAMESPACE", "POD_NAME", "POD_TEMPLATE_HASH"], "{values}");
+        assert_eq!(names[..2], ["NAMESPACE", "POD_NAME"], "{values}");
         let elects = arguments(container).contains(&"--ha-enable-leader-election=true".to_owned());
         let service = if elects { "readiness" } else { "inference-extension" };
         assert_eq!(container["readinessProbe"]["grpc"]["service"], service, "{values}");
@@ -115,7 +115,7 @@ fn pods_may_do_little_and_say_who_they_are() {
 fn what_is_wrong_in_the_values_is_said() {
     let Some(helm) = Helm::find() else { return };
     let labels = "router.modelServers.matchLabels.app=llama";
-    let table: [(&[&str], &[&str]); 17] = [
+    let table: [(&[&str], &[&str]); 25] = [
         (&[], &["router.modelServers.matchLabels is required"]),
         (&[labels, "router.epp.replica=2"], &["/router/epp", "replica"]),
         (&[labels, "router.modelServers.type=vlm"], &["/router/modelServers/type"]),
@@ -136,6 +136,29 @@ fn what_is_wrong_in_the_values_is_said() {
             &["inferencePool.* is not read any more", "router.modelServers"],
         ),
         (&[labels, "experimentalHttpRoute.enabled=true"], &["experimentalHttpRoute.*", "httpRoute"]),
+        (
+            &[labels, "inferenceObjectives[0].name=x"],
+            &["inferenceObjectives is not read any more", "router.inferenceObjectives"],
+        ),
+        (
+            &[labels, "router.proxy.presets.envoy.name=x"],
+            &["router.proxy.presets is not read", "gateways.md"],
+        ),
+        (
+            &[labels, "router.proxy.imagePullPolicy=Always"],
+            &["router.proxy.imagePullPolicy is not read", "router.proxy.image.pullPolicy"],
+        ),
+        (&[labels, "router.modelServers.targetPortNumber=8000"], &["router.modelServers.targetPorts"]),
+        (&[labels, "router.metricsPort=9091"], &["router.epp.metricsPort"]),
+        (&[labels, "router.priorityRouting.enabled=true"], &["router.priorityRouting.enabled"]),
+        (
+            &[
+                labels,
+                "router.epp.pluginsConfig.kind=x",
+                "router.epp.pluginsCustomConfig.default-plugins\\.yaml=x",
+            ],
+            &["default-plugins.yaml is in both"],
+        ),
         (&[labels, "router.tokenizer.enabled=true"], &["router.tokenizer.enabled"]),
         (&[labels, "router.epp.autoscaling.enabled=true"], &["router.epp.autoscaling.enabled"]),
         (
@@ -149,6 +172,10 @@ fn what_is_wrong_in_the_values_is_said() {
         (
             &[labels, "router.inferencePool.create=false,provider.name=istio"],
             &["provider.name istio needs an InferencePool"],
+        ),
+        (
+            &[labels, "router.epp.capacityPolicies.clusterTopologies=true"],
+            &["needs router.epp.capacityPolicies.enabled"],
         ),
         (&[labels, "router.epp.pluginsConfigFile=mine.yaml"], &["mine.yaml is in neither"]),
     ];

@@ -32,7 +32,16 @@ pub(crate) fn examples() -> Vec<Example> {
             let found_here: Vec<Value> = match extension {
                 Some("md") => {
                     let blocks = text.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next());
-                    blocks.flat_map(possible_documents).collect()
+                    // Half of an object may be an example of something else, a broken one is none.
+                    let read = |block: &str| -> Vec<Value> {
+                        let is_whole = block.contains("apiVersion:");
+                        if is_whole {
+                            documents(block).collect()
+                        } else {
+                            possible_documents(block).collect()
+                        }
+                    };
+                    blocks.flat_map(read).collect()
                 }
                 Some("yaml") => documents(&text).collect(),
                 _ => Vec::new(),

@@ -19,6 +19,8 @@ mod support;
 #[allow(dead_code, reason = "other tests use the rest")]
 mod program;
 
+mod actuator;
+mod capacity;
 mod chart;
 mod chart_rights;
 mod doctor;
@@ -31,6 +33,8 @@ mod metrics;
 mod objects;
 mod outage;
 mod picker;
+mod policies;
+mod policies_served;
 mod relay;
 mod rights;
 mod rollout;
@@ -40,3 +44,4 @@ mod selectors;
 mod server;
 mod sidecar;
 mod tools;
+mod upgrade;

@@ -17,6 +17,19 @@ pub(crate) const OBJECTIVES: Definition = objectives("llm-d.ai");
 pub(crate) const REWRITES: Definition = rewrites("llm-d.ai");
 pub(crate) const OLDER_OBJECTIVES: Definition = objectives("inference.networking.x-k8s.io");
 
+pub(crate) const POLICIES: Definition = Definition {
+    file: include_str!("../../deploy/chart/crds/capacitypolicies.yaml"),
+    group: "usher.dev",
+    version: "v1alpha1",
+    plural: "capacitypolicies",
+};
+pub(crate) const TOPOLOGIES: Definition = Definition {
+    file: include_str!("../../deploy/chart/crds/clustertopologies.yaml"),
+    group: "usher.dev",
+    version: "v1alpha1",
+    plural: "clustertopologies",
+};
+
 const fn objectives(group: &'static str) -> Definition {
     let file = include_str!("crds/inferenceobjectives.yaml");
     Definition { file, group, version: "v1alpha2", plural: "inferenceobjectives" }
@@ -30,9 +43,9 @@ const fn rewrites(group: &'static str) -> Definition {
 /// A kind of objects that a cluster may or may not have.
 #[derive(Clone, Copy)]
 pub(crate) struct Definition {
-    file: &'static str,
+    pub(crate) file: &'static str,
     pub(crate) group: &'static str,
-    version: &'static str,
+    pub(crate) version: &'static str,
     pub(crate) plural: &'static str,
 }
 
@@ -154,6 +167,23 @@ impl Space {
         format!("/apis/{}/{}/namespaces/{}/{}", kind.group, kind.version, self.name, kind.plural)
     }
 
+    /// Sends an object to a path, or a merge patch.
+    pub(crate) async fn send(&self, method: &str, path: &str, object: &Value) -> kube::Result<Value> {
+        let of = if method == "PATCH" { "application/merge-patch+json" } else { "application/json" };
+        request(&self.client, method, path, of, object).await
+    }
+
+    /// The object at a path.
+    pub(crate) async fn get(&self, path: &str) -> kube::Result<Value> {
+        get(&self.client, path).await
+    }
+
+    /// The path of a kind's objects; `version` is the group and version.
+    pub(crate) fn path(&self, version: &str, plural: &str) -> String {
+        let root = if version.contains('/') { "/apis" } else { "/api" };
+        format!("{root}/{version}/namespaces/{}/{plural}", self.name)
+    }
+
     /// A pod that is ready, with the label `app`.
     pub(crate) async fn pod(&self, name: &str, ip: &str, app: &str) {
         let object = json!({
@@ -243,6 +273,7 @@ fn typed(kind: Definition, name: &str) -> Value {
     let of = match kind.plural {
         "inferencepools" => "InferencePool",
         "inferenceobjectives" => "InferenceObjective",
+        "capacitypolicies" => "CapacityPolicy",
         _ => "InferenceModelRewrite",
     };
     json!({"apiVersion": format!("{}/{}", kind.group, kind.version), "kind": of, "metadata": {"name": name}})

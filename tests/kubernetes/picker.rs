@@ -204,6 +204,14 @@ impl Picker {
         self.log.find(0, &format!("{words:?}"), fits).await;
     }
 
+    /// Waits until its metrics have this line.
+    pub(crate) async fn exports(&self, line: &str) {
+        eventually(line, async || {
+            crate::metrics::page(self).await.lines().any(|found| found == line).then_some(())
+        })
+        .await;
+    }
+
     /// Ends it without a warning.
     pub(crate) async fn kill(&mut self) {
         self.child.kill().await.unwrap();

@@ -26,7 +26,7 @@ async fn a_request_goes_through_the_sidecar() {
     let free = || listener().local_addr().unwrap().port();
     let (admin, ready) = (free(), free());
     let values = format!(
-        "router.modelServers.matchLabels.app=m,router.modelServers.targetPorts[0].number={},router.proxy.enabled=true,router.proxy.readyPort={ready},router.epp.flags.secure-serving=false",
+        "router.modelServers.matchLabels.app=m,router.modelServers.targetPorts[0].number={},router.proxy.enabled=true,router.proxy.failOpen=false,router.proxy.readyPort={ready},router.epp.flags.secure-serving=false",
         servers.addresses[0].port()
     );
     let release = Release::apply(server, &helm, &values, None).await;

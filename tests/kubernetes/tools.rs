@@ -150,7 +150,8 @@ pub(crate) fn definitions() -> Option<Vec<Value>> {
         }
     };
     let mut found = Vec::new();
-    for folder in [Path::new(folder), &root().join("tests/kubernetes/crds")] {
+    let own = ["tests/kubernetes/crds", "deploy/chart/crds"].map(|folder| root().join(folder));
+    for folder in [Path::new(folder), &own[0], &own[1]] {
         for entry in std::fs::read_dir(folder).unwrap() {
             let text = std::fs::read_to_string(entry.unwrap().path()).unwrap();
             let groups: &[&str] =

@@ -1,9 +1,10 @@
-//! Scraping servers that speak raw HTTP: every kind of page, source and misbehaviour.
+//! Scraping and asking servers that speak raw HTTP: every kind of page, source and misbehaviour.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "the helpers of a test may panic")]
 
 mod odd;
 mod pool;
+mod queries;
 mod server;
 mod sources;
 mod spread;

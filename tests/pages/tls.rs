@@ -18,12 +18,12 @@ use crate::pool::{Pool, hurried};
 use crate::server::{Server, ok, page};
 
 /// An authority, and certificates that it signed, as files.
-struct Files {
+pub struct Files {
     folder: TempDir,
 }
 
 impl Files {
-    fn make() -> Self {
+    pub fn make() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -33,6 +33,9 @@ impl Files {
             let key = KeyPair::generate().unwrap();
             let mut params = CertificateParams::new(Vec::new()).unwrap();
             params.subject_alt_names = vec![SanType::IpAddress(IpAddr::V4(address))];
+            if name == "server" {
+                params.subject_alt_names.push(SanType::DnsName("localhost".try_into().unwrap()));
+            }
             let cert = params.signed_by(&key, &ca).unwrap();
             std::fs::write(folder.path().join(format!("{name}.crt")), cert.pem()).unwrap();
             std::fs::write(folder.path().join(format!("{name}.key")), key.serialize_pem()).unwrap();
@@ -40,11 +43,11 @@ impl Files {
         Self { folder }
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    fn acceptor(&self, name: &str, wants_client: bool) -> TlsAcceptor {
+    pub fn acceptor(&self, name: &str, wants_client: bool) -> TlsAcceptor {
         let certificates = |path: &Path| -> Vec<CertificateDer<'static>> {
             CertificateDer::pem_file_iter(path).unwrap().map(Result::unwrap).collect()
         };

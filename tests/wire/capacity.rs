@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const POST: [(&str, &str); 1] = [(":path", "/v1/completions")];
 const WAITS: &str = "--config-text={featureGates: [flowControl], plugins: [{type: concurrency-detector, parameters: {maxConcurrency: 100}}, {type: queue-scorer}], flowControl: {saturationDetector: {pluginRef: concurrency-detector}}}";
 
-fn policy(name: &str, spec: &str) -> String {
+pub fn policy(name: &str, spec: &str) -> String {
     format!(
         "apiVersion: usher.dev/v1alpha1\nkind: CapacityPolicy\nmetadata: {{name: {name}}}\nspec: {{{spec}}}\n"
     )
@@ -52,14 +52,14 @@ fn endpoints(pods: &[(&str, &str, u16)]) -> String {
     format!("endpoints:\n{}", pods.iter().map(entry).collect::<String>())
 }
 
-struct Group {
-    picker: Picker,
+pub struct Group {
+    pub picker: Picker,
     endpoints: PathBuf,
     policies: PathBuf,
 }
 
 impl Group {
-    async fn start(pods: &[(&str, &str, u16)], policies: &str, flags: &[&str]) -> Self {
+    pub async fn start(pods: &[(&str, &str, u16)], policies: &str, flags: &[&str]) -> Self {
         let files = tempfile::tempdir().unwrap();
         let (list, file) = (files.path().join("endpoints.yaml"), files.path().join("policies.yaml"));
         std::fs::write(&list, endpoints(pods)).unwrap();
@@ -73,13 +73,13 @@ impl Group {
         Self { picker: Picker::serve(files, &flags).await, endpoints: list, policies: file }
     }
 
-    fn page(&self, path: &str) -> Value {
+    pub fn page(&self, path: &str) -> Value {
         let answer = Picker::get(self.picker.admin, path);
         serde_json::from_str(answer.split("\r\n\r\n").nth(1).unwrap()).unwrap()
     }
 
     /// What is asked for, once it is answered so.
-    async fn until<T>(&self, what: &str, mut ask: impl FnMut(&Self) -> Option<T>) -> T {
+    pub async fn until<T>(&self, what: &str, mut ask: impl FnMut(&Self) -> Option<T>) -> T {
         let start = std::time::Instant::now();
         loop {
             if let Some(answer) = ask(self) {
@@ -91,7 +91,7 @@ impl Group {
     }
 
     /// The plan of the first policy, once it has one that is as it should be.
-    async fn plan(&self, what: &str, is_it: impl Fn(&Value) -> bool) -> Value {
+    pub async fn plan(&self, what: &str, is_it: impl Fn(&Value) -> bool) -> Value {
         self.until(what, |group| {
             let plan = group.page("/capacity/v1/plans")["plans"][0].clone();
             (plan["plan"].is_object() && is_it(&plan)).then_some(plan)

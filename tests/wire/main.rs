@@ -17,6 +17,10 @@ mod migrate;
 mod plugins;
 #[path = "../support/protos.rs"]
 mod protos;
+mod queries;
 mod requests;
+#[path = "../pages/server.rs"]
+#[allow(dead_code, reason = "the tests of pages need more of it")]
+mod server;
 mod sick;
 mod support;

@@ -3,7 +3,7 @@
 {{- $proxy := .Values.router.proxy -}}
 name: envoy-proxy
 image: {{ include "usher.image" (dict "image" $proxy.image "tag" "") | quote }}
-imagePullPolicy: {{ $proxy.image.pullPolicy }}
+imagePullPolicy: {{ if kindIs "string" $proxy.image }}IfNotPresent{{ else }}{{ $proxy.image.pullPolicy }}{{ end }}
 args:
 - --config-path
 - /etc/envoy/envoy.yaml

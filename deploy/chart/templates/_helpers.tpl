@@ -35,16 +35,35 @@
 {{ .Release.Namespace }}-{{ include "usher.name" . }}
 {{- end }}
 
-{{- define "usher.selectorLabels" -}}
+{{- define "usher.eppLabels" -}}
 app.kubernetes.io/name: usher
 app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/component: epp
 {{- end }}
 
-{{- define "usher.proxySelectorLabels" -}}
+{{- define "usher.envoyLabels" -}}
 app.kubernetes.io/name: usher
 app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/component: proxy
+{{- end }}
+
+{{/* By what Services, Deployments and the rest find pods: another chart's labels, so that its
+     pods are found, too, while ours take their place. */}}
+{{- define "usher.selectorLabels" -}}
+{{- with .Values.router.epp.selectorLabels }}{{ toYaml . }}{{ else }}{{ include "usher.eppLabels" . }}{{ end }}
+{{- end }}
+
+{{- define "usher.proxySelectorLabels" -}}
+{{- with .Values.router.proxy.selectorLabels }}{{ toYaml . }}{{ else }}{{ include "usher.envoyLabels" . }}{{ end }}
+{{- end }}
+
+{{/* What pods bear: our labels, and those by which they are found. */}}
+{{- define "usher.podLabels" -}}
+{{ merge (include "usher.selectorLabels" . | fromYaml) (include "usher.eppLabels" . | fromYaml) | toYaml }}
+{{- end }}
+
+{{- define "usher.proxyPodLabels" -}}
+{{ merge (include "usher.proxySelectorLabels" . | fromYaml) (include "usher.envoyLabels" . | fromYaml) | toYaml }}
 {{- end }}
 
 {{- define "usher.commonLabels" -}}
@@ -54,12 +73,12 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
 {{- define "usher.labels" -}}
-{{ include "usher.selectorLabels" . }}
+{{ include "usher.eppLabels" . }}
 {{ include "usher.releaseLabels" . }}
 {{- end }}
 
 {{- define "usher.proxyLabels" -}}
-{{ include "usher.proxySelectorLabels" . }}
+{{ include "usher.envoyLabels" . }}
 {{ include "usher.releaseLabels" . }}
 {{- end }}
 
@@ -69,9 +88,10 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 
-{{/* An image: {registry, repository, tag}, and the tag for when there is none. */}}
+{{/* An image: {registry, repository, tag}, and the tag for when there is none; or all of it
+     in one text. */}}
 {{- define "usher.image" -}}
-{{- with .image.registry }}{{ . }}/{{ end }}{{ .image.repository }}:{{ .image.tag | default .tag }}
+{{- if kindIs "string" .image }}{{ .image }}{{ else }}{{ with .image.registry }}{{ . }}/{{ end }}{{ .image.repository }}:{{ .image.tag | default .tag }}{{ end }}
 {{- end }}
 
 {{/* "true" in these modes, empty otherwise. */}}
@@ -93,6 +113,16 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 
 {{- define "usher.isSecure" -}}
 {{- if ne (toString (index .Values.router.epp.flags "secure-serving")) "false" -}}true{{- end -}}
+{{- end }}
+
+{{/* prometheusoperator or gmp. GKE has the latter, as in the peer's charts. */}}
+{{- define "usher.monitoringProvider" -}}
+{{- .Values.router.monitoring.provider.name | default (ternary "gmp" "prometheusoperator" (eq .Values.provider.name "gke")) -}}
+{{- end }}
+
+{{/* "true" where metrics are served over TLS. */}}
+{{- define "usher.metricsOverTls" -}}
+{{- if index .Values.router.epp.flags "metrics-cert-dir" -}}true{{- end -}}
 {{- end }}
 
 {{- define "usher.hasSidecar" -}}
@@ -144,6 +174,9 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- $_ := set $flags "tracing" .Values.router.tracing.enabled -}}
 {{- if not .Values.router.monitoring.prometheus.auth.enabled -}}
 {{- $_ := set $flags "metrics-endpoint-auth" false -}}
+{{- end -}}
+{{- if $epp.capacityPolicies.enabled -}}
+{{- $_ := set $flags "capacity-policies" true -}}
 {{- end -}}
 {{- if include "usher.elects" . -}}
 {{- $_ := set $flags "ha-enable-leader-election" true -}}

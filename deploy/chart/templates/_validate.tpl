@@ -1,11 +1,33 @@
 {{/* What a schema can't say, or not as clearly. Every template that makes objects asks this. */}}
 {{- define "usher.validate" -}}
-{{- range $old, $new := dict "inferenceExtension" "router.epp (image, flags, …), router.monitoring and router.tracing" "inferencePool" "router.inferencePool and router.modelServers" "experimentalHttpRoute" "httpRoute (enabled is now create)" }}
+{{- range $old, $new := dict "inferenceExtension" "router.epp (image, flags, …), router.monitoring and router.tracing" "inferencePool" "router.inferencePool and router.modelServers" "experimentalHttpRoute" "httpRoute (enabled is now create)" "inferenceObjectives" "router.inferenceObjectives" }}
 {{- if hasKey $.Values $old }}
-{{- fail (printf "%s.* is not read any more: move it to %s" $old $new) }}
+{{- fail (printf "%s%s is not read any more: move it to %s" $old (ternary "" ".*" (eq $old "inferenceObjectives")) $new) }}
 {{- end }}
 {{- end }}
 {{- $router := .Values.router }}
+{{- /* Of llm-d-router's charts, whose users run Envoy as they write it. */}}
+{{- $elsewhere := dict "imagePullPolicy" "router.proxy.image.pullPolicy" "terminationGracePeriodSeconds" "router.proxy.drainSeconds" "securityContext" "router.epp.securityContext" "ports" "router.proxy.port and router.proxy.readyPort" }}
+{{- range $name := list "args" "command" "configMap" "configMapData" "env" "imagePullPolicy" "livenessProbe" "name" "ports" "presets" "readinessProbe" "securityContext" "startupProbe" "terminationGracePeriodSeconds" "volumeMounts" "volumes" }}
+{{- if index $router.proxy $name }}
+{{- fail (printf "router.proxy.%s is not read: the chart writes Envoy's container and configuration itself; %s" $name (hasKey $elsewhere $name | ternary (printf "write %s" (index $elsewhere $name)) "for another one run an Envoy of your own (docs/gateways.md)")) }}
+{{- end }}
+{{- end }}
+{{- if ($router.proxy.autoscaling | default dict).enabled }}
+{{- fail "router.proxy.autoscaling.enabled: this chart does not have it; set router.proxy.replicas" }}
+{{- end }}
+{{- if $router.modelServers.targetPortNumber }}
+{{- fail "router.modelServers.targetPortNumber is not read: write router.modelServers.targetPorts" }}
+{{- end }}
+{{- if $router.metricsPort }}
+{{- fail "router.metricsPort is not read: write router.epp.metricsPort" }}
+{{- end }}
+{{- if ($router.priorityRouting | default dict).enabled }}
+{{- fail "router.priorityRouting.enabled: this chart does not have it; set it to false" }}
+{{- end }}
+{{- if and $router.epp.pluginsConfig (hasKey $router.epp.pluginsCustomConfig $router.epp.pluginsConfigFile) }}
+{{- fail (printf "%s is in both router.epp.pluginsConfig and router.epp.pluginsCustomConfig" $router.epp.pluginsConfigFile) }}
+{{- end }}
 {{- range $name := list "tokenizer" "latencyPredictor" }}
 {{- $part := index $router $name | default dict }}
 {{- if $part.enabled }}
@@ -16,6 +38,9 @@
 {{- if $autoscaling.enabled }}
 {{- fail "router.epp.autoscaling.enabled: replicas do not share what they know, so that more of them choose worse; set router.epp.replicas" }}
 {{- end }}
+{{- if and $router.epp.capacityPolicies.clusterTopologies (not $router.epp.capacityPolicies.enabled) }}
+{{- fail "router.epp.capacityPolicies.clusterTopologies needs router.epp.capacityPolicies.enabled" }}
+{{- end }}
 {{- $preferred := .Values.provider.gke.preferredBackends | default dict }}
 {{- if $preferred.enabled }}
 {{- fail "provider.gke.preferredBackends.enabled: this chart does not have it; set it to false" }}
@@ -25,7 +50,7 @@
 {{- fail "router.modelServers.matchLabels is required: the labels of the model servers' pods, for example {app: vllm}; or name an InferencePool that exists in router.inferencePool.name, with router.inferencePool.create false" }}
 {{- end }}
 {{- if and $router.proxy.enabled $router.proxy.failOpen (not $router.modelServers.matchLabels) }}
-{{- fail "router.proxy.failOpen needs router.modelServers.matchLabels: where requests go while Usher is away" }}
+{{- fail "router.proxy.failOpen needs router.modelServers.matchLabels: where requests go while Usher is away; give them, or set router.proxy.failOpen to false" }}
 {{- end }}
 {{- if and $router.proxy.enabled .Values.httpRoute.create }}
 {{- fail "httpRoute.create is for gateway mode; with router.proxy.enabled clients connect to Envoy itself" }}

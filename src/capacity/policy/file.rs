@@ -12,6 +12,9 @@ use crate::config::{ConfigError, Node, Position, Value};
 pub struct Read {
     /// What it means.
     pub policy: Policy,
+    /// The ClusterTopology that it names. Its layers are not known here: [`Policy::of`] took the built-in
+    /// ones.
+    pub cluster_topology: Option<String>,
     /// What looks wrong and may be meant, with its place.
     pub warnings: Vec<ConfigError>,
 }
@@ -28,6 +31,7 @@ pub fn parse(text: &str) -> Result<Vec<Read>, Vec<ConfigError>> {
     }
     let (mut read, mut errors) = (Vec::new(), Vec::new());
     let mut names: BTreeMap<String, Position> = BTreeMap::new();
+    let mut targets = BTreeMap::new();
     for node in &documents {
         let document: Document = match node.decode() {
             Ok(document) => document,
@@ -52,10 +56,31 @@ pub fn parse(text: &str) -> Result<Vec<Read>, Vec<ConfigError>> {
             let hint = format!("the first one begins in line {}", first.line);
             errors.push(ConfigError::at(node.at, format!("a second policy is called '{name}'")).hint(hint));
         }
+        for (role, spec) in &document.spec.roles {
+            let Some(target) = &spec.scale_target_ref else { continue };
+            let at = position(node, &format!("spec.roles.{role}.scaleTargetRef"));
+            let namespace = document.metadata.namespace.clone();
+            let key =
+                (namespace, group(&target.api_version).to_owned(), target.kind.clone(), target.name.clone());
+            if let Some((first, of)) = targets.insert(key, (role.clone(), name.clone())) {
+                let (kind, target) = (&target.kind, &target.name);
+                let what = format!(
+                    "{kind} '{target}' is scaled by role '{role}', and by '{first}' of policy '{of}'"
+                );
+                errors.push(ConfigError::at(at, what).hint("keep a role in one policy"));
+            }
+        }
         let warnings = warnings.into_iter().map(|(warning, _)| warning).collect();
-        read.push(Read { policy: Policy::of(&document), warnings });
+        let topology = document.spec.deploy.as_ref().and_then(|deploy| deploy.topology.as_ref());
+        let cluster_topology = topology.and_then(|topology| topology.cluster_topology.clone());
+        read.push(Read { policy: Policy::of(&document), cluster_topology, warnings });
     }
     if errors.is_empty() { Ok(read) } else { Err(errors) }
+}
+
+/// The API group of a group and version.
+pub(crate) fn group(api_version: &str) -> &str {
+    api_version.rsplit_once('/').map_or("", |(group, _)| group)
 }
 
 /// The place of a path, or of the innermost part of it that is there.

@@ -2,19 +2,22 @@
 
 pub mod file;
 mod resolve;
+pub mod rollout;
 pub mod span;
 pub mod spec;
 pub mod validate;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::amount::Amount;
 use super::behavior::Behavior;
 use super::coordinate::Band;
 use super::ratio::RatioBounds;
-use super::rules::Rule;
+use super::rollout::Rollout;
+use super::rules::{Number, Rule};
 
+pub use resolve::{MOST_LAYERS, MOST_PODS, MOST_ROLES, MOST_RULES};
 pub use spec::{Mode, TargetRef};
 
 /// What a policy means: names are places, defaults are filled in, and every number is in its range.
@@ -36,10 +39,34 @@ pub struct Policy {
     pub coordination: Coordination,
     /// A ratio that always holds.
     pub ratio: Option<Ratio>,
+    /// How pods come up, go and are updated; `None`: all at once, and updates are nobody's concern here.
+    pub rollout: Option<Rollout>,
     /// The numbers of pods that are looked at, by name, in the order of [`Pod::values`](super::Pod).
     pub signals: Vec<String>,
     /// How many of its values could not stand and were replaced. None in a policy that was validated.
     pub sanitised: u32,
+}
+
+impl Policy {
+    /// The queries whose answers [`Inputs::external`](super::Inputs) is to have, each once.
+    pub fn queries(&self) -> BTreeSet<&str> {
+        match &self.sizing {
+            Sizing::Kept => BTreeSet::new(),
+            Sizing::Total(total) => total
+                .metrics
+                .iter()
+                .filter(|metric| metric.signal.is_none())
+                .map(|metric| metric.name.as_str())
+                .collect(),
+            Sizing::Rules(rules) => rules
+                .iter()
+                .filter_map(|rule| match &rule.number {
+                    Number::External(query) => Some(query.as_str()),
+                    Number::OfPods { .. } | Number::Waiting => None,
+                })
+                .collect(),
+        }
+    }
 }
 
 /// A role of the group.
@@ -91,10 +118,10 @@ pub struct Total {
 /// A number and its target.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Target {
-    /// Its name.
+    /// Its name; the query itself where it is one.
     pub name: String,
-    /// Its place among the signals.
-    pub signal: usize,
+    /// Its place among the signals; none for a query, which no pod answers.
+    pub signal: Option<usize>,
     /// What it should be per pod; above 0.
     pub target: Amount,
 }

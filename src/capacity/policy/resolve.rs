@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::rollout;
 use super::span::Span;
 use super::spec::{
     BandSpec, CoordinationMode, Document, PaceSpec, PanicSpec, RatioSpec, RuleSource, RuleSpec, Select,
@@ -20,6 +21,12 @@ use crate::capacity::rules::{Number, Rule, Test};
 
 /// Most pods of a role.
 pub const MOST_PODS: i64 = 1_000_000;
+/// Most roles of a policy.
+pub const MOST_ROLES: usize = 32;
+/// Most rules of a policy, and metrics that size it.
+pub const MOST_RULES: usize = 128;
+/// Most layers of a topology.
+pub const MOST_LAYERS: usize = 16;
 /// Longest period, window and hold.
 pub const LONGEST: Duration = Duration::from_secs(30 * 60);
 /// Time between two ticks when a policy doesn't say.
@@ -28,6 +35,9 @@ pub const INTERVAL: Duration = Duration::from_secs(15);
 pub const SHORTEST_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a rule rests when it doesn't say.
 pub const COOLDOWN: Duration = Duration::from_secs(300);
+
+/// Where the numbers of pressure come from.
+const OF_PODS: RuleSource = RuleSource::Inference;
 
 /// The pressure of #948: each role's numbers and targets when a policy names none.
 pub const PRESSURE: [(&str, [(&str, f64); 2]); 2] = [
@@ -50,6 +60,7 @@ impl Policy {
             .and_then(|written| written.ratio.as_ref())
             .and_then(|ratio| reader.ratio(ratio, &roles));
         let behavior = reader.behavior(spec);
+        let rollout = rollout::read(spec, &mut reader);
         let interval = Span::or(spec.interval, INTERVAL);
         let interval = reader.checked(interval, interval.max(SHORTEST_INTERVAL));
         Self {
@@ -61,6 +72,7 @@ impl Policy {
             behavior,
             coordination,
             ratio,
+            rollout,
             signals: reader.signals,
             sanitised: reader.sanitised,
         }
@@ -73,19 +85,19 @@ impl Policy {
 }
 
 #[derive(Default)]
-struct Reader {
+pub(super) struct Reader {
     signals: Vec<String>,
     sanitised: u32,
 }
 
 impl Reader {
     /// The value that can stand; counted when it isn't the one that is written.
-    fn checked<T: PartialEq + Copy>(&mut self, written: T, sound: T) -> T {
+    pub(super) fn checked<T: PartialEq + Copy>(&mut self, written: T, sound: T) -> T {
         self.sanitised += u32::from(written != sound);
         sound
     }
 
-    fn whole(&mut self, written: Option<i64>, default: u32, most: i64) -> u32 {
+    pub(super) fn whole(&mut self, written: Option<i64>, default: u32, most: i64) -> u32 {
         let written = written.unwrap_or(i64::from(default));
         let sound = self.checked(written, written.clamp(0, most));
         u32::try_from(sound).unwrap_or(default)
@@ -125,16 +137,19 @@ impl Reader {
         Range { min, max: sound }
     }
 
-    fn targets<'a>(&mut self, written: impl Iterator<Item = (&'a str, Option<f64>)>) -> Vec<Target> {
+    fn targets<'a>(
+        &mut self,
+        written: impl Iterator<Item = (&'a str, RuleSource, Option<f64>)>,
+    ) -> Vec<Target> {
         written
-            .filter_map(|(name, target)| {
+            .filter_map(|(name, source, target)| {
                 let target = target.and_then(Amount::of).filter(|target| *target > Amount::ZERO);
                 if name.is_empty() || target.is_none() {
                     self.sanitised += 1;
                 }
                 target.filter(|_| !name.is_empty()).map(|target| Target {
                     name: name.to_owned(),
-                    signal: self.signal(name),
+                    signal: (source != RuleSource::Prometheus).then(|| self.signal(name)),
                     target,
                 })
             })
@@ -164,7 +179,9 @@ impl Reader {
 
     fn total(&mut self, spec: &TotalSpec) -> Total {
         Total {
-            metrics: self.targets(spec.metrics.iter().map(|metric| (metric.name.as_str(), metric.target))),
+            metrics: self.targets(
+                spec.metrics.iter().map(|metric| (metric.name.as_str(), metric.source, metric.target)),
+            ),
             tolerance: self.whole(spec.tolerance_percent, 10, 100),
             cost_expansion: self.whole(spec.cost_expansion_percent, 200, MOST_PODS),
         }
@@ -266,13 +283,15 @@ impl Reader {
                 Some(pressure) => {
                     let signals = pressure.get(&role.name).map(Vec::as_slice).unwrap_or_default();
                     self.targets(
-                        signals.iter().map(|PressureSpec { metric, target }| (metric.as_str(), *target)),
+                        signals
+                            .iter()
+                            .map(|PressureSpec { metric, target }| (metric.as_str(), OF_PODS, *target)),
                     )
                 }
                 None => {
                     let signals = PRESSURE.iter().find(|(name, _)| *name == role.name);
                     let signals = signals.map(|(_, signals)| signals.as_slice()).unwrap_or_default();
-                    self.targets(signals.iter().map(|(name, target)| (*name, Some(*target))))
+                    self.targets(signals.iter().map(|(name, target)| (*name, OF_PODS, Some(*target))))
                 }
             })
             .collect();

@@ -1,8 +1,10 @@
 //! Notations of a policy that serde has no type for.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Deserializer, Error, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
@@ -23,6 +25,26 @@ impl<'de> Deserialize<'de> for Span {
 impl Serialize for Span {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(&format_args!("{}ms", self.0.as_millis()))
+    }
+}
+
+/// As [`units::parse_duration`] reads it. The API server computes with it, and so wants to know how long it
+/// can be.
+impl JsonSchema for Span {
+    fn schema_name() -> Cow<'static, str> {
+        "Span".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "type": "string",
+            "maxLength": 32,
+            "pattern": r"^\+?(0|(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+)$",
+        })
     }
 }
 
@@ -58,6 +80,28 @@ impl<'de> Deserialize<'de> for Text {
             }
         }
         deserializer.deserialize_any(Any)
+    }
+}
+
+/// A ratio. Whole numbers need no quotes in a custom resource, decimals do: there is no type for both.
+impl JsonSchema for Text {
+    fn schema_name() -> Cow<'static, str> {
+        "Text".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        const DECIMAL: &str = r" *([0-9]+(\.[0-9]{0,9})?|\.[0-9]{1,9}) *";
+        json_schema!({
+            "x-kubernetes-int-or-string": true,
+            "anyOf": [{"type": "integer"}, {"type": "string"}],
+            "maxLength": 64,
+            "pattern": format!("^{DECIMAL}([:/]{DECIMAL})?$"),
+            "minimum": 0,
+        })
     }
 }
 

@@ -4,8 +4,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::rollout::{DeploySpec, ScalingSpec, UpdateSpec};
 use super::span::{Span, Text};
 
 /// The API group and version of policies.
@@ -39,9 +41,13 @@ pub struct Metadata {
 }
 
 /// What a policy says.
-#[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Spec {
+    /// The pool whose picker follows the policy, as a custom resource; every picker of its namespace that
+    /// follows policies when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pool_ref: Option<PoolRef>,
     /// What becomes of plans.
     pub mode: Mode,
     /// Time between two ticks; 15 s when absent.
@@ -56,10 +62,27 @@ pub struct Spec {
     pub coordination: Option<CoordinationSpec>,
     /// Rules that change roles step by step; not beside `total`.
     pub rules: Vec<RuleSpec>,
+    /// In which steps pods come up, and where.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deploy: Option<DeploySpec>,
+    /// How far apart roles may be while the group's size changes; not beside `deploy.steps`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scaling: Option<ScalingSpec>,
+    /// How far apart roles may be while pods are updated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub update: Option<UpdateSpec>,
+}
+
+/// A pool.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, JsonSchema)]
+#[serde(default)]
+pub struct PoolRef {
+    /// Its name: that of the InferencePool, or what the pool of a label selector is called in metrics.
+    pub name: String,
 }
 
 /// What becomes of plans.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq, JsonSchema)]
 pub enum Mode {
     /// They are shown.
     #[default]
@@ -69,7 +92,7 @@ pub enum Mode {
 }
 
 /// A role of the group.
-#[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RoleSpec {
     /// Fewest pods, 0 when absent.
@@ -86,7 +109,7 @@ pub struct RoleSpec {
 }
 
 /// An object with replicas.
-#[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TargetRef {
     /// Its group and version.
@@ -95,10 +118,14 @@ pub struct TargetRef {
     pub kind: String,
     /// Its name.
     pub name: String,
+    /// Where its number of replicas is, as a JSON pointer, if it has no `scale` subresource;
+    /// `/spec/replicas` when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replicas_path: Option<String>,
 }
 
 /// How the size of the whole group is found.
-#[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TotalSpec {
     /// Numbers with their targets; the one that asks for most counts.
@@ -110,17 +137,20 @@ pub struct TotalSpec {
 }
 
 /// A number and its target.
-#[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, JsonSchema)]
 #[serde(default)]
 pub struct SignalSpec {
-    /// Its name.
+    /// Its name; the query itself when that is its source.
     pub name: String,
+    /// Where it comes from.
+    #[serde(skip_serializing_if = "RuleSource::is_of_pods")]
+    pub source: RuleSource,
     /// What it should be per pod; above 0.
     pub target: Option<f64>,
 }
 
 /// A number that says how pressed a role is, and its target.
-#[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, JsonSchema)]
 #[serde(default)]
 pub struct PressureSpec {
     /// Its name.
@@ -130,7 +160,7 @@ pub struct PressureSpec {
 }
 
 /// How fast a group may grow and shrink.
-#[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct BehaviorSpec {
     /// Growing.
@@ -140,7 +170,7 @@ pub struct BehaviorSpec {
 }
 
 /// How fast a group may change in one direction.
-#[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PaceSpec {
     /// Pods per period.
@@ -158,7 +188,7 @@ pub struct PaceSpec {
 }
 
 /// Which of two limits holds.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq, JsonSchema)]
 pub enum Select {
     /// The one that allows more.
     #[default]
@@ -168,7 +198,7 @@ pub enum Select {
 }
 
 /// When a group is far too small.
-#[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PanicSpec {
     /// From how many percent of the current size on, 110 to 1,000.
@@ -182,7 +212,7 @@ pub struct PanicSpec {
 }
 
 /// How a group's size is shared by its roles.
-#[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CoordinationSpec {
     /// Whether pressure counts.
@@ -198,7 +228,7 @@ pub struct CoordinationSpec {
 }
 
 /// Whether pressure counts when a group's size is shared.
-#[derive(Clone, Copy, Debug, Default, Serialize, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, Serialize, PartialEq, Eq, JsonSchema)]
 pub enum CoordinationMode {
     /// Cost decides.
     #[default]
@@ -208,7 +238,7 @@ pub enum CoordinationMode {
 }
 
 /// A range of shares, in percent of the group.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, JsonSchema)]
 #[serde(default)]
 pub struct BandSpec {
     /// The smallest share; 0 when absent.
@@ -218,7 +248,7 @@ pub struct BandSpec {
 }
 
 /// A ratio between the pods of two roles.
-#[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, JsonSchema)]
 #[serde(default)]
 pub struct RatioSpec {
     /// The role above the line.
@@ -232,7 +262,7 @@ pub struct RatioSpec {
 }
 
 /// A rule that changes a role step by step.
-#[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RuleSpec {
     /// What it is called.
@@ -269,8 +299,8 @@ pub struct RuleSpec {
     pub min_coverage: Option<f64>,
 }
 
-/// Where the number of a rule comes from.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq)]
+/// Where a number comes from.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum RuleSource {
     /// What Usher knows of each pod, or any gauge or counter of its model server.
@@ -282,8 +312,15 @@ pub enum RuleSource {
     Prometheus,
 }
 
+impl RuleSource {
+    /// Whether it is what holds when nothing is said.
+    fn is_of_pods(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
 /// What of the numbers of a role's pods counts.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Aggregation {
     /// Their mean.
@@ -298,7 +335,7 @@ pub enum Aggregation {
 }
 
 /// How a number compares with a threshold.
-#[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum Comparator {
     /// `<`
@@ -312,7 +349,7 @@ pub enum Comparator {
 }
 
 /// What a rule does whose step would leave the bounds.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum OnBound {
     /// Nothing.

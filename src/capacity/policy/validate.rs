@@ -3,15 +3,21 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::resolve::{INTERVAL, LONGEST, MOST_PODS, PRESSURE, SHORTEST_INTERVAL, is_against};
+use super::resolve::{
+    INTERVAL, LONGEST, MOST_PODS, MOST_ROLES, MOST_RULES, PRESSURE, SHORTEST_INTERVAL, is_against,
+};
+use super::rollout;
 use super::span::Span;
 use super::spec::{
-    API_VERSION, Aggregation, Comparator, CoordinationMode, CoordinationSpec, Document, KIND, PaceSpec,
+    API_VERSION, Aggregation, Comparator, CoordinationMode, CoordinationSpec, Document, KIND, Mode, PaceSpec,
     RatioSpec, RuleSource, RuleSpec, Spec,
 };
 use super::{Policy, Range};
 use crate::capacity::ratio::{Fraction, repair};
 use crate::capacity::share::Bounds;
+
+/// Up to this, groups with a constant load were never seen to swing.
+const MOST_ALPHA: f64 = 0.75;
 
 /// Something that is wrong with a policy, or looks as if it were.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,6 +54,7 @@ pub fn problems(document: &Document) -> Vec<Problem> {
         shared(spec, coordination, &mut found);
     }
     rules(spec, &mut found);
+    rollout::check(spec, &mut found);
     if !found.has_errors() {
         ratio_over_pods(document, &mut found);
     }
@@ -55,14 +62,14 @@ pub fn problems(document: &Document) -> Vec<Problem> {
 }
 
 #[derive(Default)]
-struct Found(Vec<Problem>);
+pub(super) struct Found(Vec<Problem>);
 
 impl Found {
-    fn error(&mut self, path: impl Into<String>, message: impl Into<String>) {
+    pub(super) fn error(&mut self, path: impl Into<String>, message: impl Into<String>) {
         self.0.push(Problem { path: path.into(), message: message.into(), is_error: true });
     }
 
-    fn warning(&mut self, path: impl Into<String>, message: impl Into<String>) {
+    pub(super) fn warning(&mut self, path: impl Into<String>, message: impl Into<String>) {
         self.0.push(Problem { path: path.into(), message: message.into(), is_error: false });
     }
 
@@ -70,19 +77,25 @@ impl Found {
         self.0.iter().any(|problem| problem.is_error)
     }
 
-    fn whole(&mut self, path: String, value: Option<i64>, low: i64, high: i64) {
+    pub(super) fn whole(&mut self, path: String, value: Option<i64>, low: i64, high: i64) {
         if value.is_some_and(|value| !(low..=high).contains(&value)) {
             self.error(path, format!("is out of range; write {low} to {high}"));
         }
     }
 
-    fn time(&mut self, path: String, value: Option<Span>) {
+    fn few(&mut self, path: &str, count: usize, most: usize) {
+        if count > most {
+            self.error(path, format!("has {count} entries; write at most {most}"));
+        }
+    }
+
+    pub(super) fn time(&mut self, path: String, value: Option<Span>) {
         if Span::or(value, Duration::ZERO) > LONGEST {
             self.error(path, "is longer than 30m");
         }
     }
 
-    fn positive(&mut self, path: String, value: Option<f64>) {
+    pub(super) fn positive(&mut self, path: String, value: Option<f64>) {
         match value {
             None => self.error(path, "is missing; write a number above 0"),
             Some(value) if !(value.is_finite() && value > 0.0) => self.error(path, "has to be above 0"),
@@ -90,7 +103,7 @@ impl Found {
         }
     }
 
-    fn role(&mut self, path: String, name: &str, spec: &Spec) {
+    pub(super) fn role(&mut self, path: String, name: &str, spec: &Spec) {
         if !spec.roles.contains_key(name) {
             let known = spec.roles.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
             self.error(path, format!("'{name}' is no role of this policy; its roles are {known}"));
@@ -102,6 +115,7 @@ fn roles(spec: &Spec, found: &mut Found) {
     if spec.roles.is_empty() {
         found.error("spec.roles", "is empty; name at least one role");
     }
+    found.few("spec.roles", spec.roles.len(), MOST_ROLES);
     for (name, role) in &spec.roles {
         let path = |key: &str| format!("spec.roles.{name}{key}");
         if name.trim().is_empty() {
@@ -114,6 +128,25 @@ fn roles(spec: &Spec, found: &mut Found) {
         }
         if role.min.zip(role.max).is_some_and(|(min, max)| min > max) {
             found.error(path(".min"), "is above max");
+        }
+        if spec.mode == Mode::Apply && role.scale_target_ref.is_none() {
+            let why = format!("'{name}' has no scaleTargetRef, so nothing is written for it");
+            found.warning(path(""), why);
+        }
+        if let Some(target) = &role.scale_target_ref {
+            for (key, value) in
+                [("apiVersion", &target.api_version), ("kind", &target.kind), ("name", &target.name)]
+            {
+                if value.is_empty() {
+                    found.error(path(&format!(".scaleTargetRef.{key}")), "is missing");
+                }
+            }
+            if target.replicas_path.as_ref().is_some_and(|pointer| !pointer.starts_with('/')) {
+                found.error(
+                    path(".scaleTargetRef.replicasPath"),
+                    "is no JSON pointer; write for example /spec/replicas",
+                );
+            }
         }
         if role.cost.is_some_and(|cost| !(cost.is_finite() && cost >= 0.0)) {
             found.error(path(".cost"), "has to be 0 or more");
@@ -139,6 +172,7 @@ fn total(spec: &Spec, found: &mut Found) {
     if total.metrics.is_empty() {
         found.error("spec.total.metrics", "is empty; name a metric with its target");
     }
+    found.few("spec.total.metrics", total.metrics.len(), MOST_RULES);
     let mut names = BTreeSet::new();
     for (index, metric) in total.metrics.iter().enumerate() {
         let path = |key: &str| format!("spec.total.metrics.{index}{key}");
@@ -184,6 +218,9 @@ fn behavior(spec: &Spec, found: &mut Found) {
 fn shared(spec: &Spec, coordination: &CoordinationSpec, found: &mut Found) {
     if coordination.alpha.is_some_and(|alpha| !(0.0..=1.0).contains(&alpha)) {
         found.error("spec.coordination.alpha", "is out of range; write 0 to 1");
+    } else if coordination.alpha.is_some_and(|alpha| alpha > MOST_ALPHA) {
+        let why = "is above 0.75: a role's pressure falls as it grows, so shares may swing back and forth";
+        found.warning("spec.coordination.alpha", why);
     }
     bands(spec, coordination, found);
     for (role, signals) in coordination.pressure.iter().flatten() {
@@ -290,6 +327,7 @@ fn ratio_over_pods(document: &Document, found: &mut Found) {
 }
 
 fn rules(spec: &Spec, found: &mut Found) {
+    found.few("spec.rules", spec.rules.len(), MOST_RULES);
     let mut names = BTreeSet::new();
     for (index, rule) in spec.rules.iter().enumerate() {
         let path = |key: &str| format!("spec.rules.{index}{key}");

@@ -7,6 +7,7 @@ use serde_json::json;
 
 use super::{CheckArgs, CliError, Output, read};
 use crate::capacity::policy::{Policy, Sizing};
+use crate::capacity::rollout::{Pace, Rollout};
 
 pub(super) fn run(args: &CheckArgs) -> Result<(), CliError> {
     let read = read(&args.file)?;
@@ -90,5 +91,36 @@ fn describe(policy: &Policy) -> String {
             name(ratio.denominator)
         );
     }
+    if let Some(rollout) = &policy.rollout {
+        describe_rollout(policy, rollout, &mut text);
+    }
     text
+}
+
+fn describe_rollout(policy: &Policy, rollout: &Rollout, text: &mut String) {
+    let pace = match &rollout.pace {
+        None => None,
+        Some(Pace::Skew(percent)) => Some(format!("no role further along by more than {percent} %")),
+        Some(Pace::Steps(steps)) => {
+            let each = policy.roles.iter().zip(steps).filter(|(_, step)| **step > 0);
+            Some(each.map(|(role, step)| format!("{step} {}", role.name)).collect::<Vec<_>>().join(" and "))
+        }
+    };
+    if let Some(pace) = pace {
+        let Rollout { success, batch_timeout, on_timeout, .. } = rollout;
+        let _ = writeln!(
+            text,
+            "  {:<12} {pace}, until they are {success:?}; {on_timeout:?} after {batch_timeout:?}",
+            "steps"
+        );
+    }
+    if let Some(topology) = &rollout.topology {
+        let layer = topology.layers.get(topology.layer).map_or("", String::as_str);
+        let how = if topology.is_required { "required" } else { "preferred" };
+        let _ = writeln!(text, "  {:<12} one domain of {layer} per step, {how}", "place");
+    }
+    if let Some(update) = &rollout.update {
+        let (skew, away) = (update.max_skew, update.max_unavailable);
+        let _ = writeln!(text, "  {:<12} roles at most {skew} % apart, {away} % of a role away", "update");
+    }
 }

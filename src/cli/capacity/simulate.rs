@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use serde_json::{Map, json};
 
-use super::{CliError, Output, SimulateArgs, read};
+use super::{CliError, Output, SimulateArgs, read_one};
 use crate::capacity::policy::Policy;
+use crate::capacity::rollout::Placement;
 use crate::capacity::timeline::{Tick, parse};
 use crate::capacity::{History, Plan, tick};
 use crate::config::source::unreadable;
@@ -17,7 +18,7 @@ use crate::config::source::unreadable;
 const MOST_BYTES: u64 = 64 << 20;
 
 pub(super) fn run(args: &SimulateArgs) -> Result<(), CliError> {
-    let policy = choose(args)?;
+    let policy = read_one(&args.policy, args.name.as_deref())?;
     let is_stdin = args.timeline.as_os_str() == "-";
     let name = if is_stdin { "<stdin>".to_owned() } else { args.timeline.display().to_string() };
     let input: Box<dyn BufRead> = if is_stdin {
@@ -38,25 +39,6 @@ fn cannot_print(error: &io::Error) -> CliError {
     CliError::Failed(format!("cannot print the result: {error}"))
 }
 
-fn choose(args: &SimulateArgs) -> Result<Policy, CliError> {
-    let mut policies: Vec<Policy> = read(&args.policy)?.into_iter().map(|read| read.policy).collect();
-    let file = args.policy.display();
-    let names = || policies.iter().map(|policy| policy.name.as_str()).collect::<Vec<_>>().join(", ");
-    let place = match &args.name {
-        Some(name) => policies.iter().position(|policy| policy.name == *name).ok_or_else(|| {
-            CliError::Usage(format!("{file}: there is no policy '{name}'; there are: {}", names()))
-        })?,
-        None if policies.len() == 1 => 0,
-        None => {
-            return Err(CliError::Usage(format!(
-                "{file}: there are several policies; choose one with --name: {}",
-                names()
-            )));
-        }
-    };
-    Ok(policies.swap_remove(place))
-}
-
 fn simulate(
     policy: &Policy,
     mut input: impl BufRead,
@@ -64,7 +46,7 @@ fn simulate(
     output: Output,
     out: &mut dyn Write,
 ) -> Result<(), CliError> {
-    let mut run = Run { policy, history: History::default(), last: None };
+    let mut run = Run { policy, history: History::default(), last: None, placement: None };
     let (mut number, mut line) = (0u64, String::new());
     if output == Output::Text {
         out.write_all(heading(policy).as_bytes()).map_err(|error| cannot_print(&error))?;
@@ -97,8 +79,10 @@ fn simulate(
 struct Run<'a> {
     policy: &'a Policy,
     history: History,
-    /// The last tick's time, and what it desired.
+    /// The last tick's time, and what it would have written.
     last: Option<(Duration, Vec<u32>)>,
+    /// Where the pods of the last step went.
+    placement: Option<Placement>,
 }
 
 impl Run<'_> {
@@ -113,10 +97,12 @@ impl Run<'_> {
             _ => {}
         }
         let plan = tick(&line.inputs, self.policy, &mut self.history, line.at);
-        self.last = Some((line.at, plan.roles.iter().map(|role| role.desired).collect()));
+        self.last = Some((line.at, plan.roles.iter().map(|role| role.write).collect()));
+        let is_placed = plan.placement.is_some() && plan.placement != self.placement;
+        self.placement.clone_from(&plan.placement);
         Ok(match output {
             Output::Json => as_json(&line, &plan),
-            Output::Text => as_text(&line, &plan),
+            Output::Text => as_text(&line, &plan, is_placed),
         })
     }
 }
@@ -126,11 +112,18 @@ fn as_json(line: &Tick, plan: &Plan) -> String {
         .roles
         .iter()
         .map(|role| {
-            let value = json!({"current": role.current, "desired": role.desired, "reasons": role.reasons});
+            let value = json!({
+                "current": role.current,
+                "desired": role.desired,
+                "admitted": role.admitted,
+                "partition": role.partition,
+                "layer": role.layer,
+                "reasons": role.reasons,
+            });
             (role.name.clone(), value)
         })
         .collect();
-    let value = json!({
+    let mut value = json!({
         "t": line.t,
         "roles": roles,
         "total": plan.total,
@@ -138,31 +131,36 @@ fn as_json(line: &Tick, plan: &Plan) -> String {
         "conditions": plan.conditions,
         "fired": plan.fired,
     });
+    if let Some(message) = plan.shortfall() {
+        value["message"] = message.into();
+    }
     format!("{value}\n")
 }
 
 /// Width of a role's column.
 fn width(name: &str) -> usize {
-    name.chars().count().max(9) + 2
+    name.chars().count().max(14) + 2
 }
 
 fn heading(policy: &Policy) -> String {
     let roles: String =
         policy.roles.iter().map(|role| format!("{:>1$}", role.name, width(&role.name))).collect();
-    format!("{:>8}{roles}{:>7}  why\n", "t", "total")
+    format!("{:>8}{roles}{:>7}  {:<8}why\n", "t", "total", "state")
 }
 
-fn as_text(line: &Tick, plan: &Plan) -> String {
+fn as_text(line: &Tick, plan: &Plan, is_placed: bool) -> String {
     let mut text = format!("{:>8}", line.t.to_string());
     for role in &plan.roles {
-        let change = if role.current == role.desired {
-            role.current.to_string()
-        } else {
-            format!("{} → {}", role.current, role.desired)
-        };
+        let mut change = role.current.to_string();
+        if role.admitted != role.current {
+            let _ = write!(change, " → {}", role.admitted);
+        }
+        if role.desired != role.admitted {
+            let _ = write!(change, " of {}", role.desired);
+        }
         let _ = write!(text, "{change:>0$}", width(&role.name));
     }
-    let _ = write!(text, "{:>7}  ", plan.total);
+    let _ = write!(text, "{:>7}  {:<8}", plan.total, plan.state.to_string());
     let mut why: Vec<String> = plan.conditions.iter().map(|condition| format!("{condition:?}!")).collect();
     why.extend(plan.fired.iter().cloned());
     let is_same = plan.roles.windows(2).all(|pair| pair[0].reasons == pair[1].reasons);
@@ -174,6 +172,10 @@ fn as_text(line: &Tick, plan: &Plan) -> String {
         let reasons = reasons.join(", ");
         why.push(if is_same { reasons } else { format!("{}: {reasons}", role.name) });
     }
+    if let Some(placement) = plan.placement.as_ref().filter(|_| is_placed) {
+        why.push(format!("to {}={}", placement.layer, placement.domain));
+    }
+    why.extend(plan.shortfall());
     let _ = writeln!(text, "{}", why.join("; "));
     text
 }

@@ -96,6 +96,15 @@ impl Group {
         Ok(pid)
     }
 
+    /// Ends the child with this process number, if it is one of these.
+    pub fn end(&mut self, id: u32) {
+        let Some(place) = self.children.iter().position(|running| running.child.id() == id) else { return };
+        let Running { mut child, .. } = self.children.remove(place);
+        // An error here is a process that is gone already.
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+
     /// Whether all children run.
     ///
     /// # Errors
@@ -182,6 +191,20 @@ mod tests {
         };
         assert!(error.starts_with("the child ended (exit status: 3): port is taken; "), "{error}");
         assert!(error.ends_with("child.log"), "{error}");
+    }
+
+    #[test]
+    fn a_child_that_is_ended_is_no_longer_looked_at() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut group = Group::new(folder.path()).unwrap();
+        let spawn = |group: &mut Group, log| {
+            group.spawn("the child", shell("sleep 1000"), folder.path().join(log)).unwrap()
+        };
+        let (first, second) = (spawn(&mut group, "a"), spawn(&mut group, "b"));
+        group.end(first);
+        group.end(first);
+        group.check().unwrap();
+        assert_eq!(group.children.iter().map(|running| running.child.id()).collect::<Vec<_>>(), [second]);
     }
 
     #[test]

@@ -56,6 +56,17 @@ pub(super) struct Setup {
     pub(super) starts_empty: bool,
     /// More flags for Usher.
     pub(super) serve: Vec<String>,
+    /// Usher's capacity policies.
+    pub(super) policy: Option<String>,
+}
+
+/// A server with a process of its own.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ServerProcess {
+    /// Where it listens.
+    pub(super) port: u16,
+    /// The number of its process.
+    pub(super) id: u32,
 }
 
 /// The running processes. Dropped, it ends them.
@@ -65,6 +76,9 @@ pub(super) struct Stack {
     ports: Ports,
     usher: u32,
     run_dir: PathBuf,
+    /// The file that says which servers there are.
+    endpoints: PathBuf,
+    speed: f64,
     /// The servers, until they are started.
     servers: Option<Command>,
 }
@@ -108,8 +122,13 @@ impl Stack {
             write(&config, &text)?;
             serve.arg("--allow-experimental-plugins=true").arg("--config-file").arg(config);
         }
+        if let Some(text) = setup.policy {
+            let policy = run_dir.join("policy.yaml");
+            write(&policy, &text)?;
+            serve.arg("--capacity-policy").arg(policy);
+        }
         let usher = group.spawn("usher serve", serve, run_dir.join("usher.log"))?;
-        let mut stack = Self { group, ports, usher, run_dir, servers };
+        let mut stack = Self { group, ports, usher, run_dir, endpoints, speed, servers };
         // An Envoy that finds Usher not ready asks again after two seconds.
         let is_well = |answer: &Answer| answer.status == 200;
         stack.answers(&client, local(stack.ports.admin), "/healthz", "Usher", is_well).await?;
@@ -134,6 +153,52 @@ impl Stack {
             self.group.spawn(SIM, servers, self.run_dir.join(SIM_LOG))?;
         }
         Ok(())
+    }
+
+    /// Starts a server of this name, which takes requests after `startup`, in its own time. Nobody
+    /// knows of it until it is in the file of endpoints.
+    ///
+    /// # Errors
+    /// When the program or its log can't be had.
+    pub(super) fn start_server(
+        &mut self,
+        name: &str,
+        port: u16,
+        startup: Duration,
+    ) -> anyhow::Result<ServerProcess> {
+        let program = current_exe().context("cannot find the path of this program")?;
+        let mut command = Command::new(program);
+        command
+            .args(["sim", "--name", name, "--model", MODEL])
+            .args(["--port", &port.to_string()])
+            .args(["--time-scale", &self.speed.to_string()])
+            .args(["--startup", &format!("{}ms", startup.as_millis())]);
+        let id = self.group.spawn(name, command, self.run_dir.join(format!("{name}.log")))?;
+        Ok(ServerProcess { port, id })
+    }
+
+    /// Ends a server and all its connections.
+    pub(super) fn end_server(&mut self, server: &ServerProcess) {
+        self.group.end(server.id);
+    }
+
+    /// Says which servers there are, in one go: Usher never sees half of it.
+    ///
+    /// # Errors
+    /// When the file can't be written.
+    pub(super) fn write_endpoints(&self, text: &str) -> anyhow::Result<()> {
+        let partial = self.endpoints.with_extension("partial");
+        write(&partial, text)?;
+        fs::rename(&partial, &self.endpoints)
+            .with_context(|| format!("cannot write {}", self.endpoints.display()))
+    }
+
+    /// Whether everything runs.
+    ///
+    /// # Errors
+    /// Names what ended by itself.
+    pub(super) fn check(&mut self) -> anyhow::Result<()> {
+        Ok(self.group.check()?)
     }
 
     /// Waits until `name` answers at a page as it should.

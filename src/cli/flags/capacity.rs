@@ -3,9 +3,11 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{ArgAction, Args};
+use http::Uri;
 
-use super::given;
+use super::{BOOL, given, parse_bool};
+use crate::config::settings::PrometheusSettings;
 
 /// How many pods there should be, and who is told.
 #[derive(Debug, Args)]
@@ -16,16 +18,39 @@ pub struct CapacityFlags {
     #[arg(long, value_name = "FILE")]
     pub capacity_policy: Option<String>,
 
+    /// Follow the CapacityPolicies (custom resources) of the pool's namespace, in place of a file.
+    #[arg(long, value_name = BOOL, default_value = "false", value_parser = parse_bool, action = ArgAction::Set)]
+    pub capacity_policies: bool,
+
     /// Address and port for KEDA's external scaler calls in plain text; off unless it is given. KEDA runs
     /// in a pod of its own, so in a cluster for example 0.0.0.0:9006.
     #[arg(long, value_name = "IP:PORT")]
     pub keda_address: Option<String>,
+
+    /// Server that answers the queries of policies (source: prometheus): what /api/v1/query is added to.
+    /// Prometheus, or one with the same API.
+    #[arg(long, value_name = "URL")]
+    pub prometheus_address: Option<String>,
+
+    /// Authorities, in PEM, one of which must have signed that server's certificate. By default those
+    /// that the system trusts.
+    #[arg(long, value_name = "FILE")]
+    pub prometheus_ca_file: Option<String>,
+
+    /// File with the bearer token for that server, read again for every query.
+    #[arg(long, value_name = "FILE")]
+    pub prometheus_token_file: Option<String>,
 }
 
 impl CapacityFlags {
     /// The file of policies.
-    pub(super) fn policy(&self) -> Option<PathBuf> {
-        given(&self.capacity_policy).map(Into::into)
+    pub(super) fn policy(&self) -> Result<Option<PathBuf>, String> {
+        match given(&self.capacity_policy) {
+            Some(_) if self.capacity_policies => {
+                Err("--capacity-policy and --capacity-policies are both given; give one of them".to_owned())
+            }
+            file => Ok(file.map(Into::into)),
+        }
     }
 
     /// Where KEDA asks.
@@ -34,12 +59,64 @@ impl CapacityFlags {
         let address = text.parse().map_err(|_| {
             format!("--keda-address: {text:?} is no address with a port; write for example 127.0.0.1:9006 or 0.0.0.0:9006")
         })?;
-        match self.policy() {
-            Some(_) => Ok(Some(address)),
-            None => {
-                Err("--keda-address has nothing to tell without policies; give --capacity-policy, too"
-                    .to_owned())
-            }
+        if self.policy()?.is_none() && !self.capacity_policies {
+            let text = "--keda-address has nothing to tell without policies; give --capacity-policy or --capacity-policies, too";
+            return Err(text.to_owned());
         }
+        Ok(Some(address))
+    }
+
+    /// Who answers queries.
+    pub(super) fn prometheus(&self) -> Result<Option<PrometheusSettings>, String> {
+        let (ca, token) = (given(&self.prometheus_ca_file), given(&self.prometheus_token_file));
+        let Some(url) = given(&self.prometheus_address) else {
+            let alone = [("--prometheus-ca-file", ca), ("--prometheus-token-file", token)];
+            return match alone.into_iter().find(|(_, file)| file.is_some()) {
+                None => Ok(None),
+                Some((flag, _)) => {
+                    Err(format!("{flag} says nothing of which server; give --prometheus-address, too"))
+                }
+            };
+        };
+        // What is wrong is not repeated: somebody may have written a password into it.
+        let wrong = |why: &str| {
+            format!("--prometheus-address: {why}; write for example http://prometheus.monitoring:9090")
+        };
+        if self.policy()?.is_none() && !self.capacity_policies {
+            let text = "--prometheus-address has nothing to ask without policies; give --capacity-policy or --capacity-policies, too";
+            return Err(text.to_owned());
+        }
+        let uri: Uri = url.parse().map_err(|error| wrong(&format!("no URL ({error})")))?;
+        let tls = match uri.scheme_str() {
+            Some("http") => false,
+            Some("https") => true,
+            _ => return Err(wrong("no http:// or https:// at its start")),
+        };
+        let authority = uri.authority().ok_or_else(|| wrong("no host"))?;
+        if authority.as_str().contains('@') {
+            return Err(wrong("credentials in it; put a token into a file for --prometheus-token-file"));
+        }
+        if uri.query().is_some() || url.contains('#') {
+            return Err(wrong("it has a query of its own"));
+        }
+        let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
+        if host.is_empty() {
+            return Err(wrong("no host"));
+        }
+        // An empty or too large port is no port for the parser, which then says there is none.
+        let port = match authority.as_str().rsplit_once(']').map_or(authority.as_str(), |(_, rest)| rest) {
+            rest if rest.contains(':') => authority
+                .port_u16()
+                .filter(|port| *port > 0)
+                .ok_or_else(|| wrong("no port after the colon"))?,
+            _ if tls => 443,
+            _ => 80,
+        };
+        if ca.is_some() && !tls {
+            return Err(wrong("--prometheus-ca-file is for https://, and this is http://"));
+        }
+        let prefix = uri.path().trim_end_matches('/').to_owned();
+        let (ca_file, token_file) = (ca.map(Into::into), token.map(Into::into));
+        Ok(Some(PrometheusSettings { tls, host, port, prefix, ca_file, token_file }))
     }
 }

@@ -88,7 +88,9 @@ impl ServeArgs {
             metrics_staleness: self.metrics.metrics_staleness_threshold,
             stream_metrics: self.metrics.enable_grpc_stream_metrics,
             metrics_port: self.metrics.port(&mut unused)?,
-            capacity_policy: self.capacity.policy(),
+            capacity_policy: self.capacity.policy()?,
+            capacity_policies: self.capacity.capacity_policies,
+            prometheus: self.capacity.prometheus()?,
             log: self.log.settings(&mut unused)?,
             unused: unused.flags,
         })

@@ -315,3 +315,76 @@ fn help_shows_every_flag_under_a_heading() {
     }
     assert!(!page.contains("--lora-info-metric"), "{page}");
 }
+
+#[test]
+fn keda_has_an_address_and_something_to_be_told() {
+    let policy = "--capacity-policy=p.yaml";
+    let settings = serve(&[policy, "--keda-address=[::]:9006"]).unwrap();
+    assert_eq!(settings.listen.keda.unwrap().to_string(), "[::]:9006");
+    assert_eq!(serve(&[policy, "--keda-address="]).unwrap().listen.keda, None);
+    for text in [
+        "9006",
+        ":9006",
+        "usher:9006",
+        "0.0.0.0",
+        "0.0.0.0:",
+        "0.0.0.0:99999",
+        "::9006",
+        "http://0.0.0.0:9006",
+    ] {
+        let error = serve(&[policy, &format!("--keda-address={text}")]).unwrap_err();
+        let parts = ["--keda-address", &format!("{text:?}"), "0.0.0.0:9006"];
+        assert!(parts.iter().all(|part| error.contains(part)) && !error.contains('\n'), "{error}");
+    }
+    let error = serve(&["--keda-address=0.0.0.0:9006"]).unwrap_err();
+    assert!(error.contains("give --capacity-policy"), "{error}");
+}
+
+#[test]
+fn queries_have_a_server() {
+    let policy = "--capacity-policy=p.yaml";
+    let read = |url: &str| serve(&[policy, &format!("--prometheus-address={url}")]);
+    for (url, tls, host, port, prefix) in [
+        ("http://prometheus.monitoring:9090", false, "prometheus.monitoring", 9090, ""),
+        ("http://prometheus/", false, "prometheus", 80, ""),
+        ("https://10.0.0.1/select/0/prometheus/", true, "10.0.0.1", 443, "/select/0/prometheus"),
+        ("https://[fd00::1]:8443", true, "fd00::1", 8443, ""),
+        ("http://[fd00::1]", false, "fd00::1", 80, ""),
+    ] {
+        let read = read(url).unwrap().prometheus.unwrap();
+        let expected = (tls, host, port, prefix);
+        assert_eq!((read.tls, read.host.as_str(), read.port, read.prefix.as_str()), expected, "{url}");
+        assert_eq!((read.ca_file, read.token_file), (None, None));
+    }
+    for (url, says) in [
+        ("prometheus:9090", "http://"),
+        ("ftp://prometheus", "http://"),
+        ("/api", "http://"),
+        ("http://", "no URL"),
+        ("http://:9090", "no host"),
+        ("http://prometheus:", "no port"),
+        ("http://prometheus:0", "no port"),
+        ("http://prometheus:99999", "port"),
+        ("http://prometheus:x", "no port"),
+        ("http://user:hush@prometheus", "--prometheus-token-file"),
+        ("http://prometheus/?key=hush", "query of its own"),
+        ("http://prometheus/#hush", "query of its own"),
+    ] {
+        let error = read(url).unwrap_err();
+        assert!(error.contains("--prometheus-address") && error.contains(says), "{url}: {error}");
+        assert!(!error.contains("hush") && !error.contains('\n'), "{error}");
+    }
+    let all = ["--prometheus-address=https://p", "--prometheus-ca-file=ca", "--prometheus-token-file=t"];
+    let read = serve(&[&[policy], &all[..]].concat()).unwrap().prometheus.unwrap();
+    assert_eq!((read.ca_file, read.token_file), (Some("ca".into()), Some("t".into())));
+    for (flags, says) in [
+        (&all[..1], "give --capacity-policy"),
+        (&[policy, all[1]], "give --prometheus-address"),
+        (&[policy, all[2]], "give --prometheus-address"),
+        (&[policy, "--prometheus-address=http://p", all[1]], "for https://"),
+    ] {
+        let error = serve(flags).unwrap_err();
+        assert!(error.contains(says), "{flags:?}: {error}");
+    }
+    assert_eq!(serve(&[policy]).unwrap().prometheus, None);
+}

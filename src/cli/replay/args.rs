@@ -25,7 +25,7 @@ const UTILIZATION: f64 = 0.7;
 const REQUESTS: usize = 10_000;
 
 /// Most requests that can be asked for; each takes some 100 bytes, and as many for every policy.
-const MOST_REQUESTS: u64 = 1_000_000;
+pub(in crate::cli) const MOST_REQUESTS: u64 = 1_000_000;
 
 /// How much slower the slow server is.
 const SLOWER: f64 = 3.0;
@@ -153,7 +153,7 @@ impl WorkloadName {
     }
 }
 
-fn above_zero(text: &str) -> Result<f64, String> {
+pub(in crate::cli) fn above_zero(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(number) if number > 0.0 && number.is_finite() => Ok(number),
         _ => Err("give a number above 0".to_owned()),
@@ -283,7 +283,11 @@ impl ReplayArgs {
     }
 }
 
-fn rows(path: &Path, limit: usize) -> Result<Vec<Row>, String> {
+/// The first requests of a trace's file.
+///
+/// # Errors
+/// A line that says what is wrong with which file.
+pub(in crate::cli) fn rows(path: &Path, limit: usize) -> Result<Vec<Row>, String> {
     let name = path.display().to_string();
     let text = std::fs::read_to_string(path).map_err(|error| unreadable("trace", &error).in_file(&name))?;
     trace::parse(&text, limit).map_err(|error| format!("cannot use {name}: {error}"))

@@ -1,6 +1,6 @@
 //! From pods to endpoints: each port of the pool on each pod that is ready is one.
 
-use crate::endpoints::EndpointSpec;
+use crate::endpoints::{EndpointSpec, StartingPod};
 
 use super::types::Pod;
 
@@ -21,6 +21,18 @@ pub(super) fn endpoints_of(pod: &Pod, ports: &[u16]) -> Vec<EndpointSpec> {
         node: pod.node,
     };
     ranked.map(endpoint).collect()
+}
+
+/// A pod that has no endpoint in a pool with these ports, and isn't on its way out.
+pub(super) fn starting(pod: &Pod, ports: &[u16]) -> Option<StartingPod> {
+    let active = pod.active_ports.as_deref().map(|written| active_ports(written).0);
+    let serves = |port: &u16| active.as_ref().is_none_or(|active| active.contains(port));
+    let has_endpoint = pod.ready && pod.ip.is_some() && ports.iter().any(serves);
+    (!pod.leaves && !has_endpoint).then(|| StartingPod {
+        namespace: pod.namespace.clone(),
+        name: pod.name.clone(),
+        labels: pod.labels.clone(),
+    })
 }
 
 /// The ports that an annotation names, and the parts of it that are no port.
@@ -67,6 +79,28 @@ mod tests {
     fn a_pod_that_is_not_ready_or_has_no_address_is_none() {
         assert!(endpoints_of(&Pod { ready: false, ..pod() }, &[8000]).is_empty());
         assert!(endpoints_of(&Pod { ip: None, ..pod() }, &[8000]).is_empty());
+    }
+
+    #[test]
+    fn a_pod_without_endpoints_that_stays_is_starting() {
+        let idle = |ports: &str| Pod { active_ports: Some(ports.to_owned()), ..pod() };
+        let table = [
+            (pod(), false),
+            (Pod { ready: false, ..pod() }, true),
+            (Pod { ip: None, ..pod() }, true),
+            (idle("8000"), false),
+            (idle("9"), true),
+            (Pod { ready: false, leaves: true, ..pod() }, false),
+        ];
+        for (pod, expected) in table {
+            let starts = starting(&pod, &[8000, 8002]);
+            assert_eq!(starts.is_some(), expected, "{pod:?}");
+            assert!(!expected || endpoints_of(&pod, &[8000, 8002]).is_empty(), "{pod:?}");
+            if let Some(starts) = starts {
+                assert_eq!((starts.namespace.as_str(), starts.name.as_str()), ("ns", "a"));
+                assert_eq!(starts.labels["k"], "v");
+            }
+        }
     }
 
     #[test]

@@ -11,6 +11,7 @@ mod sources;
 pub mod types;
 mod view;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -96,8 +97,9 @@ impl KubernetesDiscovery {
         let standing = || Arc::new(Standing::new(clock.clone()));
         let standings =
             Standings { pool: standing(), pods: standing(), objectives: standing(), rewrites: standing() };
-        let keeper =
-            Keeper { view, store, rules, report: Box::new(report), pods: Vec::new(), reported: None };
+        let report = Box::new(report);
+        let (pods, problems) = (Vec::new(), BTreeSet::new());
+        let keeper = Keeper { view, store, rules, report, pods, reported: None, problems };
         Self { cluster, name, membership, standings, keeper }
     }
 
@@ -174,6 +176,8 @@ struct Keeper {
     /// The tasks that follow pods: for what is served, and for what is wanted.
     pods: Vec<(Asked, AbortOnDropHandle<()>)>,
     reported: Option<PoolStatus>,
+    /// What is wrong with pods and was logged.
+    problems: BTreeSet<String>,
 }
 
 impl Keeper {
@@ -192,11 +196,14 @@ impl Keeper {
         if !status.synced {
             self.tell(&status);
         }
+        self.store.note_starting(self.view.starting());
         let Change { added, removed, updated } = self.store.replace(self.view.endpoints());
         if added + removed + updated > 0 {
             let endpoints = self.store.snapshot().endpoints().len();
             tracing::info!(endpoints, added, removed, updated, "endpoints changed");
-            self.view.problems().for_each(|problem| tracing::warn!(problem, "problem in the pool"));
+        }
+        for problem in unheard(&mut self.problems, self.view.problems()) {
+            tracing::warn!(problem, "problem in the pool");
         }
         self.tell(&status);
     }
@@ -222,5 +229,28 @@ impl Keeper {
             let follow = source.clone().pods(namespace.to_owned(), asked, selector.to_owned());
             self.pods.push((asked, AbortOnDropHandle::new(tokio::spawn(follow))));
         }
+    }
+}
+
+/// Those of the problems that were not there at the last look.
+fn unheard(known: &mut BTreeSet<String>, problems: impl Iterator<Item = String>) -> Vec<String> {
+    let now: BTreeSet<String> = problems.collect();
+    let new = now.difference(known).cloned().collect();
+    *known = now;
+    new
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_problem_is_told_once_while_it_lasts() {
+        let mut known = BTreeSet::new();
+        let mut told = |problems: &[&str]| unheard(&mut known, problems.iter().map(|&text| text.to_owned()));
+        assert_eq!(told(&["a", "b"]), ["a", "b"]);
+        assert!(told(&["a", "b"]).is_empty());
+        assert_eq!(told(&["b", "c"]), ["c"]);
+        assert_eq!(told(&["a"]), ["a"], "it was gone meanwhile");
     }
 }

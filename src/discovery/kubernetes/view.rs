@@ -8,11 +8,11 @@
 use std::collections::BTreeMap;
 
 use crate::cluster::Change;
-use crate::endpoints::EndpointSpec;
+use crate::endpoints::{EndpointSpec, StartingPod};
 use crate::request::Rules;
 use crate::request::rules::{ModelRewrite, Rewrites};
 
-use super::members::{active_ports, endpoints_of};
+use super::members::{active_ports, endpoints_of, starting};
 use super::types::{
     AppProtocol, InferenceModelRewrite, InferenceObjective, InferencePool, Object, Pod, PoolReference,
 };
@@ -209,6 +209,12 @@ impl PoolView {
         members.pods.values().flat_map(|pod| endpoints_of(pod, &members.shape.ports)).collect()
     }
 
+    /// The pods that have no endpoint yet, in the order of their names.
+    pub fn starting(&self) -> Vec<StartingPod> {
+        let Some(members) = &self.members else { return Vec::new() };
+        members.pods.values().filter_map(|pod| starting(pod, &members.shape.ports)).collect()
+    }
+
     /// There is a pool, its pods are known, and so are the rules for its requests.
     pub fn is_synced(&self) -> bool {
         self.members.is_some() && self.objectives.is_some() && self.rewrites.is_some()
@@ -243,10 +249,11 @@ impl PoolView {
     }
 }
 
-/// Whether two states of a pod make the same endpoints.
+/// Whether two states of a pod make the same endpoints, or are as far from having some.
 fn same_endpoints(known: &Pod, new: &Pod) -> bool {
-    let Pod { name: _, namespace: _, version: _, labels, active_ports, ip, node, ready } = known;
+    let Pod { name: _, namespace: _, version: _, labels, active_ports, ip, node, ready, leaves } = known;
     *ready == new.ready
+        && *leaves == new.leaves
         && *ip == new.ip
         && *node == new.node
         && *active_ports == new.active_ports

@@ -349,3 +349,24 @@ proptest! {
         prop_assert_eq!(view.is_synced(), pool_now.is_some());
     }
 }
+
+#[test]
+fn pods_that_start_are_known_and_are_no_endpoints() {
+    let mut view = serving();
+    let endpoints = addresses(&view);
+    let names = |view: &PoolView| view.starting().iter().map(|pod| pod.name.clone()).collect::<Vec<_>>();
+    assert!(names(&view).is_empty());
+    let new = Pod { ready: false, ip: None, ..pod("c", 3) };
+    assert!(view.apply(Input::Pods(1, Change::Put(new.clone()))).endpoints, "those who count pods are told");
+    assert_eq!((names(&view), addresses(&view)), (vec!["c".to_owned()], endpoints.clone()));
+    let leaves = Pod { leaves: true, ..new.clone() };
+    assert!(view.apply(Input::Pods(1, Change::Put(leaves))).endpoints);
+    assert_eq!((names(&view), addresses(&view)), (vec![], endpoints));
+    view.apply(Input::Pods(1, Change::Put(new)));
+    view.apply(Input::Pods(1, Change::Put(pod("c", 3))));
+    assert_eq!((names(&view).len(), addresses(&view).len()), (0, 3));
+    view.apply(Input::Pods(1, Change::Put(Pod { ready: false, ..pod("a", 1) })));
+    assert_eq!((names(&view), addresses(&view).len()), (vec!["a".to_owned()], 2));
+    view.apply(Input::Pool(Change::All(vec![])));
+    assert!(names(&view).is_empty());
+}

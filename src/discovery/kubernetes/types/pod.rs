@@ -28,6 +28,8 @@ pub struct Pod {
     pub node: Option<IpAddr>,
     /// Its condition `Ready` is true, and it is not being deleted.
     pub ready: bool,
+    /// It is being deleted, or has ended: it will not be ready again.
+    pub leaves: bool,
 }
 
 impl Watched for Pod {
@@ -42,8 +44,10 @@ impl<'de> Deserialize<'de> for Pod {
         let is_ready = |condition: &Condition| condition.kind == "Ready" && condition.status == "True";
         let address = |text: String| text.parse().ok();
         let annotations = metadata.annotations;
+        let is_deleted = metadata.deletion_timestamp.is_some();
         Ok(Self {
-            ready: metadata.deletion_timestamp.is_none() && status.conditions.iter().any(is_ready),
+            ready: !is_deleted && status.conditions.iter().any(is_ready),
+            leaves: is_deleted || status.phase.is_some_and(|phase| phase == "Failed" || phase == "Succeeded"),
             name: metadata.name,
             namespace: metadata.namespace,
             version: metadata.resource_version,
@@ -87,6 +91,7 @@ struct Annotations {
 #[serde(default)]
 struct Status {
     conditions: Vec<Condition>,
+    phase: Option<String>,
     #[serde(rename = "podIP")]
     pod_ip: Option<String>,
     #[serde(rename = "hostIP")]
@@ -113,19 +118,23 @@ mod tests {
         };
         let ready =
             r#""conditions":[{"type":"Initialized","status":"True"},{"type":"Ready","status":"True"}]"#;
-        // metadata, status, ready
+        // metadata, status, ready, leaves
         let table = [
-            ("", ready, true),
-            (r#","deletionTimestamp":null"#, ready, true),
-            (r#","deletionTimestamp":"2026-01-01T00:00:00Z""#, ready, false),
-            ("", r#""conditions":[{"type":"Ready","status":"False"}]"#, false),
-            ("", r#""conditions":[{"type":"Ready","status":"Unknown"}]"#, false),
-            ("", r#""conditions":[{"type":"Initialized","status":"True"}]"#, false),
-            ("", r#""conditions":[]"#, false),
-            ("", "", false),
+            ("", ready, true, false),
+            (r#","deletionTimestamp":null"#, ready, true, false),
+            (r#","deletionTimestamp":"2026-01-01T00:00:00Z""#, ready, false, true),
+            ("", r#""conditions":[{"type":"Ready","status":"False"}]"#, false, false),
+            ("", r#""conditions":[{"type":"Ready","status":"Unknown"}]"#, false, false),
+            ("", r#""conditions":[{"type":"Initialized","status":"True"}]"#, false, false),
+            ("", r#""conditions":[]"#, false, false),
+            ("", r#""phase":"Pending""#, false, false),
+            ("", r#""phase":"Failed""#, false, true),
+            ("", r#""phase":"Succeeded","conditions":[{"type":"Ready","status":"False"}]"#, false, true),
+            ("", "", false, false),
         ];
-        for (metadata, status, expected) in table {
-            assert_eq!(read(metadata, status).ready, expected, "{metadata} {status}");
+        for (metadata, status, ready, leaves) in table {
+            let pod = read(metadata, status);
+            assert_eq!((pod.ready, pod.leaves), (ready, leaves), "{metadata} {status}");
         }
     }
 

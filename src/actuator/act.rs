@@ -1,0 +1,193 @@
+//! To act: replicas, gates, pods that are given back, and what holds updates back.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::event;
+use super::gates;
+use super::hands::Hands;
+use super::knobs::{self, Held};
+use super::observe::Observed;
+use super::target::Target;
+use crate::capacity::plan::{Reason, RolePlan};
+use crate::capacity::policy::Mode;
+use crate::capacity::{Condition, Plan, Policy};
+use crate::cluster::{PatchType, Problem};
+
+/// A number of replicas that was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Write {
+    /// What was there.
+    pub from: u32,
+    /// What was written.
+    pub to: u32,
+    /// When, since the server's start.
+    pub at: Duration,
+    /// Why.
+    pub reason: String,
+}
+
+impl Hands {
+    /// Does what a plan says, as far as that may be done, and puts what stands in its way into the plan.
+    /// Returns the roles, by place, whose replicas should have been written and were not.
+    pub async fn act(
+        &mut self,
+        policy: &Policy,
+        plan: &mut Plan,
+        mut observed: Observed,
+        now: Duration,
+    ) -> Vec<usize> {
+        let mut unwritten = Vec::new();
+        if policy.mode != Mode::Apply {
+            return unwritten;
+        }
+        for (place, role) in plan.roles.iter().enumerate() {
+            let Some(target) = observed.targets.get_mut(place).and_then(Option::as_mut) else { continue };
+            let may_write = observed.may_write.get(place).copied().unwrap_or(false);
+            if role.write != target.replicas {
+                let is_written = may_write && self.write(policy, role, target, now).await;
+                if !is_written {
+                    unwritten.push(place);
+                }
+            }
+        }
+        // Whom others write to, the group is not to be filled beside them.
+        if observed.may_write.iter().zip(&observed.targets).any(|(may, target)| !may && target.is_some()) {
+            if !plan.conditions.contains(&Condition::ForeignWriter) {
+                plan.conditions.push(Condition::ForeignWriter);
+            }
+            return unwritten;
+        }
+        for place in 0..plan.roles.len() {
+            let Some(role) = plan.roles.get(place) else { continue };
+            self.gates(policy, plan, role, place, &observed).await;
+            if policy.rollout.as_ref().is_some_and(|rollout| rollout.update.is_some()) {
+                self.hold(role, place, &observed).await;
+            }
+        }
+        unwritten
+    }
+
+    async fn write(&mut self, policy: &Policy, role: &RolePlan, target: &mut Target, now: Duration) -> bool {
+        let about = format!("replicas of {} {}", target.reference.kind, target.reference.name);
+        let (from, to) = (target.replicas, role.write);
+        if let Err(problem) = target.write(&self.cluster, &self.namespace, to).await {
+            self.complain(&about, &problem);
+            return false;
+        }
+        self.works(&about);
+        let key = (policy.name.clone(), role.name.clone());
+        self.writers.entry(key).or_default().wrote(to);
+        let reasons: Vec<String> = role.reasons.iter().map(|reason| format!("{reason:?}")).collect();
+        let reason = reasons.join(", ");
+        tracing::info!(policy = policy.name, role = role.name, from, to, reason, "replicas written");
+        let (what, message) = (
+            if to > from { "ScaledUp" } else { "ScaledDown" },
+            format!("{from} to {to} replicas by policy {}, role {}: {reason}", policy.name, role.name),
+        );
+        self.tell(target, what, &message).await;
+        self.note(&policy.name, &role.name, Write { from, to, at: now, reason });
+        true
+    }
+
+    /// Lets the pods of a step through their gates, or gives back those of one that was trimmed.
+    async fn gates(&mut self, policy: &Policy, plan: &Plan, role: &RolePlan, place: usize, seen: &Observed) {
+        let pods: Vec<_> = seen.objects.get(place).into_iter().flatten().collect();
+        let Some(Some(target)) = seen.targets.get(place) else { return };
+        let is_required = policy
+            .rollout
+            .as_ref()
+            .and_then(|rollout| rollout.topology.as_ref())
+            .is_some_and(|topology| topology.is_required);
+        let mut opened = 0;
+        for pod in gates::to_open(&pods, role.admitted) {
+            let Some(patch) = gates::opening(pod, plan.placement.as_ref(), is_required) else { continue };
+            let path = format!("/api/v1/namespaces/{}/pods/{}", self.namespace, pod.name());
+            let patched: Result<Value, Problem> = self.cluster.patch(&path, PatchType::Json, &patch).await;
+            match patched {
+                Ok(_) => opened += 1,
+                // It changed since it was read; the next tick sees it as it is.
+                Err(Problem::NotFound(_) | Problem::Conflict(_) | Problem::Refused { code: 422, .. }) => {}
+                Err(problem) => return self.complain("gates of pods", &problem),
+            }
+        }
+        if opened > 0 {
+            self.works("gates of pods");
+            let to = plan.placement.as_ref().map(|to| format!(" to {}={}", to.layer, to.domain));
+            let message = format!(
+                "{opened} pods of {} may be scheduled{}, {} in all, by policy {}",
+                role.name,
+                to.unwrap_or_default(),
+                role.admitted,
+                policy.name
+            );
+            tracing::info!(
+                policy = policy.name,
+                role = role.name,
+                opened,
+                admitted = role.admitted,
+                "gates opened"
+            );
+            self.tell(target, "StepAdmitted", &message).await;
+        }
+        let has_gates = pods.iter().any(|pod| pod.is_gated()) || role.write > role.admitted;
+        if has_gates && role.reasons.contains(&Reason::Trimmed) {
+            let mut given = 0;
+            for pod in gates::to_delete(&pods, role.admitted) {
+                let path = format!("/api/v1/namespaces/{}/pods/{}", self.namespace, pod.name());
+                match self.cluster.delete(&path, &pod.metadata.uid).await {
+                    Ok(()) => given += 1,
+                    Err(Problem::NotFound(_) | Problem::Conflict(_)) => {}
+                    Err(problem) => return self.complain("pods that are given back", &problem),
+                }
+            }
+            if given > 0 {
+                self.works("pods that are given back");
+                let message =
+                    format!("{given} pods of {} are given back by policy {}", role.name, policy.name);
+                tracing::info!(policy = policy.name, role = role.name, given, "pods given back");
+                self.tell(target, "StepTrimmed", &message).await;
+            }
+        }
+    }
+
+    /// Holds an update of a role back, as far as the plan says.
+    async fn hold(&mut self, role: &RolePlan, place: usize, seen: &Observed) {
+        let Some(Some(target)) = seen.targets.get(place) else { return };
+        let Some(knob) = knobs::of(&target.reference.api_version, &target.reference.kind) else { return };
+        let about = format!("updates of {} {}", target.reference.kind, target.reference.name);
+        let object: Value = match self.cluster.get(&target.path).await {
+            Ok(object) => object,
+            Err(problem) => return self.complain(&about, &problem),
+        };
+        let is_outdated = |pod: &&super::observe::ObservedPod| pod.role == place && pod.state.is_outdated;
+        let outdated = seen.pods.iter().filter(is_outdated).count() as u32;
+        let held = role.partition.map(|partition| Held { partition, outdated });
+        let Some(patch) = knobs::patch(&object, knob, held) else { return };
+        let patched: Result<Value, Problem> =
+            self.cluster.patch(&target.path, PatchType::Merge, &patch).await;
+        match patched {
+            Ok(_) => {
+                self.works(&about);
+                let message = format!("{}: {}", role.name, patch.get("spec").unwrap_or(&patch));
+                tracing::info!(role = role.name, %patch, "update held back or let go on");
+                self.tell(target, "UpdatePaced", &message).await;
+            }
+            Err(problem) => self.complain(&about, &problem),
+        }
+    }
+
+    /// Says of an object what was done to it.
+    async fn tell(&mut self, target: &Target, reason: &str, message: &str) {
+        let event = event::event(&self.namespace, target, reason, message);
+        let path = event::path(&self.namespace);
+        let body = event.to_string().into_bytes();
+        let told: Result<Value, Problem> =
+            self.cluster.put(http::Method::POST, &path, body, Duration::from_secs(5)).await;
+        match told {
+            Ok(_) => self.works("events about what was written"),
+            Err(problem) => self.complain("events about what was written", &problem),
+        }
+    }
+}

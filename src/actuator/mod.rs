@@ -1,0 +1,31 @@
+//! The hands of capacity: what plans say is done in Kubernetes.
+//!
+//! ```text
+//! scale, pods, nodes ─▶ observe ─▶ (a tick) ─▶ plan ─▶ act ─▶ replicas, gates, partitions, events
+//! ```
+//!
+//! Only the replica that leads acts, only for policies with `mode: Apply`, and only on what it has just
+//! read. Replicas are written through the `scale` subresource of anything that has one. What to write is
+//! decided without I/O: whether somebody else writes ([`foreign`]), which gates open ([`gates`]), and what
+//! room there is ([`room`]).
+
+mod act;
+mod event;
+pub mod foreign;
+pub mod gates;
+mod hands;
+mod kinds;
+mod knobs;
+mod observe;
+pub mod pods;
+mod quantity;
+pub mod room;
+mod target;
+mod watch;
+
+pub use act::Write;
+pub use hands::Hands;
+pub use observe::{Observed, ObservedPod};
+
+/// The scheduling gate that pods wait at until their step may begin.
+pub const GATE: &str = "usher.dev/rollout";

@@ -1,0 +1,207 @@
+//! Pods as a rollout sees them: all of a role's, whether they serve or not.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::GATE;
+use super::room::Needs;
+use crate::capacity::PodState;
+use crate::cluster::Watched;
+
+/// Labels that tell revisions of a pod's template apart, of Deployments, of StatefulSets and of
+/// LeaderWorkerSets.
+const REVISIONS: [&str; 3] =
+    ["leaderworkerset.sigs.k8s.io/template-revision-hash", "controller-revision-hash", "pod-template-hash"];
+
+/// A pod, as the API server writes it.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PodObject {
+    pub(super) metadata: Meta,
+    pub(super) spec: PodSpec,
+    pub(super) status: PodStatus,
+}
+
+/// What all objects have.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Meta {
+    pub(super) name: String,
+    pub(super) namespace: String,
+    pub(super) uid: String,
+    pub(super) resource_version: String,
+    pub(super) creation_timestamp: Option<String>,
+    pub(super) deletion_timestamp: Option<String>,
+    pub(super) labels: BTreeMap<String, String>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct PodSpec {
+    pub(super) node_name: String,
+    pub(super) scheduling_gates: Vec<Gate>,
+    pub(super) affinity: Option<Value>,
+    #[serde(flatten)]
+    pub(super) needs: Needs,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Gate {
+    pub(super) name: String,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct PodStatus {
+    pub(super) phase: String,
+    pub(super) conditions: Vec<PodCondition>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct PodCondition {
+    #[serde(rename = "type")]
+    pub(super) kind: String,
+    pub(super) status: String,
+    pub(super) reason: String,
+}
+
+impl Watched for PodObject {
+    fn version(&self) -> &str {
+        &self.metadata.resource_version
+    }
+}
+
+impl PodObject {
+    fn has(&self, condition: &str) -> Option<&PodCondition> {
+        self.status.conditions.iter().find(|known| known.kind == condition)
+    }
+
+    fn is(&self, condition: &str) -> bool {
+        self.has(condition).is_some_and(|known| known.status == "True")
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.metadata.name
+    }
+
+    /// Whether it has these labels.
+    pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
+        labels.iter().all(|(key, value)| self.metadata.labels.get(key) == Some(value))
+    }
+
+    /// Whether it still counts: it is not on its way out, and has not ended.
+    pub fn is_alive(&self) -> bool {
+        self.metadata.deletion_timestamp.is_none()
+            && !matches!(self.status.phase.as_str(), "Succeeded" | "Failed")
+    }
+
+    /// Whether it says that it is ready.
+    pub fn is_ready(&self) -> bool {
+        self.is("Ready")
+    }
+
+    /// Whether it waits at our gate.
+    pub fn is_gated(&self) -> bool {
+        self.spec.scheduling_gates.iter().any(|gate| gate.name == GATE)
+    }
+
+    /// What it takes of its node, under its namespace and name; nothing while it has none.
+    pub(super) fn on_node(self) -> (String, Option<(String, Needs)>) {
+        let name = format!("{}/{}", self.metadata.namespace, self.metadata.name);
+        let takes =
+            !self.spec.node_name.is_empty() && !matches!(self.status.phase.as_str(), "Succeeded" | "Failed");
+        (name, takes.then_some((self.spec.node_name, self.spec.needs)))
+    }
+
+    /// The revision of its template, if its controller says.
+    pub fn revision(&self) -> Option<&str> {
+        REVISIONS.iter().find_map(|label| self.metadata.labels.get(*label)).map(String::as_str)
+    }
+
+    /// When it was made, as the server writes times, which sort as text.
+    pub fn created(&self) -> &str {
+        self.metadata.creation_timestamp.as_deref().unwrap_or_default()
+    }
+
+    /// Where it is on its way; `newest` is the revision that pods are to have.
+    pub fn state(&self, newest: Option<&str>) -> PodState {
+        let has_node = !self.spec.node_name.is_empty();
+        let unschedulable =
+            |condition: &PodCondition| condition.status == "False" && condition.reason == "Unschedulable";
+        PodState {
+            is_gated: self.is_gated(),
+            is_scheduled: has_node || self.is("PodScheduled"),
+            is_running: self.status.phase == "Running",
+            is_serving: false,
+            is_unschedulable: !has_node && self.has("PodScheduled").is_some_and(unschedulable),
+            is_outdated: newest.is_some() && self.revision().is_some() && self.revision() != newest,
+        }
+    }
+}
+
+/// The revision of the youngest pod, where pods have several: the one that they are to have.
+pub fn newest<'a>(pods: impl Iterator<Item = &'a PodObject>) -> Option<&'a str> {
+    pods.filter_map(|pod| Some((pod.created(), pod.name(), pod.revision()?)))
+        .max_by_key(|(created, name, _)| (*created, *name))
+        .map(|(_, _, revision)| revision)
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    pub(crate) fn pod(value: Value) -> PodObject {
+        serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn a_pods_state_is_read_from_its_object() {
+        let scheduled = |status: &str, reason: &str| json!([{"type": "PodScheduled", "status": status, "reason": reason}]);
+        let state = |spec: Value, status: Value| pod(json!({"spec": spec, "status": status})).state(None);
+        let none = PodState::default();
+        assert_eq!(state(json!({}), json!({"phase": "Pending"})), none);
+        let gated = state(
+            json!({"schedulingGates": [{"name": "other"}, {"name": GATE}]}),
+            json!({"phase": "Pending", "conditions": scheduled("False", "SchedulingGated")}),
+        );
+        assert_eq!(gated, PodState { is_gated: true, ..none });
+        let other = state(json!({"schedulingGates": [{"name": "other"}]}), json!({}));
+        assert_eq!(other, none, "another's gate is another's");
+        let refused = state(json!({}), json!({"conditions": scheduled("False", "Unschedulable")}));
+        assert_eq!(refused, PodState { is_unschedulable: true, ..none });
+        let runs =
+            state(json!({"nodeName": "n"}), json!({"phase": "Running", "conditions": scheduled("True", "")}));
+        assert_eq!(runs, PodState { is_scheduled: true, is_running: true, ..none });
+    }
+
+    #[test]
+    fn pods_on_their_way_out_no_longer_count() {
+        assert!(pod(json!({"status": {"phase": "Running"}})).is_alive());
+        assert!(!pod(json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}})).is_alive());
+        assert!(!pod(json!({"status": {"phase": "Failed"}})).is_alive());
+    }
+
+    #[test]
+    fn the_youngest_pod_has_the_newest_revision() {
+        let of = |name: &str, created: &str, hash: &str| {
+            let labels = json!({"pod-template-hash": hash});
+            pod(json!({"metadata": {"name": name, "creationTimestamp": created, "labels": labels}}))
+        };
+        let pods = [
+            of("a", "2026-01-01T00:00:02Z", "old"),
+            of("b", "2026-01-01T00:00:03Z", "new"),
+            of("c", "2026-01-01T00:00:01Z", "old"),
+        ];
+        assert_eq!(newest(pods.iter()), Some("new"));
+        assert!(pods[0].state(Some("new")).is_outdated && !pods[1].state(Some("new")).is_outdated);
+        assert!(!pods[0].state(None).is_outdated);
+        assert_eq!(newest([pod(json!({}))].iter()), None);
+    }
+}

@@ -1,0 +1,66 @@
+//! Amounts of resources, as Kubernetes writes them.
+
+/// Thousandths of the unit (of a CPU, of a byte, of a device), rounded up; `None`: that is no quantity.
+/// The notation is that of `k8s.io/apimachinery`'s resource.Quantity.
+pub(super) fn milli(text: &str) -> Option<i64> {
+    let text = text.trim();
+    let end = text
+        .char_indices()
+        .find(|(_, c)| !(c.is_ascii_digit() || matches!(c, '.' | '+' | '-')))
+        .map_or(text.len(), |(at, _)| at);
+    let (number, unit) = text.split_at(end);
+    let number: f64 = number.parse().ok()?;
+    let factor = match unit {
+        "n" => 1e-9,
+        "u" => 1e-6,
+        "m" => 1e-3,
+        "" => 1.0,
+        "k" => 1e3,
+        "M" => 1e6,
+        "G" => 1e9,
+        "T" => 1e12,
+        "P" => 1e15,
+        "E" => 1e18,
+        "Ki" => 1024.0,
+        "Mi" => 1024f64.powi(2),
+        "Gi" => 1024f64.powi(3),
+        "Ti" => 1024f64.powi(4),
+        "Pi" => 1024f64.powi(5),
+        "Ei" => 1024f64.powi(6),
+        _ => match unit.strip_prefix(['e', 'E']) {
+            Some(exponent) => 10f64.powi(exponent.parse().ok()?),
+            None => return None,
+        },
+    };
+    let milli = number * factor * 1000.0;
+    // Beyond 2^53 thousandths the last digits are lost, which is 9 TB.
+    milli.is_finite().then(|| (milli - 1e-6).ceil() as i64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantities_are_read_as_kubernetes_writes_them() {
+        for (text, expected) in [
+            ("0", Some(0)),
+            ("1", Some(1000)),
+            ("100m", Some(100)),
+            ("1.5", Some(1500)),
+            ("2Ki", Some(2_048_000)),
+            ("1G", Some(1_000_000_000_000)),
+            ("1e3", Some(1_000_000)),
+            ("1E2", Some(100_000)),
+            ("20E", Some(i64::MAX)),
+            ("1n", Some(1)),
+            ("500u", Some(1)),
+            ("", None),
+            ("Gi", None),
+            ("1x", None),
+            ("1 Gi", None),
+        ] {
+            assert_eq!(milli(text), expected, "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,377 @@
+//! What room nodes have: how many more pods of each role fit into each domain.
+//!
+//! Of a node that is what it can allocate less what its pods request. Whole steps are packed onto the nodes
+//! of a domain, the largest pods first, each where it leaves least; so a domain's slots are such that they
+//! can be used together.
+
+use std::collections::{BTreeMap, HashMap};
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::pods::Meta;
+use super::quantity::milli;
+use crate::capacity::rollout::{Domain, Layers};
+use crate::cluster::Watched;
+
+/// Most pods that are packed into one domain: no step is as large.
+const MOST_SLOTS: u32 = 4096;
+
+/// Amounts of resources by name, in thousandths.
+type Amounts = BTreeMap<String, i64>;
+
+/// What a pod asks of a node.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Needs {
+    containers: Vec<Container>,
+    init_containers: Vec<Container>,
+    overhead: BTreeMap<String, Value>,
+    node_selector: BTreeMap<String, String>,
+    tolerations: Vec<Toleration>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Container {
+    resources: Resources,
+    restart_policy: String,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+struct Resources {
+    requests: BTreeMap<String, Value>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+struct Toleration {
+    key: String,
+    operator: String,
+    value: String,
+    effect: String,
+}
+
+/// A node, as the API server writes it.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct NodeObject {
+    pub(super) metadata: Meta,
+    spec: NodeSpec,
+    status: NodeStatus,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct NodeSpec {
+    unschedulable: bool,
+    taints: Vec<Taint>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Taint {
+    key: String,
+    value: String,
+    effect: String,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct NodeStatus {
+    allocatable: BTreeMap<String, Value>,
+    conditions: Vec<super::pods::PodCondition>,
+}
+
+impl Watched for NodeObject {
+    fn version(&self) -> &str {
+        &self.metadata.resource_version
+    }
+}
+
+impl NodeObject {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.metadata.name
+    }
+
+    /// Its labels.
+    pub fn labels(&self) -> &BTreeMap<String, String> {
+        &self.metadata.labels
+    }
+
+    /// Whether pods can start there now.
+    pub fn is_ready(&self) -> bool {
+        self.status.conditions.iter().any(|known| known.kind == "Ready" && known.status == "True")
+    }
+
+    fn takes(&self, needs: &Needs) -> bool {
+        let has = |(key, value): (&String, &String)| self.metadata.labels.get(key) == Some(value);
+        let keeps_away = |taint: &&Taint| matches!(taint.effect.as_str(), "NoSchedule" | "NoExecute");
+        !self.spec.unschedulable
+            && self.is_ready()
+            && needs.node_selector.iter().all(has)
+            && self.spec.taints.iter().filter(keeps_away).all(|taint| needs.tolerate(taint))
+    }
+}
+
+fn amounts(written: &BTreeMap<String, Value>) -> Amounts {
+    let read = |value: &Value| match value {
+        Value::String(text) => milli(text),
+        Value::Number(number) => milli(&number.to_string()),
+        _ => None,
+    };
+    written.iter().filter_map(|(name, value)| Some((name.clone(), read(value)?))).collect()
+}
+
+fn add(to: &mut Amounts, more: &Amounts) {
+    for (name, amount) in more {
+        let sum = to.entry(name.clone()).or_default();
+        *sum = sum.saturating_add(*amount);
+    }
+}
+
+impl Needs {
+    /// What it requests: all containers and sidecars together, or the largest container that runs before
+    /// them, whichever is more; one pod.
+    fn requests(&self) -> Amounts {
+        let mut all = amounts(&self.overhead);
+        for container in &self.containers {
+            add(&mut all, &amounts(&container.resources.requests));
+        }
+        for container in &self.init_containers {
+            let own = amounts(&container.resources.requests);
+            if container.restart_policy == "Always" {
+                add(&mut all, &own);
+                continue;
+            }
+            for (name, amount) in own {
+                let most = all.entry(name).or_default();
+                *most = (*most).max(amount);
+            }
+        }
+        all.insert("pods".to_owned(), 1000);
+        all.retain(|_, amount| *amount > 0);
+        all
+    }
+
+    fn tolerate(&self, taint: &Taint) -> bool {
+        self.tolerations.iter().any(|toleration| {
+            let is_effect = toleration.effect.is_empty() || toleration.effect == taint.effect;
+            let is_key = match toleration.operator.as_str() {
+                "Exists" => toleration.key.is_empty() || toleration.key == taint.key,
+                _ => toleration.key == taint.key && toleration.value == taint.value,
+            };
+            is_effect && is_key
+        })
+    }
+}
+
+/// What the nodes of a cluster have left.
+#[derive(Debug, Default)]
+pub struct Room<'a> {
+    nodes: Vec<(&'a NodeObject, Amounts)>,
+}
+
+impl<'a> Room<'a> {
+    /// Of these nodes, with these pods on them: the name of a pod's node, and what it asks for.
+    pub fn of<'p>(
+        nodes: impl IntoIterator<Item = &'a NodeObject>,
+        pods: impl IntoIterator<Item = (&'p str, &'p Needs)>,
+    ) -> Self {
+        let mut left: Vec<(&NodeObject, Amounts)> =
+            nodes.into_iter().map(|node| (node, amounts(&node.status.allocatable))).collect();
+        let places: HashMap<&str, usize> =
+            left.iter().enumerate().map(|(place, (node, _))| (node.name(), place)).collect();
+        let places: HashMap<String, usize> =
+            places.into_iter().map(|(name, place)| (name.to_owned(), place)).collect();
+        for (node, needs) in pods {
+            let Some((_, left)) = places.get(node).and_then(|place| left.get_mut(*place)) else { continue };
+            for (name, amount) in needs.requests() {
+                if let Some(left) = left.get_mut(&name) {
+                    *left = left.saturating_sub(amount);
+                }
+            }
+        }
+        Self { nodes: left }
+    }
+
+    /// The domains of these layers, with the slots that each has for steps of so many pods of each role. A
+    /// node without a layer's label is in none of its domains.
+    pub fn layers(&self, keys: &[String], step: &[(u32, &Needs)]) -> Layers {
+        let step: Vec<(u32, Amounts, &Needs)> =
+            step.iter().map(|(pods, needs)| (*pods, needs.requests(), *needs)).collect();
+        let layer = |key: &String| {
+            let mut domains: BTreeMap<&str, Vec<(&NodeObject, Amounts)>> = BTreeMap::new();
+            for (node, left) in &self.nodes {
+                if let Some(value) = node.labels().get(key) {
+                    domains.entry(value).or_default().push((*node, left.clone()));
+                }
+            }
+            let domain = |(name, nodes): (&str, Vec<(&NodeObject, Amounts)>)| Domain {
+                name: name.to_owned(),
+                slots: pack(nodes, &step),
+            };
+            (key.clone(), domains.into_iter().map(domain).collect())
+        };
+        keys.iter().map(layer).collect()
+    }
+}
+
+/// How many pods of each role fit, a step after the other.
+fn pack(mut nodes: Vec<(&NodeObject, Amounts)>, step: &[(u32, Amounts, &Needs)]) -> Vec<u32> {
+    let mut slots = vec![0u32; step.len()];
+    // The largest pods first, by what is scarcest: devices before CPU and memory.
+    let mut order: Vec<usize> = (0..step.len()).collect();
+    let size = |place: &usize| {
+        let requests = step.get(*place).map(|(_, requests, _)| requests);
+        let of = |name: &str| requests.and_then(|requests| requests.get(name)).copied().unwrap_or(0);
+        let devices: i64 = requests
+            .into_iter()
+            .flatten()
+            .filter(|(name, _)| name.contains('/'))
+            .fold(0, |sum, (_, amount)| sum.saturating_add(*amount));
+        std::cmp::Reverse((devices, of("memory"), of("cpu")))
+    };
+    order.sort_by_key(size);
+    let mut is_whole = step.iter().any(|(pods, _, _)| *pods > 0);
+    while is_whole && slots.iter().sum::<u32>() < MOST_SLOTS {
+        for place in &order {
+            let Some((pods, requests, needs)) = step.get(*place) else { continue };
+            for _ in 0..*pods {
+                if take(&mut nodes, requests, needs) {
+                    slots[*place] += 1;
+                } else {
+                    is_whole = false;
+                }
+            }
+        }
+    }
+    slots
+}
+
+/// Puts a pod onto the node that it leaves the least on. Says whether there is one.
+fn take(nodes: &mut [(&NodeObject, Amounts)], requests: &Amounts, needs: &Needs) -> bool {
+    let left_after = |left: &Amounts| {
+        let mut least = i64::MAX;
+        for (name, amount) in requests {
+            let rest = left.get(name).copied().unwrap_or(0).checked_sub(*amount).filter(|rest| *rest >= 0)?;
+            // In pods of this kind.
+            least = least.min(rest / amount);
+        }
+        Some(least)
+    };
+    let best = nodes
+        .iter_mut()
+        .filter(|(node, _)| node.takes(needs))
+        .filter_map(|(_, left)| Some((left_after(left)?, left)))
+        .min_by_key(|(rest, _)| *rest);
+    let Some((_, left)) = best else { return false };
+    for (name, amount) in requests {
+        if let Some(left) = left.get_mut(name) {
+            *left -= amount;
+        }
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn node(name: &str, rack: &str, gpus: u32, more: &Value) -> NodeObject {
+        let mut node = json!({
+            "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, "rack": rack}},
+            "spec": {},
+            "status": {
+                "allocatable": {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": gpus.to_string()},
+                "conditions": [{"type": "Ready", "status": "True"}],
+            },
+        });
+        for (key, value) in more.as_object().into_iter().flatten() {
+            node["spec"][key] = value.clone();
+        }
+        serde_json::from_value(node).unwrap()
+    }
+
+    fn needs(gpus: u32, more: &Value) -> Needs {
+        let mut needs = json!({"containers": [
+            {"resources": {"requests": {"nvidia.com/gpu": gpus.to_string(), "cpu": "4", "memory": "32Gi"}}},
+            {"resources": {}},
+        ]});
+        for (key, value) in more.as_object().into_iter().flatten() {
+            needs[key] = value.clone();
+        }
+        serde_json::from_value(needs).unwrap()
+    }
+
+    fn slots(room: &Room<'_>, step: &[(u32, &Needs)]) -> Vec<(String, Vec<u32>)> {
+        let layers = room.layers(&["rack".to_owned()], step);
+        layers["rack"].iter().map(|domain| (domain.name.clone(), domain.slots.clone())).collect()
+    }
+
+    #[test]
+    fn steps_are_packed_onto_the_nodes_of_a_domain() {
+        let nodes = [
+            node("a", "r1", 8, &json!({})),
+            node("b", "r1", 8, &json!({})),
+            node("c", "r2", 8, &json!({})),
+            node("d", "", 8, &json!({})),
+        ];
+        let (decode, prefill) = (needs(2, &json!({})), needs(4, &json!({})));
+        // Six of the GPUs of c are taken.
+        let pods = [("c", &decode), ("c", &prefill), ("elsewhere", &prefill)];
+        let room = Room::of(&nodes, pods);
+        // A step is 4 decode and 2 prefill: 16 GPUs.
+        let found = slots(&room, &[(4, &decode), (2, &prefill)]);
+        let expected = [("", vec![0, 2]), ("r1", vec![4, 2]), ("r2", vec![1, 0])];
+        assert_eq!(found, expected.map(|(name, slots)| (name.to_owned(), slots)));
+        assert!(slots(&room, &[(0, &decode)]).iter().all(|(_, slots)| slots == &[0]));
+    }
+
+    #[test]
+    fn nodes_that_take_no_pods_have_no_room() {
+        let taint = json!({"taints": [{"key": "gpu", "value": "h100", "effect": "NoSchedule"}]});
+        let soft = json!({"taints": [{"key": "gpu", "effect": "PreferNoSchedule"}]});
+        for (spec, more, expected) in [
+            (json!({}), json!({}), 4),
+            (json!({"unschedulable": true}), json!({}), 0),
+            (soft, json!({}), 4),
+            (taint.clone(), json!({}), 0),
+            (taint.clone(), json!({"tolerations": [{"key": "gpu", "value": "h100"}]}), 4),
+            (taint.clone(), json!({"tolerations": [{"key": "gpu", "value": "a100"}]}), 0),
+            (
+                taint.clone(),
+                json!({"tolerations": [{"key": "gpu", "operator": "Exists", "effect": "NoExecute"}]}),
+                0,
+            ),
+            (taint, json!({"tolerations": [{"operator": "Exists"}]}), 4),
+            (json!({}), json!({"nodeSelector": {"rack": "r1"}}), 4),
+            (json!({}), json!({"nodeSelector": {"rack": "r2"}}), 0),
+        ] {
+            let nodes = [node("a", "r1", 8, &spec)];
+            let needs = needs(2, &more);
+            let found = slots(&Room::of(&nodes, []), &[(1, &needs)]);
+            assert_eq!(found[0].1, [expected], "{needs:?}");
+        }
+    }
+
+    #[test]
+    fn what_runs_before_a_pods_containers_counts_where_it_is_more() {
+        let needs = needs(
+            1,
+            &json!({
+                "initContainers": [
+                    {"resources": {"requests": {"cpu": "6", "memory": "1Gi"}}},
+                    {"resources": {"requests": {"cpu": "1"}}, "restartPolicy": "Always"},
+                ],
+                "overhead": {"memory": "1Gi"},
+            }),
+        );
+        let requests = needs.requests();
+        assert_eq!((requests["cpu"], requests["memory"]), (7_000, 33 * (1 << 30) * 1000));
+    }
+}

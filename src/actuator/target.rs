@@ -1,0 +1,120 @@
+//! What has a role's replicas: how many it is to have, and how that is changed.
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::kinds::Kind;
+use super::pods::Meta;
+use crate::capacity::policy::TargetRef;
+use crate::cluster::{Cluster, PatchType, Problem};
+
+/// Where the number of replicas is in objects without a `scale` subresource.
+const REPLICAS: &str = "/spec/replicas";
+
+/// How often a write is tried again when the object changed in between, but not its replicas.
+const TRIES: u32 = 3;
+
+/// An object, as it was read.
+#[derive(Clone, Debug)]
+pub(super) struct Target {
+    pub(super) reference: TargetRef,
+    pub(super) kind: Kind,
+    /// Its path.
+    pub(super) path: String,
+    pub(super) uid: String,
+    pub(super) replicas: u32,
+    version: String,
+}
+
+#[derive(Deserialize)]
+struct Scale {
+    metadata: Meta,
+    #[serde(default)]
+    spec: ScaleSpec,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct ScaleSpec {
+    replicas: u32,
+}
+
+impl Target {
+    /// Reads an object's replicas.
+    ///
+    /// # Errors
+    /// What the server says; [`Problem::Unreadable`] when there is no number where one should be.
+    pub(super) async fn read(
+        cluster: &Cluster,
+        kind: &Kind,
+        namespace: &str,
+        reference: &TargetRef,
+    ) -> Result<Self, Problem> {
+        let path = kind.path(namespace, &reference.name);
+        let (metadata, replicas) = if kind.has_scale {
+            let scale: Scale = cluster.get(&format!("{path}/scale")).await?;
+            (scale.metadata, scale.spec.replicas)
+        } else {
+            let object: Value = cluster.get(&path).await?;
+            let pointer = pointer(reference);
+            let number = object.pointer(pointer).and_then(Value::as_u64).and_then(|n| u32::try_from(n).ok());
+            let replicas = number.ok_or_else(|| {
+                Problem::Unreadable(format!("{path} has no number at {pointer}; say where with replicasPath"))
+            })?;
+            let metadata = object.get("metadata").cloned().unwrap_or_default();
+            (serde_json::from_value(metadata).unwrap_or_default(), replicas)
+        };
+        let (uid, version) = (metadata.uid, metadata.resource_version);
+        Ok(Self { reference: reference.clone(), kind: kind.clone(), path, uid, replicas, version })
+    }
+
+    /// Writes its replicas, if they are still those that were read.
+    ///
+    /// # Errors
+    /// [`Problem::Conflict`] when somebody else changed them first; otherwise what the server says.
+    pub(super) async fn write(&mut self, cluster: &Cluster, namespace: &str, to: u32) -> Result<(), Problem> {
+        for _ in 0..TRIES {
+            let written = self.try_write(cluster, to).await;
+            if !matches!(written, Err(Problem::Conflict(_))) {
+                return written;
+            }
+            // A controller writes the status of its objects all the time.
+            let there = Self::read(cluster, &self.kind, namespace, &self.reference).await?;
+            if there.replicas != self.replicas {
+                return written;
+            }
+            self.version = there.version;
+        }
+        Err(Problem::Conflict(format!("{} changes all the time", self.path)))
+    }
+
+    async fn try_write(&mut self, cluster: &Cluster, to: u32) -> Result<(), Problem> {
+        let (path, kind, body) = if self.kind.has_scale {
+            let body = json!({"metadata": {"resourceVersion": self.version}, "spec": {"replicas": to}});
+            (format!("{}/scale", self.path), PatchType::Merge, body)
+        } else {
+            let pointer = pointer(&self.reference);
+            let body = json!([
+                {"op": "test", "path": pointer, "value": self.replicas},
+                {"op": "replace", "path": pointer, "value": to},
+            ]);
+            (self.path.clone(), PatchType::Json, body)
+        };
+        let written: Result<Value, Problem> = cluster.patch(&path, kind, &body).await;
+        match written {
+            Ok(_) => {
+                self.replicas = to;
+                Ok(())
+            }
+            // What a failed test is answered with.
+            Err(Problem::Refused { code: 422, message }) if !self.kind.has_scale => {
+                Err(Problem::Conflict(message))
+            }
+            Err(problem) => Err(problem),
+        }
+    }
+}
+
+fn pointer(reference: &TargetRef) -> &str {
+    reference.replicas_path.as_deref().unwrap_or(REPLICAS)
+}

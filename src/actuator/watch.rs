@@ -1,0 +1,95 @@
+//! Collections that are followed, as they are now.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::cluster::{Change, Cluster, Collection, Ended, Standing, Watched, follow};
+use crate::endpoints::Clock;
+
+/// Changes that wait to be taken in.
+const WAITING: usize = 256;
+
+/// How often a kind is asked for again that the API server doesn't know.
+const UNDEFINED: Duration = Duration::from_secs(3);
+
+type Kept<K> = Arc<Mutex<Option<BTreeMap<String, K>>>>;
+
+/// What is kept of the objects of a collection, by name; `None` until they were listed once. Its own task
+/// is the only one that writes it. Dropped, it ends.
+#[derive(Debug)]
+pub(super) struct Mirror<K> {
+    kept: Kept<K>,
+    standing: Arc<Standing>,
+    _task: AbortOnDropHandle<()>,
+}
+
+impl<K: Send + 'static> Mirror<K> {
+    /// Follows a collection. `keep` says what is kept of an object, under which name; `None`: nothing.
+    pub(super) fn start<T: Watched>(
+        cluster: Cluster,
+        collection: Collection,
+        clock: Clock,
+        keep: fn(T) -> (String, Option<K>),
+    ) -> Self {
+        let kept: Kept<K> = Arc::default();
+        let standing = Arc::new(Standing::new(clock));
+        let (known, seen) = (Arc::clone(&kept), Arc::clone(&standing));
+        let task = async move {
+            let (tell, mut told) = mpsc::channel::<Change<T>>(WAITING);
+            let ask = async {
+                while follow(&cluster, &collection, &seen, &tell, |change| change).await == Ended::NotFound {
+                    tokio::time::sleep(UNDEFINED).await;
+                }
+            };
+            let take = async {
+                while let Some(change) = told.recv().await {
+                    apply(&known, change, keep);
+                }
+            };
+            tokio::join!(ask, take);
+        };
+        Self { kept, standing, _task: AbortOnDropHandle::new(tokio::spawn(task)) }
+    }
+
+    /// What is known; `None`: nothing yet.
+    pub(super) fn objects(&self) -> MutexGuard<'_, Option<BTreeMap<String, K>>> {
+        lock(&self.kept)
+    }
+
+    /// How long ago the API server said something of it; `None`: never.
+    pub(super) fn age(&self) -> Option<Duration> {
+        self.standing.age()
+    }
+}
+
+fn lock<K>(kept: &Kept<K>) -> MutexGuard<'_, Option<BTreeMap<String, K>>> {
+    // A map is whole between two inserts.
+    kept.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn apply<T, K>(kept: &Kept<K>, change: Change<T>, keep: fn(T) -> (String, Option<K>)) {
+    let mut kept = lock(kept);
+    match change {
+        Change::All(objects) => {
+            let all = objects.into_iter().map(keep).filter_map(|(name, kept)| Some((name, kept?)));
+            *kept = Some(all.collect());
+        }
+        Change::Put(object) => {
+            let objects = kept.get_or_insert_default();
+            match keep(object) {
+                (name, Some(object)) => objects.insert(name, object),
+                (name, None) => objects.remove(&name),
+            };
+        }
+        Change::Gone(object) => {
+            let (name, _) = keep(object);
+            if let Some(objects) = kept.as_mut() {
+                objects.remove(&name);
+            }
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! From a JSON schema of types to the structural kind that the API server asks of custom resources: no
+//! references, one type each, no `null`, enums as lists.
+
+use serde_json::{Map, Value, json};
+
+/// Formats that the API server knows; others are for readers of other programs.
+const FORMATS: [&str; 4] = ["int32", "int64", "float", "double"];
+
+/// Makes a schema structural, with everything that is in it.
+pub(super) fn structural(value: &mut Value) {
+    let Value::Object(schema) = value else { return };
+    for key in ["$schema", "title", "default"] {
+        schema.remove(key);
+    }
+    without_null(schema);
+    enums(schema);
+    if let Some(Value::String(format)) = schema.get("format")
+        && !FORMATS.contains(&format.as_str())
+    {
+        // Of whole numbers without a sign, which say with their minimum that they have none.
+        schema.insert("format".to_owned(), json!("int64"));
+    }
+    if let Some(Value::String(text)) = schema.get_mut("description") {
+        *text = plain(text);
+    }
+    if let Some(Value::Object(properties)) = schema.get_mut("properties") {
+        properties.values_mut().for_each(structural);
+    }
+    for key in ["items", "additionalProperties"] {
+        if let Some(inner) = schema.get_mut(key) {
+            structural(inner);
+        }
+    }
+}
+
+/// What may be absent is not required; a `null` in its place is removed by the API server.
+fn without_null(schema: &mut Map<String, Value>) {
+    if let Some(Value::Array(types)) = schema.get_mut("type") {
+        types.retain(|of| of != "null");
+        if let [one] = types.as_slice() {
+            let one = one.clone();
+            schema.insert("type".to_owned(), one);
+        }
+    }
+    let Some(Value::Array(any)) = schema.get("anyOf") else { return };
+    let is_null = |value: &Value| value["type"] == "null";
+    if !any.iter().any(is_null) {
+        return;
+    }
+    let of = any.iter().find(|value| !is_null(value)).cloned();
+    schema.remove("anyOf");
+    if let Some(Value::Object(of)) = of {
+        for (key, value) in of {
+            // What the field says of itself goes before what its type says.
+            if key == "description"
+                && let Some(Value::String(text)) = schema.get_mut(&key)
+            {
+                let more = value.as_str().unwrap_or_default();
+                if let Some((_, words)) = more.split_once(" `") {
+                    *text = format!("{text} `{words}");
+                }
+                continue;
+            }
+            schema.entry(key).or_insert(value);
+        }
+    }
+}
+
+/// Variants with a description each become a list, and their descriptions part of the whole's.
+fn enums(schema: &mut Map<String, Value>) {
+    if let Some(Value::Array(values)) = schema.get_mut("enum") {
+        values.retain(|value| !value.is_null());
+    }
+    let Some(Value::Array(variants)) = schema.get("oneOf") else { return };
+    let (mut names, mut words) = (Vec::new(), Vec::new());
+    for variant in variants {
+        let description = variant["description"].as_str().unwrap_or_default();
+        let listed = variant["enum"].as_array().cloned().unwrap_or_default();
+        for name in listed.into_iter().chain(variant.get("const").cloned()) {
+            if let Some(name) = name.as_str().filter(|_| !description.is_empty()) {
+                words.push(format!("`{name}`: {}", description.trim_end_matches('.')));
+            }
+            names.push(name);
+        }
+    }
+    schema.remove("oneOf");
+    schema.insert("type".to_owned(), json!("string"));
+    schema.insert("enum".to_owned(), json!(names));
+    if !words.is_empty() {
+        let said = schema.get("description").and_then(Value::as_str).unwrap_or_default();
+        schema.insert("description".to_owned(), json!(format!("{said} {}.", words.join("; ")).trim()));
+    }
+}
+
+/// Without the links of Rust's documentation, and on one line.
+fn plain(text: &str) -> String {
+    let text = text.replace("[`", "`").replace("`]", "`");
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,433 @@
+//! The machine of a group: Deploy, Scale and Update, one at a time.
+//!
+//! It keeps little: which pods there are says which step a group is at, so that a restart goes on where it
+//! was. What it remembers is time, and what may not be asked for again at once.
+
+use std::time::Duration;
+
+use super::clock::Clock;
+use super::place::{Place, Placement, place};
+use super::stand::{Stand, stands};
+use super::{MOST_TRIMS, OnTimeout, Pace, Rollout, batch, skew, update};
+use crate::capacity::inputs::Inputs;
+use crate::capacity::plan::{Condition, Plan, Reason, Shortfalls, State, Stuck};
+use crate::capacity::policy::Policy;
+
+/// The role that goes last when a group shrinks: requests end there.
+const LATE: &str = "decode";
+
+/// What a group's machine remembers.
+#[derive(Clone, Debug, Default)]
+pub struct Memory {
+    /// Whether the first deploy is over; `None`: nobody has looked yet.
+    is_deployed: Option<bool>,
+    /// Whether pods wait at gates of ours.
+    has_gates: bool,
+    is_updating: bool,
+    is_blocked: bool,
+    clock: Clock,
+    /// With gates: what was admitted, so that lost pods come back at once.
+    floor: Vec<u32>,
+    /// What a step comes to, and where its pods go.
+    step: (Vec<u32>, Option<Placement>),
+    /// The goals at which all pods were up.
+    settled: Vec<u32>,
+    /// How many there were when the group began to shrink.
+    from: Vec<u32>,
+    trims: Trims,
+    /// The goals that were given up.
+    failed: Vec<u32>,
+    /// Goals that are not reached yet.
+    pending: Vec<u32>,
+}
+
+/// What was given back.
+#[derive(Clone, Debug, Default)]
+struct Trims {
+    count: u32,
+    /// How many pods whole groups had at the last one.
+    whole: u32,
+    /// When the last one was, and what it left.
+    now: Option<(Duration, Vec<u32>)>,
+    /// Another group needs the room.
+    is_asked_for: bool,
+}
+
+impl Memory {
+    /// Gives back what exceeds whole usable groups at the next tick, if the group is blocked by then.
+    pub fn give_way(&mut self) {
+        self.trims.is_asked_for = true;
+    }
+
+    /// Whether the first deploy is over.
+    pub fn is_deployed(&self) -> bool {
+        self.is_deployed == Some(true)
+    }
+
+    /// The first deploy was over before this began to look.
+    pub fn set_deployed(&mut self) {
+        self.is_deployed = Some(true);
+    }
+
+    /// What a role was to have at the last tick, if it isn't there yet.
+    pub(in crate::capacity) fn pending(&self, role: usize) -> Option<u32> {
+        self.pending.get(role).copied()
+    }
+}
+
+/// Says how many pods of each role may exist, where, and what is updated.
+pub(in crate::capacity) fn roll(
+    inputs: &Inputs,
+    policy: &Policy,
+    plan: &mut Plan,
+    memory: &mut Memory,
+    now: Duration,
+) {
+    let Some(rollout) = &policy.rollout else {
+        for role in &mut plan.roles {
+            (role.admitted, role.write) = (role.desired, role.desired);
+        }
+        return;
+    };
+    let stands = stands(inputs, &plan.roles, rollout);
+    let mut turn = Turn { inputs, policy, rollout, stands, plan, memory, now };
+    turn.begin();
+    let outcome = turn.admit();
+    turn.end(&outcome);
+}
+
+struct Turn<'a> {
+    inputs: &'a Inputs,
+    policy: &'a Policy,
+    rollout: &'a Rollout,
+    stands: Vec<Stand>,
+    plan: &'a mut Plan,
+    memory: &'a mut Memory,
+    now: Duration,
+}
+
+/// What a turn came to.
+struct Outcome {
+    admitted: Vec<u32>,
+    state: Option<State>,
+    /// How many pods may be of the newest revision.
+    updated: Option<Vec<u32>>,
+}
+
+impl Turn<'_> {
+    fn begin(&mut self) {
+        let memory = &mut *self.memory;
+        memory.has_gates |= self.stands.iter().any(|stand| stand.gated > 0);
+        if memory.is_deployed.is_none() {
+            let is_up = |stand: &Stand| stand.there > 0 && stand.ok >= stand.there && stand.gated == 0;
+            memory.is_deployed = Some(self.stands.iter().all(is_up));
+        }
+        if self.rollout.update.is_none() {
+            return;
+        }
+        let is_outdated = self.stands.iter().any(|stand| stand.outdated > 0);
+        // A step that is under way ends first, unless it can't: the update may be what mends it.
+        let between = self.stands.iter().all(|stand| stand.ok >= stand.there.min(stand.goal));
+        if !memory.is_updating && is_outdated && (between || memory.is_blocked) {
+            memory.is_updating = true;
+            memory.clock.clear();
+        } else if memory.is_updating && !is_outdated {
+            memory.is_updating = self.stands.iter().any(|stand| stand.updated_ok < stand.seen);
+            if !memory.is_updating {
+                memory.clock.clear();
+            }
+        }
+        if memory.is_updating {
+            // Sizes stay while pods change, but for what is below its minimum.
+            for (stand, role) in self.stands.iter_mut().zip(&self.policy.roles) {
+                stand.goal = stand.there.max(stand.goal.min(role.range.min));
+            }
+        }
+    }
+
+    fn goals(&self) -> Vec<u32> {
+        self.stands.iter().map(|stand| stand.goal).collect()
+    }
+
+    fn there(&self) -> Vec<u32> {
+        self.stands.iter().map(|stand| stand.there).collect()
+    }
+
+    fn because(&mut self, reason: Reason) {
+        self.plan.roles.iter_mut().for_each(|role| role.reasons.push(reason));
+    }
+
+    fn condition(&mut self, condition: Condition) {
+        if !self.plan.conditions.contains(&condition) {
+            self.plan.conditions.push(condition);
+        }
+    }
+
+    fn admit(&mut self) -> Outcome {
+        let goals = self.goals();
+        let updated = self.updated();
+        let is_failed = !self.memory.failed.is_empty() && self.memory.failed == goals;
+        if is_failed && !self.memory.is_updating {
+            self.condition(Condition::BatchTimeout);
+            self.because(Reason::Failed);
+            let admitted = self.there();
+            return Outcome { admitted, state: Some(State::Failed), updated };
+        }
+        self.memory.failed.clear();
+        if let Some(left) = self.still_trimmed() {
+            self.condition(Condition::BatchTimeout);
+            self.because(Reason::Trimmed);
+            let admitted = left.iter().zip(&self.stands).map(|(left, stand)| (*left).min(stand.goal));
+            return Outcome { admitted: admitted.collect(), state: Some(State::Blocked), updated };
+        }
+        let mut targets = self.grow();
+        let mut state = if self.place(&mut targets) {
+            self.time(&mut targets, updated.as_deref())
+        } else {
+            Some(State::Blocked)
+        };
+        if !self.stands.iter().any(|stand| stand.there < stand.goal) || state == Some(State::Blocked) {
+            self.shrink(&mut targets);
+        } else {
+            self.memory.from.clear();
+        }
+        if state.is_none() && self.memory.is_updating {
+            state = Some(State::Update);
+        }
+        Outcome { admitted: targets, state, updated }
+    }
+
+    /// How many pods may be of the newest revision, where some are not or were not a moment ago.
+    fn updated(&mut self) -> Option<Vec<u32>> {
+        let update = self.rollout.update?;
+        if self.memory.is_updating {
+            self.condition(Condition::Paused);
+            self.because(Reason::Updating);
+            return Some(update::targets(&self.stands, update));
+        }
+        let is_outdated = self.stands.iter().any(|stand| stand.outdated > 0);
+        is_outdated.then(|| self.stands.iter().map(|stand| stand.updated).collect())
+    }
+
+    /// What was left by giving back, while nothing is tried again.
+    fn still_trimmed(&mut self) -> Option<Vec<u32>> {
+        let (at, left) = self.memory.trims.now.clone()?;
+        if self.now.saturating_sub(at) < self.rollout.batch_timeout && !self.memory.is_updating {
+            return Some(left);
+        }
+        self.memory.trims.now = None;
+        self.memory.clock.clear();
+        None
+    }
+
+    /// How many pods the roles may have that grow; the others keep what they have.
+    fn grow(&self) -> Vec<u32> {
+        let mut targets = match &self.rollout.pace {
+            None => self.stands.iter().map(|stand| stand.there.max(stand.goal)).collect(),
+            Some(Pace::Steps(steps)) => batch::up(&self.stands, steps),
+            Some(Pace::Skew(skew)) => skew::up(&self.stands, *skew),
+        };
+        if self.memory.has_gates {
+            for ((target, stand), floor) in targets.iter_mut().zip(&self.stands).zip(&self.memory.floor) {
+                *target = (*target).max((*floor).min(stand.goal));
+            }
+        }
+        targets
+    }
+
+    /// Finds the domain for the pods of a step. Says whether there is one; without it nothing grows.
+    fn place(&mut self, targets: &mut [u32]) -> bool {
+        if self.memory.step.0 != targets {
+            self.memory.step = (targets.to_vec(), None);
+        }
+        let Some(topology) = &self.rollout.topology else { return true };
+        let need: Vec<u32> = targets
+            .iter()
+            .zip(&self.stands)
+            .zip(&self.policy.roles)
+            .enumerate()
+            .map(
+                |(role, ((target, stand), _))| {
+                    if self.is_coordinated(role) { target.saturating_sub(stand.there) } else { 0 }
+                },
+            )
+            .collect();
+        if need.iter().all(|need| *need == 0) {
+            return true;
+        }
+        match place(&need, topology, self.inputs.domains.as_ref(), self.memory.step.1.as_ref()) {
+            Place::In(placement) => {
+                if topology.layers.get(topology.layer) != Some(&placement.layer) {
+                    self.because(Reason::WiderDomain);
+                }
+                self.memory.step.1 = Some(placement);
+            }
+            Place::Anywhere => {
+                self.memory.step.1 = None;
+                self.because(Reason::NoDomain);
+            }
+            Place::Unknown => self.because(Reason::TopologyUnknown),
+            Place::Nowhere(domains) => {
+                self.condition(Condition::TopologyUnsatisfied);
+                self.because(Reason::NoDomain);
+                let layer = topology.layers.get(topology.layer).cloned().unwrap_or_default();
+                self.plan.shortfalls = Some(Shortfalls { layer, need, domains });
+                targets.copy_from_slice(&self.there());
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Whether a role keeps step with others.
+    fn is_coordinated(&self, role: usize) -> bool {
+        match &self.rollout.pace {
+            None => false,
+            Some(Pace::Steps(steps)) => steps.get(role).is_some_and(|step| *step > 0),
+            Some(Pace::Skew(_)) => true,
+        }
+    }
+
+    /// Looks at how long the step has been going, and does what is to be done when that is too long.
+    fn time(&mut self, targets: &mut Vec<u32>, updated: Option<&[u32]>) -> Option<State> {
+        let (step, up): (Vec<u32>, Vec<u32>) = if self.memory.is_updating {
+            (updated.unwrap_or_default().to_vec(), self.stands.iter().map(|stand| stand.updated_ok).collect())
+        } else {
+            let of =
+                |(role, stand): (usize, &Stand)| if self.is_coordinated(role) { stand.ok } else { u32::MAX };
+            (targets.clone(), self.stands.iter().enumerate().map(of).collect())
+        };
+        let is_settled = !self.memory.is_updating
+            && self.memory.settled == self.goals()
+            && self.stands.iter().all(|stand| stand.there >= stand.goal);
+        let wanted = |(step, stand): (&u32, &Stand)| (*step).min(stand.goal);
+        let is_open = step.iter().zip(&self.stands).map(wanted).zip(&up).any(|(step, up)| *up < step);
+        if is_settled || !is_open {
+            self.memory.clock.clear();
+            self.memory.trims.is_asked_for = false;
+            return None;
+        }
+        if self.stands.iter().any(|stand| stand.unschedulable > 0) {
+            self.condition(Condition::Unschedulable);
+        }
+        let (is_adding, most) = (self.inputs.provisioning, self.rollout.provisioning_timeout);
+        let idle = self.memory.clock.look(&step, &up, is_adding, most, self.now);
+        let whole = self.whole();
+        let sum = |pods: &[u32]| pods.iter().fold(0u32, |sum, pods| sum.saturating_add(*pods));
+        if sum(&whole) > self.memory.trims.whole {
+            self.memory.trims.count = 0;
+        }
+        let gives_way = std::mem::take(&mut self.memory.trims.is_asked_for);
+        if idle < self.rollout.batch_timeout {
+            return None;
+        }
+        self.condition(Condition::BatchTimeout);
+        if gives_way {
+            self.condition(Condition::Deadlock);
+        }
+        if self.memory.is_updating {
+            self.because(Reason::Held);
+            return Some(State::Blocked);
+        }
+        let trims =
+            gives_way || (self.rollout.on_timeout == OnTimeout::Trim && self.memory.trims.count < MOST_TRIMS);
+        let has_spare = whole.iter().zip(targets.iter()).any(|(whole, target)| whole < target);
+        if trims && has_spare {
+            self.memory.trims.count += 1;
+            self.memory.trims.whole = sum(&whole);
+            self.memory.trims.now = Some((self.now, whole.clone()));
+            self.because(Reason::Trimmed);
+            *targets = whole;
+            return Some(State::Blocked);
+        }
+        if self.rollout.on_timeout == OnTimeout::Fail {
+            self.memory.failed = self.goals();
+            self.because(Reason::Failed);
+            return Some(State::Failed);
+        }
+        self.because(Reason::Held);
+        self.plan.stuck = Some(Stuck {
+            placement: self.memory.step.1.clone(),
+            asks: self.stands.iter().fold(0, |sum, stand| sum + stand.unschedulable),
+            spare: sum(&self.there()).saturating_sub(sum(&whole)),
+        });
+        Some(State::Blocked)
+    }
+
+    /// How many pods of each role whole usable groups have.
+    fn whole(&self) -> Vec<u32> {
+        let kept = match &self.rollout.pace {
+            None => self.there(),
+            Some(Pace::Steps(steps)) => {
+                batch::after(&self.stands, steps, batch::steps_up(&self.stands, steps).unwrap_or(u64::MAX))
+            }
+            Some(Pace::Skew(_)) => skew::usable(&self.stands),
+        };
+        kept.iter().zip(&self.stands).map(|(kept, stand)| (*kept).min(stand.there)).collect()
+    }
+
+    /// How many pods the roles keep that shrink, once those of the last step are gone.
+    fn shrink(&mut self, targets: &mut [u32]) {
+        if !self.stands.iter().any(|stand| stand.there > stand.goal) {
+            self.memory.from.clear();
+            return;
+        }
+        if self.memory.from.len() != self.stands.len() {
+            self.memory.from = self.there();
+        }
+        let is_gone = self.stands.iter().all(|stand| stand.seen <= stand.there);
+        let late: Vec<bool> = self.policy.roles.iter().map(|role| role.name == LATE).collect();
+        let left = match &self.rollout.pace {
+            None => self.goals(),
+            Some(_) if !is_gone => self.there(),
+            Some(Pace::Steps(steps)) => batch::down(&self.stands, steps, &late),
+            Some(Pace::Skew(skew)) => skew::down(&self.stands, &self.memory.from, *skew, &late),
+        };
+        for ((target, left), stand) in targets.iter_mut().zip(left).zip(&self.stands) {
+            if stand.there > stand.goal {
+                *target = left;
+            }
+        }
+    }
+
+    fn end(&mut self, outcome: &Outcome) {
+        let is_complete = self.stands.iter().all(|stand| stand.there == stand.goal && stand.ok >= stand.goal);
+        let memory = &mut *self.memory;
+        if is_complete && !memory.is_updating {
+            memory.settled = self.stands.iter().map(|stand| stand.goal).collect();
+            memory.is_deployed = Some(self.stands.iter().any(|stand| stand.goal > 0) || memory.is_deployed());
+        }
+        let is_settled = memory.settled == self.stands.iter().map(|stand| stand.goal).collect::<Vec<_>>()
+            && self.stands.iter().all(|stand| stand.there == stand.goal);
+        let state = outcome.state.unwrap_or(match (&self.rollout.pace, is_settled) {
+            (None, _) => self.plan.state,
+            (_, true) => State::Idle,
+            (_, false) if memory.is_deployed() => State::Scale,
+            (_, false) => State::Deploy,
+        });
+        memory.is_blocked = matches!(state, State::Blocked | State::Failed);
+        memory.floor = if memory.has_gates { outcome.admitted.clone() } else { Vec::new() };
+        self.plan.state = state;
+        self.plan.placement = memory.step.1.clone();
+        memory.pending.clear();
+        for (place, role) in self.plan.roles.iter_mut().enumerate() {
+            let Some(admitted) = outcome.admitted.get(place) else { continue };
+            role.admitted = *admitted;
+            role.layer = memory.step.1.as_ref().map(|placement| placement.layer.clone());
+            role.partition = outcome
+                .updated
+                .as_ref()
+                .map(|updated| role.current.saturating_sub(updated.get(place).copied().unwrap_or_default()));
+            role.write = match (memory.has_gates, memory.is_updating) {
+                (false, _) => role.admitted,
+                (true, true) => role.current.max(role.admitted),
+                (true, false) => role.desired.max(role.admitted),
+            };
+            memory.pending.push(role.desired);
+            if role.admitted != role.desired && !memory.is_updating && !memory.is_blocked {
+                role.reasons.push(Reason::Step);
+            }
+        }
+        self.plan.conditions.sort_unstable();
+    }
+}

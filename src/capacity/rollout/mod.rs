@@ -1,0 +1,112 @@
+//! Rollout: in which order pods come up, and go.
+//!
+//! Roles that serve together come up together: in steps, each of which keeps the ratio between them, and
+//! the next one begins when the pods of the one before serve. One machine per group does this for the first
+//! deploy, for every later change of size, and for updates, one at a time. It does no I/O: what it decides
+//! is how many pods of each role may exist ([`RolePlan::admitted`](super::plan::RolePlan)), where the pods
+//! of a step go, and from which ordinal on pods are updated.
+//!
+//! ```text
+//! goals ─▶ update? ─▶ steps | skew ─▶ place ─▶ clock ─▶ admitted, layer, partition, state
+//! ```
+//!
+//! What is what: `spec/capacity.md` §3.2 and §3.3. With pods that wait at a scheduling gate, those that are
+//! past it count as admitted; without, all that exist.
+
+mod batch;
+mod clock;
+pub mod deadlock;
+mod machine;
+mod place;
+mod skew;
+mod stand;
+mod update;
+
+use std::time::Duration;
+
+pub use machine::Memory;
+pub(super) use machine::roll;
+pub use place::{Domain, Layers, Placement, Shortfall};
+pub use stand::Stand;
+
+/// How long a step may go without a pod coming up (`spec/capacity.md` §3.3: loading a model takes 2 to 7
+/// minutes).
+pub const BATCH_TIMEOUT: Duration = Duration::from_secs(10 * 60);
+/// For how long of a step the cluster may add nodes without that counting.
+pub const PROVISIONING_TIMEOUT: Duration = Duration::from_secs(15 * 60);
+/// After so many trims without growth a group keeps what it has.
+pub const MOST_TRIMS: u32 = 3;
+
+/// How the pods of a group come up, go, and are updated.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rollout {
+    /// How far at a time; `None`: all at once.
+    pub pace: Option<Pace>,
+    /// When a pod counts as up.
+    pub success: Success,
+    /// How long a step may go without a pod coming up.
+    pub batch_timeout: Duration,
+    /// For how long of a step the cluster may add nodes without that counting.
+    pub provisioning_timeout: Duration,
+    /// What happens to a step that takes longer.
+    pub on_timeout: OnTimeout,
+    /// Where the pods of a step go.
+    pub topology: Option<Topology>,
+    /// How pods are updated; `None`: that is nobody's concern here.
+    pub update: Option<Update>,
+}
+
+/// How far a group goes at a time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Pace {
+    /// By so many pods of each role, in the order of the roles; 0: the role goes its own way.
+    Steps(Vec<u32>),
+    /// So that no role is further along than another by more than so many percent.
+    Skew(u32),
+}
+
+/// When a pod counts as up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Success {
+    /// It has a node.
+    Scheduled,
+    /// Its containers run.
+    Running,
+    /// It says that it is ready.
+    #[default]
+    Ready,
+    /// It is in the pool, and its metrics are fresh.
+    Serving,
+}
+
+/// What happens to a step that takes too long.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnTimeout {
+    /// It stays as it is, and goes on when pods come up.
+    #[default]
+    Hold,
+    /// What exceeds whole usable groups is given back, and tried again later.
+    Trim,
+    /// It ends, until other sizes are asked for.
+    Fail,
+}
+
+/// Where the pods of a step go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Topology {
+    /// Keys of node labels, from the smallest domains to the largest.
+    pub layers: Vec<String>,
+    /// The layer in a domain of which a step should fit, by its place.
+    pub layer: usize,
+    /// Whether it has to.
+    pub is_required: bool,
+}
+
+/// How pods are updated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Update {
+    /// By how many percent one role may be further along than another.
+    pub max_skew: u32,
+    /// How many percent of a role may be unavailable, rounded down, at least one pod.
+    pub max_unavailable: u32,
+}

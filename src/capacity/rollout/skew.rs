@@ -1,0 +1,124 @@
+//! By percentages: no role further along than another by more than the skew (`spec/capacity.md` §3.1, with
+//! exact arithmetic, and with a skew of 0 that means one pod at a time).
+//!
+//! A role's progress is `there / goal`. What is allowed is the least progress of those that still grow plus
+//! the skew; a role may have `ceil(allowed × goal)` pods, and the slowest one at least one more.
+
+use super::Stand;
+
+/// How many pods each role may have while it grows. A role that is to shrink keeps what it has.
+pub(super) fn up(stands: &[Stand], skew: u32) -> Vec<u32> {
+    let grows = |stand: &&Stand| stand.there < stand.goal;
+    // The pods of the step before have to be up.
+    let is_open = stands.iter().filter(grows).any(|stand| stand.there > 0 && stand.ok < stand.there);
+    let slowest =
+        stands.iter().filter(grows).map(|stand| (stand.there, stand.goal)).min_by(|a, b| compare(*a, *b));
+    let targets = stands.iter().map(|stand| match slowest {
+        Some(least) if !is_open && grows(&stand) => ahead(stand.there, stand.goal, least, skew),
+        _ => stand.there,
+    });
+    targets.collect()
+}
+
+/// How many pods each role may have while it shrinks: the mirror of growing, over what is to go. `from` is
+/// how many there were when the group began to shrink.
+pub(super) fn down(stands: &[Stand], from: &[u32], skew: u32, late: &[bool]) -> Vec<u32> {
+    let shrinks = |stand: &Stand| stand.there > stand.goal;
+    let gone = |stand: &Stand, from: u32| {
+        let from = from.max(stand.there);
+        (from - stand.there, from - stand.goal)
+    };
+    let each = || stands.iter().zip(from.iter().copied()).zip(late.iter().copied());
+    let slowest = each()
+        .filter(|((stand, _), _)| shrinks(stand))
+        .map(|((stand, from), _)| gone(stand, from))
+        .min_by(|a, b| compare(*a, *b));
+    let Some(least) = slowest else { return stands.iter().map(|stand| stand.there).collect() };
+    let target = |stand: &Stand, from: u32| {
+        let (done, all) = gone(stand, from);
+        stand.goal + (all - ahead(done, all, least, skew))
+    };
+    let others_shrink =
+        each().any(|((stand, from), late)| !late && shrinks(stand) && target(stand, from) < stand.there);
+    let targets = each().map(|((stand, from), late)| {
+        if !shrinks(stand) || (late && others_shrink) { stand.there } else { target(stand, from) }
+    });
+    targets.collect()
+}
+
+/// How many pods of each role are up together: the part of the goal that the slowest role has come to, of
+/// every role.
+pub(super) fn usable(stands: &[Stand]) -> Vec<u32> {
+    let least = stands
+        .iter()
+        .filter(|stand| stand.ok < stand.goal)
+        .map(|stand| (stand.ok, stand.goal))
+        .min_by(|a, b| compare(*a, *b));
+    let Some((slow, of)) = least else { return stands.iter().map(|stand| stand.goal).collect() };
+    let part = |stand: &Stand| (u64::from(stand.goal) * u64::from(slow)).div_ceil(u64::from(of));
+    stands.iter().map(|stand| u32::try_from(part(stand)).unwrap_or(stand.goal)).collect()
+}
+
+/// How far one that has come to `done` of `all` may go, beside the slowest.
+fn ahead(done: u32, all: u32, least: (u32, u32), skew: u32) -> u32 {
+    let (slow, of) = (u128::from(least.0), u128::from(least.1.max(1)));
+    // ceil(all × (slow / of + skew / 100))
+    let allowed = (u128::from(all) * (slow * 100 + u128::from(skew) * of)).div_ceil(100 * of);
+    let is_slowest = compare((done, all), least).is_eq();
+    let allowed = u32::try_from(allowed).unwrap_or(u32::MAX).max(done + u32::from(is_slowest));
+    allowed.min(all)
+}
+
+/// Compares `a.0 / a.1` with `b.0 / b.1`.
+pub(super) fn compare(a: (u32, u32), b: (u32, u32)) -> std::cmp::Ordering {
+    (u64::from(a.0) * u64::from(b.1)).cmp(&(u64::from(b.0) * u64::from(a.1)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stand(there: u32, ok: u32, goal: u32) -> Stand {
+        Stand { goal, there, seen: there, ok, ..Stand::default() }
+    }
+
+    #[test]
+    fn targets_are_exact() {
+        for (decode, prefill, skew, expected) in [
+            // (there, goal) each
+            ((0, 200), (0, 300), 5, [10, 15]),
+            // 0.9 + 0.05 is 0.95 and nothing above it.
+            ((180, 200), (270, 300), 5, [190, 285]),
+            // The one that is further along waits.
+            ((30, 200), (15, 300), 5, [30, 30]),
+            ((200, 200), (15, 300), 5, [200, 30]),
+            // Small roles go a pod at a time.
+            ((0, 1), (0, 10), 10, [1, 1]),
+            ((1, 1), (1, 10), 10, [1, 2]),
+            // No skew: the slowest, one at a time.
+            ((0, 4), (0, 8), 0, [1, 1]),
+            ((1, 4), (1, 8), 0, [1, 2]),
+            ((1, 4), (2, 8), 0, [2, 3]),
+            ((0, 4), (0, 8), 100, [4, 8]),
+        ] {
+            let stands = [stand(decode.0, decode.0, decode.1), stand(prefill.0, prefill.0, prefill.1)];
+            assert_eq!(up(&stands, skew), expected, "{decode:?} {prefill:?} {skew}");
+        }
+        // What is not up yet holds everything.
+        assert_eq!(up(&[stand(10, 9, 200), stand(15, 15, 300)], 5), [10, 15]);
+    }
+
+    #[test]
+    fn shrinking_is_the_mirror() {
+        let (from, late) = ([20, 10], [true, false]);
+        let mut there = from;
+        let mut seen = Vec::new();
+        while there != [10, 5] {
+            let stands = [stand(there[0], there[0], 10), stand(there[1], there[1], 5)];
+            there = down(&stands, &from, 20, &late).try_into().unwrap();
+            seen.push(there);
+        }
+        assert_eq!(seen[..4], [[20, 9], [18, 9], [18, 8], [16, 8]]);
+        assert_eq!(seen.len(), 10);
+    }
+}

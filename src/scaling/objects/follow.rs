@@ -1,0 +1,87 @@
+//! Follows the policies of a namespace, and the topologies that they name, in a cluster that may not
+//! define either kind (yet).
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand::RngExt;
+use tokio::sync::{mpsc, watch};
+use tokio::time::sleep;
+
+use super::shelf::News;
+use crate::capacity::resource::{GROUP, POLICIES, TOPOLOGIES, VERSION};
+use crate::cluster::{Change, Cluster, Collection, Ended, Standing, Watched, follow};
+
+/// How often it is asked whether a kind of objects is defined by now that was not.
+const UNDEFINED: Duration = Duration::from_secs(3);
+
+/// The policies of a namespace, of which nothing is known yet.
+#[derive(Debug)]
+pub struct PolicyObjects {
+    /// The API server.
+    pub cluster: Cluster,
+    /// Where the policies are.
+    pub namespace: String,
+    /// The pool whose picker this is.
+    pub pool: String,
+    /// The names of the topologies that policies name, for those who ask. Whoever judges policies writes it.
+    pub wanted: Arc<watch::Sender<BTreeSet<String>>>,
+    /// How current what is known of policies is.
+    pub standing: Arc<Standing>,
+    /// The same of topologies.
+    pub topologies: Arc<Standing>,
+}
+
+impl PolicyObjects {
+    /// Says all that there is and every change, until nobody listens. Topologies are followed while some
+    /// are wanted: without, no right to read them is needed.
+    pub(in crate::scaling) async fn follow<M: Send>(
+        self,
+        say: mpsc::Sender<M>,
+        news: impl Fn(News) -> M + Copy + Send + Sync,
+    ) {
+        let of_policies = |change| news(News::Policies(change));
+        let of_topologies = |change| news(News::Topologies(change));
+        let policies = Collection::new(GROUP, VERSION, &self.namespace, POLICIES);
+        let topologies = Collection::everywhere(GROUP, VERSION, TOPOLOGIES);
+        tokio::join!(whenever_defined(&self.cluster, &policies, &self.standing, &say, of_policies), async {
+            let mut wanted = self.wanted.subscribe();
+            while wanted.wait_for(|names| !names.is_empty()).await.is_ok() {
+                let following =
+                    whenever_defined(&self.cluster, &topologies, &self.topologies, &say, of_topologies);
+                let mut until = wanted.clone();
+                tokio::select! {
+                    () = following => return,
+                    _ = until.wait_for(BTreeSet::is_empty) => {}
+                }
+            }
+        });
+    }
+}
+
+/// Follows a collection, and waits for its kind where the cluster doesn't define it. Ends when nobody
+/// listens.
+pub(super) async fn whenever_defined<T: Watched, M: Send>(
+    cluster: &Cluster,
+    collection: &Collection,
+    standing: &Standing,
+    say: &mpsc::Sender<M>,
+    news: impl Fn(Change<T>) -> M + Copy + Send + Sync,
+) {
+    let mut told = false;
+    while follow(cluster, collection, standing, say, news).await == Ended::NotFound {
+        if !std::mem::replace(&mut told, true) {
+            tracing::warn!(
+                path = collection.path(),
+                "the cluster does not define this kind of objects; install deploy/chart/crds of Usher, or what `usher capacity crds` prints"
+            );
+        }
+        if say.send(news(Change::All(Vec::new()))).await.is_err() {
+            return;
+        }
+        standing.heard();
+        let factor = rand::rng().random_range(0.8..1.2);
+        sleep(UNDEFINED.mul_f64(factor)).await;
+    }
+}

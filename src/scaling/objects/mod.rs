@@ -1,0 +1,14 @@
+//! Policies that are objects of the API server: followed (`follow`), judged (`shelf`), and told what became
+//! of them (`tell`); and whether nodes bear out the topologies that they name (`survey`).
+
+mod follow;
+mod kinds;
+mod shelf;
+mod survey;
+mod tell;
+
+pub use follow::PolicyObjects;
+pub use kinds::{PolicyObject, TopologyObject};
+pub use shelf::{Changed, Known, News, Shelf};
+pub use survey::Surveyor;
+pub use tell::Teller;

@@ -1,0 +1,300 @@
+//! Tells in the policies' statuses what became of them: only the leader, only what has changed, and of
+//! each policy once per interval at most.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use serde::de::IgnoredAny;
+use serde_json::json;
+use tokio::time::{Instant, sleep_until};
+
+use super::shelf::Known;
+use crate::actuator::Write;
+use crate::capacity::resource::status::{LastWrite, PolicyStatus, Stands, Ticked, status};
+use crate::capacity::resource::{GROUP, POLICIES, VERSION};
+use crate::cluster::{Cluster, PatchType, Problem};
+use crate::endpoints::Clock;
+use crate::scaling::board::{Board, Plans, Standing};
+
+/// Time between two writes of the status of a policy that isn't ticked.
+const UNTICKED: Duration = Duration::from_secs(15);
+
+/// How often it is asked who leads, and what is due.
+const LOOK: Duration = Duration::from_secs(1);
+
+type MayTell = Box<dyn Fn() -> bool + Send + Sync>;
+
+/// Writes statuses of policies.
+pub struct Teller {
+    cluster: Cluster,
+    namespace: String,
+    board: Arc<Board>,
+    /// Whether this replica is the one to tell.
+    may_tell: MayTell,
+    times: Times,
+    told: Told,
+}
+
+impl Teller {
+    /// Of the policies of a namespace.
+    pub fn new(
+        cluster: Cluster,
+        namespace: String,
+        board: Arc<Board>,
+        clock: Clock,
+        may_tell: MayTell,
+    ) -> Self {
+        Self { cluster, namespace, board, may_tell, times: Times::start(clock), told: Told::default() }
+    }
+
+    /// Tells, until it is dropped.
+    pub async fn run(mut self) {
+        let mut plans = self.board.subscribe();
+        loop {
+            if (self.may_tell)() {
+                self.tell().await;
+            } else {
+                // What others tell from now on is in the objects.
+                self.told = Told::default();
+            }
+            let next = Instant::now() + LOOK;
+            tokio::select! {
+                changed = plans.changed() => if changed.is_err() { return },
+                () = sleep_until(next) => {}
+            }
+        }
+    }
+
+    async fn tell(&mut self) {
+        let plans = self.board.plans();
+        let due = self.told.due(&plans, self.times.clock.elapsed(), &self.times);
+        for Due { known, status } in due {
+            if !(self.may_tell)() {
+                return;
+            }
+            let written = self.write(&known, &status).await;
+            self.told.note(known, status, self.times.clock.elapsed(), written);
+        }
+    }
+
+    async fn write(&self, known: &Known, status: &PolicyStatus) -> Result<(), Problem> {
+        let (namespace, name) = (&self.namespace, &known.name);
+        let path = format!("/apis/{GROUP}/{VERSION}/namespaces/{namespace}/{POLICIES}/{name}/status");
+        // With the uid, another object of this name refuses it.
+        let patch = json!({"metadata": {"uid": known.uid}, "status": status});
+        self.cluster.patch::<IgnoredAny>(&path, PatchType::Merge, &patch).await.map(|_| ())
+    }
+}
+
+impl std::fmt::Debug for Teller {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Teller").field("namespace", &self.namespace).finish_non_exhaustive()
+    }
+}
+
+/// From the clock of the plans to that of people.
+#[derive(Debug)]
+pub(super) struct Times {
+    pub(super) clock: Clock,
+    /// What time it was when the clock began. Taken once, so that a moment is always told as the same.
+    pub(super) zero: Timestamp,
+}
+
+/// What time it was when a clock began, that it is `now`.
+fn at_zero(clock: &Clock, now: Timestamp) -> Timestamp {
+    let since = SignedDuration::try_from(clock.elapsed()).unwrap_or_default();
+    now.checked_sub(since).unwrap_or(now)
+}
+
+impl Times {
+    /// With the time of people that it is now.
+    pub(super) fn start(clock: Clock) -> Self {
+        Self { zero: at_zero(&clock, Timestamp::now()), clock }
+    }
+
+    /// RFC 3339 in UTC, whole seconds.
+    pub(super) fn at(&self, time: Duration) -> String {
+        let since = SignedDuration::try_from(time).unwrap_or_default();
+        let at = self.zero.checked_add(since).unwrap_or(self.zero);
+        Timestamp::from_second(at.as_second()).unwrap_or(at).to_string()
+    }
+}
+
+/// A status that is to be written.
+#[derive(Debug, PartialEq)]
+struct Due {
+    known: Known,
+    status: PolicyStatus,
+}
+
+/// What was told, by the objects' uids. No I/O.
+#[derive(Debug, Default)]
+struct Told(HashMap<String, Telling>);
+
+#[derive(Debug)]
+struct Telling {
+    status: PolicyStatus,
+    at: Duration,
+    /// What the last write failed by, and was reported.
+    problem: Option<Problem>,
+}
+
+impl Told {
+    /// What is to be written now.
+    fn due(&mut self, plans: &Plans, now: Duration, times: &Times) -> Vec<Due> {
+        self.0.retain(|uid, _| plans.objects.iter().any(|known| known.uid == *uid));
+        let due = plans.objects.iter().filter_map(|known| {
+            let standing = plans.policies.iter().find(|standing| standing.group.policy.name == known.name);
+            let told = self.0.get(&known.uid);
+            let interval = standing.map_or(UNTICKED, |standing| standing.group.policy.interval);
+            if told.is_some_and(|told| now.saturating_sub(told.at) < interval) {
+                return None;
+            }
+            let before = told.map_or(&known.status, |told| &told.status);
+            let status = of(known, standing, before, &times.at(now), times);
+            (status != *before).then(|| Due { known: known.clone(), status })
+        });
+        due.collect()
+    }
+
+    fn note(&mut self, known: Known, status: PolicyStatus, at: Duration, written: Result<(), Problem>) {
+        let old = self.0.remove(&known.uid);
+        let Known { name, uid, status: seen, .. } = known;
+        let telling = match written {
+            Ok(()) => Telling { status, at, problem: None },
+            Err(problem) => {
+                let (before, last) = old.map_or((seen, None), |old| (old.status, old.problem));
+                if last.as_ref() != Some(&problem) {
+                    let hint = if matches!(problem, Problem::Denied(_)) {
+                        "; allow the verb patch for capacitypolicies/status in the picker's Role"
+                    } else {
+                        ""
+                    };
+                    tracing::warn!(
+                        policy = name,
+                        problem = format!("{problem}{hint}"),
+                        "cannot write the status of a capacity policy"
+                    );
+                }
+                Telling { status: before, at, problem: Some(problem) }
+            }
+        };
+        self.0.insert(uid, telling);
+    }
+}
+
+/// The status of a policy, from what stands.
+fn of(
+    known: &Known,
+    standing: Option<&Standing>,
+    before: &PolicyStatus,
+    now: &str,
+    times: &Times,
+) -> PolicyStatus {
+    let fired: Vec<Option<String>> = standing
+        .and_then(|standing| standing.latest.as_ref())
+        .map(|latest| latest.fired.iter().map(|at| at.map(|at| times.at(at))).collect())
+        .unwrap_or_default();
+    let written = |(role, write): &(String, Write)| LastWrite {
+        role: role.clone(),
+        time: times.at(write.at),
+        from: write.from,
+        to: write.to,
+        reason: write.reason.clone(),
+    };
+    let writes: Vec<LastWrite> =
+        standing.into_iter().flat_map(|standing| &standing.writes).map(written).collect();
+    let ticked = standing.and_then(|standing| {
+        let latest = standing.latest.as_ref()?;
+        let policy = standing.group.policy.as_ref();
+        Some(Ticked { policy, plan: &latest.plan, fired: &fired, writes: &writes })
+    });
+    status(Stands { generation: known.generation, verdict: &known.verdict, ticked }, before, now)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::capacity::plan::{Plan, RolePlan, RuleOutcome, RuleStage, Stages, State};
+    use crate::capacity::policy::file;
+    use crate::capacity::resource::status::Verdict;
+    use crate::scaling::{Group, Latest};
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn times() -> Times {
+        let clock = Clock::stopped();
+        Times { zero: at_zero(&clock, Timestamp::from_second(1_767_225_600).unwrap()), clock }
+    }
+
+    fn known(verdict: &'static str) -> Known {
+        Known {
+            name: "p".to_owned(),
+            uid: "u".to_owned(),
+            generation: Some(1),
+            verdict: Verdict { is_accepted: verdict == "Accepted", reason: verdict, message: String::new() },
+            status: PolicyStatus::default(),
+        }
+    }
+
+    fn plans(desired: u32, outcome: RuleOutcome, fired: Option<Duration>) -> Plans {
+        let text = "apiVersion: usher.dev/v1alpha1\nkind: CapacityPolicy\nmetadata: {name: p}\nspec:\n  interval: 10s\n  roles: {a: {max: 5}}\n  rules: [{name: up, role: a, metric: queue_depth, comparator: GREATER_THAN, threshold: 5, step: 1}]\n";
+        let policy = Arc::new(file::parse(text).unwrap().remove(0).policy);
+        let role = RolePlan { name: "a".to_owned(), desired, ..RolePlan::default() };
+        let rules = vec![RuleStage { name: "up".to_owned(), value: Some(1.0), outcome }];
+        let stages = Stages { rules, ..Stages::default() };
+        let plan = Plan { roles: vec![role], total: desired, state: State::Idle, stages, ..Plan::default() };
+        let latest = Latest { plan, waiting: 0, at: Duration::ZERO, fired: vec![fired] };
+        let group = Group { policy, signals: Vec::new() };
+        let standing = Standing { group, latest: Some(Arc::new(latest)), writes: Vec::new() };
+        Plans { policies: vec![standing], objects: vec![known("Accepted")].into() }
+    }
+
+    #[test]
+    fn what_changed_is_told_once_per_interval() {
+        let (mut told, times) = (Told::default(), times());
+        let first = told.due(&plans(1, RuleOutcome::Quiet, None), SECOND, &times).remove(0);
+        assert_eq!(first.status.desired, Some(1));
+        assert_eq!(first.status.conditions[0].last_transition_time, "2026-01-01T00:00:01Z");
+        told.note(first.known, first.status, SECOND, Ok(()));
+        // As it was; changed, but too early; changed.
+        assert!(told.due(&plans(1, RuleOutcome::Quiet, None), 60 * SECOND, &times).is_empty());
+        let fired = plans(2, RuleOutcome::Fired, Some(9 * SECOND));
+        assert!(told.due(&fired, 10 * SECOND, &times).is_empty());
+        let second = told.due(&fired, 11 * SECOND, &times).remove(0);
+        assert_eq!(second.status.desired, Some(2));
+        assert_eq!(second.status.rules[0].last_trigger_time.as_deref(), Some("2026-01-01T00:00:09Z"));
+        told.note(second.known, second.status, 11 * SECOND, Ok(()));
+        // Another replica that leads goes on from what it sees.
+        let mut seen = plans(2, RuleOutcome::Cooldown, None);
+        seen.objects = [Known { status: told.0["u"].status.clone(), ..known("Accepted") }].into();
+        let third = Told::default().due(&seen, 12 * SECOND, &times).remove(0);
+        assert_eq!(third.status.rules[0].last_trigger_time.as_deref(), Some("2026-01-01T00:00:09Z"));
+        assert_eq!(third.status.rules[0].last_skip_reason.as_deref(), Some("Cooldown"));
+        assert_eq!(third.status.conditions[0].last_transition_time, "2026-01-01T00:00:01Z");
+        seen.objects = Vec::new().into();
+        assert!(told.due(&seen, 99 * SECOND, &times).is_empty() && told.0.is_empty());
+    }
+
+    #[test]
+    fn what_could_not_be_written_is_tried_again_later() {
+        let (mut told, times) = (Told::default(), times());
+        let now = plans(1, RuleOutcome::Quiet, None);
+        let first = told.due(&now, SECOND, &times).remove(0);
+        told.note(first.known, first.status, SECOND, Err(Problem::Denied("no".to_owned())));
+        assert!(told.due(&now, 2 * SECOND, &times).is_empty());
+        assert_eq!(told.due(&now, 11 * SECOND, &times).len(), 1);
+    }
+
+    #[test]
+    fn a_policy_that_is_refused_is_told_so_without_a_plan() {
+        let (mut told, times) = (Told::default(), times());
+        let refused = Plans { policies: Vec::new(), objects: [known("Invalid")].into() };
+        let due = told.due(&refused, SECOND, &times).remove(0);
+        let accepted = &due.status.conditions[0];
+        assert_eq!((accepted.of.as_str(), accepted.status.as_str()), ("Accepted", "False"));
+        assert_eq!(due.status.state, None);
+    }
+}

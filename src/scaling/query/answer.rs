@@ -1,0 +1,162 @@
+//! The answer to an instant query: one number, or why there is none.
+
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::value::RawValue;
+
+/// Longest text of a server that is passed on.
+const MOST_SAID: usize = 200;
+
+/// Why an answer is no number.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AnswerError {
+    /// It isn't what the API answers with.
+    #[error("the answer is not one of the Prometheus API: {0}; is that the server's base URL?")]
+    Malformed(String),
+    /// The server says what is wrong with the query.
+    #[error("the server says: {0}")]
+    Refused(String),
+    /// No series has that number now.
+    #[error("it has no sample; does the metric exist, with these labels?")]
+    NoSample,
+    /// Which of them is meant isn't said.
+    #[error("it has {0} samples and has to have one; sum() or max() makes one of them")]
+    Several(usize),
+    /// A matrix, a text, a histogram.
+    #[error("it has a {0} for a value and has to have one number")]
+    NoNumber(String),
+    /// NaN, or without end.
+    #[error("its value is {0}, which is no number to scale by")]
+    NotFinite(String),
+}
+
+#[derive(Deserialize)]
+struct Envelope {
+    status: String,
+    error: Option<String>,
+    data: Option<Data>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Data {
+    result_type: String,
+    result: Box<RawValue>,
+}
+
+/// A time and a value, as the API writes them: the value is a text.
+type Point = (IgnoredAny, String);
+
+#[derive(Deserialize)]
+struct Sample {
+    value: Option<Point>,
+}
+
+/// The one number of an answer's body.
+///
+/// # Errors
+/// Why it has none.
+pub(super) fn number(body: &[u8]) -> Result<f64, AnswerError> {
+    let malformed = |error: serde_json::Error| AnswerError::Malformed(clipped(&error.to_string()));
+    let envelope: Envelope = serde_json::from_slice(body).map_err(malformed)?;
+    if envelope.status != "success" {
+        return Err(AnswerError::Refused(clipped(&envelope.error.unwrap_or_default())));
+    }
+    let missing = || AnswerError::Malformed("it has no data".to_owned());
+    let Data { result_type, result } = envelope.data.ok_or_else(missing)?;
+    let text = match result_type.as_str() {
+        "scalar" => serde_json::from_str::<Point>(result.get()).map_err(malformed)?.1,
+        "vector" => {
+            let samples: Vec<Sample> = serde_json::from_str(result.get()).map_err(malformed)?;
+            let many = samples.len();
+            let mut samples = samples.into_iter();
+            match (samples.next(), many) {
+                (None, _) => return Err(AnswerError::NoSample),
+                (Some(sample), 1) => {
+                    sample.value.ok_or_else(|| AnswerError::NoNumber("histogram".to_owned()))?.1
+                }
+                _ => return Err(AnswerError::Several(many)),
+            }
+        }
+        other => return Err(AnswerError::NoNumber(clipped(other))),
+    };
+    let value = text.parse::<f64>().map_err(|_| AnswerError::NoNumber(clipped(&text)))?;
+    if value.is_finite() { Ok(value) } else { Err(AnswerError::NotFinite(text)) }
+}
+
+/// What the server says is wrong, where a body that comes with an error status says it.
+pub(super) fn complaint(body: &[u8]) -> Option<String> {
+    let envelope: Envelope = serde_json::from_slice(body).ok()?;
+    envelope.error.as_deref().map(clipped).filter(|said| !said.is_empty())
+}
+
+/// A server's text for the log: one line, not long.
+fn clipped(text: &str) -> String {
+    let clean = |letter: char| if letter.is_control() { ' ' } else { letter };
+    let mut short: String = text.chars().take(MOST_SAID).map(clean).collect();
+    if text.chars().nth(MOST_SAID).is_some() {
+        short.push('…');
+    }
+    short
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(kind: &str, result: &str) -> Result<f64, AnswerError> {
+        let text = format!(
+            r#"{{"status":"success","data":{{"resultType":"{kind}","result":{result}}},"warnings":["w"]}}"#
+        );
+        number(text.as_bytes())
+    }
+
+    #[test]
+    fn one_sample_is_a_number() {
+        for (text, value) in [("1.5", 1.5), ("-3", -3.0), ("1e+06", 1e6), ("0", 0.0)] {
+            let sample = format!(r#"[1700000000.123,"{text}"]"#);
+            assert_eq!(answer("scalar", &sample), Ok(value));
+            let vector = format!(r#"[{{"metric":{{"pool":"a"}},"value":{sample}}}]"#);
+            assert_eq!(answer("vector", &vector), Ok(value));
+        }
+    }
+
+    #[test]
+    fn everything_else_is_none() {
+        let sample = |value: &str| format!(r#"{{"metric":{{}},"value":[1,"{value}"]}}"#);
+        let two = format!("[{},{}]", sample("1"), sample("2"));
+        let table = [
+            ("vector", "[]", AnswerError::NoSample),
+            ("vector", two.as_str(), AnswerError::Several(2)),
+            ("vector", r#"[{"metric":{},"histogram":[1,{}]}]"#, AnswerError::NoNumber("histogram".into())),
+            ("matrix", "[]", AnswerError::NoNumber("matrix".into())),
+            ("string", r#"[1,"7"]"#, AnswerError::NoNumber("string".into())),
+            ("scalar", r#"[1,"NaN"]"#, AnswerError::NotFinite("NaN".into())),
+            ("scalar", r#"[1,"+Inf"]"#, AnswerError::NotFinite("+Inf".into())),
+            ("scalar", r#"[1,"-Inf"]"#, AnswerError::NotFinite("-Inf".into())),
+            ("scalar", r#"[1,"x"]"#, AnswerError::NoNumber("x".into())),
+        ];
+        for (kind, result, error) in table {
+            assert_eq!(answer(kind, result), Err(error), "{kind} {result}");
+        }
+        let malformed = ["", "{}", "<html>", r#"{"status":"success"}"#, "[]", "\u{0}"];
+        for text in malformed {
+            assert!(matches!(number(text.as_bytes()), Err(AnswerError::Malformed(_))), "{text}");
+        }
+        for result in ["{}", "[[1]]", r#"[{"value":[1]}]"#, r#"[{"value":[1,2]}]"#] {
+            assert!(matches!(answer("vector", result), Err(AnswerError::Malformed(_))), "{result}");
+        }
+    }
+
+    #[test]
+    fn what_the_server_says_is_one_short_line() {
+        let refused = br#"{"status":"error","errorType":"bad_data","error":"parse error:\nunexpected }"}"#;
+        assert_eq!(number(refused), Err(AnswerError::Refused("parse error: unexpected }".to_owned())));
+        assert_eq!(complaint(refused).as_deref(), Some("parse error: unexpected }"));
+        let long = format!(r#"{{"status":"error","error":"{}"}}"#, "é".repeat(1000));
+        assert_eq!(complaint(long.as_bytes()).unwrap().chars().count(), MOST_SAID + 1);
+        for text in ["", "Bad gateway", "{}", r#"{"status":"error"}"#] {
+            assert_eq!(complaint(text.as_bytes()), None, "{text}");
+        }
+    }
+}

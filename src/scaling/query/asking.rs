@@ -1,0 +1,195 @@
+//! Who asks, how often, and what came of it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use prometheus::IntCounterVec;
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+use tracing::{info, warn};
+
+use super::Server;
+use crate::cluster::Backoff;
+use crate::endpoints::Clock;
+
+/// Longest time between two times that a query is asked, however seldom its policy ticks: a value is to
+/// be of now. Servers scrape about this often.
+const SLOWEST: Duration = Duration::from_secs(15);
+
+/// Longest pause after failures, unless the query is asked less often anyway.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// Queries under way at the same time.
+const AT_ONCE: usize = 4;
+
+/// An answer counts for so many intervals, as one may fail.
+const INTERVALS: u32 = 3;
+
+/// How often a query of a policy that ticks every `interval` is asked.
+fn every(interval: Duration) -> Duration {
+    interval.min(SLOWEST)
+}
+
+/// What came of queries. The task of a query writes its entry; ticks read.
+#[derive(Debug, Default)]
+pub struct Answers {
+    // Guards what was answered last, and when; `None` where there was no number. Held for a look or an
+    // entry, never across an await.
+    last: Mutex<HashMap<Arc<str>, Option<(f64, Duration)>>>,
+}
+
+impl Answers {
+    fn last(&self) -> MutexGuard<'_, HashMap<Arc<str>, Option<(f64, Duration)>>> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A query's number, for a policy that ticks every `interval`; `None` when there is none, or it is too
+    /// old.
+    pub fn number(&self, query: &str, interval: Duration, now: Duration) -> Option<f64> {
+        let (value, at) = self.last().get(query).copied().flatten()?;
+        (now.saturating_sub(at) <= every(interval) * INTERVALS).then_some(value)
+    }
+
+    /// Whether nothing came of it yet, not even a failure.
+    pub fn is_open(&self, query: &str) -> bool {
+        !self.last().contains_key(query)
+    }
+}
+
+/// Asks queries until it is dropped.
+#[derive(Debug)]
+pub struct Asking {
+    shared: Arc<Shared>,
+    /// What is asked, and how often the policies tick that name it.
+    queries: BTreeMap<Arc<str>, Duration>,
+    tasks: JoinSet<()>,
+    /// Whether anybody wants to know.
+    wanted: watch::Sender<bool>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    server: Server,
+    clock: Clock,
+    answers: Answers,
+    /// By result.
+    asked: IntCounterVec,
+    at_once: Semaphore,
+}
+
+impl Asking {
+    /// Somebody who asks this server. Nothing is asked yet.
+    pub fn new(server: Server, clock: Clock, asked: IntCounterVec) -> Self {
+        let (answers, at_once) = (Answers::default(), Semaphore::new(AT_ONCE));
+        let shared = Arc::new(Shared { server, clock, answers, asked, at_once });
+        Self { shared, queries: BTreeMap::new(), tasks: JoinSet::new(), wanted: watch::Sender::new(false) }
+    }
+
+    /// What came of the queries.
+    pub fn answers(&self) -> &Answers {
+        &self.shared.answers
+    }
+
+    /// Asks these from now on, each so often that a policy with this interval has a fresh number. Has to
+    /// be called on a runtime.
+    pub fn ask(&mut self, queries: BTreeMap<Arc<str>, Duration>) {
+        if self.queries == queries {
+            return;
+        }
+        self.tasks = JoinSet::new();
+        self.shared.answers.last().retain(|query, _| queries.contains_key(query));
+        for (query, interval) in &queries {
+            let (shared, query) = (Arc::clone(&self.shared), Arc::clone(query));
+            self.tasks.spawn(shared.keep_asking(query, every(*interval), self.wanted.subscribe()));
+        }
+        self.queries = queries;
+    }
+
+    /// Whether to ask: a replica that makes no plans leaves the server alone.
+    pub fn want(&self, wanted: bool) {
+        self.wanted.send_if_modified(|now| std::mem::replace(now, wanted) != wanted);
+    }
+}
+
+impl Shared {
+    async fn keep_asking(
+        self: Arc<Self>,
+        query: Arc<str>,
+        every: Duration,
+        mut wanted: watch::Receiver<bool>,
+    ) {
+        let mut backoff = Backoff::new(every, every.max(LONGEST_PAUSE));
+        // What was said of it since it was last answered.
+        let mut told: Vec<&'static str> = Vec::new();
+        loop {
+            if wanted.wait_for(|wanted| *wanted).await.is_err() {
+                return;
+            }
+            let result = {
+                let Ok(_turn) = self.at_once.acquire().await else { return };
+                self.server.ask(&query).await
+            };
+            let pause = match result {
+                Ok(value) => {
+                    let answer = Some((value, self.clock.elapsed()));
+                    self.answers.last().insert(Arc::clone(&query), answer);
+                    self.asked.with_label_values(&["number"]).inc();
+                    if !std::mem::take(&mut told).is_empty() {
+                        info!(query = &*query, "a query is answered again");
+                    }
+                    backoff.reset();
+                    every
+                }
+                Err(error) => {
+                    let label = error.label();
+                    self.asked.with_label_values(&[label]).inc();
+                    if !told.contains(&label) {
+                        warn!(query = &*query, %error, "a query has no number; what needs it can't be read");
+                        told.push(label);
+                    }
+                    let is_answer = error.is_an_answer();
+                    let mut last = self.answers.last();
+                    let entry = last.entry(Arc::clone(&query)).or_default();
+                    if is_answer {
+                        // There is no such number now. A server that fails says nothing of that.
+                        *entry = None;
+                        backoff.reset();
+                        every
+                    } else {
+                        backoff.next(&mut rand::rng())
+                    }
+                }
+            };
+            sleep(pause).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_counts_for_three_intervals() {
+        let s = Duration::from_secs;
+        let answers = Answers::default();
+        assert!(answers.is_open("q"));
+        answers.last().insert("q".into(), Some((4.5, s(100))));
+        answers.last().insert("none".into(), None);
+        let table = [
+            // interval, now, number
+            (s(2), s(106), Some(4.5)),
+            (s(2), Duration::from_millis(106_001), None),
+            // However seldom a policy ticks, it is asked every 15 s.
+            (s(1800), s(145), Some(4.5)),
+            (s(1800), s(146), None),
+            (s(15), s(99), Some(4.5)),
+        ];
+        for (interval, now, number) in table {
+            assert_eq!(answers.number("q", interval, now), number, "{interval:?} {now:?}");
+        }
+        assert_eq!((answers.number("none", s(2), s(100)), answers.is_open("none")), (None, false));
+    }
+}

@@ -1,0 +1,207 @@
+//! The server that answers queries.
+
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{AUTHORIZATION, HOST, HeaderValue, USER_AGENT};
+use http::{Request, StatusCode};
+use http_body_util::{BodyExt, Empty, LengthLimitError, Limited};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::answer::{AnswerError, complaint, number};
+use crate::cluster::encode;
+use crate::config::settings::PrometheusSettings;
+use crate::scrape::{TlsClient, TlsError, TlsSettings};
+
+/// Time for the whole answer. A query that takes longer is too much for every few seconds.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// An answer is one number; what is larger has thousands of series.
+const MOST_BYTES: usize = 1 << 20;
+
+/// A token is shorter.
+const MOST_TOKEN_BYTES: u64 = 64 << 10;
+
+/// Why a query has no answer. Without the query, and without what it was asked with.
+#[derive(Debug, thiserror::Error)]
+pub enum QueryError {
+    /// There is no token to show.
+    #[error("the token can't be used: {0}; check --prometheus-token-file")]
+    Token(String),
+    /// No connection.
+    #[error("can't connect ({0}); check --prometheus-address")]
+    Connect(#[source] io::Error),
+    /// There is a connection, but TLS fails on it.
+    #[error("no TLS ({0}); check --prometheus-ca-file and the server's certificate")]
+    Tls(#[source] io::Error),
+    /// The connection broke, or what came is no HTTP.
+    #[error("the connection broke: {0}")]
+    Connection(#[source] hyper::Error),
+    /// No whole answer in time.
+    #[error("no whole answer within {TIMEOUT:?}")]
+    Timeout,
+    /// The server said no.
+    #[error("the server answered {status}{}", said(.complaint))]
+    Status {
+        /// With which status.
+        status: StatusCode,
+        /// And what it said, where it said it as the API does.
+        complaint: Option<String>,
+    },
+    /// More than one number ever is.
+    #[error("the answer has more than {MOST_BYTES} bytes; sum() or max() makes one number of many")]
+    TooLarge,
+    /// An answer without a number.
+    #[error(transparent)]
+    Answer(#[from] AnswerError),
+}
+
+fn said(complaint: &Option<String>) -> String {
+    complaint.as_ref().map_or_else(String::new, |complaint| format!(": {complaint}"))
+}
+
+impl QueryError {
+    /// What kind of failure it is, for metrics.
+    pub(super) fn label(&self) -> &'static str {
+        match self {
+            Self::Token(_) => "token",
+            Self::Connect(_) => "connect",
+            Self::Tls(_) => "tls",
+            Self::Connection(_) => "connection",
+            Self::Timeout => "timeout",
+            Self::Status { .. } => "status",
+            Self::TooLarge => "too_large",
+            Self::Answer(AnswerError::Malformed(_)) => "malformed",
+            Self::Answer(AnswerError::Refused(_)) => "refused",
+            Self::Answer(AnswerError::NoSample) => "no_sample",
+            Self::Answer(AnswerError::Several(_)) => "several",
+            Self::Answer(AnswerError::NoNumber(_) | AnswerError::NotFinite(_)) => "no_number",
+        }
+    }
+
+    /// Whether the server answered as it should: it need not be asked less often.
+    pub(super) fn is_an_answer(&self) -> bool {
+        use AnswerError::{NoNumber, NoSample, NotFinite, Several};
+        matches!(self, Self::Answer(NoSample | Several(_) | NoNumber(_) | NotFinite(_)))
+    }
+}
+
+/// A server with the query API of Prometheus.
+#[derive(Debug)]
+pub struct Server {
+    settings: PrometheusSettings,
+    tls: Option<TlsClient>,
+    /// As the `Host` header has it.
+    host: String,
+}
+
+impl Server {
+    /// Reads the certificates. Nothing is sent yet, so it doesn't matter whether the server is up.
+    ///
+    /// # Errors
+    /// When they can't be used.
+    pub fn new(settings: PrometheusSettings) -> Result<Self, TlsError> {
+        let tls = settings.tls.then(|| {
+            let ca_cert = settings.ca_file.clone();
+            TlsClient::load(&TlsSettings { insecure_skip_verify: false, ca_cert, client_cert: None })
+        });
+        let host = match &settings.host {
+            host if host.contains(':') => format!("[{host}]:{}", settings.port),
+            host => format!("{host}:{}", settings.port),
+        };
+        Ok(Self { tls: tls.transpose()?, settings, host })
+    }
+
+    /// Whether it is shown a token that everybody on the way can read.
+    pub fn shows_token_to_all(&self) -> bool {
+        self.settings.token_file.is_some() && self.tls.is_none()
+    }
+
+    /// Asks an instant query.
+    ///
+    /// # Errors
+    /// Why there is no number.
+    pub async fn ask(&self, query: &str) -> Result<f64, QueryError> {
+        timeout(TIMEOUT, self.exchange(query)).await.unwrap_or(Err(QueryError::Timeout))
+    }
+
+    async fn exchange(&self, query: &str) -> Result<f64, QueryError> {
+        let request = self.request(query).await?;
+        let address = (self.settings.host.as_str(), self.settings.port);
+        let stream = TcpStream::connect(address).await.map_err(QueryError::Connect)?;
+        let (status, body) = match &self.tls {
+            None => over(stream, request).await?,
+            Some(tls) => {
+                let name = ServerName::try_from(self.settings.host.clone())
+                    .map_err(|error| QueryError::Tls(io::Error::other(error)))?;
+                over(tls.connect_to(name, stream).await.map_err(QueryError::Tls)?, request).await?
+            }
+        };
+        if status != StatusCode::OK {
+            return Err(QueryError::Status { status, complaint: complaint(&body) });
+        }
+        Ok(number(&body)?)
+    }
+
+    async fn request(&self, query: &str) -> Result<Request<Empty<Bytes>>, QueryError> {
+        let mut target = format!("{}/api/v1/query?query=", self.settings.prefix);
+        encode(query, &mut target);
+        let request = Request::get(target)
+            .header(HOST, &self.host)
+            .header(USER_AGENT, concat!("usher/", env!("CARGO_PKG_VERSION")));
+        let request = match &self.settings.token_file {
+            None => request,
+            Some(file) => request.header(AUTHORIZATION, bearer(file).await.map_err(QueryError::Token)?),
+        };
+        // A prefix that is part of a URL, and bytes that are escaped: there is nothing to go wrong.
+        request.body(Empty::new()).map_err(|error| QueryError::Connect(io::Error::other(error)))
+    }
+}
+
+/// The header that shows the token of a file.
+async fn bearer(file: &Path) -> Result<HeaderValue, String> {
+    let name = file.display();
+    let said = |error: io::Error| format!("{name}: {error}");
+    let length = tokio::fs::metadata(file).await.map_err(said)?.len();
+    if length > MOST_TOKEN_BYTES {
+        return Err(format!("{name}: {length} bytes are no token"));
+    }
+    let token = tokio::fs::read_to_string(file).await.map_err(said)?;
+    let token = token.trim();
+    if token.is_empty() {
+        return Err(format!("{name}: it is empty"));
+    }
+    let mut value = HeaderValue::try_from(format!("Bearer {token}"))
+        .map_err(|_| format!("{name}: it has characters that no token has"))?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+async fn over(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    request: Request<Empty<Bytes>>,
+) -> Result<(StatusCode, Bytes), QueryError> {
+    let (mut sender, connection) =
+        http1::handshake(TokioIo::new(stream)).await.map_err(QueryError::Connection)?;
+    // Ends with the connection, which is dropped when the answer was read.
+    let _connection = AbortOnDropHandle::new(tokio::spawn(connection));
+    let response = sender.send_request(request).await.map_err(QueryError::Connection)?;
+    let status = response.status();
+    let body =
+        Limited::new(response.into_body(), MOST_BYTES).collect().await.map_err(|error| match error
+            .downcast::<hyper::Error>(
+        ) {
+            Ok(error) => QueryError::Connection(*error),
+            Err(error) if error.is::<LengthLimitError>() => QueryError::TooLarge,
+            Err(error) => QueryError::Connect(io::Error::other(error)),
+        })?;
+    Ok((status, body.to_bytes()))
+}

@@ -1,0 +1,39 @@
+//! The definitions in the chart are what the types say.
+
+use std::path::Path;
+
+use serde_json::Value;
+use usher::capacity::resource::definitions;
+
+use crate::program::usher;
+
+/// Set: the files are written instead of compared.
+const ACCEPT: &str = "USHER_ACCEPT";
+
+#[test]
+fn the_chart_has_what_the_types_say() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/chart/crds");
+    let mut names = Vec::new();
+    for definition in definitions() {
+        let file = format!("{}.yaml", definition.plural);
+        let (path, text) = (folder.join(&file), definition.yaml());
+        if std::env::var_os(ACCEPT).is_some() {
+            std::fs::write(&path, &text).unwrap();
+        }
+        let written = std::fs::read_to_string(&path).unwrap_or_default();
+        assert!(written == text, "{file} is not what the types say; `make crds-accept` writes it anew");
+        // What is written is read as the same.
+        let read: Value = serde_saphyr::from_str(&text).unwrap();
+        assert_eq!(read, definition.object, "{file}");
+        names.push(file);
+    }
+    let mut there: Vec<String> = std::fs::read_dir(&folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    there.sort();
+    assert_eq!(there, names);
+    let printed = usher(&["crds"], "");
+    let files = names.iter().map(|name| std::fs::read_to_string(folder.join(name)).unwrap());
+    assert_eq!(String::from_utf8(printed.stdout).unwrap(), files.collect::<Vec<_>>().join("---\n"));
+}

@@ -1,0 +1,148 @@
+//! Pods at gates, on nodes with room and without.
+
+use serde_json::{Value, json};
+
+use super::group::{Group, pair};
+use crate::objects::{rule, user};
+use crate::server::Server;
+use crate::support::eventually;
+
+/// The layer of these tests' nodes.
+const RACK: &str = "test.usher.dev/rack";
+
+/// A node for so many pods.
+async fn node(group: &Group, name: &str, rack: &str, pods: u32) {
+    let labels = json!({RACK: rack});
+    let object = json!({"metadata": {"name": name, "labels": labels}});
+    group.space.send("POST", "/api/v1/nodes", &object).await.unwrap();
+    let status = json!({"status": {
+        "allocatable": {"cpu": pods.to_string(), "pods": "110"},
+        "conditions": [{"type": "Ready", "status": "True"}],
+    }});
+    group.space.send("PATCH", &format!("/api/v1/nodes/{name}/status"), &status).await.unwrap();
+    // It is not tainted as a new node is, which nobody takes away here.
+    let spec = json!({"spec": {"taints": null}});
+    group.space.send("PATCH", &format!("/api/v1/nodes/{name}"), &spec).await.unwrap();
+}
+
+/// Pods at the gate, each of which needs a CPU.
+async fn gated(group: &Group, role: &str, count: u32) {
+    for number in 0..count {
+        let spec = json!({
+            "schedulingGates": [{"name": "usher.dev/rollout"}],
+            "containers": [{"name": "c", "image": "i", "resources": {"requests": {"cpu": "1"}}}],
+        });
+        group.pod(&format!("{role}-{number}"), role, spec).await;
+    }
+}
+
+async fn pod(group: &Group, name: &str) -> Value {
+    group.space.get(&format!("{}/{name}", group.space.path("v1", "pods"))).await.unwrap()
+}
+
+/// The rack that a pod has to go to; `None`: it waits at its gate.
+async fn rack(group: &Group, name: &str) -> Option<String> {
+    let spec = pod(group, name).await["spec"].clone();
+    if spec.get("schedulingGates").is_some() {
+        return None;
+    }
+    let affinity = &spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
+    let expression = &affinity["nodeSelectorTerms"][0]["matchExpressions"][0];
+    Some(expression["values"][0].as_str().unwrap_or("anywhere").to_owned())
+}
+
+/// The racks of all pods that were let go, by name.
+async fn racks(group: &Group) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    for (role, count) in [("decode", 8), ("prefill", 4)] {
+        for number in 0..count {
+            let name = format!("{role}-{number}");
+            if let Some(rack) = rack(group, &name).await {
+                found.push((name, rack));
+            }
+        }
+    }
+    found
+}
+
+/// The scheduler and the kubelet take pods that were let go.
+async fn run(group: &Group, pods: &[(String, String)], node: &str) {
+    for (name, _) in pods {
+        let bind = json!({
+            "apiVersion": "v1", "kind": "Binding", "metadata": {"name": name},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+        });
+        let path = format!("{}/{name}/binding", group.space.path("v1", "pods"));
+        if group.space.send("POST", &path, &bind).await.is_ok() {
+            let (role, number) = name.split_once('-').unwrap();
+            group.ready(name, role, number.parse().unwrap()).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_step_goes_to_one_rack_and_the_next_when_it_is_up() {
+    let Some(server) = Server::own().await else { return };
+    server.define(&[crate::objects::POOLS]).await;
+    let reads = [rule(&[""], &["nodes", "pods"], &["get", "list", "watch"])];
+    server.grant_everywhere("epp-nodes", user("epp"), &reads).await;
+    let topology = format!(", topology: {{layers: [{RACK}], constraint: Required}}");
+    let group = Group::new(&server, &pair(&topology)).await;
+    node(&group, "wide", "r1", 20).await;
+    node(&group, "tight", "r2", 7).await;
+    group.workload("Deployment", "decode", 8).await;
+    group.workload("Deployment", "prefill", 4).await;
+    gated(&group, "decode", 8).await;
+    gated(&group, "prefill", 4).await;
+    let _picker = group.picker(&server, &[]).await;
+    let step = |racks: &[(String, String)], count: usize| (racks.len() == count).then(|| racks.to_vec());
+    let first = eventually("the first step", async || step(&racks(&group).await, 6)).await;
+    assert!(first.iter().all(|(_, rack)| rack == "r2"), "where it fits most tightly: {first:?}");
+    let decode = first.iter().filter(|(name, _)| name.starts_with("decode")).count();
+    assert_eq!(decode, 4);
+    run(&group, &first, "tight").await;
+    let both = eventually("the second step", async || step(&racks(&group).await, 12)).await;
+    let second: Vec<_> = both.iter().filter(|found| !first.contains(found)).collect();
+    assert!(second.iter().all(|(_, rack)| rack == "r1"), "{second:?}");
+    let events = group.events("decode").await;
+    let said = format!("4 pods of decode may be scheduled to {RACK}=r2, 4 in all");
+    assert!(events.iter().any(|event| event.contains(&said)), "{events:?}");
+    assert_eq!(group.replicas("decode").await, 8, "pods at gates exist");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_step_that_fits_nowhere_waits_at_its_gate() {
+    let Some(server) = Server::own().await else { return };
+    server.define(&[crate::objects::POOLS]).await;
+    let reads = [rule(&[""], &["nodes", "pods"], &["get", "list", "watch"])];
+    server.grant_everywhere("epp-nodes", user("epp"), &reads).await;
+    let topology = format!(", topology: {{layers: [{RACK}], constraint: Required}}");
+    let group = Group::new(&server, &pair(&topology)).await;
+    node(&group, "small", "r1", 5).await;
+    group.workload("Deployment", "decode", 8).await;
+    group.workload("Deployment", "prefill", 4).await;
+    gated(&group, "decode", 8).await;
+    gated(&group, "prefill", 4).await;
+    let picker = group.picker(&server, &["--metrics-endpoint-auth=false"]).await;
+    let blocked = "usher_capacity_condition{condition=\"TopologyUnsatisfied\",policy=\"p\"} 1";
+    picker.exports(blocked).await;
+    assert!(racks(&group).await.is_empty());
+    node(&group, "more", "r1", 1).await;
+    let found = eventually("the step", async || Some(racks(&group).await).filter(|all| all.len() == 6)).await;
+    assert!(found.iter().all(|(_, rack)| rack == "r1"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_the_right_to_see_nodes_the_scheduler_decides() {
+    let Some(server) = Server::shared().await else { return };
+    let topology = format!(", topology: {{layers: [{RACK}], constraint: Preferred}}");
+    let group = Group::new(server, &pair(&topology)).await;
+    group.workload("Deployment", "decode", 8).await;
+    group.workload("Deployment", "prefill", 4).await;
+    gated(&group, "decode", 8).await;
+    gated(&group, "prefill", 4).await;
+    let picker = group.picker(server, &[]).await;
+    let found = eventually("the step", async || Some(racks(&group).await).filter(|all| all.len() == 6)).await;
+    assert!(found.iter().all(|(_, rack)| rack == "anywhere"), "{found:?}");
+    picker.says(&["denies access", "/api/v1/nodes"]).await;
+}

@@ -1,0 +1,9 @@
+//! Policies with `mode: Apply`: what plans say is done to real objects.
+//!
+//! No controllers, scheduler or kubelets run there: the tests make pods and move their status.
+
+mod gates;
+mod group;
+mod leading;
+mod replicas;
+mod writers;

@@ -1,0 +1,242 @@
+//! What the machine says, tick by tick.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use usher::capacity::policy::Policy;
+use usher::capacity::timeline::parse;
+use usher::capacity::{Condition, History, Plan, State, tick};
+
+use crate::cluster::{Cluster, admitted, policy};
+
+const STEPS: &str = "steps: {decode: 4, prefill: 2}";
+
+fn deploy(more: &str) -> String {
+    format!(
+        "{{roles: {{decode: {{min: 8, max: 8}}, prefill: {{min: 4, max: 4}}}}, deploy: {{{STEPS}{more}}}}}"
+    )
+}
+
+/// A policy that is ticked with lines.
+struct Group {
+    policy: Policy,
+    history: History,
+}
+
+impl Group {
+    fn new(spec: &str) -> Self {
+        Self { policy: policy(spec), history: History::default() }
+    }
+
+    /// `pods` are (role, how many, what they say).
+    fn tick(&mut self, t: u64, replicas: [u32; 2], pods: &[(&str, u32, &str)], more: &Value) -> Plan {
+        let endpoints: Vec<Value> = pods
+            .iter()
+            .flat_map(|(role, count, states)| {
+                let mut pod = json!({"role": role});
+                states.split_whitespace().for_each(|state| match state {
+                    "outdated" => pod["updated"] = false.into(),
+                    state => pod[state] = true.into(),
+                });
+                vec![pod; *count as usize]
+            })
+            .collect();
+        let [decode, prefill] = replicas;
+        let mut line =
+            json!({"t": t, "replicas": {"decode": decode, "prefill": prefill}, "endpoints": endpoints});
+        for (key, value) in more.as_object().into_iter().flatten() {
+            line[key] = value.clone();
+        }
+        let line = parse(&line.to_string(), &self.policy).unwrap();
+        tick(&line.inputs, &self.policy, &mut self.history, Duration::from_secs(t))
+    }
+}
+
+fn says(plan: &Plan) -> (State, Vec<u32>) {
+    (plan.state, admitted(plan))
+}
+
+#[test]
+fn a_group_comes_up_in_steps_and_then_scales() {
+    let spec = "{roles: {decode: {min: 4, max: 8}, prefill: {min: 2, max: 4}}, deploy: {steps: {decode: 4, prefill: 2}}, rules: [{name: up, role: decode, source: prometheus, metric: q, comparator: GREATER_THAN, threshold: 5, step: 4, cooldown: 1s}]}";
+    let mut group = Group::new(spec);
+    let none = json!({});
+    assert_eq!(says(&group.tick(0, [0, 0], &[], &none)), (State::Deploy, vec![4, 2]));
+    assert_eq!(says(&group.tick(15, [4, 2], &[("decode", 3, "ready")], &none)), (State::Deploy, vec![4, 2]));
+    let up = [("decode", 4, "ready"), ("prefill", 2, "ready")];
+    assert_eq!(says(&group.tick(30, [4, 2], &up, &none)), (State::Idle, vec![4, 2]));
+    // A pod that isn't ready for a moment is no reason to do anything.
+    assert_eq!(says(&group.tick(45, [4, 2], &up[..1], &none)), (State::Idle, vec![4, 2]));
+    let asks = json!({"external": {"q": 9}});
+    let plan = group.tick(60, [4, 2], &up, &asks);
+    assert_eq!(says(&plan), (State::Scale, vec![8, 2]));
+    assert_eq!(plan.roles[0].desired, 8);
+    // What the rule asked for is on its way.
+    let plan = group.tick(75, [8, 2], &up, &none);
+    assert_eq!((says(&plan), plan.roles[0].desired), ((State::Scale, vec![8, 2]), 8));
+    let all = [("decode", 8, "ready"), ("prefill", 2, "ready")];
+    assert_eq!(says(&group.tick(90, [8, 2], &all, &none)), (State::Idle, vec![8, 2]));
+}
+
+#[test]
+fn pods_at_gates_are_let_through_in_steps() {
+    let mut group = Group::new(&deploy(""));
+    let none = json!({});
+    let plan = group.tick(0, [8, 4], &[("decode", 8, "gated"), ("prefill", 4, "gated")], &none);
+    assert_eq!(says(&plan), (State::Deploy, vec![4, 2]));
+    let written: Vec<u32> = plan.roles.iter().map(|role| role.write).collect();
+    assert_eq!(written, [8, 4], "they are there, and wait");
+    let pods =
+        [("decode", 4, "gated"), ("decode", 4, "ready"), ("prefill", 2, "gated"), ("prefill", 2, "ready")];
+    assert_eq!(says(&group.tick(15, [8, 4], &pods, &none)), (State::Deploy, vec![8, 4]));
+    let up = [("decode", 8, "ready"), ("prefill", 4, "ready")];
+    assert_eq!(says(&group.tick(30, [8, 4], &up, &none)), (State::Idle, vec![8, 4]));
+    // Lost pods come back at once, all of them.
+    let lost = [("decode", 7, "gated"), ("decode", 1, "ready"), ("prefill", 4, "ready")];
+    assert_eq!(says(&group.tick(45, [8, 4], &lost, &none)), (State::Scale, vec![8, 4]));
+}
+
+#[test]
+fn what_counts_as_up_is_said() {
+    let none = json!({});
+    for (success, states) in
+        [("Scheduled", "scheduled"), ("Running", "running"), ("Ready", "ready"), ("Serving", "serving")]
+    {
+        let order = ["scheduled", "running", "ready", "serving"];
+        for state in order {
+            let mut group = Group::new(&deploy(&format!(", success: {success}")));
+            let pods = [("decode", 4, state), ("prefill", 2, state)];
+            let plan = group.tick(0, [4, 2], &pods, &none);
+            let place = |name: &str| order.iter().position(|state| *state == name);
+            // Serving is a word of its own: a pod can be in the pool and not ready for a moment.
+            let is_up = if state == "serving" { success == "Serving" } else { place(state) >= place(states) };
+            assert_eq!(admitted(&plan), if is_up { [8, 4] } else { [4, 2] }, "{success}: {state}");
+        }
+    }
+}
+
+#[test]
+fn a_step_that_takes_too_long_is_held() {
+    let mut group = Group::new(&deploy(", batchTimeout: 60s, provisioningTimeout: 100s"));
+    let none = json!({});
+    let pods = [("decode", 4, "ready"), ("prefill", 1, "ready"), ("prefill", 1, "unschedulable")];
+    group.tick(0, [0, 0], &[], &none);
+    assert_eq!(group.tick(10, [4, 2], &pods, &none).conditions, [Condition::Unschedulable]);
+    assert_eq!(group.tick(69, [4, 2], &pods, &none).state, State::Deploy);
+    let plan = group.tick(70, [4, 2], &pods, &none);
+    assert_eq!(says(&plan), (State::Blocked, vec![4, 2]));
+    assert_eq!(plan.conditions, [Condition::BatchTimeout, Condition::Unschedulable]);
+    assert_eq!(plan.stuck.map(|stuck| (stuck.asks, stuck.spare)), Some((1, 6)));
+    // It goes on by itself.
+    let up = [("decode", 4, "ready"), ("prefill", 2, "ready")];
+    assert_eq!(says(&group.tick(80, [4, 2], &up, &none)), (State::Deploy, vec![8, 4]));
+    // Nodes are being added: that doesn't count, for a while.
+    let adds = json!({"provisioning": true});
+    assert_eq!(group.tick(180, [8, 4], &up, &adds).state, State::Deploy);
+    assert_eq!(group.tick(230, [8, 4], &up, &adds).state, State::Deploy);
+    assert_eq!(group.tick(240, [8, 4], &up, &adds).state, State::Blocked);
+}
+
+#[test]
+fn a_step_can_be_given_back_and_tried_again() {
+    let mut group = Group::new(&deploy(", batchTimeout: 60s, onTimeout: Trim"));
+    let none = json!({});
+    let four = [("decode", 4, "ready"), ("prefill", 2, "ready")];
+    let stuck =
+        [&four[..], &[("decode", 1, "ready"), ("decode", 3, "unschedulable"), ("prefill", 2, "")]].concat();
+    let mut now = 0;
+    group.tick(now, [4, 2], &four, &none);
+    for _ in 0..3 {
+        assert_eq!(says(&group.tick(now + 1, [8, 4], &stuck, &none)).0, State::Scale);
+        let plan = group.tick(now + 61, [8, 4], &stuck, &none);
+        assert_eq!(says(&plan), (State::Blocked, vec![4, 2]), "at {now}");
+        assert_eq!(says(&group.tick(now + 120, [4, 2], &four, &none)), (State::Blocked, vec![4, 2]));
+        now += 121;
+        assert_eq!(says(&group.tick(now, [4, 2], &four, &none)), (State::Scale, vec![8, 4]), "at {now}");
+    }
+    // Three times without growth is enough.
+    group.tick(now + 1, [8, 4], &stuck, &none);
+    assert_eq!(says(&group.tick(now + 61, [8, 4], &stuck, &none)), (State::Blocked, vec![8, 4]));
+    let up = [("decode", 8, "ready"), ("prefill", 4, "ready")];
+    assert_eq!(says(&group.tick(now + 70, [8, 4], &up, &none)), (State::Idle, vec![8, 4]));
+}
+
+#[test]
+fn a_group_that_failed_waits_for_other_goals() {
+    let spec = deploy(", batchTimeout: 60s, onTimeout: Fail");
+    let mut group = Group::new(&spec);
+    let none = json!({});
+    let pods = [("decode", 4, "ready"), ("prefill", 1, "ready")];
+    group.tick(0, [4, 2], &pods, &none);
+    let plan = group.tick(60, [4, 2], &pods, &none);
+    assert_eq!((says(&plan), plan.conditions), ((State::Failed, vec![4, 2]), vec![Condition::BatchTimeout]));
+    let up = [("decode", 4, "ready"), ("prefill", 2, "ready")];
+    assert_eq!(says(&group.tick(70, [4, 2], &up, &none)), (State::Failed, vec![4, 2]), "it was given up");
+    group.policy.roles[0].range.min = 7;
+    group.policy.roles[0].range.max = 7;
+    assert_eq!(says(&group.tick(80, [4, 2], &up, &none)).1, [7, 4]);
+}
+
+#[test]
+fn a_group_gives_way_to_another_when_it_is_told_to() {
+    let mut group = Group::new(&deploy(", batchTimeout: 60s"));
+    let none = json!({});
+    let stuck = [("decode", 6, "ready"), ("prefill", 2, "ready"), ("prefill", 2, "unschedulable")];
+    group.tick(0, [8, 4], &stuck, &none);
+    assert_eq!(says(&group.tick(60, [8, 4], &stuck, &none)), (State::Blocked, vec![8, 4]));
+    group.history.rollout.give_way();
+    let plan = group.tick(75, [8, 4], &stuck, &none);
+    assert_eq!(says(&plan), (State::Blocked, vec![4, 2]));
+    assert!(plan.conditions.contains(&Condition::Deadlock));
+}
+
+#[test]
+fn a_step_goes_where_there_is_room_for_all_of_it() {
+    let topology = |constraint| {
+        format!(", topology: {{layers: [host, rack, zone], layer: rack, constraint: {constraint}}}")
+    };
+    let room = json!({"domains": {"rack": {"r1": {"decode": 4, "prefill": 1}, "r2": {"decode": 2}},
+                                  "zone": {"z1": {"decode": 6, "prefill": 2}}}});
+    let mut group = Group::new(&deploy(&topology("Required")));
+    let plan = group.tick(0, [0, 0], &[], &room);
+    assert_eq!(says(&plan), (State::Blocked, vec![0, 0]));
+    assert_eq!(plan.conditions, [Condition::TopologyUnsatisfied]);
+    let text = "no domain of rack has room for 4 decode and 2 prefill: r1 lacks 1 prefill, r2 lacks 2 decode and 2 prefill";
+    assert_eq!(plan.shortfall().as_deref(), Some(text));
+    let more = json!({"domains": {"rack": {"r1": {"decode": 4, "prefill": 2}}}});
+    let plan = group.tick(15, [0, 0], &[], &more);
+    assert_eq!((says(&plan), plan.roles[0].layer.as_deref()), ((State::Deploy, vec![4, 2]), Some("rack")));
+    let mut group = Group::new(&deploy(&topology("Preferred")));
+    let plan = group.tick(0, [0, 0], &[], &room);
+    assert_eq!((says(&plan), plan.roles[1].layer.as_deref()), ((State::Deploy, vec![4, 2]), Some("zone")));
+    assert_eq!(plan.placement.map(|place| place.domain).as_deref(), Some("z1"));
+    // The layer stays known while the step comes up.
+    let plan = group.tick(15, [4, 2], &[("decode", 4, "")], &json!({}));
+    assert_eq!(plan.roles[0].layer.as_deref(), Some("zone"));
+}
+
+#[test]
+fn a_thousand_pods_in_a_hundred_steps_take_a_hundred_batches() {
+    let spec = "{roles: {decode: {min: 600, max: 600}, prefill: {min: 400, max: 400}}, deploy: {steps: {decode: 6, prefill: 4}}}";
+    for has_gates in [false, true] {
+        let mut cluster = Cluster::new(spec, 1);
+        cluster.has_gates = has_gates;
+        let mut batches = Vec::new();
+        for _ in 0..500 {
+            let plan = cluster.plan();
+            let now = admitted(&plan);
+            if batches.last() != Some(&now) {
+                batches.push(now);
+            }
+            if plan.state == State::Idle {
+                break;
+            }
+            cluster.apply(&plan);
+            cluster.pass(1);
+            cluster.pass(1);
+        }
+        // With gates the first tick sees no pods yet.
+        assert_eq!(batches.len(), 100, "gates: {has_gates}");
+        assert_eq!(batches.last(), Some(&vec![600, 400]));
+    }
+}

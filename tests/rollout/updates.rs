@@ -1,0 +1,112 @@
+//! Updates, in a cluster where pods are replaced from the highest ordinal down to the partition.
+
+use usher::capacity::{Condition, State};
+
+use crate::cluster::Cluster;
+
+const SPEC: &str = "{roles: {decode: {min: 20, max: 20}, prefill: {min: 10, max: 10}}, deploy: {steps: {decode: 4, prefill: 2}}, update: {maxSkewPercent: 10, maxUnavailablePercent: 20}}";
+
+/// Ten replicas of prefill and twenty of decode, all of them up.
+fn running() -> Cluster {
+    let mut cluster = Cluster::new(SPEC, 7);
+    cluster.replicas = vec![20, 10];
+    cluster.control();
+    cluster.pass(1);
+    cluster.pass(1);
+    assert_eq!(cluster.plan().state, State::Idle);
+    cluster
+}
+
+#[test]
+fn both_roles_are_updated_side_by_side() {
+    let mut cluster = running();
+    cluster.pods.iter_mut().flatten().for_each(|pod| pod.is_outdated = true);
+    let mut rounds = 0;
+    loop {
+        let plan = cluster.plan();
+        if plan.state == State::Idle {
+            break;
+        }
+        rounds += 1;
+        assert!(rounds < 100, "it never ends");
+        assert_eq!((plan.state, &plan.conditions[..]), (State::Update, &[Condition::Paused][..]));
+        let mut progress = Vec::new();
+        for (role, planned) in plan.roles.iter().enumerate() {
+            assert_eq!(planned.admitted, planned.current, "sizes stay");
+            let partition = planned.partition.unwrap() as usize;
+            let now = cluster.now;
+            for pod in cluster.pods[role].iter_mut().skip(partition).filter(|pod| pod.is_outdated) {
+                (pod.is_outdated, pod.ready_at) = (false, now + 3);
+            }
+            let away = cluster.pods[role].len() as u32 - cluster.ready(role);
+            assert!(away * 100 <= 20 * planned.current, "{away} of {} are away", planned.current);
+            let updated = cluster.pods[role].iter().filter(|pod| !pod.is_outdated).count();
+            progress.push(updated as f64 / f64::from(planned.current));
+        }
+        assert!((progress[0] - progress[1]).abs() <= 0.1 + 1.0 / 10.0 + 1e-9, "{progress:?}");
+        cluster.pass(2);
+    }
+    assert!(cluster.pods.iter().flatten().all(|pod| !pod.is_outdated));
+    assert!(rounds > 10, "in {rounds} rounds that is not step by step");
+}
+
+#[test]
+fn sizes_stay_while_pods_are_updated() {
+    let mut cluster = running();
+    cluster.pods[0][0].is_outdated = true;
+    cluster.policy.roles[0].range.max = 24;
+    cluster.policy.roles[0].range.min = 24;
+    let plan = cluster.plan();
+    assert_eq!(plan.state, State::Update);
+    // But what is below its minimum comes, a step at a time.
+    assert_eq!((plan.roles[0].desired, plan.roles[0].admitted), (24, 24));
+    let mut cluster = running();
+    cluster.pods[0][0].is_outdated = true;
+    cluster.policy.roles[0].range.max = 10;
+    cluster.policy.roles[0].range.min = 10;
+    let plan = cluster.plan();
+    assert_eq!((plan.roles[0].desired, plan.roles[0].admitted), (10, 20));
+    cluster.pods[0][0].is_outdated = false;
+    let plan = cluster.plan();
+    assert_eq!((plan.state, plan.roles[0].admitted), (State::Scale, 16));
+}
+
+#[test]
+fn an_update_mends_a_step_that_is_stuck() {
+    let mut cluster = Cluster::new(SPEC, 7);
+    cluster.startup = (1 << 40, 1 << 40);
+    let plan = cluster.plan();
+    cluster.apply(&plan);
+    cluster.pass(1);
+    assert_eq!(cluster.plan().state, State::Deploy);
+    cluster.pods.iter_mut().flatten().for_each(|pod| pod.is_outdated = true);
+    assert_eq!(cluster.plan().state, State::Deploy, "a step that is under way ends first");
+    cluster.pass(600);
+    assert_eq!(cluster.plan().state, State::Blocked);
+    let plan = cluster.plan();
+    assert_eq!(plan.state, State::Update);
+    assert_eq!((plan.roles[0].partition, plan.roles[1].partition), (Some(3), Some(1)));
+}
+
+#[test]
+fn an_update_that_brings_nothing_up_stops() {
+    let mut cluster = running();
+    cluster.pods.iter_mut().flatten().for_each(|pod| pod.is_outdated = true);
+    let mut last = None;
+    for _ in 0..100 {
+        let plan = cluster.plan();
+        for (role, planned) in plan.roles.iter().enumerate() {
+            let partition = planned.partition.unwrap() as usize;
+            for pod in cluster.pods[role].iter_mut().skip(partition) {
+                (pod.is_outdated, pod.ready_at) = (false, u64::MAX);
+            }
+        }
+        last = Some(plan);
+        cluster.pass(15);
+    }
+    let plan = last.unwrap();
+    assert_eq!(plan.state, State::Blocked);
+    assert!(plan.conditions.contains(&Condition::BatchTimeout));
+    let broken = cluster.pods.iter().flatten().filter(|pod| !pod.is_outdated).count();
+    assert!(broken <= 6, "{broken} pods are broken");
+}
