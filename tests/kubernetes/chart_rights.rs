@@ -4,16 +4,20 @@
 use http::Request;
 use serde_json::{Value, json};
 
-use crate::chart::{arguments, configuration, the, usher};
-use crate::objects::{POOLS, Space, send};
+use crate::chart::{arguments, configuration, of_kind, the, usher};
+use crate::objects::{POLICIES, POOLS, Space, TOPOLOGIES, send};
 use crate::picker::Picker;
 use crate::server::Server;
+use crate::support::eventually;
 use crate::tools::Helm;
 
 /// Values of the three ways to ask the API server.
 const POOL: &str = "router.modelServers.matchLabels.app=m";
 const SELECTOR: &str = "router.modelServers.matchLabels.app=m,router.inferencePool.create=false";
 const ELECTION: &str = "router.modelServers.matchLabels.app=m,router.epp.replicas=2";
+
+/// Policies of the cluster that are carried out.
+const APPLY: &str = "router.modelServers.matchLabels.app=m,router.inferencePool.create=false,router.epp.capacityPolicies.enabled=true,router.epp.capacityPolicies.clusterTopologies=true,router.epp.capacityPolicies.apply.enabled=true,router.epp.capacityPolicies.apply.nodes=true";
 
 /// A release in a namespace of its own, as an administrator applies it.
 pub(crate) struct Release {
@@ -32,20 +36,28 @@ impl Release {
         let space = server.space(&[]).await;
         let objects = helm.template(&space.name, &["--set", values]).unwrap();
         let client = server.client().await;
-        let rights = format!("/apis/rbac.authorization.k8s.io/v1/namespaces/{}", space.name);
         let account = format!("/api/v1/namespaces/{}/serviceaccounts", space.name);
         send(&client, "POST", &account, the(&objects, "ServiceAccount")).await.unwrap();
-        let mut role = the(&objects, "Role").clone();
-        if let Some((resource, verb)) = less {
-            let mut rule = role["rules"].as_array_mut().unwrap().iter_mut();
-            let rule = rule.find(|rule| rule["resources"][0] == resource).expect("no such rule");
-            let verbs = rule["verbs"].as_array_mut().unwrap();
-            let before = verbs.len();
-            verbs.retain(|other| other != verb);
-            assert_eq!(verbs.len() + 1, before, "no right to {verb} {resource}");
+        let rights = "/apis/rbac.authorization.k8s.io/v1";
+        for (kind, path) in [
+            ("Role", format!("{rights}/namespaces/{}/roles", space.name)),
+            ("RoleBinding", format!("{rights}/namespaces/{}/rolebindings", space.name)),
+            ("ClusterRole", format!("{rights}/clusterroles")),
+            ("ClusterRoleBinding", format!("{rights}/clusterrolebindings")),
+        ] {
+            for object in of_kind(&objects, kind) {
+                let mut object = object.clone();
+                if let Some((resource, verb)) = less.filter(|_| kind == "Role") {
+                    let mut rule = object["rules"].as_array_mut().unwrap().iter_mut();
+                    let rule = rule.find(|rule| rule["resources"][0] == resource).expect("no such rule");
+                    let verbs = rule["verbs"].as_array_mut().unwrap();
+                    let before = verbs.len();
+                    verbs.retain(|other| other != verb);
+                    assert_eq!(verbs.len() + 1, before, "no right to {verb} {resource}");
+                }
+                send(&client, "POST", &path, &object).await.unwrap();
+            }
         }
-        send(&client, "POST", &format!("{rights}/roles"), &role).await.unwrap();
-        send(&client, "POST", &format!("{rights}/rolebindings"), the(&objects, "RoleBinding")).await.unwrap();
         if let Some(pool) = objects.iter().find(|object| object["kind"] == "InferencePool") {
             let path = format!("/apis/{}/v1/namespaces/{}/{}", POOLS.group, space.name, POOLS.plural);
             send(&client, "POST", &path, pool).await.unwrap();
@@ -114,4 +126,66 @@ async fn with_a_verb_less_it_says_which() {
         let picker = release.start(server).await;
         picker.says(&[&format!("cannot {verb} resource"), resource]).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_charts_rights_are_enough_to_act() {
+    let (Some(helm), Some(server)) = (Helm::find(), Server::own().await) else { return };
+    server.define(&[POLICIES, TOPOLOGIES]).await;
+    let release = Release::apply(&server, &helm, APPLY, None).await;
+    let space = &release.space;
+    for (kind, plural) in [("Deployment", "deployments"), ("StatefulSet", "statefulsets")] {
+        let labels = json!({"app": "m", "kind": kind});
+        let object = json!({"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": "w"}, "spec": {
+            "replicas": 1,
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "i"}]}},
+        }});
+        space.send("POST", &space.path("apps/v1", plural), &object).await.unwrap();
+    }
+    let role = |kind: &str| {
+        json!({"min": 3, "max": 4, "selector": {"kind": kind},
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": kind, "name": "w"}})
+    };
+    let layer = "kubernetes.io/hostname";
+    let spec = json!({
+        "mode": "Apply",
+        "interval": "1s",
+        "roles": {"a": role("Deployment"), "b": role("StatefulSet")},
+        "deploy": {"steps": {"a": 1, "b": 1}, "topology": {"clusterTopology": "t"}},
+        "update": {},
+    });
+    let topology = json!({"apiVersion": "usher.dev/v1alpha1", "kind": "ClusterTopology", "metadata": {"name": "t"},
+        "spec": {"layers": [layer]}});
+    space.send("POST", "/apis/usher.dev/v1alpha1/clustertopologies", &topology).await.unwrap();
+    space.create(POLICIES, "p", spec).await;
+    // A pod at its gate.
+    let pod = json!({"metadata": {"name": "a-0", "labels": {"app": "m", "kind": "Deployment"}}, "spec": {
+        "schedulingGates": [{"name": "usher.dev/rollout"}],
+        "containers": [{"name": "c", "image": "i"}],
+    }});
+    space.send("POST", &space.path("v1", "pods"), &pod).await.unwrap();
+    let picker = release.start(&server).await;
+    let told = async || {
+        let object = space.get(&space.path("usher.dev/v1alpha1", "capacitypolicies/p")).await.ok()?;
+        object["status"]["lastWrites"].as_array().is_some_and(|writes| writes.len() == 2).then_some(object)
+    };
+    let object = eventually("the writes to be told", told).await;
+    assert!(!object.to_string().contains("TopologyUnknown"), "{object}");
+    eventually("the gate to open", async || {
+        let pod = space.get(&format!("{}/a-0", space.path("v1", "pods"))).await.unwrap();
+        pod["spec"].get("schedulingGates").is_none().then_some(())
+    })
+    .await;
+    eventually("events of both", async || {
+        let events = space.get(&space.path("v1", "events")).await.unwrap();
+        let reasons = |kind: &str| {
+            let events = events["items"].as_array().unwrap().iter();
+            let of = events.filter(|event| event["involvedObject"]["kind"] == kind);
+            of.filter(|event| event["reason"] == "ScaledUp").count()
+        };
+        (reasons("Deployment") > 0 && reasons("StatefulSet") > 0).then_some(())
+    })
+    .await;
+    drop(picker);
 }
