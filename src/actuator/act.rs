@@ -100,9 +100,12 @@ impl Hands {
             .as_ref()
             .and_then(|rollout| rollout.topology.as_ref())
             .is_some_and(|topology| topology.is_required);
+        // A role that goes its own way was not counted when the place was chosen.
+        let is_placed = policy.rollout.as_ref().is_some_and(|rollout| rollout.is_coordinated(place));
+        let placement = plan.placement.as_ref().filter(|_| is_placed);
         let mut opened = 0;
         for pod in gates::to_open(&pods, role.admitted) {
-            let Some(patch) = gates::opening(pod, plan.placement.as_ref(), is_required) else { continue };
+            let Some(patch) = gates::opening(pod, placement, is_required) else { continue };
             let path = format!("/api/v1/namespaces/{}/pods/{}", self.namespace, pod.name());
             let patched: Result<Value, Problem> = self.cluster.patch(&path, PatchType::Json, &patch).await;
             match patched {
@@ -114,7 +117,7 @@ impl Hands {
         }
         if opened > 0 {
             self.works("gates of pods");
-            let to = plan.placement.as_ref().map(|to| format!(" to {}={}", to.layer, to.domain));
+            let to = placement.map(|to| format!(" to {}={}", to.layer, to.domain));
             let message = format!(
                 "{opened} pods of {} may be scheduled{}, {} in all, by policy {}",
                 role.name,

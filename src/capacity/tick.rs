@@ -336,7 +336,7 @@ impl<'a> Tick<'a> {
             .enumerate()
             .map(|(place, (role, range))| {
                 // Where pods come step by step, a rule adds to what is on its way.
-                let on_its_way = history.rollout.pending(place).unwrap_or(role.current);
+                let on_its_way = history.rollout.pending(place, role.current).unwrap_or(role.current);
                 on_its_way.clamp(range.min, range.max)
             })
             .collect();

@@ -42,12 +42,16 @@ pub struct Cluster {
     pub replicas: Vec<u32>,
     /// Nodes for so many pods, whatever their role.
     pub room: u32,
+    /// Controllers create no more pods of a role at a time than this.
+    pub creates: u32,
+    /// Whether the list of pods may be one of before.
+    pub is_late: bool,
     /// Seconds that pods take to get ready: from, to.
     pub startup: (u64, u64),
     pub now: u64,
     pub random: SmallRng,
-    /// The ids that have been admitted at a gate.
-    pub ungated: Vec<u64>,
+    /// The pods as they were seen.
+    seen: Vec<Vec<Lives>>,
     next: u64,
 }
 
@@ -62,10 +66,12 @@ impl Cluster {
             pods: vec![Vec::new(); roles],
             replicas: vec![0; roles],
             room: u32::MAX,
+            creates: u32::MAX,
+            is_late: false,
             startup: (1, 1),
             now: 0,
             random: SmallRng::seed_from_u64(seed),
-            ungated: Vec::new(),
+            seen: vec![Vec::new(); roles],
             next: 0,
         }
     }
@@ -84,8 +90,8 @@ impl Cluster {
         self.pods.iter().flatten().filter(|pod| pod.has_node).count() as u32
     }
 
-    pub fn inputs(&self) -> Inputs {
-        let pods = self.pods.iter().enumerate().flat_map(|(role, pods)| {
+    fn inputs(&self) -> Inputs {
+        let pods = self.seen.iter().enumerate().flat_map(|(role, pods)| {
             pods.iter().map(move |pod| Pod {
                 role,
                 is_ready: self.is_ready(pod),
@@ -104,6 +110,9 @@ impl Cluster {
 
     /// What the group's tick says now.
     pub fn plan(&mut self) -> Plan {
+        if !self.is_late || self.random.random_bool(0.5) {
+            self.seen.clone_from(&self.pods);
+        }
         let inputs = self.inputs();
         tick(&inputs, &self.policy, &mut self.history, Duration::from_secs(self.now))
     }
@@ -119,24 +128,46 @@ impl Cluster {
         }
     }
 
-    /// Opens gates until as many pods are past them as may be.
+    /// Opens the gates of the oldest pods, until as many as may be are past them, as far as is seen. A pod
+    /// that is gone or has changed since is left alone, as the patch tests that.
     fn open_gates(&mut self, plan: &Plan) {
         for (role, planned) in plan.roles.iter().enumerate() {
-            let past = self.pods[role].iter().filter(|pod| !pod.is_gated).count() as u32;
+            let seen = &self.seen[role];
+            let past = seen.iter().filter(|pod| !pod.is_gated).count() as u32;
             let more = planned.admitted.saturating_sub(past) as usize;
-            for pod in self.pods[role].iter_mut().filter(|pod| pod.is_gated).take(more) {
-                assert!(!self.ungated.contains(&pod.id), "pod {} is admitted twice", pod.id);
-                self.ungated.push(pod.id);
-                pod.is_gated = false;
+            let mut waiting: Vec<u64> = seen.iter().filter(|pod| pod.is_gated).map(|pod| pod.id).collect();
+            waiting.sort_unstable();
+            for id in waiting.into_iter().take(more) {
+                let past = self.past(role);
+                if let Some(pod) = self.pods[role].iter_mut().find(|pod| pod.id == id && pod.is_gated) {
+                    pod.is_gated = false;
+                    let may = planned.admitted;
+                    assert!(
+                        past < may,
+                        "{past} of {may} of role {role} are past the gate, and one more goes"
+                    );
+                }
             }
         }
+    }
+
+    /// Pods of a role that are past the gate.
+    pub fn past(&self, role: usize) -> u32 {
+        self.pods[role].iter().filter(|pod| !pod.is_gated).count() as u32
+    }
+
+    /// Another pod comes in place of one.
+    pub fn replace(&mut self, role: usize, place: usize) {
+        self.next += 1;
+        let (id, is_gated) = (self.next, self.has_gates);
+        self.pods[role][place] = Lives { id, is_gated, has_node: false, ready_at: 0, is_outdated: false };
     }
 
     /// Controllers create and delete pods; those that are not ready go first.
     pub fn control(&mut self) {
         for role in 0..self.pods.len() {
             let wanted = self.replicas[role] as usize;
-            while self.pods[role].len() < wanted {
+            for _ in self.pods[role].len()..wanted.min(self.pods[role].len() + self.creates as usize) {
                 self.next += 1;
                 let pod = Lives {
                     id: self.next,

@@ -30,11 +30,13 @@ proptest! {
         goals in (1u32..40, 1u32..40),
         seed: u64,
         has_gates: bool,
+        is_late: bool,
+        creates in prop_oneof![Just(u32::MAX), 1u32..6],
         on_timeout in prop_oneof![Just("Hold"), Just("Trim")],
         trouble in 0u32..150,
     ) {
         let mut cluster = Cluster::new(&spec(steps, goals, on_timeout), seed);
-        cluster.has_gates = has_gates;
+        (cluster.has_gates, cluster.is_late, cluster.creates) = (has_gates, is_late, creates);
         cluster.startup = (5, 90);
         let mut is_idle = false;
         for round in 0..2_000u32 {

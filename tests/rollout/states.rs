@@ -97,6 +97,46 @@ fn pods_at_gates_are_let_through_in_steps() {
 }
 
 #[test]
+fn pods_that_are_not_created_yet_are_not_past_the_gate() {
+    let none = json!({});
+    let mut group = Group::new(&deploy(""));
+    // A StatefulSet makes one at a time, and whoever makes many takes its time.
+    let plan = group.tick(0, [8, 4], &[("decode", 1, "gated"), ("prefill", 4, "gated")], &none);
+    assert_eq!(says(&plan), (State::Deploy, vec![4, 2]));
+    let some = [("decode", 1, ""), ("decode", 1, "gated"), ("prefill", 2, ""), ("prefill", 2, "gated")];
+    assert_eq!(says(&group.tick(15, [8, 4], &some, &none)), (State::Deploy, vec![4, 2]));
+    let up = [("decode", 4, "ready"), ("prefill", 2, "ready"), ("prefill", 2, "gated")];
+    assert_eq!(says(&group.tick(30, [8, 4], &up, &none)), (State::Deploy, vec![8, 4]));
+}
+
+#[test]
+fn what_somebody_else_wrote_is_where_rules_begin() {
+    let rule = "{name: up, role: decode, source: prometheus, metric: q, comparator: GREATER_THAN, threshold: 5, step: 8, cooldown: 1h}";
+    let spec = |mode: &str| {
+        format!(
+            "{{mode: {mode}, roles: {{decode: {{min: 4, max: 16}}, prefill: {{min: 2, max: 2}}}}, deploy: {{steps: {{decode: 4, prefill: 2}}}}, rules: [{rule}]}}"
+        )
+    };
+    let none = json!({});
+    let up = |decode: u32| [("decode", decode, "ready"), ("prefill", 2, "ready")];
+    let mut group = Group::new(&spec("Apply"));
+    assert_eq!(says(&group.tick(0, [4, 2], &up(4), &none)), (State::Idle, vec![4, 2]));
+    // `kubectl scale --replicas=6`
+    assert_eq!(says(&group.tick(15, [6, 2], &up(6), &none)), (State::Idle, vec![6, 2]));
+    // What a rule asked for is on its way until then.
+    let asks = json!({"external": {"q": 9}});
+    let plan = group.tick(30, [6, 2], &up(6), &asks);
+    assert_eq!((plan.roles[0].desired, plan.roles[0].write), (14, 8));
+    assert_eq!(group.tick(45, [6, 2], &up(6), &none).roles[0].desired, 14, "the write failed");
+    assert_eq!(group.tick(60, [8, 2], &up(6), &none).roles[0].desired, 14);
+    assert_eq!(group.tick(75, [5, 2], &up(5), &none).roles[0].desired, 5, "somebody thinks otherwise");
+    // Where others carry it out, they may take their time.
+    let mut group = Group::new(&spec("Recommend"));
+    group.tick(0, [4, 2], &up(4), &asks);
+    assert_eq!(group.tick(15, [5, 2], &up(5), &none).roles[0].desired, 12);
+}
+
+#[test]
 fn what_counts_as_up_is_said() {
     let none = json!({});
     for (success, states) in
@@ -210,6 +250,10 @@ fn a_step_goes_where_there_is_room_for_all_of_it() {
     let plan = group.tick(0, [0, 0], &[], &room);
     assert_eq!((says(&plan), plan.roles[1].layer.as_deref()), ((State::Deploy, vec![4, 2]), Some("zone")));
     assert_eq!(plan.placement.map(|place| place.domain).as_deref(), Some("z1"));
+    // A role that goes its own way has no part in that.
+    let spec = "{roles: {decode: {min: 8, max: 8}, prefill: {min: 4, max: 4}}, deploy: {steps: {decode: 4}, topology: {layers: [rack]}}}";
+    let plan = Group::new(spec).tick(0, [0, 0], &[], &room);
+    assert_eq!((plan.roles[0].layer.as_deref(), plan.roles[1].layer.as_deref()), (Some("rack"), None));
     // The layer stays known while the step comes up.
     let plan = group.tick(15, [4, 2], &[("decode", 4, "")], &json!({}));
     assert_eq!(plan.roles[0].layer.as_deref(), Some("zone"));

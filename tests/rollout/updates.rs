@@ -110,3 +110,46 @@ fn an_update_that_brings_nothing_up_stops() {
     let broken = cluster.pods.iter().flatten().filter(|pod| !pod.is_outdated).count();
     assert!(broken <= 6, "{broken} pods are broken");
 }
+
+/// Ticks until the group is idle, as a StatefulSet would with a gate in its template: from the partition on
+/// pods are replaced, one at a time, and wait at the gate.
+fn update_at_gates(cluster: &mut Cluster, restarts: bool) {
+    for round in 0..500 {
+        let plan = cluster.plan();
+        if plan.state == State::Idle && cluster.pods.iter().flatten().all(|pod| !pod.is_outdated) {
+            return;
+        }
+        assert_ne!(plan.state, State::Blocked, "round {round}");
+        cluster.apply(&plan);
+        for (role, planned) in plan.roles.iter().enumerate() {
+            let Some(partition) = planned.partition else { continue };
+            let outdated =
+                cluster.pods[role].iter().skip(partition as usize).rposition(|pod| pod.is_outdated);
+            if let Some(place) = outdated {
+                cluster.replace(role, partition as usize + place);
+            }
+        }
+        cluster.pass(2);
+        if restarts && round % 3 == 0 {
+            cluster.history = usher::capacity::History::default();
+        }
+    }
+    panic!("it never ends");
+}
+
+#[test]
+fn pods_that_are_replaced_are_let_through_their_gate() {
+    for restarts in [false, true] {
+        let spec = SPEC.replace("min: 20", "min: 4").replace("min: 10", "min: 2");
+        let mut cluster = Cluster::new(&spec, 7);
+        cluster.replicas = vec![20, 10];
+        cluster.control();
+        cluster.pass(1);
+        cluster.pass(1);
+        assert_eq!(cluster.plan().state, State::Idle);
+        cluster.has_gates = true;
+        cluster.pods.iter_mut().flatten().for_each(|pod| pod.is_outdated = true);
+        update_at_gates(&mut cluster, restarts);
+        assert_eq!((cluster.ready(0), cluster.ready(1)), (20, 10));
+    }
+}

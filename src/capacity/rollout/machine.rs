@@ -11,7 +11,7 @@ use super::stand::{Stand, stands};
 use super::{MOST_TRIMS, OnTimeout, Pace, Rollout, batch, skew, update};
 use crate::capacity::inputs::Inputs;
 use crate::capacity::plan::{Condition, Plan, Reason, Shortfalls, State, Stuck};
-use crate::capacity::policy::Policy;
+use crate::capacity::policy::{Mode, Policy};
 
 /// The role that goes last when a group shrinks: requests end there.
 const LATE: &str = "decode";
@@ -37,8 +37,21 @@ pub struct Memory {
     trims: Trims,
     /// The goals that were given up.
     failed: Vec<u32>,
-    /// Goals that are not reached yet.
-    pending: Vec<u32>,
+    /// What was asked for of each role at the last tick.
+    asked: Vec<Asked>,
+}
+
+/// What was asked for of a role.
+#[derive(Clone, Copy, Debug, Default)]
+struct Asked {
+    /// How many there were.
+    current: u32,
+    /// How many were to be written.
+    write: u32,
+    /// How many there are to be.
+    desired: u32,
+    /// Whether nobody else is to write.
+    is_ours: bool,
 }
 
 /// What was given back.
@@ -69,9 +82,12 @@ impl Memory {
         self.is_deployed = Some(true);
     }
 
-    /// What a role was to have at the last tick, if it isn't there yet.
-    pub(in crate::capacity) fn pending(&self, role: usize) -> Option<u32> {
-        self.pending.get(role).copied()
+    /// What a role was to have at the last tick. Where nobody else is to write, a number that is neither what
+    /// there was nor what was written is somebody's wish: it counts from then on.
+    pub(in crate::capacity) fn pending(&self, role: usize, current: u32) -> Option<u32> {
+        let asked = self.asked.get(role)?;
+        let is_foreign = asked.is_ours && current != asked.current && current != asked.write;
+        (!is_foreign).then_some(asked.desired)
     }
 }
 
@@ -89,7 +105,8 @@ pub(in crate::capacity) fn roll(
         }
         return;
     };
-    let stands = stands(inputs, &plan.roles, rollout);
+    memory.has_gates |= inputs.pods.iter().any(|pod| pod.state.is_gated);
+    let stands = stands(inputs, &plan.roles, rollout, memory.has_gates);
     let mut turn = Turn { inputs, policy, rollout, stands, plan, memory, now };
     turn.begin();
     let outcome = turn.admit();
@@ -117,7 +134,6 @@ struct Outcome {
 impl Turn<'_> {
     fn begin(&mut self) {
         let memory = &mut *self.memory;
-        memory.has_gates |= self.stands.iter().any(|stand| stand.gated > 0);
         if memory.is_deployed.is_none() {
             let is_up = |stand: &Stand| stand.there > 0 && stand.ok >= stand.there && stand.gated == 0;
             memory.is_deployed = Some(self.stands.iter().all(is_up));
@@ -139,8 +155,13 @@ impl Turn<'_> {
         }
         if memory.is_updating {
             // Sizes stay while pods change, but for what is below its minimum.
-            for (stand, role) in self.stands.iter_mut().zip(&self.policy.roles) {
-                stand.goal = stand.there.max(stand.goal.min(role.range.min));
+            for (place, (stand, role)) in self.stands.iter_mut().zip(&self.policy.roles).enumerate() {
+                // A pod that was replaced waits at the gate in place of one that was past it.
+                let admitted = memory.floor.get(place).copied();
+                let waits = stand.there.saturating_add(stand.gated);
+                let admitted = admitted.unwrap_or(stand.there.saturating_add(stand.gated_new));
+                stand.size = stand.there.max(admitted.min(waits));
+                stand.goal = stand.size.max(stand.goal.min(role.range.min));
             }
         }
     }
@@ -248,7 +269,7 @@ impl Turn<'_> {
             .enumerate()
             .map(
                 |(role, ((target, stand), _))| {
-                    if self.is_coordinated(role) { target.saturating_sub(stand.there) } else { 0 }
+                    if self.rollout.is_coordinated(role) { target.saturating_sub(stand.there) } else { 0 }
                 },
             )
             .collect();
@@ -279,22 +300,14 @@ impl Turn<'_> {
         true
     }
 
-    /// Whether a role keeps step with others.
-    fn is_coordinated(&self, role: usize) -> bool {
-        match &self.rollout.pace {
-            None => false,
-            Some(Pace::Steps(steps)) => steps.get(role).is_some_and(|step| *step > 0),
-            Some(Pace::Skew(_)) => true,
-        }
-    }
-
     /// Looks at how long the step has been going, and does what is to be done when that is too long.
     fn time(&mut self, targets: &mut Vec<u32>, updated: Option<&[u32]>) -> Option<State> {
         let (step, up): (Vec<u32>, Vec<u32>) = if self.memory.is_updating {
             (updated.unwrap_or_default().to_vec(), self.stands.iter().map(|stand| stand.updated_ok).collect())
         } else {
-            let of =
-                |(role, stand): (usize, &Stand)| if self.is_coordinated(role) { stand.ok } else { u32::MAX };
+            let of = |(role, stand): (usize, &Stand)| {
+                if self.rollout.is_coordinated(role) { stand.ok } else { u32::MAX }
+            };
             (targets.clone(), self.stands.iter().enumerate().map(of).collect())
         };
         let is_settled = !self.memory.is_updating
@@ -409,21 +422,31 @@ impl Turn<'_> {
         memory.floor = if memory.has_gates { outcome.admitted.clone() } else { Vec::new() };
         self.plan.state = state;
         self.plan.placement = memory.step.1.clone();
-        memory.pending.clear();
+        memory.asked.clear();
         for (place, role) in self.plan.roles.iter_mut().enumerate() {
-            let Some(admitted) = outcome.admitted.get(place) else { continue };
+            let (Some(admitted), Some(stand)) = (outcome.admitted.get(place), self.stands.get(place)) else {
+                continue;
+            };
             role.admitted = *admitted;
-            role.layer = memory.step.1.as_ref().map(|placement| placement.layer.clone());
+            let placement = memory.step.1.as_ref().filter(|_| self.rollout.is_coordinated(place));
+            role.layer = placement.map(|placement| placement.layer.clone());
+            // Pods that wait for their step have the highest ordinals. They may be replaced at any time.
+            let all = if memory.is_updating { stand.size } else { role.current };
             role.partition = outcome
                 .updated
                 .as_ref()
-                .map(|updated| role.current.saturating_sub(updated.get(place).copied().unwrap_or_default()));
+                .map(|updated| all.saturating_sub(updated.get(place).copied().unwrap_or_default()));
             role.write = match (memory.has_gates, memory.is_updating) {
                 (false, _) => role.admitted,
                 (true, true) => role.current.max(role.admitted),
                 (true, false) => role.desired.max(role.admitted),
             };
-            memory.pending.push(role.desired);
+            memory.asked.push(Asked {
+                current: role.current,
+                write: role.write,
+                desired: role.desired,
+                is_ours: self.policy.mode == Mode::Apply,
+            });
             if role.admitted != role.desired && !memory.is_updating && !memory.is_blocked {
                 role.reasons.push(Reason::Step);
             }

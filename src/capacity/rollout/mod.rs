@@ -56,6 +56,17 @@ pub struct Rollout {
     pub update: Option<Update>,
 }
 
+impl Rollout {
+    /// Whether a role, by its place, keeps step with others.
+    pub fn is_coordinated(&self, role: usize) -> bool {
+        match &self.pace {
+            None => false,
+            Some(Pace::Steps(steps)) => steps.get(role).is_some_and(|step| *step > 0),
+            Some(Pace::Skew(_)) => true,
+        }
+    }
+}
+
 /// How far a group goes at a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pace {

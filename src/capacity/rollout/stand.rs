@@ -19,6 +19,10 @@ pub struct Stand {
     pub ready: u32,
     /// How many wait at a gate.
     pub gated: u32,
+    /// How many of those are of the newest revision.
+    pub gated_new: u32,
+    /// How many an update is over: those that are there, and those that wait at a gate in place of others.
+    pub size: u32,
     /// How many no node takes.
     pub unschedulable: u32,
     /// How many are of the newest revision.
@@ -29,14 +33,15 @@ pub struct Stand {
     pub outdated: u32,
 }
 
-/// Where the roles stand, in the policy's order.
-pub(super) fn stands(inputs: &Inputs, roles: &[RolePlan], rollout: &Rollout) -> Vec<Stand> {
+/// Where the roles stand, in the policy's order. `has_gates`: pods begin at a gate.
+pub(super) fn stands(inputs: &Inputs, roles: &[RolePlan], rollout: &Rollout, has_gates: bool) -> Vec<Stand> {
     let mut stands: Vec<Stand> =
         roles.iter().map(|role| Stand { goal: role.desired, ..Stand::default() }).collect();
     for pod in &inputs.pods {
         let Some(stand) = stands.get_mut(pod.role) else { continue };
         if pod.state.is_gated {
             stand.gated += 1;
+            stand.gated_new += u32::from(!pod.state.is_outdated);
             continue;
         }
         let is_ok = u32::from(is_up(pod, rollout.success));
@@ -50,8 +55,10 @@ pub(super) fn stands(inputs: &Inputs, roles: &[RolePlan], rollout: &Rollout) -> 
         stand.outdated += 1 - is_updated;
     }
     for (stand, role) in stands.iter_mut().zip(roles) {
-        // The list of pods may be a moment ahead of the number of replicas, or behind it.
-        stand.there = role.current.saturating_sub(stand.gated);
+        // The list of pods may be a moment ahead of the number of replicas, or behind it. Those that don't
+        // exist yet will begin at the gate, where there is one: they are not past it.
+        stand.there = if has_gates { stand.seen.min(role.current) } else { role.current };
+        stand.size = stand.there;
     }
     stands
 }

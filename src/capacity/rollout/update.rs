@@ -12,18 +12,18 @@ use super::{Stand, Update};
 pub(super) fn targets(stands: &[Stand], update: Update) -> Vec<u32> {
     let slowest = stands
         .iter()
-        .filter(|stand| stand.updated_ok < stand.there)
-        .map(|stand| (stand.updated_ok, stand.there))
+        .filter(|stand| stand.updated_ok < stand.size)
+        .map(|stand| (stand.updated_ok, stand.size))
         .min_by(|a, b| compare(*a, *b));
     let each = stands.iter().map(|stand| match slowest {
         Some(least) => target(stand, least, update),
-        None => stand.there,
+        None => stand.size,
     });
     each.collect()
 }
 
 fn target(stand: &Stand, least: (u32, u32), update: Update) -> u32 {
-    let all = stand.there;
+    let all = stand.size;
     let (slow, of) = (u128::from(least.0), u128::from(least.1.max(1)));
     let allowed = u128::from(all) * (slow * 100 + u128::from(update.max_skew) * of) / (100 * of);
     let allowed = u32::try_from(allowed).unwrap_or(u32::MAX);
@@ -44,7 +44,7 @@ mod tests {
 
     fn stand(there: u32, updated: u32, updated_ok: u32, away: u32) -> Stand {
         let ready = there - away;
-        Stand { goal: there, there, seen: there, ready, updated, updated_ok, ..Stand::default() }
+        Stand { goal: there, there, size: there, seen: there, ready, updated, updated_ok, ..Stand::default() }
     }
 
     #[test]
