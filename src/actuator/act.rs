@@ -28,6 +28,10 @@ pub struct Write {
     pub reason: String,
 }
 
+fn reasons(role: &RolePlan) -> String {
+    role.reasons.iter().map(|reason| format!("{reason:?}")).collect::<Vec<_>>().join(", ")
+}
+
 impl Hands {
     /// Does what a plan says, as far as that may be done, and puts what stands in its way into the plan.
     /// Returns the roles, by place, whose replicas should have been written and were not.
@@ -63,7 +67,7 @@ impl Hands {
             let Some(role) = plan.roles.get(place) else { continue };
             self.gates(policy, plan, role, place, &observed).await;
             if policy.rollout.as_ref().is_some_and(|rollout| rollout.update.is_some()) {
-                self.hold(role, place, &observed).await;
+                self.hold(policy, role, place, &observed).await;
             }
         }
         unwritten
@@ -79,8 +83,7 @@ impl Hands {
         self.works(&about);
         let key = (policy.name.clone(), role.name.clone());
         self.writers.entry(key).or_default().wrote(to);
-        let reasons: Vec<String> = role.reasons.iter().map(|reason| format!("{reason:?}")).collect();
-        let reason = reasons.join(", ");
+        let reason = reasons(role);
         tracing::info!(policy = policy.name, role = role.name, from, to, reason, "replicas written");
         let (what, message) = (
             if to > from { "ScaledUp" } else { "ScaledDown" },
@@ -104,7 +107,11 @@ impl Hands {
         let is_placed = policy.rollout.as_ref().is_some_and(|rollout| rollout.is_coordinated(place));
         let placement = plan.placement.as_ref().filter(|_| is_placed);
         let mut opened = 0;
-        for pod in gates::to_open(&pods, role.admitted) {
+        // A place that was found without knowing what some pods of the step need is none for the others.
+        let is_short =
+            |place: &usize| plan.roles.get(*place).is_some_and(|role: &RolePlan| role.admitted > 0);
+        let admitted = if is_placed && seen.unknown.iter().any(is_short) { 0 } else { role.admitted };
+        for pod in gates::to_open(&pods, admitted) {
             let Some(patch) = gates::opening(pod, placement, is_required) else { continue };
             let path = format!("/api/v1/namespaces/{}/pods/{}", self.namespace, pod.name());
             let patched: Result<Value, Problem> = self.cluster.patch(&path, PatchType::Json, &patch).await;
@@ -156,24 +163,25 @@ impl Hands {
     }
 
     /// Holds an update of a role back, as far as the plan says.
-    async fn hold(&mut self, role: &RolePlan, place: usize, seen: &Observed) {
+    async fn hold(&mut self, policy: &Policy, role: &RolePlan, place: usize, seen: &Observed) {
         let Some(Some(target)) = seen.targets.get(place) else { return };
         let Some(knob) = knobs::of(&target.reference.api_version, &target.reference.kind) else { return };
         let about = format!("updates of {} {}", target.reference.kind, target.reference.name);
-        let object: Value = match self.cluster.get(&target.path).await {
-            Ok(object) => object,
-            Err(problem) => return self.complain(&about, &problem),
-        };
+        let Some(Some(object)) = seen.bodies.get(place) else { return };
         let is_outdated = |pod: &&super::observe::ObservedPod| pod.role == place && pod.state.is_outdated;
         let outdated = seen.pods.iter().filter(is_outdated).count() as u32;
-        let held = role.partition.map(|partition| Held { partition, outdated });
-        let Some(patch) = knobs::patch(&object, knob, held) else { return };
+        let kept = knobs::kept(object, knob).min(target.replicas);
+        let held =
+            role.partition.map(|partition| Held { partition: partition.saturating_add(kept), outdated });
+        let Some(patch) = knobs::patch(object, knob, held) else { return };
         let patched: Result<Value, Problem> =
             self.cluster.patch(&target.path, PatchType::Merge, &patch).await;
         match patched {
             Ok(_) => {
                 self.works(&about);
-                let message = format!("{}: {}", role.name, patch.get("spec").unwrap_or(&patch));
+                let why = if held.is_some() { reasons(role) } else { "no update is under way".to_owned() };
+                let spec = patch.get("spec").unwrap_or(&patch);
+                let message = format!("{spec} by policy {}, role {}: {why}", policy.name, role.name);
                 tracing::info!(role = role.name, %patch, "update held back or let go on");
                 self.tell(target, "UpdatePaced", &message).await;
             }

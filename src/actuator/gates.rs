@@ -39,7 +39,7 @@ pub fn opening(pod: &PodObject, place: Option<&Placement>, is_required: bool) ->
     let version = &pod.metadata.resource_version;
     let mut patch = vec![json!({"op": "test", "path": "/metadata/resourceVersion", "value": version})];
     if let Some(place) = place {
-        let affinity = affinity(pod.spec.affinity.as_ref(), place, is_required);
+        let affinity = affinity(pod.spec.needs.affinity.as_ref(), place, is_required);
         // `add` replaces what is there.
         patch.push(json!({"op": "add", "path": "/spec/affinity", "value": affinity}));
     }

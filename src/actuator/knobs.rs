@@ -5,6 +5,9 @@ use serde_json::{Value, json};
 /// Marks a Deployment that was paused by us, so that one that somebody else paused stays so.
 const PAUSED: &str = "usher.dev/paused";
 
+/// Keeps the partition that an object had before an update of it was held back: it is given back after that.
+const PARTITION: &str = "usher.dev/partition";
+
 /// What holds back the updates of a kind of objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Knob {
@@ -37,20 +40,48 @@ pub(super) struct Held {
     pub(super) outdated: u32,
 }
 
+fn annotation<'a>(object: &'a Value, name: &str) -> Option<&'a str> {
+    object.pointer("/metadata/annotations")?.get(name)?.as_str()
+}
+
+fn number_at(object: &Value, path: &[&str]) -> u32 {
+    let there = path.iter().try_fold(object, |value, key| value.get(key)).and_then(Value::as_u64);
+    there.and_then(|there| u32::try_from(there).ok()).unwrap_or(0)
+}
+
+/// Below this ordinal the object's owner wants pods to stay as they are.
+pub(super) fn kept(object: &Value, knob: Knob) -> u32 {
+    let Knob::Partition(path) = knob else { return 0 };
+    let own = annotation(object, PARTITION).and_then(|own| own.parse().ok());
+    own.unwrap_or_else(|| number_at(object, path))
+}
+
+/// The revision that a StatefulSet's pods are to have, which its controller says before the first has it.
+pub(super) fn revision<'a>(api_version: &str, kind: &str, object: &'a Value) -> Option<&'a str> {
+    let is_own = (api_version.split('/').next()?, kind) == ("apps", "StatefulSet");
+    let said = object.pointer("/status/updateRevision").filter(|_| is_own)?.as_str()?;
+    Some(said).filter(|said| !said.is_empty())
+}
+
 /// The merge patch that makes it so, if it isn't. `None` for `held`: nothing is to be held back.
 pub(super) fn patch(object: &Value, knob: Knob, held: Option<Held>) -> Option<Value> {
     match knob {
         Knob::Partition(path) => {
-            let partition = held?.partition;
-            let there = path.iter().try_fold(object, |value, key| value.get(key));
-            if there.and_then(Value::as_u64).unwrap_or(0) == u64::from(partition) {
-                return None;
-            }
-            Some(path.iter().rev().fold(json!(partition), |value, key| json!({*key: value})))
+            let there = number_at(object, path);
+            let own = annotation(object, PARTITION);
+            let (to, own) = match (held, own) {
+                (Some(held), _) if held.partition == there => return None,
+                (Some(held), Some(own)) => (held.partition, json!(own)),
+                (Some(held), None) => (held.partition, json!(there.to_string())),
+                (None, Some(_)) => (kept(object, knob), Value::Null),
+                (None, None) => return None,
+            };
+            let mut patch = path.iter().rev().fold(json!(to), |value, key| json!({*key: value}));
+            patch["metadata"] = json!({"annotations": {PARTITION: own}});
+            Some(patch)
         }
         Knob::Pause => {
-            let is_ours =
-                object.pointer("/metadata/annotations").is_some_and(|all| all.get(PAUSED).is_some());
+            let is_ours = annotation(object, PAUSED).is_some();
             let is_paused = object.pointer("/spec/paused").and_then(Value::as_bool).unwrap_or(false);
             // As many are outdated as have to be by now.
             let holds = held.is_some_and(|held| held.outdated > 0 && held.outdated <= held.partition);
@@ -75,16 +106,32 @@ mod tests {
     fn partitions_are_written_where_the_kind_has_them() {
         let knob = of("apps/v1", "StatefulSet").unwrap();
         let held = |partition| Some(Held { partition, outdated: 5 });
-        let there = json!({"spec": {"updateStrategy": {"rollingUpdate": {"partition": 3}}}});
-        assert_eq!(patch(&there, knob, held(3)), None);
-        let expected = json!({"spec": {"updateStrategy": {"rollingUpdate": {"partition": 2}}}});
-        assert_eq!(patch(&there, knob, held(2)), Some(expected));
+        let set = |partition: u32, own: Option<&str>| {
+            let annotations = own.map_or(json!({}), |own| json!({PARTITION: own}));
+            let spec = json!({"updateStrategy": {"rollingUpdate": {"partition": partition}}});
+            json!({"metadata": {"annotations": annotations}, "spec": spec})
+        };
+        assert_eq!(patch(&set(3, None), knob, held(3)), None);
+        assert_eq!(patch(&set(3, None), knob, held(2)), Some(set(2, Some("3"))), "what was there is kept");
+        assert_eq!(patch(&set(2, Some("3")), knob, held(1)), Some(set(1, Some("3"))));
         assert_eq!(patch(&json!({}), knob, held(0)), None);
-        assert_eq!(patch(&there, knob, None), None, "who doesn't hold anything back leaves it");
+        assert_eq!(patch(&set(3, None), knob, None), None, "who doesn't hold anything back leaves it");
+        let mut back = set(3, None);
+        back["metadata"]["annotations"][PARTITION] = Value::Null;
+        assert_eq!(patch(&set(1, Some("3")), knob, None), Some(back), "and gives back what there was");
+        assert_eq!([set(3, None), set(1, Some("4")), json!({})].map(|set| kept(&set, knob)), [3, 4, 0]);
         let knob = of("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet").unwrap();
         let found = patch(&json!({}), knob, held(1)).unwrap();
         assert_eq!(found["spec"]["rolloutStrategy"]["rollingUpdateConfiguration"]["partition"], 1);
         assert_eq!(of("example.com/v1", "StatefulSet"), None);
+    }
+
+    #[test]
+    fn a_stateful_set_says_itself_which_revision_is_the_newest() {
+        let set = json!({"status": {"updateRevision": "w-2"}});
+        assert_eq!(revision("apps/v1", "StatefulSet", &set), Some("w-2"));
+        assert_eq!(revision("apps/v1", "Deployment", &set), None);
+        assert_eq!(revision("apps/v1", "StatefulSet", &json!({"status": {"updateRevision": ""}})), None);
     }
 
     #[test]

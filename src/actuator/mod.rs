@@ -10,6 +10,7 @@
 //! room there is ([`room`]).
 
 mod act;
+mod affinity;
 mod event;
 pub mod foreign;
 pub mod gates;

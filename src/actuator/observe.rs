@@ -1,15 +1,19 @@
 //! To look: how many replicas there are, which pods, and what room nodes have.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
+use serde_json::Value;
 
+use super::affinity::sent_to;
 use super::hands::{Hands, OLDEST, OLDEST_INTERVALS, selector};
+use super::knobs;
 use super::pods::{PodObject, newest};
 use super::room::{Needs, Room};
-use super::target::Target;
+use super::target::{Target, template};
 use crate::capacity::policy::{Mode, TargetRef};
 use crate::capacity::rollout::{Layers, Pace, Rollout};
 use crate::capacity::{PodState, Policy};
@@ -31,6 +35,12 @@ pub struct Observed {
     pub domains: Option<Layers>,
     /// Whether nodes are being added for pods that none takes.
     pub provisioning: bool,
+    /// Whether pods are to go to domains, and what room those have may not be seen.
+    pub is_blind: bool,
+    /// Roles, by place, of whose pods nobody knows yet what they will ask for.
+    pub(super) unknown: Vec<usize>,
+    /// The targets as objects, where more of them counts than their replicas.
+    pub(super) bodies: Vec<Option<Value>>,
     pub(super) targets: Vec<Option<Target>>,
     /// Whether nobody else writes a role's replicas.
     pub(super) may_write: Vec<bool>,
@@ -66,6 +76,13 @@ struct Involved {
     name: String,
 }
 
+/// Whether more of a target counts than its replicas: how far its updates go, and what its pods will ask
+/// for where there are none yet.
+fn is_read_whole(policy: &Policy, has_pods: bool) -> bool {
+    let is_placed = |rollout: &Rollout| rollout.topology.is_some() && !has_pods;
+    policy.rollout.as_ref().is_some_and(|rollout| rollout.update.is_some() || is_placed(rollout))
+}
+
 impl Hands {
     /// Looks at what a policy is about. `None`: not enough is known, or it is too old; nothing is to be
     /// done then.
@@ -83,17 +100,24 @@ impl Hands {
                 let key = (policy.name.clone(), role.name.clone());
                 self.writers.entry(key).or_default().see(replicas, now, policy.interval)
             };
+            let has_pods = pods > 0;
+            let body = match &target {
+                Some(target) if is_read_whole(policy, has_pods) => self.body(target).await,
+                _ => None,
+            };
             observed.replicas.push(replicas);
+            observed.bodies.push(body);
             observed.targets.push(target);
             observed.may_write.push(may_write);
         }
         self.states(policy, &mut observed);
         if let Some(rollout) = policy.rollout.as_ref().filter(|rollout| rollout.topology.is_some()) {
-            observed.domains = self.room(rollout, &observed);
+            observed.domains = self.room(rollout, &mut observed);
             // A moment after the start they are only not known yet: a step would go anywhere.
             if observed.domains.is_none() && self.may_see_nodes().await {
                 return None;
             }
+            observed.is_blind = observed.domains.is_none();
         }
         if observed.pods.iter().any(|pod| pod.state.is_unschedulable) {
             let within =
@@ -145,18 +169,42 @@ impl Hands {
     fn states(&self, policy: &Policy, observed: &mut Observed) {
         let follows_updates = policy.rollout.as_ref().is_some_and(|rollout| rollout.update.is_some());
         for (role, pods) in observed.objects.iter().enumerate() {
-            let newest = if follows_updates { newest(pods.iter()) } else { None };
+            let target = observed.targets.get(role).and_then(Option::as_ref).map(|target| &target.reference);
+            let object = target.zip(observed.bodies.get(role).and_then(Option::as_ref));
+            let said = object.and_then(|(at, object)| knobs::revision(&at.api_version, &at.kind, object));
+            let newest = if follows_updates { said.or_else(|| newest(pods.iter())) } else { None };
+            // What somebody else's partition keeps as it is, is as it should be.
+            let kept = object
+                .and_then(|(at, object)| Some(knobs::kept(object, knobs::of(&at.api_version, &at.kind)?)));
+            let is_kept = |pod: &PodObject| pod.ordinal().is_some_and(|ordinal| ordinal < kept.unwrap_or(0));
             observed.pods.extend(pods.iter().map(|pod| ObservedPod {
                 role,
                 name: pod.name().to_owned(),
                 is_ready: pod.is_ready(),
-                state: pod.state(newest),
+                state: pod.state(newest.filter(|_| !is_kept(pod))),
             }));
         }
     }
 
-    /// The room that domains have for steps of a policy; `None`: it isn't known.
-    fn room(&self, rollout: &Rollout, observed: &Observed) -> Option<Layers> {
+    /// An object as it is.
+    async fn body(&mut self, target: &Target) -> Option<Value> {
+        let about = format!("the {} {} itself", target.reference.kind, target.reference.name);
+        let read: Result<Value, Problem> = self.cluster.get(&target.path).await;
+        match read {
+            Ok(object) => {
+                self.works(&about);
+                Some(object)
+            }
+            Err(problem) => {
+                self.complain(&about, &problem);
+                None
+            }
+        }
+    }
+
+    /// The room that domains have for steps of a policy; `None`: it isn't known. Notes the roles of whose
+    /// pods nothing is known.
+    fn room(&self, rollout: &Rollout, observed: &mut Observed) -> Option<Layers> {
         let topology = rollout.topology.as_ref()?;
         let (nodes, pods) = {
             let all = self.nodes.as_ref()?;
@@ -168,23 +216,36 @@ impl Hands {
             (all.nodes.objects(), all.pods.objects())
         };
         let (nodes, pods) = (nodes.as_ref()?, pods.as_ref()?);
-        let room = Room::of(nodes.values(), pods.values().map(|(node, needs)| (node.as_str(), needs)));
-        let none = Needs::default();
-        let step: Vec<(u32, &Needs)> = observed
-            .objects
-            .iter()
-            .enumerate()
-            .map(|(role, pods)| {
-                let size = match &rollout.pace {
-                    Some(Pace::Steps(steps)) => steps.get(role).copied().unwrap_or(0),
-                    Some(Pace::Skew(_)) => 1,
-                    None => 0,
-                };
-                // What is to come is like what is there; a role without pods asks for nothing yet.
-                let example = pods.iter().find(|pod| pod.is_gated()).or_else(|| pods.first());
-                example.map_or((0, &none), |pod| (size, &pod.spec.needs))
-            })
-            .collect();
+        let mut room = Room::of(nodes.values(), pods.values().map(|(node, needs)| (node.as_str(), needs)));
+        for mirror in self.pods.values() {
+            let known = mirror.objects();
+            let sent = known.iter().flat_map(BTreeMap::values).filter(|pod| pod.wants_node());
+            room.reserve(sent.filter_map(|pod| {
+                let (layer, domain) = sent_to(pod.spec.needs.affinity.as_ref(), &topology.layers)?;
+                Some((&pod.spec.needs, layer, domain))
+            }));
+        }
+        // What is to come is like what is there, or like its template.
+        let templates: Vec<Option<Needs>> =
+            observed.bodies.iter().map(|body| body.as_ref().and_then(template)).collect();
+        let example = |(pods, template): (&Vec<PodObject>, &Option<Needs>)| {
+            let pod = pods.iter().find(|pod| pod.is_gated()).or_else(|| pods.first());
+            pod.map(|pod| pod.spec.needs.clone()).or_else(|| template.clone())
+        };
+        let examples: Vec<Option<Needs>> = observed.objects.iter().zip(&templates).map(example).collect();
+        let step = examples.iter().enumerate().map(|(role, needs)| {
+            let size = match &rollout.pace {
+                Some(Pace::Steps(steps)) => steps.get(role).copied().unwrap_or(0),
+                Some(Pace::Skew(_)) => 1,
+                None => 0,
+            };
+            (size, needs.as_ref())
+        });
+        let step: Vec<(u32, Option<&Needs>)> = step.collect();
+        let is_unknown = |(role, (size, needs)): (usize, &(u32, Option<&Needs>))| {
+            (*size > 0 && needs.is_none()).then_some(role)
+        };
+        observed.unknown = step.iter().enumerate().filter_map(is_unknown).collect();
         Some(room.layers(&topology.layers, &step))
     }
 

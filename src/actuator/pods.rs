@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
-use serde_json::Value;
 
 use super::GATE;
 use super::room::Needs;
@@ -14,6 +13,9 @@ use crate::cluster::Watched;
 /// LeaderWorkerSets.
 const REVISIONS: [&str; 3] =
     ["leaderworkerset.sigs.k8s.io/template-revision-hash", "controller-revision-hash", "pod-template-hash"];
+
+/// Labels that number pods, of LeaderWorkerSets and of StatefulSets.
+const ORDINALS: [&str; 2] = ["leaderworkerset.sigs.k8s.io/group-index", "apps.kubernetes.io/pod-index"];
 
 /// A pod, as the API server writes it.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -42,7 +44,6 @@ pub(super) struct Meta {
 pub(super) struct PodSpec {
     pub(super) node_name: String,
     pub(super) scheduling_gates: Vec<Gate>,
-    pub(super) affinity: Option<Value>,
     #[serde(flatten)]
     pub(super) needs: Needs,
 }
@@ -110,17 +111,29 @@ impl PodObject {
         self.spec.scheduling_gates.iter().any(|gate| gate.name == GATE)
     }
 
+    /// Whether it is on its way to a node.
+    pub(super) fn wants_node(&self) -> bool {
+        self.is_alive() && !self.is_gated() && self.spec.node_name.is_empty()
+    }
+
     /// What it takes of its node, under its namespace and name; nothing while it has none.
     pub(super) fn on_node(self) -> (String, Option<(String, Needs)>) {
         let name = format!("{}/{}", self.metadata.namespace, self.metadata.name);
         let takes =
             !self.spec.node_name.is_empty() && !matches!(self.status.phase.as_str(), "Succeeded" | "Failed");
-        (name, takes.then_some((self.spec.node_name, self.spec.needs)))
+        (name, takes.then(|| (self.spec.node_name, self.spec.needs.without_wishes())))
     }
 
     /// The revision of its template, if its controller says.
     pub fn revision(&self) -> Option<&str> {
         REVISIONS.iter().find_map(|label| self.metadata.labels.get(*label)).map(String::as_str)
+    }
+
+    /// Which of its controller's pods it is, where they are numbered.
+    pub(super) fn ordinal(&self) -> Option<u32> {
+        let labels = &self.metadata.labels;
+        let said = ORDINALS.iter().find_map(|label| labels.get(*label)).map(String::as_str);
+        said.or_else(|| Some(self.name().rsplit_once('-')?.1))?.parse().ok()
     }
 
     /// When it was made, as the server writes times, which sort as text.
@@ -153,7 +166,7 @@ pub fn newest<'a>(pods: impl Iterator<Item = &'a PodObject>) -> Option<&'a str> 
 
 #[cfg(test)]
 pub(super) mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -186,6 +199,16 @@ pub(super) mod tests {
         assert!(pod(json!({"status": {"phase": "Running"}})).is_alive());
         assert!(!pod(json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}})).is_alive());
         assert!(!pod(json!({"status": {"phase": "Failed"}})).is_alive());
+    }
+
+    #[test]
+    fn pods_are_numbered_by_label_or_name() {
+        let ordinal =
+            |name: &str, labels: Value| pod(json!({"metadata": {"name": name, "labels": labels}})).ordinal();
+        assert_eq!(ordinal("w-12", json!({})), Some(12));
+        assert_eq!(ordinal("w-1-2", json!({"leaderworkerset.sigs.k8s.io/group-index": "1"})), Some(1));
+        assert_eq!(ordinal("w-x", json!({"apps.kubernetes.io/pod-index": "3"})), Some(3));
+        assert_eq!((ordinal("w-5d4f", json!({})), ordinal("w", json!({}))), (None, None));
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::affinity;
 use super::pods::Meta;
 use super::quantity::milli;
 use crate::capacity::rollout::{Domain, Layers};
@@ -29,6 +30,8 @@ pub struct Needs {
     overhead: BTreeMap<String, Value>,
     node_selector: BTreeMap<String, String>,
     tolerations: Vec<Toleration>,
+    /// Where it has to go, and where it would rather.
+    pub(super) affinity: Option<Value>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -111,6 +114,7 @@ impl NodeObject {
         let keeps_away = |taint: &&Taint| matches!(taint.effect.as_str(), "NoSchedule" | "NoExecute");
         !self.spec.unschedulable
             && self.is_ready()
+            && affinity::takes(needs.affinity.as_ref(), self)
             && needs.node_selector.iter().all(has)
             && self.spec.taints.iter().filter(keeps_away).all(|taint| needs.tolerate(taint))
     }
@@ -133,6 +137,16 @@ fn add(to: &mut Amounts, more: &Amounts) {
 }
 
 impl Needs {
+    /// Only what it takes of a node.
+    pub(super) fn without_wishes(self) -> Self {
+        Self {
+            containers: self.containers,
+            init_containers: self.init_containers,
+            overhead: self.overhead,
+            ..Self::default()
+        }
+    }
+
     /// What it requests: all containers and sidecars together, or the largest container that runs before
     /// them, whichever is more; one pod.
     fn requests(&self) -> Amounts {
@@ -197,19 +211,43 @@ impl<'a> Room<'a> {
         Self { nodes: left }
     }
 
+    /// Pods that were sent to a domain (the layer's key and its name) and have no node yet take room there.
+    pub fn reserve<'p>(&mut self, pods: impl IntoIterator<Item = (&'p Needs, &'p str, &'p str)>) {
+        for (needs, layer, domain) in pods {
+            let is_there = |node: &NodeObject| node.labels().get(layer).is_some_and(|name| name == domain);
+            let nodes = self
+                .nodes
+                .iter_mut()
+                .filter(|(node, _)| is_there(node) && node.takes(needs))
+                .map(|(_, left)| left);
+            take(nodes, &needs.requests());
+        }
+    }
+
     /// The domains of these layers, with the slots that each has for steps of so many pods of each role. A
-    /// node without a layer's label is in none of its domains.
-    pub fn layers(&self, keys: &[String], step: &[(u32, &Needs)]) -> Layers {
-        let step: Vec<(u32, Amounts, &Needs)> =
-            step.iter().map(|(pods, needs)| (*pods, needs.requests(), *needs)).collect();
+    /// node without a layer's label is in none of its domains. Of a role without needs nobody knows what it
+    /// will ask for: it has room everywhere.
+    pub fn layers(&self, keys: &[String], step: &[(u32, Option<&Needs>)]) -> Layers {
+        let step: Vec<Wanted> = step
+            .iter()
+            .map(|(pods, needs)| Wanted {
+                pods: *pods,
+                requests: needs.map(Needs::requests),
+                takes: self
+                    .nodes
+                    .iter()
+                    .map(|(node, _)| needs.is_some_and(|needs| node.takes(needs)))
+                    .collect(),
+            })
+            .collect();
         let layer = |key: &String| {
-            let mut domains: BTreeMap<&str, Vec<(&NodeObject, Amounts)>> = BTreeMap::new();
-            for (node, left) in &self.nodes {
+            let mut domains: BTreeMap<&str, Vec<(usize, Amounts)>> = BTreeMap::new();
+            for (place, (node, left)) in self.nodes.iter().enumerate() {
                 if let Some(value) = node.labels().get(key) {
-                    domains.entry(value).or_default().push((*node, left.clone()));
+                    domains.entry(value).or_default().push((place, left.clone()));
                 }
             }
-            let domain = |(name, nodes): (&str, Vec<(&NodeObject, Amounts)>)| Domain {
+            let domain = |(name, nodes): (&str, Vec<(usize, Amounts)>)| Domain {
                 name: name.to_owned(),
                 slots: pack(nodes, &step),
             };
@@ -219,28 +257,37 @@ impl<'a> Room<'a> {
     }
 }
 
+/// What a step has of a role.
+struct Wanted {
+    pods: u32,
+    /// What each of them asks for; `None`: nobody knows.
+    requests: Option<Amounts>,
+    /// Which nodes take them, by place.
+    takes: Vec<bool>,
+}
+
 /// How many pods of each role fit, a step after the other.
-fn pack(mut nodes: Vec<(&NodeObject, Amounts)>, step: &[(u32, Amounts, &Needs)]) -> Vec<u32> {
+fn pack(mut nodes: Vec<(usize, Amounts)>, step: &[Wanted]) -> Vec<u32> {
     let mut slots = vec![0u32; step.len()];
     // The largest pods first, by what is scarcest: devices before CPU and memory.
-    let mut order: Vec<usize> = (0..step.len()).collect();
-    let size = |place: &usize| {
-        let requests = step.get(*place).map(|(_, requests, _)| requests);
-        let of = |name: &str| requests.and_then(|requests| requests.get(name)).copied().unwrap_or(0);
-        let devices: i64 = requests
-            .into_iter()
-            .flatten()
-            .filter(|(name, _)| name.contains('/'))
-            .fold(0, |sum, (_, amount)| sum.saturating_add(*amount));
+    let mut order: Vec<(usize, &Wanted, &Amounts)> = step
+        .iter()
+        .enumerate()
+        .filter_map(|(place, wanted)| Some((place, wanted, wanted.requests.as_ref()?)))
+        .collect();
+    order.sort_by_key(|(_, _, requests)| {
+        let of = |name: &str| requests.get(name).copied().unwrap_or(0);
+        let devices = requests.iter().filter(|(name, _)| name.contains('/'));
+        let devices = devices.fold(0i64, |sum, (_, amount)| sum.saturating_add(*amount));
         std::cmp::Reverse((devices, of("memory"), of("cpu")))
-    };
-    order.sort_by_key(size);
-    let mut is_whole = step.iter().any(|(pods, _, _)| *pods > 0);
+    });
+    let mut is_whole = order.iter().any(|(_, wanted, _)| wanted.pods > 0);
     while is_whole && slots.iter().sum::<u32>() < MOST_SLOTS {
-        for place in &order {
-            let Some((pods, requests, needs)) = step.get(*place) else { continue };
-            for _ in 0..*pods {
-                if take(&mut nodes, requests, needs) {
+        for (place, wanted, requests) in &order {
+            for _ in 0..wanted.pods {
+                let takes = |node: &usize| wanted.takes.get(*node).copied().unwrap_or(false);
+                let those = nodes.iter_mut().filter(|(node, _)| takes(node)).map(|(_, left)| left);
+                if take(those, requests) {
                     slots[*place] += 1;
                 } else {
                     is_whole = false;
@@ -248,11 +295,16 @@ fn pack(mut nodes: Vec<(&NodeObject, Amounts)>, step: &[(u32, Amounts, &Needs)])
             }
         }
     }
+    for (slots, wanted) in slots.iter_mut().zip(step) {
+        if wanted.requests.is_none() {
+            *slots = MOST_SLOTS;
+        }
+    }
     slots
 }
 
 /// Puts a pod onto the node that it leaves the least on. Says whether there is one.
-fn take(nodes: &mut [(&NodeObject, Amounts)], requests: &Amounts, needs: &Needs) -> bool {
+fn take<'n>(nodes: impl Iterator<Item = &'n mut Amounts>, requests: &Amounts) -> bool {
     let left_after = |left: &Amounts| {
         let mut least = i64::MAX;
         for (name, amount) in requests {
@@ -262,11 +314,7 @@ fn take(nodes: &mut [(&NodeObject, Amounts)], requests: &Amounts, needs: &Needs)
         }
         Some(least)
     };
-    let best = nodes
-        .iter_mut()
-        .filter(|(node, _)| node.takes(needs))
-        .filter_map(|(_, left)| Some((left_after(left)?, left)))
-        .min_by_key(|(rest, _)| *rest);
+    let best = nodes.filter_map(|left| Some((left_after(left)?, left))).min_by_key(|(rest, _)| *rest);
     let Some((_, left)) = best else { return false };
     for (name, amount) in requests {
         if let Some(left) = left.get_mut(name) {
@@ -309,7 +357,9 @@ mod tests {
     }
 
     fn slots(room: &Room<'_>, step: &[(u32, &Needs)]) -> Vec<(String, Vec<u32>)> {
-        let layers = room.layers(&["rack".to_owned()], step);
+        let step: Vec<(u32, Option<&Needs>)> =
+            step.iter().map(|(pods, needs)| (*pods, Some(*needs))).collect();
+        let layers = room.layers(&["rack".to_owned()], &step);
         layers["rack"].iter().map(|domain| (domain.name.clone(), domain.slots.clone())).collect()
     }
 
@@ -332,6 +382,34 @@ mod tests {
         assert!(slots(&room, &[(0, &decode)]).iter().all(|(_, slots)| slots == &[0]));
     }
 
+    fn affinity(rack: &str) -> Value {
+        let expression = json!({"key": "rack", "operator": "In", "values": [rack]});
+        json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
+            "nodeSelectorTerms": [{"matchExpressions": [expression]}],
+        }}})
+    }
+
+    #[test]
+    fn pods_on_their_way_to_a_domain_take_room_there() {
+        let nodes = [node("a", "r1", 8, &json!({})), node("b", "r2", 8, &json!({}))];
+        let needs = needs(2, &json!({}));
+        let mut room = Room::of(&nodes, []);
+        room.reserve([(&needs, "rack", "r1"), (&needs, "rack", "r1"), (&needs, "rack", "r3")]);
+        let found = slots(&room, &[(1, &needs)]);
+        assert_eq!(found, [("r1", vec![2]), ("r2", vec![4])].map(|(name, slots)| (name.to_owned(), slots)));
+        // More than there is room for: another scheduler's mistake.
+        room.reserve([(&needs, "rack", "r1"); 9]);
+        assert_eq!(slots(&room, &[(1, &needs)])[0].1, [0]);
+    }
+
+    #[test]
+    fn a_role_of_which_nothing_is_known_has_room_everywhere() {
+        let nodes = [node("a", "r1", 8, &json!({}))];
+        let needs = needs(2, &json!({}));
+        let layers = Room::of(&nodes, []).layers(&["rack".to_owned()], &[(3, Some(&needs)), (2, None)]);
+        assert_eq!(layers["rack"][0].slots, [4, MOST_SLOTS]);
+    }
+
     #[test]
     fn nodes_that_take_no_pods_have_no_room() {
         let taint = json!({"taints": [{"key": "gpu", "value": "h100", "effect": "NoSchedule"}]});
@@ -351,6 +429,8 @@ mod tests {
             (taint, json!({"tolerations": [{"operator": "Exists"}]}), 4),
             (json!({}), json!({"nodeSelector": {"rack": "r1"}}), 4),
             (json!({}), json!({"nodeSelector": {"rack": "r2"}}), 0),
+            (json!({}), json!({"affinity": affinity("r1")}), 4),
+            (json!({}), json!({"affinity": affinity("r2")}), 0),
         ] {
             let nodes = [node("a", "r1", 8, &spec)];
             let needs = needs(2, &more);

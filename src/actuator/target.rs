@@ -5,11 +5,19 @@ use serde_json::{Value, json};
 
 use super::kinds::Kind;
 use super::pods::Meta;
+use super::room::Needs;
 use crate::capacity::policy::TargetRef;
 use crate::cluster::{Cluster, PatchType, Problem};
 
 /// Where the number of replicas is in objects without a `scale` subresource.
 const REPLICAS: &str = "/spec/replicas";
+
+/// Where kinds have the spec of their pods.
+const TEMPLATES: [&str; 3] = [
+    "/spec/template/spec",
+    "/spec/leaderWorkerTemplate/leaderTemplate/spec",
+    "/spec/leaderWorkerTemplate/workerTemplate/spec",
+];
 
 /// How often a write is tried again when the object changed in between, but not its replicas.
 const TRIES: u32 = 3;
@@ -113,6 +121,12 @@ impl Target {
             Err(problem) => Err(problem),
         }
     }
+}
+
+/// What the pods of an object will ask for, if it has a template where kinds have it.
+pub(super) fn template(object: &Value) -> Option<Needs> {
+    let spec = TEMPLATES.iter().find_map(|pointer| object.pointer(pointer))?;
+    serde_json::from_value(spec.clone()).ok()
 }
 
 fn pointer(reference: &TargetRef) -> &str {

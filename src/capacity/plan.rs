@@ -255,11 +255,13 @@ pub enum Condition {
     ForeignWriter,
     /// Sizes stay, as pods are being updated.
     Paused,
+    /// What room domains have may not be seen: the scheduler decides where pods go.
+    TopologyUnknown,
 }
 
 impl Condition {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::BandUnsatisfied,
         Self::RatioConstraintViolated,
         Self::StaleData,
@@ -270,6 +272,7 @@ impl Condition {
         Self::Deadlock,
         Self::ForeignWriter,
         Self::Paused,
+        Self::TopologyUnknown,
     ];
 }
 

@@ -258,6 +258,9 @@ fn sentence(condition: Condition, plan: &Plan) -> String {
         Condition::Deadlock => "groups wait for each other's room",
         Condition::ForeignWriter => "somebody else changes replicas again and again",
         Condition::Paused => "sizes stay, as pods are being updated",
+        Condition::TopologyUnknown => {
+            "nodes or the pods of all namespaces may not be seen, so the scheduler decides where pods go"
+        }
     };
     text.to_owned()
 }

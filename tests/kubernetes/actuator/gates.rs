@@ -53,8 +53,12 @@ async fn rack(group: &Group, name: &str) -> Option<String> {
 
 /// The racks of all pods that were let go, by name.
 async fn racks(group: &Group) -> Vec<(String, String)> {
+    racks_of(group, 8, 4).await
+}
+
+async fn racks_of(group: &Group, decode: u32, prefill: u32) -> Vec<(String, String)> {
     let mut found = Vec::new();
-    for (role, count) in [("decode", 8), ("prefill", 4)] {
+    for (role, count) in [("decode", decode), ("prefill", prefill)] {
         for number in 0..count {
             let name = format!("{role}-{number}");
             if let Some(rack) = rack(group, &name).await {
@@ -133,6 +137,30 @@ async fn a_step_that_fits_nowhere_waits_at_its_gate() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_group_without_pods_begins_where_there_is_room() {
+    let Some(server) = Server::own().await else { return };
+    server.define(&[crate::objects::POOLS]).await;
+    let reads = [rule(&[""], &["nodes", "pods"], &["get", "list", "watch"])];
+    server.grant_everywhere("epp-nodes", user("epp"), &reads).await;
+    let topology = format!(", topology: {{layers: [{RACK}], constraint: Required}}");
+    let group = Group::new(&server, &pair(&topology)).await;
+    node(&group, "tight", "r2", 7).await;
+    group.workload("Deployment", "decode", 0).await;
+    group.workload("Deployment", "prefill", 0).await;
+    let _picker = group.picker(&server, &[]).await;
+    // There is no pod yet that says what it needs.
+    group.become_replicas(&[("decode", 4), ("prefill", 2)]).await;
+    gated(&group, "decode", 4).await;
+    gated(&group, "prefill", 2).await;
+    let found =
+        eventually("the step", async || Some(racks_of(&group, 4, 2).await).filter(|all| all.len() == 6))
+            .await;
+    assert!(found.iter().all(|(_, rack)| rack == "r2"), "{found:?}");
+    // What begins at a gate is asked for as a whole.
+    group.become_replicas(&[("decode", 8), ("prefill", 4)]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_the_right_to_see_nodes_the_scheduler_decides() {
     let Some(server) = Server::shared().await else { return };
     let topology = format!(", topology: {{layers: [{RACK}], constraint: Preferred}}");
@@ -141,8 +169,9 @@ async fn without_the_right_to_see_nodes_the_scheduler_decides() {
     group.workload("Deployment", "prefill", 4).await;
     gated(&group, "decode", 8).await;
     gated(&group, "prefill", 4).await;
-    let picker = group.picker(server, &[]).await;
+    let picker = group.picker(server, &["--metrics-endpoint-auth=false"]).await;
     let found = eventually("the step", async || Some(racks(&group).await).filter(|all| all.len() == 6)).await;
     assert!(found.iter().all(|(_, rack)| rack == "anywhere"), "{found:?}");
+    picker.exports("usher_capacity_condition{condition=\"TopologyUnknown\",policy=\"p\"} 1").await;
     picker.says(&["denies access", "/api/v1/nodes"]).await;
 }

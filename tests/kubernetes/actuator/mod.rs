@@ -6,4 +6,5 @@ mod gates;
 mod group;
 mod leading;
 mod replicas;
+mod updates;
 mod writers;

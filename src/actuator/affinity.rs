@@ -1,0 +1,125 @@
+//! Which nodes a pod's own node affinity takes, and to which domain a pod was sent.
+
+use serde_json::Value;
+
+use super::room::NodeObject;
+
+const REQUIRED: &str = "/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
+const PREFERRED: &str = "/nodeAffinity/preferredDuringSchedulingIgnoredDuringExecution";
+
+/// Whether a node is among those that an affinity requires. Other pods' places and mere preferences don't
+/// count.
+pub(super) fn takes(affinity: Option<&Value>, node: &NodeObject) -> bool {
+    let terms = affinity.and_then(|affinity| affinity.pointer(REQUIRED)).and_then(Value::as_array);
+    terms.is_none_or(|terms| terms.iter().any(|term| fits(term, node)))
+}
+
+fn list<'a>(of: &'a Value, key: &str) -> &'a [Value] {
+    of.get(key).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
+}
+
+fn fits(term: &Value, node: &NodeObject) -> bool {
+    let (labels, fields) = (list(term, "matchExpressions"), list(term, "matchFields"));
+    // A term that says nothing takes no node.
+    let is_empty = labels.is_empty() && fields.is_empty();
+    let label = |key: &str| node.labels().get(key).map(String::as_str);
+    let field = |key: &str| (key == "metadata.name").then_some(node.name());
+    !is_empty
+        && labels.iter().all(|expression| holds(expression, label))
+        && fields.iter().all(|expression| holds(expression, field))
+}
+
+fn holds<'n>(expression: &Value, of: impl Fn(&str) -> Option<&'n str>) -> bool {
+    let text = |key: &str| expression.get(key).and_then(Value::as_str).unwrap_or_default();
+    let found = of(text("key"));
+    let values: Vec<&str> = list(expression, "values").iter().filter_map(Value::as_str).collect();
+    let number = |text: &str| text.parse::<i64>().ok();
+    let compared = || Some((number(found?)?, number(values.first()?)?));
+    match text("operator") {
+        "In" => found.is_some_and(|found| values.contains(&found)),
+        "NotIn" => found.is_none_or(|found| !values.contains(&found)),
+        "Exists" => found.is_some(),
+        "DoesNotExist" => found.is_none(),
+        "Gt" => compared().is_some_and(|(found, than)| found > than),
+        "Lt" => compared().is_some_and(|(found, than)| found < than),
+        _ => false,
+    }
+}
+
+/// The domain of one of these layers that a pod was sent to: the last that its affinity names, required
+/// before preferred.
+pub(super) fn sent_to<'a>(affinity: Option<&'a Value>, layers: &[String]) -> Option<(&'a str, &'a str)> {
+    let affinity = affinity?;
+    let terms = |pointer: &str| affinity.pointer(pointer).and_then(Value::as_array).into_iter().flatten();
+    let required = terms(REQUIRED).take(1);
+    let preferred = terms(PREFERRED).filter_map(|wish| wish.get("preference"));
+    let in_domain = |expression: &'a Value| {
+        let key = expression.get("key")?.as_str().filter(|key| layers.iter().any(|layer| layer == key))?;
+        match (expression.get("operator")?.as_str()?, list(expression, "values")) {
+            ("In", [one]) => Some((key, one.as_str()?)),
+            _ => None,
+        }
+    };
+    preferred.chain(required).flat_map(|term| list(term, "matchExpressions")).filter_map(in_domain).last()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn required(terms: &Value) -> Value {
+        json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}})
+    }
+
+    #[test]
+    fn a_pods_own_terms_choose_nodes() {
+        let labels = json!({"gpu": "h100", "generation": "9"});
+        let node: NodeObject =
+            serde_json::from_value(json!({"metadata": {"name": "n", "labels": labels}})).unwrap();
+        let expression = |key: &str, operator: &str, values: &[&str]| json!({"key": key, "operator": operator, "values": values});
+        for (key, operator, values, expected) in [
+            ("gpu", "In", &["a100", "h100"][..], true),
+            ("gpu", "In", &["a100"], false),
+            ("other", "In", &["h100"], false),
+            ("gpu", "NotIn", &["h100"], false),
+            ("other", "NotIn", &["h100"], true),
+            ("gpu", "Exists", &[], true),
+            ("gpu", "DoesNotExist", &[], false),
+            ("generation", "Gt", &["8"], true),
+            ("generation", "Gt", &["9"], false),
+            ("generation", "Lt", &["10"], true),
+            ("gpu", "Lt", &["10"], false),
+            ("gpu", "Like", &["h100"], false),
+        ] {
+            let term = json!({"matchExpressions": [expression(key, operator, values)]});
+            let affinity = required(&json!([term]));
+            assert_eq!(takes(Some(&affinity), &node), expected, "{term}");
+        }
+        let no = json!({"matchExpressions": [expression("gpu", "DoesNotExist", &[])]});
+        let name = json!({"matchFields": [expression("metadata.name", "In", &["n"])]});
+        assert!(takes(Some(&required(&json!([no, name]))), &node), "one of them is enough");
+        let mut both = name.clone();
+        both["matchExpressions"] = no["matchExpressions"].clone();
+        assert!(!takes(Some(&required(&json!([both, {}]))), &node));
+        assert!(takes(None, &node) && takes(Some(&json!({"podAntiAffinity": {}})), &node));
+    }
+
+    #[test]
+    fn where_a_pod_was_sent_is_in_its_affinity() {
+        let layers = ["host", "rack"].map(str::to_owned);
+        let own = json!({"key": "rack", "operator": "In", "values": ["r1"]});
+        let others = json!({"key": "gpu", "operator": "In", "values": ["h100"]});
+        let several = json!({"key": "rack", "operator": "In", "values": ["r1", "r2"]});
+        let hard = required(&json!([{"matchExpressions": [others, several, own]}]));
+        assert_eq!(sent_to(Some(&hard), &layers), Some(("rack", "r1")));
+        let soft = json!({"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [
+            {"weight": 1, "preference": {"matchExpressions": [others]}},
+            {"weight": 100, "preference": {"matchExpressions": [own]}},
+        ]}});
+        assert_eq!(sent_to(Some(&soft), &layers), Some(("rack", "r1")));
+        assert_eq!(sent_to(Some(&soft), &layers[..1]), None);
+        assert_eq!(sent_to(None, &layers), None);
+    }
+}
