@@ -17,8 +17,9 @@ use super::objects::{self, Changed, Known, PolicyObjects, Shelf};
 use super::query::{Answers, Asking, Server};
 use crate::actuator::{Hands, Observed, Write};
 use crate::capacity::policy::{Role, Sizing};
+use crate::capacity::resource::status::PolicyStatus;
 use crate::capacity::rollout::deadlock::{self, Waiting as Stuck};
-use crate::capacity::{History, Policy, Requested, tick};
+use crate::capacity::{Condition, History, Policy, Requested, State, tick};
 use crate::endpoints::{Clock, Store};
 use crate::scrape::{AttributeSpec, Engine, EngineSpec, Engines, ScrapeConfig, ScrapeMetrics, Scraper};
 
@@ -135,13 +136,15 @@ impl Running {
         })
     }
 
-    /// One tick, over what was observed where all pods are known.
+    /// One tick, over what was observed where all pods are known. `left`: where the one left the group that
+    /// ticked it before this one.
     fn tick(
         &mut self,
         live: &Live,
         scraped: Duration,
         answers: Option<&Answers>,
         observed: Option<&Observed>,
+        left: Option<(State, Vec<u32>)>,
     ) -> Latest {
         let now = live.clock.elapsed();
         let policy = Arc::clone(&self.group.policy);
@@ -167,7 +170,13 @@ impl Running {
         // Whoever sized the group before, another replica or this one before a restart, may have had
         // reasons that are forgotten: no window is cut short by that.
         let size = inputs.replicas.iter().fold(0, |sum: u32, role| sum.saturating_add(*role));
-        let history = self.history.get_or_insert_with(|| History::resumed(size, now));
+        let history = self.history.get_or_insert_with(|| {
+            let mut history = History::resumed(size, now);
+            if let Some((state, goals)) = left {
+                history.rollout.resume(state, &goals);
+            }
+            history
+        });
         let mut plan = tick(&inputs, &policy, history, now);
         if !is_stepped {
             self.requested.note(&policy, &mut plan, there, now);
@@ -303,7 +312,12 @@ impl Driver {
             return;
         }
         let answers = self.asking.as_ref().map(Asking::answers);
-        let mut latest = running.tick(&self.live, self.scraped, answers, observed.as_ref());
+        let left = self.objects.iter().find(|known| known.name == policy.name);
+        let left = left.and_then(|known| left_at(&policy, known.generation, &known.status));
+        let mut latest = running.tick(&self.live, self.scraped, answers, observed.as_ref(), left);
+        if observed.as_ref().is_some_and(|observed| observed.is_blind) {
+            latest.plan.conditions.push(Condition::TopologyUnknown);
+        }
         // Another replica may lead by now.
         if let (Some(hands), Some(observed), true) = (&mut self.live.hands, observed, (self.live.may_plan)())
         {
@@ -485,6 +499,18 @@ impl std::fmt::Debug for Driver {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Driver").field("policies", &self.running.len()).finish_non_exhaustive()
     }
+}
+
+/// Where a policy's status says that the group was left: in which state, with which goals. `None` where it
+/// doesn't, or says that of another version of the policy.
+fn left_at(policy: &Policy, generation: Option<i64>, status: &PolicyStatus) -> Option<(State, Vec<u32>)> {
+    if status.observed_generation != generation {
+        return None;
+    }
+    let said = status.state.as_deref()?;
+    let state = State::ALL.into_iter().find(|state| state.to_string() == said)?;
+    let goal = |role: &Role| Some(status.roles.iter().find(|known| known.name == role.name)?.desired);
+    Some((state, policy.roles.iter().map(goal).collect::<Option<_>>()?))
 }
 
 async fn sleep_until_due(clock: &Clock, due: Option<Duration>) {

@@ -1,6 +1,7 @@
 use super::*;
-use crate::capacity::Reason;
 use crate::capacity::policy::file;
+use crate::capacity::resource::status::RoleStatus;
+use crate::capacity::{Inputs, Pod, PodState, Reason};
 use crate::endpoints::{EndpointSpec, StartingPod};
 use crate::scaling::Signal;
 
@@ -46,7 +47,7 @@ fn desired(running: &mut Running, live: &Live, at: Duration, queue: f64) -> (u32
     for endpoint in live.store.snapshot().endpoints() {
         endpoint.load().waiting.set(queue, live.clock.now_ms());
     }
-    let role = running.tick(live, S(1), None, None).plan.roles[0].clone();
+    let role = running.tick(live, S(1), None, None, None).plan.roles[0].clone();
     (role.desired, role.reasons)
 }
 
@@ -80,9 +81,107 @@ fn pods_that_start_are_there_and_serve_nobody() {
     // One of them is on its way: it will take its part, so no fourth one is asked for.
     live.store.note_starting(vec![pod("d-3")]);
     assert_eq!(desired(&mut running, &live, S(15), 6.0).0, 3);
-    let role = running.tick(&live, S(1), None, None).plan.roles[0].clone();
+    let role = running.tick(&live, S(1), None, None, None).plan.roles[0].clone();
     assert_eq!((role.current, role.ready), (3, 2));
     assert_eq!(desired(&mut running, &live, S(30), 9.0).0, 5, "more than it will take");
     live.store.note_starting(Vec::new());
-    assert_eq!(running.tick(&live, S(1), None, None).plan.roles[0].current, 2);
+    assert_eq!(running.tick(&live, S(1), None, None, None).plan.roles[0].current, 2);
+}
+
+/// A group that comes up in steps of four.
+fn stepped(more: &str) -> Group {
+    let text = format!(
+        "apiVersion: usher.dev/v1alpha1\nkind: CapacityPolicy\nmetadata: {{name: p}}\nspec: {{roles: {{decode: {{min: 8, max: 8}}}}, deploy: {{steps: {{decode: 4}}, batchTimeout: 60s{more}}}}}\n"
+    );
+    Group { policy: Arc::new(file::parse(&text).unwrap().remove(0).policy), signals: Vec::new() }
+}
+
+fn status(state: &str, desired: u32) -> PolicyStatus {
+    let role = RoleStatus { name: "decode".to_owned(), desired, ..RoleStatus::default() };
+    PolicyStatus {
+        observed_generation: Some(3),
+        state: Some(state.to_owned()),
+        roles: vec![role],
+        ..PolicyStatus::default()
+    }
+}
+
+/// What is said after so many seconds of so many pods that are ready and one that starts, when this was left.
+fn after(seconds: u64, group: &Group, ready: u8, status: &PolicyStatus) -> (State, u32) {
+    let live = live(ready);
+    let starts = StartingPod { namespace: "default".to_owned(), name: "d-x".to_owned(), labels: labels() };
+    live.store.note_starting(vec![starts]);
+    let mut running = Running::new(group.clone(), S(0));
+    let left = left_at(&group.policy, Some(3), status);
+    running.tick(&live, S(1), None, None, left.clone());
+    live.clock.set(S(seconds));
+    let plan = running.tick(&live, S(1), None, None, left).plan;
+    (plan.state, plan.roles[0].admitted)
+}
+
+#[test]
+fn the_next_leader_knows_what_the_last_one_said() {
+    let trims = stepped(", onTimeout: Trim");
+    // One of eight pods is not ready. Who doesn't know that the group was up takes it for its last step.
+    assert_eq!(after(61, &trims, 7, &PolicyStatus::default()), (State::Blocked, 4));
+    assert_eq!(after(61, &trims, 7, &status("Idle", 8)), (State::Idle, 8));
+    assert_eq!(after(61, &trims, 7, &status("Idle", 4)).0, State::Blocked, "of other goals");
+    let older = PolicyStatus { observed_generation: Some(2), ..status("Idle", 8) };
+    assert_eq!(after(61, &trims, 7, &older).0, State::Blocked, "of another policy");
+    assert_eq!(after(1, &trims, 2, &status("Scale", 8)).0, State::Scale);
+    assert_eq!(after(1, &trims, 2, &status("Deploy", 8)).0, State::Deploy);
+    let fails = stepped(", onTimeout: Fail");
+    assert_eq!(after(1, &fails, 4, &status("Deploy", 8)), (State::Deploy, 8));
+    assert_eq!(after(1, &fails, 4, &status("Failed", 8)), (State::Failed, 5), "it was given up");
+    assert_eq!(after(1, &fails, 4, &status("Failed", 4)), (State::Deploy, 8), "with other goals");
+}
+
+/// Two groups that hold half of the room each, and each wait for the other half.
+#[tokio::test]
+async fn of_groups_that_block_each_other_the_younger_gives_way() {
+    let text = |name: &str| {
+        format!(
+            "apiVersion: usher.dev/v1alpha1\nkind: CapacityPolicy\nmetadata: {{name: {name}}}\nspec: {{roles: {{{name}: {{min: 8, max: 8}}}}, deploy: {{steps: {{{name}: 4}}, batchTimeout: 60s}}}}\n"
+        )
+    };
+    let sources = Sources {
+        lease: Box::new(|_| None),
+        configured: Vec::new(),
+        has_servers: true,
+        has_gpus: false,
+        has_queue: true,
+        has_queries: false,
+        can_act: false,
+    };
+    let groups = Groups::read(&[text("old"), text("young")].join("---\n"), &sources).unwrap();
+    let live = live(0);
+    let mut driver = Driver::new(groups, sources, live, None, &prometheus::Registry::new()).unwrap();
+    // Six of the first eight pods of each run, and two find no node.
+    let pods = |role: usize, ready: u32, refused: u32| {
+        let pod = |is_ready: bool| Pod {
+            role,
+            is_ready,
+            state: PodState { is_unschedulable: !is_ready, ..PodState::default() },
+            values: Box::default(),
+        };
+        let all = (0..ready).map(|_| pod(true)).chain((0..refused).map(|_| pod(false)));
+        Inputs { replicas: vec![ready + refused], pods: all.collect(), ..Inputs::default() }
+    };
+    let look = |driver: &mut Driver, at: u64| -> Vec<(State, u32, bool)> {
+        let said = driver.running.iter_mut().map(|running| {
+            let history = running.history.get_or_insert_default();
+            let plan = tick(&pods(0, 6, 2), &running.group.policy, history, S(at));
+            let found = (plan.state, plan.roles[0].admitted, plan.conditions.contains(&Condition::Deadlock));
+            running.latest = Some(Arc::new(Latest { plan, waiting: 0, at: S(at), fired: Vec::new() }));
+            found
+        });
+        let said = said.collect();
+        driver.part_those_that_block_each_other();
+        said
+    };
+    let held = (State::Blocked, 8, false);
+    assert_eq!(look(&mut driver, 0), [(State::Deploy, 8, false); 2]);
+    assert_eq!(look(&mut driver, 60), [held, held]);
+    assert_eq!(look(&mut driver, 75), [held, (State::Blocked, 4, true)], "the younger gives way");
+    assert_eq!(look(&mut driver, 90), [held, (State::Blocked, 4, true)], "and one can see why");
 }

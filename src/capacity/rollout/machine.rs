@@ -64,6 +64,8 @@ struct Trims {
     now: Option<(Duration, Vec<u32>)>,
     /// Another group needs the room.
     is_asked_for: bool,
+    /// The last one was for another group.
+    is_for_another: bool,
 }
 
 impl Memory {
@@ -80,6 +82,21 @@ impl Memory {
     /// The first deploy was over before this began to look.
     pub fn set_deployed(&mut self) {
         self.is_deployed = Some(true);
+    }
+
+    /// Somebody else left the group like this: in that state, with these goals. What is only remembered, and
+    /// can't be seen of pods, goes on: a group that was given up stays so, and one that was up is not
+    /// brought up again because a pod of it isn't ready.
+    pub fn resume(&mut self, state: State, goals: &[u32]) {
+        match state {
+            State::Idle => {
+                self.is_deployed = Some(true);
+                self.settled = goals.to_vec();
+            }
+            State::Scale => self.is_deployed = Some(true),
+            State::Failed => self.failed = goals.to_vec(),
+            State::Deploy | State::Update | State::Blocked => {}
+        }
     }
 
     /// What a role was to have at the last tick. Where nobody else is to write, a number that is neither what
@@ -197,6 +214,9 @@ impl Turn<'_> {
         self.memory.failed.clear();
         if let Some(left) = self.still_trimmed() {
             self.condition(Condition::BatchTimeout);
+            if self.memory.trims.is_for_another {
+                self.condition(Condition::Deadlock);
+            }
             self.because(Reason::Trimmed);
             let admitted = left.iter().zip(&self.stands).map(|(left, stand)| (*left).min(stand.goal));
             return Outcome { admitted: admitted.collect(), state: Some(State::Blocked), updated };
@@ -347,6 +367,7 @@ impl Turn<'_> {
         let has_spare = whole.iter().zip(targets.iter()).any(|(whole, target)| whole < target);
         if trims && has_spare {
             self.memory.trims.count += 1;
+            self.memory.trims.is_for_another = gives_way;
             self.memory.trims.whole = sum(&whole);
             self.memory.trims.now = Some((self.now, whole.clone()));
             self.because(Reason::Trimmed);
@@ -360,11 +381,16 @@ impl Turn<'_> {
         }
         self.because(Reason::Held);
         self.plan.stuck = Some(Stuck {
-            placement: self.memory.step.1.clone(),
+            placement: self.memory.step.1.clone().filter(|_| self.is_bound()),
             asks: self.stands.iter().fold(0, |sum, stand| sum + stand.unschedulable),
             spare: sum(&self.there()).saturating_sub(sum(&whole)),
         });
         Some(State::Blocked)
+    }
+
+    /// Whether the pods of a step can't go anywhere else than where they are sent.
+    fn is_bound(&self) -> bool {
+        self.memory.has_gates && self.rollout.topology.as_ref().is_some_and(|topology| topology.is_required)
     }
 
     /// How many pods of each role whole usable groups have.

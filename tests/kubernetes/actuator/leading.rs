@@ -26,3 +26,42 @@ async fn the_next_leader_goes_on_in_the_middle_of_a_step() {
     let events = group.events("decode").await;
     assert_eq!(events.len(), 2, "each step was written once: {events:?}");
 }
+
+const METRICS: &str = "--metrics-endpoint-auth=false";
+
+fn state(name: &str) -> String {
+    format!("usher_capacity_state{{policy=\"p\",state=\"{name}\"}} 1")
+}
+
+/// How a group comes to a state, and what there is to be in it before and after a restart. The state Update
+/// is in [`super::updates`].
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restart_changes_nothing_in_any_state() {
+    let Some(server) = Server::shared().await else { return };
+    let rule = "}, rules: [{name: up, role: decode, metric: in_flight, comparator: LESS_THAN, threshold: 1, step: 4, max: 12, cooldown: 1h}], update: {";
+    for (name, more, (decode, prefill), ready, expected) in [
+        ("Idle", "", (8, 4), (8, 4), (8, 4)),
+        ("Deploy", "", (0, 0), (4, 1), (4, 2)),
+        ("Scale", rule, (8, 4), (8, 4), (12, 4)),
+        ("Blocked", ", batchTimeout: 2s", (0, 0), (4, 1), (4, 2)),
+        ("Failed", ", batchTimeout: 2s, onTimeout: Fail", (0, 0), (4, 1), (4, 2)),
+    ] {
+        let group = Group::new(server, &pair(more)).await;
+        group.workload("Deployment", "decode", decode).await;
+        group.workload("Deployment", "prefill", prefill).await;
+        group.ready_pods("decode", 0..ready.0).await;
+        group.ready_pods("prefill", 0..ready.1).await;
+        let mut picker = group.picker(server, &[METRICS]).await;
+        let wanted = [("decode", expected.0), ("prefill", expected.1)];
+        group.become_replicas(&wanted).await;
+        picker.exports(&state(name)).await;
+        let before = group.events("decode").await;
+        picker.kill().await;
+        let picker = group.picker(server, &[METRICS]).await;
+        // From a file it doesn't know that the group was up before.
+        picker.exports(&state(if name == "Scale" { "Deploy" } else { name })).await;
+        tokio::time::sleep(std::time::Duration::from_millis(1500)).await;
+        group.become_replicas(&wanted).await;
+        assert_eq!(group.events("decode").await, before, "{name}");
+    }
+}
