@@ -108,6 +108,36 @@ mod tests {
         assert_eq!(up(&[stand(10, 9, 200), stand(15, 15, 300)], 5), [10, 15]);
     }
 
+    /// The tables of RBG's coordination tests, by (goal, there, up). Where theirs have one pod more (286, 151,
+    /// 16 and 56), that is what floating point makes of 0.9 + 0.05.
+    #[test]
+    fn rbgs_tables_hold() {
+        type Roles = &'static [(u32, u32, u32)];
+        const TABLE: [(u32, Roles, &[u32]); 14] = [
+            (5, &[(300, 0, 0), (100, 0, 0)], &[15, 5]),
+            (5, &[(300, 15, 15), (100, 0, 0)], &[15, 5]),
+            (5, &[(300, 15, 15), (100, 5, 5)], &[30, 10]),
+            (5, &[(300, 285, 285), (100, 90, 90)], &[285, 95]),
+            (5, &[(300, 300, 300), (100, 100, 100)], &[300, 100]),
+            (10, &[(200, 20, 20), (100, 0, 0), (50, 5, 5)], &[20, 10, 5]),
+            (5, &[(300, 0, 0), (100, 0, 0), (10, 0, 0), (50, 0, 0)], &[15, 5, 1, 3]),
+            (8, &[(500, 50, 50), (200, 20, 20), (20, 1, 1), (100, 8, 8), (10, 1, 1)], &[65, 26, 3, 13, 2]),
+            (10, &[(1000, 100, 100), (100, 5, 5), (10, 1, 1)], &[150, 15, 2]),
+            (5, &[(0, 0, 0), (100, 50, 50)], &[0, 55]),
+            // Theirs drops the role at once; here it shrinks when the others have grown.
+            (10, &[(0, 5, 5), (100, 10, 10)], &[5, 20]),
+            (5, &[(0, 0, 0), (0, 0, 0)], &[0, 0]),
+            // Not all are up of those that are there: scheduled or ready, as the policy says.
+            (5, &[(300, 15, 10), (100, 5, 5)], &[15, 5]),
+            (5, &[(300, 15, 15), (100, 5, 5)], &[30, 10]),
+        ];
+        for (skew, roles, expected) in TABLE {
+            let stands: Vec<Stand> =
+                roles.iter().map(|(goal, there, ok)| stand(*there, *ok, *goal)).collect();
+            assert_eq!(up(&stands, skew), expected, "{skew} {roles:?}");
+        }
+    }
+
     #[test]
     fn shrinking_is_the_mirror() {
         let (from, late) = ([20, 10], [true, false]);
