@@ -10,6 +10,8 @@
 
 #[path = "docs/guide.rs"]
 mod guide;
+#[path = "docs/links.rs"]
+mod links;
 #[path = "docs/migrate.rs"]
 mod migrate;
 #[path = "config/required.rs"]

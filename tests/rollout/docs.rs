@@ -4,17 +4,32 @@ use std::process::Command;
 
 const PAGE: &str = include_str!("../../docs/rollout.md");
 
-#[test]
-fn the_example_is_what_simulate_says() {
-    let command = PAGE.lines().find(|line| line.contains("usher capacity simulate")).unwrap();
+/// What a command of the page prints, and what the page shows of it.
+fn printed_and_shown(part: &str) -> (String, &'static str) {
+    let at = PAGE.find(part).unwrap();
+    let line = PAGE[..at].rfind('\n').map_or(0, |end| end + 1);
+    let command = PAGE[line..].lines().next().unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_usher"))
         .args(command.split_whitespace().skip(1))
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .output()
         .unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let shown = PAGE.split_once("```text\n").unwrap().1.split_once("```").unwrap().0;
-    assert_eq!(shown, String::from_utf8_lossy(&output.stdout));
+    let shown = PAGE[at..].split_once("```text\n").unwrap().1.split_once("```").unwrap().0;
+    (String::from_utf8(output.stdout).unwrap(), shown)
+}
+
+#[test]
+fn the_example_is_what_simulate_says() {
+    let (printed, shown) = printed_and_shown("usher capacity simulate");
+    assert_eq!(shown, printed);
+}
+
+#[test]
+fn the_demo_is_what_it_prints_below_its_heading() {
+    let (printed, shown) = printed_and_shown("usher demo --scenario rollout");
+    let (_, table) = printed.split_once("\n\n").unwrap();
+    assert_eq!(shown, table);
 }
 
 #[test]

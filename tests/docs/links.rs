@@ -1,0 +1,81 @@
+//! Links from one document to another lead somewhere.
+
+use std::collections::{HashMap, HashSet};
+use std::path::{Component, Path, PathBuf};
+
+/// Where documents are.
+const FOLDERS: [&str; 3] = ["docs", "deploy", "benches"];
+
+fn documents() -> Vec<PathBuf> {
+    let mut folders: Vec<PathBuf> = FOLDERS.iter().map(PathBuf::from).collect();
+    let mut found: Vec<PathBuf> = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"].map(PathBuf::from).into();
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "md") {
+                found.push(path);
+            }
+        }
+    }
+    found
+}
+
+/// The names that a page of this text has for its headings: lower case, without punctuation, a number after
+/// the second of the same name.
+fn headings(text: &str) -> HashSet<String> {
+    let (mut names, mut times, mut is_code) = (HashSet::new(), HashMap::new(), false);
+    for line in text.lines() {
+        is_code ^= line.starts_with("```");
+        let Some(heading) = line.strip_prefix('#').filter(|_| !is_code) else { continue };
+        let Some(heading) = heading.trim_start_matches('#').strip_prefix(' ') else { continue };
+        let kept = heading.chars().filter(|&c| c.is_alphanumeric() || "-_ ".contains(c));
+        let name: String =
+            kept.flat_map(char::to_lowercase).map(|c| if c == ' ' { '-' } else { c }).collect();
+        let before: &mut usize = times.entry(name.clone()).or_default();
+        names.insert(if *before == 0 { name } else { format!("{name}-{before}") });
+        *before += 1;
+    }
+    names
+}
+
+/// A path without `.` and `..`.
+fn plain(path: &Path) -> PathBuf {
+    let mut plain = PathBuf::new();
+    for component in path.components() {
+        match component {
+            Component::ParentDir => assert!(plain.pop(), "{} leaves the repository", path.display()),
+            Component::CurDir => {}
+            other => plain.push(other),
+        }
+    }
+    plain
+}
+
+#[test]
+fn links_lead_somewhere() {
+    let (mut wrong, mut seen) = (Vec::new(), 0);
+    for document in documents() {
+        let text = std::fs::read_to_string(&document).unwrap();
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(link, _)| link) {
+            if link.contains("://") || link.contains(char::is_whitespace) {
+                continue;
+            }
+            seen += 1;
+            let (path, heading) = link.split_once('#').unwrap_or((link, ""));
+            let target = match path {
+                "" => document.clone(),
+                path => plain(&document.with_file_name(path)),
+            };
+            let leads = target.exists()
+                && (heading.is_empty()
+                    || headings(&std::fs::read_to_string(&target).unwrap()).contains(heading));
+            if !leads {
+                wrong.push(format!("{}: {link}", document.display()));
+            }
+        }
+    }
+    assert!(seen > 100, "only {seen} links");
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
