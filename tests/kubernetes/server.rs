@@ -5,6 +5,7 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
@@ -187,9 +188,21 @@ impl Server {
     }
 }
 
+/// Ports that nobody listens on. They are below those that Linux gives to whoever connects: a server
+/// that is away for a while finds its port free when it comes back.
 fn free_ports<const N: usize>() -> [u16; N] {
-    let bound = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-    bound.map(|listener| listener.local_addr().unwrap().port())
+    static TRIED: AtomicU32 = AtomicU32::new(0);
+    // Processes begin at different places.
+    let begin = std::process::id().wrapping_mul(61);
+    [(); N].map(|()| {
+        loop {
+            let place = begin.wrapping_add(TRIED.fetch_add(1, Relaxed)) % 12_000;
+            let port = 20_000 + u16::try_from(place).unwrap();
+            if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+                return port;
+            }
+        }
+    })
 }
 
 /// A CA of our own and a certificate for 127.0.0.1, so that TLS is really checked.
