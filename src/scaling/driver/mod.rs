@@ -1,5 +1,8 @@
 //! The one task that ticks all policies and writes the board.
 
+mod news;
+mod running;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,20 +11,19 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::board::{Board, Latest, Plans, Standing};
-use super::file::{Look, PolicyFile, joined};
-use super::gather::{Freshness, Members, gather, gather_observed};
-use super::groups::{Group, Groups, Sources};
+use super::board::{Board, Plans, Standing};
+use super::file::{Look, PolicyFile};
+use super::groups::{Groups, Sources};
 use super::metrics::ScalingMetrics;
-use super::objects::{self, Changed, Known, PolicyObjects, Shelf};
-use super::query::{Answers, Asking, Server};
-use crate::actuator::{Hands, Observed, Write};
-use crate::capacity::policy::{Role, Sizing};
-use crate::capacity::resource::status::PolicyStatus;
+use super::objects::{self, Known, PolicyObjects, Shelf};
+use super::query::{Asking, Server};
+use crate::actuator::{Hands, Write};
+use crate::capacity::policy::Role;
 use crate::capacity::rollout::deadlock::{self, Waiting as Stuck};
-use crate::capacity::{Condition, History, Policy, Requested, State, tick};
+use crate::capacity::{Condition, Policy};
 use crate::endpoints::{Clock, Store};
 use crate::scrape::{AttributeSpec, Engine, EngineSpec, Engines, ScrapeConfig, ScrapeMetrics, Scraper};
+use running::{Running, left_at};
 
 /// How often it is asked whether plans may be made, while they may not.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
@@ -100,91 +102,6 @@ pub struct Driver {
     objects: Arc<[Known]>,
     /// What was warned of, so that it is once.
     warned: BTreeSet<String>,
-}
-
-/// A policy that is ticked.
-struct Running {
-    group: Group,
-    /// `None` before the first tick.
-    history: Option<History>,
-    requested: Requested,
-    members: Members,
-    due: Duration,
-    /// Since when it is known.
-    born: Duration,
-    latest: Option<Arc<Latest>>,
-}
-
-impl Running {
-    fn new(group: Group, due: Duration) -> Self {
-        Self {
-            group,
-            history: None,
-            requested: Requested::default(),
-            members: Members::default(),
-            due,
-            born: due,
-            latest: None,
-        }
-    }
-
-    /// Whether a request that begins to wait changes everything: a role has no pods, and the last plan
-    /// didn't know of it.
-    fn is_woken_by_demand(&self) -> bool {
-        self.latest.as_ref().is_some_and(|latest| {
-            latest.waiting == 0 && latest.plan.roles.iter().any(|role| role.current == 0)
-        })
-    }
-
-    /// One tick, over what was observed where all pods are known. `left`: where the one left the group that
-    /// ticked it before this one.
-    fn tick(
-        &mut self,
-        live: &Live,
-        scraped: Duration,
-        answers: Option<&Answers>,
-        observed: Option<&Observed>,
-        left: Option<(State, Vec<u32>)>,
-    ) -> Latest {
-        let now = live.clock.elapsed();
-        let policy = Arc::clone(&self.group.policy);
-        self.members.follow(&policy, &live.store.snapshot(), &live.store.starting());
-        let there = self.members.counts();
-        let waiting = (live.waiting)();
-        let freshness = Freshness { now_ms: live.clock.now_ms(), configured: live.staleness, scraped };
-        // What comes up step by step remembers itself what is on its way.
-        let is_stepped = policy.rollout.is_some() || observed.is_some();
-        let mut inputs = match observed {
-            Some(observed) => gather_observed(&self.group, &self.members, freshness, observed, waiting),
-            None => {
-                let replicas = if is_stepped { there.to_vec() } else { self.requested.replicas(there, now) };
-                gather(&self.group, &self.members, freshness, replicas, waiting)
-            }
-        };
-        let number = |query: &str| answers?.number(query, policy.interval, now);
-        inputs.external = policy
-            .queries()
-            .into_iter()
-            .map(|query| (query.to_owned(), number(query).unwrap_or(f64::NAN)))
-            .collect();
-        // Whoever sized the group before, another replica or this one before a restart, may have had
-        // reasons that are forgotten: no window is cut short by that.
-        let size = inputs.replicas.iter().fold(0, |sum: u32, role| sum.saturating_add(*role));
-        let history = self.history.get_or_insert_with(|| {
-            let mut history = History::resumed(size, now);
-            if let Some((state, goals)) = left {
-                history.rollout.resume(state, &goals);
-            }
-            history
-        });
-        let mut plan = tick(&inputs, &policy, history, now);
-        if !is_stepped {
-            self.requested.note(&policy, &mut plan, there, now);
-        }
-        let rules = if let Sizing::Rules(rules) = &policy.sizing { rules.len() } else { 0 };
-        let fired = (0..rules).map(|rule| history.last_fired(rule)).collect();
-        Latest { plan, waiting, at: now, fired }
-    }
 }
 
 impl Driver {
@@ -366,60 +283,6 @@ impl Driver {
         }
     }
 
-    async fn look(&mut self, look: Look, name: &str) {
-        let groups =
-            look.and_then(|text| Groups::read(&text, &self.sources).map_err(|errors| joined(&errors, name)));
-        match groups {
-            Ok(groups) => {
-                let policies = groups.groups.len();
-                self.take(groups);
-                self.read().await;
-                info!(policies, file = name, "capacity policies read");
-                self.metrics.reloaded(true);
-            }
-            Err(error) => {
-                warn!(error, "capacity policies can't be used, keeping the last ones");
-                self.metrics.reloaded(false);
-            }
-        }
-    }
-
-    /// Takes in what the API server said.
-    async fn hear(&mut self, news: objects::News, wants: &watch::Sender<BTreeSet<String>>) {
-        match self.shelf.apply(news) {
-            Changed::Nothing => {}
-            Changed::Status => {
-                self.objects = self.shelf.known().into();
-                self.put();
-            }
-            Changed::Policies => {
-                let wanted = self.shelf.wanted_topologies();
-                wants.send_if_modified(|before| {
-                    let is_new = *before != wanted;
-                    *before = wanted;
-                    is_new
-                });
-                let groups = self.shelf.settle(&self.sources);
-                let known: Arc<[Known]> = self.shelf.known().into();
-                for policy in known.iter() {
-                    let before = self.objects.iter().find(|before| before.uid == policy.uid);
-                    if before.is_none_or(|before| before.verdict != policy.verdict) {
-                        let (name, reason, why) =
-                            (&policy.name, policy.verdict.reason, &policy.verdict.message);
-                        if policy.verdict.is_accepted {
-                            info!(policy = name, reason, why, "capacity policy taken");
-                        } else {
-                            warn!(policy = name, reason, why, "capacity policy can't be used");
-                        }
-                    }
-                }
-                self.objects = known;
-                self.take(groups);
-                self.read().await;
-            }
-        }
-    }
-
     /// Ticks these policies from now on. One that is as it was keeps what it remembers.
     fn take(&mut self, mut groups: Groups) {
         self.scraped = self.live.staleness.max(groups.interval() * INTERVALS);
@@ -501,18 +364,6 @@ impl std::fmt::Debug for Driver {
     }
 }
 
-/// Where a policy's status says that the group was left: in which state, with which goals. `None` where it
-/// doesn't, or says that of another version of the policy.
-fn left_at(policy: &Policy, generation: Option<i64>, status: &PolicyStatus) -> Option<(State, Vec<u32>)> {
-    if status.observed_generation != generation {
-        return None;
-    }
-    let said = status.state.as_deref()?;
-    let state = State::ALL.into_iter().find(|state| state.to_string() == said)?;
-    let goal = |role: &Role| Some(status.roles.iter().find(|known| known.name == role.name)?.desired);
-    Some((state, policy.roles.iter().map(goal).collect::<Option<_>>()?))
-}
-
 async fn sleep_until_due(clock: &Clock, due: Option<Duration>) {
     match due {
         Some(due) => tokio::time::sleep_until(Instant::now() + due.saturating_sub(clock.elapsed())).await,
@@ -532,5 +383,4 @@ async fn demanded(demand: &mut Option<watch::Receiver<()>>) {
 }
 
 #[cfg(test)]
-#[path = "driver_tests.rs"]
 mod tests;

@@ -1,9 +1,11 @@
 use super::*;
 use crate::capacity::policy::file;
-use crate::capacity::resource::status::RoleStatus;
-use crate::capacity::{Inputs, Pod, PodState, Reason};
+use crate::capacity::resource::status::{PolicyStatus, RoleStatus};
+use crate::capacity::{Inputs, Pod, PodState, Reason, State, tick};
 use crate::endpoints::{EndpointSpec, StartingPod};
 use crate::scaling::Signal;
+use crate::scaling::board::Latest;
+use crate::scaling::groups::Group;
 
 const S: fn(u64) -> Duration = Duration::from_secs;
 
