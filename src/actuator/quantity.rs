@@ -1,5 +1,7 @@
 //! Amounts of resources, as Kubernetes writes them.
 
+use crate::config::units::factor;
+
 /// Thousandths of the unit (of a CPU, of a byte, of a device), rounded up; `None`: that is no quantity.
 /// The notation is that of `k8s.io/apimachinery`'s resource.Quantity.
 pub(super) fn milli(text: &str) -> Option<i64> {
@@ -10,29 +12,7 @@ pub(super) fn milli(text: &str) -> Option<i64> {
         .map_or(text.len(), |(at, _)| at);
     let (number, unit) = text.split_at(end);
     let number: f64 = number.parse().ok()?;
-    let factor = match unit {
-        "n" => 1e-9,
-        "u" => 1e-6,
-        "m" => 1e-3,
-        "" => 1.0,
-        "k" => 1e3,
-        "M" => 1e6,
-        "G" => 1e9,
-        "T" => 1e12,
-        "P" => 1e15,
-        "E" => 1e18,
-        "Ki" => 1024.0,
-        "Mi" => 1024f64.powi(2),
-        "Gi" => 1024f64.powi(3),
-        "Ti" => 1024f64.powi(4),
-        "Pi" => 1024f64.powi(5),
-        "Ei" => 1024f64.powi(6),
-        _ => match unit.strip_prefix(['e', 'E']) {
-            Some(exponent) => 10f64.powi(exponent.parse().ok()?),
-            None => return None,
-        },
-    };
-    let milli = number * factor * 1000.0;
+    let milli = number * factor(unit)? * 1000.0;
     // Beyond 2^53 thousandths the last digits are lost, which is 9 TB.
     milli.is_finite().then(|| (milli - 1e-6).ceil() as i64)
 }

@@ -2,12 +2,14 @@
 
 mod report;
 
+use std::fmt::Display;
 use std::io::{self, Read, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use prometheus::Registry;
+use serde::Serialize;
 use serde_json::json;
 
 use crate::config::{ConfigError, EndpointPickerConfig, source};
@@ -37,6 +39,23 @@ pub enum Output {
     Text,
     /// For machines.
     Json,
+}
+
+impl Output {
+    /// A result as it is printed: its text, or JSON that ends with a line's end.
+    pub(super) fn render(self, report: &(impl Display + Serialize)) -> serde_json::Result<String> {
+        Ok(match self {
+            Self::Text => report.to_string(),
+            Self::Json => serde_json::to_string_pretty(report)? + "\n",
+        })
+    }
+
+    /// Prints a result on standard output.
+    pub(super) fn print(self, report: &(impl Display + Serialize)) -> io::Result<()> {
+        let text = self.render(report)?;
+        let mut out = io::stdout();
+        out.write_all(text.as_bytes()).and_then(|()| out.flush())
+    }
 }
 
 /// Checks the file. 0: valid; 2: invalid or unreadable, with one line on standard

@@ -13,7 +13,7 @@ mod servers;
 mod tally;
 
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
@@ -22,7 +22,6 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::LocalSet;
 
 use super::CliError;
-use super::check::Output;
 use super::progress::Progress;
 use crate::load::decide::Decided;
 use crate::load::trace::Row;
@@ -55,7 +54,7 @@ pub fn run(args: &CompareArgs) -> Result<(), CliError> {
         folder.remove();
     }
     let report = result.map_err(failed)?.ok_or_else(|| CliError::Failed("interrupted".to_owned()))?;
-    print(&report, args.output).map_err(|error| CliError::Failed(format!("cannot print the result: {error}")))
+    args.output.print(&report).map_err(|error| CliError::Failed(format!("cannot print the result: {error}")))
 }
 
 async fn compare(plan: &Plan, folder: &Path) -> anyhow::Result<Report> {
@@ -123,13 +122,4 @@ impl Folder {
 
 fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
-}
-
-fn print(report: &Report, output: Output) -> io::Result<()> {
-    let text = match output {
-        Output::Text => report.to_string(),
-        Output::Json => serde_json::to_string_pretty(report)? + "\n",
-    };
-    let mut out = io::stdout();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush())
 }

@@ -16,7 +16,6 @@ mod trace;
 mod zero;
 
 use std::convert::Infallible;
-use std::fmt::Display;
 use std::fs;
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -27,7 +26,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
-use serde::Serialize;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::CliError;
@@ -199,7 +197,7 @@ fn show_rollout(args: &DemoArgs) -> Result<(), CliError> {
         let text = format!("{flag}: the scenario rollout sends no requests; leave it out");
         return Err(CliError::Usage(text));
     }
-    let shown = rollout::compare().and_then(|report| rendered(&report, args.output));
+    let shown = rollout::compare().and_then(|report| Ok(args.output.render(&report)?));
     let text = shown.map_err(|error| CliError::Failed(format!("{error:#}")))?;
     let mut out = io::stdout();
     out.write_all(text.as_bytes())
@@ -276,36 +274,29 @@ async fn demo(args: &DemoArgs, rows: &Arc<[Row]>, ports: Ports) -> anyhow::Resul
     let mut progress = Progress::new();
     if args.scenario == Scenario::Pd {
         let (stack, report) = pd::compare(args, rows, ports, &mut progress).await?;
-        let text = rendered(&report, args.output)?;
+        let text = args.output.render(&report)?;
         return Ok((stack, Shown { text, requests: report.requests(), failed: report.failed() }));
     }
     if args.scenario == Scenario::ScaleFromZero {
         let (stack, report) = zero::hold(args, rows, ports, &mut progress).await?;
-        let text = rendered(&report, args.output)?;
+        let text = args.output.render(&report)?;
         return Ok((stack, Shown { text, requests: report.requests, failed: report.failed() }));
     }
     if args.scenario == Scenario::SickPod {
         let (stack, report) = sick::compare(args, ports, &mut progress).await?;
-        let text = rendered(&report, args.output)?;
+        let text = args.output.render(&report)?;
         return Ok((stack, Shown { text, requests: report.requests(), failed: report.failed() }));
     }
     if args.scenario == Scenario::Autoscale {
         let (stack, report) = autoscale::follow(args, ports, &mut progress).await?;
-        let text = rendered(&report, args.output)?;
+        let text = args.output.render(&report)?;
         return Ok((stack, Shown { text, requests: report.requests, failed: report.failed() }));
     }
     let plan = Plan { dir: args.dir.clone(), ports, speed: args.speed(), setup: Setup::default() };
     let mut stack = Stack::start(plan, &mut progress).await?;
     let report = measure(&mut stack, rows, args.speed(), &mut progress).await?;
-    let text = rendered(&report, args.output)?;
+    let text = args.output.render(&report)?;
     Ok((stack, Shown { text, requests: report.requests, failed: report.failed() }))
-}
-
-fn rendered(report: &(impl Display + Serialize), output: Output) -> anyhow::Result<String> {
-    Ok(match output {
-        Output::Text => report.to_string(),
-        Output::Json => serde_json::to_string_pretty(report)? + "\n",
-    })
 }
 
 fn print(mut text: String, args: &DemoArgs, envoy: SocketAddr) -> anyhow::Result<()> {

@@ -4,12 +4,11 @@ mod args;
 mod report;
 
 use std::future::pending;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 
 use super::CliError;
-use super::check::Output;
 use super::progress::Progress;
-use crate::load::{LoadError, Outcome, Standing, run as generate};
+use crate::load::{LoadError, Standing, run as generate};
 pub use args::LoadArgs;
 pub(super) use args::header;
 use report::Report;
@@ -40,7 +39,8 @@ pub fn run(args: LoadArgs) -> Result<(), CliError> {
         LoadError::Trace { .. } => CliError::Usage(error.to_string()),
         error => failed(&error),
     })?;
-    print(&target, &outcome, output).map_err(|error| failed(&format!("cannot print the result: {error}")))
+    let report = Report::new(&target, &outcome);
+    output.print(&report).map_err(|error| failed(&format!("cannot print the result: {error}")))
 }
 
 /// Ctrl-C. Without a handler for it, the run can't be ended early.
@@ -56,14 +56,4 @@ fn line(standing: Standing) -> String {
     let rate = ended as f64 / seconds;
     let open = begun.saturating_sub(ended);
     format!("{seconds:.0} s: {ended} requests, {rate:.0} per second, {open} open, {failed} failed")
-}
-
-fn print(target: &str, outcome: &Outcome, output: Output) -> io::Result<()> {
-    let report = Report::new(target, outcome);
-    let text = match output {
-        Output::Text => report.to_string(),
-        Output::Json => serde_json::to_string_pretty(&report)? + "\n",
-    };
-    let mut out = io::stdout();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush())
 }

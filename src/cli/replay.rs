@@ -3,11 +3,10 @@
 mod args;
 mod report;
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
 use super::CliError;
-use super::check::Output;
 use super::progress::Progress;
 use super::table::grouped;
 use crate::replay::{ReplayError, run as replay};
@@ -44,19 +43,10 @@ pub fn run(args: &ReplayArgs) -> Result<(), CliError> {
     })?;
     let Plan { source, speed, settings } = &plan;
     let report = Report { source, speed: *speed, seed: settings.seed, comparison: &comparison };
-    print(&report, args.output).map_err(|error| CliError::Failed(format!("cannot print the result: {error}")))
+    args.output.print(&report).map_err(|error| CliError::Failed(format!("cannot print the result: {error}")))
 }
 
 fn line(done: usize, all: usize) -> String {
     let percent = done * 100 / all.max(1);
     format!("{percent} %: {} of {} requests", grouped(done as u64), grouped(all as u64))
-}
-
-fn print(report: &Report<'_>, output: Output) -> io::Result<()> {
-    let text = match output {
-        Output::Text => report.to_string(),
-        Output::Json => serde_json::to_string_pretty(report)? + "\n",
-    };
-    let mut out = io::stdout();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush())
 }

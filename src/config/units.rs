@@ -69,7 +69,7 @@ pub fn parse_quantity(text: &str) -> Result<u64, String> {
 
 /// What a number with this suffix is multiplied with. An exponent is a suffix, too: there
 /// is one or the other.
-fn factor(suffix: &str) -> Option<f64> {
+pub(crate) fn factor(suffix: &str) -> Option<f64> {
     Some(match suffix {
         "n" => 1e-9,
         "u" => 1e-6,

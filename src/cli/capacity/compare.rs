@@ -2,7 +2,7 @@
 
 mod report;
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -108,7 +108,7 @@ pub(super) fn run(args: &CompareArgs) -> Result<(), CliError> {
     })?;
     let report =
         Report { source: &args.trace.display().to_string(), speed: args.rate, seed: args.seed, comparison };
-    print(&report, args.output).map_err(|error| CliError::Failed(format!("cannot print the result: {error}")))
+    args.output.print(&report).map_err(|error| CliError::Failed(format!("cannot print the result: {error}")))
 }
 
 fn settings(args: &CompareArgs) -> Result<ScaleSettings, CliError> {
@@ -145,13 +145,4 @@ fn settings(args: &CompareArgs) -> Result<ScaleSettings, CliError> {
         metrics_staleness: args.metrics_staleness_threshold,
         seed: args.seed,
     })
-}
-
-fn print(report: &Report<'_>, output: Output) -> io::Result<()> {
-    let text = match output {
-        Output::Text => report.to_string(),
-        Output::Json => serde_json::to_string_pretty(report)? + "\n",
-    };
-    let mut out = io::stdout();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush())
 }

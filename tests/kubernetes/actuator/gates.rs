@@ -84,14 +84,19 @@ async fn run(group: &Group, pods: &[(String, String)], node: &str) {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_step_goes_to_one_rack_and_the_next_when_it_is_up() {
-    let Some(server) = Server::own().await else { return };
+/// A group whose steps have to fit into a rack, and a picker that may see what nodes have.
+async fn on_racks(server: &Server) -> Group {
     server.define(&[crate::objects::POOLS]).await;
     let reads = [rule(&[""], &["nodes", "pods"], &["get", "list", "watch"])];
     server.grant_everywhere("epp-nodes", user("epp"), &reads).await;
     let topology = format!(", topology: {{layers: [{RACK}], constraint: Required}}");
-    let group = Group::new(&server, &pair(&topology)).await;
+    Group::new(server, &pair(&topology)).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_step_goes_to_one_rack_and_the_next_when_it_is_up() {
+    let Some(server) = Server::own().await else { return };
+    let group = on_racks(&server).await;
     node(&group, "wide", "r1", 20).await;
     node(&group, "tight", "r2", 7).await;
     group.workload("Deployment", "decode", 8).await;
@@ -117,11 +122,7 @@ async fn a_step_goes_to_one_rack_and_the_next_when_it_is_up() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_step_that_fits_nowhere_waits_at_its_gate() {
     let Some(server) = Server::own().await else { return };
-    server.define(&[crate::objects::POOLS]).await;
-    let reads = [rule(&[""], &["nodes", "pods"], &["get", "list", "watch"])];
-    server.grant_everywhere("epp-nodes", user("epp"), &reads).await;
-    let topology = format!(", topology: {{layers: [{RACK}], constraint: Required}}");
-    let group = Group::new(&server, &pair(&topology)).await;
+    let group = on_racks(&server).await;
     node(&group, "small", "r1", 5).await;
     group.workload("Deployment", "decode", 8).await;
     group.workload("Deployment", "prefill", 4).await;
@@ -139,11 +140,7 @@ async fn a_step_that_fits_nowhere_waits_at_its_gate() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_group_without_pods_begins_where_there_is_room() {
     let Some(server) = Server::own().await else { return };
-    server.define(&[crate::objects::POOLS]).await;
-    let reads = [rule(&[""], &["nodes", "pods"], &["get", "list", "watch"])];
-    server.grant_everywhere("epp-nodes", user("epp"), &reads).await;
-    let topology = format!(", topology: {{layers: [{RACK}], constraint: Required}}");
-    let group = Group::new(&server, &pair(&topology)).await;
+    let group = on_racks(&server).await;
     node(&group, "tight", "r2", 7).await;
     group.workload("Deployment", "decode", 0).await;
     group.workload("Deployment", "prefill", 0).await;
