@@ -76,7 +76,12 @@ fn start(runtime: &Runtime) -> Client {
         runtime.block_on(async {
             let limits = MessageLimits { receive: 4 << 20, send: usize::MAX };
             let service = Calls::new(move || ProcessCall::new(&picker.shared, &picker.dispatcher), limits);
-            let options = ServerOptions { threads: 1, tls: None, drain_timeout: Duration::ZERO };
+            let options = ServerOptions {
+                threads: 1,
+                tls: None,
+                drain_timeout: Duration::ZERO,
+                budget: Default::default(),
+            };
             let health_state = Arc::new(HealthState::new(false));
             let server = Server::start(extproc, health, service, health_state, options).unwrap();
             let (_stopper, mut stops) = Stops::channel();

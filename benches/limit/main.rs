@@ -62,7 +62,8 @@ fn main() -> anyhow::Result<()> {
         let state = Arc::new(HealthState::new(false));
         state.set_synced(true);
         state.set_plugins_ready(true);
-        let options = ServerOptions { threads, tls: None, drain_timeout: Duration::ZERO };
+        let options =
+            ServerOptions { threads, tls: None, drain_timeout: Duration::ZERO, budget: Default::default() };
         let server = Server::start(extproc, health, service, state, options)?;
         server.run(&mut Stops::from_signals()?).await;
         Ok(())

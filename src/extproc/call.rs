@@ -98,7 +98,7 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let body = CallBody {
-            incoming: request.into_body(),
+            incoming: Some(request.into_body()),
             inbox: Inbox::new(self.limits.receive),
             call: (self.call)(),
             out: Outbox::new(self.limits.send),
@@ -121,7 +121,8 @@ enum State {
 /// The body of a call's response: its messages, and its status as trailers.
 #[derive(Debug)]
 pub struct CallBody<C, B> {
-    incoming: B,
+    /// Until the call ends: what is left unread is dropped then, however long the replies take.
+    incoming: Option<B>,
     inbox: Inbox,
     call: C,
     out: Outbox,
@@ -146,7 +147,8 @@ impl<C: Call, B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin> CallBody<C, 
                 }
                 Err(status) => return ControlFlow::Break(self.call.on_end(Err(status))),
             }
-            match Pin::new(&mut self.incoming).poll_frame(context) {
+            let Some(incoming) = &mut self.incoming else { break };
+            match Pin::new(incoming).poll_frame(context) {
                 Poll::Pending => break,
                 Poll::Ready(Some(Ok(frame))) => {
                     if let Ok(data) = frame.into_data() {
@@ -193,6 +195,10 @@ where
                 this.state = State::Ending(this.call.on_refused(status));
             } else if let ControlFlow::Break(end) = flow {
                 this.state = State::Ending(end);
+            }
+            if !matches!(this.state, State::Open) {
+                this.incoming = None;
+                this.inbox.clear();
             }
         }
         if !this.out.is_empty() {

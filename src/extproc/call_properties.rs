@@ -114,7 +114,7 @@ fn answer(frames: VecDeque<Option<Vec<u8>>>, after: After) -> (Vec<u8>, Option<C
     let mut context = Context::from_waker(Waker::noop());
     let (mut bytes, mut status) = (Vec::new(), None);
     loop {
-        let silent = call.incoming.frames.is_empty();
+        let silent = call.incoming.as_ref().is_none_or(|client| client.frames.is_empty());
         match Pin::new(&mut call).poll_frame(&mut context) {
             Poll::Pending if silent => break,
             Poll::Pending => {}

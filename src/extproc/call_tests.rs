@@ -172,8 +172,23 @@ fn what_takes_time_is_sent_when_it_is_there() {
     assert_eq!(run(&mut call), (vec![framed(b"decided")], None));
     // And a client that ends meanwhile ends it.
     call.call.deciding = true;
-    call.incoming.ends = true;
+    call.incoming.as_mut().unwrap().ends = true;
     let (frames, trailers) = run(&mut call);
     assert_eq!(frames.concat(), framed(b"decided"));
     assert_eq!(trailers.unwrap()["grpc-status"], "0");
+}
+
+#[test]
+fn what_is_left_unread_is_dropped_when_the_call_ends_though_its_replies_wait() {
+    let limits = MessageLimits { receive: 1000, send: 10 };
+    let first = [framed(b"\x01first"), framed(b"\x01much too large"), framed(b"\x01third")].concat();
+    let frames = [first, vec![0, 0, 0]].map(|frame| Frame::data(frame.into()));
+    let mut call = call(Sent { frames: frames.into(), ends: false, ..Sent::default() }, limits);
+    let mut context = Context::from_waker(Waker::noop());
+    let Poll::Ready(Some(Ok(frame))) = Pin::new(&mut call).poll_frame(&mut context) else {
+        panic!("no reply")
+    };
+    assert!(frame.is_data() && matches!(call.state, State::Ending(_)));
+    assert!(call.incoming.is_none());
+    assert!(!call.inbox.is_within_message() && matches!(call.inbox.next_message(), Ok(None)));
 }

@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::preface::Greeted;
 use super::router::BoxError;
+use crate::memory::Windows;
 
 /// Time for the TLS handshake, if any, and the client's HTTP/2 preface.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
@@ -27,15 +28,6 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 /// The gateway's event loop may stand still for seconds, hence not less.
 const PING_AFTER: Duration = Duration::from_secs(60);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
-
-/// Bytes a gateway may send on one stream before we have read them. A prompt of 50k
-/// tokens arrives without waiting for the window to open; what a stream can make us
-/// hold unread stays small.
-const STREAM_WINDOW: u32 = 256 * 1024;
-
-/// Bytes a gateway may send on all streams of a connection before we have read them.
-/// A gateway puts all its requests on few connections, so this is many streams' worth.
-const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
 
 /// Largest frame we take. Gateways send bodies in chunks of 32 KiB or 64 KiB: one frame
 /// each, if the gateway makes use of it.
@@ -55,9 +47,6 @@ const MAX_RESET_UNSEEN: usize = 1024;
 /// Size of the gRPC headers of a call, in bytes. The headers of the HTTP request travel
 /// in a message, not here.
 const MAX_HEADER_LIST: u32 = 16 * 1024;
-
-/// Response bytes buffered per stream before its producer has to wait.
-const SEND_BUFFER: usize = 256 * 1024;
 
 /// What a connection listens to while it is served.
 #[derive(Debug, Clone)]
@@ -125,7 +114,7 @@ pub async fn open<I: AsyncRead + Unpin>(
 }
 
 /// Serves HTTP/2 on `io` until the client leaves or the lifetime ends. Streams run as
-/// tasks of the current runtime.
+/// tasks of the current runtime. `windows` bound what they hold that nobody has read.
 ///
 /// Clients may ping as often as they like: keepalive pings of Envoy and grpc-go are
 /// answered, and never a reason to close. A client that has been silent for a minute is
@@ -133,7 +122,12 @@ pub async fn open<I: AsyncRead + Unpin>(
 ///
 /// # Errors
 /// When the client breaks HTTP/2, goes away or doesn't answer.
-pub async fn serve<I, S, B>(io: Greeted<I>, service: S, lifetime: &Lifetime) -> Result<(), ConnectionError>
+pub async fn serve<I, S, B>(
+    io: Greeted<I>,
+    service: S,
+    lifetime: &Lifetime,
+    windows: &Windows,
+) -> Result<(), ConnectionError>
 where
     I: AsyncRead + AsyncWrite + Unpin,
     S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
@@ -145,13 +139,16 @@ where
             .timer(TokioTimer::new())
             .keep_alive_interval(PING_AFTER)
             .keep_alive_timeout(PING_TIMEOUT)
-            .initial_stream_window_size(STREAM_WINDOW)
-            .initial_connection_window_size(CONNECTION_WINDOW)
+            .initial_stream_window_size(windows.stream)
+            .initial_connection_window_size(windows.connection)
             .max_frame_size(MAX_FRAME)
             .max_concurrent_streams(MAX_STREAMS)
             .max_pending_accept_reset_streams(MAX_RESET_UNSEEN)
+            // What a gateway still sends on streams that ended early counts here: a connection
+            // would be closed on which many requests were refused, and all the others with it.
+            .max_local_error_reset_streams(None)
             .max_header_list_size(MAX_HEADER_LIST)
-            .max_send_buf_size(SEND_BUFFER)
+            .max_send_buf_size(windows.unsent as usize)
             // gRPC has no use for a date.
             .auto_date_header(false)
             .serve_connection(TokioIo::new(io), service)
@@ -189,7 +186,7 @@ mod tests {
             let lifetime = Lifetime::new();
             let Some(io) = open(std::future::ready(Ok(server)), &lifetime).await? else { return Ok(()) };
             let service = service_fn(|_| async { Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new())) });
-            serve(io, service, &lifetime).await
+            serve(io, service, &lifetime, &Windows::LARGEST).await
         });
         (client, served)
     }

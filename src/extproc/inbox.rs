@@ -86,6 +86,11 @@ impl Inbox {
         }))
     }
 
+    /// Drops what there is of a message.
+    pub fn clear(&mut self) {
+        (self.frame, self.prefixed, self.partial) = (Bytes::new(), 0, None);
+    }
+
     /// Bytes of a message that is not complete.
     pub fn held(&self) -> usize {
         self.partial.as_ref().map_or(0, |partial| partial.body.len())

@@ -20,6 +20,7 @@ use super::stop::{Stop, Stops};
 use super::tls::Tls;
 use super::workers::{ConnectionMetrics, Workers};
 use crate::config::settings::TlsSettings;
+use crate::memory::{Budget, Windows};
 use crate::tls::{CertError, RELOAD_INTERVAL};
 
 /// How long a server that drains still says that it is ready, if a third of its drain
@@ -41,6 +42,8 @@ pub struct ServerOptions {
     pub tls: Option<TlsSettings>,
     /// How long connections are accepted after [`Stop::Drain`].
     pub drain_timeout: Duration,
+    /// Where connections of the ext_proc port count; it says how large their windows are.
+    pub budget: Arc<Budget>,
 }
 
 /// Why a server didn't start.
@@ -98,7 +101,7 @@ impl Server {
         let tls = options.tls.as_ref().map(Tls::new).transpose()?;
         let router = Router::new(service, health::service(health.clone()));
         let config = tls.as_ref().map(|tls| tls.config.clone());
-        let workers = Workers::start(options.threads, &router, config)?;
+        let workers = Workers::start(options.threads, &router, config, Arc::clone(&options.budget))?;
         Ok(Self {
             extproc: asynchronous(extproc)?,
             health_port: asynchronous(health_port)?,
@@ -241,7 +244,7 @@ where
         let lifetime = lifetime.child();
         open.spawn(async move {
             let served = match conn::open(std::future::ready(Ok(stream)), &lifetime).await {
-                Ok(Some(stream)) => conn::serve(stream, service, &lifetime).await,
+                Ok(Some(stream)) => conn::serve(stream, service, &lifetime, &Windows::SMALLEST).await,
                 Ok(None) => Ok(()),
                 Err(error) => Err(error),
             };

@@ -150,6 +150,9 @@ impl Call for ProcessCall {
     }
 
     fn poll(&mut self, context: &mut Context<'_>, out: &mut Outbox) -> ControlFlow<End> {
+        if let Some(step) = self.exchange.turn_away(Instant::now()) {
+            return self.reply(after(&step), out);
+        }
         let Some(deciding) = &mut self.deciding else {
             if self.exchange.is_revoked(context) {
                 let step = self.exchange.revoke();

@@ -24,6 +24,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::conn::{self, ConnectionError, Lifetime};
 use super::router::BoxError;
+use crate::memory::{Budget, ConnectionRoom, Windows};
 
 /// Connections that have not finished their TLS handshake or their HTTP/2 preface.
 /// Whoever connects and is silent holds one of these until a timeout.
@@ -58,6 +59,7 @@ pub struct Workers {
     open: TaskTracker,
     /// Bounds the connections of all threads that are being opened.
     opening: Arc<Semaphore>,
+    budget: Arc<Budget>,
     metrics: Arc<ConnectionMetrics>,
 }
 
@@ -73,6 +75,7 @@ struct Connection {
     stream: StdStream,
     peer: SocketAddr,
     opening: OwnedSemaphorePermit,
+    room: ConnectionRoom,
     guard: ConnectionGuard,
 }
 
@@ -90,11 +93,16 @@ impl Drop for ConnectionGuard {
 
 impl Workers {
     /// Starts `threads` threads (at least one), each with a clone of `service`. Without
-    /// `tls` connections are plain text.
+    /// `tls` connections are plain text. They count against `budget`.
     ///
     /// # Errors
     /// When a thread or its runtime can't be made.
-    pub fn start<S, B>(threads: usize, service: &S, tls: Option<Arc<ServerConfig>>) -> io::Result<Self>
+    pub fn start<S, B>(
+        threads: usize,
+        service: &S,
+        tls: Option<Arc<ServerConfig>>,
+        budget: Arc<Budget>,
+    ) -> io::Result<Self>
     where
         S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
         S::Future: Send + 'static,
@@ -119,7 +127,7 @@ impl Workers {
             workers.push(Worker { connections: sender, open: Arc::default(), thread });
         }
         let opening = Arc::new(Semaphore::new(MAX_OPENING));
-        Ok(Self { workers, lifetime, open: TaskTracker::new(), opening, metrics })
+        Ok(Self { workers, lifetime, open: TaskTracker::new(), opening, budget, metrics })
     }
 
     /// Gives a connection to the thread with the fewest, or closes it when there are too
@@ -131,13 +139,16 @@ impl Workers {
         if self.open.len() >= MAX_CONNECTIONS {
             return self.refuse(peer, "too many connections");
         }
+        let Ok(room) = ConnectionRoom::new(&self.budget) else {
+            return self.refuse(peer, "no memory is left for its windows");
+        };
         let Some(worker) = self.workers.iter().min_by_key(|worker| worker.open.load(Relaxed)) else {
             return;
         };
         worker.open.fetch_add(1, Relaxed);
         let guard = ConnectionGuard { of_worker: worker.open.clone(), _of_all: self.open.token() };
         self.metrics.accepted.fetch_add(1, Relaxed);
-        if worker.connections.send(Connection { stream, peer, opening, guard }).is_err() {
+        if worker.connections.send(Connection { stream, peer, opening, room, guard }).is_err() {
             self.refuse(peer, "its worker thread has ended");
         }
     }
@@ -229,11 +240,14 @@ where
     S::Future: Send + 'static,
     B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
 {
-    let Connection { stream, opening, guard: _guard, .. } = connection;
+    let Connection { stream, opening, room, guard: _guard, .. } = connection;
+    let windows = room.windows();
     let stream = TcpStream::from_std(stream)?;
     match acceptor {
-        None => serve_on(std::future::ready(Ok(stream)), opening, service, lifetime, metrics).await,
-        Some(acceptor) => serve_on(acceptor.accept(stream), opening, service, lifetime, metrics).await,
+        None => serve_on(std::future::ready(Ok(stream)), opening, service, lifetime, windows, metrics).await,
+        Some(acceptor) => {
+            serve_on(acceptor.accept(stream), opening, service, lifetime, windows, metrics).await
+        }
     }
 }
 
@@ -243,6 +257,7 @@ async fn serve_on<I, S, B>(
     opening: OwnedSemaphorePermit,
     service: S,
     lifetime: &Lifetime,
+    windows: &Windows,
     metrics: &ConnectionMetrics,
 ) -> Result<(), ConnectionError>
 where
@@ -256,7 +271,7 @@ where
     });
     drop(opening);
     let Some(io) = opened? else { return Ok(()) };
-    conn::serve(io, service, lifetime).await.inspect_err(|_| {
+    conn::serve(io, service, lifetime, windows).await.inspect_err(|_| {
         metrics.broken.fetch_add(1, Relaxed);
     })
 }

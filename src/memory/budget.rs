@@ -2,9 +2,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, OnceLock, TryLockError, Weak};
-
-use bytes::Bytes;
+use std::sync::{Mutex, OnceLock, TryLockError, Weak};
 
 /// What is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,19 +13,24 @@ pub enum Kind {
     PrefixIndex,
     /// What is kept of decisions, to explain them.
     Records,
+    /// Streams that are open: [`STREAM`](Budget::STREAM) each.
+    Streams,
+    /// Connections: what gateways may send on them before anybody reads it.
+    Connections,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Bodies, Self::PrefixIndex, Self::Records];
+    pub const ALL: [Self; 5] =
+        [Self::Bodies, Self::PrefixIndex, Self::Records, Self::Streams, Self::Connections];
 }
 
 /// Requests that wait, and can be refused to make room.
 pub trait Sheds: Send + Sync {
-    /// Refuses requests that wait, those of the lowest priority first, until their bodies
-    /// come to so many bytes or none is left. Returns how many bytes those had: they are
-    /// given back a moment later, when the requests' streams are told.
-    fn shed(&self, bytes: u64) -> u64;
+    /// Refuses requests that wait and have at most this priority, those of the lowest first,
+    /// until what they hold comes to so many bytes or none is left. Returns how many bytes those
+    /// had: they are given back a moment later, when the requests' streams are told.
+    fn shed(&self, bytes: u64, highest: i32) -> u64;
 }
 
 /// There is no room.
@@ -44,10 +47,10 @@ struct Count(AtomicU64);
 /// What the process may use, and what it does use. Counting takes one write to a shared
 /// number, and no lock.
 pub struct Budget {
+    /// What the process as a whole may take; nothing says so where only the limit is given.
+    process: Option<u64>,
     /// What all kinds together may take.
-    limit: u64,
-    /// From here on requests that wait are shed, and nothing grows that need not.
-    tight: u64,
+    limit: AtomicU64,
     /// What the indexes of prefixes may take of `limit`.
     prefix_index: u64,
     used: [Count; Kind::ALL.len()],
@@ -74,12 +77,17 @@ impl Budget {
     /// What the indexes of prefixes take at most where nothing says how much: half a GiB.
     pub const PREFIX_INDEX: u64 = 512 << 20;
 
+    /// What a stream counts that is open, whatever its messages: its state in HTTP/2, its task,
+    /// its headers below 4 KiB, and its place in the queue.
+    pub const STREAM: u64 = 8 << 10;
+
     /// A budget for a process of so many bytes, of which some are [`counted`](Self::counted).
     /// `prefix_index` is what indexes of prefixes may take of those: by default a third, and
     /// no more than [half](Self::most_for_prefixes).
     pub fn of_process(bytes: u64, prefix_index: Option<u64>) -> Self {
         let limit = Self::counted(bytes);
-        Self::new(limit, prefix_index.unwrap_or(limit / 3).min(Self::most_for_prefixes(bytes)))
+        let prefix_index = prefix_index.unwrap_or(limit / 3).min(Self::most_for_prefixes(bytes));
+        Self { process: Some(bytes), ..Self::new(limit, prefix_index) }
     }
 
     /// What all kinds together may take in a process of so many bytes. A quarter of it, or 48
@@ -105,8 +113,8 @@ impl Budget {
     /// prefixes may take of that.
     pub fn new(limit: u64, prefix_index: u64) -> Self {
         Self {
-            limit,
-            tight: limit - limit / 8,
+            process: None,
+            limit: AtomicU64::new(limit),
             prefix_index,
             used: Default::default(),
             sheds: OnceLock::new(),
@@ -119,7 +127,12 @@ impl Budget {
 
     /// What all kinds together may take, in bytes; `None` where there is no limit.
     pub fn limit(&self) -> Option<u64> {
-        (self.limit != u64::MAX).then_some(self.limit)
+        Some(self.limit.load(Relaxed)).filter(|limit| *limit != u64::MAX)
+    }
+
+    /// What the process as a whole may take, in bytes, where that was said.
+    pub fn process(&self) -> Option<u64> {
+        self.process
     }
 
     /// What indexes of prefixes may take of that, in bytes.
@@ -134,14 +147,14 @@ impl Budget {
 
     /// Whether seven eighths of the budget are used: time to give up what matters least.
     pub fn is_tight(&self) -> bool {
-        self.total() > self.tight
+        self.total() > tight(self.limit.load(Relaxed))
     }
 
     /// Whether a part of a body should be copied that is going to be kept. It lies in a frame
     /// beside parts of other bodies, and keeps all of the frame when those are gone. That
     /// is well until half of the budget is used.
     pub fn copies(&self) -> bool {
-        self.total() > self.limit / 2
+        self.total() > self.limit.load(Relaxed) / 2
     }
 
     /// Whether indexes of prefixes may grow.
@@ -170,25 +183,56 @@ impl Budget {
         self.shed.load(Relaxed)
     }
 
+    /// A stream was opened, and counts until it is [closed](Self::close_stream). Returns whether
+    /// there is room for it; it is to be told so, and closed soon, where there is none.
+    ///
+    /// There may be somewhat more of them than the limit says: nobody knows the priority of a
+    /// request before its headers are read, and those of a high one find room then.
+    pub fn open_stream(&self) -> bool {
+        self.used[Kind::Streams as usize].0.fetch_add(Self::STREAM, Relaxed);
+        let limit = self.limit.load(Relaxed);
+        self.total() <= limit.saturating_add(beyond(limit))
+    }
+
+    /// A stream that was [opened](Self::open_stream) is gone.
+    pub fn close_stream(&self) {
+        self.give_back(Kind::Streams, Self::STREAM);
+    }
+
+    /// Whether a request of this priority may go on, which holds nothing yet but its stream.
+    /// Where it is tight those that wait with lower priorities make room for it.
+    ///
+    /// # Errors
+    /// When there is no room.
+    pub fn make_way(&self, priority: impl FnOnce() -> Option<i32>) -> Result<(), Full> {
+        self.squeeze(self.total(), priority)
+    }
+
     fn total(&self) -> u64 {
         self.used.iter().map(|used| used.0.load(Relaxed)).fold(0, u64::saturating_add)
     }
 
-    fn grow(&self, kind: Kind, bytes: u64) -> Result<(), Full> {
+    pub(super) fn grow(
+        &self,
+        kind: Kind,
+        bytes: u64,
+        priority: impl FnOnce() -> Option<i32>,
+    ) -> Result<(), Full> {
         let used = &self.used[kind as usize].0;
         used.fetch_add(bytes, Relaxed);
-        let total = self.total();
-        if total > self.tight {
-            self.make_room(total - self.tight);
-        }
-        if total > self.limit {
+        let squeezed = self.squeeze(self.total(), priority);
+        if squeezed.is_err() {
             used.fetch_sub(bytes, Relaxed);
-            return Err(Full);
         }
-        Ok(())
+        squeezed
     }
 
-    fn give_back(&self, kind: Kind, bytes: u64) {
+    /// Counts what is there already.
+    pub(super) fn add(&self, kind: Kind, bytes: u64) {
+        self.used[kind as usize].0.fetch_add(bytes, Relaxed);
+    }
+
+    pub(super) fn give_back(&self, kind: Kind, bytes: u64) {
         self.used[kind as usize].0.fetch_sub(bytes, Relaxed);
         if self.promised.load(Relaxed) > 0 {
             // Whosever it was: too little shed is found out with the next chunk.
@@ -197,9 +241,23 @@ impl Budget {
         }
     }
 
+    /// Sheds requests that wait when it is tight, and says whether so much may be used.
+    fn squeeze(&self, total: u64, priority: impl FnOnce() -> Option<i32>) -> Result<(), Full> {
+        let limit = self.limit.load(Relaxed);
+        if total <= tight(limit) {
+            return Ok(());
+        }
+        if let Some(priority) = priority() {
+            self.make_room(total - tight(limit), limit, priority);
+        }
+        // Those that were told to go hold theirs for a moment longer.
+        let leaving = Some(self.promised.load(Relaxed)).filter(|promised| *promised < UNKNOWN);
+        if total > limit.saturating_add(leaving.unwrap_or(0).min(beyond(limit))) { Err(Full) } else { Ok(()) }
+    }
+
     /// Sheds requests that wait for so many bytes and a sixteenth of the budget, but for what
     /// is on its way already. Whoever sheds looks at all that wait: it is to be worth it.
-    fn make_room(&self, bytes: u64) {
+    fn make_room(&self, bytes: u64, limit: u64, highest: i32) {
         if bytes <= self.promised.load(Relaxed) {
             return;
         }
@@ -212,12 +270,23 @@ impl Budget {
         let missing = bytes.saturating_sub(self.promised.load(Relaxed));
         if missing > 0 {
             self.promised.fetch_add(UNKNOWN, Relaxed);
-            let shed = sheds.shed(missing.saturating_add(self.limit / 16));
+            let shed = sheds.shed(missing.saturating_add(limit / 16), highest);
             let known = |promised: u64| Some(promised.saturating_sub(UNKNOWN.saturating_sub(shed)));
             let _ = self.promised.fetch_update(Relaxed, Relaxed, known);
             self.shed.fetch_add(shed, Relaxed);
         }
     }
+}
+
+/// From here on requests that wait are shed, and nothing grows that need not.
+fn tight(limit: u64) -> u64 {
+    limit - limit / 8
+}
+
+/// What may be used beyond the limit for a moment: by streams whose priority isn't known yet,
+/// and instead of what others are about to give back.
+pub(super) fn beyond(limit: u64) -> u64 {
+    limit / 16
 }
 
 impl Default for Budget {
@@ -230,71 +299,5 @@ impl fmt::Debug for Budget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let used = Kind::ALL.map(|kind| (kind, self.used(kind)));
         f.debug_struct("Budget").field("limit", &self.limit()).field("used", &used).finish()
-    }
-}
-
-/// Memory that somebody holds. It counts until this is dropped.
-#[derive(Debug)]
-pub struct Reservation {
-    budget: Arc<Budget>,
-    kind: Kind,
-    bytes: u64,
-}
-
-impl Reservation {
-    /// Nothing yet.
-    pub fn new(budget: &Arc<Budget>, kind: Kind) -> Self {
-        Self { budget: Arc::clone(budget), kind, bytes: 0 }
-    }
-
-    /// Bytes that it holds.
-    pub fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    /// Makes it so many bytes, if it has less.
-    ///
-    /// # Errors
-    /// When there is no room. It stays as it was then.
-    pub fn grow_to(&mut self, bytes: u64) -> Result<(), Full> {
-        if bytes > self.bytes {
-            self.budget.grow(self.kind, bytes - self.bytes)?;
-            self.bytes = bytes;
-        }
-        Ok(())
-    }
-
-    /// Makes it so many bytes, also where there is no room: for what is there already.
-    pub fn set(&mut self, bytes: u64) {
-        if bytes < self.bytes {
-            self.budget.give_back(self.kind, self.bytes - bytes);
-        } else {
-            self.budget.used[self.kind as usize].0.fetch_add(bytes - self.bytes, Relaxed);
-        }
-        self.bytes = bytes;
-    }
-
-    /// The same bytes, which hold this as long as anybody has any of them.
-    pub fn attach(self, bytes: Bytes) -> Bytes {
-        Bytes::from_owner(Attached { bytes, _held: self })
-    }
-}
-
-impl Drop for Reservation {
-    fn drop(&mut self) {
-        if self.bytes > 0 {
-            self.budget.give_back(self.kind, self.bytes);
-        }
-    }
-}
-
-struct Attached {
-    bytes: Bytes,
-    _held: Reservation,
-}
-
-impl AsRef<[u8]> for Attached {
-    fn as_ref(&self) -> &[u8] {
-        &self.bytes
     }
 }

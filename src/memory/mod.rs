@@ -8,8 +8,12 @@
 
 mod budget;
 pub mod cgroup;
+mod connection;
+mod reservation;
 
-pub use budget::{Budget, Full, Kind, Reservation, Sheds};
+pub use budget::{Budget, Full, Kind, Sheds};
+pub use connection::{ConnectionRoom, Windows};
+pub use reservation::Reservation;
 
 #[cfg(test)]
 mod tests;

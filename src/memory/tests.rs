@@ -11,6 +11,11 @@ fn budget(limit: u64) -> Arc<Budget> {
     Arc::new(Budget::new(limit, limit / 3))
 }
 
+/// Of a request that may push out all others.
+fn any() -> Option<i32> {
+    Some(i32::MAX)
+}
+
 fn bodies(budget: &Arc<Budget>) -> Reservation {
     Reservation::new(budget, Kind::Bodies)
 }
@@ -19,15 +24,65 @@ fn bodies(budget: &Arc<Budget>) -> Reservation {
 fn what_is_held_counts_until_it_is_dropped() {
     let budget = budget(100);
     let (mut one, mut other) = (bodies(&budget), bodies(&budget));
-    assert_eq!(one.grow_to(60), Ok(()));
-    assert_eq!(one.grow_to(50), Ok(()), "less than it has is nothing more");
-    assert_eq!(other.grow_to(41), Err(Full));
+    assert_eq!(one.grow_to(60, any), Ok(()));
+    assert_eq!(one.grow_to(50, any), Ok(()), "less than it has is nothing more");
+    assert_eq!(other.grow_to(41, any), Err(Full));
     assert_eq!((budget.used(Kind::Bodies), other.bytes()), (60, 0));
-    assert_eq!(other.grow_to(40), Ok(()));
+    assert_eq!(other.grow_to(40, any), Ok(()));
     assert!(budget.is_tight());
     drop(one);
     assert_eq!(budget.used(Kind::Bodies), 40);
-    assert_eq!(other.grow_to(100), Ok(()));
+    assert_eq!(other.grow_to(100, any), Ok(()));
+}
+
+#[test]
+fn streams_count_while_they_are_open_and_may_be_some_more_than_the_limit_says() {
+    let (limit, each) = (160 * Budget::STREAM, Budget::STREAM);
+    let budget = budget(limit);
+    let opened = (0..200).take_while(|_| budget.open_stream()).count() as u64;
+    assert_eq!((opened, budget.used(Kind::Streams)), (170, 171 * each), "the last has to be told");
+    assert_eq!(budget.make_way(|| None), Err(Full));
+    assert_eq!(bodies(&budget).grow_to(1, any), Err(Full));
+    (0..11).for_each(|_| budget.close_stream());
+    assert_eq!(budget.make_way(|| None), Ok(()), "as many as the limit says");
+    (0..160).for_each(|_| budget.close_stream());
+    assert_eq!(budget.used(Kind::Streams), 0);
+}
+
+#[test]
+fn windows_of_connections_are_small_where_the_budget_is() {
+    const MI: u64 = 1 << 20;
+    let within = |process, open| {
+        let Windows { connection, stream, unsent } = Windows::within(process, open);
+        (connection >> 10, stream >> 10, unsent >> 10)
+    };
+    // budget, other connections, windows in KiB
+    for (process, open, windows) in [
+        (16 * MI, 0, (256, 256, 16)),
+        (64 * MI, 0, (1024, 256, 64)),
+        (64 * MI, 6 * MI, (512, 256, 64)),
+        (64 * MI, 8 * MI, (64, 64, 64)),
+        (64 * MI, 80 * MI, (64, 64, 64)),
+        (1024 * MI, 0, (4096, 256, 256)),
+        (1 << 50, 0, (4096, 256, 256)),
+    ] {
+        assert_eq!(within(process, open), windows, "{process} {open}");
+    }
+    let budget = Arc::new(Budget::of_process(96 * MI, None));
+    let mut open: Vec<_> = (0..100).map(|_| ConnectionRoom::new(&budget).unwrap()).collect();
+    let all: u64 = open.iter().map(|room| u64::from(room.windows().connection)).sum();
+    assert_eq!(open[0].windows().connection as u64, 96 * MI / 64);
+    assert!((12 * MI..19 * MI).contains(&all), "{all}");
+    assert_eq!(budget.used(Kind::Connections), all + 100 * (32 << 10));
+    // Where nothing is left there is none for the smallest either.
+    let mut rest = bodies(&budget);
+    rest.grow_to(budget.limit().unwrap() - budget.used(Kind::Connections), any).unwrap();
+    assert!(ConnectionRoom::new(&budget).is_err());
+    open.truncate(99);
+    assert!(ConnectionRoom::new(&budget).is_ok());
+    drop(open);
+    assert_eq!(budget.used(Kind::Connections), 0);
+    assert_eq!(*ConnectionRoom::new(&Arc::default()).unwrap().windows(), Windows::LARGEST);
 }
 
 #[test]
@@ -38,8 +93,8 @@ fn kinds_share_the_budget() {
     index.set(33);
     assert!(!budget.has_room_for_prefixes(), "its share is used");
     let mut body = bodies(&budget);
-    assert_eq!(body.grow_to(68), Err(Full));
-    assert_eq!(body.grow_to(67), Ok(()));
+    assert_eq!(body.grow_to(68, any), Err(Full));
+    assert_eq!(body.grow_to(67, any), Ok(()));
     index.set(40);
     assert_eq!(budget.used(Kind::PrefixIndex), 40, "what is there counts, also without room");
     index.set(3);
@@ -52,7 +107,7 @@ fn kinds_share_the_budget() {
 fn bytes_keep_what_is_attached_to_them() {
     let budget = budget(100);
     let mut held = bodies(&budget);
-    held.grow_to(70).unwrap();
+    held.grow_to(70, any).unwrap();
     let whole = Bytes::from(vec![7; 70]);
     let mut attached = held.attach(whole.clone());
     assert_eq!((&attached, attached.as_ptr()), (&whole, whole.as_ptr()), "nothing is copied");
@@ -85,7 +140,7 @@ fn a_part_is_left_for_what_is_not_counted() {
     let budget = Budget::default();
     assert_eq!((budget.limit(), budget.prefix_index()), (None, 512 * MI));
     let mut held = bodies(&Arc::new(budget));
-    assert_eq!(held.grow_to(1 << 50), Ok(()));
+    assert_eq!(held.grow_to(1 << 50, any), Ok(()));
 }
 
 /// Requests that wait, the least important first.
@@ -107,7 +162,7 @@ impl Waiting {
         budget.shed_with(weak);
         let hold = |_| {
             let mut held = bodies(budget);
-            held.grow_to(each).unwrap();
+            held.grow_to(each, any).unwrap();
             held
         };
         waiting.held.lock().unwrap().extend((0..requests).map(hold));
@@ -120,7 +175,7 @@ impl Waiting {
 }
 
 impl Sheds for Waiting {
-    fn shed(&self, bytes: u64) -> u64 {
+    fn shed(&self, bytes: u64, _: i32) -> u64 {
         self.asked.fetch_add(1, Relaxed);
         let (mut held, mut leaving) = (self.held.lock().unwrap(), self.leaving.lock().unwrap());
         let mut shed = 0;
@@ -141,20 +196,21 @@ fn requests_that_wait_make_room_before_anybody_is_refused() {
     let waiting = Waiting::start(&budget, 7, 100, false);
     assert_eq!(budget.shed(), 0);
     let mut first = bodies(&budget);
-    assert_eq!(first.grow_to(30), Ok(()));
+    assert_eq!(first.grow_to(30, any), Ok(()));
     assert_eq!(budget.shed(), 100, "as many as bring it below seven eighths");
-    assert_eq!(first.grow_to(90), Ok(()));
+    assert_eq!(first.grow_to(90, any), Ok(()));
     assert_eq!((budget.shed(), waiting.asked()), (100, 1), "that is on its way");
     let mut second = bodies(&budget);
-    assert_eq!(second.grow_to(30), Err(Full), "nothing was given back yet, and 820 would be too many");
+    assert_eq!(second.grow_to(30, any), Ok(()), "820 for a moment: 200 are on their way");
+    assert_eq!(second.grow_to(70, any), Err(Full), "nothing was given back yet, and 860 would be too many");
     assert_eq!(budget.shed(), 200);
     waiting.leaving.lock().unwrap().clear();
-    assert_eq!(second.grow_to(30), Ok(()));
-    assert_eq!((budget.used(Kind::Bodies), budget.shed()), (620, 200));
+    assert_eq!(second.grow_to(70, any), Ok(()));
+    assert_eq!((budget.used(Kind::Bodies), budget.shed()), (660, 200));
     // Whoever sheds may be gone.
     drop(waiting);
-    assert_eq!(budget.used(Kind::Bodies), 120);
-    assert_eq!(second.grow_to(700), Ok(()));
+    assert_eq!(budget.used(Kind::Bodies), 160);
+    assert_eq!(second.grow_to(700, any), Ok(()));
 }
 
 #[test]
@@ -164,7 +220,7 @@ fn those_that_wait_are_asked_for_a_lump() {
     assert_eq!(waiting.asked(), 0);
     let mut body = bodies(&budget);
     for bytes in 1..=1000 {
-        assert_eq!(body.grow_to(bytes), Ok(()));
+        assert_eq!(body.grow_to(bytes, any), Ok(()));
     }
     // Each time it gets a sixteenth more than it needs: once for every 101 bytes.
     assert_eq!((waiting.asked(), budget.shed()), (10, 1010));
@@ -177,7 +233,7 @@ fn what_is_given_back_at_once_is_not_waited_for() {
     let mut body = bodies(&budget);
     // 730 are too many by 30, and then 710 by 10.
     for (bytes, asked, used) in [(30, 1, 630), (100, 1, 700), (110, 2, 610), (210, 3, 610)] {
-        assert_eq!(body.grow_to(bytes), Ok(()));
+        assert_eq!(body.grow_to(bytes, any), Ok(()));
         assert_eq!((waiting.asked(), budget.used(Kind::Bodies)), (asked, used), "{bytes}");
     }
 }
@@ -208,7 +264,7 @@ proptest! {
                     let one = held[which].get_or_insert_with(|| bodies(&budget));
                     let before = one.bytes();
                     let fits = others + before.max(bytes) <= 1000;
-                    prop_assert_eq!(one.grow_to(bytes).is_ok(), fits || bytes <= before);
+                    prop_assert_eq!(one.grow_to(bytes, any).is_ok(), fits || bytes <= before);
                     prop_assert_eq!(one.bytes(), if fits { before.max(bytes) } else { before });
                 }
             }
@@ -232,7 +288,7 @@ fn threads_at_once_never_hold_more_than_the_limit() {
             scope.spawn(|| {
                 for _ in 0..5000 {
                     let mut one = bodies(&budget);
-                    if one.grow_to(EACH).is_ok() {
+                    if one.grow_to(EACH, any).is_ok() {
                         let now = held.fetch_add(EACH, Relaxed) + EACH;
                         assert!(now <= 100, "{now}");
                         held.fetch_sub(EACH, Relaxed);

@@ -211,7 +211,7 @@ mod tests {
         assert_eq!((entries, crowded), (3000, 0));
         // Bodies have taken the rest.
         let mut bodies = Reservation::new(&budget, Kind::Bodies);
-        bodies.grow_to(400_000 - budget.used(Kind::PrefixIndex)).unwrap();
+        bodies.grow_to(400_000 - budget.used(Kind::PrefixIndex), || None).unwrap();
         add(30, &adder);
         assert_eq!((index.entries(), index.crowded_out()), (3000, 3000));
         drop(bodies);

@@ -205,6 +205,7 @@ async fn serve(
         threads: settings.worker_threads,
         tls: settings.tls.clone(),
         drain_timeout: settings.drain_timeout,
+        budget: Arc::clone(state.budget()),
     };
     let Listeners { extproc, health: health_port, metrics: metrics_port, admin, keda } = listeners;
     let metrics_tls = metrics_port::tls(&settings.metrics_port)?;

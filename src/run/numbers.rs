@@ -87,8 +87,8 @@ fn register_locator(dispatcher: &Arc<Dispatcher>, registry: &Registry) -> promet
 
 pub(super) fn register_memory(budget: &Arc<Budget>, registry: &Registry) -> prometheus::Result<()> {
     use Kind::{Counter, Gauge};
-    use memory::Kind::{Bodies, PrefixIndex, Records};
-    let numbers: [(&str, &str, Kind, fn(&Budget) -> u64); 6] = [
+    use memory::Kind::{Bodies, Connections, PrefixIndex, Records, Streams};
+    let numbers: [(&str, &str, Kind, fn(&Budget) -> u64); 8] = [
         (
             "usher_memory_limit_bytes",
             "What everything that counts against the memory budget may take; 0 without a budget.",
@@ -104,10 +104,17 @@ pub(super) fn register_memory(budget: &Arc<Budget>, registry: &Registry) -> prom
         ("usher_memory_records_bytes", "What records of decisions take of it.", Gauge, |budget| {
             budget.used(Records)
         }),
+        ("usher_memory_streams_bytes", "What open streams take of it.", Gauge, |budget| budget.used(Streams)),
+        (
+            "usher_memory_connections_bytes",
+            "What connections take of it, with what may be sent on them before it is read.",
+            Gauge,
+            |budget| budget.used(Connections),
+        ),
         ("usher_memory_refused_total", "Requests refused for want of memory.", Counter, Budget::refused),
         (
             "usher_memory_shed_bytes_total",
-            "Bodies of requests that waited and were refused to make room.",
+            "What requests held that waited and were refused to make room.",
             Counter,
             Budget::shed,
         ),

@@ -7,6 +7,7 @@ use tokio::time::{Instant, advance};
 use usher::endpoints::SubsetHint;
 use usher::endpoints::health::Failure;
 use usher::flow::Rejection;
+use usher::memory::Budget;
 use usher::request::usage::Usage;
 
 use crate::pool::{Pool, Sent, config, of, settle, with};
@@ -293,9 +294,11 @@ async fn memory_is_freed_from_the_lowest_priority_and_the_newest_request() {
         settle().await;
     }
     let gate = pool.dispatcher.gate().unwrap();
-    // Each of them holds 30 bytes.
-    let freed = gate.shed(61);
-    assert_eq!((freed.requests, freed.bytes), (3, 90));
+    // A stream, and 30 bytes of a body.
+    let each = Budget::STREAM + 30;
+    assert_eq!(gate.shed(u64::MAX, -2).requests, 0, "nobody's priority is that low");
+    let freed = gate.shed(2 * each + 1, 4);
+    assert_eq!((freed.requests, freed.bytes), (3, 3 * each));
     let mut answered = Vec::new();
     for sent in &waiting {
         answered.push(sent.is_answered().await);
@@ -307,8 +310,9 @@ async fn memory_is_freed_from_the_lowest_priority_and_the_newest_request() {
     for (priority, count) in [(-1, 2.0), (0, 1.0), (5, 0.0)] {
         assert_eq!(pool.outcome("EvictedQueuePressure", priority), count, "{priority}");
     }
-    assert_eq!(gate.shed(0).requests, 0);
-    assert_eq!(gate.shed(u64::MAX).bytes, 60, "all there is");
+    assert_eq!(gate.shed(0, i32::MAX).requests, 0);
+    assert_eq!(gate.shed(u64::MAX, 0).requests, 1, "the other is of a higher priority");
+    assert_eq!(gate.shed(u64::MAX, 5).bytes, each, "all there is");
     settle().await;
     assert!(pool.demand().is_empty());
     drop(running);
@@ -355,8 +359,8 @@ async fn who_waits_with_large_headers_and_a_tiny_body_frees_memory_too() {
     settle().await;
     // 30 bytes are its body: limits and numbers of what waits are in those.
     assert_eq!(pool.demand().bytes(), 30);
-    let freed = pool.dispatcher.gate().unwrap().shed(1);
-    assert_eq!((freed.requests, freed.bytes), (1, 60_036));
+    let freed = pool.dispatcher.gate().unwrap().shed(1, 0);
+    assert_eq!((freed.requests, freed.bytes), (1, Budget::STREAM + 60_036));
     settle().await;
     assert!(sent.is_answered().await);
     drop(running);

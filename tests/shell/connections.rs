@@ -24,7 +24,7 @@ async fn connections_spread_evenly_over_the_threads() {
     listener.set_nonblocking(true).unwrap();
     let listener = TcpListener::from_std(listener).unwrap();
     let address = listener.local_addr().unwrap();
-    let workers = Arc::new(Workers::start(4, &router(), None).unwrap());
+    let workers = Arc::new(Workers::start(4, &router(), None, Default::default()).unwrap());
     let acceptor = tokio::spawn({
         let workers = workers.clone();
         async move { accept(&listener, |stream, peer| workers.serve(stream.into_std().unwrap(), peer)).await }
@@ -186,7 +186,7 @@ async fn dropping_the_workers_closes_their_connections() {
     let listener = listener();
     let address = listener.local_addr().unwrap();
     let tls = Tls::new(&TlsSettings::default()).unwrap();
-    let workers = Workers::start(1, &router(), Some(tls.config)).unwrap();
+    let workers = Workers::start(1, &router(), Some(tls.config), Default::default()).unwrap();
     let mut client = TcpStream::connect(address).await.unwrap();
     let (stream, peer) = listener.accept().unwrap();
     stream.set_nonblocking(true).unwrap();

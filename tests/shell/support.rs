@@ -111,7 +111,7 @@ impl Running {
         let addresses = (extproc.local_addr().unwrap(), health_port.local_addr().unwrap());
         let health = Arc::new(HealthState::new(false));
         health.set_synced(true);
-        let options = ServerOptions { threads: 2, tls, drain_timeout };
+        let options = ServerOptions { threads: 2, tls, drain_timeout, budget: Default::default() };
         let server = Server::start(extproc, health_port, echo(), health.clone(), options).unwrap();
         let (stopper, mut stops) = Stops::channel();
         let ended = tokio::spawn(async move { server.run(&mut stops).await });

@@ -18,7 +18,7 @@ use self::request::series_key;
 use crate::endpoints::SubsetHint;
 use crate::flow::{Code, Rejection, Routed};
 use crate::memory::{Budget, Kind, Reservation};
-use crate::request::{ParserKind, Parsers, Request, RequestParser, RuleBook};
+use crate::request::{Headers, ParserKind, Parsers, Request, RequestParser, RuleBook};
 use crate::schedule::{Served, Stages};
 
 use super::answer::Answer;
@@ -116,6 +116,8 @@ pub struct Exchange {
     subset: SubsetHint,
     started: Option<Instant>,
     routed: Option<Routed>,
+    /// Whether there is room for the stream, or it was refused for want of it.
+    has_stream: bool,
     /// Room for the request's body, from its first chunk until the last is on its way, and for
     /// headers that are large.
     held: Option<Reservation>,
@@ -127,8 +129,10 @@ impl Exchange {
     /// An exchange before its first message.
     pub fn new(shared: Arc<Shared>) -> Self {
         let answer = Answer::new(&shared.parsers);
+        let has_stream = shared.budget.open_stream();
         Self {
             shared,
+            has_stream,
             state: State::Idle,
             modes: None,
             subset: SubsetHint::Missing,
@@ -163,6 +167,11 @@ impl Exchange {
         self.answer.parser()
     }
 
+    /// Ends the stream where no memory is left for it. To be asked before its first message.
+    pub fn turn_away(&mut self, now: Instant) -> Option<Step> {
+        (!std::mem::replace(&mut self.has_stream, true)).then(|| self.refuse_for_memory(now))
+    }
+
     /// Takes a message.
     ///
     /// # Errors
@@ -195,7 +204,7 @@ impl Exchange {
             // Parts of answers, which pass through.
             _ => return Step::Continue,
         };
-        if self.has_room(before.saturating_add(bytes)) {
+        if self.has_room(before.saturating_add(bytes), None) {
             return Step::Continue;
         }
         self.refuse_for_memory(now)
@@ -269,11 +278,23 @@ impl Exchange {
         }
     }
 
-    /// Whether there is room for so much of the request. It is taken then.
-    fn has_room(&mut self, bytes: usize) -> bool {
-        let budget = &self.shared.budget;
-        let held = self.held.get_or_insert_with(|| Reservation::new(budget, Kind::Bodies));
-        held.grow_to(bytes as u64).is_ok()
+    /// Whether there is room for so much of the request. It is taken then. What waits makes
+    /// room, but for higher priorities than this one has; its headers are those of the body that
+    /// is being read, or these.
+    fn has_room(&mut self, bytes: usize, headers: Option<&Headers>) -> bool {
+        let Self { shared, held, state, .. } = self;
+        let priority = || {
+            let of = |headers: &Headers| shared.rules.current().priority(headers);
+            match state {
+                State::Body(parser) => Some(of(parser.headers())),
+                _ => headers.map(of),
+            }
+        };
+        if bytes == 0 {
+            return shared.budget.make_way(priority).is_ok();
+        }
+        let held = held.get_or_insert_with(|| Reservation::new(&shared.budget, Kind::Bodies));
+        held.grow_to(bytes as u64, priority).is_ok()
     }
 
     /// There is no room for the request. What is there of it is dropped.
@@ -297,6 +318,7 @@ impl Exchange {
 
 impl Drop for Exchange {
     fn drop(&mut self) {
+        self.shared.budget.close_stream();
         // An answer that was cut off: what it used so far is counted.
         self.answer.cut_off(&self.shared.metrics);
     }

@@ -30,8 +30,7 @@ impl Exchange {
         self.started = Some(now);
         if !end_of_stream {
             // They are kept until the body is there, or while the request waits.
-            let counted = headers.counted();
-            if counted > 0 && !self.has_room(counted) {
+            if !self.has_room(headers.counted(), Some(&headers)) {
                 return Ok(self.refuse_for_memory(now));
             }
             if self.shared.budget.copies() {
@@ -66,7 +65,7 @@ impl Exchange {
                     return Ok(self.refuse(rejection, &SeriesKey::unknown(), now));
                 }
                 let counted = parser.counted() + data.len();
-                if !self.has_room(counted) {
+                if !self.has_room(counted, None) {
                     return Ok(self.refuse_for_memory(now));
                 }
                 let State::Body(parser) = &mut self.state else { return Ok(Step::Continue) };

@@ -29,7 +29,7 @@ use tokio::time::Instant;
 use super::Rejection;
 use super::queue::{Action, Arrival, Count, NEVER, Nanos, Outcome, Queue, Ticket, nanos};
 use crate::endpoints::{Candidates, Clock};
-use crate::memory::Sheds;
+use crate::memory::{Budget, Sheds};
 use crate::request::Request;
 use crate::schedule::SaturationDetector;
 use crate::schedule::waiting::Waiting;
@@ -242,16 +242,16 @@ impl Gate {
         });
     }
 
-    /// Refuses requests that wait until their bodies and large headers have freed so many
-    /// bytes, or none is left that has any: the lowest priority first, of a priority the
-    /// newest first. They
-    /// are told 429 with the reason `evicted-queue-pressure`, and counted as
-    /// `EvictedQueuePressure`. Returns what will be free once their streams have ended,
-    /// which is soon after; what comes meanwhile waits as always.
-    pub fn shed(&self, bytes: u64) -> Count {
+    /// Refuses requests that wait and have at most this priority until their streams, bodies
+    /// and large headers have freed so many bytes, or none is left: the lowest priority first,
+    /// of a priority the newest first. They are told 429 with the reason
+    /// `evicted-queue-pressure`, and counted as `EvictedQueuePressure`. Returns what will be
+    /// free once their streams have ended, which is soon after; what comes meanwhile waits as
+    /// always.
+    pub fn shed(&self, bytes: u64, highest: i32) -> Count {
         let shed = self.during(|inner, now, told| {
             let mut actions = std::mem::take(&mut inner.actions);
-            let shed = inner.queue.shed(now, bytes, &mut actions);
+            let shed = inner.queue.shed(now, bytes, highest, &mut actions);
             inner.actions = actions;
             inner.tell(self, None, told);
             shed
@@ -355,7 +355,7 @@ impl Gate {
         let slo = request.headers.first_text(&SLO_TTFT).and_then(|text| text.trim().parse::<u64>().ok());
         let due = slo.and_then(|ms| received.checked_add(ms.checked_mul(1_000_000)?));
         let (flow, priority) = (request.fairness_id(), request.priority);
-        let beside = request.headers.counted() as u64;
+        let beside = Budget::STREAM + request.headers.counted() as u64;
         Arrival { flow, priority, bytes, beside, received, since, ttl: self.ttl, due }
     }
 
@@ -463,8 +463,8 @@ impl Inner {
 }
 
 impl Sheds for Gate {
-    fn shed(&self, bytes: u64) -> u64 {
-        Self::shed(self, bytes).bytes
+    fn shed(&self, bytes: u64, highest: i32) -> u64 {
+        Self::shed(self, bytes, highest).bytes
     }
 }
 

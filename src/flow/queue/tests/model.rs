@@ -26,7 +26,8 @@ enum Event {
     Pass(u64),
     Endpoints(usize),
     Room(u64),
-    Shed(u64),
+    /// So many bytes, of those of at most this priority.
+    Shed(u64, i32),
     Close,
 }
 
@@ -123,16 +124,17 @@ impl Naive {
     }
 
     /// Bytes that are freed.
-    fn shed(&mut self, bytes: u64, told: &mut Told) -> u64 {
+    fn shed(&mut self, bytes: u64, highest: i32, told: &mut Told) -> u64 {
         let mut freed = 0;
         while freed < bytes {
-            let victim =
-                (0..self.waiting.len()).filter(|index| held(&self.waiting[*index]) > 0).max_by_key(|index| {
-                    let request = &self.waiting[*index];
-                    // Bands are numbered from the highest down.
-                    (request.band, request.since, request.id)
-                });
-            let Some(index) = victim else { break };
+            let victim = self
+                .waiting
+                .iter()
+                .enumerate()
+                .filter(|(_, request)| held(request) > 0 && PRIORITIES[request.band] <= highest);
+            // Bands are numbered from the highest down.
+            let victim = victim.max_by_key(|(_, request)| (request.band, request.since, request.id));
+            let Some((index, _)) = victim else { break };
             let request = self.gone(index);
             freed += held(&request);
             told.rejected.push((request.id, Outcome::EvictedQueuePressure));
@@ -271,7 +273,7 @@ fn event() -> impl Strategy<Value = Event> {
         3 => (0u64..150).prop_map(Event::Pass),
         1 => (0..3usize).prop_map(Event::Endpoints),
         1 => (1u64..8).prop_map(Event::Room),
-        1 => (0u64..150).prop_map(Event::Shed),
+        1 => (0u64..150, -2..6).prop_map(|(bytes, highest)| Event::Shed(bytes, highest)),
     ]
 }
 
@@ -363,11 +365,11 @@ fn agree(rules: WaitingRules, events: Vec<Event>) -> Result<(), TestCaseError> {
                 naive.set_endpoints(now, count);
             }
             Event::Room(room) => naive.room = room,
-            Event::Shed(bytes) => {
+            Event::Shed(bytes, highest) => {
                 let before = queue.waiting();
-                let freed = queue.shed(now, bytes, &mut actions);
+                let freed = queue.shed(now, bytes, highest, &mut actions);
                 prop_assert_eq!(freed.requests, before.requests - queue.waiting().requests);
-                prop_assert_eq!(freed.bytes, naive.shed(bytes, &mut told));
+                prop_assert_eq!(freed.bytes, naive.shed(bytes, highest, &mut told));
             }
             Event::Close => {
                 queue.close(now, &mut actions);

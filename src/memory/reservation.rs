@@ -1,0 +1,74 @@
+//! Memory that somebody holds.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::{Budget, Full, Kind};
+
+/// Memory that somebody holds. It counts until this is dropped.
+#[derive(Debug)]
+pub struct Reservation {
+    budget: Arc<Budget>,
+    kind: Kind,
+    bytes: u64,
+}
+
+impl Reservation {
+    /// Nothing yet.
+    pub fn new(budget: &Arc<Budget>, kind: Kind) -> Self {
+        Self { budget: Arc::clone(budget), kind, bytes: 0 }
+    }
+
+    /// Bytes that it holds.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Makes it so many bytes, if it has less. Where that is tight, requests that wait make room
+    /// whose priority is at most this one; none do where it isn't known.
+    ///
+    /// # Errors
+    /// When there is no room. It stays as it was then.
+    pub fn grow_to(&mut self, bytes: u64, priority: impl FnOnce() -> Option<i32>) -> Result<(), Full> {
+        if bytes > self.bytes {
+            self.budget.grow(self.kind, bytes - self.bytes, priority)?;
+            self.bytes = bytes;
+        }
+        Ok(())
+    }
+
+    /// Makes it so many bytes, also where there is no room: for what is there already.
+    pub fn set(&mut self, bytes: u64) {
+        if bytes < self.bytes {
+            self.budget.give_back(self.kind, self.bytes - bytes);
+        } else {
+            self.budget.add(self.kind, bytes - self.bytes);
+        }
+        self.bytes = bytes;
+    }
+
+    /// The same bytes, which hold this as long as anybody has any of them.
+    pub fn attach(self, bytes: Bytes) -> Bytes {
+        Bytes::from_owner(Attached { bytes, _held: self })
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            self.budget.give_back(self.kind, self.bytes);
+        }
+    }
+}
+
+struct Attached {
+    bytes: Bytes,
+    _held: Reservation,
+}
+
+impl AsRef<[u8]> for Attached {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
