@@ -4,6 +4,8 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, OnceLock, TryLockError, Weak};
 
+use super::watch::Watch;
+
 /// What is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -51,6 +53,9 @@ pub struct Budget {
     process: Option<u64>,
     /// What all kinds together may take.
     limit: AtomicU64,
+    /// From so many bytes on that all kinds take together the process is looked at again.
+    look_at: AtomicU64,
+    watch: OnceLock<Watch>,
     /// What the indexes of prefixes may take of `limit`.
     prefix_index: u64,
     used: [Count; Kind::ALL.len()],
@@ -90,7 +95,8 @@ impl Budget {
         Self { process: Some(bytes), ..Self::new(limit, prefix_index) }
     }
 
-    /// What all kinds together may take in a process of so many bytes. A quarter of it, or 48
+    /// What all kinds together may take in a process of so many bytes, where nothing is
+    /// [measured](Self::measure). A quarter of it, or 48
     /// MiB where that is more, but never more than three quarters, is left for what isn't
     /// counted.
     pub fn counted(bytes: u64) -> u64 {
@@ -115,6 +121,8 @@ impl Budget {
         Self {
             process: None,
             limit: AtomicU64::new(limit),
+            look_at: AtomicU64::new(u64::MAX),
+            watch: OnceLock::new(),
             prefix_index,
             used: Default::default(),
             sheds: OnceLock::new(),
@@ -128,6 +136,52 @@ impl Budget {
     /// What all kinds together may take, in bytes; `None` where there is no limit.
     pub fn limit(&self) -> Option<u64> {
         Some(self.limit.load(Relaxed)).filter(|limit| *limit != u64::MAX)
+    }
+
+    /// Measures the process from now on: its resident memory, besides what is counted, is what
+    /// the limit leaves room for, so that the process as a whole stays below its budget. It is
+    /// looked at as what is counted grows; that it is as time passes, too, is for
+    /// [`keep_measuring`](super::keep_measuring). Returns whether it can be measured: not without
+    /// a budget of the process, nor on a system that has no `/proc`. The limit stays as it was
+    /// then.
+    pub fn measure(&self) -> bool {
+        let Some(process) = self.process else { return false };
+        match Watch::new(process) {
+            Ok(watch) => {
+                // One that is there already goes on.
+                let _ = self.watch.set(watch);
+                self.look();
+                true
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot measure resident memory; only what is counted is bounded");
+                false
+            }
+        }
+    }
+
+    /// What the process takes besides what is counted, in bytes; `None` where that isn't
+    /// [measured](Self::measure).
+    pub fn base(&self) -> Option<u64> {
+        self.watch().map(Watch::base)
+    }
+
+    pub(super) fn watch(&self) -> Option<&Watch> {
+        self.watch.get()
+    }
+
+    /// Looks at the process, which may change the limit.
+    #[cold]
+    pub(super) fn look(&self) {
+        if let Some((limit, step)) = self.watch().and_then(|watch| watch.look(self)) {
+            self.limit.store(limit, Relaxed);
+            self.look_at.store(self.total().saturating_add(step), Relaxed);
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn set_limit(&self, limit: u64) {
+        self.limit.store(limit, Relaxed);
     }
 
     /// What the process as a whole may take, in bytes, where that was said.
@@ -159,7 +213,8 @@ impl Budget {
 
     /// Whether indexes of prefixes may grow.
     pub fn has_room_for_prefixes(&self) -> bool {
-        self.used(Kind::PrefixIndex) < self.prefix_index && !self.is_tight()
+        let most = self.prefix_index.min(self.limit.load(Relaxed) / 2);
+        self.used(Kind::PrefixIndex) < most && !self.is_tight()
     }
 
     /// Says who sheds requests that wait. The first one counts.
@@ -190,8 +245,9 @@ impl Budget {
     /// request before its headers are read, and those of a high one find room then.
     pub fn open_stream(&self) -> bool {
         self.used[Kind::Streams as usize].0.fetch_add(Self::STREAM, Relaxed);
+        let total = self.grown();
         let limit = self.limit.load(Relaxed);
-        self.total() <= limit.saturating_add(beyond(limit))
+        total <= limit.saturating_add(beyond(limit))
     }
 
     /// A stream that was [opened](Self::open_stream) is gone.
@@ -212,6 +268,15 @@ impl Budget {
         self.used.iter().map(|used| used.0.load(Relaxed)).fold(0, u64::saturating_add)
     }
 
+    /// What all kinds take, of which one has just grown.
+    fn grown(&self) -> u64 {
+        let total = self.total();
+        if total > self.look_at.load(Relaxed) {
+            self.look();
+        }
+        total
+    }
+
     pub(super) fn grow(
         &self,
         kind: Kind,
@@ -220,7 +285,7 @@ impl Budget {
     ) -> Result<(), Full> {
         let used = &self.used[kind as usize].0;
         used.fetch_add(bytes, Relaxed);
-        let squeezed = self.squeeze(self.total(), priority);
+        let squeezed = self.squeeze(self.grown(), priority);
         if squeezed.is_err() {
             used.fetch_sub(bytes, Relaxed);
         }
@@ -242,13 +307,14 @@ impl Budget {
     }
 
     /// Sheds requests that wait when it is tight, and says whether so much may be used.
-    fn squeeze(&self, total: u64, priority: impl FnOnce() -> Option<i32>) -> Result<(), Full> {
+    fn squeeze(&self, mut total: u64, priority: impl FnOnce() -> Option<i32>) -> Result<(), Full> {
         let limit = self.limit.load(Relaxed);
         if total <= tight(limit) {
             return Ok(());
         }
         if let Some(priority) = priority() {
             self.make_room(total - tight(limit), limit, priority);
+            total = self.total();
         }
         // Those that were told to go hold theirs for a moment longer.
         let leaving = Some(self.promised.load(Relaxed)).filter(|promised| *promised < UNKNOWN);

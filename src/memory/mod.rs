@@ -2,18 +2,21 @@
 //! refused.
 //!
 //! A budget is for the whole process. Part of it is left for what isn't counted: the program
-//! itself, connections, endpoints, metrics, and what the allocator loses between its blocks.
-//! The rest is shared by the [kinds](Kind) that are counted. Who holds memory of such a kind
-//! holds a [`Reservation`], which gives it back when dropped.
+//! itself, endpoints, metrics, and what the allocator loses between its blocks. How much that
+//! is, is [measured](Budget::measure). The rest is shared by the [kinds](Kind) that are counted.
+//! Who holds memory of such a kind holds a [`Reservation`], which gives it back when dropped.
 
 mod budget;
 pub mod cgroup;
 mod connection;
+mod meter;
 mod reservation;
+mod watch;
 
 pub use budget::{Budget, Full, Kind, Sheds};
 pub use connection::{ConnectionRoom, Windows};
 pub use reservation::Reservation;
+pub use watch::keep_measuring;
 
 #[cfg(test)]
 mod tests;

@@ -213,6 +213,48 @@ fn requests_that_wait_make_room_before_anybody_is_refused() {
     assert_eq!(second.grow_to(700, any), Ok(()));
 }
 
+/// Requests that wait, with their priorities.
+struct Ranked(Mutex<Vec<(i32, Reservation)>>);
+
+impl Sheds for Ranked {
+    fn shed(&self, bytes: u64, highest: i32) -> u64 {
+        let mut held = self.0.lock().unwrap();
+        held.sort_by_key(|(priority, _)| *priority);
+        let mut shed = 0;
+        while shed < bytes && held.first().is_some_and(|(priority, _)| *priority <= highest) {
+            shed += held.remove(0).1.bytes();
+        }
+        shed
+    }
+}
+
+#[test]
+fn nobody_pushes_out_who_matters_more() {
+    let budget = budget(800);
+    let hold = |priority: i32| {
+        let mut held = bodies(&budget);
+        held.grow_to(100, any).unwrap();
+        (priority, held)
+    };
+    let waiting = Arc::new(Ranked(Mutex::new([5, -1, 0, -1, 5, 0, 5].map(hold).into())));
+    let weak = Arc::downgrade(&waiting);
+    budget.shed_with(weak);
+    let left = || waiting.0.lock().unwrap().iter().map(|(priority, _)| *priority).collect::<Vec<_>>();
+    let mut low = bodies(&budget);
+    assert_eq!(low.grow_to(100, || Some(-2)), Ok(()), "up to the limit there is room");
+    assert_eq!(low.grow_to(101, || Some(-2)), Err(Full));
+    assert_eq!(low.grow_to(101, || None), Err(Full), "nobody knows what it is");
+    assert_eq!(left().len(), 7);
+    assert_eq!(budget.make_way(|| Some(-1)), Ok(()));
+    assert_eq!(left(), [0, 0, 5, 5, 5]);
+    // Of a higher priority each gets what it needs, at the cost of all below.
+    let mut high = bodies(&budget);
+    assert_eq!(high.grow_to(300, || Some(1)), Ok(()));
+    assert_eq!(left(), [5, 5, 5]);
+    assert_eq!(high.grow_to(500, || Some(1)), Err(Full));
+    assert_eq!((left(), budget.shed()), (vec![5, 5, 5], 400));
+}
+
 #[test]
 fn those_that_wait_are_asked_for_a_lump() {
     let budget = budget(1600);

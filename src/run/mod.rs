@@ -27,7 +27,7 @@ use crate::extproc::server::{Ended, Server, ServerOptions, StartError};
 use crate::extproc::service::ProcessCall;
 use crate::extproc::stop::Stops;
 use crate::flow::{Attempts, Dispatcher, Gate, GateCollector, GateMetrics, Policy, keep_bands, keep_moving};
-use crate::memory::{Budget, Sheds};
+use crate::memory::{Budget, Sheds, keep_measuring};
 use crate::metrics::{self};
 use crate::observe::endpoints;
 use crate::observe::http::{HttpServer, Routes};
@@ -266,6 +266,10 @@ async fn serve(
             .with_page("/endpoints", "application/json", move || endpoints::page(&known, &time, &attributes));
         let routes = capacity::with_pages(routes, board.as_ref(), &clock).with_index();
         background.pages.push(HttpServer::start(admin, routes)?);
+    }
+    if memory_budget.measure() {
+        let measuring = keep_measuring(Arc::clone(&memory_budget));
+        background.tasks.spawn(background.shutdown.clone().run_until_cancelled_owned(measuring).map(|_| ()));
     }
     tell(&settings, &pipeline.notes, &pipeline.warnings, from_file);
     tell_memory(&settings, &memory_budget);

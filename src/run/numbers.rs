@@ -88,12 +88,18 @@ fn register_locator(dispatcher: &Arc<Dispatcher>, registry: &Registry) -> promet
 pub(super) fn register_memory(budget: &Arc<Budget>, registry: &Registry) -> prometheus::Result<()> {
     use Kind::{Counter, Gauge};
     use memory::Kind::{Bodies, Connections, PrefixIndex, Records, Streams};
-    let numbers: [(&str, &str, Kind, fn(&Budget) -> u64); 8] = [
+    let numbers: [(&str, &str, Kind, fn(&Budget) -> u64); 9] = [
         (
             "usher_memory_limit_bytes",
             "What everything that counts against the memory budget may take; 0 without a budget.",
             Gauge,
             |budget| budget.limit().unwrap_or(0),
+        ),
+        (
+            "usher_memory_base_bytes",
+            "What the process takes besides that; 0 where it isn't measured.",
+            Gauge,
+            |budget| budget.base().unwrap_or(0),
         ),
         ("usher_memory_bodies_bytes", "What bodies of requests take of it.", Gauge, |budget| {
             budget.used(Bodies)

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use envoy_types::pb::envoy::service::ext_proc::v3::processing_response::Response as Reply;
 use futures_util::future::join_all;
 
 use crate::support::*;
@@ -31,16 +30,11 @@ fn scale(file: &Path, endpoints: usize) {
 
 /// A picker over a file of so many endpoints.
 async fn picker(config: &str, endpoints: usize) -> (Picker, std::path::PathBuf) {
-    picker_with(config, endpoints, &[]).await
-}
-
-/// The same with more flags.
-async fn picker_with(config: &str, endpoints: usize, flags: &[&str]) -> (Picker, std::path::PathBuf) {
     let files = tempfile::tempdir().unwrap();
     let path = files.path().join("endpoints.yaml");
     scale(&path, endpoints);
     let file = format!("--endpoints-file={}", path.display());
-    (Picker::serve(files, &[&[&file, config], flags].concat()).await, path)
+    (Picker::serve(files, &[&file, config]).await, path)
 }
 
 async fn post(connection: &Connection) -> Stream {
@@ -130,53 +124,4 @@ async fn waiting_ends_with_its_time_and_with_the_picker() {
     assert_eq!(refused.status.unwrap().code, 503);
     let reason = refused.headers.unwrap().set_headers[0].header.clone().unwrap();
     assert_eq!(reason.raw_value, b"rejected-shutting-down");
-}
-
-#[tokio::test]
-async fn bodies_that_wait_make_room_for_others() {
-    const MI: usize = 1 << 20;
-    // 16 MiB of it count. From 14 on the newest requests that wait are refused.
-    let (picker, file) = picker_with(&config(100_000, ""), 0, &["--memory-budget=64Mi"]).await;
-    let limit = picker.metric("usher_memory_limit_bytes").unwrap();
-    assert_eq!(limit, (16 * MI) as f64);
-    let connection = picker.connect().await;
-    let text = format!(r#"{{"model":"m","prompt":"{}"}}"#, "z".repeat(MI));
-    let mut held = Vec::new();
-    while picker.metric("usher_memory_shed_bytes_total").unwrap() == 0.0 {
-        assert!(held.len() < 16, "nobody is refused");
-        let stream = connection.stream().await;
-        stream.send(headers(&POST, false));
-        stream.send(body(text.as_bytes(), true));
-        held.push(stream);
-        let arrived = held.len();
-        let outcomes = || {
-            let refused = "llm_d_epp_flow_control_requests_total{inference_pool=\"epp\",outcome=\"EvictedQueuePressure\",priority=\"0\"}";
-            demand(&picker) + picker.metric(refused).unwrap_or_default()
-        };
-        while outcomes() != arrived as f64 {
-            tokio::task::yield_now().await;
-        }
-    }
-    assert!(picker.metric("usher_memory_bodies_bytes").unwrap() <= limit);
-    let waiting = demand(&picker) as usize;
-    // As many as the newest needs, and a sixteenth of the budget.
-    assert!((10..held.len()).contains(&waiting), "{waiting} of {}", held.len());
-    scale(&file, 1);
-    let (mut refused, mut served) = (0, 0);
-    for mut stream in held {
-        match stream.reply().await.response {
-            Some(Reply::ImmediateResponse(refusal)) => {
-                assert_eq!(refusal.status.unwrap().code, 429);
-                let reason = refusal.headers.unwrap().set_headers[0].header.clone().unwrap();
-                assert_eq!(
-                    (reason.key.as_str(), reason.raw_value.as_slice()),
-                    ("x-llm-d-request-dropped-reason", &b"evicted-queue-pressure"[..])
-                );
-                refused += 1;
-            }
-            Some(Reply::RequestHeaders(_)) => served += 1,
-            other => panic!("{other:?}"),
-        }
-    }
-    assert!(refused > 0 && served == waiting, "{refused} refused, {served} of {waiting} served");
 }

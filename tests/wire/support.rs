@@ -115,7 +115,12 @@ impl Picker {
 
     /// The value of a metric's line, given everything before the value.
     pub fn metric(&self, series: &str) -> Option<f64> {
-        let page = Self::get(self.metrics, "/metrics");
+        Self::metric_of(self.metrics, series)
+    }
+
+    /// The same of whoever shows metrics at this address.
+    pub fn metric_of(metrics: SocketAddr, series: &str) -> Option<f64> {
+        let page = Self::get(metrics, "/metrics");
         let line =
             page.lines().find(|line| line.strip_prefix(series).is_some_and(|rest| rest.starts_with(' ')))?;
         line.rsplit(' ').next()?.parse().ok()
@@ -176,6 +181,11 @@ pub struct Stream {
 impl Stream {
     pub fn send(&self, message: ProcessingRequest) {
         self.send.send(message).unwrap();
+    }
+
+    /// Sends where the stream may have ended.
+    pub fn try_send(&self, message: ProcessingRequest) {
+        let _ = self.send.send(message);
     }
 
     /// The next reply.

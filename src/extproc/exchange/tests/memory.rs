@@ -1,9 +1,12 @@
 //! Bodies against the memory budget: what is counted is what is kept.
 
 use super::order::any_event;
+use std::sync::Mutex;
+
 use super::*;
 use crate::extproc::outbox::KEEP;
 use crate::extproc::reply::CHUNK_LIMIT;
+use crate::memory::Sheds;
 use proptest::prelude::*;
 
 /// Large enough to be kept in replies as they are.
@@ -187,6 +190,60 @@ fn negative_priorities_are_refused_first() {
     drop(tight);
     assert!(matches!(decided(-1), Step::Decide(_)));
     assert_eq!(budget.refused(), 1);
+}
+
+/// Has nothing to give, and knows for whom it was asked.
+#[derive(Default)]
+struct Asked(Mutex<Vec<i32>>);
+
+impl Sheds for Asked {
+    fn shed(&self, _: u64, highest: i32) -> u64 {
+        self.0.lock().unwrap().push(highest);
+        0
+    }
+}
+
+#[test]
+fn who_waits_is_asked_for_room_with_the_priority_of_who_needs_it() {
+    let budget = Arc::new(Budget::new(ROOM, 0));
+    let waiting = Arc::new(Asked::default());
+    let weak = Arc::downgrade(&waiting);
+    budget.shed_with(weak);
+    let mut tight = Reservation::new(&budget, Kind::Bodies);
+    tight.grow_to(105_000, || None).unwrap();
+    for priority in [-3, 0, 7] {
+        let mut harness = Harness::within(1, &budget);
+        let objectives = [("some".to_owned(), priority)].into();
+        harness.rules.replace(Rules { objectives, ..Rules::default() });
+        // Nobody knows it before the headers are there.
+        assert!(matches!(harness.exchange.on_part(5, Instant::now()), Step::Continue));
+        let named = [OTHER[0], ("x-llm-d-inference-objective", "some")];
+        step(&mut harness.exchange, headers(&named, false));
+        assert!(matches!(harness.exchange.on_part(10, Instant::now()), Step::Continue));
+        step(&mut harness.exchange, part(20, false));
+        assert_eq!(std::mem::take(&mut *waiting.0.lock().unwrap()), [priority; 3]);
+    }
+    drop(tight);
+    let mut harness = Harness::within(1, &budget);
+    harness.send(headers(&OTHER, false)).unwrap();
+    step(&mut harness.exchange, part(20, false));
+    assert!(waiting.0.lock().unwrap().is_empty());
+}
+
+#[test]
+fn a_stream_without_room_is_refused_before_its_first_message() {
+    let budget = Arc::new(Budget::new(ROOM, 0));
+    let mut all = Reservation::new(&budget, Kind::Bodies);
+    all.set(2 * ROOM);
+    let mut harness = Harness::within(1, &budget);
+    assert!(matches!(harness.exchange.turn_away(Instant::now()), Some(Step::End)));
+    assert_eq!(kinds(&harness.exchange.next_reply().into_iter().collect::<Vec<_>>()), ["immediate429"]);
+    assert!(harness.exchange.turn_away(Instant::now()).is_none(), "once");
+    assert_eq!((budget.refused(), budget.used(Kind::Streams)), (1, Budget::STREAM));
+    drop((harness, all));
+    assert_eq!(budget.used(Kind::Streams), 0);
+    let mut harness = Harness::within(1, &budget);
+    assert!(harness.exchange.turn_away(Instant::now()).is_none());
 }
 
 #[test]

@@ -1,0 +1,83 @@
+//! What the limit is after some samples, without a process.
+
+use super::*;
+
+const MI: u64 = 1 << 20;
+
+/// A process of 1,600 MiB: 1,500 are for the base and what is counted, and 1,550 are nearly all.
+const PROCESS: u64 = 1600 * MI;
+
+fn read(meter: &mut Meter, seconds: u64, resident: u64, counted: u64, pending: u64) -> Reading {
+    let sample = Sample { resident: resident * MI, counted: counted * MI, pending: pending * MI };
+    meter.read(Duration::from_secs(seconds), sample)
+}
+
+/// The limit that leaves so many MiB for what is counted, and a little for what may be beyond it.
+fn limit_for(room: u64) -> u64 {
+    within(room * MI)
+}
+
+#[test]
+fn the_limit_is_what_the_base_leaves() {
+    // resident, counted; what is for all that is counted
+    for (resident, counted, room) in [(100, 0, 1400), (500, 400, 1400), (900, 300, 900), (1499, 1099, 1100)] {
+        let reading = read(&mut Meter::new(PROCESS), 0, resident, counted, 0);
+        assert_eq!(reading.limit, limit_for(room), "{resident} {counted}");
+        assert_eq!((reading.base, reading.left_over), ((resident - counted) * MI, 0));
+    }
+    let all = limit_for(1400);
+    assert!(all + all / 16 <= 1400 * MI && all + all / 16 > 1399 * MI, "what may be beyond it fits");
+}
+
+#[test]
+fn a_storm_costs_room_for_some_seconds_only() {
+    let mut meter = Meter::new(PROCESS);
+    assert_eq!(read(&mut meter, 0, 100, 0, 0).limit, limit_for(1400));
+    // Bodies take twice what is counted, and go; the allocator keeps some for a moment.
+    let storm = read(&mut meter, 3, 900, 400, 0);
+    assert_eq!((storm.base, storm.left_over), (100 * MI, 400 * MI));
+    let after = read(&mut meter, 4, 500, 0, 0);
+    assert_eq!((after.limit, after.left_over), (limit_for(1050), 400 * MI), "it is still there");
+    assert_eq!(read(&mut meter, 5, 110, 0, 0).limit, limit_for(1400));
+    // What stays for longer than ten seconds belongs to the base.
+    for second in 6..=9 {
+        assert_eq!(read(&mut meter, second, 300, 0, 0).base, 100 * MI, "{second}");
+    }
+    assert_eq!(read(&mut meter, 10, 300, 0, 0).base, 110 * MI);
+    assert_eq!(read(&mut meter, 14, 300, 0, 0).base, 110 * MI);
+    let reading = read(&mut meter, 15, 300, 0, 0);
+    assert_eq!((reading.base, reading.limit), (300 * MI, limit_for(1200)));
+    // And comes back at once.
+    assert_eq!(read(&mut meter, 15, 120, 0, 0).limit, limit_for(1380));
+    // Nobody looked for long.
+    assert_eq!(read(&mut meter, 1000, 700, 0, 0).base, 700 * MI);
+}
+
+#[test]
+fn nothing_grows_where_resident_memory_is_near_the_budget() {
+    let mut meter = Meter::new(PROCESS);
+    read(&mut meter, 0, 100, 0, 0);
+    // resident, counted, pending; what may be counted
+    for (resident, counted, pending, room) in [
+        (1000, 500, 0, 1050),
+        (1540, 700, 0, 710),
+        (1550, 700, 0, 700),
+        (1600, 700, 0, 700),
+        (1400, 700, 100, 850),
+        (1500, 700, 100, 800),
+    ] {
+        let reading = read(&mut meter, 1, resident, counted, pending);
+        assert_eq!(reading.limit, limit_for(room), "{resident} {counted} {pending}");
+        assert_eq!(reading.is_near, resident + pending > 1350, "{resident} {pending}");
+        // It is over when that is over.
+        let reading = read(&mut meter, 1, 300, 200, 0);
+        assert_eq!((reading.limit, reading.is_near), (limit_for(1400), false));
+    }
+}
+
+#[test]
+fn a_process_that_is_too_large_by_itself_serves_little_and_then_nothing() {
+    for (resident, limit) in [(1480, 25 * MI), (1510, 25 * MI), (1549, limit_for(1)), (1560, 0), (5000, 0)] {
+        assert_eq!(read(&mut Meter::new(PROCESS), 0, resident, 0, 0).limit, limit, "{resident}");
+    }
+}

@@ -1,0 +1,207 @@
+//! Looks at the process' memory as time passes and as what is counted grows.
+
+use std::fs::File;
+use std::hint::black_box;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use super::meter::{Meter, Reading, Sample};
+use super::{Budget, Kind};
+
+/// How often the process is looked at.
+const INTERVAL: Duration = Duration::from_millis(100);
+
+/// The same while resident memory is near the budget. It then costs more not to know.
+const NEAR_INTERVAL: Duration = Duration::from_millis(10);
+
+/// How long the allocator keeps what it has, where it isn't near. It may be used again at once.
+const KEPT: Duration = Duration::from_millis(500);
+
+/// This part of what a stream counts is taken by one that does nothing: 2 KiB.
+const IDLE_SHARE: u64 = 4;
+
+/// Measures the process that a [`Budget`] is for.
+#[derive(Debug)]
+pub(super) struct Watch {
+    resident: Resident,
+    start: Instant,
+    process: u64,
+    // Guards what earlier samples said. Taken by one thread at a time; the others go on.
+    seen: Mutex<Seen>,
+    base: AtomicU64,
+    is_near: AtomicBool,
+}
+
+#[derive(Debug)]
+struct Seen {
+    meter: Meter,
+    /// When the allocator last gave back what it had.
+    released: Option<Duration>,
+    /// It was said that the process alone takes nearly all.
+    warned: bool,
+}
+
+impl Watch {
+    /// Measures this process, which may have so many bytes.
+    ///
+    /// # Errors
+    /// When the system has no `/proc`.
+    pub(super) fn new(process: u64) -> io::Result<Self> {
+        let resident = Resident::new()?;
+        resident.read()?;
+        Ok(Self {
+            resident,
+            start: Instant::now(),
+            process,
+            seen: Mutex::new(Seen { meter: Meter::new(process), released: None, warned: false }),
+            base: AtomicU64::new(0),
+            is_near: AtomicBool::new(false),
+        })
+    }
+
+    /// What the process takes besides what is counted, in bytes.
+    pub(super) fn base(&self) -> u64 {
+        self.base.load(Relaxed)
+    }
+
+    /// Looks now, and says what may be counted and after how many bytes more to look again;
+    /// `None` where somebody else looks, or nothing can be seen.
+    pub(super) fn look(&self, budget: &Budget) -> Option<(u64, u64)> {
+        let mut seen = self.seen.try_lock().ok()?;
+        let mut reading = self.read(&mut seen.meter, budget)?;
+        let now = self.start.elapsed();
+        let pause = if reading.is_near { NEAR_INTERVAL } else { KEPT };
+        if reading.left_over > self.process / 32 && seen.released.is_none_or(|last| now > last + pause) {
+            release();
+            seen.released = Some(now);
+            reading = self.read(&mut seen.meter, budget)?;
+        }
+        let nearly_all = reading.base > self.process - self.process / 8;
+        if nearly_all && !seen.warned {
+            let (base, budget) = (reading.base, self.process);
+            tracing::warn!(
+                base,
+                budget,
+                "the process takes nearly all of its memory budget before any request; raise --memory-budget"
+            );
+        }
+        seen.warned = nearly_all;
+        self.base.store(reading.base, Relaxed);
+        self.is_near.store(reading.is_near, Relaxed);
+        Some((reading.limit, self.process / 64))
+    }
+
+    fn read(&self, meter: &mut Meter, budget: &Budget) -> Option<Reading> {
+        let counted = || {
+            let kinds = [Kind::Bodies, Kind::PrefixIndex, Kind::Records];
+            let streams = budget.used(Kind::Streams) / IDLE_SHARE;
+            kinds.iter().map(|kind| budget.used(*kind)).fold(streams, u64::saturating_add)
+        };
+        // What comes or goes meanwhile is not to make the base look smaller than it is.
+        let before = counted();
+        let resident = self.resident.read().ok()?;
+        let counted = before.min(counted());
+        let streams = budget.used(Kind::Streams);
+        let pending = budget.used(Kind::Connections) + (streams - streams / IDLE_SHARE);
+        Some(meter.read(self.start.elapsed(), Sample { resident, counted, pending }))
+    }
+}
+
+/// Looks at the process again and again, if the budget is [measured](Budget::measure). For a task
+/// of its own, which costs some microseconds each time.
+pub async fn keep_measuring(budget: Arc<Budget>) {
+    let Some(watch) = budget.watch() else { return };
+    loop {
+        let pause = if watch.is_near.load(Relaxed) { NEAR_INTERVAL } else { INTERVAL };
+        tokio::time::sleep(pause).await;
+        budget.look();
+    }
+}
+
+/// More than any system has.
+const IMPOSSIBLE: usize = usize::MAX / 4;
+
+/// Makes the allocator give back to the system what nobody uses. It does so by itself, but a
+/// second later, and only when a thread frees more then. Nothing in it can be called without
+/// unsafe code; but before it says that there is no memory, it looks for what it could give back.
+fn release() {
+    let mut none: Vec<u8> = Vec::new();
+    let _ = black_box(none.try_reserve_exact(black_box(IMPOSSIBLE)));
+}
+
+/// Reads how much memory of this process is resident.
+#[derive(Debug)]
+struct Resident {
+    /// Kept open, which makes a reading twice as fast.
+    #[cfg(target_os = "linux")]
+    statm: File,
+}
+
+#[cfg(target_os = "linux")]
+impl Resident {
+    fn new() -> io::Result<Self> {
+        Ok(Self { statm: File::open("/proc/self/statm")? })
+    }
+
+    /// In bytes.
+    fn read(&self) -> io::Result<u64> {
+        let mut text = [0; 128];
+        let length = std::os::unix::fs::FileExt::read_at(&self.statm, &mut text, 0)?;
+        let pages = resident_pages(&text[..length]).ok_or(io::ErrorKind::InvalidData)?;
+        Ok(pages.saturating_mul(rustix::param::page_size() as u64))
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+impl Resident {
+    fn new() -> io::Result<Self> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn read(&self) -> io::Result<u64> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
+/// The second of the numbers in a text like that of `/proc/self/statm`.
+#[cfg(target_os = "linux")]
+fn resident_pages(text: &[u8]) -> Option<u64> {
+    std::str::from_utf8(text).ok()?.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_second_number_is_what_is_resident() {
+        assert_eq!(resident_pages(b"12345 678 90 1 0 234 0\n"), Some(678));
+        for nonsense in [&b""[..], b"1", b"1 x", b"1 -2", &[0xff, b' ', b'1']] {
+            assert_eq!(resident_pages(nonsense), None);
+        }
+        let resident = Resident::new().unwrap().read().unwrap();
+        assert!(((1 << 20)..(1 << 40)).contains(&resident), "{resident}");
+    }
+
+    #[test]
+    fn the_limit_follows_the_process() {
+        let all = Resident::new().unwrap().read().unwrap();
+        let budget = Budget::of_process(64 * all, None);
+        let before = budget.limit().unwrap();
+        assert_eq!(budget.base(), None);
+        assert!(budget.measure());
+        let (limit, base) = (budget.limit().unwrap(), budget.base().unwrap());
+        assert!(limit > before && base < 32 * all, "{limit} instead of {before}, base {base}");
+        // It is looked at again as what is counted grows, not only when time has passed.
+        let budget = Arc::new(Budget::of_process(64 * all, None));
+        assert!(budget.measure());
+        budget.set_limit(1);
+        let mut held = super::super::Reservation::new(&budget, Kind::Bodies);
+        assert!(held.grow_to(all / 2, || None).is_err(), "it is looked at after more than that");
+        assert!(held.grow_to(2 * all, || None).is_ok());
+        // Nothing says what a process may have: there is nothing to measure.
+        assert!(!Budget::unlimited(None).measure());
+    }
+}

@@ -1,0 +1,69 @@
+//! More bodies at once than there is room for.
+
+use super::*;
+
+#[tokio::test]
+async fn bodies_above_the_budget_are_refused_and_room_comes_back() {
+    let process = Process::start(96, 1, &[]);
+    let limit = process.limit();
+    let connection = process.connect().await;
+    let chunk = vec![b'z'; MI];
+    let refused = || process.metric("usher_memory_refused_total");
+    for round in 1..=2 {
+        let mut open = Vec::new();
+        let mut last = loop {
+            let stream = connection.stream().await;
+            stream.try_send(headers(&POST, false));
+            stream.try_send(body(&chunk, false));
+            let (with_it, rounds) = (((open.len() + 1) * MI) as f64, f64::from(round));
+            settle(|| process.held() >= with_it || refused() == rounds).await;
+            assert!(process.held() <= limit);
+            if refused() == rounds {
+                break stream;
+            }
+            open.push(stream);
+        };
+        // Half of the limit at least: bodies take more than what is counted.
+        assert!((limit as usize / MI / 2..limit as usize / MI).contains(&open.len()), "{}", open.len());
+        assert!(has_reason(&last.immediate().await, "rejected-saturated"));
+        // What is there already goes on, and what is small has room; a body goes with the
+        // replies that carry it, not with its stream.
+        let mut whole = open.pop().unwrap();
+        whole.send(body("z", true));
+        whole.request_headers().await;
+        let mut received = 0;
+        while received < MI + 1 {
+            received += whole.request_body().await.0.len();
+        }
+        let kept = open.len();
+        settle(|| process.metric("usher_memory_bodies_bytes") <= (kept * MI) as f64).await;
+        drop((open, whole, last));
+        settle(|| process.held() == 0.0).await;
+        settle(|| process.limit() > limit * 0.7).await;
+        drop(is_served(&connection).await);
+        settle(|| process.held() == 0.0).await;
+    }
+}
+
+/// 384 MiB come at once to a process that may take 96.
+#[tokio::test]
+async fn the_process_stays_below_its_budget_whatever_bodies_come() {
+    let process = Process::start(96, 1, &[]);
+    let limit = process.limit();
+    let connections = process.connections(8).await;
+    let chunk = vec![b'z'; MI];
+    let mut streams = Vec::new();
+    for turn in 0..96 {
+        let stream = connections[turn % 8].stream().await;
+        stream.try_send(headers(&POST, false));
+        streams.push(stream);
+    }
+    // All but the ends first, so that nothing can leave before the most of it is there.
+    for _ in 0..3 {
+        streams.iter().for_each(|stream| stream.try_send(body(&chunk, false)));
+    }
+    streams.iter().for_each(|stream| stream.try_send(body(&chunk, true)));
+    let answers = answers(streams.into_iter().map(reader).collect()).await;
+    assert!(answers.refused > 0 && answers.shed == 0, "{answers:?}");
+    stayed_within(&process, 96, limit).await;
+}

@@ -1,0 +1,106 @@
+//! The memory budget, measured from outside: what load makes a process of its own take at most.
+//!
+//! A build for tests takes 45 MiB before any request, and 55 when it has run all of its code:
+//! several times what it should.
+#![cfg(target_os = "linux")]
+
+mod bodies;
+mod process;
+mod streams;
+mod unread;
+mod waiting;
+
+use envoy_types::pb::envoy::service::ext_proc::v3::ImmediateResponse;
+use envoy_types::pb::envoy::service::ext_proc::v3::processing_response::Response as Reply;
+use tokio::task::JoinHandle;
+
+use crate::support::{Connection, PROMPT, Stream, body, headers};
+use process::Process;
+
+/// What is no JSON before its end, and a path where that doesn't matter.
+const POST: [(&str, &str); 2] = [(":method", "POST"), (":path", "/other")];
+const COMPLETION: [(&str, &str); 2] = [(":method", "POST"), (":path", "/v1/completions")];
+const MI: usize = 1 << 20;
+
+fn has_reason(refusal: &ImmediateResponse, reason: &str) -> bool {
+    let set = &refusal.headers.as_ref().unwrap().set_headers;
+    let has = |name: &str, value: &str| {
+        set.iter().filter_map(|option| option.header.as_ref()).any(|header| {
+            header.key == name && (header.raw_value == value.as_bytes() || header.value == value)
+        })
+    };
+    refusal.status.as_ref().unwrap().code == 429
+        && has("x-llm-d-request-dropped-reason", reason)
+        && has("retry-after", "1")
+}
+
+/// Waits for something that the other process does.
+async fn settle(mut done: impl FnMut() -> bool) {
+    while !done() {
+        // Asking all the time would take the processor from who is asked.
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+}
+
+/// A small request finds room.
+async fn is_served(connection: &Connection) -> Stream {
+    let mut stream = connection.stream().await;
+    stream.send(headers(&COMPLETION, false));
+    stream.send(body(PROMPT, true));
+    assert_eq!(stream.request_headers().await.destination(), "127.0.0.1:1");
+    stream
+}
+
+/// What became of requests.
+#[derive(Debug, Default)]
+struct Answers {
+    served: usize,
+    /// Refused as there was no room.
+    refused: usize,
+    /// Refused while they waited, to make room.
+    shed: usize,
+}
+
+/// Reads what becomes of a request, and its body where it is served. Whoever doesn't read one
+/// stream of a connection is sent nothing on the others, so every one needs a reader.
+fn reader(mut stream: Stream) -> JoinHandle<Answers> {
+    tokio::spawn(async move {
+        let mut answers = Answers::default();
+        match stream.reply().await.response {
+            Some(Reply::RequestHeaders(_)) => {
+                while !stream.request_body().await.1 {}
+                answers.served += 1;
+            }
+            Some(Reply::ImmediateResponse(refusal)) if has_reason(&refusal, "rejected-saturated") => {
+                answers.refused += 1;
+            }
+            Some(Reply::ImmediateResponse(refusal)) if has_reason(&refusal, "evicted-queue-pressure") => {
+                answers.shed += 1;
+            }
+            other => panic!("{other:?}"),
+        }
+        answers
+    })
+}
+
+/// What became of all of them.
+async fn answers(readers: Vec<JoinHandle<Answers>>) -> Answers {
+    let mut all = Answers::default();
+    for reader in readers {
+        let Answers { served, refused, shed } = reader.await.unwrap();
+        (all.served, all.refused, all.shed) = (all.served + served, all.refused + refused, all.shed + shed);
+    }
+    all
+}
+
+/// The process has never taken as much as its budget, and has about the room again that it had:
+/// its own code has come since.
+async fn stayed_within(process: &Process, budget: usize, limit: f64) {
+    let peak = process.peak();
+    assert!(peak < budget * MI, "{peak} bytes of {budget} MiB");
+    settle(|| process.held() == 0.0).await;
+    settle(|| process.limit() > limit * 0.7).await;
+    is_served(&process.connect().await).await;
+    let peak = process.peak();
+    assert!(peak < budget * MI, "{peak} bytes of {budget} MiB");
+}

@@ -1,0 +1,108 @@
+//! `usher serve` as a process of its own, whose memory can be measured.
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use crate::support::{Connection, Picker};
+
+/// A picker in a process of its own, which is killed when dropped.
+pub struct Process {
+    child: Child,
+    pub extproc: SocketAddr,
+    metrics: SocketAddr,
+    endpoints: PathBuf,
+    _folder: tempfile::TempDir,
+}
+
+impl Process {
+    /// One that may take so many MiB, over a file of so many endpoints.
+    pub fn start(budget: usize, endpoints: usize, flags: &[&str]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("endpoints.yaml");
+        write(&file, endpoints);
+        let mut child = Command::new(env!("CARGO_BIN_EXE_usher"))
+            .args(["serve", "--bind-address=127.0.0.1", "--grpc-port=0", "--grpc-health-port=0"])
+            .args(["--metrics-port=0", "--metrics-endpoint-auth=false", "--admin-address=off"])
+            .args(["--zap-encoder=json", "--secure-serving=false", "--sick-pods=false"])
+            .arg(format!("--memory-budget={budget}Mi"))
+            .arg(format!("--endpoints-file={}", file.display()))
+            .args(flags)
+            .env_remove("NAMESPACE")
+            .stdin(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut log = BufReader::new(child.stderr.take().unwrap());
+        let mut metrics = None;
+        let extproc = loop {
+            let mut line = String::new();
+            assert_ne!(log.read_line(&mut line).unwrap(), 0, "it ended before it served");
+            let line: serde_json::Value = serde_json::from_str(&line).unwrap();
+            let address = |field: &str| line[field].as_str().unwrap().parse().unwrap();
+            match line["message"].as_str() {
+                Some("metrics port open") => metrics = Some(address("address")),
+                Some("serving") => break address("extproc"),
+                _ => {}
+            }
+        };
+        // It goes on writing.
+        std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
+        Self { child, extproc, metrics: metrics.unwrap(), endpoints: file, _folder: folder }
+    }
+
+    /// Makes so many endpoints the pool.
+    pub fn scale(&self, endpoints: usize) {
+        write(&self.endpoints, endpoints);
+    }
+
+    pub async fn connect(&self) -> Connection {
+        Connection::to(self.extproc).await
+    }
+
+    pub async fn connections(&self, count: usize) -> Vec<Connection> {
+        let mut connections = Vec::new();
+        for _ in 0..count {
+            connections.push(self.connect().await);
+        }
+        connections
+    }
+
+    /// The value of a metric, 0 where it is missing.
+    pub fn metric(&self, series: &str) -> f64 {
+        Picker::metric_of(self.metrics, series).unwrap_or_default()
+    }
+
+    /// What everything that is counted may take, in bytes.
+    pub fn limit(&self) -> f64 {
+        self.metric("usher_memory_limit_bytes")
+    }
+
+    /// What all kinds take that requests bring, in bytes.
+    pub fn held(&self) -> f64 {
+        self.metric("usher_memory_bodies_bytes") + self.metric("usher_memory_streams_bytes")
+    }
+
+    /// The most memory that it has had, in bytes.
+    pub fn peak(&self) -> usize {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() * 1024
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn write(file: &std::path::Path, endpoints: usize) {
+    let entries = (1..=endpoints).map(|i| format!("- {{name: pod-{i}, address: 127.0.0.{i}, port: '1'}}\n"));
+    let text = format!("endpoints:\n{}", entries.collect::<String>());
+    let written = file.with_extension("new");
+    std::fs::write(&written, if endpoints == 0 { "endpoints: []".to_owned() } else { text }).unwrap();
+    std::fs::rename(written, file).unwrap();
+}

@@ -1,0 +1,35 @@
+//! More streams at once than there is room for, with little on each.
+
+use super::*;
+
+const STREAMS: usize = 12_000;
+
+#[tokio::test]
+async fn the_process_stays_below_its_budget_however_many_streams_are_open() {
+    let process = Process::start(96, 1, &[]);
+    let limit = process.limit();
+    let connections = process.connections(4).await;
+    // Below 4 KiB headers are part of what a stream counts.
+    let long = "v".repeat(3500);
+    let some = [COMPLETION[0], COMPLETION[1], ("x-long", &long)];
+    let mut streams = Vec::new();
+    for turn in 0..STREAMS {
+        let stream = connections[turn % 4].stream().await;
+        // It may be refused by now.
+        stream.try_send(headers(&some, false));
+        stream.try_send(body("{", false));
+        streams.push(stream);
+    }
+    streams.iter().for_each(|stream| {
+        // Those that were refused are gone.
+        stream.try_send(body(&PROMPT[1..], true));
+    });
+    let answers = answers(streams.into_iter().map(reader).collect()).await;
+    assert!(answers.served > 500 && answers.refused > 2000, "{answers:?}");
+    stayed_within(&process, 96, limit).await;
+    // Many were refused, and the gateway went on sending there: no connection was closed for it.
+    for connection in &connections {
+        drop(is_served(connection).await);
+    }
+    assert_eq!(process.metric("usher_connections_broken_total"), 0.0);
+}
