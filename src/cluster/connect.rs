@@ -74,5 +74,5 @@ fn client(mut config: Config) -> Result<Cluster, kube::Error> {
     config.write_timeout = Some(WRITE_TIMEOUT);
     // Whoever asks knows when it is worth asking again.
     config.default_retry = false;
-    Ok(Cluster::new(Client::try_from(config)?))
+    Ok(Client::try_from(config)?.into())
 }

@@ -139,11 +139,14 @@ pub(super) struct PageMetadata {
     pub(super) more: String,
 }
 
-impl Cluster {
-    pub(super) fn new(client: Client) -> Self {
+impl From<Client> for Cluster {
+    /// The cluster that a client asks. [`connect`](super::connect()) finds one as kubectl does.
+    fn from(client: Client) -> Self {
         Self { client }
     }
+}
 
+impl Cluster {
     /// The object at a path.
     ///
     /// # Errors

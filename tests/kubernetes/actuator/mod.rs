@@ -4,6 +4,7 @@
 
 mod gates;
 mod group;
+mod hands;
 mod leading;
 mod replicas;
 mod updates;

@@ -1,0 +1,85 @@
+//! The two moves by themselves: what was seen too long ago, and what changed since.
+
+use std::time::Duration;
+
+use usher::actuator::Hands;
+use usher::capacity::policy::file;
+use usher::capacity::{History, Inputs, Plan, Policy, tick};
+use usher::cluster::Cluster;
+use usher::endpoints::Clock;
+
+use super::group::Group;
+use crate::server::Server;
+use crate::support::eventually;
+
+const S: fn(u64) -> Duration = Duration::from_secs;
+
+/// A role that has to have five pods.
+const SPEC: &str = "{mode: Apply, interval: 1s, roles: {decode: {min: 5, max: 9, \
+    scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: decode}}}}";
+
+fn policy() -> Policy {
+    let text = format!(
+        "{{apiVersion: usher.dev/v1alpha1, kind: CapacityPolicy, metadata: {{name: p}}, spec: {SPEC}}}"
+    );
+    file::parse(&text).unwrap().remove(0).policy
+}
+
+/// Hands that may do everything in a group's namespace, and their clock.
+async fn hands(server: &Server, group: &Group, policy: &Policy) -> (Hands, Clock) {
+    let clock = Clock::stopped();
+    clock.set(S(1));
+    let cluster = Cluster::from(server.client().await);
+    let mut hands = Hands::new(cluster, group.space.name.clone(), clock.clone());
+    hands.attend(std::iter::once(policy));
+    (hands, clock)
+}
+
+fn plan(policy: &Policy, replicas: &[u32]) -> Plan {
+    let inputs = Inputs { replicas: replicas.to_vec(), ..Inputs::default() };
+    tick(&inputs, policy, &mut History::default(), S(1))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pods_that_the_server_said_nothing_of_for_long_are_not_acted_on() {
+    let Some(server) = Server::shared().await else { return };
+    let (group, policy) = (Group::new(server, SPEC).await, policy());
+    group.workload("Deployment", "decode", 1).await;
+    let (mut hands, clock) = hands(server, &group, &policy).await;
+    eventually("the pods to be listed", async || hands.observe(&policy, S(1)).await).await;
+    // It stands still, so what it says now counts as said at this time.
+    clock.set(S(45));
+    assert!(hands.observe(&policy, S(45)).await.is_some());
+    // Unless the server has just said something.
+    let mut now = S(45);
+    eventually("the pods to be old", async || {
+        now += S(46);
+        clock.set(now);
+        hands.observe(&policy, now).await.is_none().then_some(())
+    })
+    .await;
+    // A word of any of them, and all are known as they are.
+    group.ready_pods("decode", 0..1).await;
+    let seen = eventually("the pod", async || hands.observe(&policy, now).await).await;
+    assert_eq!((seen.replicas.as_slice(), seen.pods.len()), (&[1][..], 1));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replicas_that_somebody_else_changed_meanwhile_stay_as_they_are() {
+    let Some(server) = Server::shared().await else { return };
+    let (group, policy) = (Group::new(server, SPEC).await, policy());
+    group.workload("Deployment", "decode", 1).await;
+    let (mut hands, _) = hands(server, &group, &policy).await;
+    let seen = eventually("the pods to be listed", async || hands.observe(&policy, S(1)).await).await;
+    let mut first = plan(&policy, &seen.replicas);
+    assert_eq!(first.roles[0].write, 5);
+    group.scale("decode", 3).await;
+    assert_eq!(hands.act(&policy, &mut first, seen, S(1)).await, [0]);
+    assert_eq!(group.replicas("decode").await, 3);
+    // The next look begins there.
+    let seen = hands.observe(&policy, S(2)).await.unwrap();
+    assert_eq!(seen.replicas, [3]);
+    let mut next = plan(&policy, &seen.replicas);
+    assert!(hands.act(&policy, &mut next, seen, S(2)).await.is_empty());
+    assert_eq!(group.replicas("decode").await, 5);
+}
