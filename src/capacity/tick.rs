@@ -368,14 +368,14 @@ impl<'a> Tick<'a> {
         let (above, below) = (ratio.numerator, ratio.denominator);
         let goal = |place: usize| self.plan.roles.get(place).map(|role| role.goal);
         let (Some(x), Some(y)) = (goal(above), goal(below)) else { return };
-        let (Some(of_x), Some(of_y)) = (self.bounds.get(above), self.bounds.get(below)) else { return };
-        let repaired = ratio::repair((x, y), &ratio.bounds, (*of_x, *of_y));
+        let own = |place: usize| self.bounds.get(place).copied();
+        let (Some(of_x), Some(of_y)) = (own(above), own(below)) else { return };
+        let repaired = ratio::repair((x, y), &ratio.bounds, (of_x, of_y));
         if repaired.is_none() {
             self.condition(Condition::RatioConstraintViolated);
         }
-        for (place, before, after) in
-            [(above, x, repaired.map(|(x, _)| x)), (below, y, repaired.map(|(_, y)| y))]
-        {
+        let roles = [(above, x, repaired.map(|(x, _)| x), of_x), (below, y, repaired.map(|(_, y)| y), of_y)];
+        for (place, before, after, own) in roles {
             let Some(role) = self.plan.roles.get_mut(place) else { continue };
             match after {
                 Some(after) if after != before => {
@@ -384,7 +384,8 @@ impl<'a> Tick<'a> {
                 }
                 Some(_) => {}
                 None => {
-                    role.goal = role.current;
+                    // Bounds go before the ratio: what waits has to have a pod.
+                    role.goal = role.current.clamp(own.low, own.high);
                     role.reasons.push(Reason::RatioUnsatisfied);
                 }
             }

@@ -65,6 +65,8 @@ fn what_cannot_stand_is_refused_with_its_place() {
         (shared("ratio: {numerator: a, denominator: b}"), "has neither min nor max"),
         // Over real numbers there is a pair.
         ("roles: {a: {min: 1, max: 1}, b: {min: 1, max: 2}}, coordination: {ratio: {numerator: a, denominator: b, min: 0.6, max: 0.65}}".into(), "is kept by no numbers of pods"),
+        // None at all keep any ratio, and that is no group.
+        ("roles: {a: {max: 1}, b: {max: 2}}, coordination: {ratio: {numerator: a, denominator: b, min: 0.6, max: 0.65}}".into(), "is kept by no numbers of pods"),
         (rule("comparator: GREATER_THAN, threshold: 5"), "spec.rules.0 has no step"),
         (rule("comparator: GREATER_THAN, threshold: 5, step: 0"), "is 0, which changes nothing"),
         (rule("comparator: ABOVE, threshold: 5, step: 1"), "ABOVE"),
@@ -112,6 +114,7 @@ fn what_looks_odd_is_warned_of() {
         (format!("{AB}, rules: [{{name: r, role: a, metric: m, comparator: GREATER_THAN, threshold: 5, step: -1}}]"), "removes pods when there is more"),
         (format!("{AB}, rules: [{{name: r, role: a, metric: m, comparator: LESS_THAN, threshold: 5, step: 1}}]"), "adds pods when there is less"),
         ("roles: {a: {max: 4}, b: {min: 1, max: 4}}, coordination: {ratio: {numerator: a, denominator: b, min: 1}}".into(), "scale to zero or none"),
+        ("roles: {a: {max: 2}, b: {max: 4}}, coordination: {ratio: {numerator: a, denominator: b, max: 0.2}}".into(), "can't be kept while requests wait"),
     ];
     for (spec, says) in table {
         let read = file::parse(&document(&spec)).unwrap_or_else(|errors| panic!("{spec}: {errors:?}"));

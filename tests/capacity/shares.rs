@@ -128,3 +128,18 @@ fn the_ratio_holds_whatever_coordinates() {
         assert!(!holds.roles[0].reasons.contains(&Reason::Ratio), "{mode}");
     }
 }
+
+/// Bounds go before the ratio: where no numbers keep it while requests wait, pods start all the same.
+#[test]
+fn a_ratio_that_nothing_keeps_does_not_keep_a_group_at_zero() {
+    let spec = "roles: {d: {max: 2}, p: {max: 8}}\n\
+        total: {metrics: [{name: queue_depth, target: 4}]}\n\
+        coordination: {ratio: {numerator: d, denominator: p, max: \"1:9\"}}";
+    let mut group = Group::new(spec);
+    let plan = group.tick(0, &json!({}), &[], &json!({"waiting": 1}));
+    assert_eq!((desired(&plan), plan.conditions), (vec![1, 1], vec![Condition::RatioConstraintViolated]));
+    assert!(plan.roles[0].reasons.contains(&Reason::RatioUnsatisfied), "{:?}", plan.roles);
+    // What there is stays otherwise.
+    let plan = group.tick(15, &json!({"d": 2, "p": 5}), &[], &json!({"waiting": 1}));
+    assert_eq!(desired(&plan), [2, 5]);
+}

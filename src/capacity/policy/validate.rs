@@ -316,8 +316,14 @@ fn ratio_over_pods(document: &Document, found: &mut Found) {
         return;
     }
     let bounds = |range: Range| Bounds { low: range.min, high: range.max };
-    if repair((above.min, below.min), &ratio.bounds, (bounds(above), bounds(below))).is_none() {
+    let keeps = |of: (Bounds, Bounds)| repair((above.max, below.max), &ratio.bounds, of);
+    let with_a_pod = |range: Range| Bounds { low: range.min.max(1), high: range.max };
+    // None at all keep any ratio. Any other numbers would be nearer.
+    if keeps((bounds(above), bounds(below))).is_none_or(|pair| pair == (0, 0)) {
         found.error("spec.coordination.ratio", "is kept by no numbers of pods within the roles' bounds");
+    } else if keeps((with_a_pod(above), with_a_pod(below))).is_none() {
+        let why = "can't be kept while requests wait, as each role has a pod then";
+        found.warning("spec.coordination.ratio", why);
     } else if (above.min == 0) != (below.min == 0) && !ratio.bounds.min.is_zero() {
         found.warning(
             "spec.coordination.ratio",
