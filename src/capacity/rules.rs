@@ -174,7 +174,7 @@ pub fn apply(
             if (*step > 0) != grows || changed[rule.role] {
                 continue;
             }
-            match target(*size, *step, rule) {
+            match target(*size, *step, bounds(rule, inputs), rule.clamps) {
                 None => outcomes[index] = RuleOutcome::Bound,
                 Some(target) => {
                     *size = target;
@@ -198,12 +198,18 @@ pub fn apply(
     Ruled { fired, stages }
 }
 
-/// Where a step leads from `size`; none when it would leave the bounds, or, where it goes as far as
-/// these, when there is nowhere to go. Never against the step.
-fn target(size: u32, step: i64, rule: &Rule) -> Option<u32> {
+/// Between how many pods a rule leaves a role now: one at least while requests wait.
+fn bounds(rule: &Rule, inputs: &Inputs) -> Range {
     let Range { min, max } = rule.range;
+    Range { min: min.max(u32::from(inputs.waiting > 0)).min(max), max }
+}
+
+/// Where a step leads from `size`; none when it would leave the bounds, or, where it goes as far as
+/// these (`clamps`), when there is nowhere to go. Never against the step.
+fn target(size: u32, step: i64, within: Range, clamps: bool) -> Option<u32> {
+    let Range { min, max } = within;
     let wanted = (i64::from(size) + step).max(0);
-    let target = if rule.clamps {
+    let target = if clamps {
         wanted.clamp(i64::from(min), i64::from(max))
     } else if (i64::from(min)..=i64::from(max)).contains(&wanted) {
         wanted

@@ -3,6 +3,7 @@
 use crate::support::{Group, desired};
 use serde_json::json;
 use usher::capacity::Reason;
+use usher::capacity::plan::RuleOutcome;
 
 const QUEUE: &str = "roles: {decode: {min: 1, max: 8}}\nrules:\n\
 - {name: up, role: decode, metric: queue_depth, comparator: GREATER_THAN, threshold: 5, step: 2, cooldown: 300s, onBound: clamp}\n\
@@ -45,6 +46,13 @@ fn bounds_and_what_waits_hold_beside_rules() {
     assert_eq!((desired(&plan), plan.roles[0].reasons.clone()), (vec![1], vec![Reason::Waiting]));
     let plan = zero.tick(15, &json!({"decode": 0}), &[], &json!({}));
     assert_eq!(desired(&plan), [0]);
+    // What waits needs a pod, whatever a rule says of the last one.
+    let idle = [("decode", 1, true, json!({"queue_depth": 0}))];
+    let plan = zero.tick(30, &json!({"decode": 1}), &idle, &json!({"waiting": 3}));
+    assert_eq!((desired(&plan), plan.stages.rules[1].outcome), (vec![1], RuleOutcome::Bound));
+    assert!(plan.fired.is_empty(), "what changes nothing doesn't rest: {:?}", plan.fired);
+    let plan = zero.tick(45, &json!({"decode": 1}), &idle, &json!({}));
+    assert_eq!((desired(&plan), plan.fired), (vec![0], vec!["down".to_owned()]));
 }
 
 #[test]
