@@ -76,6 +76,11 @@ impl Past {
         past.recommended.push(now, total, Duration::ZERO);
         past
     }
+
+    /// What was allowed last did not come to be: bounds made it `total`.
+    pub fn correct(&mut self, total: u32) {
+        self.totals.correct(total);
+    }
 }
 
 /// How far a group may go now.
@@ -126,7 +131,12 @@ impl Behavior {
         if is_far && !hold.is_zero() {
             past.panicked = Some(now);
         }
-        past.panicked.is_some_and(|at| now.saturating_sub(at) < hold)
+        self.still_panics(past, now)
+    }
+
+    /// Whether a group panics that panicked before, whatever is asked for now.
+    pub fn still_panics(&self, past: &Past, now: Duration) -> bool {
+        past.panicked.is_some_and(|at| now.saturating_sub(at) < self.panic.hold)
     }
 
     fn panicked(&self, past: &Past, current: u32, recommended: u32, now: Duration) -> (u32, Vec<Reason>) {

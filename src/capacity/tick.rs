@@ -141,11 +141,16 @@ impl<'a> Tick<'a> {
             let Some(asked) = asked else {
                 self.because(Reason::StaleData);
                 self.condition(Condition::StaleData);
+                // Panic lasts its time, whether numbers come or not.
+                let panics = self.policy.behavior.still_panics(&history.past, now);
+                if panics {
+                    self.condition(Condition::Panic);
+                }
                 let size = self.within_bounds(current);
                 self.plan.stages.recommended = size;
                 self.plan.stages.limited = size;
                 self.plan.stages.size = size;
-                return (size, false);
+                return (size, panics);
             };
             let wanted = asked.clamp(least, most);
             if asked == current {
@@ -161,11 +166,19 @@ impl<'a> Tick<'a> {
             wanted
         };
         let limited = self.policy.behavior.limit(&mut history.past, current, recommended, now);
-        limited.reasons.iter().for_each(|reason| self.because(*reason));
         if limited.panics {
             self.condition(Condition::Panic);
         }
         let size = self.within_bounds(limited.total);
+        if size == limited.total {
+            limited.reasons.iter().for_each(|reason| self.because(*reason));
+        } else {
+            // Bounds hold against limits and windows, which are no reason then.
+            history.past.correct(size);
+            if size > least && size > limited.total {
+                self.because(Reason::Waiting);
+            }
+        }
         let stages = &mut self.plan.stages;
         (stages.recommended, stages.limited, stages.size) = (recommended, limited.total, size);
         (size, limited.panics)

@@ -22,6 +22,13 @@ impl Window {
         self.values.back().map(|(_, value)| *value)
     }
 
+    /// Puts another value in the place of the last one.
+    pub fn correct(&mut self, value: u32) {
+        if let Some((_, last)) = self.values.back_mut() {
+            *last = value;
+        }
+    }
+
     /// Notes a value, which is in force from now on. `keep` is how long anybody may look back.
     pub fn push(&mut self, now: Duration, value: u32, keep: Duration) {
         // A clock that goes back: what was to come is forgotten.

@@ -97,3 +97,58 @@ fn a_constant_load_settles() {
         assert!(sizes[40..].iter().all(|size| *size == sizes[59]), "{load}: {sizes:?}");
     }
 }
+
+/// What held a size is its reason, and what did not is none.
+#[test]
+fn a_bound_is_the_reason_where_it_holds_against_a_limit() {
+    use Reason::{Cost, DownLimit, Max, Metric, Min, Tolerance, Waiting};
+    let spec = "roles: {a: {min: 8, max: 9}}\ntotal: {metrics: [{name: queue_depth, target: 4}]}\nbehavior: {scaleDown: {instances: 1, percent: 0}}";
+    for (current, expected, reasons) in
+        [(1, 8, vec![Min, Cost]), (30, 9, vec![Max, Cost]), (9, 8, vec![Metric, Min, Cost])]
+    {
+        let plan = Group::new(spec).tick(
+            0,
+            &json!({"a": current}),
+            &[("a", current, true, json!({"queue_depth": 0}))],
+            &json!({}),
+        );
+        assert_eq!((desired(&plan), plan.roles[0].reasons.clone()), (vec![expected], reasons), "{current}");
+    }
+    let plan = Group::new(&spec.replace("min: 8", "min: 1")).tick(
+        0,
+        &json!({"a": 9}),
+        &[("a", 9, true, json!({"queue_depth": 0}))],
+        &json!({}),
+    );
+    assert_eq!(
+        (desired(&plan), plan.roles[0].reasons.clone()),
+        (vec![8], vec![Metric, Min, DownLimit, Cost])
+    );
+    // Nothing runs, and a request waits: that alone keeps the last pod.
+    let spec = "roles: {a: {max: 9}}\ntotal: {metrics: [{name: running, target: 4}]}\nbehavior: {scaleDown: {stabilization: 0s}}";
+    for (current, reasons) in [(1, vec![Metric, Waiting, Cost]), (3, vec![Metric, Waiting, Cost])] {
+        let idle = [("a", current, true, json!({"running": 0}))];
+        let plan = Group::new(spec).tick(0, &json!({"a": current}), &idle, &json!({"waiting": 1}));
+        assert_eq!((desired(&plan), plan.roles[0].reasons.clone()), (vec![1], reasons), "{current}");
+    }
+    let plan = Group::new(spec).tick(0, &json!({"a": 0}), &[], &json!({"external": {"running": 0}}));
+    assert_eq!((desired(&plan), plan.roles[0].reasons.clone()), (vec![0], vec![Tolerance, Cost]));
+}
+
+/// The numbers are gone; what they said before was that far more pods are needed.
+#[test]
+fn panic_outlasts_lost_numbers() {
+    let spec = "roles: {d: {min: 1, max: 50}, p: {min: 1, max: 50}}\ntotal: {metrics: [{name: load, target: 1}]}\n\
+        behavior: {scaleUp: {panic: {thresholdPercent: 200, percent: 1000, period: 60s, hold: 60s}}, scaleDown: {stabilization: 0s}}\n\
+        coordination: {mode: Preferred, alpha: 0.75, pressure: {d: [{metric: q, target: 1}], p: [{metric: q, target: 1}]}}";
+    let mut group = Group::new(spec);
+    let pods = [("d", 2, true, json!({"q": 1})), ("p", 2, true, json!({"q": 9}))];
+    let plan = group.tick(0, &json!({"d": 2, "p": 2}), &pods, &json!({"external": {"load": 20}}));
+    assert_eq!((plan.total, plan.conditions.clone()), (20, vec![Condition::Panic]));
+    let there = json!({"d": plan.roles[0].desired, "p": plan.roles[1].desired});
+    let lost = group.tick(15, &there, &pods, &json!({"external": {"load": null}}));
+    assert_eq!(lost.conditions, [Condition::StaleData, Condition::Panic]);
+    assert_eq!((desired(&lost), lost.total), (desired(&plan), 20), "cost alone decides while it lasts");
+    let over = group.tick(60, &there, &pods, &json!({"external": {"load": null}}));
+    assert_eq!(over.conditions, [Condition::StaleData]);
+}
