@@ -83,6 +83,10 @@ pub struct Tick {
 /// # Errors
 /// What is wrong with the line.
 pub fn parse(line: &str, policy: &Policy) -> Result<Tick, String> {
+    let line = line.trim();
+    if line.starts_with('[') || line == "null" {
+        return Err("is no object; write {\"t\": 0, …}".to_owned());
+    }
     let line: Line = serde_json::from_str(&without_nan(line)).map_err(|error| {
         // The line's own number is that of the file, which the caller knows.
         error.to_string().replace(" at line 1 column ", ", at column ")
@@ -184,7 +188,7 @@ mod tests {
     fn broken_lines_say_what_is_wrong() {
         for (line, part) in [
             ("", "EOF"),
-            ("{\"t\": 1", "column 7"),
+            ("{\"t\": 1\n", "EOF while parsing an object, at column 7"),
             ("{\"t\": \"1\"}", "expected"),
             ("{\"t\": -1}", "write seconds"),
             ("{\"replicas\": {}}", "missing field `t`"),
