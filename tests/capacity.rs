@@ -15,6 +15,8 @@ mod definitions;
 mod docs;
 #[path = "capacity/group.rs"]
 mod group;
+#[path = "capacity/kthena.rs"]
+mod kthena;
 #[path = "capacity/policies.rs"]
 mod policies;
 #[path = "capacity/program.rs"]

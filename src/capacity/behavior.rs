@@ -232,6 +232,49 @@ mod tests {
         }
     }
 
+    /// kthena's table (`revision_test.go`), but for selections that it doesn't know, bounds, which are not
+    /// looked at here, and panic from nothing, which there is none of.
+    #[test]
+    fn kthenas_table_holds() {
+        let table = [
+            // growing, shrinking, size, asked for, asked for before, size before, what comes out
+            (pace(2, 100, false), pace(2, 20, false), 7, 7, None, None, 7),
+            (pace(2, 100, false), pace(1, 40, false), 10, 5, None, None, 6),
+            (pace(2, 100, false), pace(1, 40, true), 10, 5, None, None, 9),
+            (pace(2, 100, false), pace(2, 20, false), 10, 5, Some(9), None, 9),
+            (pace(2, 100, false), pace(3, 25, false), 10, 3, None, Some(12), 9),
+            (pace(3, 100, false), pace(2, 20, false), 5, 20, None, None, 10),
+            (pace(3, 100, true), pace(2, 20, false), 5, 20, None, None, 8),
+            (pace(3, 100, false), pace(2, 20, false), 5, 20, Some(12), None, 10),
+            (pace(2, 50, false), pace(2, 20, false), 10, 50, None, Some(6), 10),
+            (Behavior::default().up, Behavior::default().down, 10, 5, None, None, 5),
+        ];
+        let past = |asked: Option<u32>, size: Option<u32>| {
+            let mut past = Past::default();
+            asked.into_iter().for_each(|asked| past.recommended.push(S(0), asked, S(300)));
+            size.into_iter().for_each(|size| past.totals.push(S(0), size, S(300)));
+            past
+        };
+        for (up, down, size, asked, before, was, expected) in table {
+            let mut behavior = only(up, down);
+            (behavior.up.stabilization, behavior.down.stabilization) = (S(300), S(300));
+            let limited = behavior.limit(&mut past(before, was), size, asked, S(15));
+            assert_eq!(limited.total, expected, "{up:?} {down:?} {size} {asked} {before:?} {was:?}");
+        }
+        for (percent, size, asked, was, expected) in [
+            (1000, 5, 15, None, 15),
+            (100, 5, 15, None, 10),
+            (100, 10, 30, Some(6), 12),
+            (1000, 10, 3, None, 10),
+        ] {
+            let panic = Panic { threshold_percent: 200, percent, period: S(60), hold: S(60) };
+            let behavior = Behavior { panic, ..only(pace(2, 100, false), pace(2, 20, false)) };
+            let mut past = Past { panicked: Some(S(0)), ..past(None, was) };
+            let limited = behavior.limit(&mut past, size, asked, S(15));
+            assert_eq!((limited.total, limited.panics), (expected, true), "{percent} {size} {asked} {was:?}");
+        }
+    }
+
     #[test]
     fn limits_hold_for_a_period() {
         let behavior = only(pace(4, 0, false), pace(2, 0, false));

@@ -90,6 +90,21 @@ mod tests {
         assert_eq!(allocate(99, &equal, 200), [8, 8], "and maxima");
     }
 
+    /// kthena's table of what is restored (`optimizer_test.go`).
+    #[test]
+    fn kthenas_table_holds() {
+        let table: [(&[Priced], u32, &[u32]); 5] = [
+            (&[priced(1, 4, 10.0), priced(1, 3, 5.0)], 5, &[2, 3]),
+            (&[priced(2, 5, 10.0)], 0, &[2]),
+            (&[priced(1, 3, 10.0)], 999, &[3]),
+            (&[priced(1, 4, 10.0)], 4, &[4]),
+            (&[priced(1, 3, 100.0), priced(2, 5, 60.0)], 8, &[3, 5]),
+        ];
+        for (roles, total, shares) in table {
+            assert_eq!(allocate(total, roles, 100), shares, "{total} {roles:?}");
+        }
+    }
+
     proptest! {
         #[test]
         fn more_pods_take_from_nobody(

@@ -168,6 +168,27 @@ mod tests {
         assert_eq!(repair((7, 1), &open, wide), Some((7, 1)));
     }
 
+    /// kthena's table (`disaggregated_ratio_test.go`), but for the row without a ratio.
+    #[test]
+    fn kthenas_table_holds() {
+        let (quarter, wide) = (|| ratio("0.25", "1"), bounds((0, 8), (0, 16)));
+        let table = [
+            ((2, 4), quarter(), wide, Some((2, 4))),
+            ((1, 8), quarter(), wide, Some((2, 8))),
+            ((1, 3), ratio("0.5", "0.5"), bounds((1, 10), (1, 10)), Some((2, 4))),
+            ((7, 99), ratio("0.07", "0.07"), bounds((7, 7), (1, 100)), Some((7, 100))),
+            ((6, 2), quarter(), wide, Some((6, 6))),
+            ((2, 20), quarter(), bounds((0, 3), (0, 20)), Some((3, 12))),
+            ((0, 4), quarter(), wide, Some((1, 4))),
+            ((4, 0), quarter(), wide, Some((4, 4))),
+            ((0, 0), quarter(), wide, Some((0, 0))),
+            ((1, 2), ratio("0.55", "0.55"), bounds((1, 2), (2, 3)), None),
+        ];
+        for (pair, ratio, bounds, expected) in table {
+            assert_eq!(repair(pair, &ratio, bounds), expected, "{pair:?} {ratio:?} {bounds:?}");
+        }
+    }
+
     /// Against all pairs, with ratios compared by their own arithmetic.
     #[test]
     fn no_pair_is_better() {

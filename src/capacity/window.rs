@@ -83,6 +83,36 @@ mod tests {
         assert_eq!(window.samples(S(30), S(0)).count(), 0);
     }
 
+    /// kthena's tables (`sliding_window_test.go`), up to where theirs forget what is in force.
+    #[test]
+    fn kthenas_tables_hold() {
+        let window = |values: [u32; 4]| {
+            let mut window = Window::default();
+            for (at, value) in [1, 3, 5, 7].into_iter().zip(values) {
+                window.push(S(at), value, S(10));
+            }
+            window
+        };
+        let (high, low) = (window([6, 3, 5, 2]), window([6, 3, 5, 7]));
+        for (now, largest, smallest) in [
+            (7, Some(6), Some(3)),
+            (12, Some(5), Some(3)),
+            (14, Some(5), Some(5)),
+            (16, Some(2), Some(7)),
+            (18, None, None),
+        ] {
+            assert_eq!(high.samples(S(now), S(10)).max(), largest, "{now}");
+            assert_eq!(low.samples(S(now), S(10)).min(), smallest, "{now}");
+        }
+        let low = window([6, 3, 9, 4]);
+        for (now, largest, smallest) in
+            [(7, 6, 3), (12, 6, 3), (14, 5, 3), (16, 5, 4), (18, 2, 4), (26, 2, 4)]
+        {
+            assert_eq!(high.in_force(S(now), S(10)).max(), Some(largest), "{now}");
+            assert_eq!(low.in_force(S(now), S(10)).min(), Some(smallest), "{now}");
+        }
+    }
+
     #[test]
     fn what_nobody_looks_at_is_dropped() {
         let mut window = Window::default();

@@ -112,3 +112,39 @@ impl Signal {
         gauge.unwrap_or(f64::NAN)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// kthena's names (`optimizer_test.go`): what is a part of a whole, and what adds up.
+    #[test]
+    fn kthenas_names_are_read_as_kthena_reads_them() {
+        for part in [
+            "gpu_utilization",
+            "cpu_utilization",
+            "memory_utilization",
+            "cache_usage",
+            "disk_usage",
+            "fill_ratio",
+            "load_percent",
+            "queue_saturation",
+            "GPU_utilization",
+            "CPU_UTILIZATION",
+            "Cache_Usage",
+        ] {
+            assert_eq!(Join::of(part), Join::Largest, "{part}");
+        }
+        for sum in [
+            "queue_length",
+            "request_count",
+            "token_rate",
+            "request_rate",
+            "throughput_rate",
+            "pending_requests",
+            "gpu_utilization_rate",
+        ] {
+            assert_eq!(Join::of(sum), Join::Sum, "{sum}");
+        }
+    }
+}
