@@ -44,6 +44,8 @@ fn what_cannot_stand_is_refused_with_its_place() {
         (total("metrics: [{name: m}]"), "spec.total.metrics.0.target is missing"),
         (total("metrics: [{name: m, target: 0}]"), "spec.total.metrics.0.target has to be above 0"),
         (total("metrics: [{name: m, target: .inf}]"), "target"),
+        (total("metrics: [{name: m, target: 1e-10}]"), "spec.total.metrics.0.target has to be a billionth or more"),
+        (shared("pressure: {a: [{metric: q, target: 1e-300}]}"), "has to be a billionth or more"),
         (total("metrics: [{name: m, source: elsewhere, target: 1}]"), "elsewhere"),
         (total(&format!("tolerancePercent: 101, {one}")), "spec.total.tolerancePercent is out of range"),
         (format!("{}, total: {{{one}}}", rule(up)), "total sizes every role, so keep one of them"),
@@ -83,6 +85,8 @@ fn what_cannot_stand_is_refused_with_its_place() {
         (format!("{AB}, rules: [{{name: r, role: a, {up}}}]"), "spec.rules.0 has no metric"),
         (two(up, "comparator: LESS_THAN, threshold: 5, step: -1"), "so the role flaps"),
         (two(up, "minThreshold: 6, step: 1"), "so the role flaps"),
+        // What waits is one number, and so is a query: there is nothing to aggregate.
+        (format!("{AB}, rules: [{{name: r, role: a, metric: waiting, {up}}}, {{name: s, role: a, metric: waiting, aggregation: max, comparator: LESS_THAN, threshold: 6, step: -1}}]"), "so the role flaps"),
         (format!("{AB}, rules: [{{name: r, role: a, metric: m, {up}}}, {{name: r, role: b, metric: m, {up}}}]"), "'r' is there twice"),
     ];
     for (spec, says) in table {
@@ -166,4 +170,22 @@ fn what_got_past_is_replaced_and_counted() {
             assert!(role.range.min <= role.range.max && role.cost >= 0.0, "{spec}: {role:?}");
         }
     }
+}
+
+/// What kubectl writes, and what people keep beside a policy.
+#[test]
+fn metadata_is_that_of_any_object() {
+    let named = document(AB).replace(
+        "{name: p}",
+        "{name: p, namespace: there, labels: {team: x}, annotations: {example.com/why: 'a test'}}",
+    );
+    assert_eq!(errors(&named), Vec::<String>::new());
+    let misspelt = document(AB).replace("{name: p}", "{name: p, label: {team: x}}");
+    assert!(errors(&misspelt)[0].contains("did you mean `labels`?"), "{:?}", errors(&misspelt));
+}
+
+#[test]
+fn what_is_wrong_is_said_once() {
+    let found = errors(&document("roles: {a: {max: 4, scaleTargetRef: {kind: X, name: x}}}"));
+    assert_eq!(found.len(), 1, "{found:?}");
 }

@@ -12,7 +12,8 @@ use super::spec::{
     API_VERSION, Aggregation, Comparator, CoordinationMode, CoordinationSpec, Document, KIND, Mode, PaceSpec,
     RatioSpec, RuleSource, RuleSpec, Spec,
 };
-use super::{Policy, Range};
+use super::{Policy, Range, WAITING};
+use crate::capacity::amount::Amount;
 use crate::capacity::ratio::{Fraction, repair};
 use crate::capacity::share::Bounds;
 
@@ -99,6 +100,9 @@ impl Found {
         match value {
             None => self.error(path, "is missing; write a number above 0"),
             Some(value) if !(value.is_finite() && value > 0.0) => self.error(path, "has to be above 0"),
+            Some(value) if Amount::of(value).is_none_or(|amount| amount == Amount::ZERO) => {
+                self.error(path, "has to be a billionth or more");
+            }
             Some(_) => {}
         }
     }
@@ -134,13 +138,6 @@ fn roles(spec: &Spec, found: &mut Found) {
             found.warning(path(""), why);
         }
         if let Some(target) = &role.scale_target_ref {
-            for (key, value) in
-                [("apiVersion", &target.api_version), ("kind", &target.kind), ("name", &target.name)]
-            {
-                if value.is_empty() {
-                    found.error(path(&format!(".scaleTargetRef.{key}")), "is missing");
-                }
-            }
             if target.replicas_path.as_ref().is_some_and(|pointer| !pointer.starts_with('/')) {
                 found.error(
                     path(".scaleTargetRef.replicasPath"),
@@ -416,7 +413,11 @@ fn flapping(spec: &Spec, found: &mut Found) {
     let mut up: BTreeMap<String, Vec<(usize, f64)>> = BTreeMap::new();
     let mut down: BTreeMap<String, Vec<(usize, f64)>> = BTreeMap::new();
     for (index, rule) in spec.rules.iter().enumerate() {
-        let key: Key<'_> = (&rule.role, rule.source, &rule.metric, rule.aggregation);
+        // What no pod has is one number, whatever is said of adding up.
+        let is_one = rule.source == RuleSource::Prometheus
+            || (rule.source == RuleSource::Inference && rule.metric == WAITING);
+        let aggregation = if is_one { Aggregation::default() } else { rule.aggregation };
+        let key: Key<'_> = (&rule.role, rule.source, &rule.metric, aggregation);
         let key = format!("{key:?}");
         // A rule with thresholds of both kinds is refused elsewhere.
         if let (Some(comparator), Some(threshold), Some(step)) = (rule.comparator, rule.threshold, rule.step)

@@ -256,7 +256,7 @@ fn read(object: &PolicyObject, topologies: &BTreeMap<String, Vec<String>>) -> Re
             topology.cluster_topology = None;
         }
     }
-    let metadata = Metadata { name: object.metadata.name.clone(), namespace: None };
+    let metadata = Metadata { name: object.metadata.name.clone(), namespace: None, ..Metadata::default() };
     Ok(Document { api_version: API_VERSION.to_owned(), kind: KIND.to_owned(), metadata, spec })
 }
 
