@@ -141,9 +141,13 @@ pub fn gather_observed(
             values: group.signals.iter().map(value).collect(),
         }
     };
+    // Replicas without a pod: their objects were not made yet, or a quota keeps them from that.
+    let listed = |role: usize| observed.pods.iter().filter(|pod| pod.role == role).count() as u32;
+    let starting = observed.replicas.iter().enumerate().map(|(role, all)| all.saturating_sub(listed(role)));
     Inputs {
         replicas: observed.replicas.clone(),
         pods: observed.pods.iter().map(pod).collect(),
+        starting: starting.collect(),
         waiting,
         domains: observed.domains.clone(),
         provisioning: observed.provisioning,
@@ -243,5 +247,22 @@ mod tests {
         store.replace(vec![spec("one", 0, gold)]);
         members.follow(&group.policy, &store.snapshot(), &starting(&[]));
         assert_eq!(members.counts(), [0, 1]);
+    }
+
+    #[test]
+    fn replicas_without_a_pod_are_on_their_way() {
+        let group = group(vec![Signal::Waiting]);
+        let pod = |role, name: &str| ObservedPod {
+            role,
+            name: name.to_owned(),
+            is_ready: true,
+            state: PodState::default(),
+        };
+        let mut observed = Observed::default();
+        observed.replicas = vec![3, 1];
+        observed.pods = vec![pod(0, "one"), pod(1, "two"), pod(1, "three")];
+        let at = Freshness { now_ms: 1_000, configured: SECOND, scraped: SECOND };
+        let inputs = gather_observed(&group, &Members::default(), at, &observed, 0);
+        assert_eq!((inputs.replicas, inputs.starting), (vec![3, 1], vec![2, 0]));
     }
 }

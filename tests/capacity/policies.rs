@@ -119,6 +119,8 @@ fn what_looks_odd_is_warned_of() {
         (format!("{AB}, rules: [{{name: r, role: a, metric: m, comparator: LESS_THAN, threshold: 5, step: 1}}]"), "adds pods when there is less"),
         ("roles: {a: {max: 4}, b: {min: 1, max: 4}}, coordination: {ratio: {numerator: a, denominator: b, min: 1}}".into(), "scale to zero or none"),
         ("roles: {a: {max: 2}, b: {max: 4}}, coordination: {ratio: {numerator: a, denominator: b, max: 0.2}}".into(), "can't be kept while requests wait"),
+        (format!("{AB}, rules: [{{name: r, role: a, metric: m, comparator: GREATER_THAN, threshold: 5, step: 1, min: 5}}]"), "spec.rules.0.min is above the max of 'a', which holds"),
+        ("roles: {a: {min: 3, max: 9}}, rules: [{name: r, role: a, metric: m, comparator: GREATER_THAN, threshold: 5, step: 1, max: 2}]".into(), "spec.rules.0.max is below the min of 'a', which holds"),
     ];
     for (spec, says) in table {
         let read = file::parse(&document(&spec)).unwrap_or_else(|errors| panic!("{spec}: {errors:?}"));

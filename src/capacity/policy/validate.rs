@@ -137,13 +137,13 @@ fn roles(spec: &Spec, found: &mut Found) {
             let why = format!("'{name}' has no scaleTargetRef, so nothing is written for it");
             found.warning(path(""), why);
         }
-        if let Some(target) = &role.scale_target_ref {
-            if target.replicas_path.as_ref().is_some_and(|pointer| !pointer.starts_with('/')) {
-                found.error(
-                    path(".scaleTargetRef.replicasPath"),
-                    "is no JSON pointer; write for example /spec/replicas",
-                );
-            }
+        if let Some(target) = &role.scale_target_ref
+            && target.replicas_path.as_ref().is_some_and(|pointer| !pointer.starts_with('/'))
+        {
+            found.error(
+                path(".scaleTargetRef.replicasPath"),
+                "is no JSON pointer; write for example /spec/replicas",
+            );
         }
         if role.cost.is_some_and(|cost| !(cost.is_finite() && cost >= 0.0)) {
             found.error(path(".cost"), "has to be 0 or more");
@@ -348,6 +348,14 @@ fn rules(spec: &Spec, found: &mut Found) {
         found.whole(path(".max"), rule.max, 1, MOST_PODS);
         if rule.min.zip(rule.max).is_some_and(|(min, max)| min > max) {
             found.error(path(".min"), "is above max");
+        }
+        if let Some(role) = spec.roles.get(&rule.role) {
+            if rule.min.zip(role.max).is_some_and(|(min, max)| min > max) {
+                found.warning(path(".min"), format!("is above the max of '{}', which holds", rule.role));
+            }
+            if rule.max.is_some_and(|max| max < role.min.unwrap_or(0)) {
+                found.warning(path(".max"), format!("is below the min of '{}', which holds", rule.role));
+            }
         }
         if rule.min_coverage.is_some_and(|part| !(0.0..=1.0).contains(&part)) {
             found.error(path(".minCoverage"), "is out of range; write 0 to 1");

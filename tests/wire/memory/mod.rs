@@ -10,6 +10,8 @@ mod streams;
 mod unread;
 mod waiting;
 
+use std::time::{Duration, Instant};
+
 use envoy_types::pb::envoy::service::ext_proc::v3::ImmediateResponse;
 use envoy_types::pb::envoy::service::ext_proc::v3::processing_response::Response as Reply;
 use tokio::task::JoinHandle;
@@ -21,6 +23,9 @@ use process::Process;
 const POST: [(&str, &str); 2] = [(":method", "POST"), (":path", "/other")];
 const COMPLETION: [(&str, &str); 2] = [(":method", "POST"), (":path", "/v1/completions")];
 const MI: usize = 1 << 20;
+
+/// After this a test gives up waiting. Long, because a loaded machine is not a failure.
+const PATIENCE: Duration = Duration::from_secs(300);
 
 fn has_reason(refusal: &ImmediateResponse, reason: &str) -> bool {
     let set = &refusal.headers.as_ref().unwrap().set_headers;
@@ -36,9 +41,11 @@ fn has_reason(refusal: &ImmediateResponse, reason: &str) -> bool {
 
 /// Waits for something that the other process does.
 async fn settle(mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
     while !done() {
+        assert!(start.elapsed() < PATIENCE, "it doesn't come");
         // Asking all the time would take the processor from who is asked.
-        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
