@@ -68,11 +68,12 @@ impl Meter {
         let most = self.process - self.process / 16;
         let by_base = most.saturating_sub(base);
         // Also where the base is wrong the process stays below its budget: it may grow by what
-        // is really left, less what comes without asking.
-        let nearly_all = self.process - self.process / 32;
-        let by_guard = (counted + pending).saturating_add(nearly_all.saturating_sub(resident + pending));
+        // is really left, less what comes without asking. A body may take twice what is counted of
+        // it, so the last of that is taken by halves.
+        let left = most.saturating_sub(resident + pending);
+        let by_guard = (counted + pending).saturating_add(left - (left / 2).min(self.process / 32));
         let limit = within(by_base).max(self.process / 64).min(within(by_guard));
-        let is_near = resident + pending > nearly_all - self.process / 8;
+        let is_near = resident + pending > most - self.process / 8;
         Reading { limit, base, left_over, is_near }
     }
 }

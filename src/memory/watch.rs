@@ -90,7 +90,8 @@ impl Watch {
         seen.warned = nearly_all;
         self.base.store(reading.base, Relaxed);
         self.is_near.store(reading.is_near, Relaxed);
-        Some((reading.limit, self.process / 64))
+        // Near the budget it is looked at more often.
+        Some((reading.limit, self.process / if reading.is_near { 256 } else { 64 }))
     }
 
     fn read(&self, meter: &mut Meter, budget: &Budget) -> Option<Reading> {

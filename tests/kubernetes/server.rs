@@ -202,16 +202,16 @@ impl Server {
     }
 }
 
-/// Ports that nobody listens on. They are below those that Linux gives to whoever connects: a server
-/// that is away for a while finds its port free when it comes back.
+/// Ports that nobody listens on. They are below those that Linux gives to whoever connects, and above those
+/// that a demo looks for: a server that is away for a while finds its port free when it comes back.
 fn free_ports<const N: usize>() -> [u16; N] {
     static TRIED: AtomicU32 = AtomicU32::new(0);
     // Processes begin at different places.
     let begin = std::process::id().wrapping_mul(61);
     [(); N].map(|()| {
         loop {
-            let place = begin.wrapping_add(TRIED.fetch_add(1, Relaxed)) % 12_000;
-            let port = 20_000 + u16::try_from(place).unwrap();
+            let place = begin.wrapping_add(TRIED.fetch_add(1, Relaxed)) % 2_700;
+            let port = 30_000 + u16::try_from(place).unwrap();
             if TcpListener::bind(("127.0.0.1", port)).is_ok() {
                 return port;
             }
