@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::room::NodeObject;
+use super::node::NodeObject;
 
 const REQUIRED: &str = "/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
 const PREFERRED: &str = "/nodeAffinity/preferredDuringSchedulingIgnoredDuringExecution";

@@ -17,6 +17,7 @@ pub mod gates;
 mod hands;
 mod kinds;
 mod knobs;
+pub mod node;
 mod observe;
 pub mod pods;
 mod quantity;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use super::GATE;
-use super::room::Needs;
+use super::node::Needs;
 use crate::capacity::PodState;
 use crate::cluster::Watched;
 

@@ -1,12 +1,9 @@
 //! The machine of a group: Deploy, Scale and Update, one at a time.
-//!
-//! It keeps little: which pods there are says which step a group is at, so that a restart goes on where it
-//! was. What it remembers is time, and what may not be asked for again at once.
 
 use std::time::Duration;
 
-use super::clock::Clock;
-use super::place::{Place, Placement, place};
+use super::memory::{Asked, Memory};
+use super::place::{Place, place};
 use super::stand::{Stand, stands};
 use super::{MOST_TRIMS, OnTimeout, Pace, Rollout, batch, skew, update};
 use crate::capacity::inputs::Inputs;
@@ -15,98 +12,6 @@ use crate::capacity::policy::{Mode, Policy};
 
 /// The role that goes last when a group shrinks: requests end there.
 const LATE: &str = "decode";
-
-/// What a group's machine remembers.
-#[derive(Clone, Debug, Default)]
-pub struct Memory {
-    /// Whether the first deploy is over; `None`: nobody has looked yet.
-    is_deployed: Option<bool>,
-    /// Whether pods wait at gates of ours.
-    has_gates: bool,
-    is_updating: bool,
-    is_blocked: bool,
-    clock: Clock,
-    /// With gates: what was admitted, so that lost pods come back at once.
-    floor: Vec<u32>,
-    /// What a step comes to, and where its pods go.
-    step: (Vec<u32>, Option<Placement>),
-    /// The goals at which all pods were up.
-    settled: Vec<u32>,
-    /// How many there were when the group began to shrink.
-    from: Vec<u32>,
-    trims: Trims,
-    /// The goals that were given up.
-    failed: Vec<u32>,
-    /// What was asked for of each role at the last tick.
-    asked: Vec<Asked>,
-}
-
-/// What was asked for of a role.
-#[derive(Clone, Copy, Debug, Default)]
-struct Asked {
-    /// How many there were.
-    current: u32,
-    /// How many were to be written.
-    write: u32,
-    /// How many there are to be.
-    desired: u32,
-    /// Whether nobody else is to write.
-    is_ours: bool,
-}
-
-/// What was given back.
-#[derive(Clone, Debug, Default)]
-struct Trims {
-    count: u32,
-    /// How many pods whole groups had at the last one.
-    whole: u32,
-    /// When the last one was, and what it left.
-    now: Option<(Duration, Vec<u32>)>,
-    /// Another group needs the room.
-    is_asked_for: bool,
-    /// The last one was for another group.
-    is_for_another: bool,
-}
-
-impl Memory {
-    /// Gives back what exceeds whole usable groups at the next tick, if the group is blocked by then.
-    pub fn give_way(&mut self) {
-        self.trims.is_asked_for = true;
-    }
-
-    /// Whether the first deploy is over.
-    pub fn is_deployed(&self) -> bool {
-        self.is_deployed == Some(true)
-    }
-
-    /// The first deploy was over before this began to look.
-    pub fn set_deployed(&mut self) {
-        self.is_deployed = Some(true);
-    }
-
-    /// Somebody else left the group like this: in that state, with these goals. What is only remembered, and
-    /// can't be seen of pods, goes on: a group that was given up stays so, and one that was up is not
-    /// brought up again because a pod of it isn't ready.
-    pub fn resume(&mut self, state: State, goals: &[u32]) {
-        match state {
-            State::Idle => {
-                self.is_deployed = Some(true);
-                self.settled = goals.to_vec();
-            }
-            State::Scale => self.is_deployed = Some(true),
-            State::Failed => self.failed = goals.to_vec(),
-            State::Deploy | State::Update | State::Blocked => {}
-        }
-    }
-
-    /// What a role was to have at the last tick. Where nobody else is to write, a number that is neither what
-    /// there was nor what was written is somebody's wish: it counts from then on.
-    pub(in crate::capacity) fn pending(&self, role: usize, current: u32) -> Option<u32> {
-        let asked = self.asked.get(role)?;
-        let is_foreign = asked.is_ours && current != asked.current && current != asked.write;
-        (!is_foreign).then_some(asked.desired)
-    }
-}
 
 /// Says how many pods of each role may exist, where, and what is updated.
 pub(in crate::capacity) fn roll(

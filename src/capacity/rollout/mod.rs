@@ -17,6 +17,7 @@ mod batch;
 mod clock;
 pub mod deadlock;
 mod machine;
+mod memory;
 mod place;
 mod skew;
 mod stand;
@@ -24,8 +25,8 @@ mod update;
 
 use std::time::Duration;
 
-pub use machine::Memory;
 pub(super) use machine::roll;
+pub use memory::Memory;
 pub use place::{Domain, Layers, Placement, Shortfall};
 pub use stand::Stand;
 
