@@ -33,3 +33,25 @@ async fn the_process_stays_below_its_budget_however_many_streams_are_open() {
     }
     assert_eq!(process.metric("usher_connections_broken_total"), 0.0);
 }
+
+/// Whoever opens a stream need not send anything to hold it.
+#[tokio::test]
+async fn the_process_stays_below_its_budget_however_many_streams_say_nothing() {
+    const SILENT: usize = 15_000;
+    let process = Process::start(96, 1, &[]);
+    let limit = process.limit();
+    let connections = process.connections(4).await;
+    let mut streams = Vec::new();
+    for turn in 0..SILENT {
+        streams.push(connections[turn % 4].stream().await);
+    }
+    // Those that were refused are gone, and the others count.
+    let open = || process.metric("usher_memory_streams_bytes") / f64::from(8 << 10);
+    let refused = || process.metric("usher_memory_refused_total");
+    settle(|| open() + refused() == SILENT as f64).await;
+    assert!(open() > 1000.0 && refused() > 2000.0, "{} are open, {} refused", open(), refused());
+    let refusal = streams.last_mut().unwrap().immediate().await;
+    assert!(has_reason(&refusal, "rejected-saturated"));
+    drop(streams);
+    stayed_within(&process, 96, limit).await;
+}
