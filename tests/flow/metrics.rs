@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tokio::time::advance;
 use usher::flow::DemandOf;
+use usher::request::Request;
 
 use crate::pool::{Pool, config, of, settle};
 
@@ -131,6 +132,64 @@ async fn a_flow_for_every_request_does_not_fill_the_page() {
     assert!(!page.contains("fairness_id=\"flow-7\""), "series that nobody uses go");
     drop(pool.pass(of("new", 0)).await);
     assert!(pool.page().contains("fairness_id=\"new\""), "and make room for others");
+}
+
+/// A request for a model.
+fn asking_for(model: &str, flow: &str) -> Request {
+    let mut request = of(flow, 0);
+    (request.model, request.target_model) = (model.to_owned(), model.to_owned());
+    request
+}
+
+/// Lines of a family on the page.
+fn series_of(pool: &Pool, family: &str) -> usize {
+    let starts = |line: &&str| line.strip_prefix(family).is_some_and(|rest| rest.starts_with('{'));
+    pool.page().lines().filter(starts).count()
+}
+
+#[tokio::test(start_paused = true)]
+async fn models_that_nobody_asks_for_any_more_make_room_for_others() {
+    let pool = Pool::new(&config(100_000, "noEndpointRequestTTL: 0s"), 1);
+    for number in 0..1200 {
+        drop(pool.pass(asking_for(&format!("model-{number}"), "a")).await);
+    }
+    assert!((1000..=1002).contains(&series_of(&pool, "usher_demand_requests")));
+    pool.scale(0);
+    let waits = pool.send(asking_for("new", "a"));
+    settle().await;
+    assert_eq!(pool.demand().waiting[0].model, "other");
+    advance(Duration::from_secs(301)).await;
+    pool.dispatcher.sweep();
+    drop(waits);
+    let waits = pool.send(asking_for("new", "a"));
+    settle().await;
+    assert_eq!((pool.demand().waiting[0].model.as_str(), pool.demand().requests()), ("new", 1));
+    for family in ["usher_demand_requests", "usher_demand_bytes", "llm_d_epp_flow_control_queue_size"] {
+        assert!(series_of(&pool, family) <= 2, "{family}");
+    }
+    // What waits is shown however long it does.
+    advance(Duration::from_secs(3000)).await;
+    settle().await;
+    pool.dispatcher.sweep();
+    let series = "usher_demand_requests{model_name=\"new\",priority=\"0\",target_model_name=\"new\"}";
+    assert_eq!((pool.metric(series), pool.demand().requests()), (Some(1.0), 1));
+    drop(waits);
+}
+
+#[tokio::test(start_paused = true)]
+async fn flows_of_models_that_have_no_label_make_room_for_others() {
+    let pool = Pool::new(&config(100_000, ""), 1);
+    let long = "m".repeat(300);
+    for number in 0..1200 {
+        drop(pool.pass(asking_for(&long, &format!("flow-{number}"))).await);
+    }
+    let size = "llm_d_epp_flow_control_queue_size";
+    assert!((1000..=1001).contains(&series_of(&pool, size)));
+    advance(Duration::from_secs(301)).await;
+    pool.dispatcher.sweep();
+    drop(pool.pass(of("new", 0)).await);
+    assert!(pool.page().contains("fairness_id=\"new\""));
+    assert!(series_of(&pool, size) <= 2, "{}", series_of(&pool, size));
 }
 
 #[tokio::test]

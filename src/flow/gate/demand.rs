@@ -52,12 +52,12 @@ impl Gate {
         let count = |gauge: &prometheus::IntGauge| u64::try_from(gauge.get()).unwrap_or(0);
         let read = self.metrics.demand.read().into_iter();
         let mut waiting: Vec<DemandOf> = read
-            .map(|(priority, model, target_model, requests, bytes)| DemandOf {
+            .map(|((priority, model, target_model), gauges)| DemandOf {
                 priority,
                 model,
                 target_model,
-                requests: count(&requests),
-                bytes: count(&bytes),
+                requests: count(&gauges.requests),
+                bytes: count(&gauges.bytes),
             })
             .collect();
         waiting.sort_unstable_by(|a, b| {

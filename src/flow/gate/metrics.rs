@@ -1,7 +1,7 @@
 //! What flow control counts: the families.
 
-use std::collections::HashSet;
-use std::sync::{Mutex, PoisonError};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use prometheus::{
     Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
@@ -161,8 +161,18 @@ impl GateMetrics {
 pub(super) struct DemandFamilies {
     requests: IntGaugeVec,
     bytes: IntGaugeVec,
-    // Guards the set of label values; taken when a series is made.
-    known: Mutex<HashSet<(i32, String, String)>>,
+    // Guards the gauges by their label values; taken when a series is made.
+    known: Mutex<HashMap<DemandKey, Arc<DemandGauges>>>,
+}
+
+/// Priority, model and target model.
+type DemandKey = (i32, String, String);
+
+/// What waits of one priority for one model.
+#[derive(Debug)]
+pub(super) struct DemandGauges {
+    pub(super) requests: IntGauge,
+    pub(super) bytes: IntGauge,
 }
 
 impl DemandFamilies {
@@ -177,29 +187,43 @@ impl DemandFamilies {
         })
     }
 
-    /// The gauges of a priority and a model. They are never removed, so there is a bound.
-    pub(super) fn of(&self, priority: i32, model: &str, target: &str) -> (IntGauge, IntGauge) {
+    /// The gauges of a priority and a model. They stay while somebody has them.
+    pub(super) fn of(&self, priority: i32, model: &str, target: &str) -> Arc<DemandGauges> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = (priority, model.to_owned(), target.to_owned());
-        let is_full = known.len() >= MAX_LABEL_VALUES && !known.contains(&key);
-        let (model, target) = if is_full { (OTHER, OTHER) } else { (model, target) };
-        known.insert((priority, model.to_owned(), target.to_owned()));
-        let priority = priority.to_string();
-        let labels = [priority.as_str(), model, target];
-        (self.requests.with_label_values(&labels), self.bytes.with_label_values(&labels))
+        let mut key = (priority, model.to_owned(), target.to_owned());
+        if known.len() >= MAX_LABEL_VALUES && !known.contains_key(&key) {
+            key = (priority, OTHER.to_owned(), OTHER.to_owned());
+        }
+        let gauges = known.entry(key).or_insert_with_key(|(priority, model, target)| {
+            let priority = priority.to_string();
+            let labels = [priority.as_str(), model, target];
+            let requests = self.requests.with_label_values(&labels);
+            Arc::new(DemandGauges { requests, bytes: self.bytes.with_label_values(&labels) })
+        });
+        Arc::clone(gauges)
+    }
+
+    /// Removes the gauges that nobody has.
+    pub(super) fn sweep(&self) {
+        // Locked meanwhile, so nobody can take one that goes.
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|(priority, model, target), gauges| {
+            let stays = Arc::strong_count(gauges) > 1;
+            if !stays {
+                let priority = priority.to_string();
+                for family in [&self.requests, &self.bytes] {
+                    // Absent only if somebody else removed it, which is all the same.
+                    let _ = family.remove_label_values(&[priority.as_str(), model, target]);
+                }
+            }
+            stays
+        });
     }
 
     /// What waits, where anything does.
-    pub(super) fn read(&self) -> Vec<(i32, String, String, IntGauge, IntGauge)> {
-        let known: Vec<_> =
-            self.known.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect();
-        let read = |(priority, model, target): (i32, String, String)| {
-            let text = priority.to_string();
-            let labels = [text.as_str(), model.as_str(), target.as_str()];
-            let requests = self.requests.with_label_values(&labels);
-            let bytes = self.bytes.with_label_values(&labels);
-            (priority, model, target, requests, bytes)
-        };
-        known.into_iter().map(read).filter(|(.., requests, _)| requests.get() > 0).collect()
+    pub(super) fn read(&self) -> Vec<(DemandKey, Arc<DemandGauges>)> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let waits = known.iter().filter(|(_, gauges)| gauges.requests.get() > 0);
+        waits.map(|(key, gauges)| (key.clone(), Arc::clone(gauges))).collect()
     }
 }

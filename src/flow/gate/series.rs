@@ -13,7 +13,7 @@ use crate::flow::queue::{Nanos, Outcome, nanos};
 use crate::metrics::{BoundedLabel, MAX_LABEL_VALUES, OTHER};
 use crate::request::Request;
 
-use super::metrics::GateMetrics;
+use super::metrics::{DemandGauges, GateMetrics};
 
 /// How long series stay that nobody uses, as with the peer. Clients name flows.
 const IDLE: Duration = Duration::from_secs(300);
@@ -42,7 +42,7 @@ pub(super) struct Series {
     key: Key,
     size: IntGauge,
     bytes: IntGauge,
-    demand: (IntGauge, IntGauge),
+    demand: Arc<DemandGauges>,
     ended: [OnceLock<Ended>; Outcome::ALL.len()],
     used: AtomicU64,
 }
@@ -98,8 +98,8 @@ impl Counted {
         let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
         series.size.inc();
         series.bytes.add(bytes);
-        series.demand.0.inc();
-        series.demand.1.add(bytes);
+        series.demand.requests.inc();
+        series.demand.bytes.add(bytes);
         Self { series: Arc::clone(series), bytes }
     }
 }
@@ -108,31 +108,27 @@ impl Drop for Counted {
     fn drop(&mut self) {
         self.series.size.dec();
         self.series.bytes.sub(self.bytes);
-        self.series.demand.0.dec();
-        self.series.demand.1.sub(self.bytes);
+        self.series.demand.requests.dec();
+        self.series.demand.bytes.sub(self.bytes);
     }
 }
 
 /// The series that are in use.
 #[derive(Debug, Default)]
 pub(super) struct SeriesTable {
+    /// By the hash of their labels.
     by_hash: DashMap<u64, Vec<Arc<Series>>>,
     flows: BoundedLabel,
     models: BoundedLabel,
 }
 
 impl SeriesTable {
-    /// The series of a request. Beyond the bounds labels are `other`, and the handles are
-    /// looked up per request.
+    /// The series of a request. Beyond the bounds labels are `other`, and are looked up per
+    /// request.
     pub(super) fn of(&self, request: &Request, now: Nanos, metrics: &GateMetrics) -> Arc<Series> {
-        let hash = hash(request);
-        let found = |held: &Vec<Arc<Series>>| {
-            held.iter().find(|series| series.key.is_of(request)).map(|series| {
-                series.used.store(now, Relaxed);
-                Arc::clone(series)
-            })
-        };
-        if let Some(series) = self.by_hash.get(&hash).and_then(|held| found(&held)) {
+        let own = hash(request.fairness_id(), &request.model, &request.target_model, request.priority);
+        let held = self.by_hash.get(&own);
+        if let Some(series) = held.and_then(|held| found(&held, now, |key| key.is_of(request))) {
             return series;
         }
         let is_full = self.by_hash.len() >= MAX_LABEL_VALUES;
@@ -144,11 +140,13 @@ impl SeriesTable {
             target: label(&self.models, &request.target_model),
             priority: request.priority,
         };
-        if is_full || !key.is_of(request) {
+        if is_full {
             return Arc::new(make(key, now, metrics));
         }
-        let mut held = self.by_hash.entry(hash).or_default();
-        found(&held).unwrap_or_else(|| {
+        // Kept also where a label is `other`: what is not kept would never go.
+        let mut held =
+            self.by_hash.entry(hash(&key.flow, &key.model, &key.target, key.priority)).or_default();
+        found(&held, now, |known| *known == key).unwrap_or_else(|| {
             let series = Arc::new(make(key, now, metrics));
             held.push(Arc::clone(&series));
             series
@@ -172,24 +170,31 @@ impl SeriesTable {
             });
             !held.is_empty()
         });
-        self.forget_flows(&gone, metrics);
+        self.forget_labels(&gone, metrics);
+        drop(gone);
+        metrics.demand.sweep();
     }
 
-    /// Removes what flows have apart from models, and makes room for other flows.
-    fn forget_flows(&self, gone: &[Arc<Series>], metrics: &GateMetrics) {
+    /// Removes what flows have apart from models, and makes room for other flows and models.
+    fn forget_labels(&self, gone: &[Arc<Series>], metrics: &GateMetrics) {
         if gone.is_empty() {
             return;
         }
-        let mut kept: HashMap<String, HashSet<i32>> = HashMap::new();
+        let mut flows: HashMap<String, HashSet<i32>> = HashMap::new();
+        let mut models: HashSet<String> = HashSet::new();
         for held in &self.by_hash {
             for Series { key, .. } in held.iter().map(|series| &**series) {
-                kept.entry(key.flow.clone()).or_default().insert(key.priority);
+                flows.entry(key.flow.clone()).or_default().insert(key.priority);
+                models.extend([key.model.clone(), key.target.clone()]);
             }
         }
         for Series { key, .. } in gone.iter().map(|series| &**series) {
-            let priorities = kept.get(&key.flow);
+            let priorities = flows.get(&key.flow);
             if priorities.is_none() {
                 self.flows.release(&key.flow);
+            }
+            for model in [&key.model, &key.target].into_iter().filter(|model| !models.contains(*model)) {
+                self.models.release(model);
             }
             if !priorities.is_some_and(|priorities| priorities.contains(&key.priority)) {
                 let priority = key.priority.to_string();
@@ -201,6 +206,14 @@ impl SeriesTable {
             }
         }
     }
+}
+
+/// Those of some series whose key is the wanted one.
+fn found(held: &[Arc<Series>], now: Nanos, is_wanted: impl Fn(&Key) -> bool) -> Option<Arc<Series>> {
+    held.iter().find(|series| is_wanted(&series.key)).map(|series| {
+        series.used.store(now, Relaxed);
+        Arc::clone(series)
+    })
 }
 
 fn make(key: Key, now: Nanos, metrics: &GateMetrics) -> Series {
@@ -227,8 +240,8 @@ fn forget(series: &Series, metrics: &GateMetrics) {
     }
 }
 
-fn hash(request: &Request) -> u64 {
+fn hash(flow: &str, model: &str, target: &str, priority: i32) -> u64 {
     let mut hasher = xxhash_rust::xxh3::Xxh3Default::new();
-    (request.fairness_id(), &request.model, &request.target_model, request.priority).hash(&mut hasher);
+    (flow, model, target, priority).hash(&mut hasher);
     hasher.finish()
 }
