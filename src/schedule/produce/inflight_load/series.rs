@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use dashmap::DashMap;
@@ -12,7 +12,7 @@ use prometheus::{IntGauge, IntGaugeVec, Opts, Registry};
 use smallvec::SmallVec;
 
 use crate::endpoints::{Endpoint, Snapshot};
-use crate::metrics::{BoundedLabel, register};
+use crate::metrics::{BoundedLabel, MAX_LABEL_VALUES, OTHER, register};
 use crate::schedule::Kept;
 
 const LABELS: [&str; 5] = ["endpoint_name", "namespace", "producer_name", "fairness_id", "priority"];
@@ -20,6 +20,10 @@ const LABELS: [&str; 5] = ["endpoint_name", "namespace", "producer_name", "fairn
 /// How long a series stays at 0 before it goes. Flows may come with any name, and each
 /// would stay at every endpoint that it was ever sent to.
 const IDLE: Duration = Duration::from_secs(300);
+
+/// Series of a producer, beside those of `other`: a thousand flows at a thousand endpoints
+/// would be a million. What there is no room for counts at its endpoint as `other`.
+pub(super) const MAX_SERIES: usize = 10 * MAX_LABEL_VALUES;
 
 /// The families, shared by all producers.
 #[derive(Debug)]
@@ -55,6 +59,8 @@ pub struct InflightSeries {
     families: Arc<InflightFamilies>,
     producer: String,
     flows: BoundedLabel,
+    /// How many there are.
+    count: AtomicUsize,
     /// By `namespace/name`, as an endpoint that comes back has the same series.
     endpoints: DashMap<Arc<str>, OfEndpoint>,
 }
@@ -86,7 +92,8 @@ impl InflightSeries {
     /// No series yet.
     pub fn new(families: Arc<InflightFamilies>, producer: &str) -> Self {
         let producer = producer.to_owned();
-        Self { families, producer, flows: BoundedLabel::default(), endpoints: DashMap::new() }
+        let (flows, count) = (BoundedLabel::default(), AtomicUsize::new(0));
+        Self { families, producer, flows, count, endpoints: DashMap::new() }
     }
 
     /// Counts a request of a flow until the guard is dropped.
@@ -100,7 +107,8 @@ impl InflightSeries {
     fn gauges(&self, endpoint: &Endpoint, flow: &str, priority: i32) -> Arc<Gauges> {
         let known = self.endpoints.get(endpoint.id()).and_then(|held| held.find(flow, priority));
         known.unwrap_or_else(|| {
-            let label = self.flows.bounded(flow);
+            let is_full = self.count.load(Relaxed) >= MAX_SERIES;
+            let label = if is_full { OTHER } else { self.flows.bounded(flow) };
             let mut held =
                 self.endpoints.entry(Arc::clone(endpoint.id())).or_insert_with(|| OfEndpoint::new(endpoint));
             held.find(label, priority).unwrap_or_else(|| self.make(&mut held, label, priority))
@@ -108,6 +116,7 @@ impl InflightSeries {
     }
 
     fn make(&self, held: &mut OfEndpoint, flow: &str, priority: i32) -> Arc<Gauges> {
+        self.count.fetch_add(1, Relaxed);
         let text = priority.to_string();
         let labels = [&held.name, &held.namespace, &self.producer, flow, &text];
         let gauges = Arc::new(Gauges {
@@ -123,6 +132,7 @@ impl InflightSeries {
     }
 
     fn forget(&self, namespace: &str, name: &str, gauges: &Gauges) {
+        self.count.fetch_sub(1, Relaxed);
         let priority = gauges.priority.to_string();
         let labels = [name, namespace, &self.producer, &gauges.flow, &priority];
         for family in [&self.families.requests, &self.families.tokens] {
@@ -137,11 +147,12 @@ impl Kept for InflightSeries {
     /// have not been used for five minutes.
     fn sweep(&self, snapshot: &Snapshot, now_ms: u64) {
         let known: HashSet<&str> = snapshot.endpoints().iter().map(|e| e.id().as_ref()).collect();
+        let mut gone = HashSet::new();
         // An entry is locked while it is looked at, so nobody can take a series that goes.
         self.endpoints.retain(|id, held| {
             let keep_ms = if known.contains(id.as_ref()) { IDLE.as_millis() } else { 0 };
             let OfEndpoint { namespace, name, flows } = held;
-            flows.retain(|_, priorities| {
+            flows.retain(|flow, priorities| {
                 priorities.retain(|of_flow| {
                     let stays = of_flow.is_in_use(now_ms, keep_ms);
                     if !stays {
@@ -149,10 +160,18 @@ impl Kept for InflightSeries {
                     }
                     stays
                 });
+                if priorities.is_empty() {
+                    gone.insert(flow.clone());
+                }
                 !priorities.is_empty()
             });
             !flows.is_empty()
         });
+        if !gone.is_empty() {
+            self.endpoints.iter().for_each(|held| gone.retain(|flow| !held.flows.contains_key(flow)));
+            // They make room for others.
+            gone.iter().for_each(|flow| self.flows.release(flow));
+        }
     }
 }
 

@@ -151,3 +151,50 @@ fn names_of_flows_are_bounded() {
     drop(guards);
     assert_eq!(pool.values().last(), Some(&("a/other".to_owned(), 1, 1)));
 }
+
+#[test]
+fn flows_that_are_gone_everywhere_make_room_for_others() {
+    let pool = Pool::new(&["a", "b"]);
+    let stays = pool.count("b", "flow-0", 1);
+    for index in 0..MAX_LABEL_VALUES {
+        drop(pool.count("a", &format!("flow-{index}"), 1));
+    }
+    drop(pool.count("a", "new", 1));
+    assert_eq!(pool.values().last().unwrap().0, "b/flow-0");
+    assert!(pool.values().iter().all(|(key, ..)| key != "a/new"));
+    pool.sweep(1);
+    pool.sweep(301);
+    pool.shows(&[("b/flow-0", 1, 1)]);
+    // All but one are free again.
+    for index in 1..MAX_LABEL_VALUES {
+        drop(pool.count("a", &format!("other-{index}"), 1));
+    }
+    drop(pool.count("a", "late", 1));
+    let others = pool.values().iter().filter(|(key, ..)| key.starts_with("a/other-")).count();
+    assert_eq!(others, MAX_LABEL_VALUES - 1);
+    assert!(pool.values().iter().any(|(key, ..)| key == "a/other"));
+    drop(stays);
+}
+
+#[test]
+fn many_flows_at_many_endpoints_are_bounded_together() {
+    let names: Vec<String> = (0..20).map(|index| format!("pod-{index:02}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let pool = Pool::new(&names);
+    let flows: Vec<String> = (0..MAX_LABEL_VALUES).map(|index| format!("flow-{index:04}")).collect();
+    let mut guards = Vec::new();
+    for name in &names {
+        let endpoint = pool.endpoint(name);
+        guards.extend(flows.iter().map(|flow| pool.series.count(&endpoint, flow, 0, 1)));
+    }
+    let values = pool.values();
+    assert_eq!(values.len(), MAX_SERIES + 10, "ten endpoints have what is beyond as one series");
+    assert_eq!(values.iter().map(|(_, requests, _)| *requests).sum::<i64>(), 20 * 1000);
+    assert_eq!(values.last(), Some(&("pod-19/other".to_owned(), 1000, 1000)));
+    guards.clear();
+    pool.sweep(1);
+    pool.sweep(301);
+    pool.shows(&[]);
+    drop(pool.count("pod-19", "flow-0007", 1));
+    pool.shows(&[("pod-19/flow-0007", 0, 0)]);
+}
