@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "the helpers of a test may panic")]
 
+#[path = "../support/lines.rs"]
+mod lines;
 mod odd;
 mod pool;
 mod queries;

@@ -1,15 +1,15 @@
 //! Pages and servers that are not as one would like.
 
-use std::io::{self, Write};
+use std::io::Write;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use tracing_subscriber::fmt::MakeWriter;
 use usher::scrape::ScrapeConfig;
 
+use crate::lines::Lines;
 use crate::pool::{Pool, hurried};
 use crate::server::{Server, Step, ok, page, with};
 
@@ -41,46 +41,6 @@ async fn compression_is_asked_for_where_that_is_wanted() {
     });
     let pool = Pool::start(&[server.await.address], ScrapeConfig { gzip: true, ..ScrapeConfig::default() });
     pool.until("a page", |pool| pool.waiting(0) == Some(3.0)).await;
-}
-
-/// Log lines of this thread.
-#[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Lines {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl<'a> MakeWriter<'a> for Lines {
-    type Writer = Self;
-
-    fn make_writer(&'a self) -> Self {
-        self.clone()
-    }
-}
-
-impl Lines {
-    /// Those of a test from now on, as long as the guard is there.
-    fn start() -> (Self, tracing::subscriber::DefaultGuard) {
-        let lines = Self::default();
-        let subscriber = tracing_subscriber::fmt().with_writer(lines.clone()).with_ansi(false).finish();
-        (lines, tracing::subscriber::set_default(subscriber))
-    }
-
-    fn text(&self) -> String {
-        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
-    }
-
-    /// Lines that have all of this.
-    fn count(&self, what: &[&str]) -> usize {
-        self.text().lines().filter(|line| what.iter().all(|what| line.contains(what))).count()
-    }
 }
 
 /// A server that misbehaves, and then doesn't. The log hears of it once. The most bytes that
@@ -206,6 +166,36 @@ async fn a_label_of_a_megabyte_is_refused_alone() {
     let told = lines.count(&["WARN", "metrics of the endpoint are incomplete", "pod-0"]);
     assert_eq!(told, 1, "{text}");
     assert!(text.len() < 1000, "not the label itself: {} bytes", text.len());
+}
+
+#[tokio::test]
+async fn values_that_cannot_be_are_refused_alone_counted_and_told_once() {
+    let of = |line: &str| format!("{line}\n{}", page(3).replace("vllm:num_requests_waiting", "vllm:other"));
+    for line in [
+        "vllm:num_requests_waiting",
+        "vllm:num_requests_waiting many",
+        "vllm:num_requests_waiting{engine=\"0\" 3",
+        "vllm:num_requests_waiting{engine=0} 3",
+        "vllm:num_requests_waiting 3 soon",
+        "vllm:num_requests_waiting NaN",
+        "vllm:num_requests_waiting -1",
+        "vllm:num_requests_waiting -Inf",
+        "vllm:num_requests_waiting +Inf",
+        "vllm:num_requests_waiting 1e999",
+        "vllm:num_requests_waiting 1e308\nvllm:num_requests_waiting{engine=\"1\"} 1e308",
+        "vllm:num_requests_waiting 1\nvllm:num_requests_waiting{engine=\"1\"} -1",
+    ] {
+        let (lines, _guard) = Lines::start();
+        let text = of(line);
+        let server = Server::start(move |_| ok(&text)).await;
+        let pool = Pool::start(&[server.address], ScrapeConfig::default());
+        server.more(4).await;
+        assert_eq!(pool.waiting(0), None, "{line}");
+        assert!(pool.load(0).running.read_at_ms().is_some(), "{line}: the others are read");
+        assert!(pool.counted(EXTRACT_ERRORS, "core-metrics-extractor") >= 3, "{line}");
+        let told = lines.count(&["WARN", "metrics of the endpoint are incomplete", "refused=\"waiting\""]);
+        assert_eq!(told, 1, "{line}: {}", lines.text());
+    }
 }
 
 #[tokio::test]
