@@ -5,6 +5,7 @@
 mod timing;
 
 use std::collections::{BTreeMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
 use prometheus::Registry;
@@ -180,6 +181,25 @@ impl BoundedLabel {
     /// Makes room for another value: the series with this one are gone.
     pub fn release(&self, value: &str) {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).remove(value);
+    }
+}
+
+/// Says once that a client names more than there are labels for: a page that suddenly shows
+/// `other` needs a reason.
+#[derive(Debug, Default)]
+pub struct Overflow(AtomicBool);
+
+impl Overflow {
+    /// Something counts as `other`. `of`: what has no labels left.
+    pub fn tell(&self, of: &'static str) {
+        if !self.0.load(Relaxed) && !self.0.swap(true, Relaxed) {
+            tracing::warn!(
+                of,
+                values = MAX_LABEL_VALUES,
+                bytes = MAX_LABEL_BYTES,
+                "clients name more flows or models, or longer ones, than metrics have labels for; what is beyond counts as 'other'"
+            );
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use dashmap::DashMap;
 use prometheus::{Histogram, HistogramVec, IntCounter, IntGauge};
 
-use crate::metrics::{BoundedLabel, MAX_LABEL_VALUES, OTHER};
+use crate::metrics::{BoundedLabel, MAX_LABEL_VALUES, OTHER, Overflow};
 use crate::request::DEFAULT_FAIRNESS_ID;
 
 use super::metrics::ExtProcMetrics;
@@ -124,6 +124,7 @@ pub(super) struct SeriesTable {
     by_hash: DashMap<u64, Vec<(SeriesKey, Arc<Series>)>>,
     models: BoundedLabel,
     flows: BoundedLabel,
+    overflow: Overflow,
 }
 
 impl SeriesTable {
@@ -142,7 +143,9 @@ impl SeriesTable {
         }
         let full = self.by_hash.len() >= MAX_KEYS;
         let series = Arc::new(make(self.labels(key, full)));
-        if !full && series.is_of(key) {
+        if !series.is_of(key) {
+            self.overflow.tell("requests");
+        } else if !full {
             let mut held = self.by_hash.entry(hash).or_default();
             if let Some(series) = found(&held) {
                 return series;

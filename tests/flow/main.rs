@@ -9,6 +9,8 @@
 
 mod crowds;
 mod eviction;
+#[path = "../support/lines.rs"]
+mod lines;
 mod metrics;
 mod pool;
 mod threads;

@@ -6,6 +6,7 @@ use tokio::time::advance;
 use usher::flow::DemandOf;
 use usher::request::Request;
 
+use crate::lines::Lines;
 use crate::pool::{Pool, config, of, settle};
 
 #[tokio::test(start_paused = true)]
@@ -108,6 +109,7 @@ async fn how_long_requests_waited_is_shown_by_how_it_ended() {
 
 #[tokio::test(start_paused = true)]
 async fn a_flow_for_every_request_does_not_fill_the_page() {
+    let (log, _guard) = Lines::start();
     let pool = Pool::new(&config(1, ""), 1);
     let running = pool.pass(of("first", 0)).await;
     let waits = pool.send(of("second", 0));
@@ -121,6 +123,11 @@ async fn a_flow_for_every_request_does_not_fill_the_page() {
     let lines = page.lines().filter(|line| line.starts_with("llm_d_epp_flow_control_queue_size{")).count();
     assert!(lines <= 1002, "{lines}");
     assert!(page.contains("fairness_id=\"other\""));
+    // Told once, without a name, and every request is counted.
+    assert_eq!(log.count(&["WARN", "counts as 'other'", "of=\"flow control\""]), 1, "{}", log.text());
+    assert!(!log.text().contains("flow-"), "{}", log.text());
+    settle().await;
+    assert_eq!(pool.outcome("EvictedContextCancelled", 0), 3000.0);
     advance(Duration::from_secs(59)).await;
     assert!(!waits.is_answered().await);
     advance(Duration::from_secs(301)).await;

@@ -10,7 +10,7 @@ use dashmap::DashMap;
 use prometheus::{Histogram, IntCounter, IntGauge};
 
 use crate::flow::queue::{Nanos, Outcome, nanos};
-use crate::metrics::{BoundedLabel, MAX_LABEL_VALUES, OTHER};
+use crate::metrics::{BoundedLabel, MAX_LABEL_VALUES, OTHER, Overflow};
 use crate::request::Request;
 
 use super::metrics::{DemandGauges, GateMetrics};
@@ -120,6 +120,7 @@ pub(super) struct SeriesTable {
     by_hash: DashMap<u64, Vec<Arc<Series>>>,
     flows: BoundedLabel,
     models: BoundedLabel,
+    overflow: Overflow,
 }
 
 impl SeriesTable {
@@ -140,6 +141,9 @@ impl SeriesTable {
             target: label(&self.models, &request.target_model),
             priority: request.priority,
         };
+        if !key.is_of(request) {
+            self.overflow.tell("flow control");
+        }
         if is_full {
             return Arc::new(make(key, now, metrics));
         }

@@ -12,7 +12,7 @@ use prometheus::{IntGauge, IntGaugeVec, Opts, Registry};
 use smallvec::SmallVec;
 
 use crate::endpoints::{Endpoint, Snapshot};
-use crate::metrics::{BoundedLabel, MAX_LABEL_VALUES, OTHER, register};
+use crate::metrics::{BoundedLabel, MAX_LABEL_VALUES, OTHER, Overflow, register};
 use crate::schedule::Kept;
 
 const LABELS: [&str; 5] = ["endpoint_name", "namespace", "producer_name", "fairness_id", "priority"];
@@ -59,6 +59,7 @@ pub struct InflightSeries {
     families: Arc<InflightFamilies>,
     producer: String,
     flows: BoundedLabel,
+    overflow: Overflow,
     /// How many there are.
     count: AtomicUsize,
     /// By `namespace/name`, as an endpoint that comes back has the same series.
@@ -92,8 +93,14 @@ impl InflightSeries {
     /// No series yet.
     pub fn new(families: Arc<InflightFamilies>, producer: &str) -> Self {
         let producer = producer.to_owned();
-        let (flows, count) = (BoundedLabel::default(), AtomicUsize::new(0));
-        Self { families, producer, flows, count, endpoints: DashMap::new() }
+        Self {
+            families,
+            producer,
+            flows: BoundedLabel::default(),
+            overflow: Overflow::default(),
+            count: AtomicUsize::new(0),
+            endpoints: DashMap::new(),
+        }
     }
 
     /// Counts a request of a flow until the guard is dropped.
@@ -109,6 +116,9 @@ impl InflightSeries {
         known.unwrap_or_else(|| {
             let is_full = self.count.load(Relaxed) >= MAX_SERIES;
             let label = if is_full { OTHER } else { self.flows.bounded(flow) };
+            if label != flow {
+                self.overflow.tell("requests in flight at endpoints");
+            }
             let mut held =
                 self.endpoints.entry(Arc::clone(endpoint.id())).or_insert_with(|| OfEndpoint::new(endpoint));
             held.find(label, priority).unwrap_or_else(|| self.make(&mut held, label, priority))
