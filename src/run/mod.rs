@@ -5,6 +5,7 @@ mod metrics_port;
 mod numbers;
 mod origin;
 mod setup;
+mod tell;
 mod warmth;
 
 use std::sync::{Arc, Weak};
@@ -27,7 +28,7 @@ use crate::extproc::server::{Ended, Server, ServerOptions, StartError};
 use crate::extproc::service::ProcessCall;
 use crate::extproc::stop::Stops;
 use crate::flow::{Attempts, Dispatcher, Gate, GateCollector, GateMetrics, Policy, keep_bands, keep_moving};
-use crate::memory::{Budget, Sheds, keep_measuring};
+use crate::memory::{Sheds, keep_measuring};
 use crate::metrics::{self};
 use crate::observe::endpoints;
 use crate::observe::http::{HttpServer, Routes};
@@ -271,44 +272,12 @@ async fn serve(
         let measuring = keep_measuring(Arc::clone(&memory_budget));
         background.tasks.spawn(background.shutdown.clone().run_until_cancelled_owned(measuring).map(|_| ()));
     }
-    tell(&settings, &pipeline.notes, &pipeline.warnings, from_file);
-    tell_memory(&settings, &memory_budget);
+    tell::start(&settings, &pipeline.notes, &pipeline.warnings, from_file);
+    tell::memory(&settings, &memory_budget);
+    if let Some(waiting) = &pipeline.waiting {
+        tell::limits(&settings, &waiting.rules);
+    }
     Ok(server.run(stops).await)
-}
-
-/// Says once what the user should know about this start.
-fn tell(settings: &ServeSettings, notes: &[String], warnings: &[String], from_file: bool) {
-    for warning in warnings {
-        tracing::warn!(warning, "configuration");
-    }
-    for note in notes {
-        tracing::info!(note, "configuration");
-    }
-    for flag in settings.unused_flags(from_file) {
-        tracing::warn!(flag = flag.flag, reason = flag.reason, "flag has no effect");
-    }
-}
-
-/// Says what the memory budget leaves for bodies, and for prefixes if that is less than asked for.
-fn tell_memory(settings: &ServeSettings, budget: &Budget) {
-    let Some(bytes) = budget.limit() else { return };
-    tracing::info!(bytes, "memory budget");
-    if settings.limits.max_request_body as u64 > bytes {
-        tracing::warn!(
-            max_request_body_bytes = settings.limits.max_request_body,
-            bytes,
-            "the largest request body does not fit into the memory budget; raise --memory-budget or lower --max-request-body-bytes"
-        );
-    }
-    if let Some(asked) = settings.memory.prefix_index
-        && asked > budget.prefix_index()
-    {
-        tracing::warn!(
-            asked,
-            prefix_index_bytes = budget.prefix_index(),
-            "--prefix-index-bytes is more than half of the memory budget; the prefix index gets half"
-        );
-    }
 }
 
 fn start_scrapers(

@@ -198,3 +198,33 @@ dataLayer:
         "declare",
     );
 }
+
+/// What a process says by the time it serves: its warnings, and the notes on its configuration.
+fn says(flags: &[&str]) -> Vec<String> {
+    let lines = Process::start(flags).lines_until("serving");
+    let notable = |line: &&serde_json::Value| line["level"] == "WARN" || line["note"].is_string();
+    lines.iter().filter(notable).map(ToString::to_string).collect()
+}
+
+#[test]
+fn limits_that_contradict_each_other_and_times_of_zero_are_told() {
+    let config = |flow: &str| format!("featureGates: [flowControl]\nflowControl: {{{flow}}}\n");
+    let larger = "a larger body than maxBytes is refused";
+    // flags and flow control; what is said
+    for (flag, flow, what) in [
+        ("--locator-ttl=0s", "", "--locator-ttl is 0"),
+        ("--v=2", "defaultRequestTTL: 0s", "defaultRequestTTL is 0"),
+        ("--v=2", "noEndpointRequestTTL: 0s", "noEndpointRequestTTL is 0"),
+        ("--v=2", "maxBytes: 1Mi", larger),
+        ("--v=2", "priorityBands: [{priority: 7, maxBytes: 1Mi}]", "priority 7"),
+        ("--max-request-body-bytes=2Gi", "", larger),
+        ("--v=2", "maxRequests: 5, priorityBands: [{priority: 0, maxRequests: 6}]", "is never reached"),
+        ("--memory-budget=64Mi", "", "the largest request body does not fit into the memory budget"),
+    ] {
+        let said = says(&[flag, "--config-text", &config(flow)]);
+        assert_eq!(said.iter().filter(|line| line.contains(what)).count(), 1, "{flag} {flow}: {said:?}");
+    }
+    let fine = config("maxBytes: 32Mi, maxRequests: 5, defaultRequestTTL: 1s");
+    let said = says(&["--config-text", &fine]);
+    assert!(said.iter().all(|line| !line.contains("maxBytes") && !line.contains("is 0")), "{said:?}");
+}
