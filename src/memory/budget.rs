@@ -225,7 +225,12 @@ impl Budget {
 
     /// A request was refused for want of memory.
     pub fn count_refused(&self) {
-        self.refused.fetch_add(1, Relaxed);
+        let count = self.refused.fetch_add(1, Relaxed) + 1;
+        // A line for each power of two: a flood must not flood the log.
+        if count.is_power_of_two() {
+            let (used, limit) = (self.total(), self.limit.load(Relaxed));
+            tracing::warn!(count, used, limit, "requests are refused, as the memory budget is used up");
+        }
     }
 
     /// Requests that were refused for want of memory.

@@ -15,7 +15,7 @@ async fn bodies_above_the_budget_are_refused_and_room_comes_back() {
             let stream = connection.stream().await;
             stream.try_send(headers(&POST, false));
             stream.try_send(body(&chunk, false));
-            let (with_it, rounds) = (((open.len() + 1) * MI) as f64, f64::from(round));
+            let (with_it, rounds) = (((open.len() + 1) * MI) as f64, round as f64);
             settle(|| process.held() >= with_it || refused() == rounds).await;
             assert!(process.held() <= limit);
             if refused() == rounds {
@@ -26,6 +26,8 @@ async fn bodies_above_the_budget_are_refused_and_room_comes_back() {
         // Half of the limit at least: bodies take more than what is counted.
         assert!((limit as usize / MI / 2..limit as usize / MI).contains(&open.len()), "{}", open.len());
         assert!(has_reason(&last.immediate().await, "rejected-saturated"));
+        // The first and the second are told.
+        settle(|| process.logged("requests are refused, as the memory budget is used up") == round).await;
         // When some are gone the others go on; a body goes with the replies that carry it, not
         // with its stream.
         open.truncate(open.len() - 4);

@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
 
 use crate::support::{Connection, Picker};
 
@@ -13,6 +14,8 @@ pub struct Process {
     pub extproc: SocketAddr,
     metrics: SocketAddr,
     endpoints: PathBuf,
+    /// Of its log, since it serves.
+    lines: Arc<Mutex<Vec<String>>>,
     _folder: tempfile::TempDir,
 }
 
@@ -47,9 +50,12 @@ impl Process {
                 _ => {}
             }
         };
-        // It goes on writing.
-        std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
-        Self { child, extproc, metrics: metrics.unwrap(), endpoints: file, _folder: folder }
+        let lines: Arc<Mutex<Vec<String>>> = Arc::default();
+        let written = Arc::clone(&lines);
+        std::thread::spawn(move || {
+            log.lines().map_while(Result::ok).for_each(|line| written.lock().unwrap().push(line))
+        });
+        Self { child, extproc, metrics: metrics.unwrap(), endpoints: file, lines, _folder: folder }
     }
 
     /// Makes so many endpoints the pool.
@@ -82,6 +88,11 @@ impl Process {
     /// What all kinds take that requests bring, in bytes.
     pub fn held(&self) -> f64 {
         self.metric("usher_memory_bodies_bytes") + self.metric("usher_memory_streams_bytes")
+    }
+
+    /// Lines of its log that have this text, since it serves.
+    pub fn logged(&self, text: &str) -> usize {
+        self.lines.lock().unwrap().iter().filter(|line| line.contains(text)).count()
     }
 
     /// The most memory that it has had, in bytes.
