@@ -203,10 +203,14 @@ impl DemandFamilies {
         Arc::clone(gauges)
     }
 
-    /// Removes the gauges that nobody has.
+    /// Removes the gauges that nobody has, where there are many. As long as there are few they
+    /// stay: whoever scales by one is to read 0 of a model that rests, not nothing.
     pub(super) fn sweep(&self) {
         // Locked meanwhile, so nobody can take one that goes.
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() <= MAX_LABEL_VALUES / 2 {
+            return;
+        }
         known.retain(|(priority, model, target), gauges| {
             let stays = Arc::strong_count(gauges) > 1;
             if !stays {
