@@ -16,7 +16,7 @@ fn wanted() -> Wanted {
 }
 
 fn series(metric: usize, line: Line<'_>) -> Option<Series> {
-    let Line::Sample { labels, value } = line else { return None };
+    let Line::Sample { labels, value, .. } = line else { return None };
     let text = |name: &[u8]| String::from_utf8_lossy(name).into_owned();
     let mut labels: Vec<_> = labels.iter().map(|(n, v)| (text(n), v.text().into_owned())).collect();
     labels.sort();

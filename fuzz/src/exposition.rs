@@ -49,7 +49,7 @@ pub enum Found {
 
 impl Found {
     fn of(metric: usize, line: Line<'_>) -> Self {
-        let Line::Sample { labels, value } = line else { return Self::Malformed { metric } };
+        let Line::Sample { labels, value, .. } = line else { return Self::Malformed { metric } };
         let list = labels.iter().map(|(name, value)| {
             let text = value.text();
             assert!(value.is(&text) || text.contains('\u{fffd}'));

@@ -68,13 +68,13 @@ impl Field {
         value.is_finite() && (value >= 0.0 || matches!(self, Self::Attribute(_)))
     }
 
-    /// Joins the values of two series, in their order. An endpoint has several when one
-    /// server process runs several engines.
-    pub(super) fn join(self, first: f64, other: f64) -> f64 {
+    /// What several series come to. An endpoint has several when one server process runs
+    /// several engines.
+    pub(super) fn join(self) -> Join {
         match self {
-            Self::Waiting | Self::Running | Self::NumBlocks => first + other,
-            Self::KvUsage | Self::BlockSize | Self::Adapters => first.max(other),
-            Self::Attribute(_) => first,
+            Self::Waiting | Self::Running | Self::NumBlocks => Join::Sum,
+            Self::KvUsage | Self::BlockSize | Self::Adapters => Join::Largest,
+            Self::Attribute(_) => Join::First,
         }
     }
 
@@ -147,7 +147,7 @@ pub struct AttributeReading {
 /// What several series of an attribute come to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Join {
-    /// The first of them.
+    /// The first of them, or the one with the newest timestamp.
     #[default]
     First,
     /// Their sum.

@@ -13,6 +13,7 @@ mod engine;
 pub mod exposition;
 mod extraction;
 mod inflate;
+mod joined;
 mod labels;
 mod metrics;
 mod models;

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use crate::endpoints::{Adapters, AttributeId, Endpoint, Load};
+use crate::endpoints::{Adapters, Endpoint, Load};
 
-use super::engine::{AttributeReading, Engine, Feed, Field, Fields, Join};
+use super::engine::{Engine, Feed, Field, Fields, Join};
 use super::exposition::Line;
+use super::joined::{Joined, Point};
 use super::labels::{LabelValue, Labels};
 
 const MAX_ADAPTERS: &str = "max_lora";
@@ -47,8 +48,7 @@ pub struct Readings {
     engine: Arc<Engine>,
     /// Whose series count, where a page has those of several: namespace and pod.
     pod: Option<(String, String)>,
-    /// By the fields' numbers.
-    values: [Option<f64>; Field::COUNT],
+    values: Joined,
     refused: Fields,
     latest: Latest,
     /// Labels of the adapters that went to the endpoint, and what they said: equal labels
@@ -62,7 +62,7 @@ impl Readings {
         Self {
             engine,
             pod: None,
-            values: [None; Field::COUNT],
+            values: Joined::default(),
             refused: Fields::default(),
             latest: Latest::default(),
             applied: None,
@@ -77,7 +77,7 @@ impl Readings {
 
     /// Forgets what has been read and not applied.
     pub fn restart(&mut self) {
-        self.values = [None; Field::COUNT];
+        self.values.clear();
         self.refused = Fields::default();
         self.latest.at = None;
     }
@@ -85,21 +85,25 @@ impl Readings {
     /// Takes a line of the engine's metric at position `metric`.
     pub fn take(&mut self, metric: usize, line: Line<'_>) {
         let Some(&feed) = self.engine.feeds.get(metric) else { return };
-        match (feed, line) {
-            (_, Line::Malformed) => self.refused = self.refused.and(feed.fields()),
-            (Feed::Value(field), Line::Sample { value, .. }) => self.value(field, value),
-            (Feed::Attribute(id, reading), Line::Sample { labels, value }) => {
+        let Line::Sample { labels, value, timestamp } = line else {
+            self.refused = self.refused.and(feed.fields());
+            return;
+        };
+        let point = timestamp.filter(|at| at.is_finite()).map(|at| Point::new(labels, at));
+        match feed {
+            Feed::Value(field) => self.value(field, value, field.join(), point),
+            Feed::Attribute(id, reading) => {
                 if !reading.of_pod || self.is_own(labels) {
-                    self.attribute(id, reading, value);
+                    self.value(Field::Attribute(id), value * reading.factor, reading.join, point);
                 }
             }
-            (Feed::CacheInfo, Line::Sample { labels, .. }) => {
+            Feed::CacheInfo => {
                 let engine = Arc::clone(&self.engine);
                 let of = |label: &Option<String>| label.as_ref().and_then(|label| labels.get(label));
-                self.integer(Field::BlockSize, of(&engine.block_size_label));
-                self.integer(Field::NumBlocks, of(&engine.num_blocks_label));
+                self.integer(Field::BlockSize, of(&engine.block_size_label), point);
+                self.integer(Field::NumBlocks, of(&engine.num_blocks_label), point);
             }
-            (Feed::Adapters, Line::Sample { labels, value }) => self.adapters(labels, value),
+            Feed::Adapters => self.adapters(labels, value),
         }
     }
 
@@ -108,7 +112,7 @@ impl Readings {
     pub fn apply(&mut self, load: &Load, now_ms: u64) -> Problems {
         let mut read = Fields::default();
         for (field, _) in self.engine.fields() {
-            let Some(value) = self.values[field.index()] else { continue };
+            let Some(value) = self.values.get(field) else { continue };
             if !value.is_finite() {
                 // Each series was finite, their sum isn't.
                 self.refused = self.refused.with(field);
@@ -133,14 +137,13 @@ impl Readings {
         problems
     }
 
-    fn value(&mut self, field: Field, value: f64) {
+    fn value(&mut self, field: Field, value: f64, join: Join, point: Option<Point>) {
         if !field.allows(value) {
             self.refused = self.refused.with(field);
             return;
         }
         let value = if field == Field::KvUsage { value.min(1.0) } else { value };
-        let so_far = &mut self.values[field.index()];
-        *so_far = Some(so_far.map_or(value, |other| field.join(other, value)));
+        self.values.add(field, value, join, point);
     }
 
     /// Whether the labels are the endpoint's, or don't say whose they are.
@@ -152,23 +155,10 @@ impl Readings {
         allows("namespace", namespace) && allows("pod", pod)
     }
 
-    fn attribute(&mut self, id: AttributeId, reading: AttributeReading, value: f64) {
-        let field = Field::Attribute(id);
-        let value = value * reading.factor;
-        let so_far = self.values[field.index()];
-        let joined = match (reading.join, so_far.filter(|_| field.allows(value))) {
-            (Join::Largest, Some(other)) => other.max(value),
-            (Join::Sum, Some(other)) => other + value,
-            // The first series, or one that is refused.
-            _ => return self.value(field, value),
-        };
-        self.values[field.index()] = Some(joined);
-    }
-
-    fn integer(&mut self, field: Field, label: Option<LabelValue<'_>>) {
+    fn integer(&mut self, field: Field, label: Option<LabelValue<'_>>, point: Option<Point>) {
         let Some(label) = label else { return };
         match label.text().trim().parse::<u32>() {
-            Ok(number) => self.value(field, f64::from(number)),
+            Ok(number) => self.value(field, f64::from(number), field.join(), point),
             Err(_) => self.refused = self.refused.with(field),
         }
     }
@@ -225,7 +215,8 @@ fn names(list: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scrape::engine::{AttributeSpec, EngineSpec};
+    use crate::endpoints::AttributeId;
+    use crate::scrape::engine::{AttributeReading, AttributeSpec, EngineSpec};
     use crate::scrape::exposition::MetricSpec;
 
     fn read(load: &Load, now_ms: u64, page: &str) -> Problems {
@@ -261,6 +252,24 @@ vllm:cache_config_info{engine="1",num_gpu_blocks="500",block_size="16"} 1
         assert_eq!(numbers(&load), [7.0, 30.0, 0.75, 16.0, 1500.0]);
         assert_eq!((load.scraped_at_ms(), load.waiting.read_at_ms()), (Some(5), Some(5)));
         assert!(load.adapters.load().is_none());
+    }
+
+    #[test]
+    fn of_several_points_of_a_series_the_newest_counts() {
+        let load = Load::default();
+        let page = r#"
+vllm:num_requests_waiting{engine="0"} 3 1000
+vllm:num_requests_waiting{engine="0"} 5 2000
+vllm:num_requests_waiting{engine="1"} 1 2000
+vllm:num_requests_running{engine="0"} 10 2000
+vllm:num_requests_running{engine="0"} 20 1000
+vllm:kv_cache_usage_perc 0.75 1700000000.25
+vllm:kv_cache_usage_perc 0.25 1700000000.5
+vllm:cache_config_info{block_size="16",num_gpu_blocks="1000"} 1 1000
+vllm:cache_config_info{block_size="16",num_gpu_blocks="1000"} 1 2000
+"#;
+        assert!(read(&load, 5, page).is_empty());
+        assert_eq!(numbers(&load), [6.0, 10.0, 0.25, 16.0, 1000.0]);
     }
 
     #[test]

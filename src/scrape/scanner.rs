@@ -206,8 +206,8 @@ impl<'w> Scanner<'w> {
             let sample = if too_long { None } else { sample(rest) };
             for &index in &name.specs {
                 match sample {
-                    Some((labels, value)) if self.wanted.specs[index].allows(labels) => {
-                        found(index, Line::Sample { labels, value });
+                    Some((labels, value, timestamp)) if self.wanted.specs[index].allows(labels) => {
+                        found(index, Line::Sample { labels, value, timestamp });
                     }
                     Some(_) => {}
                     None => found(index, Line::Malformed),
@@ -238,8 +238,8 @@ impl<'w> Scanner<'w> {
     }
 }
 
-/// Reads labels and value of a series; `rest` is what follows its name.
-fn sample(rest: &[u8]) -> Option<(Labels<'_>, f64)> {
+/// Reads labels, value and timestamp of a series; `rest` is what follows its name.
+fn sample(rest: &[u8]) -> Option<(Labels<'_>, f64, Option<f64>)> {
     let rest = skip_blanks(rest);
     let (labels, rest) = match rest.strip_prefix(b"{") {
         Some(inside) => Labels::split(inside)?,
@@ -248,11 +248,11 @@ fn sample(rest: &[u8]) -> Option<(Labels<'_>, f64)> {
     let (value, rest) = number(rest)?;
     // A timestamp may follow, and in OpenMetrics an exemplar after a `#`.
     let rest = skip_blanks(rest);
-    let rest = match rest.first() {
-        None | Some(b'#' | b'\r') => rest,
-        Some(_) => skip_blanks(number(rest)?.1),
+    let (timestamp, rest) = match rest.first() {
+        None | Some(b'#' | b'\r') => (None, rest),
+        Some(_) => number(rest).map(|(timestamp, rest)| (Some(timestamp), skip_blanks(rest)))?,
     };
-    matches!(rest, [] | [b'\r'] | [b'#', ..]).then_some((labels, value))
+    matches!(rest, [] | [b'\r'] | [b'#', ..]).then_some((labels, value, timestamp))
 }
 
 /// Reads a number up to the next blank.

@@ -48,7 +48,7 @@ pub(super) async fn picker(site: &Site, given: bool, model: &str) -> PickerPage 
         FAMILIES.iter().chain(ATTEMPTS.iter().map(|(name, _)| name)).map(|name| MetricSpec::named(name));
     let mut chosen = [BTreeMap::new(), BTreeMap::new()];
     Wanted::new(specs.collect()).scan(&page, |at, line| {
-        let Line::Sample { labels, value } = line else { return };
+        let Line::Sample { labels, value, .. } = line else { return };
         let label = |name: &str| labels.get(name).map(|value| value.text().into_owned()).unwrap_or_default();
         let Some(attempts) = at.checked_sub(FAMILIES.len()) else {
             found[at] = true;

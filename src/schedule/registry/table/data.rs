@@ -28,7 +28,7 @@ const CORE_METRICS: &[Parameter] = &[
     parameter("engineConfigs[].cacheNumBlocksSpec", "none", "", "Metric with the number of blocks, instead of the label."),
     parameter("engineConfigs[].customMetrics", "[]", "", "Further numbers, for endpoint-attribute-scorer and endpoint-attribute-filter; 16 in all."),
     parameter("engineConfigs[].customMetrics[].attributeKey", "", "", "What these plugins call it. Several engines may have the same."),
-    parameter("engineConfigs[].customMetrics[].metricSpec", "", "", "Its metric; of several series the first."),
+    parameter("engineConfigs[].customMetrics[].metricSpec", "", "", "Its metric; of several series the one with the newest timestamp, else the first."),
 ];
 
 const INSECURE: Parameter = parameter("insecureSkipVerify", "true", "", "With https, take any certificate.");
