@@ -88,7 +88,13 @@ fn register_locator(dispatcher: &Arc<Dispatcher>, registry: &Registry) -> promet
 pub(super) fn register_memory(budget: &Arc<Budget>, registry: &Registry) -> prometheus::Result<()> {
     use Kind::{Counter, Gauge};
     use memory::Kind::{Bodies, Connections, PrefixIndex, Records, Streams};
-    let numbers: [(&str, &str, Kind, fn(&Budget) -> u64); 9] = [
+    let numbers: [(&str, &str, Kind, fn(&Budget) -> u64); 10] = [
+        (
+            "usher_memory_budget_bytes",
+            "What the process as a whole may take; 0 without a budget.",
+            Gauge,
+            |budget| budget.process().unwrap_or(0),
+        ),
         (
             "usher_memory_limit_bytes",
             "What everything that counts against the memory budget may take; 0 without a budget.",

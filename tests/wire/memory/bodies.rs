@@ -6,6 +6,7 @@ use super::*;
 async fn bodies_above_the_budget_are_refused_and_room_comes_back() {
     let process = Process::start(96, 1, &[]);
     let limit = process.limit();
+    assert_eq!(process.metric("usher_memory_budget_bytes"), (96 * MI) as f64);
     let connection = process.connect().await;
     let chunk = vec![b'z'; MI];
     let refused = || process.metric("usher_memory_refused_total");
