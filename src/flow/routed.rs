@@ -101,11 +101,14 @@ impl Routed {
     }
 
     /// Total score of every candidate that the filters left, where it was asked for
-    /// and the destination is the endpoints' own.
-    pub fn scores(&self) -> Option<Vec<(Arc<str>, f64)>> {
+    /// and the destination is the endpoints' own. They are gone then: a request may take
+    /// minutes, and they are larger than all else that is kept of it.
+    pub fn take_scores(&mut self) -> Option<Vec<(Arc<str>, f64)>> {
         let recorded = self.record != Record::No && self.port().is_none();
-        recorded
-            .then(|| self.decision.scores().map(|(endpoint, score)| (Arc::clone(endpoint), score)).collect())
+        let score = |(endpoint, score): (&Arc<str>, f64)| (Arc::clone(endpoint), score);
+        let scores = recorded.then(|| self.decision.scores().map(score).collect());
+        self.decision.forget_scores();
+        scores
     }
 
     /// The answer begins. What was booked moves to the endpoint that served it; an

@@ -124,6 +124,11 @@ impl Decision {
         pairs.map(|(&survivor, &total)| (self.endpoint(survivor).authority(), total))
     }
 
+    /// Gives up what was recorded of the scores.
+    pub(crate) fn forget_scores(&mut self) {
+        self.runs.iter_mut().for_each(|run| run.record = None);
+    }
+
     fn endpoint(&self, index: u32) -> &Arc<Endpoint> {
         &self.ground.candidates.snapshot().endpoints()[index as usize]
     }

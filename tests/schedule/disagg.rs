@@ -374,9 +374,9 @@ schedulingProfiles:
 ";
     let role = "llm-d.ai/role";
     let pool = Pool::new(config, labelled(&[&[(role, "prefill")], &[(role, "decode")]]));
-    let routed = pool.route(&asking(&[])).unwrap();
+    let mut routed = pool.route(&asking(&[])).unwrap();
     assert_eq!(routed.destination(), "10.0.0.2:9000");
-    assert_eq!(routed.scores(), None, "they would name the rank's own port");
+    assert_eq!(routed.take_scores(), None, "they would name the rank's own port");
     let mut headers: Vec<_> = routed.headers().iter().map(|header| (&*header.name, &*header.value)).collect();
     headers.sort();
     let expected: [(&str, &[u8]); 2] =

@@ -33,10 +33,10 @@ fn a_rank_is_named_in_a_header_and_reached_through_the_primary_port() {
     for (parameters, ranks, destination, header) in table {
         let config =
             format!("plugins: [{{type: data-parallel-profile-handler, parameters: {parameters}}}]\n");
-        let routed = Pool::new(&config, at(ranks)).route(&asking(&[])).unwrap();
+        let mut routed = Pool::new(&config, at(ranks)).route(&asking(&[])).unwrap();
         assert_eq!(routed.destination(), destination);
         assert_eq!(texts(routed.headers()), pairs(&[("x-data-parallel-host-port", header)]));
-        assert_eq!(routed.scores(), None, "they would name the ranks' own ports");
+        assert_eq!(routed.take_scores(), None, "they would name the ranks' own ports");
     }
 }
 

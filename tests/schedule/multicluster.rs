@@ -39,7 +39,7 @@ fn clusters_are_scored_as_pods_are() {
                 load.attribute(id).set(value, now);
             }
         }
-        let scores = pool.route(&asking(&[])).unwrap().scores().unwrap();
+        let scores = pool.route(&asking(&[])).unwrap().take_scores().unwrap();
         let scores: Vec<f64> = scores.into_iter().map(|(_, score)| score).collect();
         assert_eq!(scores, expected, "{scorer} {values:?}");
     }

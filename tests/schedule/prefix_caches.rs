@@ -118,6 +118,15 @@ fn each_of_several_prompts_counts() {
 }
 
 #[test]
+fn scores_are_kept_until_they_are_taken() {
+    let pool = Pool::new(&by_prefix(), four());
+    let mut routed = pool.ask(&prompt("abcd"));
+    assert!(routed.decision().runs().iter().any(|run| run.record.is_some()));
+    assert_eq!(routed.take_scores().unwrap().len(), 4);
+    assert!(routed.decision().runs().iter().all(|run| run.record.is_none()), "a stream lives for minutes");
+}
+
+#[test]
 fn a_request_is_also_where_it_was_served() {
     let pool = Pool::new(&by_prefix(), at(&["10.0.0.1:8000", "10.0.0.2:8000"]));
     let mut routed = pool.ask(&prompt("abcd"));

@@ -156,7 +156,7 @@ impl Exchange {
         Step::Decide(Question { request, subset: self.subset.clone() })
     }
 
-    pub(super) fn route(&mut self, request: &Request, end: BodyEnd, routed: Routed, now: Instant) {
+    pub(super) fn route(&mut self, request: &Request, end: BodyEnd, mut routed: Routed, now: Instant) {
         let held = self.held.take();
         let body = request.outgoing();
         let has_id = request.headers.get("x-request-id").is_some_and(|id| !id.is_empty());
@@ -165,7 +165,7 @@ impl Exchange {
             request_id: (!has_id).then(new_request_id),
             content_length: (body.len() != request.body.len()).then_some(body.len()),
             headers: routed.headers().to_vec(),
-            scores: routed.scores(),
+            scores: routed.take_scores(),
         };
         self.replies.request_headers(route);
         self.routed = Some(routed);
