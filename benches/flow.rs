@@ -6,7 +6,8 @@
 //! every band is full and every band is emptied. `standing` compares them when 10,000 wait
 //! all the time and one comes for every one that leaves: what a busy picker does.
 //! `cancelled` compares the orders in which clients may go away: the queue has to find
-//! each wherever it stands. `handed-in` compares two ways to share the queue among threads: a
+//! each wherever it stands. `cancelled/at-the-gate` is all of it: 10,000 futures that wait are
+//! dropped. `handed-in` compares two ways to share the queue among threads: a
 //! lock around it, which is ours, and a task of its own that is asked over a channel.
 //! `dispatched` compares a whole decision over 10 endpoints with flow control and without,
 //! when there is room.
@@ -14,6 +15,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a benchmark that cannot go on has nothing to measure")]
 
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
@@ -27,7 +29,7 @@ use usher::config::EndpointPickerConfig;
 use usher::endpoints::{CachedLocator, Clock, EndpointSpec, Store, StoreLocator, SubsetHint};
 use usher::flow::queue::{Action, Arrival, Capacity, Queue, Ticket};
 use usher::flow::{Attempts, Dispatcher, Gate, GateMetrics, Policy};
-use usher::request::{Headers, ParserKind, Parsers, RequestParser};
+use usher::request::{Headers, ParserKind, Parsers, Request, RequestParser};
 use usher::schedule::registry::Pipeline;
 use usher::schedule::waiting::{BandRules, Fairness, ProgramAwareParams, WaitingRules};
 use usher::schedule::{Level, Record, SchedulerMetrics, State};
@@ -183,7 +185,39 @@ fn cancelled(c: &mut Criterion) {
             });
         });
     }
+    group.bench_function("at-the-gate", |b| {
+        b.iter_custom(|rounds| (0..rounds).map(|_| leave_the_gate()).sum())
+    });
     group.finish();
+}
+
+/// How long it takes until clients that wait before an empty pool are gone: their streams end,
+/// and with them the futures that wait.
+fn leave_the_gate() -> Duration {
+    let dispatcher = dispatcher("flowControl", 0);
+    let parsers = Parsers::new(&[ParserKind::PassThrough]);
+    let requests: Vec<Request> = (0..FLOWS)
+        .map(|flow| {
+            let name = format!("tenant-{flow:05}-of-a-platform");
+            let headers: Headers = [("x-llm-d-inference-fairness-id", name.as_str())].into_iter().collect();
+            let mut request = RequestParser::new(headers, &parsers).without_body();
+            (request.priority, request.skips_queue) = ((flow % BANDS) as i32, false);
+            request
+        })
+        .collect();
+    let missing = SubsetHint::Missing;
+    let mut context = Context::from_waker(Waker::noop());
+    let mut waiting: Vec<_> = (0..CANCELLED)
+        .map(|request| Box::pin(dispatcher.dispatch(&requests[request % FLOWS], &missing)))
+        .collect();
+    waiting.iter_mut().for_each(|waits| assert!(waits.poll_unpin(&mut context).is_pending()));
+    assert_eq!(dispatcher.demand().requests(), CANCELLED as u64);
+    waiting.shuffle(&mut StdRng::seed_from_u64(7));
+    let start = Instant::now();
+    drop(waiting);
+    let taken = start.elapsed();
+    assert_eq!(dispatcher.demand().requests(), 0);
+    taken
 }
 
 /// A request comes, may go at once and ends: once through a lock, once through a task.
@@ -241,10 +275,10 @@ schedulingProfiles:
 flowControl: {saturationDetector: {pluginRef: concurrency-detector}}
 ";
 
-fn dispatcher(gates: &str) -> Dispatcher {
+fn dispatcher(gates: &str, endpoints: u8) -> Dispatcher {
     let (registry, store, clock) = (Registry::new(), Arc::new(Store::default()), Clock::start());
     let spec = |i: u8| EndpointSpec::new(format!("pod-{i}"), ([10, 0, 0, i], 8000));
-    store.replace((1..=10).map(spec).collect());
+    store.replace((1..=endpoints).map(spec).collect());
     let config = EndpointPickerConfig::parse(&format!("featureGates: [{gates}]\n{CONFIG}")).unwrap();
     let metrics = SchedulerMetrics::register(&registry).unwrap();
     let pipeline = Pipeline::build(Some(&config), false, &metrics, &State::default()).unwrap();
@@ -268,7 +302,7 @@ fn dispatched(c: &mut Criterion) {
     let parsers = Parsers::new(&[ParserKind::PassThrough]);
     let request = RequestParser::new(Headers::default(), &parsers).without_body();
     for (name, gates) in [("without", ""), ("with", "flowControl")] {
-        let dispatcher = dispatcher(gates);
+        let dispatcher = dispatcher(gates, 10);
         let missing = SubsetHint::Missing;
         drop(dispatcher.dispatch(&request, &missing).now_or_never().unwrap().unwrap());
         group.bench_function(BenchmarkId::from_parameter(name), |b| {
