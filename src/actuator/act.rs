@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::event;
+use super::event::{self, Kind};
 use super::gates;
 use super::hands::Hands;
 use super::knobs::{self, Held};
 use super::observe::Observed;
 use super::target::Target;
-use crate::capacity::plan::{Reason, RolePlan};
+use crate::capacity::plan::{Reason, RolePlan, State};
 use crate::capacity::policy::Mode;
 use crate::capacity::{Condition, Plan, Policy};
 use crate::cluster::{PatchType, Problem};
@@ -73,6 +73,24 @@ impl Hands {
         unwritten
     }
 
+    /// Says of every role that is to grow that it doesn't.
+    pub async fn tell_stuck(&mut self, policy: &Policy, plan: &Plan, observed: &Observed) {
+        if policy.mode != Mode::Apply {
+            return;
+        }
+        let what = if plan.state == State::Failed { "StepFailed" } else { "StepBlocked" };
+        let conditions = plan.conditions.iter().map(|condition| format!("{condition:?}"));
+        let conditions = conditions.collect::<Vec<_>>().join(", ");
+        for (role, target) in plan.roles.iter().zip(&observed.targets) {
+            let Some(target) = target.as_ref().filter(|_| role.ready < role.desired) else { continue };
+            let message = format!(
+                "{} of {} pods are ready, {} may exist, by policy {}, role {}: {conditions}",
+                role.ready, role.desired, role.admitted, policy.name, role.name
+            );
+            self.tell(target, Kind::Warning, what, &message).await;
+        }
+    }
+
     async fn write(&mut self, policy: &Policy, role: &RolePlan, target: &mut Target, now: Duration) -> bool {
         let about = format!("replicas of {} {}", target.reference.kind, target.reference.name);
         let (from, to) = (target.replicas, role.write);
@@ -89,7 +107,7 @@ impl Hands {
             if to > from { "ScaledUp" } else { "ScaledDown" },
             format!("{from} to {to} replicas by policy {}, role {}: {reason}", policy.name, role.name),
         );
-        self.tell(target, what, &message).await;
+        self.tell(target, Kind::Normal, what, &message).await;
         self.note(&policy.name, &role.name, Write { from, to, at: now, reason });
         true
     }
@@ -139,7 +157,7 @@ impl Hands {
                 admitted = role.admitted,
                 "gates opened"
             );
-            self.tell(target, "StepAdmitted", &message).await;
+            self.tell(target, Kind::Normal, "StepAdmitted", &message).await;
         }
         let has_gates = pods.iter().any(|pod| pod.is_gated()) || role.write > role.admitted;
         if has_gates && role.reasons.contains(&Reason::Trimmed) {
@@ -157,7 +175,7 @@ impl Hands {
                 let message =
                     format!("{given} pods of {} are given back by policy {}", role.name, policy.name);
                 tracing::info!(policy = policy.name, role = role.name, given, "pods given back");
-                self.tell(target, "StepTrimmed", &message).await;
+                self.tell(target, Kind::Normal, "StepTrimmed", &message).await;
             }
         }
     }
@@ -183,15 +201,15 @@ impl Hands {
                 let spec = patch.get("spec").unwrap_or(&patch);
                 let message = format!("{spec} by policy {}, role {}: {why}", policy.name, role.name);
                 tracing::info!(role = role.name, %patch, "update held back or let go on");
-                self.tell(target, "UpdatePaced", &message).await;
+                self.tell(target, Kind::Normal, "UpdatePaced", &message).await;
             }
             Err(problem) => self.complain(&about, &problem),
         }
     }
 
-    /// Says of an object what was done to it.
-    async fn tell(&mut self, target: &Target, reason: &str, message: &str) {
-        let event = event::event(&self.namespace, target, reason, message);
+    /// Says of an object what was done to it, or is not.
+    async fn tell(&mut self, target: &Target, kind: Kind, reason: &str, message: &str) {
+        let event = event::event(&self.namespace, target, kind, reason, message);
         let path = event::path(&self.namespace);
         let body = event.to_string().into_bytes();
         let told: Result<Value, Problem> =

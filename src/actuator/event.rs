@@ -1,4 +1,4 @@
-//! Events: what was written to an object, and why, where `kubectl describe` shows it.
+//! Events: what was written to an object or stands still, and why, where `kubectl describe` shows it.
 
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
@@ -10,8 +10,15 @@ pub(super) fn path(namespace: &str) -> String {
     format!("/api/v1/namespaces/{namespace}/events")
 }
 
+/// Whether somebody should look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Normal,
+    Warning,
+}
+
 /// An event about an object.
-pub(super) fn event(namespace: &str, target: &Target, reason: &str, message: &str) -> Value {
+pub(super) fn event(namespace: &str, target: &Target, kind: Kind, reason: &str, message: &str) -> Value {
     let now = Timestamp::now();
     let now = format!("{}", now.round(k8s_openapi::jiff::Unit::Second).unwrap_or(now));
     json!({
@@ -27,7 +34,10 @@ pub(super) fn event(namespace: &str, target: &Target, reason: &str, message: &st
         },
         "reason": reason,
         "message": message,
-        "type": "Normal",
+        "type": match kind {
+            Kind::Normal => "Normal",
+            Kind::Warning => "Warning",
+        },
         "source": {"component": "usher"},
         "reportingComponent": "usher.dev/capacity",
         "reportingInstance": "usher",

@@ -298,6 +298,11 @@ impl State {
     /// All of them.
     pub const ALL: [Self; 6] =
         [Self::Idle, Self::Deploy, Self::Scale, Self::Update, Self::Blocked, Self::Failed];
+
+    /// Whether a step doesn't go on by itself.
+    pub fn is_stuck(self) -> bool {
+        matches!(self, Self::Blocked | Self::Failed)
+    }
 }
 
 impl fmt::Display for State {

@@ -349,7 +349,7 @@ impl Turn<'_> {
             (_, false) if memory.is_deployed() => State::Scale,
             (_, false) => State::Deploy,
         });
-        memory.is_blocked = matches!(state, State::Blocked | State::Failed);
+        memory.is_blocked = state.is_stuck();
         memory.floor = if memory.has_gates { outcome.admitted.clone() } else { Vec::new() };
         self.plan.state = state;
         self.plan.placement = memory.step.1.clone();

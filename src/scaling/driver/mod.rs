@@ -18,9 +18,10 @@ use super::metrics::ScalingMetrics;
 use super::objects::{self, Known, PolicyObjects, Shelf};
 use super::query::{Asking, Server};
 use crate::actuator::{Hands, Write};
+use crate::capacity::plan::State;
 use crate::capacity::policy::Role;
 use crate::capacity::rollout::deadlock::{self, Waiting as Stuck};
-use crate::capacity::{Condition, Policy};
+use crate::capacity::{Condition, Plan, Policy};
 use crate::endpoints::{Clock, Store};
 use crate::scrape::{AttributeSpec, Engine, EngineSpec, Engines, ScrapeConfig, ScrapeMetrics, Scraper};
 use running::{Running, left_at};
@@ -231,6 +232,9 @@ impl Driver {
         let answers = self.asking.as_ref().map(Asking::answers);
         let left = self.objects.iter().find(|known| known.name == policy.name);
         let left = left.and_then(|known| left_at(&policy, known.generation, &known.status));
+        let before = running.latest.as_ref().map(|latest| latest.plan.state);
+        let before = before.or(left.as_ref().map(|(state, _)| *state));
+        let was_stuck = before.is_some_and(State::is_stuck);
         let mut latest = running.tick(&self.live, self.scraped, answers, observed.as_ref(), left);
         if observed.as_ref().is_some_and(|observed| observed.is_blind) {
             latest.plan.conditions.push(Condition::TopologyUnknown);
@@ -238,10 +242,19 @@ impl Driver {
         // Another replica may lead by now.
         if let (Some(hands), Some(observed), true) = (&mut self.live.hands, observed, (self.live.may_plan)())
         {
+            if latest.plan.state.is_stuck() && !was_stuck {
+                hands.tell_stuck(&policy, &latest.plan, &observed).await;
+            }
             let unwritten = hands.act(&policy, &mut latest.plan, observed, now).await;
             if let Some(history) = &mut running.history {
                 history.take_back(&policy, &latest.plan, &unwritten);
             }
+        }
+        let Plan { state, conditions, .. } = &latest.plan;
+        if state.is_stuck() && !was_stuck {
+            warn!(policy = policy.name, %state, ?conditions, "a step is stuck");
+        } else if was_stuck && !state.is_stuck() {
+            info!(policy = policy.name, %state, "a step that was stuck goes on");
         }
         self.metrics.count(&policy, &latest.plan);
         running.latest = Some(Arc::new(latest));

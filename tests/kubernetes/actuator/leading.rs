@@ -55,13 +55,22 @@ async fn a_restart_changes_nothing_in_any_state() {
         let wanted = [("decode", expected.0), ("prefill", expected.1)];
         group.become_replicas(&wanted).await;
         picker.exports(&state(name)).await;
-        let before = group.events("decode").await;
+        // That a step is stuck is said by every leader that finds it so: it isn't written to the objects.
+        let is_stuck = |event: &String| event.starts_with(&format!("Step{name}:"));
+        let mut before = group.events("decode").await;
+        let stuck: Vec<String> = before.extract_if(.., |event| is_stuck(event)).collect();
+        if let "Blocked" | "Failed" = name {
+            let expected = "4 of 8 pods are ready, 4 may exist, by policy p, role decode: BatchTimeout";
+            assert_eq!(stuck, [format!("Step{name}: {expected}")]);
+        }
         picker.kill().await;
         let picker = group.picker(server, &[METRICS]).await;
         // From a file it doesn't know that the group was up before.
         picker.exports(&state(if name == "Scale" { "Deploy" } else { name })).await;
         tokio::time::sleep(std::time::Duration::from_millis(1500)).await;
         group.become_replicas(&wanted).await;
-        assert_eq!(group.events("decode").await, before, "{name}");
+        let mut after = group.events("decode").await;
+        after.retain(|event| !is_stuck(event));
+        assert_eq!(after, before, "{name}");
     }
 }
