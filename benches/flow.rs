@@ -34,6 +34,10 @@ use usher::schedule::registry::Pipeline;
 use usher::schedule::waiting::{BandRules, Fairness, ProgramAwareParams, WaitingRules};
 use usher::schedule::{Level, Record, SchedulerMetrics, State};
 
+/// As `usher serve` has it.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const FLOWS: usize = 5000;
 const BANDS: usize = 8;
 /// Requests of each flow in a crowd.

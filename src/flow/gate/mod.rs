@@ -456,7 +456,9 @@ impl Inner {
     /// Whether others may go for that.
     fn forget(&mut self, ticket: Ticket, cost: f64, now: Nanos) -> bool {
         let frees = self.queue.end(now, ticket, cost, &mut self.actions);
-        self.revocations.remove(&ticket);
+        if !self.revocations.is_empty() {
+            self.revocations.remove(&ticket);
+        }
         self.take_waiter(ticket);
         frees
     }

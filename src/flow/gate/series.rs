@@ -124,8 +124,8 @@ pub(super) struct SeriesTable {
 }
 
 impl SeriesTable {
-    /// The series of a request. Beyond the bounds labels are `other`, and are looked up per
-    /// request.
+    /// The series of a request. Beyond the bounds labels are `other`; there is one such series
+    /// for each priority.
     pub(super) fn of(&self, request: &Request, now: Nanos, metrics: &GateMetrics) -> Arc<Series> {
         let own = hash(request.fairness_id(), &request.model, &request.target_model, request.priority);
         let held = self.by_hash.get(&own);
@@ -144,10 +144,8 @@ impl SeriesTable {
         if !key.is_of(request) {
             self.overflow.tell("flow control");
         }
-        if is_full {
-            return Arc::new(make(key, now, metrics));
-        }
-        // Kept also where a label is `other`: what is not kept would never go.
+        // Kept also where a label is `other`: what is not kept is made for every request, and
+        // would never go.
         let mut held =
             self.by_hash.entry(hash(&key.flow, &key.model, &key.target, key.priority)).or_default();
         found(&held, now, |known| *known == key).unwrap_or_else(|| {
