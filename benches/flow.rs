@@ -189,15 +189,17 @@ fn cancelled(c: &mut Criterion) {
             });
         });
     }
-    group.bench_function("at-the-gate", |b| {
-        b.iter_custom(|rounds| (0..rounds).map(|_| leave_the_gate()).sum())
-    });
+    for (order, at_random) in [("oldest-first", false), ("at-random", true)] {
+        group.bench_function(BenchmarkId::new("at-the-gate", order), |b| {
+            b.iter_custom(|rounds| (0..rounds).map(|_| leave_the_gate(at_random)).sum());
+        });
+    }
     group.finish();
 }
 
 /// How long it takes until clients that wait before an empty pool are gone: their streams end,
 /// and with them the futures that wait.
-fn leave_the_gate() -> Duration {
+fn leave_the_gate(at_random: bool) -> Duration {
     let dispatcher = dispatcher("flowControl", 0);
     let parsers = Parsers::new(&[ParserKind::PassThrough]);
     let requests: Vec<Request> = (0..FLOWS)
@@ -216,7 +218,9 @@ fn leave_the_gate() -> Duration {
         .collect();
     waiting.iter_mut().for_each(|waits| assert!(waits.poll_unpin(&mut context).is_pending()));
     assert_eq!(dispatcher.demand().requests(), CANCELLED as u64);
-    waiting.shuffle(&mut StdRng::seed_from_u64(7));
+    if at_random {
+        waiting.shuffle(&mut StdRng::seed_from_u64(7));
+    }
     let start = Instant::now();
     drop(waiting);
     let taken = start.elapsed();

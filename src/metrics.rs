@@ -2,6 +2,7 @@
 //! on the way; dashboards and autoscalers read either. A family is counted once,
 //! under its new name, and the old one is made from it when it is read.
 
+mod spans;
 mod timing;
 
 use std::collections::{BTreeMap, HashSet};
@@ -12,6 +13,7 @@ use prometheus::Registry;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType};
 
+pub use spans::{Span, Spans};
 pub use timing::{PARTS, Timing, Timings, part};
 
 /// How a family was called before.

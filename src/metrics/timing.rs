@@ -147,21 +147,29 @@ impl Collector for Timings {
 
     fn collect(&self) -> Vec<MetricFamily> {
         let children = self.children.lock().unwrap_or_else(PoisonError::into_inner);
-        let metrics = children.iter().map(|(values, timing)| {
-            let mut metric = Metric::default();
-            let mut pairs: Vec<LabelPair> = self.desc.variable_labels.iter().zip(values).map(pair).collect();
-            pairs.sort_by(|a, b| a.name().cmp(b.name()));
-            metric.set_label(pairs);
-            metric.set_histogram(timing.read());
-            metric
-        });
-        let mut family = MetricFamily::default();
-        family.set_name(self.desc.fq_name.clone());
-        family.set_help(self.desc.help.clone());
-        family.set_field_type(MetricType::HISTOGRAM);
-        family.set_metric(metrics.collect());
-        vec![family]
+        let metrics = children.iter().map(|(values, timing)| metric(&self.desc, values, timing.read()));
+        vec![family(&self.desc, metrics)]
     }
+}
+
+/// A member of a family of histograms, with its label values in the order of the labels.
+pub(super) fn metric(desc: &Desc, values: &[String], histogram: Histogram) -> Metric {
+    let mut metric = Metric::default();
+    let mut pairs: Vec<LabelPair> = desc.variable_labels.iter().zip(values).map(pair).collect();
+    pairs.sort_by(|a, b| a.name().cmp(b.name()));
+    metric.set_label(pairs);
+    metric.set_histogram(histogram);
+    metric
+}
+
+/// A family of histograms.
+pub(super) fn family(desc: &Desc, metrics: impl Iterator<Item = Metric>) -> MetricFamily {
+    let mut family = MetricFamily::default();
+    family.set_name(desc.fq_name.clone());
+    family.set_help(desc.help.clone());
+    family.set_field_type(MetricType::HISTOGRAM);
+    family.set_metric(metrics.collect());
+    family
 }
 
 fn pair((name, value): (&String, &String)) -> LabelPair {

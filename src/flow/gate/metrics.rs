@@ -7,7 +7,7 @@ use prometheus::{
     Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
 };
 
-use crate::metrics::{Legacy, MAX_LABEL_VALUES, OTHER, Timing, Timings, register};
+use crate::metrics::{Legacy, MAX_LABEL_VALUES, OTHER, Spans, Timing, Timings, register};
 
 const FLOW: [&str; 3] = ["fairness_id", "priority", "outcome"];
 const QUEUE: [&str; 5] = ["fairness_id", "priority", "inference_pool", "model_name", "target_model_name"];
@@ -46,9 +46,9 @@ pub struct GateMetrics {
     /// Name of the pool, the label `inference_pool`.
     pub(super) pool: String,
     /// How long requests waited, by how that ended.
-    pub(super) waited: HistogramVec,
+    pub(super) waited: Spans,
     /// How long it took to hand a request in.
-    pub(super) enqueued: HistogramVec,
+    pub(super) enqueued: Spans,
     /// One round of letting requests go.
     pub(super) cycle: Timing,
     /// Requests that wait, and their bytes.
@@ -76,8 +76,7 @@ impl GateMetrics {
             register(registry, IntCounterVec::new(Opts::new(name(suffix), help(text)), labels)?, None)
         };
         let histograms = |suffix: &str, text: &str, buckets: &[f64], labels: &[&str], old: Legacy| {
-            let opts = HistogramOpts::new(name(suffix), help(text)).buckets(buckets.to_vec());
-            register(registry, HistogramVec::new(opts, labels)?, Some(old))
+            register(registry, Spans::new(&name(suffix), &help(text), buckets, labels)?, Some(old))
         };
         let gauges = |suffix: &str, text: &str, old: &'static str| {
             let family = IntGaugeVec::new(Opts::new(name(suffix), help(text)), &QUEUE)?;

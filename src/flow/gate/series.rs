@@ -7,10 +7,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use dashmap::DashMap;
-use prometheus::{Histogram, IntCounter, IntGauge};
+use prometheus::{IntCounter, IntGauge};
 
 use crate::flow::queue::{Nanos, Outcome, nanos};
-use crate::metrics::{BoundedLabel, MAX_LABEL_VALUES, OTHER, Overflow};
+use crate::metrics::{BoundedLabel, MAX_LABEL_VALUES, OTHER, Overflow, Span};
 use crate::request::Request;
 
 use super::metrics::{DemandGauges, GateMetrics};
@@ -50,8 +50,8 @@ pub(super) struct Series {
 #[derive(Debug)]
 struct Ended {
     total: IntCounter,
-    waited: Histogram,
-    enqueued: Histogram,
+    waited: Arc<Span>,
+    enqueued: Arc<Span>,
 }
 
 impl Series {
@@ -66,8 +66,8 @@ impl Series {
         let Some(cell) = self.ended.get(outcome as usize) else { return };
         let ended = cell.get_or_init(|| self.make(outcome, metrics));
         ended.total.inc();
-        ended.waited.observe(waited.as_secs_f64());
-        ended.enqueued.observe(enqueued.as_secs_f64());
+        ended.waited.observe(waited);
+        ended.enqueued.observe(enqueued);
     }
 
     fn make(&self, outcome: Outcome, metrics: &GateMetrics) -> Ended {
@@ -76,8 +76,8 @@ impl Series {
         let (pool, model, target) = (metrics.pool.as_str(), &*self.key.model, &*self.key.target);
         Ended {
             total: metrics.total.with_label_values(&[outcome, priority, pool]),
-            waited: metrics.waited.with_label_values(&[flow, priority, outcome, pool, model, target]),
-            enqueued: metrics.enqueued.with_label_values(&[flow, priority, outcome]),
+            waited: metrics.waited.with(&[flow, priority, outcome, pool, model, target]),
+            enqueued: metrics.enqueued.with(&[flow, priority, outcome]),
         }
     }
 
@@ -202,8 +202,7 @@ impl SeriesTable {
                 let priority = key.priority.to_string();
                 for outcome in Outcome::ALL {
                     // Absent where no wait ended so.
-                    let _ =
-                        metrics.enqueued.remove_label_values(&[key.flow.as_str(), &priority, outcome.name()]);
+                    metrics.enqueued.remove(&[key.flow.as_str(), &priority, outcome.name()]);
                 }
             }
         }
@@ -238,7 +237,7 @@ fn forget(series: &Series, metrics: &GateMetrics) {
     let _ = metrics.size.remove_label_values(&[flow, priority, pool, model, target]);
     let _ = metrics.bytes.remove_label_values(&[flow, priority, pool, model, target]);
     for outcome in Outcome::ALL {
-        let _ = metrics.waited.remove_label_values(&[flow, priority, outcome.name(), pool, model, target]);
+        metrics.waited.remove(&[flow, priority, outcome.name(), pool, model, target]);
     }
 }
 
