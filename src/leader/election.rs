@@ -191,8 +191,8 @@ impl Election {
         let ends = since + record.lease;
         let left = ends.saturating_sub(now);
         self.part = match std::mem::replace(&mut self.part, Part::Waits) {
-            Part::Hands(to) if to == record.holder && !leads_by_its_word(&record) => {
-                self.part = Part::Hands(to);
+            Part::Hands(_) if !leads_by_its_word(&record) => {
+                self.part = Part::Hands(record.holder.clone());
                 return if left.is_zero() { Next::Write } else { Next::Look(self.timing.retry.min(left)) };
             }
             Part::Hands(_) => Part::Lingers(now + self.timing.linger),
@@ -219,7 +219,9 @@ impl Election {
 
     /// Who is to lead in our place, if anybody.
     fn successor(&self, record: &Record, now: Duration) -> Option<String> {
-        let asks = record.asks.as_ref().filter(|_| self.holds() && now >= self.hands_from)?;
+        // One that was about to hand over and was late may do so now, if to another.
+        let leads = matches!(self.part, Part::Leads | Part::Hands(_));
+        let asks = record.asks.as_ref().filter(|_| leads && now >= self.hands_from)?;
         let newer = asks.identity != self.identity && asks.revision.replaces(self.revision.as_ref()?);
         newer.then(|| asks.identity.clone())
     }
