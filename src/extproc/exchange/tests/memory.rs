@@ -101,6 +101,24 @@ fn a_body_counts_until_its_last_large_piece_is_written_whatever_follows_that() {
     }
 }
 
+/// A part lies in a frame beside others, and keeps all of it.
+#[test]
+fn parts_are_copied_from_half_of_the_limit_on() {
+    let budget = Arc::new(Budget::new(120_000, 0));
+    let mut harness = Harness::within(1, &budget);
+    harness.send(headers(&OTHER, false)).unwrap();
+    let parts: Vec<Bytes> = (0..8).map(|_| Bytes::from(vec![b'z'; PART])).collect();
+    let mut replies = Vec::new();
+    for (number, part) in parts.iter().enumerate() {
+        let data = part.clone().into();
+        replies = harness.send(Event::RequestBody { data, end_of_stream: number == 7 }).unwrap();
+    }
+    let is_own: Vec<bool> =
+        kept(replies).iter().zip(&parts).map(|(kept, part)| kept.as_ptr() == part.as_ptr()).collect();
+    // With its stream the sixth part makes it 68,192 bytes.
+    assert_eq!(is_own, [true, true, true, true, true, false, false, false]);
+}
+
 #[test]
 fn large_headers_count_with_the_body_that_they_wait_for() {
     let budget = Arc::new(Budget::new(ROOM, 0));
