@@ -1,29 +1,34 @@
 //! The flows of a band. A flow is there while requests of it wait; longer only where it
 //! is remembered what it got, and then in a bounded number.
 
-use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 use super::Nanos;
-use super::rank::Rank;
+use super::line::Line;
 
 /// Flows that are remembered while nothing of theirs waits. The half that was idle longest
 /// is forgotten beyond that: clients may name a new flow with every request.
 pub(super) const MAX_IDLE: usize = 8192;
 
-/// Bytes of a flow's name that are kept. Clients choose names, and each may be as long as
-/// headers may be.
-const MAX_ID: usize = 256;
+/// Takes the hash of a name as it is.
+#[derive(Debug, Default)]
+struct AsItIs(u64);
 
-/// What a flow is kept under: its name, or the hash of a long one.
-fn key(id: &str) -> Cow<'_, str> {
-    if id.len() <= MAX_ID {
-        return Cow::Borrowed(id);
+impl Hasher for AsItIs {
+    fn finish(&self) -> u64 {
+        self.0
     }
-    // Longer than what is kept as it is, so that no name can be a hash.
-    let hash = xxhash_rust::xxh3::xxh3_128(id.as_bytes());
-    Cow::Owned(format!("{hash:0width$x}", width = MAX_ID + 1))
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
+        }
+    }
+    fn write_u128(&mut self, hash: u128) {
+        self.0 = hash as u64;
+    }
 }
 
 /// A request in a queue.
@@ -47,11 +52,11 @@ pub(super) struct FlowRef {
 /// Requests that share a name and a priority.
 #[derive(Debug)]
 pub(super) struct Flow {
-    id: Arc<str>,
+    name: u128,
     /// How many wait.
     pub(super) waiting: u64,
     /// Those that wait, where they are kept by flow.
-    pub(super) queue: BTreeMap<Rank, Waiter>,
+    pub(super) line: Line,
     /// Where it stands among the flows that take turns.
     pub(super) turn: u64,
     /// What it got so far, in units of the policy.
@@ -70,7 +75,10 @@ pub(super) struct Memory {
 /// The flows of a band.
 #[derive(Debug)]
 pub(super) struct Flows {
-    by_id: HashMap<Arc<str>, u32>,
+    /// By the hashes of their names. Clients choose names, each as long as headers may be, and
+    /// who can't know the seed can't make two of the same hash.
+    by_name: HashMap<u128, u32, BuildHasherDefault<AsItIs>>,
+    seed: u64,
     places: Vec<Place>,
     free: Vec<u32>,
     idle: usize,
@@ -87,20 +95,28 @@ struct Place {
 impl Flows {
     /// No flows yet. With a memory they stay when nothing of theirs waits.
     pub(super) fn new(memory: Option<Memory>) -> Self {
-        Self { by_id: HashMap::new(), places: Vec::new(), free: Vec::new(), idle: 0, memory, next_sweep: 0 }
+        Self {
+            by_name: HashMap::default(),
+            seed: rand::random(),
+            places: Vec::new(),
+            free: Vec::new(),
+            idle: 0,
+            memory,
+            next_sweep: 0,
+        }
     }
 
     /// Flows that are there.
     pub(super) fn len(&self) -> usize {
-        self.by_id.len()
+        self.by_name.len()
     }
 
     /// One more request of a flow waits.
     pub(super) fn enter(&mut self, id: &str, now: Nanos) -> FlowRef {
-        let id = key(id);
-        let index = match self.by_id.get(&*id) {
+        let name = self.name(id);
+        let index = match self.by_name.get(&name) {
             Some(index) => *index,
-            None => self.make(&id),
+            None => self.make(name),
         };
         let was_idle = match self.get_mut(index) {
             Some(flow) => {
@@ -157,16 +173,12 @@ impl Flows {
         self.places.iter_mut().filter_map(|place| place.flow.as_mut())
     }
 
-    fn make(&mut self, id: &str) -> u32 {
-        let id: Arc<str> = Arc::from(id);
-        let flow = Flow {
-            id: Arc::clone(&id),
-            waiting: 0,
-            queue: BTreeMap::new(),
-            turn: 0,
-            service: 0.0,
-            touched: 0,
-        };
+    fn name(&self, id: &str) -> u128 {
+        xxh3_128_with_seed(id.as_bytes(), self.seed)
+    }
+
+    fn make(&mut self, name: u128) -> u32 {
+        let flow = Flow { name, waiting: 0, line: Line::default(), turn: 0, service: 0.0, touched: 0 };
         let index = match self.free.pop() {
             Some(index) => index,
             None => {
@@ -178,7 +190,7 @@ impl Flows {
             place.flow = Some(flow);
         }
         self.idle += 1;
-        self.by_id.insert(id, index);
+        self.by_name.insert(name, index);
         index
     }
 
@@ -186,7 +198,7 @@ impl Flows {
         let Some(place) = self.places.get_mut(index as usize) else { return };
         let Some(flow) = place.flow.take() else { return };
         place.generation = place.generation.wrapping_add(1);
-        self.by_id.remove(&flow.id);
+        self.by_name.remove(&flow.name);
         self.free.push(index);
     }
 
@@ -232,14 +244,13 @@ mod tests {
     }
 
     #[test]
-    fn long_names_are_told_apart_and_not_kept() {
+    fn names_are_told_apart_however_long() {
         let mut flows = Flows::new(None);
         let long = |end: &str| "x".repeat(1_000_000) + end;
         let (first, other) = (flows.enter(&long("a"), 0), flows.enter(&long("b"), 0));
         assert_ne!(first, other);
         assert_eq!(flows.enter(&long("a"), 0), first);
         assert_eq!(flows.len(), 2);
-        assert!(flows.by_id.keys().all(|id| id.len() <= MAX_ID + 1));
     }
 
     #[test]
@@ -254,7 +265,7 @@ mod tests {
         assert!(flows.len() > MAX_IDLE / 2);
         assert!(flows.find(waiting, 0).is_some());
         let last = 5 * MAX_IDLE as u64 - 1;
-        assert!(flows.by_id.contains_key(last.to_string().as_str()), "the latest is remembered");
+        assert!(flows.by_name.contains_key(&flows.name(&last.to_string())), "the latest is remembered");
     }
 
     #[test]

@@ -23,6 +23,7 @@ mod evictions;
 mod expiry;
 mod fairness;
 mod flows;
+mod line;
 mod outcome;
 mod rank;
 mod recovery;

@@ -67,8 +67,8 @@ impl ProgramAware {
 
     pub(super) fn push(&mut self, flows: &mut Flows, rank: Rank, waiter: Waiter) {
         let Some(flow) = flows.get_mut(waiter.flow) else { return };
-        flow.queue.insert(rank, waiter);
-        let (service, is_first) = (flow.service, flow.queue.len() == 1);
+        flow.line.insert(rank, waiter);
+        let (service, is_first) = (flow.service, flow.line.len() == 1);
         if is_first {
             let position = self.heads.len() as u32;
             self.service.push(service);
@@ -89,9 +89,9 @@ impl ProgramAware {
 
     pub(super) fn remove(&mut self, flows: &mut Flows, flow: u32, rank: Rank) {
         if let Some(held) = flows.get_mut(flow)
-            && held.queue.remove(&rank).is_some()
+            && held.line.remove(rank)
         {
-            let head = held.queue.first_key_value().map(|(rank, waiter)| (*rank, waiter.since));
+            let head = held.line.first().map(|(rank, waiter)| (rank, waiter.since));
             self.set_head(flow, head);
         }
     }
@@ -99,8 +99,8 @@ impl ProgramAware {
     pub(super) fn pop(&mut self, flows: &mut Flows) -> Option<Waiter> {
         let index = self.best()?;
         let flow = flows.get_mut(index)?;
-        let (_, waiter) = flow.queue.pop_first()?;
-        let head = flow.queue.first_key_value().map(|(rank, waiter)| (*rank, waiter.since));
+        let waiter = flow.line.pop_first()?;
+        let head = flow.line.first().map(|(rank, waiter)| (rank, waiter.since));
         self.set_head(index, head);
         Some(waiter)
     }

@@ -16,17 +16,17 @@ pub(in crate::flow::queue) struct RoundRobin {
 impl RoundRobin {
     pub(super) fn push(&mut self, flows: &mut Flows, rank: Rank, waiter: Waiter) {
         let Some(flow) = flows.get_mut(waiter.flow) else { return };
-        if flow.queue.is_empty() {
+        if flow.line.is_empty() {
             flow.turn = self.next;
             self.turns.insert((self.next, waiter.flow));
             self.next += 1;
         }
-        flow.queue.insert(rank, waiter);
+        flow.line.insert(rank, waiter);
     }
 
     pub(super) fn remove(&mut self, flows: &mut Flows, flow: u32, rank: Rank) {
         let Some(held) = flows.get_mut(flow) else { return };
-        if held.queue.remove(&rank).is_some() && held.queue.is_empty() {
+        if held.line.remove(rank) && held.line.is_empty() {
             self.turns.remove(&(held.turn, flow));
         }
     }
@@ -34,8 +34,8 @@ impl RoundRobin {
     pub(super) fn pop(&mut self, flows: &mut Flows) -> Option<Waiter> {
         let (_, index) = self.turns.pop_first()?;
         let flow = flows.get_mut(index)?;
-        let (_, waiter) = flow.queue.pop_first()?;
-        if !flow.queue.is_empty() {
+        let waiter = flow.line.pop_first()?;
+        if !flow.line.is_empty() {
             flow.turn = self.next;
             self.turns.insert((self.next, index));
             self.next += 1;
