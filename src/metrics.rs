@@ -186,22 +186,26 @@ impl BoundedLabel {
     }
 }
 
-/// Says once that a client names more than there are labels for: a page that suddenly shows
-/// `other` needs a reason.
+/// Says once that metrics have no series for something: a page that suddenly shows `other`
+/// needs a reason.
 #[derive(Debug, Default)]
 pub struct Overflow(AtomicBool);
 
 impl Overflow {
-    /// Something counts as `other`. `of`: what has no labels left.
+    /// Something counts as `other`. `of`: what has no series left.
     pub fn tell(&self, of: &'static str) {
         if !self.0.load(Relaxed) && !self.0.swap(true, Relaxed) {
             tracing::warn!(
                 of,
-                values = MAX_LABEL_VALUES,
-                bytes = MAX_LABEL_BYTES,
-                "clients name more flows or models, or longer ones, than metrics have labels for; what is beyond counts as 'other'"
+                longest_name = MAX_LABEL_BYTES,
+                "flows and models are more than metrics have series for, or their names are longer; what is beyond counts as 'other'"
             );
         }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_told(&self) -> bool {
+        self.0.load(Relaxed)
     }
 }
 

@@ -192,6 +192,7 @@ mod tests {
         let metrics = ExtProcMetrics::register(&registry, false).unwrap();
         for index in 0..3 * MAX_LABEL_VALUES {
             metrics.series(&key(&format!("model-{index}"))).total.inc();
+            assert_eq!(metrics.series.overflow.is_told(), index >= MAX_LABEL_VALUES);
         }
         let text = crate::metrics::render(&registry);
         let series = text.lines().filter(|line| line.starts_with("llm_d_epp_request_total{")).count();

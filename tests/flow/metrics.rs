@@ -190,6 +190,55 @@ async fn models_that_nobody_asks_for_any_more_make_room_for_others() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn demand_is_that_of_the_model_however_many_flows_there_are() {
+    let pool = Pool::new(&config(100_000, "noEndpointRequestTTL: 0s"), 0);
+    let waits: Vec<_> =
+        (0..1500).map(|number| pool.send(asking_for("m", &format!("flow-{number}")))).collect();
+    settle().await;
+    let series = "usher_demand_requests{model_name=\"m\",priority=\"0\",target_model_name=\"m\"}";
+    assert_eq!(pool.metric(series), Some(1500.0));
+    let size = "llm_d_epp_flow_control_queue_size";
+    assert!((1000..=1001).contains(&series_of(&pool, size)), "{}", series_of(&pool, size));
+    let waiting = pool.demand().waiting;
+    assert_eq!((waiting.len(), waiting[0].model.as_str(), waiting[0].requests), (1, "m", 1500));
+    drop(waits);
+    settle().await;
+    assert_eq!((pool.metric(series), pool.demand().requests()), (Some(0.0), 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_model_that_counted_as_other_has_its_own_demand_when_there_is_room() {
+    let (log, _guard) = Lines::start();
+    let pool = Pool::new(&config(100_000, "noEndpointRequestTTL: 0s"), 1);
+    let ask = |number: usize, flow: &str| asking_for(&format!("model-{number}"), flow);
+    for number in 0..999 {
+        drop(pool.pass(ask(number, "a")).await);
+    }
+    // Another priority has a pair of its own for each model.
+    let urgent = |number| {
+        let mut request = ask(number, "a");
+        request.priority = 1;
+        request
+    };
+    drop(pool.pass(urgent(0)).await);
+    pool.scale(0);
+    let waits = pool.send(urgent(1));
+    settle().await;
+    let models = || pool.demand().waiting.into_iter().map(|of| of.model).collect::<Vec<_>>();
+    assert_eq!(models(), ["other"]);
+    assert_eq!(log.count(&["WARN", "counts as 'other'", "of=\"demand by model\""]), 1, "{}", log.text());
+    // It goes on waiting while the others go: its series stays, and so does its gauge.
+    advance(Duration::from_secs(301)).await;
+    pool.dispatcher.sweep();
+    let later = pool.send(urgent(1));
+    settle().await;
+    assert_eq!(models(), ["model-1", "other"]);
+    drop((waits, later));
+    settle().await;
+    assert!(pool.demand().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
 async fn flows_of_models_that_have_no_label_make_room_for_others() {
     let pool = Pool::new(&config(100_000, ""), 1);
     let long = "m".repeat(300);

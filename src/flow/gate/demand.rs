@@ -52,10 +52,10 @@ impl Gate {
         let count = |gauge: &prometheus::IntGauge| u64::try_from(gauge.get()).unwrap_or(0);
         let read = self.metrics.demand.read().into_iter();
         let mut waiting: Vec<DemandOf> = read
-            .map(|((priority, model, target_model), gauges)| DemandOf {
-                priority,
-                model,
-                target_model,
+            .map(|(key, gauges)| DemandOf {
+                priority: key.priority,
+                model: key.model,
+                target_model: key.target,
                 requests: count(&gauges.requests),
                 bytes: count(&gauges.bytes),
             })

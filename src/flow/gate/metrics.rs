@@ -1,13 +1,12 @@
 //! What flow control counts: the families.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
-
 use prometheus::{
-    Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+    Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry,
 };
 
-use crate::metrics::{Legacy, MAX_LABEL_VALUES, OTHER, Spans, Timing, Timings, register};
+use crate::metrics::{Legacy, Spans, Timing, Timings, register};
+
+use super::demand_gauges::DemandFamilies;
 
 const FLOW: [&str; 3] = ["fairness_id", "priority", "outcome"];
 const QUEUE: [&str; 5] = ["fairness_id", "priority", "inference_pool", "model_name", "target_model_name"];
@@ -30,7 +29,6 @@ const WAITED_SAME: &[(&str, &str)] = &[
 ];
 const FLOW_SAME: &[(&str, &str)] =
     &[("fairness_id", "fairness_id"), ("priority", "priority"), ("outcome", "outcome")];
-const DEMAND: [&str; 3] = ["priority", "model_name", "target_model_name"];
 
 /// Seconds that requests wait.
 const WAITS: [f64; 16] =
@@ -151,82 +149,5 @@ impl GateMetrics {
     /// A running request of this priority was told to end.
     pub(super) fn revoked(&self, priority: i32) {
         self.revoked.with_label_values(&[priority.to_string().as_str(), &self.pool]).inc();
-    }
-}
-
-/// What waits by priority and model: ours, for whoever decides how many servers there
-/// should be.
-#[derive(Debug)]
-pub(super) struct DemandFamilies {
-    requests: IntGaugeVec,
-    bytes: IntGaugeVec,
-    // Guards the gauges by their label values; taken when a series is made.
-    known: Mutex<HashMap<DemandKey, Arc<DemandGauges>>>,
-}
-
-/// Priority, model and target model.
-type DemandKey = (i32, String, String);
-
-/// What waits of one priority for one model.
-#[derive(Debug)]
-pub(super) struct DemandGauges {
-    pub(super) requests: IntGauge,
-    pub(super) bytes: IntGauge,
-}
-
-impl DemandFamilies {
-    fn register(registry: &Registry) -> prometheus::Result<Self> {
-        let family = |name: &str, help: &str| {
-            register(registry, IntGaugeVec::new(Opts::new(name, help), &DEMAND)?, None)
-        };
-        Ok(Self {
-            requests: family("usher_demand_requests", "Requests that wait, by priority and model.")?,
-            bytes: family("usher_demand_bytes", "Bytes of the bodies of requests that wait.")?,
-            known: Mutex::default(),
-        })
-    }
-
-    /// The gauges of a priority and a model. They stay while somebody has them.
-    pub(super) fn of(&self, priority: i32, model: &str, target: &str) -> Arc<DemandGauges> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut key = (priority, model.to_owned(), target.to_owned());
-        if known.len() >= MAX_LABEL_VALUES && !known.contains_key(&key) {
-            key = (priority, OTHER.to_owned(), OTHER.to_owned());
-        }
-        let gauges = known.entry(key).or_insert_with_key(|(priority, model, target)| {
-            let priority = priority.to_string();
-            let labels = [priority.as_str(), model, target];
-            let requests = self.requests.with_label_values(&labels);
-            Arc::new(DemandGauges { requests, bytes: self.bytes.with_label_values(&labels) })
-        });
-        Arc::clone(gauges)
-    }
-
-    /// Removes the gauges that nobody has, where there are many. As long as there are few they
-    /// stay: whoever scales by one is to read 0 of a model that rests, not nothing.
-    pub(super) fn sweep(&self) {
-        // Locked meanwhile, so nobody can take one that goes.
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.len() <= MAX_LABEL_VALUES / 2 {
-            return;
-        }
-        known.retain(|(priority, model, target), gauges| {
-            let stays = Arc::strong_count(gauges) > 1;
-            if !stays {
-                let priority = priority.to_string();
-                for family in [&self.requests, &self.bytes] {
-                    // Absent only if somebody else removed it, which is all the same.
-                    let _ = family.remove_label_values(&[priority.as_str(), model, target]);
-                }
-            }
-            stays
-        });
-    }
-
-    /// What waits, where anything does.
-    pub(super) fn read(&self) -> Vec<(DemandKey, Arc<DemandGauges>)> {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let waits = known.iter().filter(|(_, gauges)| gauges.requests.get() > 0);
-        waits.map(|(key, gauges)| (key.clone(), Arc::clone(gauges))).collect()
     }
 }

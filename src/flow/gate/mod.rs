@@ -8,6 +8,7 @@
 
 mod collector;
 mod demand;
+mod demand_gauges;
 mod metrics;
 mod permit;
 mod refusal;
@@ -204,7 +205,7 @@ impl Gate {
             }
             let (sender, receiver) = oneshot::channel();
             inner.wait(ticket, sender);
-            Ok((ticket, since, Ok(receiver)))
+            Ok((ticket, since, Ok((receiver, now))))
         });
         let enqueued = start.elapsed();
         let (ticket, since, waiting) = match entered {
@@ -221,9 +222,10 @@ impl Gate {
                 self.observe(request, outcome, Duration::ZERO, enqueued);
                 verdict
             }
-            Ok(receiver) => {
-                let series = self.series.of(request, self.now(), &self.metrics);
-                Wait::new(self, ticket, receiver, series, bytes, enqueued).await
+            Ok((receiver, entered)) => {
+                let series = self.series.of(request, entered, &self.metrics);
+                let counted = series.count(request, bytes, entered, &self.metrics);
+                Wait::new(self, ticket, receiver, counted, entered, enqueued).await
             }
         };
         match verdict {
@@ -276,15 +278,16 @@ impl Gate {
         });
     }
 
-    /// A request is done with, or its client is gone.
-    fn end(&self, ticket: Ticket, cost: f64) {
+    /// A request is done with, or its client is gone. Returns when.
+    fn end(&self, ticket: Ticket, cost: f64) -> Nanos {
         self.during(|inner, now, told| {
             if inner.forget(ticket, cost, now) {
                 inner.run(self, now, None, told);
             } else {
                 inner.tell(self, None, told);
             }
-        });
+            now
+        })
     }
 
     /// The pool may have more room.

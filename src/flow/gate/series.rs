@@ -13,7 +13,8 @@ use crate::flow::queue::{Nanos, Outcome, nanos};
 use crate::metrics::{BoundedLabel, MAX_LABEL_VALUES, OTHER, Overflow, Span};
 use crate::request::Request;
 
-use super::metrics::{DemandGauges, GateMetrics};
+use super::demand_gauges::DemandGauges;
+use super::metrics::GateMetrics;
 
 /// How long series stay that nobody uses, as with the peer. Clients name flows.
 const IDLE: Duration = Duration::from_secs(300);
@@ -34,6 +35,10 @@ impl Key {
             && self.model == request.model
             && self.target == request.target_model
     }
+
+    fn labels<'a>(&'a self, priority: &'a str, pool: &'a str) -> [&'a str; 5] {
+        [&self.flow, priority, pool, &self.model, &self.target]
+    }
 }
 
 /// The series of a key.
@@ -42,7 +47,8 @@ pub(super) struct Series {
     key: Key,
     size: IntGauge,
     bytes: IntGauge,
-    demand: Arc<DemandGauges>,
+    /// `None`: requests that share the series wait for different models.
+    demand: Option<Arc<DemandGauges>>,
     ended: [OnceLock<Ended>; Outcome::ALL.len()],
     used: AtomicU64,
 }
@@ -81,8 +87,21 @@ impl Series {
         }
     }
 
-    fn labels<'a>(&'a self, priority: &'a str, pool: &'a str) -> [&'a str; 5] {
-        [&self.key.flow, priority, pool, &self.key.model, &self.key.target]
+    /// Counts a request of the series as waiting.
+    pub(super) fn count(
+        self: Arc<Self>,
+        request: &Request,
+        bytes: u64,
+        now: Nanos,
+        metrics: &GateMetrics,
+    ) -> Counted {
+        let demand = self.demand.clone().unwrap_or_else(|| metrics.demand.of(request, now));
+        Counted::new(self, demand, bytes)
+    }
+
+    /// Its labels; what it counted is let go.
+    fn into_key(self) -> Key {
+        self.key
     }
 }
 
@@ -90,26 +109,34 @@ impl Series {
 #[derive(Debug)]
 pub(super) struct Counted {
     series: Arc<Series>,
+    demand: Arc<DemandGauges>,
     bytes: i64,
 }
 
 impl Counted {
-    pub(super) fn new(series: &Arc<Series>, bytes: u64) -> Self {
+    fn new(series: Arc<Series>, demand: Arc<DemandGauges>, bytes: u64) -> Self {
         let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
-        series.size.inc();
-        series.bytes.add(bytes);
-        series.demand.requests.inc();
-        series.demand.bytes.add(bytes);
-        Self { series: Arc::clone(series), bytes }
+        let counted = Self { series, demand, bytes };
+        counted.add(1, bytes);
+        counted
+    }
+
+    /// Where it counts.
+    pub(super) fn series(&self) -> &Series {
+        &self.series
+    }
+
+    fn add(&self, requests: i64, bytes: i64) {
+        self.series.size.add(requests);
+        self.series.bytes.add(bytes);
+        self.demand.requests.add(requests);
+        self.demand.bytes.add(bytes);
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.series.size.dec();
-        self.series.bytes.sub(self.bytes);
-        self.series.demand.requests.dec();
-        self.series.demand.bytes.sub(self.bytes);
+        self.add(-1, -self.bytes);
     }
 }
 
@@ -149,7 +176,7 @@ impl SeriesTable {
         let mut held =
             self.by_hash.entry(hash(&key.flow, &key.model, &key.target, key.priority)).or_default();
         found(&held, now, |known| *known == key).unwrap_or_else(|| {
-            let series = Arc::new(make(key, now, metrics));
+            let series = Arc::new(make(key, request, now, metrics));
             held.push(Arc::clone(&series));
             series
         })
@@ -159,26 +186,24 @@ impl SeriesTable {
     /// same flow share.
     pub(super) fn sweep(&self, now: Nanos, metrics: &GateMetrics) {
         let limit = now.saturating_sub(nanos(IDLE));
+        let goes =
+            |series: &mut Arc<Series>| Arc::strong_count(series) == 1 && series.used.load(Relaxed) < limit;
         let mut gone = Vec::new();
         self.by_hash.retain(|_, held| {
             // An entry is locked while it is looked at, so nobody can take a series that goes.
-            held.retain(|series| {
-                let stays = Arc::strong_count(series) > 1 || series.used.load(Relaxed) >= limit;
-                if !stays {
-                    forget(series, metrics);
-                    gone.push(Arc::clone(series));
-                }
-                stays
-            });
+            for series in held.extract_if(.., goes).filter_map(Arc::into_inner) {
+                let key = series.into_key();
+                forget(&key, metrics);
+                gone.push(key);
+            }
             !held.is_empty()
         });
         self.forget_labels(&gone, metrics);
-        drop(gone);
-        metrics.demand.sweep();
+        metrics.demand.sweep(limit);
     }
 
     /// Removes what flows have apart from models, and makes room for other flows and models.
-    fn forget_labels(&self, gone: &[Arc<Series>], metrics: &GateMetrics) {
+    fn forget_labels(&self, gone: &[Key], metrics: &GateMetrics) {
         if gone.is_empty() {
             return;
         }
@@ -190,7 +215,7 @@ impl SeriesTable {
                 models.extend([key.model.clone(), key.target.clone()]);
             }
         }
-        for Series { key, .. } in gone.iter().map(|series| &**series) {
+        for key in gone {
             let priorities = flows.get(&key.flow);
             if priorities.is_none() {
                 self.flows.release(&key.flow);
@@ -201,8 +226,8 @@ impl SeriesTable {
             if !priorities.is_some_and(|priorities| priorities.contains(&key.priority)) {
                 let priority = key.priority.to_string();
                 for outcome in Outcome::ALL {
-                    // Absent where no wait ended so.
-                    metrics.enqueued.remove(&[key.flow.as_str(), &priority, outcome.name()]);
+                    // Absent where no wait ended so; kept where the flow came back meanwhile.
+                    metrics.enqueued.forget(&[key.flow.as_str(), &priority, outcome.name()]);
                 }
             }
         }
@@ -217,27 +242,31 @@ fn found(held: &[Arc<Series>], now: Nanos, is_wanted: impl Fn(&Key) -> bool) -> 
     })
 }
 
-fn make(key: Key, now: Nanos, metrics: &GateMetrics) -> Series {
+fn make(key: Key, request: &Request, now: Nanos, metrics: &GateMetrics) -> Series {
     let priority = key.priority.to_string();
-    let labels = [key.flow.as_str(), &priority, &metrics.pool, &key.model, &key.target];
+    let labels = key.labels(&priority, &metrics.pool);
+    let is_own = key.model == request.model && key.target == request.target_model;
+    let demand = is_own.then(|| metrics.demand.of(request, now));
     Series {
         size: metrics.size.with_label_values(&labels),
         bytes: metrics.bytes.with_label_values(&labels),
-        demand: metrics.demand.of(key.priority, &key.model, &key.target),
+        // What counts as `other` there has its own as soon as there is room for it.
+        demand: demand.filter(|gauges| gauges.is_of(request)),
         ended: Default::default(),
         used: AtomicU64::new(now),
         key,
     }
 }
 
-fn forget(series: &Series, metrics: &GateMetrics) {
-    let priority = series.key.priority.to_string();
-    let [flow, priority, pool, model, target] = series.labels(&priority, &metrics.pool);
+fn forget(key: &Key, metrics: &GateMetrics) {
+    let priority = key.priority.to_string();
+    let labels = key.labels(&priority, &metrics.pool);
     // Absent only if somebody else removed it, which is all the same.
-    let _ = metrics.size.remove_label_values(&[flow, priority, pool, model, target]);
-    let _ = metrics.bytes.remove_label_values(&[flow, priority, pool, model, target]);
+    let _ = metrics.size.remove_label_values(&labels);
+    let _ = metrics.bytes.remove_label_values(&labels);
+    let [flow, priority, pool, model, target] = labels;
     for outcome in Outcome::ALL {
-        metrics.waited.remove(&[flow, priority, outcome.name(), pool, model, target]);
+        metrics.waited.forget(&[flow, priority, outcome.name(), pool, model, target]);
     }
 }
 

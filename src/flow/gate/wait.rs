@@ -7,11 +7,10 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
-use tokio::time::Instant;
 
-use super::series::{Counted, Series};
+use super::series::Counted;
 use super::{Gate, Verdict};
-use crate::flow::queue::{Outcome, Ticket};
+use crate::flow::queue::{Nanos, Outcome, Ticket};
 
 /// Ready with the verdict. Dropped before, it takes the request back: its client is gone.
 #[derive(Debug)]
@@ -19,10 +18,9 @@ pub(super) struct Wait {
     gate: Arc<Gate>,
     ticket: Ticket,
     receiver: oneshot::Receiver<Verdict>,
-    series: Arc<Series>,
-    /// Counts the request as waiting.
+    /// Counts the request as waiting; `None`: its wait is over.
     counted: Option<Counted>,
-    since: Instant,
+    since: Nanos,
     enqueued: Duration,
 }
 
@@ -31,19 +29,17 @@ impl Wait {
         gate: &Arc<Gate>,
         ticket: Ticket,
         receiver: oneshot::Receiver<Verdict>,
-        series: Arc<Series>,
-        bytes: u64,
+        counted: Counted,
+        since: Nanos,
         enqueued: Duration,
     ) -> Self {
-        let counted = Some(Counted::new(&series, bytes));
-        Self { gate: Arc::clone(gate), ticket, receiver, series, counted, since: Instant::now(), enqueued }
+        Self { gate: Arc::clone(gate), ticket, receiver, counted: Some(counted), since, enqueued }
     }
 
-    fn ended(&mut self, outcome: Outcome) {
-        self.counted = None;
-        let waited = self.since.elapsed();
+    fn ended(&self, counted: &Counted, outcome: Outcome, now: Nanos) {
+        let waited = Duration::from_nanos(now.saturating_sub(self.since));
         tracing::debug!(outcome = outcome.name(), ?waited, "request left the queue");
-        self.series.ended(outcome, waited, self.enqueued, &self.gate.metrics);
+        counted.series().ended(outcome, waited, self.enqueued, &self.gate.metrics);
     }
 }
 
@@ -54,20 +50,23 @@ impl Future for Wait {
         let Poll::Ready(received) = Pin::new(&mut self.receiver).poll(context) else { return Poll::Pending };
         // The gate drops a sender without a word only when it is gone itself.
         let verdict = received.unwrap_or(Verdict::No(Outcome::EvictedOther));
-        self.ended(match &verdict {
+        let outcome = match &verdict {
             Verdict::Go(_) => Outcome::Dispatched,
             Verdict::No(outcome) => *outcome,
-        });
+        };
+        if let Some(counted) = self.counted.take() {
+            self.ended(&counted, outcome, self.gate.now());
+        }
         Poll::Ready(verdict)
     }
 }
 
 impl Drop for Wait {
     fn drop(&mut self) {
-        if self.counted.is_some() {
-            self.ended(Outcome::EvictedContextCancelled);
+        if let Some(counted) = self.counted.take() {
             // Also when it may go by now, and nobody has heard of it.
-            self.gate.end(self.ticket, 0.0);
+            let now = self.gate.end(self.ticket, 0.0);
+            self.ended(&counted, Outcome::EvictedContextCancelled, now);
         }
     }
 }
