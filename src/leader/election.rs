@@ -191,8 +191,9 @@ impl Election {
         let ends = since + record.lease;
         let left = ends.saturating_sub(now);
         self.part = match std::mem::replace(&mut self.part, Part::Waits) {
-            Part::Hands(_) if !leads_by_its_word(&record) => {
-                self.part = Part::Hands(record.holder.clone());
+            // Nobody else: whoever took it from that one may never say that it leads.
+            Part::Hands(to) if to == record.holder && !leads_by_its_word(&record) => {
+                self.part = Part::Hands(to);
                 return if left.is_zero() { Next::Write } else { Next::Look(self.timing.retry.min(left)) };
             }
             Part::Hands(_) => Part::Lingers(now + self.timing.linger),

@@ -242,13 +242,34 @@ fn a_leader_whose_hand_over_was_late_hands_over_to_who_asks_by_then() {
     assert_eq!(a.saw(Some(asked("b", "new")), S * 2), Next::Hand("b".to_owned()));
     assert_eq!(a.was_late(), Next::Look(Duration::ZERO));
     assert_eq!(a.saw(Some(asked("c", "newer")), S * 2), Next::Hand("c".to_owned()));
-    // The first one happened after all: it is ready until that one leads.
+    // The first one happened after all, whatever the server said: it is ready for a while.
     assert_eq!(a.was_late(), Next::Look(Duration::ZERO));
     let handed = Record { holder: "b".to_owned(), renewed: "2".to_owned(), ..led.clone() };
     assert_eq!(a.saw(Some(handed.clone()), S * 3), Next::Look(S));
     assert!(a.is_ready(S * 6));
     a.saw(Some(Record { renewed: "3".to_owned(), leader: candidate("b", "new", 20), ..handed }), S * 6);
     assert!(a.is_ready(S * 6) && !a.is_ready(S * 600));
+}
+
+#[test]
+fn one_that_handed_over_is_not_ready_for_good_beside_one_that_knows_nothing_of_that() {
+    let (mut a, led) = leader();
+    assert_eq!(
+        a.saw(Some(Record { asks: candidate("b", "new", 20), ..led.clone() }), S * 2),
+        Next::Hand("b".to_owned())
+    );
+    a.handed();
+    // The new one crashes, and another picker takes the lease. It keeps the annotation, and writes none.
+    let handed = Record { holder: "b".to_owned(), renewed: "2".to_owned(), asks: None, ..led };
+    a.saw(Some(handed.clone()), S * 3);
+    for kept in [handed.leader.clone(), None] {
+        for at in 7..30 {
+            let (holder, renewed) = ("go".to_owned(), at.to_string());
+            let taken = Record { holder, renewed, leader: kept.clone(), ..handed.clone() };
+            assert_eq!(a.saw(Some(taken), S * at), Next::Look(S));
+            assert_eq!(a.is_ready(S * at), at < 17 && kept.is_some(), "{at}");
+        }
+    }
 }
 
 /// Replicas and a server that refuses a write over a version that is no longer there.
@@ -263,6 +284,8 @@ struct World {
 struct Replica {
     election: Election,
     alive: bool,
+    /// Whether it writes annotations. The other picker's replicas keep them as they are.
+    annotates: bool,
     due: Duration,
     /// What it is about to write, over which version, and when that arrives.
     write: Option<(Next, u32)>,
@@ -272,15 +295,18 @@ struct Replica {
 
 impl World {
     fn new(revisions: &[(usize, i64)]) -> Self {
-        let replica = |(number, (hash, created)): (usize, &(usize, i64))| Replica {
-            election: of_revision(&number.to_string(), &format!("h{hash}"), *created),
-            alive: true,
-            due: Duration::ZERO,
-            write: None,
-            cached: None,
-        };
-        let replicas = revisions.iter().enumerate().map(replica).collect();
-        Self { replicas, server: None, version: 0, now: Duration::ZERO, handovers: 0 }
+        let mut world =
+            Self { replicas: Vec::new(), server: None, version: 0, now: Duration::ZERO, handovers: 0 };
+        for (number, (hash, created)) in revisions.iter().enumerate() {
+            world.add(of_revision(&number.to_string(), &format!("h{hash}"), *created), true);
+        }
+        world
+    }
+
+    /// One more replica.
+    fn add(&mut self, election: Election, annotates: bool) {
+        let due = self.now;
+        self.replicas.push(Replica { election, alive: true, annotates, due, write: None, cached: None });
     }
 
     /// The next step of whoever is due: it looks, or what it wrote arrives.
@@ -314,7 +340,9 @@ impl World {
                 let (next, record) = match write {
                     Next::Write => {
                         record.holder = replica.election.identity().to_owned();
-                        (record.leader, record.asks) = (replica.election.candidate(), None);
+                        if replica.annotates {
+                            (record.leader, record.asks) = (replica.election.candidate(), None);
+                        }
                         (replica.election.wrote(now), Record { renewed, lease: S * 4, ..record })
                     }
                     Next::Hand(holder) => {
@@ -399,5 +427,44 @@ proptest! {
             world.step(Duration::from_millis(50));
         }
         prop_assert_eq!(world.handovers, handovers);
+    }
+
+    /// Beside replicas whose revision is not known, and those of another picker: one that is ready without
+    /// the lease is that for as long as a lease and lingering last, and what it takes to look.
+    #[test]
+    fn nobody_is_ready_for_good_beside_the_holder(
+        revisions in proptest::collection::vec((0usize..4, 0i64..3), 2..5),
+        others in proptest::collection::vec(any::<bool>(), 1..3),
+        turns in proptest::collection::vec((1u64..200, 0usize..20), 50..150),
+    ) {
+        let mut world = World::new(&revisions);
+        for (number, annotates) in others.iter().enumerate() {
+            let mut other = election(&format!("other-{number}"));
+            other.set_fitness(Fitness::Warm);
+            world.add(other, *annotates);
+        }
+        let mut begun = false;
+        let mut beside = vec![None; world.replicas.len()];
+        for (late, dies) in turns.into_iter().chain(std::iter::repeat_n((50, usize::MAX), 600)) {
+            world.step(Duration::from_millis(late));
+            let (now, timing) = (world.now, Timing::default());
+            prop_assert!(world.count(Election::holds) <= 1);
+            let ready = world.count(|election| election.is_ready(now));
+            begun |= ready > 0;
+            prop_assert_eq!(begun, ready > 0, "{:?} {:?}", now, world.server);
+            let holder = world.server.as_ref().map(|record| record.holder.clone()).unwrap_or_default();
+            for (replica, since) in world.replicas.iter().zip(&mut beside) {
+                let is_beside = replica.election.is_ready(now) && replica.election.identity() != holder;
+                *since = is_beside.then(|| since.unwrap_or(now));
+                let bound = timing.lease + timing.linger + timing.retry * 5;
+                prop_assert!(since.is_none_or(|since| now < since + bound), "{:?} {:?}", replica.election, holder);
+            }
+            if let Some(replica) = world.replicas.get_mut(dies)
+                && !replica.election.is_ready(now)
+                && begun
+            {
+                replica.alive = false;
+            }
+        }
     }
 }

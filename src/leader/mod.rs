@@ -38,7 +38,8 @@
 //!
 //! - The leader leads on until the other says itself that it leads, and takes the lease back
 //!   if that doesn't come while the lease lasts. Nothing depends on whether who asked is
-//!   still there.
+//!   still there. Should a third take it then, that one counts as the new leader, whether it
+//!   says so or not: a replica that doesn't know its revision, or of the peer, never does.
 //! - After that it is ready for [`Timing::linger`] more, and takes over again like any other
 //!   if the new one falls silent. From the first leader on, one that lives is ready at any
 //!   time, unless a ready one dies.
