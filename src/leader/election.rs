@@ -79,8 +79,9 @@ enum Part {
     Waits,
     /// Holds the lease.
     Leads,
-    /// Has handed the lease to this one, which has not said yet that it leads.
-    Hands(String),
+    /// Has handed the lease to this one, which has not said yet that it leads; or was about
+    /// to, and may have `failed`.
+    Hands { to: String, failed: bool },
     /// Handed over, and stays ready for those who don't know it yet, until this time.
     Lingers(Duration),
 }
@@ -126,7 +127,7 @@ impl Election {
     /// handed over only just now.
     pub fn is_ready(&self, now: Duration) -> bool {
         match self.part {
-            Part::Leads | Part::Hands(_) => true,
+            Part::Leads | Part::Hands { .. } => true,
             Part::Lingers(until) => now < until,
             Part::Waits => false,
         }
@@ -182,7 +183,7 @@ impl Election {
             return match self.successor(&record, now) {
                 Some(to) => {
                     // Before it is written: if the answer to that gets lost, it may be so.
-                    self.part = Part::Hands(to.clone());
+                    self.part = Part::Hands { to: to.clone(), failed: false };
                     Next::Hand(to)
                 }
                 None => Next::Write,
@@ -192,11 +193,11 @@ impl Election {
         let left = ends.saturating_sub(now);
         self.part = match std::mem::replace(&mut self.part, Part::Waits) {
             // Nobody else: whoever took it from that one may never say that it leads.
-            Part::Hands(to) if to == record.holder && !leads_by_its_word(&record) => {
-                self.part = Part::Hands(to);
+            Part::Hands { to, failed } if to == record.holder && !leads_by_its_word(&record) => {
+                self.part = Part::Hands { to, failed };
                 return if left.is_zero() { Next::Write } else { Next::Look(self.timing.retry.min(left)) };
             }
-            Part::Hands(_) => Part::Lingers(now + self.timing.linger),
+            Part::Hands { .. } => Part::Lingers(now + self.timing.linger),
             Part::Lingers(until) if now < until => Part::Lingers(until),
             // Somebody else holds it, whatever we thought.
             _ => Part::Waits,
@@ -220,9 +221,11 @@ impl Election {
 
     /// Who is to lead in our place, if anybody.
     fn successor(&self, record: &Record, now: Duration) -> Option<String> {
-        // One that was about to hand over and was late may do so now, if to another.
-        let leads = matches!(self.part, Part::Leads | Part::Hands(_));
-        let asks = record.asks.as_ref().filter(|_| leads && now >= self.hands_from)?;
+        // One that was about to hand over and was late may do so now, to whoever asks by then.
+        // One that failed shows first that it lives: should the server refuse that write only,
+        // the lease would end while it is tried again.
+        let may = matches!(self.part, Part::Leads | Part::Hands { failed: false, .. });
+        let asks = record.asks.as_ref().filter(|_| may && now >= self.hands_from)?;
         let newer = asks.identity != self.identity && asks.revision.replaces(self.revision.as_ref()?);
         newer.then(|| asks.identity.clone())
     }
@@ -241,7 +244,7 @@ impl Election {
 
     /// The write that we lead went through.
     pub fn wrote(&mut self, now: Duration) -> Next {
-        if matches!(self.part, Part::Hands(_) | Part::Lingers(_)) {
+        if matches!(self.part, Part::Hands { .. } | Part::Lingers(_)) {
             self.hands_from = now + HAND_AGAIN;
         }
         self.part = Part::Leads;
@@ -267,7 +270,10 @@ impl Election {
     }
 
     /// The server could not be asked, or refused. Who leads goes on leading.
-    pub fn failed(&self) -> Next {
+    pub fn failed(&mut self) -> Next {
+        if let Part::Hands { failed, .. } = &mut self.part {
+            *failed = true;
+        }
         Next::Look(self.timing.retry)
     }
 }
