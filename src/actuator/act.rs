@@ -10,7 +10,7 @@ use super::hands::Hands;
 use super::knobs::{self, Held};
 use super::observe::Observed;
 use super::target::Target;
-use crate::capacity::plan::{Reason, RolePlan, State};
+use crate::capacity::plan::{Open, Reason, RolePlan, State};
 use crate::capacity::policy::Mode;
 use crate::capacity::{Condition, Plan, Policy};
 use crate::cluster::{PatchType, Problem};
@@ -30,6 +30,22 @@ pub struct Write {
 
 fn reasons(role: &RolePlan) -> String {
     role.reasons.iter().map(|reason| format!("{reason:?}")).collect::<Vec<_>>().join(", ")
+}
+
+/// What there is to say of a role when a step gets stuck; `None`: nothing.
+fn stuck(policy: &str, plan: &Plan, role: &RolePlan) -> Option<String> {
+    // What counts as up and what of an update are the step's own numbers: all pods may be ready, and more.
+    let pods = match role.open {
+        Some(Open { pods, up, is_update: true }) => {
+            format!("{up} of {pods} pods of the newest revision are up")
+        }
+        Some(Open { pods, up, is_update: false }) => format!("{up} of {pods} pods are up"),
+        None if role.ready < role.desired => format!("{} of {} pods are ready", role.ready, role.desired),
+        None => return None,
+    };
+    let conditions: Vec<String> = plan.conditions.iter().map(|condition| format!("{condition:?}")).collect();
+    let (admitted, name) = (role.admitted, &role.name);
+    Some(format!("{pods}, {admitted} may exist, by policy {policy}, role {name}: {}", conditions.join(", ")))
 }
 
 impl Hands {
@@ -73,21 +89,16 @@ impl Hands {
         unwritten
     }
 
-    /// Says of every role that is to grow that it doesn't.
+    /// Says of every role that has a part in a step that gets stuck, or waits for its end to grow.
     pub async fn tell_stuck(&mut self, policy: &Policy, plan: &Plan, observed: &Observed) {
         if policy.mode != Mode::Apply {
             return;
         }
         let what = if plan.state == State::Failed { "StepFailed" } else { "StepBlocked" };
-        let conditions = plan.conditions.iter().map(|condition| format!("{condition:?}"));
-        let conditions = conditions.collect::<Vec<_>>().join(", ");
         for (role, target) in plan.roles.iter().zip(&observed.targets) {
-            let Some(target) = target.as_ref().filter(|_| role.ready < role.desired) else { continue };
-            let message = format!(
-                "{} of {} pods are ready, {} may exist, by policy {}, role {}: {conditions}",
-                role.ready, role.desired, role.admitted, policy.name, role.name
-            );
-            self.tell(target, Kind::Warning, what, &message).await;
+            if let (Some(target), Some(message)) = (target, stuck(&policy.name, plan, role)) {
+                self.tell(target, Kind::Warning, what, &message).await;
+            }
         }
     }
 
@@ -217,6 +228,36 @@ impl Hands {
         match told {
             Ok(_) => self.works("events about what was written"),
             Err(problem) => self.complain("events about what was written", &problem),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_that_gets_stuck_is_said_of_who_has_a_part_in_it_and_of_who_waits_for_it() {
+        let open = |pods, up, is_update| Some(Open { pods, up, is_update });
+        // Ready, desired, and what is open; what is said.
+        let table = [
+            (4, 4, open(4, 3, false), Some("3 of 4 pods are up")),
+            (7, 4, open(1, 0, true), Some("0 of 1 pods of the newest revision are up")),
+            (2, 4, open(4, 2, false), Some("2 of 4 pods are up")),
+            (2, 4, None, Some("2 of 4 pods are ready")),
+            (4, 4, None, None),
+            (7, 4, None, None),
+        ];
+        let plan = Plan {
+            conditions: vec![Condition::BatchTimeout, Condition::Paused],
+            state: State::Blocked,
+            ..Plan::default()
+        };
+        for (ready, desired, open, expected) in table {
+            let role =
+                RolePlan { name: "r".to_owned(), ready, desired, admitted: 8, open, ..RolePlan::default() };
+            let rest = ", 8 may exist, by policy p, role r: BatchTimeout, Paused";
+            assert_eq!(stuck("p", &plan, &role), expected.map(|pods| format!("{pods}{rest}")), "{role:?}");
         }
     }
 }

@@ -55,6 +55,17 @@ pub struct Stuck {
     pub spare: u32,
 }
 
+/// What a role has of a step that is stuck, where that isn't up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Open {
+    /// How many pods it is to have with the step; of an update, how many of the newest revision.
+    pub pods: u32,
+    /// How many of them are up.
+    pub up: u32,
+    /// Whether the step is one of an update.
+    pub is_update: bool,
+}
+
 /// How many pods a role should have.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -84,6 +95,9 @@ pub struct RolePlan {
     pub layer: Option<String>,
     /// What made it so, in the order of the steps.
     pub reasons: Vec<Reason>,
+    /// Its part of a step that gets stuck; `None`: it has none, or that is up.
+    #[serde(skip)]
+    pub open: Option<Open>,
 }
 
 /// What a group is at.

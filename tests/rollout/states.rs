@@ -56,6 +56,12 @@ fn says(plan: &Plan) -> (State, Vec<u32>) {
     (plan.state, admitted(plan))
 }
 
+/// What is open of a step that is stuck, of each role: its pods, how many are up, whether that is an update.
+fn open(plan: &Plan) -> Vec<Option<(u32, u32, bool)>> {
+    let each = plan.roles.iter().map(|role| role.open);
+    each.map(|open| open.map(|open| (open.pods, open.up, open.is_update))).collect()
+}
+
 #[test]
 fn a_group_comes_up_in_steps_and_then_scales() {
     let spec = "{roles: {decode: {min: 4, max: 8}, prefill: {min: 2, max: 4}}, deploy: {steps: {decode: 4, prefill: 2}}, rules: [{name: up, role: decode, source: prometheus, metric: q, comparator: GREATER_THAN, threshold: 5, step: 4, cooldown: 1s}]}";
@@ -166,6 +172,7 @@ fn a_step_that_takes_too_long_is_held() {
     let plan = group.tick(70, [4, 2], &pods, &none);
     assert_eq!(says(&plan), (State::Blocked, vec![4, 2]));
     assert_eq!(plan.conditions, [Condition::BatchTimeout, Condition::Unschedulable]);
+    assert_eq!(open(&plan), [None, Some((2, 1, false))]);
     assert_eq!(plan.stuck.map(|stuck| (stuck.asks, stuck.spare)), Some((1, 6)));
     // It goes on by itself.
     let up = [("decode", 4, "ready"), ("prefill", 2, "ready")];
@@ -175,6 +182,46 @@ fn a_step_that_takes_too_long_is_held() {
     assert_eq!(group.tick(180, [8, 4], &up, &adds).state, State::Deploy);
     assert_eq!(group.tick(230, [8, 4], &up, &adds).state, State::Deploy);
     assert_eq!(group.tick(240, [8, 4], &up, &adds).state, State::Blocked);
+}
+
+#[test]
+fn a_step_that_is_stuck_says_what_is_open_of_it_though_all_that_is_desired_is_ready() {
+    let update = "update: {maxSkewPercent: 10, maxUnavailablePercent: 20}";
+    let spec = |decode: u32, more: &str| {
+        format!(
+            "{{roles: {{decode: {{min: {decode}, max: {decode}}}, prefill: {{min: 4, max: 4}}}}, deploy: {{{STEPS}, batchTimeout: 60s{more}}}, {update}}}"
+        )
+    };
+    let none = json!({});
+    let serving = ", success: Serving";
+    let prefill = ("prefill", 4, "ready serving");
+    let (two, up) = (("decode", 2, "ready"), "ready serving outdated");
+    let table = [
+        // Their metrics are not fresh.
+        (spec(8, serving), vec![("decode", 6, "ready serving"), two, prefill], [Some((8, 6, false)), None]),
+        // Load wants fewer, and the one new pod doesn't come up.
+        (spec(4, ""), vec![("decode", 7, up), ("decode", 1, ""), prefill], [Some((1, 0, true)), None]),
+        // New pods are ready, and serve nobody.
+        (
+            spec(8, serving),
+            vec![("decode", 7, up), ("decode", 1, "ready"), prefill],
+            [Some((1, 0, true)), None],
+        ),
+    ];
+    for (spec, pods, expected) in table {
+        let mut group = Group::new(&spec);
+        // All of them were up before.
+        let before = [("decode", 8, up), ("prefill", 4, "ready serving")];
+        let is_update = expected[0].is_some_and(|(_, _, is_update)| is_update);
+        if is_update {
+            group.tick(0, [8, 4], &before, &none);
+        }
+        let plan = group.tick(1, [8, 4], &pods, &none);
+        assert_eq!(open(&plan), [None; 2], "{pods:?}");
+        let plan = group.tick(62, [8, 4], &pods, &none);
+        assert_eq!((plan.state, open(&plan)), (State::Blocked, expected.to_vec()), "{pods:?}");
+        assert!(plan.roles.iter().all(|role| role.ready >= role.desired), "{pods:?}");
+    }
 }
 
 #[test]
@@ -241,6 +288,7 @@ fn a_step_goes_where_there_is_room_for_all_of_it() {
     let plan = group.tick(0, [0, 0], &[], &room);
     assert_eq!(says(&plan), (State::Blocked, vec![0, 0]));
     assert_eq!(plan.conditions, [Condition::TopologyUnsatisfied]);
+    assert_eq!(open(&plan), [Some((4, 0, false)), Some((2, 0, false))]);
     let text = "no domain of rack has room for 4 decode and 2 prefill: r1 lacks 1 prefill, r2 lacks 2 decode and 2 prefill";
     assert_eq!(plan.shortfall().as_deref(), Some(text));
     let more = json!({"domains": {"rack": {"r1": {"decode": 4, "prefill": 2}}}});

@@ -7,7 +7,7 @@ use super::place::{Place, place};
 use super::stand::{Stand, stands};
 use super::{MOST_TRIMS, OnTimeout, Pace, Rollout, batch, skew, update};
 use crate::capacity::inputs::Inputs;
-use crate::capacity::plan::{Condition, Plan, Reason, Shortfalls, State, Stuck};
+use crate::capacity::plan::{Condition, Open, Plan, Reason, Shortfalls, State, Stuck};
 use crate::capacity::policy::{Mode, Policy};
 
 /// The role that goes last when a group shrinks: requests end there.
@@ -218,6 +218,11 @@ impl Turn<'_> {
                 self.because(Reason::NoDomain);
                 let layer = topology.layers.get(topology.layer).cloned().unwrap_or_default();
                 self.plan.shortfalls = Some(Shortfalls { layer, need, domains });
+                let open = targets.iter().zip(&self.stands).map(|(target, stand)| {
+                    let open = Open { pods: *target, up: stand.ok, is_update: false };
+                    (*target > stand.there).then_some(open)
+                });
+                self.plan.roles.iter_mut().zip(open).for_each(|(role, open)| role.open = open);
                 targets.copy_from_slice(&self.there());
                 return false;
             }
@@ -238,9 +243,11 @@ impl Turn<'_> {
         let is_settled = !self.memory.is_updating
             && self.memory.settled == self.goals()
             && self.stands.iter().all(|stand| stand.there >= stand.goal);
+        let is_update = self.memory.is_updating;
         let wanted = |(step, stand): (&u32, &Stand)| (*step).min(stand.goal);
-        let is_open = step.iter().zip(&self.stands).map(wanted).zip(&up).any(|(step, up)| *up < step);
-        if is_settled || !is_open {
+        let left = |(pods, up): (u32, &u32)| (*up < pods).then_some(Open { pods, up: *up, is_update });
+        let open: Vec<Option<Open>> = step.iter().zip(&self.stands).map(wanted).zip(&up).map(left).collect();
+        if is_settled || open.iter().all(Option::is_none) {
             self.memory.clock.clear();
             self.memory.trims.is_asked_for = false;
             return None;
@@ -260,6 +267,7 @@ impl Turn<'_> {
             return None;
         }
         self.condition(Condition::BatchTimeout);
+        self.plan.roles.iter_mut().zip(open).for_each(|(role, open)| role.open = open);
         if gives_way {
             self.condition(Condition::Deadlock);
         }

@@ -6,6 +6,11 @@ use crate::endpoints::{EndpointSpec, StartingPod};
 use crate::scaling::Signal;
 use crate::scaling::board::Latest;
 use crate::scaling::groups::Group;
+use lines::Lines;
+
+#[allow(clippy::unwrap_used, reason = "the exception for tests does not reach their helpers")]
+#[path = "../../../tests/support/lines.rs"]
+mod lines;
 
 const S: fn(u64) -> Duration = Duration::from_secs;
 
@@ -108,6 +113,21 @@ fn status(state: &str, desired: u32) -> PolicyStatus {
     }
 }
 
+/// A driver of the policies of a file, without pods.
+fn driver(policies: &str) -> Driver {
+    let sources = Sources {
+        lease: Box::new(|_| None),
+        configured: Vec::new(),
+        has_servers: true,
+        has_gpus: false,
+        has_queue: true,
+        has_queries: false,
+        can_act: false,
+    };
+    let groups = Groups::read(policies, &sources).unwrap();
+    Driver::new(groups, sources, live(0), None, &prometheus::Registry::new()).unwrap()
+}
+
 /// What is said after so many seconds of so many pods that are ready and one that starts, when this was left.
 fn after(seconds: u64, group: &Group, ready: u8, status: &PolicyStatus) -> (State, u32) {
     let live = live(ready);
@@ -138,6 +158,30 @@ fn the_next_leader_knows_what_the_last_one_said() {
     assert_eq!(after(1, &fails, 4, &status("Failed", 4)), (State::Deploy, 8), "with other goals");
 }
 
+#[tokio::test]
+async fn the_log_says_once_that_a_step_is_stuck_and_once_that_it_goes_on() {
+    let (log, _guard) = Lines::start();
+    let mut driver = driver(
+        "apiVersion: usher.dev/v1alpha1\nkind: CapacityPolicy\nmetadata: {name: p}\nspec: {roles: {decode: {min: 8, max: 8}}, deploy: {steps: {decode: 8}, batchTimeout: 60s}}\n",
+    );
+    let spec = |number: u8| EndpointSpec {
+        labels: labels(),
+        ..EndpointSpec::new(format!("d-{number}"), ([10, 0, 0, number], 8000))
+    };
+    for (at, ready, stuck, goes_on) in
+        [(0, 3, 0, 0), (30, 3, 0, 0), (61, 3, 1, 0), (75, 3, 1, 0), (90, 8, 1, 1), (105, 8, 1, 1)]
+    {
+        driver.live.store.replace((1..=ready).map(spec).collect());
+        driver.live.clock.set(S(at));
+        driver.tick(0).await;
+        let counts = [
+            log.count(&["WARN", "a step is stuck", "policy=\"p\"", "state=Blocked", "BatchTimeout"]),
+            log.count(&["INFO", "a step that was stuck goes on", "policy=\"p\"", "state=Idle"]),
+        ];
+        assert_eq!(counts, [stuck, goes_on], "at {at}: {}", log.text());
+    }
+}
+
 /// Two groups that hold half of the room each, and each wait for the other half.
 #[tokio::test]
 async fn of_groups_that_block_each_other_the_younger_gives_way() {
@@ -146,18 +190,7 @@ async fn of_groups_that_block_each_other_the_younger_gives_way() {
             "apiVersion: usher.dev/v1alpha1\nkind: CapacityPolicy\nmetadata: {{name: {name}}}\nspec: {{roles: {{{name}: {{min: 8, max: 8}}}}, deploy: {{steps: {{{name}: 4}}, batchTimeout: 60s}}}}\n"
         )
     };
-    let sources = Sources {
-        lease: Box::new(|_| None),
-        configured: Vec::new(),
-        has_servers: true,
-        has_gpus: false,
-        has_queue: true,
-        has_queries: false,
-        can_act: false,
-    };
-    let groups = Groups::read(&[text("old"), text("young")].join("---\n"), &sources).unwrap();
-    let live = live(0);
-    let mut driver = Driver::new(groups, sources, live, None, &prometheus::Registry::new()).unwrap();
+    let mut driver = driver(&[text("old"), text("young")].join("---\n"));
     // Six of the first eight pods of each run, and two find no node.
     let pods = |role: usize, ready: u32, refused: u32| {
         let pod = |is_ready: bool| Pod {
