@@ -65,7 +65,12 @@ impl Joined {
     pub(super) fn add(&mut self, field: Field, value: f64, join: Join, point: Option<Point>) {
         let so_far = self.values[field.index()];
         let before = match (point, join) {
-            (None, _) => so_far,
+            (None, Join::First) => so_far,
+            (None, Join::Sum | Join::Largest) => {
+                // What follows is no longer another point of the series before this one.
+                self.last.retain(|last| last.field != field);
+                so_far
+            }
             (Some(point), Join::First) => {
                 let Some(before) = self.before_newest(field, point, so_far) else { return };
                 before
@@ -140,7 +145,7 @@ mod tests {
         let (a, b) = ("e=\"0\"}", "e=\"1\"}");
         // The page, the sum, the largest, the first.
         type Page<'p> = &'p [(&'p str, f64, Option<f64>)];
-        let table: [(Page<'_>, [f64; 3]); 9] = [
+        let table: [(Page<'_>, [f64; 3]); 10] = [
             (&[(a, 3.0, None), (b, 5.0, None)], [8.0, 5.0, 3.0]),
             (&[(a, 3.0, None), (a, 5.0, None)], [8.0, 5.0, 3.0]),
             (&[(a, 3.0, Some(1.0)), (a, 5.0, Some(2.0))], [5.0, 5.0, 5.0]),
@@ -153,6 +158,7 @@ mod tests {
                 &[(a, 9.0, Some(1.0)), (a, 3.0, Some(2.0)), (b, 7.0, Some(1.0)), (b, 4.0, Some(4.0))],
                 [7.0, 4.0, 4.0],
             ),
+            (&[(a, 3.0, Some(1.0)), (b, 5.0, None), (a, 4.0, Some(2.0))], [12.0, 5.0, 4.0]),
         ];
         for (page, [sum, largest, first]) in table {
             for (join, want) in [(Join::Sum, sum), (Join::Largest, largest), (Join::First, first)] {
