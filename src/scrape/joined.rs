@@ -61,7 +61,8 @@ impl Joined {
         self.last.clear();
     }
 
-    /// Adds the value of one more series, or another point of the last one.
+    /// Adds the value of one more series, or another point of the last one. One that is no
+    /// number makes what it is joined with none, unless a newer point takes its place.
     pub(super) fn add(&mut self, field: Field, value: f64, join: Join, point: Option<Point>) {
         let so_far = self.values[field.index()];
         let before = match (point, join) {
@@ -84,6 +85,7 @@ impl Joined {
             (_, None) => value,
             (Join::First, Some(first)) => first,
             (Join::Sum, Some(other)) => other + value,
+            (Join::Largest, Some(other)) if other.is_nan() || value.is_nan() => f64::NAN,
             (Join::Largest, Some(other)) => other.max(value),
         });
     }

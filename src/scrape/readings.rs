@@ -114,7 +114,7 @@ impl Readings {
         for (field, _) in self.engine.fields() {
             let Some(value) = self.values.get(field) else { continue };
             if !value.is_finite() {
-                // Each series was finite, their sum isn't.
+                // A value that counts can't be, or each could and their sum can't.
                 self.refused = self.refused.with(field);
             }
             if let Some(gauge) = field.gauge(load).filter(|_| !self.refused.has(field)) {
@@ -138,11 +138,12 @@ impl Readings {
     }
 
     fn value(&mut self, field: Field, value: f64, join: Join, point: Option<Point>) {
-        if !field.allows(value) {
-            self.refused = self.refused.with(field);
-            return;
-        }
-        let value = if field == Field::KvUsage { value.min(1.0) } else { value };
+        // Of the points of a series only the newest has to be possible, and this may not be it.
+        let value = match field {
+            _ if !field.allows(value) => f64::NAN,
+            Field::KvUsage => value.min(1.0),
+            _ => value,
+        };
         self.values.add(field, value, join, point);
     }
 
@@ -288,6 +289,44 @@ vllm:cache_config_info{block_size="16",num_gpu_blocks="1000"} 1 2000
         let huge = "vllm:num_requests_waiting 1e308\nvllm:num_requests_waiting 1e308\n";
         assert_eq!(read(&load, 5, huge).refused, Fields::of(Field::Waiting), "the sum overflows");
         assert_eq!((load.waiting.read_at_ms(), load.scraped_at_ms()), (None, None));
+    }
+
+    #[test]
+    fn of_the_points_of_a_series_only_the_newest_has_to_be_possible() {
+        let (waiting, kv) = ("vllm:num_requests_waiting", "vllm:kv_cache_usage_perc");
+        // The points of a series that counts up and of one whose largest counts; what is read.
+        let table: [(&[(&str, u32)], Option<f64>); 6] = [
+            (&[("NaN", 1000), ("1", 2000)], Some(1.0)),
+            (&[("1", 2000), ("-1", 1000)], Some(1.0)),
+            (&[("NaN", 1000), ("-1", 2000), ("1", 3000)], Some(1.0)),
+            (&[("1", 1000), ("NaN", 2000)], None),
+            (&[("NaN", 2000), ("1", 1000)], None),
+            (&[("1", 1000), ("+Inf", 2000)], None),
+        ];
+        for (points, want) in table {
+            let load = Load::default();
+            read(&load, 5, PAGE);
+            let line = |name: &str, (value, at): &(&str, u32)| format!("{name} {value} {at}\n");
+            let page: String =
+                [waiting, kv].iter().flat_map(|name| points.iter().map(|p| line(name, p))).collect();
+            let problems = read(&load, 9, &page);
+            let refused = Fields::of(Field::Waiting).with(Field::KvUsage);
+            assert_eq!(
+                problems.refused,
+                if want.is_some() { Fields::default() } else { refused },
+                "{points:?}"
+            );
+            let read = [&load.waiting, &load.kv_usage].map(|gauge| (gauge.last(), gauge.read_at_ms()));
+            let was = [(7.0, Some(5)), (0.75, Some(5))];
+            assert_eq!(read, want.map_or(was, |value| [(value, Some(9)); 2]), "{points:?}");
+        }
+        // Another series doesn't make an impossible one good, nor does what comes later.
+        for page in [
+            "vllm:num_requests_waiting{e=\"0\"} NaN 2000\nvllm:num_requests_waiting{e=\"1\"} 1 3000\n",
+            "vllm:num_requests_waiting{e=\"0\"} 1\nvllm:num_requests_waiting{e=\"0\"} NaN\n",
+        ] {
+            assert_eq!(read(&Load::default(), 5, page).refused, Fields::of(Field::Waiting), "{page}");
+        }
     }
 
     #[test]
