@@ -45,23 +45,46 @@ pub(super) fn memory(settings: &ServeSettings, budget: &Budget) {
     }
 }
 
-/// Says that bodies which are allowed may never wait, and so never go: a request waits
-/// before it finds that it needn't.
-pub(super) fn limits(settings: &ServeSettings, rules: &WaitingRules) {
-    let largest = settings.limits.max_request_body as u64;
+/// The limits on what waits that are below `largest`, with their bytes.
+fn below(largest: u64, rules: &WaitingRules) -> String {
     let listed = rules.bands.iter().map(|(priority, band)| (format!("priority {priority}"), band.max_bytes));
     let others = [
         ("other priorities".to_owned(), rules.default_band.max_bytes),
         ("other priorities below 0".to_owned(), rules.default_negative_band.max_bytes),
     ];
     let all = rules.max_bytes.map(|bytes| ("all priorities".to_owned(), bytes));
-    let least = all.into_iter().chain(listed).chain(others).min_by_key(|(_, bytes)| *bytes);
-    if let Some((of, max_bytes)) = least.filter(|(_, bytes)| *bytes < largest) {
+    let limits = all.into_iter().chain(listed).chain(others);
+    let below = limits.filter(|(_, bytes)| *bytes < largest);
+    below.map(|(of, bytes)| format!("{of} ({bytes})")).collect::<Vec<_>>().join(", ")
+}
+
+/// Says that bodies which are allowed may never wait, and so never go: a request waits
+/// before it finds that it needn't.
+pub(super) fn limits(settings: &ServeSettings, rules: &WaitingRules) {
+    let largest = settings.limits.max_request_body as u64;
+    let of = below(largest, rules);
+    if !of.is_empty() {
         tracing::warn!(
             of,
-            max_bytes,
             max_request_body_bytes = largest,
             "a larger body than maxBytes is refused, also when nobody waits; raise flowControl's maxBytes or lower --max-request-body-bytes"
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schedule::waiting::BandRules;
+
+    #[test]
+    fn every_limit_below_the_largest_body_is_named() {
+        let band = |max_bytes| BandRules { max_bytes, ..BandRules::default() };
+        let bands = vec![(7, band(1 << 20)), (3, band(1 << 30)), (0, band(2 << 20))];
+        let rules = WaitingRules { bands, max_bytes: Some(3 << 20), ..WaitingRules::default() };
+        let named = below(4 << 20, &rules);
+        assert_eq!(named, "all priorities (3145728), priority 7 (1048576), priority 0 (2097152)");
+        assert_eq!(below(2 << 20, &rules), "priority 7 (1048576)");
+        assert_eq!(below(1 << 20, &rules), "");
     }
 }

@@ -217,6 +217,11 @@ fn limits_that_contradict_each_other_and_times_of_zero_are_told() {
         ("--v=2", "noEndpointRequestTTL: 0s", "noEndpointRequestTTL is 0"),
         ("--v=2", "maxBytes: 1Mi", larger),
         ("--v=2", "priorityBands: [{priority: 7, maxBytes: 1Mi}]", "priority 7"),
+        (
+            "--v=2",
+            "priorityBands: [{priority: 7, maxBytes: 1Mi}, {priority: 0, maxBytes: 2Mi}]",
+            "priority 7 (1048576), priority 0 (2097152)",
+        ),
         ("--max-request-body-bytes=2Gi", "", larger),
         ("--v=2", "maxRequests: 5, priorityBands: [{priority: 0, maxRequests: 6}]", "is never reached"),
         ("--memory-budget=64Mi", "", "the largest request body does not fit into the memory budget"),
