@@ -39,7 +39,7 @@ const MAX_CONNECTIONS: usize = 16_384;
 pub struct ConnectionMetrics {
     /// Handed to a thread.
     pub accepted: AtomicU64,
-    /// Closed at once, because too many were open or being opened.
+    /// Closed at once: too many were open or being opened, or no memory was left.
     pub refused: AtomicU64,
     /// TLS handshakes and HTTP/2 prefaces that failed or took too long.
     pub unopened: AtomicU64,

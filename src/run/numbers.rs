@@ -144,9 +144,11 @@ pub(super) fn register_connections(
 ) -> prometheus::Result<()> {
     let counts: [(&str, &str, fn(&ConnectionMetrics) -> &AtomicU64); 4] = [
         ("usher_connections_accepted_total", "Connections that a worker thread took.", |m| &m.accepted),
-        ("usher_connections_refused_total", "Connections closed at once, because too many were open.", |m| {
-            &m.refused
-        }),
+        (
+            "usher_connections_refused_total",
+            "Connections closed at once: too many were open, or no memory was left.",
+            |m| &m.refused,
+        ),
         ("usher_connections_unopened_total", "Connections that did not start HTTP/2, or not in time.", |m| {
             &m.unopened
         }),
