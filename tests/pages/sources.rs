@@ -1,6 +1,7 @@
 //! Every type of source, as a configuration declares it.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use prometheus::Registry;
@@ -75,6 +76,10 @@ dataLayer: {injectDefaults: false, sources: [{pluginRef: dcgm-data-source, extra
     assert_eq!((config.source_type, config.keeps_health), ("dcgm-data-source", false));
 }
 
+const MODELS: &str = "plugins: [{type: models-data-source, parameters: {interval: 50ms}}, {type: models-data-extractor}]
+dataLayer: {injectDefaults: false, sources: [{pluginRef: models-data-source, extractors: [{pluginRef: models-data-extractor}]}]}
+";
+
 #[tokio::test]
 async fn models_of_an_endpoint() {
     let text = r#"{"object":"list","data":[{"id":"llama","parent":null},{"id":"sql","parent":"llama"}]}"#;
@@ -83,17 +88,27 @@ async fn models_of_an_endpoint() {
         ok(text)
     });
     let server = server.await;
-    let pipeline = build(
-        "plugins: [{type: models-data-source, parameters: {interval: 50ms}}, {type: models-data-extractor}]
-dataLayer: {injectDefaults: false, sources: [{pluginRef: models-data-source, extractors: [{pluginRef: models-data-extractor}]}]}
-",
-    );
-    let pool = Pool::start(&[server.address], config(&pipeline));
+    let pool = Pool::start(&[server.address], config(&build(MODELS)));
     server.more(3).await;
     let models = pool.load(0).models.load_full().unwrap();
     let names: Vec<_> = models.iter().map(|model| (model.id.as_str(), model.parent.as_deref())).collect();
     assert_eq!(names, [("llama", None), ("sql", Some("llama"))]);
     assert_eq!(pool.counted("llm_d_epp_datalayer_extract_errors_total", "models-data-extractor"), 0);
+}
+
+#[tokio::test]
+async fn what_is_no_list_of_models_is_an_error_of_the_extractor() {
+    let (good, bad) = (r#"{"data":[{"id":"llama"}]}"#, r#"{"models":["sql"]}"#);
+    let asked = AtomicUsize::new(0);
+    let server = Server::start(move |_| ok(if asked.fetch_add(1, Relaxed) == 0 { good } else { bad })).await;
+    let pool = Pool::start(&[server.address], config(&build(MODELS)));
+    let errors =
+        |pool: &Pool| pool.counted("llm_d_epp_datalayer_extract_errors_total", "models-data-extractor");
+    pool.until("a bad list is counted", |pool| errors(pool) >= 2).await;
+    let load = pool.load(0);
+    assert_eq!(load.models.load_full().unwrap()[0].id, "llama", "what was known stays");
+    assert!(errors(&pool) < server.requests.borrow().len() as u64, "and the first was good");
+    assert_eq!(pool.counted("llm_d_epp_datalayer_poll_errors_total", "models-data-source"), 0);
 }
 
 fn selecting() -> ScrapeConfig {
