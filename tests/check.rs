@@ -111,6 +111,19 @@ fn json_says_who_produces_what_is_read() {
 }
 
 #[test]
+fn numbers_that_grow_old_between_two_readings_are_noted() {
+    let source = "
+plugins: [{type: metrics-data-source, parameters: {interval: 1s}}, {type: core-metrics-extractor}]
+dataLayer: {sources: [{pluginRef: metrics-data-source, extractors: [{pluginRef: core-metrics-extractor}]}]}
+";
+    let note = "metricsStalenessThreshold to 2s or more";
+    let (code, out, _) = check("-", source, Output::Json);
+    assert!(code == 0 && out.contains(note), "{out}");
+    let (_, out, _) = check("-", TEXT, Output::Json);
+    assert!(!out.contains("metricsStalenessThreshold to"), "the file doesn't say how often: {out}");
+}
+
+#[test]
 fn deprecated_types_say_what_to_use() {
     let text = "plugins: [{name: t, type: tokenizer}]\n";
     let (_, out, _) = check("-", text, Output::Text);

@@ -81,7 +81,10 @@ fn check(args: &CheckArgs, input: &mut dyn Read) -> Result<String, String> {
     let state = State::default();
     let pipeline = Pipeline::build(config.as_ref(), args.allow_experimental_plugins, &metrics, &state);
     let pipeline = pipeline.map_err(locate)?;
+    // How often serve polls what names no interval is not known here.
+    let stale = pipeline.notes_on_staleness(None);
     let (mut notes, warnings) = (pipeline.notes, pipeline.warnings);
+    notes.extend(stale);
     if pipeline.discovery.is_none() {
         notes.push(format!("dataLayer.discovery: {NO_DISCOVERY}"));
     }

@@ -56,8 +56,10 @@ impl Setup {
         let allowed = settings.allow_experimental_plugins;
         let budget = Arc::new(budget(settings.memory, cgroup::limit()));
         let state = Arc::new(State::within(Clock::start(), budget));
-        let pipeline =
+        let mut pipeline =
             Pipeline::build(config.as_ref(), allowed, &scheduler_metrics, &state).map_err(in_file)?;
+        let stale = pipeline.notes_on_staleness(Some(settings.refresh_metrics_interval));
+        pipeline.notes.extend(stale);
         let origin = Origin::new(&settings, pipeline.discovery.as_ref())?;
         let warm = config.as_ref().is_none_or(|config| config.feature_gates.ha_populate_non_leader_datastore);
         let ward = settings.sick_pods.map(|sick| watch(sick, &registry, &state)).transpose()?;

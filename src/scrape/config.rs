@@ -99,7 +99,7 @@ impl ScrapeConfig {
         let tls = tls.map_err(|error| format!("TLS of {source_type}: {error}"))?;
         let defaults = Self::default();
         Ok(Self {
-            interval: params.interval.or(params.kind.default_interval()).unwrap_or(tick),
+            interval: params.own_interval().unwrap_or(tick),
             max_body_bytes: if models { MAX_MODELS_BYTES } else { defaults.max_body_bytes },
             path,
             port: params.port,

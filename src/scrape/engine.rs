@@ -350,6 +350,16 @@ impl Engines {
         engines.flat_map(|engine| engine.attributes.iter().map(|(id, name)| (id.id(), name.as_str())))
     }
 
+    /// Whether any of them says how full an endpoint is: how many requests wait, or how
+    /// much of the KV cache is in use.
+    pub fn say_how_full(&self) -> bool {
+        let mut engines = std::iter::once(&self.default).chain(self.named.values());
+        engines.any(|engine| {
+            let expected = engine.expected();
+            expected.has(Field::Waiting) || expected.has(Field::KvUsage)
+        })
+    }
+
     /// The engine of endpoints that don't say theirs.
     pub fn default_engine(&self) -> &Arc<Engine> {
         &self.default

@@ -5,7 +5,7 @@ use std::time::Duration;
 use usher::schedule::registry::Pipeline;
 use usher::schedule::waiting::{BandRules, Fairness, Ordering, UsageLimit, WaitingRules};
 
-use crate::{assert_parameters_refused, build};
+use crate::{assert_parameters_refused, build, build_with};
 
 #[test]
 fn parameters_of_policies_are_strict() {
@@ -162,6 +162,65 @@ flowControl: {{usageLimitPolicyPluginRef: static-usage-limit-policy}}
         build(&text).unwrap().notes.iter().any(|note| note.contains(never))
     };
     assert!(threshold("0") && !threshold("0.1"));
+}
+
+#[test]
+fn a_detector_whose_numbers_grow_old_between_two_readings_is_noted() {
+    let [slow, fast] = [1000, 50].map(Duration::from_millis);
+    let notes = |detector: &str, source: &str, tick| {
+        let text = format!(
+            "
+plugins:
+- {{name: full, type: utilization-detector, parameters: {{{detector}}}}}
+- {{type: concurrency-detector}}
+- {{type: metrics-data-source, parameters: {{{source}}}}}
+- {{type: core-metrics-extractor}}
+- {{type: dcgm-data-source}}
+- {{type: dcgm-extractor}}
+dataLayer:
+  sources:
+  - {{pluginRef: metrics-data-source, extractors: [{{pluginRef: core-metrics-extractor}}]}}
+  - {{pluginRef: dcgm-data-source, extractors: [{{pluginRef: dcgm-extractor}}]}}
+flowControl: {{saturationDetector: {{pluginRef: full}}}}
+"
+        );
+        build_with(&text, true).unwrap().notes_on_staleness(tick)
+    };
+    let want = "'full' takes endpoints for full whose numbers are 200ms old, and they are read every 1s: set \
+        metricsStalenessThreshold to 2s or more";
+    assert_eq!(notes("", "", Some(slow)), [want]);
+    assert_eq!(notes("", "interval: 1s", None), [want], "the file alone says so");
+    assert_eq!(notes("", "interval: 1s", Some(fast)), [want]);
+    let table = [
+        ("", "", None, 0),
+        ("", "", Some(fast), 0),
+        ("", "interval: 50ms", Some(slow), 0),
+        ("", "interval: 100ms", None, 0),
+        ("", "interval: 101ms", None, 1),
+        ("metricsStalenessThreshold: 2s", "", Some(slow), 0),
+        ("metricsStalenessThreshold: 1999ms", "", Some(slow), 1),
+    ];
+    for (detector, source, tick, count) in table {
+        let notes = notes(detector, source, tick);
+        assert_eq!(notes.len(), count, "{detector} {source} {tick:?}: {notes:?}");
+    }
+    let asking = |plugin: &str| {
+        let text = format!(
+            "
+plugins:
+- {{type: queue-scorer}}
+- {{type: concurrency-detector}}
+- {{type: utilization-detector}}
+- {{name: filter, type: utilization-detector}}
+flowControl: {{saturationDetector: {{pluginRef: concurrency-detector}}}}
+schedulingProfiles: [{{name: default, plugins: [{{pluginRef: {plugin}}}]}}]
+"
+        );
+        build(&text).unwrap().notes_on_staleness(Some(slow))
+    };
+    assert!(asking("queue-scorer").is_empty(), "nobody asks a detector that goes by age");
+    let notes = asking("filter");
+    assert!(notes.len() == 1 && notes[0].starts_with("'filter' takes"), "{notes:?}");
 }
 
 #[test]

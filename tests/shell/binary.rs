@@ -222,6 +222,7 @@ fn limits_that_contradict_each_other_and_times_of_zero_are_told() {
             "priorityBands: [{priority: 7, maxBytes: 1Mi}, {priority: 0, maxBytes: 2Mi}]",
             "priority 7 (1048576), priority 0 (2097152)",
         ),
+        ("--refresh-metrics-interval=1s", "", "metricsStalenessThreshold to 2s or more"),
         ("--max-request-body-bytes=2Gi", "", larger),
         ("--v=2", "maxRequests: 5, priorityBands: [{priority: 0, maxRequests: 6}]", "is never reached"),
         ("--memory-budget=64Mi", "", "the largest request body does not fit into the memory budget"),

@@ -1,6 +1,8 @@
 //! A configuration with its defaults, built and ready to run.
 
+use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::config::{ConfigError, EndpointPickerConfig};
 use crate::discovery::params::FileDiscoveryParams;
@@ -50,6 +52,9 @@ pub struct Pipeline {
     pub warnings: Vec<String>,
     /// The configuration with its defaults filled in.
     pub resolved: Resolved,
+    /// The detectors in use that go by what endpoints say, and from which age on they
+    /// take that for full.
+    staleness: Vec<(String, Duration)>,
 }
 
 /// A source of numbers about endpoints that is polled.
@@ -81,6 +86,23 @@ impl Pipeline {
                 Self::of(&EndpointPickerConfig::parse(BUILT_IN)?, true, allow_experimental, metrics, state)
             }
         }
+    }
+
+    /// Notes on detectors whose numbers grow old between two readings, one sentence each.
+    /// `tick`: how often sources are polled that don't say it themselves, if that is known.
+    pub fn notes_on_staleness(&self, tick: Option<Duration>) -> Vec<String> {
+        let sources = self.sources.iter();
+        let fed = sources.filter(|source| source.engines.iter().any(Engines::say_how_full));
+        let interval = fed.filter_map(|source| source.params.own_interval().or(tick)).max();
+        let Some(interval) = interval else { return Vec::new() };
+        let enough = 2 * interval;
+        let short = self.staleness.iter().filter(|(_, threshold)| *threshold < enough);
+        let note = |(name, threshold): &(String, Duration)| {
+            format!(
+                "'{name}' takes endpoints for full whose numbers are {threshold:?} old, and they are read every {interval:?}: set metricsStalenessThreshold to {enough:?} or more"
+            )
+        };
+        short.map(note).collect()
     }
 
     fn of(
@@ -140,6 +162,13 @@ impl Pipeline {
         let (stages, resolved_stages) = stages::place(&instances, &resolved_profiles, sheds_by, metrics)?;
         instances.check_stability(allow_experimental)?;
         let (waiting, resolved_flow) = waiting.unzip();
+        let filters = resolved_profiles.iter().flat_map(|profile| &profile.filters);
+        let asked: HashSet<&String> = filters.chain([&saturation_detector.plugin]).collect();
+        let staleness = instances
+            .iter()
+            .filter(|instance| asked.contains(&instance.name))
+            .filter_map(|instance| Some((instance.name.clone(), instance.built.staleness?)))
+            .collect();
         Ok(Self {
             scheduler: Scheduler::new(built_profiles, &handler_id, handler_plugin, metrics),
             stages: Arc::new(stages),
@@ -149,6 +178,7 @@ impl Pipeline {
             waiting,
             notes,
             warnings,
+            staleness,
             resolved: Resolved {
                 feature_gates: config.feature_gates,
                 profiles: resolved_profiles,

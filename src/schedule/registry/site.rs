@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::sync::Arc;
+use std::time::Duration;
 
 use prometheus::Registry;
 use serde::Serialize;
@@ -177,6 +178,8 @@ pub(super) struct Built {
     pub(super) admitter: Option<Arc<dyn Admitter>>,
     pub(super) pre_request: Option<Arc<dyn PreRequest>>,
     pub(super) detector: Option<Arc<dyn SaturationDetector>>,
+    /// From which age on it takes what endpoints say of themselves for full.
+    pub(super) staleness: Option<Duration>,
     /// Its decisions read what earlier ones booked, so both have to be one step.
     pub(super) books: bool,
     /// Profiles that its parameters name, each with the parameter that does. One that

@@ -81,6 +81,11 @@ impl SourceParams {
         }
     }
 
+    /// How often it is polled, whatever the tick is; `None`: at every tick.
+    pub fn own_interval(&self) -> Option<Duration> {
+        self.interval.or(self.kind.default_interval())
+    }
+
     /// Reads the parameters.
     ///
     /// # Errors

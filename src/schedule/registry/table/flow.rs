@@ -103,7 +103,8 @@ fn utilization_detector(site: &mut Site<'_>) -> Result<Built, ConfigError> {
     let params = UtilizationDetectorParams::decode(site.parameters)?;
     let plugin = Arc::new(UtilizationDetector::new(params));
     let filter = Some(Arc::clone(&plugin) as _);
-    Ok(Built { filter, detector: Some(plugin), ..Built::with(&params)? })
+    let staleness = Some(params.metrics_staleness_threshold);
+    Ok(Built { filter, detector: Some(plugin), staleness, ..Built::with(&params)? })
 }
 
 fn concurrency_detector(site: &mut Site<'_>) -> Result<Built, ConfigError> {
