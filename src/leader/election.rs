@@ -11,6 +11,10 @@ const ASK_AGAIN: Duration = Duration::from_secs(5);
 /// it. A revision that crashes whenever it leads gets to do so twice a minute at most.
 const HAND_AGAIN: Duration = Duration::from_secs(30);
 
+/// How long nobody is handed the lease after the server could not be asked, or refused: nobody
+/// has done anything wrong, and the lease is renewed meanwhile.
+const HAND_AFTER_FAILURE: Duration = Duration::from_secs(5);
+
 /// How long things take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
@@ -193,8 +197,8 @@ impl Election {
         let left = ends.saturating_sub(now);
         self.part = match std::mem::replace(&mut self.part, Part::Waits) {
             // Nobody else: whoever took it from that one may never say that it leads.
-            Part::Hands { to, failed } if to == record.holder && !leads_by_its_word(&record) => {
-                self.part = Part::Hands { to, failed };
+            Part::Hands { to, .. } if to == record.holder && !leads_by_its_word(&record) => {
+                self.part = Part::Hands { to, failed: false };
                 return if left.is_zero() { Next::Write } else { Next::Look(self.timing.retry.min(left)) };
             }
             Part::Hands { .. } => Part::Lingers(now + self.timing.linger),
@@ -244,8 +248,10 @@ impl Election {
 
     /// The write that we lead went through.
     pub fn wrote(&mut self, now: Duration) -> Next {
-        if matches!(self.part, Part::Hands { .. } | Part::Lingers(_)) {
-            self.hands_from = now + HAND_AGAIN;
+        match self.part {
+            Part::Hands { failed: true, .. } => self.hands_from = now + HAND_AFTER_FAILURE,
+            Part::Hands { .. } | Part::Lingers(_) => self.hands_from = now + HAND_AGAIN,
+            Part::Leads | Part::Waits => {}
         }
         self.part = Part::Leads;
         self.seen = None;

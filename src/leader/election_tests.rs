@@ -244,7 +244,14 @@ fn a_hand_over_whose_answer_is_lost_counts_if_it_happened() {
             a.was_late();
             assert_eq!(a.saw(Some(asked("c", "newer")), S * 3), Next::Write, "{found:?}");
             a.wrote(S * 3);
-            assert_eq!(a.saw(Some(asked("c", "newer")), S * 33), Next::Hand("c".to_owned()));
+            assert_eq!(a.saw(Some(asked("c", "newer")), S * 7), Next::Write, "{found:?}");
+            assert_eq!(a.saw(Some(asked("c", "newer")), S * 8), Next::Hand("c".to_owned()));
+        } else {
+            // It didn't take what it was handed.
+            assert_eq!(a.saw(Some(found), S * 7), Next::Write);
+            a.wrote(S * 7);
+            assert_eq!(a.saw(Some(asked("c", "newer")), S * 36), Next::Write);
+            assert_eq!(a.saw(Some(asked("c", "newer")), S * 37), Next::Hand("c".to_owned()));
         }
     }
 }
