@@ -192,6 +192,11 @@ async fn models_that_nobody_asks_for_any_more_make_room_for_others() {
 #[tokio::test(start_paused = true)]
 async fn demand_is_that_of_the_model_however_many_flows_there_are() {
     let pool = Pool::new(&config(100_000, "noEndpointRequestTTL: 0s"), 0);
+    // Its series is that which others share later on.
+    let other = pool.send(asking_for("other", "other"));
+    settle().await;
+    assert_eq!(pool.demand().waiting[0].model, "other");
+    drop(other);
     let waits: Vec<_> =
         (0..1500).map(|number| pool.send(asking_for("m", &format!("flow-{number}")))).collect();
     settle().await;
@@ -236,6 +241,36 @@ async fn a_model_that_counted_as_other_has_its_own_demand_when_there_is_room() {
     drop((waits, later));
     settle().await;
     assert!(pool.demand().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_series_that_was_made_while_demand_was_full_counts_at_its_model_later() {
+    let pool = Pool::new(&config(100_000, "noEndpointRequestTTL: 0s"), 1);
+    for number in 0..1000 {
+        drop(pool.pass(asking_for(&format!("model-{number}"), "a")).await);
+    }
+    // Requests for models of the table that share a series hold on to their demand, while the
+    // series of those that went at once go.
+    pool.scale(0);
+    let wait = |number: usize| pool.send(asking_for(&format!("model-{number}"), "b"));
+    let waits: Vec<_> = (0..1000).map(wait).collect();
+    settle().await;
+    advance(Duration::from_secs(301)).await;
+    pool.dispatcher.sweep();
+    assert!(series_of(&pool, "llm_d_epp_flow_control_queue_size") <= 2);
+    let models = || pool.demand().waiting.into_iter().map(|of| of.model).collect::<Vec<_>>();
+    let first = pool.send(asking_for("new", "c"));
+    settle().await;
+    assert!(pool.page().contains("fairness_id=\"c\""), "it has a series of its own");
+    assert!(models().contains(&"other".to_owned()) && !models().contains(&"new".to_owned()));
+    drop(waits);
+    settle().await;
+    advance(Duration::from_secs(301)).await;
+    pool.dispatcher.sweep();
+    let second = pool.send(asking_for("new", "c"));
+    settle().await;
+    assert_eq!(models(), ["new", "other"]);
+    drop((first, second));
 }
 
 #[tokio::test(start_paused = true)]

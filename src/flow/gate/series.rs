@@ -47,7 +47,8 @@ pub(super) struct Series {
     key: Key,
     size: IntGauge,
     bytes: IntGauge,
-    /// `None`: requests that share the series wait for different models.
+    /// `None`: requests that share the series may wait for different models, or what they wait
+    /// for has no series of its own so far.
     demand: Option<Arc<DemandGauges>>,
     ended: [OnceLock<Ended>; Outcome::ALL.len()],
     used: AtomicU64,
@@ -245,12 +246,12 @@ fn found(held: &[Arc<Series>], now: Nanos, is_wanted: impl Fn(&Key) -> bool) -> 
 fn make(key: Key, request: &Request, now: Nanos, metrics: &GateMetrics) -> Series {
     let priority = key.priority.to_string();
     let labels = key.labels(&priority, &metrics.pool);
-    let is_own = key.model == request.model && key.target == request.target_model;
+    let is_own = key.is_of(request) && key.model != OTHER && key.target != OTHER;
     let demand = is_own.then(|| metrics.demand.of(request, now));
     Series {
         size: metrics.size.with_label_values(&labels),
         bytes: metrics.bytes.with_label_values(&labels),
-        // What counts as `other` there has its own as soon as there is room for it.
+        // What counts as `other` there is looked up anew, and has its own once there is room.
         demand: demand.filter(|gauges| gauges.is_of(request)),
         ended: Default::default(),
         used: AtomicU64::new(now),

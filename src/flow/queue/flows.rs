@@ -75,8 +75,8 @@ pub(super) struct Memory {
 /// The flows of a band.
 #[derive(Debug)]
 pub(super) struct Flows {
-    /// By the hashes of their names. Clients choose names, each as long as headers may be, and
-    /// who can't know the seed can't make two of the same hash.
+    /// By the hashes of their names, which clients choose, each as long as headers may be.
+    /// Nobody knows the seed, so names can hardly be made to collide; two that do share a flow.
     by_name: HashMap<u128, u32, BuildHasherDefault<AsItIs>>,
     seed: u64,
     places: Vec<Place>,
@@ -141,6 +141,8 @@ impl Flows {
         if flow.waiting > 0 {
             return;
         }
+        // What it took for many is not kept for none.
+        flow.line = Line::default();
         let Some(memory) = self.memory else {
             self.forget(index);
             return;
