@@ -55,7 +55,7 @@ pub struct Stuck {
     pub spare: u32,
 }
 
-/// What a role has of a step that is stuck, where that isn't up.
+/// The part of a stuck step that a role has and that is not up yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Open {
     /// How many pods it is to have with the step; of an update, how many of the newest revision.
@@ -95,7 +95,7 @@ pub struct RolePlan {
     pub layer: Option<String>,
     /// What made it so, in the order of the steps.
     pub reasons: Vec<Reason>,
-    /// Its part of a step that gets stuck; `None`: it has none, or that is up.
+    /// The part of a stuck step that it has; `None`: it has none, or all of that is up.
     #[serde(skip)]
     pub open: Option<Open>,
 }
