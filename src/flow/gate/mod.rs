@@ -9,6 +9,7 @@
 mod collector;
 mod demand;
 mod demand_gauges;
+mod inner;
 mod metrics;
 mod permit;
 mod refusal;
@@ -17,27 +18,25 @@ mod stages;
 pub(super) mod task;
 mod wait;
 
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use smallvec::SmallVec;
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::Instant;
 
 use super::Rejection;
-use super::queue::{Action, Arrival, Count, NEVER, Nanos, Outcome, Queue, Ticket, nanos};
+use super::queue::{Arrival, Count, NEVER, Nanos, Outcome, Queue, Ticket, nanos};
 use crate::endpoints::{Candidates, Clock};
 use crate::memory::{Budget, Sheds};
 use crate::request::Request;
 use crate::schedule::SaturationDetector;
 use crate::schedule::waiting::Waiting;
 
-use permit::{Grant, Revocation};
+use inner::{Inner, Told, Verdict};
+use permit::Revocation;
 use series::SeriesTable;
-use stages::Stages;
 use wait::Wait;
 
 pub use collector::GateCollector;
@@ -77,38 +76,6 @@ pub struct Gate {
     series: SeriesTable,
 }
 
-struct Inner {
-    queue: Queue,
-    stages: Stages,
-    /// By the place of a ticket: who waits for it. The ticket is there too, as places are
-    /// taken again before everybody has heard of the end of those who had them.
-    waiters: Vec<Option<(Ticket, oneshot::Sender<Verdict>)>>,
-    revocations: HashMap<Ticket, Arc<Revocation>>,
-    actions: Vec<Action>,
-    /// What the task knows: when it wakes, and whether somebody waits.
-    alarm_at: Nanos,
-    task_listens: bool,
-}
-
-/// How waiting ended.
-#[derive(Debug)]
-enum Verdict {
-    Go(Grant),
-    No(Outcome),
-}
-
-/// Those to wake, and those to tell to end.
-#[derive(Default)]
-struct Told {
-    verdicts: SmallVec<[(oneshot::Sender<Verdict>, Verdict); 1]>,
-    revoked: SmallVec<[Arc<Revocation>; 2]>,
-    /// The verdict on the request whose event it is.
-    own: Option<Verdict>,
-    rings: bool,
-    /// Nobody waited before.
-    waiting_begins: bool,
-}
-
 /// What there is to do for the task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Next {
@@ -129,15 +96,7 @@ impl Gate {
             evicts: rules.evicts,
             clock,
             origin: Instant::now(),
-            inner: Mutex::new(Inner {
-                queue: Queue::new(rules, nanos(grace)),
-                stages: Stages::default(),
-                waiters: Vec::new(),
-                revocations: HashMap::new(),
-                actions: Vec::new(),
-                alarm_at: NEVER,
-                task_listens: false,
-            }),
+            inner: Mutex::new(Inner::new(Queue::new(rules, nanos(grace)))),
             somebody_waits: AtomicBool::new(false),
             alarm: Notify::new(),
             demanded: watch::Sender::new(()),
@@ -237,9 +196,7 @@ impl Gate {
     /// Refuses everybody who waits, and everybody who comes: the picker stops.
     pub fn close(&self) {
         self.during(|inner, now, told| {
-            let mut actions = std::mem::take(&mut inner.actions);
-            inner.queue.close(now, &mut actions);
-            inner.actions = actions;
+            inner.queue.close(now, &mut inner.actions);
             inner.tell(self, None, told);
         });
     }
@@ -252,9 +209,7 @@ impl Gate {
     /// always.
     pub fn shed(&self, bytes: u64, highest: i32) -> Count {
         let shed = self.during(|inner, now, told| {
-            let mut actions = std::mem::take(&mut inner.actions);
-            let shed = inner.queue.shed(now, bytes, highest, &mut actions);
-            inner.actions = actions;
+            let shed = inner.queue.shed(now, bytes, highest, &mut inner.actions);
             inner.tell(self, None, told);
             shed
         });
@@ -304,9 +259,7 @@ impl Gate {
             if let Some(pool) = pool {
                 inner.set_pool(pool, now);
             }
-            let mut actions = std::mem::take(&mut inner.actions);
-            inner.queue.advance(now, &mut actions);
-            inner.actions = actions;
+            inner.queue.advance(now, &mut inner.actions);
             inner.run(self, now, None, told);
             inner.alarm_at = inner.queue.wake_at(now);
             inner.task_listens = inner.queue.waiting().requests > 0;
@@ -369,101 +322,6 @@ impl Gate {
     fn observe(&self, request: &Request, outcome: Outcome, waited: Duration, enqueued: Duration) {
         let series = self.series.of(request, self.now(), &self.metrics);
         series.ended(outcome, waited, enqueued, &self.metrics);
-    }
-}
-
-impl Inner {
-    fn set_pool(&mut self, pool: &Candidates, now: Nanos) {
-        let before = self.stages.endpoints();
-        if self.stages.set(pool) {
-            let (endpoints, waiting) = (self.stages.endpoints(), self.queue.waiting().requests);
-            self.queue.set_endpoints(now, endpoints);
-            if before > 0 && endpoints == 0 {
-                tracing::info!("no endpoint is left: requests wait for one");
-            } else if before == 0 && waiting > 0 {
-                tracing::info!(endpoints, waiting, "endpoints came up: what waits goes there");
-            }
-        }
-    }
-
-    /// Lets go as many as fit now.
-    fn run(&mut self, gate: &Gate, now: Nanos, own: Option<Ticket>, told: &mut Told) {
-        if self.queue.waiting().requests > 0 {
-            let start = std::time::Instant::now();
-            let capacity = self.stages.levels(&*gate.detector, gate.clock.now_ms()).capacity();
-            self.queue.dispatch(now, &capacity, &mut self.actions);
-            gate.metrics.cycle.observe(start.elapsed());
-        }
-        self.tell(gate, own, told);
-    }
-
-    /// Sorts out what the queue wants done.
-    fn tell(&mut self, gate: &Gate, own: Option<Ticket>, told: &mut Told) {
-        let mut actions = std::mem::take(&mut self.actions);
-        for action in actions.drain(..) {
-            let (ticket, verdict) = match action {
-                Action::Dispatch { ticket, spread } => {
-                    let revocation = self.revocations.get(&ticket).cloned();
-                    (ticket, Verdict::Go(Grant { spread, revocation }))
-                }
-                Action::Reject { ticket, outcome } => {
-                    self.revocations.remove(&ticket);
-                    (ticket, Verdict::No(outcome))
-                }
-                Action::Evict { ticket, priority } => {
-                    gate.metrics.revoked(priority);
-                    told.revoked.extend(self.revocations.remove(&ticket));
-                    continue;
-                }
-                Action::Reclaimed(after) => {
-                    gate.metrics.confirmed.inc();
-                    gate.metrics.confirmation.observe(Duration::from_nanos(after).as_secs_f64());
-                    continue;
-                }
-                Action::NotReclaimed => {
-                    gate.metrics.timed_out.inc();
-                    continue;
-                }
-            };
-            if own == Some(ticket) {
-                told.own = Some(verdict);
-            } else if let Some(sender) = self.take_waiter(ticket) {
-                told.verdicts.push((sender, verdict));
-            }
-        }
-        self.actions = actions;
-    }
-
-    /// Somebody waits for the verdict on a request.
-    fn wait(&mut self, ticket: Ticket, sender: oneshot::Sender<Verdict>) {
-        if self.waiters.len() <= ticket.index() {
-            self.waiters.resize_with(ticket.index() + 1, || None);
-        }
-        if let Some(place) = self.waiters.get_mut(ticket.index()) {
-            *place = Some((ticket, sender));
-        }
-    }
-
-    /// Who waits for the verdict on this request, and on no later one in its place.
-    fn take_waiter(&mut self, ticket: Ticket) -> Option<oneshot::Sender<Verdict>> {
-        let place = self.waiters.get_mut(ticket.index())?;
-        place.take_if(|(of, _)| *of == ticket).map(|(_, sender)| sender)
-    }
-
-    fn know(&mut self, ticket: Ticket, revocation: Option<&Arc<Revocation>>) {
-        if let Some(revocation) = revocation {
-            self.revocations.insert(ticket, Arc::clone(revocation));
-        }
-    }
-
-    /// Whether others may go for that.
-    fn forget(&mut self, ticket: Ticket, cost: f64, now: Nanos) -> bool {
-        let frees = self.queue.end(now, ticket, cost, &mut self.actions);
-        if !self.revocations.is_empty() {
-            self.revocations.remove(&ticket);
-        }
-        self.take_waiter(ticket);
-        frees
     }
 }
 

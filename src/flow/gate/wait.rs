@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
+use super::Gate;
+use super::inner::Verdict;
 use super::series::Counted;
-use super::{Gate, Verdict};
 use crate::flow::queue::{Nanos, Outcome, Ticket};
 
 /// Ready with the verdict. Dropped before, it takes the request back: its client is gone.
