@@ -135,18 +135,19 @@ impl Flows {
 
     /// One request of it waits no more.
     pub(super) fn leave(&mut self, index: u32, now: Nanos) {
+        let memory = self.memory;
         let Some(flow) = self.get_mut(index) else { return };
         flow.waiting = flow.waiting.saturating_sub(1);
         flow.touched = now;
         if flow.waiting > 0 {
             return;
         }
-        // What it took for many is not kept for none.
-        flow.line = Line::default();
-        let Some(memory) = self.memory else {
+        let Some(memory) = memory else {
             self.forget(index);
             return;
         };
+        // What it took for many is not kept for none.
+        flow.line = Line::default();
         self.idle += 1;
         if self.idle > MAX_IDLE {
             self.forget_older_half();
@@ -198,9 +199,11 @@ impl Flows {
 
     fn forget(&mut self, index: u32) {
         let Some(place) = self.places.get_mut(index as usize) else { return };
-        let Some(flow) = place.flow.take() else { return };
+        let Some(name) = place.flow.as_ref().map(|flow| flow.name) else { return };
+        // Where it is: taken out, all of it would be read and written once more.
+        place.flow = None;
         place.generation = place.generation.wrapping_add(1);
-        self.by_name.remove(&flow.name);
+        self.by_name.remove(&name);
         self.free.push(index);
     }
 
