@@ -1,7 +1,9 @@
 use super::*;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
-use proptest::prelude::*;
+
+#[path = "election_properties.rs"]
+mod properties;
 
 const S: Duration = Duration::from_secs(1);
 
@@ -274,255 +276,21 @@ fn a_leader_whose_hand_over_was_late_hands_over_to_who_asks_by_then() {
 
 #[test]
 fn one_that_handed_over_is_not_ready_for_good_beside_one_that_knows_nothing_of_that() {
-    let (mut a, led) = leader();
-    assert_eq!(
-        a.saw(Some(Record { asks: candidate("b", "new", 20), ..led.clone() }), S * 2),
-        Next::Hand("b".to_owned())
-    );
-    a.handed();
-    // The new one crashes, and another picker takes the lease. It keeps the annotation, and writes none.
-    let handed = Record { holder: "b".to_owned(), renewed: "2".to_owned(), asks: None, ..led };
-    a.saw(Some(handed.clone()), S * 3);
-    for kept in [handed.leader.clone(), None] {
+    // Another picker keeps the annotation or drops it, and writes none of its own.
+    for keeps in [true, false] {
+        let (mut a, led) = leader();
+        let asked = Record { asks: candidate("b", "new", 20), ..led.clone() };
+        assert_eq!(a.saw(Some(asked), S * 2), Next::Hand("b".to_owned()));
+        a.handed();
+        let handed = Record { holder: "b".to_owned(), renewed: "2".to_owned(), asks: None, ..led };
+        a.saw(Some(handed.clone()), S * 3);
+        // The new one crashes, and the other picker takes the lease.
         for at in 7..30 {
             let (holder, renewed) = ("go".to_owned(), at.to_string());
-            let taken = Record { holder, renewed, leader: kept.clone(), ..handed.clone() };
+            let leader = handed.leader.clone().filter(|_| keeps);
+            let taken = Record { holder, renewed, leader, ..handed.clone() };
             assert_eq!(a.saw(Some(taken), S * at), Next::Look(S));
-            assert_eq!(a.is_ready(S * at), at < 17 && kept.is_some(), "{at}");
-        }
-    }
-}
-
-/// Replicas and a server that refuses a write over a version that is no longer there.
-struct World {
-    replicas: Vec<Replica>,
-    server: Option<Record>,
-    version: u32,
-    now: Duration,
-    handovers: u32,
-    /// What becomes of hand-overs: nothing, or the answer is lost; `None`: nothing is wrong.
-    loses: Option<Loss>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Loss {
-    Write,
-    Answer,
-}
-
-struct Replica {
-    election: Election,
-    alive: bool,
-    /// Whether it writes annotations. The other picker's replicas keep them as they are.
-    annotates: bool,
-    due: Duration,
-    /// What it is about to write, over which version, and when that arrives.
-    write: Option<(Next, u32)>,
-    /// The version that it wrote itself.
-    cached: Option<u32>,
-}
-
-impl World {
-    fn new(revisions: &[(usize, i64)]) -> Self {
-        let (replicas, now) = (Vec::new(), Duration::ZERO);
-        let mut world = Self { replicas, server: None, version: 0, now, handovers: 0, loses: None };
-        for (number, (hash, created)) in revisions.iter().enumerate() {
-            world.add(of_revision(&number.to_string(), &format!("h{hash}"), *created), true);
-        }
-        world
-    }
-
-    /// One more replica.
-    fn add(&mut self, election: Election, annotates: bool) {
-        let due = self.now;
-        self.replicas.push(Replica { election, alive: true, annotates, due, write: None, cached: None });
-    }
-
-    /// The next step of whoever is due: it looks, or what it wrote arrives.
-    fn step(&mut self, late: Duration) {
-        let alive = (0..self.replicas.len()).filter(|which| self.replicas[*which].alive);
-        let Some(which) = alive.min_by_key(|which| self.replicas[*which].due) else { return };
-        self.now = self.now.max(self.replicas[which].due) + late;
-        let (now, version) = (self.now, self.version);
-        let replica = &mut self.replicas[which];
-        let next = match replica.write.take() {
-            None if replica.election.holds() && replica.cached.is_some() => {
-                replica.write = Some((Next::Write, replica.cached.unwrap_or_default()));
-                Next::Look(Duration::ZERO)
-            }
-            None => match replica.election.saw(self.server.clone(), now) {
-                Next::Look(pause) => Next::Look(pause),
-                write => {
-                    replica.write = Some((write, version));
-                    Next::Look(Duration::ZERO)
-                }
-            },
-            Some((_, over)) if over != version => {
-                replica.cached = None;
-                replica.election.was_late()
-            }
-            Some((Next::Hand(_), _)) if self.loses == Some(Loss::Write) => replica.election.failed(),
-            Some((write, _)) => {
-                self.version += 1;
-                replica.cached = Some(self.version);
-                let mut record = self.server.take().unwrap_or_default();
-                let renewed = self.version.to_string();
-                let (next, record) = match write {
-                    Next::Write => {
-                        record.holder = replica.election.identity().to_owned();
-                        if replica.annotates {
-                            (record.leader, record.asks) = (replica.election.candidate(), None);
-                        }
-                        (replica.election.wrote(now), Record { renewed, lease: S * 4, ..record })
-                    }
-                    Next::Hand(holder) => {
-                        self.handovers += 1;
-                        let record = Record { holder, renewed, lease: S * 4, asks: None, ..record };
-                        let lost = self.loses == Some(Loss::Answer);
-                        (if lost { replica.election.failed() } else { replica.election.handed() }, record)
-                    }
-                    _ => {
-                        record.asks = replica.election.candidate();
-                        (replica.election.asked(now), record)
-                    }
-                };
-                self.server = Some(record);
-                next
-            }
-        };
-        let Next::Look(pause) = next else { unreachable!() };
-        self.replicas[which].due = now + pause;
-    }
-
-    fn count(&self, of: impl Fn(&Election) -> bool) -> usize {
-        self.replicas.iter().filter(|replica| replica.alive && of(&replica.election)).count()
-    }
-}
-
-/// What may be wrong with one step in five or so.
-fn losses() -> impl Strategy<Value = Option<Loss>> {
-    prop_oneof![8 => Just(None), 1 => Just(Some(Loss::Write)), 1 => Just(Some(Loss::Answer))]
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
-
-    /// Replicas that can all reach the server, each at its own pace: never two hold the
-    /// lease, and the lease of one that writes in time is never taken.
-    #[test]
-    fn of_replicas_of_one_revision_one_leads(turns in proptest::collection::vec(1u64..450, 1..200)) {
-        let mut world = World::new(&[(0, 1), (0, 2), (0, 3)]);
-        let mut first = None;
-        for late in turns {
-            world.step(Duration::from_millis(late));
-            let holds = world.replicas.iter().position(|replica| replica.election.holds());
-            prop_assert!(world.count(Election::holds) <= 1);
-            first = first.or(holds);
-            prop_assert_eq!(holds, first);
-            prop_assert_eq!(world.handovers, 0);
-        }
-    }
-
-    /// Of a server that refuses hand-overs, and nothing else, the leader keeps its lease.
-    #[test]
-    fn while_no_hand_over_succeeds_the_leader_leads_on(
-        revisions in proptest::collection::vec((0usize..4, 0i64..3), 2..5),
-        turns in proptest::collection::vec(1u64..50, 200..600),
-    ) {
-        let mut world = World::new(&revisions);
-        world.loses = Some(Loss::Write);
-        let mut first = None;
-        for late in turns {
-            world.step(Duration::from_millis(late));
-            let holder = world.server.as_ref().map(|record| record.holder.clone());
-            first = first.or(holder.clone());
-            prop_assert_eq!(&holder, &first);
-            let now = world.now;
-            prop_assert_eq!(world.count(|election| election.is_ready(now)), usize::from(first.is_some()));
-        }
-    }
-
-    /// Replicas of several revisions, of which some die that are not ready: from the first
-    /// leader on one is ready at any time, one holds the lease at most, and the newest
-    /// that lives leads in the end and for good.
-    #[test]
-    fn while_the_lease_is_handed_over_somebody_is_ready(
-        revisions in proptest::collection::vec((0usize..4, 0i64..3), 2..6),
-        turns in proptest::collection::vec((1u64..200, 0usize..40, losses()), 50..150),
-    ) {
-        let mut world = World::new(&revisions);
-        let mut begun = false;
-        for (late, dies, loses) in turns {
-            world.loses = loses;
-            world.step(Duration::from_millis(late));
-            prop_assert!(world.count(Election::holds) <= 1);
-            let now = world.now;
-            let ready = world.count(|election| election.is_ready(now));
-            begun |= ready > 0;
-            prop_assert_eq!(begun, ready > 0, "{:?} {:?}", now, world.server);
-            if let Some(replica) = world.replicas.get_mut(dies)
-                && !replica.election.is_ready(now)
-                && begun
-            {
-                replica.alive = false;
-            }
-        }
-        world.loses = None;
-        for _ in 0..600 {
-            world.step(Duration::from_millis(50));
-            let now = world.now;
-            prop_assert!(world.count(|election| election.is_ready(now)) > 0);
-        }
-        let handovers = world.handovers;
-        let leader = world.replicas.iter().find(|replica| replica.election.holds()).unwrap();
-        let leads = leader.election.candidate().unwrap();
-        for replica in world.replicas.iter().filter(|replica| replica.alive) {
-            let other = replica.election.candidate().unwrap();
-            prop_assert!(!other.revision.replaces(&leads.revision), "{:?} waits for {:?}", other, leads);
-        }
-        for _ in 0..100 {
-            world.step(Duration::from_millis(50));
-        }
-        prop_assert_eq!(world.handovers, handovers);
-    }
-
-    /// Beside replicas whose revision is not known, and those of another picker: one that is ready without
-    /// the lease is that for as long as a lease and lingering last, and what it takes to look.
-    #[test]
-    fn nobody_is_ready_for_good_beside_the_holder(
-        revisions in proptest::collection::vec((0usize..4, 0i64..3), 2..5),
-        others in proptest::collection::vec(any::<bool>(), 1..3),
-        turns in proptest::collection::vec((1u64..200, 0usize..20, losses()), 50..150),
-    ) {
-        let mut world = World::new(&revisions);
-        for (number, annotates) in others.iter().enumerate() {
-            let mut other = election(&format!("other-{number}"));
-            other.set_fitness(Fitness::Warm);
-            world.add(other, *annotates);
-        }
-        let mut begun = false;
-        let mut beside = vec![None; world.replicas.len()];
-        for (late, dies, loses) in turns.into_iter().chain(std::iter::repeat_n((50, usize::MAX, None), 600)) {
-            world.loses = loses;
-            world.step(Duration::from_millis(late));
-            let (now, timing) = (world.now, Timing::default());
-            prop_assert!(world.count(Election::holds) <= 1);
-            let ready = world.count(|election| election.is_ready(now));
-            begun |= ready > 0;
-            prop_assert_eq!(begun, ready > 0, "{:?} {:?}", now, world.server);
-            let holder = world.server.as_ref().map(|record| record.holder.clone()).unwrap_or_default();
-            for (replica, since) in world.replicas.iter().zip(&mut beside) {
-                let is_beside = replica.election.is_ready(now) && replica.election.identity() != holder;
-                *since = is_beside.then(|| since.unwrap_or(now));
-                let bound = timing.lease + timing.linger + timing.retry * 5;
-                prop_assert!(since.is_none_or(|since| now < since + bound), "{:?} {:?}", replica.election, holder);
-            }
-            if let Some(replica) = world.replicas.get_mut(dies)
-                && !replica.election.is_ready(now)
-                && begun
-            {
-                replica.alive = false;
-            }
+            assert_eq!(a.is_ready(S * at), at < 17, "{at} s, keeps it: {keeps}");
         }
     }
 }
