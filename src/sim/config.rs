@@ -4,6 +4,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use super::disagg::DisaggConfig;
+use super::model::EngineModel;
 
 /// The longest step of decoding for one request.
 const LONGEST_STEP: Duration = Duration::from_secs(24 * 60 * 60);
@@ -18,6 +19,9 @@ pub struct ConfigError(pub(crate) String);
 /// The defaults are near an 8-billion-parameter model on one 80 GB GPU.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EngineConfig {
+    /// How it schedules and what a step costs. Default [`EngineModel::Linear`], whose
+    /// constants are the next three fields; other models have their own.
+    pub model: EngineModel,
     /// Prompt tokens that an otherwise idle engine computes per second. 0 means that
     /// prefill costs nothing; otherwise at least 0.001. Default 15928, the rate that the picker assumes too.
     pub prefill_tokens_per_second: f64,
@@ -34,7 +38,8 @@ pub struct EngineConfig {
     /// Requests that may wait for a place in the batch; more are refused. Default 1000.
     pub max_waiting: usize,
     /// Tokens computed per step at most, decode and prefill together (vLLM's
-    /// `max_num_batched_tokens`). Default 8192. Longer prompts take several steps.
+    /// `max_num_batched_tokens`). Default 8192. Longer prompts take several steps. Of
+    /// [`EngineModel::PrefillFirst`] only steps of prefill are limited.
     pub max_batched_tokens: u32,
     /// Tokens per KV block. Default 16, as vLLM's.
     pub block_size: u32,
@@ -52,6 +57,7 @@ pub struct EngineConfig {
 impl Default for EngineConfig {
     fn default() -> Self {
         Self {
+            model: EngineModel::Linear,
             prefill_tokens_per_second: 15_928.0,
             decode_step: Duration::from_millis(8),
             batch_factor: 0.01,
@@ -98,6 +104,7 @@ impl EngineConfig {
             (free_or_finite, "prefill tokens per second must be 0 (free) or at least 0.001"),
             (self.decode_step <= LONGEST_STEP, "a decode step must take a day at most"),
             ((0.0..=1000.0).contains(&self.batch_factor), "the batch factor must be 0 to 1000"),
+            (self.model.is_valid(), "the model's constants must be finite and at least 0"),
             ((0.0..1.0).contains(&self.jitter), "jitter must be at least 0 and below 1"),
             (self.max_running > 0, "max running must be at least 1"),
             (self.max_batched_tokens > 0, "max batched tokens must be at least 1"),

@@ -48,7 +48,10 @@ pub use disagg::{DisaggConfig, Peer, Role};
 pub use faults::{Fault, MetricsFault};
 pub use kv::{KvCache, Lease, block_hashes};
 pub use link::{KV_BYTES_PER_TOKEN, Layer, Links, Place, Transfer};
-pub use model::{Engine, EngineState, Finish, Kind, Output, Rejected, SimRequest};
+pub use model::{
+    ChunkedPrefill, Engine, EngineModel, EngineState, Finish, Kind, ModelKind, Output, PrefillFirst,
+    Rejected, SimRequest,
+};
 pub use server::{SimHandle, StartError, start};
 pub use stats::{Histogram, Stats};
 

@@ -1,26 +1,26 @@
 //! The engine: continuous batching over a paged KV cache, as a state machine
 //! without sockets and without a clock.
 //!
-//! It works in steps, like vLLM's scheduler. A step takes one token of every request
-//! that decodes, and prompt tokens of the others up to `max_batched_tokens` (chunked
-//! prefill), first for the requests in the batch, then for those that it admits in the
-//! order of arrival. Blocks present for a prompt's beginning are not computed again,
-//! but for the last token, whose result is needed. A step takes
+//! It works in steps. By default a step takes one token of every request that decodes,
+//! and prompt tokens of the others up to `max_batched_tokens` (chunked prefill, as in
+//! vLLM's scheduler), first for the requests in the batch, then for those that it admits
+//! in the order of arrival; [`EngineModel::PrefillFirst`] keeps the two apart. Blocks
+//! present for a prompt's beginning are not computed again, but for the last token, whose
+//! result is needed. A step takes what its [`EngineModel`] says times `1 ± jitter`, and its
+//! tokens exist at its end. A request whose prompt is complete yields a token per step it is
+//! in. When blocks run out, the last one admitted leaves the batch and is computed anew
+//! later. Full blocks of prompts can be shared from the step that computes them.
 //!
-//! ```text
-//! (prefill_tokens / prefill_rate
-//!   + decode_step * (1 + batch_factor * (decoding - 1)) if any decodes) * (1 ± jitter)
-//! ```
-//!
-//! and its tokens exist at its end. A request whose prompt is complete yields a token
-//! per step. When blocks run out, the last one admitted leaves the batch and is
-//! computed anew later. Blocks of a prompt can be shared from the step that computes
-//! them; blocks of generated tokens never are.
-//!
-//! Who is in a step is `batch`'s to say; prompts that come from another engine are in
-//! `receive`.
+//! Who is in a step is `batch`'s and `phases`' to say; prompts that come from another
+//! engine are in `receive`. Costs are in `linear`, `chunked_prefill` and `prefill_first`.
 
 mod batch;
+mod chunked_prefill;
+mod cost;
+mod draws;
+mod linear;
+mod phases;
+mod prefill_first;
 mod receive;
 mod request;
 
@@ -32,13 +32,19 @@ use super::config::{ConfigError, EngineConfig};
 use super::kv::{KvCache, Lease};
 use super::mix;
 use super::stats::{Stats, Timeline};
+use cost::Step;
 use receive::Receiving;
 
+pub use chunked_prefill::ChunkedPrefill;
+pub use cost::{EngineModel, ModelKind};
+pub use prefill_first::PrefillFirst;
 pub use request::{EngineState, Finish, Kind, Output, Rejected, SimRequest};
 
 #[derive(Debug)]
 struct Job {
     request: SimRequest,
+    // Requests that came before it.
+    number: u64,
     arrived: Duration,
     // Set at the first admission and kept through preemptions, as vLLM reports them.
     admitted: Option<(Duration, u32)>,
@@ -50,7 +56,7 @@ struct Job {
     generated: u32,
     // Tokens that the step in progress computes.
     planned: u32,
-    // Full prompt blocks that are known by their hash.
+    // Full blocks that are known by their hash, or need not be.
     published: usize,
     // The prompt came from another engine, and was not lost since.
     received: bool,
@@ -59,6 +65,18 @@ struct Job {
 impl Job {
     fn length(&self) -> u32 {
         self.request.prompt_tokens + self.generated
+    }
+
+    // The hashes of the blocks that need not be computed if they are cached. The last
+    // token is always computed: the next one comes from it.
+    fn reusable(&self, block_size: u32) -> &[u64] {
+        let full = ((self.length() - 1) / block_size) as usize;
+        &self.request.blocks[..full.min(self.request.blocks.len())]
+    }
+
+    // Whether its next token is all that it needs, its prompt being complete.
+    fn decodes(&self) -> bool {
+        self.length() - self.computed == 1 && (self.generated > 0 || self.received)
     }
 }
 
@@ -81,6 +99,10 @@ pub struct Engine {
     // End of the step in progress. While there is none nothing runs.
     step_ends: Option<Duration>,
     steps: u64,
+    // Steps of prefill since one of decoding, of a model that keeps them apart.
+    prefill_steps: u32,
+    // Requests taken so far.
+    arrivals: u64,
     stats: Stats,
     changes: u64,
     outputs: Vec<Output>,
@@ -103,6 +125,8 @@ impl Engine {
             now: Duration::ZERO,
             step_ends: None,
             steps: 0,
+            prefill_steps: 0,
+            arrivals: 0,
             stats: Stats::new(config.max_model_len),
             changes: 0,
             outputs: Vec::new(),
@@ -167,9 +191,10 @@ impl Engine {
         if request.kind == Kind::Prefill {
             request.output_tokens = 1;
         }
+        let tokens = request.prompt_tokens.saturating_add(request.output_tokens);
         request.blocks.truncate((request.prompt_tokens / self.config.block_size) as usize);
         let limit = self.config.context_limit();
-        let refusal = if request.prompt_tokens.saturating_add(request.output_tokens) > limit {
+        let refusal = if tokens > limit {
             Some(Rejected::TooLong { limit })
         } else if self.taken() + self.waiting.len() >= self.config.max_running + self.config.max_waiting {
             Some(Rejected::QueueFull)
@@ -183,6 +208,7 @@ impl Engine {
         }
         self.waiting.push_back(Job {
             request,
+            number: self.arrivals,
             arrived: self.now,
             admitted: None,
             first_token: Duration::ZERO,
@@ -194,7 +220,12 @@ impl Engine {
             published: 0,
             received: false,
         });
+        self.arrivals += 1;
         self.untried = true;
+        if let EngineModel::PrefillFirst(_) = self.config.model {
+            // It may go before the one that found too few blocks.
+            self.starved_at = None;
+        }
         Ok(())
     }
 
@@ -259,33 +290,24 @@ impl Engine {
     }
 
     fn begin_step(&mut self) {
-        let (mut prefilling, mut decoding) = (0, 0);
-        let mut budget = self.config.max_batched_tokens;
+        let mut step = Step::new(self.config.max_batched_tokens);
         self.join_received();
-        let preempted = self.plan_running(&mut budget, &mut prefilling, &mut decoding);
-        self.untried = preempted;
-        if !preempted {
-            self.admit(&mut budget, &mut prefilling);
-        }
-        if self.running.is_empty() {
+        self.untried = match self.config.model {
+            EngineModel::Linear | EngineModel::ChunkedPrefill(_) => self.plan_mixed(&mut step),
+            EngineModel::PrefillFirst(model) => self.plan_phase(&mut step, model.max_prefill_steps),
+        };
+        if step.tokens() == 0 {
             return;
         }
-        self.stats.tokens_per_step.observe(f64::from(prefilling + decoding));
+        self.stats.tokens_per_step.observe(f64::from(step.tokens()));
         self.steps += 1;
         self.changes += 1;
-        self.step_ends = Some(self.now + self.step_time(prefilling, decoding));
+        self.step_ends = Some(self.now + self.step_time(&step));
     }
 
-    fn step_time(&self, prefilling: u32, decoding: u32) -> Duration {
+    fn step_time(&self, step: &Step) -> Duration {
         let config = &self.config;
-        let mut seconds = 0.0;
-        if config.prefill_tokens_per_second > 0.0 {
-            seconds += f64::from(prefilling) / config.prefill_tokens_per_second;
-        }
-        if decoding > 0 {
-            let others = f64::from(decoding - 1);
-            seconds += config.decode_step.as_secs_f64() * (1.0 + config.batch_factor * others);
-        }
+        let seconds = config.step_seconds(step);
         // 53 random bits make an even draw from 0..1.
         let draw = (mix(config.seed ^ mix(self.steps)) >> 11) as f64 / (1u64 << 53) as f64;
         Duration::from_secs_f64(seconds * (1.0 + config.jitter * (2.0 * draw - 1.0)))

@@ -1,34 +1,43 @@
 //! What the next step computes: tokens of the requests in the batch, and of those that
 //! enter it.
 
-use super::{Engine, Job, Kind, distinct};
+use super::cost::Step;
+use super::{Engine, EngineModel, Job, Kind, distinct};
 use crate::sim::kv::{KvCache, Lease};
 
 impl Engine {
-    /// Plans the step for the requests in the batch. True if one had to leave it.
-    pub(super) fn plan_running(
-        &mut self,
-        budget: &mut u32,
-        prefilling: &mut u32,
-        decoding: &mut u32,
-    ) -> bool {
+    /// Plans a step of decoding and chunks of prompts, first for the requests in the batch.
+    /// True if one had to leave it.
+    pub(super) fn plan_mixed(&mut self, step: &mut Step) -> bool {
+        let preempted = self.plan_running(step, |_| true);
+        if !preempted {
+            self.admit(step);
+        }
+        preempted
+    }
+
+    /// Plans the step for those requests in the batch that `belongs` says. True if one had
+    /// to leave it.
+    pub(super) fn plan_running(&mut self, step: &mut Step, belongs: fn(&Job) -> bool) -> bool {
         let mut preempted = false;
         let mut at = 0;
         while at < self.running.len() {
             let job = &mut self.running[at];
-            let missing = job.length() - job.computed;
-            let planned = missing.min(*budget);
+            if !belongs(job) {
+                at += 1;
+                continue;
+            }
+            let planned = (job.length() - job.computed).min(step.budget);
             if planned > 0 && !extend(&mut self.kv, job, planned, self.config.block_size) {
                 self.preempt_last();
                 preempted = true;
                 continue;
             }
-            *budget -= planned;
             let job = &self.running[at];
-            if missing == 1 && (job.generated > 0 || job.received) {
-                *decoding += planned;
-            } else {
-                *prefilling += planned;
+            match planned {
+                0 => {}
+                _ if job.decodes() => step.decode(job.length()),
+                _ => step.prefill(job.computed, planned),
             }
             at += 1;
         }
@@ -49,35 +58,47 @@ impl Engine {
     }
 
     /// Lets those in that wait, in their order, as far as there is room.
-    pub(super) fn admit(&mut self, budget: &mut u32, prefilling: &mut u32) {
+    pub(super) fn admit(&mut self, step: &mut Step) {
         if self.starved_at == Some(self.kv.releases()) {
             return;
         }
-        while *budget > 0 && self.taken() < self.config.max_running {
+        let whole = match self.config.model {
+            EngineModel::PrefillFirst(model) => Some(model),
+            EngineModel::Linear | EngineModel::ChunkedPrefill(_) => None,
+        };
+        while step.budget > 0 && self.taken() < self.config.max_running {
             let Some(at) = self.next_admissible() else { break };
             let Some(mut job) = self.waiting.remove(at) else { break };
             let block_size = self.config.block_size;
-            // The last token is always computed: the next one comes from it.
-            let reusable = ((job.length() - 1) / block_size) as usize;
-            let hashes = &job.request.blocks[..reusable.min(job.request.blocks.len())];
-            job.lease = self.kv.hold_prefix(hashes);
+            job.lease = self.kv.hold_prefix(job.reusable(block_size));
             job.published = job.lease.len() as usize;
             let cached = job.lease.len() * block_size;
             job.computed = cached;
-            let planned = (job.length() - cached).min(*budget);
-            let fits = match job.request.kind {
-                // Its blocks are known to others once they are here.
-                Kind::Decode(_) => {
-                    let prompt = job.request.prompt_tokens;
-                    take_up_to(&mut self.kv, &mut job.lease, prompt, block_size)
-                }
-                Kind::Whole | Kind::Prefill => extend(&mut self.kv, &mut job, planned, block_size),
-            };
+            let missing = job.length() - cached;
+            let planned = missing.min(step.budget);
+            let next_step = whole.is_some() && planned < missing && step.prefilling > 0;
+            let fits = !next_step
+                && whole.is_none_or(|model| self.has_reserve(&job, model.reserve_ratio))
+                && match (job.request.kind, whole) {
+                    // Its blocks are known to others once they are here.
+                    (Kind::Decode(_), _) => {
+                        let prompt = job.request.prompt_tokens;
+                        take_up_to(&mut self.kv, &mut job.lease, prompt, block_size)
+                    }
+                    (Kind::Whole | Kind::Prefill, None) => {
+                        extend(&mut self.kv, &mut job, planned, block_size)
+                    }
+                    (Kind::Whole | Kind::Prefill, Some(_)) => {
+                        let all = job.length();
+                        take_up_to(&mut self.kv, &mut job.lease, all, block_size)
+                            && extend(&mut self.kv, &mut job, planned, block_size)
+                    }
+                };
             if !fits {
                 self.kv.release(std::mem::take(&mut job.lease));
                 (job.computed, job.published) = (0, 0);
                 self.waiting.insert(at, job);
-                self.starved_at = Some(self.kv.releases());
+                self.starved_at = (!next_step).then(|| self.kv.releases());
                 break;
             }
             if let Kind::Decode(transfer) = job.request.kind {
@@ -89,8 +110,7 @@ impl Engine {
                 self.stats.prefix_queries += u64::from(job.request.prompt_tokens);
                 self.stats.prefix_hits += u64::from(cached);
             }
-            *budget -= planned;
-            *prefilling += planned;
+            step.prefill(cached, planned);
             self.running.push(job);
         }
     }
@@ -111,7 +131,7 @@ impl Engine {
     }
 }
 
-// Takes the blocks for `planned` more tokens and makes the prompt's full ones known.
+// Takes the blocks for `planned` more tokens and makes full ones known.
 fn extend(kv: &mut KvCache, job: &mut Job, planned: u32, block_size: u32) -> bool {
     let tokens = job.computed + planned;
     if !take_up_to(kv, &mut job.lease, tokens, block_size) {

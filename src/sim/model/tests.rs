@@ -1,6 +1,8 @@
 //! The engine in virtual time.
 
 mod disagg;
+mod models;
+mod phases;
 
 use proptest::prelude::*;
 
