@@ -9,7 +9,8 @@
 //! result is needed. A step takes what its [`EngineModel`] says times `1 ± jitter`, and its
 //! tokens exist at its end. A request whose prompt is complete yields a token per step it is
 //! in. When blocks run out, the last one admitted leaves the batch and is computed anew
-//! later. Full blocks of prompts can be shared from the step that computes them.
+//! later. Full blocks of prompts and of generated tokens can be shared from the step that
+//! computes them.
 //!
 //! Who is in a step is `batch`'s and `phases`' to say; prompts that come from another
 //! engine are in `receive`. Costs are in `linear`, `chunked_prefill` and `prefill_first`.
@@ -192,7 +193,7 @@ impl Engine {
             request.output_tokens = 1;
         }
         let tokens = request.prompt_tokens.saturating_add(request.output_tokens);
-        request.blocks.truncate((request.prompt_tokens / self.config.block_size) as usize);
+        request.blocks.truncate((tokens / self.config.block_size) as usize);
         let limit = self.config.context_limit();
         let refusal = if tokens > limit {
             Some(Rejected::TooLong { limit })

@@ -36,8 +36,10 @@ pub struct SimRequest {
     pub id: u64,
     /// Length of the prompt in tokens; 0 counts as 1.
     pub prompt_tokens: u32,
-    /// Chained hashes of the prompt's full blocks of `block_size` tokens; see
-    /// [`block_hashes`](crate::sim::block_hashes). Fewer than full blocks: the rest is not shared.
+    /// Chained hashes of the full blocks of `block_size` tokens of the prompt, or of the
+    /// prompt followed by the answer; see [`block_hashes`](crate::sim::block_hashes). Blocks
+    /// without a hash are not shared. The engine knows an answer's blocks from when they are
+    /// generated.
     pub blocks: Vec<u64>,
     /// How many tokens to generate; 0 counts as 1.
     pub output_tokens: u32,

@@ -1,5 +1,6 @@
 //! The engine in virtual time.
 
+mod answers;
 mod disagg;
 mod models;
 mod phases;
