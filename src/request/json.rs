@@ -182,6 +182,11 @@ impl Scanner {
         Self { offset, ..Self::default() }
     }
 
+    /// Begins a document anew, also after an error, and keeps what is allocated.
+    pub(super) fn restart(&mut self) {
+        (self.state, self.depth, self.offset) = (State::Value, 0, 0);
+    }
+
     /// Scans the next chunk.
     ///
     /// # Errors

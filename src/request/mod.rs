@@ -1,5 +1,5 @@
 //! What a request says: headers and body in, [`Request`] out; and what an answer
-//! says as it passes: usage, and the model's name.
+//! says as it passes: its first token, usage, and the model's name.
 
 mod anthropic;
 pub mod api;
@@ -8,6 +8,7 @@ mod collect;
 mod cursor;
 pub mod estimate;
 mod features;
+pub mod first_token;
 mod frames;
 pub mod headers;
 pub mod json;
@@ -19,7 +20,7 @@ pub mod pieces;
 pub mod prompt;
 #[cfg(test)]
 #[path = "../../tests/support/protos.rs"]
-mod protos;
+pub(crate) mod protos;
 mod reading;
 pub mod restore;
 pub mod rules;

@@ -1,13 +1,13 @@
 //! vLLM's gRPC service (`vllm.grpc.engine`): its requests, one frame each, and the
-//! usage in its answers.
+//! first tokens and the usage in its answers.
 //!
 //! ```text
 //! GenerateRequest { 2 tokenized { 1 original_text, 2 input_ids } or 3 text,
 //!                   4 sampling_params { 8 max_tokens }, 5 stream,
 //!                   7 mm_inputs { 5 mm_placeholders { 1 offset, 2 length }, 6 mm_hashes } }
 //! EmbedRequest    { 2 tokenized { 1 original_text, 2 input_ids } }
-//! GenerateResponse { 1 chunk { 2 prompt_tokens, 3 completion_tokens, 4 cached_tokens } or
-//!                    2 complete { 3 prompt_tokens, 4 completion_tokens, 5 cached_tokens } }
+//! GenerateResponse { 1 chunk { 1 token_ids, 2 prompt_tokens, 3 completion_tokens, 4 cached_tokens } or
+//!                    2 complete { 1 output_ids, 3 prompt_tokens, 4 completion_tokens, 5 cached_tokens } }
 //! EmbedResponse   { 2 prompt_tokens }
 //! ```
 //!
@@ -210,6 +210,44 @@ impl FrameSink for Answer {
         if result.is_ok() {
             self.found.merge(usage);
         }
+    }
+}
+
+/// Looks for the first frame with generated tokens.
+#[derive(Debug, Default)]
+pub(super) struct TokenReading {
+    frames: Frames,
+    tokens: Tokens,
+}
+
+#[derive(Debug, Default)]
+struct Tokens {
+    /// The current frame has some.
+    are_here: bool,
+    /// A frame with some is complete.
+    have_passed: bool,
+}
+
+impl TokenReading {
+    /// Scans the next chunk. Returns true once a frame with tokens has passed.
+    pub(super) fn feed(&mut self, chunk: &[u8]) -> bool {
+        self.frames.feed(chunk, &mut self.tokens);
+        self.tokens.have_passed
+    }
+}
+
+impl FrameSink for Tokens {
+    fn number(&mut self, path: &[u32], _value: u64, _span: Span) {
+        self.are_here |= matches!(path, [1 | 2, 1]);
+    }
+
+    fn open(&mut self, path: &[u32], span: Span) -> Enter {
+        self.are_here |= matches!(path, [1 | 2, 1]) && !span.is_empty();
+        if matches!(path, [1 | 2]) { Enter::Message } else { Enter::Skip }
+    }
+
+    fn frame(&mut self, result: Result<(), FrameError>) {
+        self.have_passed |= std::mem::take(&mut self.are_here) && result.is_ok();
     }
 }
 

@@ -1,0 +1,335 @@
+use proptest::prelude::*;
+
+use super::super::protos::{Chunk, Complete, GenerateResponse, Response, framed};
+use super::*;
+
+/// Bytes of a stream that have passed when the reader says so, in chunks of `sizes`, which
+/// repeat: the end of that chunk.
+fn found_in(api: Api, stream: &[u8], sizes: &[usize]) -> Option<usize> {
+    let mut reader = FirstTokenReader::of(api).unwrap();
+    let (mut rest, mut passed) = (stream, 0);
+    for size in sizes.iter().cycle() {
+        let (chunk, more) = rest.split_at(rest.len().min(*size));
+        passed += chunk.len();
+        if reader.feed(chunk) {
+            return Some(passed);
+        }
+        rest = more;
+        if rest.is_empty() {
+            break;
+        }
+    }
+    None
+}
+
+/// The byte of a stream with which the first token has passed, counted from 1: the same
+/// in chunks of all sizes.
+fn found(api: Api, stream: &[u8]) -> Option<usize> {
+    let at = found_in(api, stream, &[1]);
+    for size in 2..=stream.len() {
+        let end = at.map(|at| at.div_ceil(size) * size).map(|end| end.min(stream.len()));
+        assert_eq!(found_in(api, stream, &[size]), end, "{api:?} in chunks of {size} bytes");
+    }
+    at
+}
+
+/// Asserts that of these parts of a stream the first token is in the last, and not before.
+fn assert_in_last(api: Api, parts: &[&str]) {
+    let before: usize = parts[..parts.len() - 1].iter().map(|part| part.len()).sum();
+    let stream = parts.concat();
+    let at = found(api, stream.as_bytes()).unwrap_or_else(|| panic!("{api:?}: not found in {stream}"));
+    assert!(at > before, "{api:?}: found before {} in {stream}", stream[..at].escape_debug());
+}
+
+fn data(json: &str) -> String {
+    format!("data: {json}\n\n")
+}
+
+/// Events of an API: those without generated content, and each that has some.
+type Golden = (Api, &'static [&'static str], &'static [&'static str]);
+
+const GOLDEN: [Golden; 7] = [
+    (
+        Api::ChatCompletions,
+        &[
+            ": keep-alive\n\n",
+            "data: {\"id\":\"c\",\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\",\"refusal\":null},\"logprobs\":null,\"finish_reason\":null}],\"usage\":null,\"obfuscation\":\"xYz\"}\n\n",
+            "data: {\"id\":\"c\",\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":null,\"reasoning_content\":null,\"tool_calls\":null}}],\"prompt_token_ids\":[1,2],\"model\":\"m\"}\n\n",
+            "data: {\"choices\":[],\"prompt_filter_results\":[{\"content_filter_results\":{\"hate\":{\"severity\":\"safe\"}}}]}\n\n",
+            "data: {\"error\":{\"message\":\"no KV blocks\",\"type\":\"InternalServerError\",\"code\":500}}\n\n",
+            "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":4,\"completion_tokens\":0}}\n\n",
+            "data: [DONE]\n\n",
+        ],
+        &[
+            "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"Hi\"},\"finish_reason\":null}]}\n\n",
+            "data: {\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\" \"}}]}\n\n",
+            "data: {\"choices\":[{\"index\":0,\"delta\":{\"reasoning_content\":\"Hm\"}}]}\n\n",
+            "data: {\"choices\":[{\"index\":0,\"delta\":{\"reasoning\":\"Hm\"}}]}\n\n",
+            "data: {\"choices\":[{\"index\":0,\"delta\":{\"refusal\":\"No\"}}]}\n\n",
+            "data: {\"choices\":[{\"index\":0,\"delta\":{\"tool_calls\":[{\"index\":0,\"id\":\"call_1\",\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"\"}}]}}]}\n\n",
+            "data: {\"choices\":[{\"index\":0,\"delta\":{\"tool_calls\":[{\"index\":0,\"function\":{\"arguments\":\"{\\\"a\"}}]}}]}\n\n",
+            "data: {\"choices\":[{\"index\":0,\"delta\":{}},{\"index\":1,\"delta\":{\"content\":\"x\"}}]}\n\n",
+            "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"\"},\"token_ids\":[9]}]}\n\n",
+            "data:{\"choices\":[{\"delta\":{\"content\":[{\"type\":\"text\",\"text\":\"Hi\"}]}}]}\r\n\r\n",
+        ],
+    ),
+    (
+        Api::Completions,
+        &[
+            "data: {\"id\":\"c\",\"object\":\"text_completion\",\"choices\":[{\"index\":0,\"text\":\"\",\"logprobs\":null,\"finish_reason\":null}],\"usage\":null}\n\n",
+            "data: {\"error\":{\"message\":\"x\"}}\n\n",
+            "data: [DONE]\n\n",
+        ],
+        &["data: {\"id\":\"c\",\"choices\":[{\"index\":0,\"text\":\" the\",\"finish_reason\":null}]}\n\n"],
+    ),
+    (
+        Api::Responses,
+        &[
+            "event: response.created\ndata: {\"type\":\"response.created\",\"sequence_number\":0,\"response\":{\"id\":\"r\",\"status\":\"in_progress\",\"instructions\":\"be kind\",\"output\":[],\"text\":{\"format\":{\"type\":\"text\"}}}}\n\n",
+            "event: response.in_progress\ndata: {\"response\":{\"id\":\"r\",\"model\":\"m\"},\"sequence_number\":1,\"type\":\"response.in_progress\"}\n\n",
+            "event: response.output_item.added\ndata: {\"type\":\"response.output_item.added\",\"output_index\":0,\"item\":{\"id\":\"msg_1\",\"status\":\"in_progress\",\"type\":\"message\",\"role\":\"assistant\",\"content\":[]}}\n\n",
+            "event: response.content_part.added\ndata: {\"type\":\"response.content_part.added\",\"item_id\":\"msg_1\",\"part\":{\"type\":\"output_text\",\"annotations\":[],\"text\":\"\"}}\n\n",
+            "event: error\ndata: {\"type\":\"error\",\"code\":\"server_error\",\"message\":\"failed\",\"param\":null}\n\n",
+            "event: response.failed\ndata: {\"type\":\"response.failed\",\"response\":{\"error\":{\"code\":\"server_error\",\"message\":\"failed\"}}}\n\n",
+        ],
+        &[
+            "event: response.output_text.delta\ndata: {\"content_index\":0,\"delta\":\"Hi\",\"item_id\":\"msg_1\",\"logprobs\":[],\"type\":\"response.output_text.delta\"}\n\n",
+            "event: response.reasoning_text.delta\ndata: {\"type\":\"response.reasoning_text.delta\",\"delta\":\"Hm\"}\n\n",
+            "event: response.reasoning_summary_text.delta\ndata: {\"type\":\"response.reasoning_summary_text.delta\",\"delta\":\"Hm\"}\n\n",
+            "event: response.function_call_arguments.delta\ndata: {\"type\":\"response.function_call_arguments.delta\",\"delta\":\"{\"}\n\n",
+            "event: response.function_call_arguments.done\ndata: {\"type\":\"response.function_call_arguments.done\",\"arguments\":\"{}\"}\n\n",
+            "event: response.output_item.added\ndata: {\"type\":\"response.output_item.added\",\"item\":{\"type\":\"function_call\",\"id\":\"fc_1\",\"call_id\":\"c\",\"name\":\"f\",\"arguments\":\"\"}}\n\n",
+            "data: {\"type\":\"response.image_generation_call.partial_image\",\"partial_image_b64\":\"iVBO\"}\n\n",
+        ],
+    ),
+    (
+        Api::ImageGenerations,
+        &["data: {\"type\":\"image_generation.started\",\"b64_json\":null}\n\n"],
+        &[
+            "event: image_generation.partial_image\ndata: {\"type\":\"image_generation.partial_image\",\"b64_json\":\"iVBO\",\"partial_image_index\":0}\n\n",
+        ],
+    ),
+    (
+        Api::Messages,
+        &[
+            "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"id\":\"msg_1\",\"type\":\"message\",\"role\":\"assistant\",\"content\":[],\"model\":\"m\",\"stop_reason\":null,\"usage\":{\"input_tokens\":25,\"output_tokens\":1}}}\n\n",
+            "event: content_block_start\ndata: {\"type\":\"content_block_start\",\"index\":0,\"content_block\":{\"type\":\"text\",\"text\":\"\"}}\n\n",
+            "event: content_block_start\ndata: {\"type\":\"content_block_start\",\"index\":0,\"content_block\":{\"type\":\"thinking\",\"thinking\":\"\",\"signature\":\"\"}}\n\n",
+            "event: ping\ndata: {\"type\": \"ping\"}\n\n",
+            "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"delta\":{\"type\":\"text_delta\",\"text\":\"\"}}\n\n",
+            "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\"message\":\"Overloaded\"}}\n\n",
+            "event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\",\"stop_sequence\":\"###\"},\"usage\":{\"output_tokens\":15}}\n\n",
+            "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n",
+        ],
+        &[
+            "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\"Hi\"}}\n\n",
+            "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"thinking_delta\",\"thinking\":\"Hm\"}}\n\n",
+            "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":1,\"delta\":{\"type\":\"input_json_delta\",\"partial_json\":\"{\"}}\n\n",
+            "event: content_block_start\ndata: {\"type\":\"content_block_start\",\"index\":1,\"content_block\":{\"type\":\"tool_use\",\"id\":\"t_1\",\"name\":\"f\",\"input\":{}}}\n\n",
+        ],
+    ),
+    (
+        Api::SglangGenerate,
+        &[
+            "data: {\"text\":\"\",\"output_ids\":[],\"meta_info\":{\"id\":\"x\",\"finish_reason\":null,\"prompt_tokens\":4,\"completion_tokens\":0}}\n\n",
+            "data: {\"error\":{\"message\":\"aborted\"}}\n\n",
+            "data: [DONE]\n\n",
+        ],
+        &[
+            "data: {\"text\":\" the\",\"meta_info\":{\"id\":\"x\",\"completion_tokens\":1}}\n\n",
+            "data: {\"output_ids\":[5],\"meta_info\":{\"id\":\"x\"}}\n\n",
+        ],
+    ),
+    (
+        Api::VllmGenerate,
+        &[
+            "data: {\"request_id\":\"r\",\"choices\":[{\"index\":0,\"logprobs\":null,\"finish_reason\":null,\"token_ids\":[]}],\"usage\":null}\n\n",
+            "data: {\"request_id\":\"r\",\"choices\":[{\"index\":0,\"token_ids\":null}]}\n\n",
+            "data: {\"error\":{\"message\":\"x\",\"code\":500}}\n\n",
+        ],
+        &["data: {\"request_id\":\"r\",\"choices\":[{\"index\":0,\"token_ids\":[9]}]}\n\n"],
+    ),
+];
+
+#[test]
+fn first_event_with_content_is_the_first_token_of_each_api() {
+    for (api, before, contents) in GOLDEN {
+        assert_eq!(found(api, before.concat().as_bytes()), None, "{api:?}");
+        for content in contents {
+            assert_in_last(api, &[before, &[content]].concat());
+            assert_in_last(api, &[content]);
+        }
+    }
+}
+
+#[test]
+fn tokens_of_a_grpc_frame_are_the_first_token() {
+    let chunk = |token_ids: &[u32]| {
+        let chunk = Chunk { token_ids: token_ids.to_vec(), prompt_tokens: 7, ..Chunk::default() };
+        framed(&GenerateResponse { response: Some(Response::Chunk(chunk)) })
+    };
+    let complete = |output_ids: &[u32]| {
+        let complete = Complete { output_ids: output_ids.to_vec(), prompt_tokens: 7, ..Complete::default() };
+        framed(&GenerateResponse { response: Some(Response::Complete(complete)) })
+    };
+    let unpacked = vec![0, 0, 0, 0, 4, 10, 2, 8, 5];
+    // Its length says more than there is.
+    let broken = vec![0, 0, 0, 0, 6, 10, 9, 10, 2, 5, 6];
+    let table = [
+        (vec![chunk(&[5])], Some(0)),
+        (vec![chunk(&[]), chunk(&[5, 300])], Some(1)),
+        (vec![chunk(&[]), complete(&[5])], Some(1)),
+        (vec![chunk(&[]), complete(&[])], None),
+        (vec![broken, unpacked], Some(1)),
+        (vec![], None),
+    ];
+    for (frames, want) in table {
+        let end = want.map(|index| frames[..=index].iter().map(Vec::len).sum());
+        assert_eq!(found(Api::VllmGrpcGenerate, &frames.concat()), end, "{frames:?}");
+    }
+}
+
+const TOKEN: &str = r#"{"choices":[{"delta":{"content":"Hi"}}]}"#;
+
+#[test]
+fn lines_of_a_stream_may_end_and_begin_in_every_way() {
+    let (first, second) = TOKEN.split_at(11);
+    let streams = [
+        format!("data: {TOKEN}\n\n"),
+        format!("data:{TOKEN}\r\n\r\n"),
+        format!("\u{feff}data: {TOKEN}\r\r"),
+        format!("\r\n\r\nid: 1\r\nretry: 3\r\nevent: x\r\ndata:  {TOKEN}\r\n\r\n"),
+        format!("data: {first}\ndata: {second}\n\n"),
+        format!("data: {first}\r\nid: 7\r\n: comment\r\ndata:{second}\r\n\r\n"),
+        format!("data: [DONE]\ndata: {TOKEN}\n"),
+        format!("data: {{\"choices\":[]}}\ndata: {TOKEN}\n"),
+        format!("data: 5\ndata: {TOKEN}\n"),
+        format!("data: {first}\n\ndata: {TOKEN}\n\n"),
+        format!("data: {{broken\n\ndata: {TOKEN}"),
+    ];
+    for stream in streams {
+        let end = stream.trim_end().len();
+        assert_eq!(found(Api::ChatCompletions, stream.as_bytes()), Some(end), "{stream:?}");
+    }
+}
+
+#[test]
+fn text_that_is_no_event_is_no_token() {
+    let streams = [
+        format!(": {TOKEN}\n\n"),
+        format!("event: {TOKEN}\n\n"),
+        format!("datas: {TOKEN}\n\n"),
+        format!(" data: {TOKEN}\n\n"),
+        data(&TOKEN[..TOKEN.len() - 1]),
+        data(&format!("[{TOKEN}]")),
+        data(&format!(r#"{{"event":{TOKEN}}}"#)),
+        data(r#"{"created":{"choices":"delta"},"choices":{"delta":{"content":"x"}}}"#),
+        data(r#"{"choices":[["x"],"delta",{"message":{"content":"x"}}]}"#),
+        data(r#"{"message":"\"choices\":[{\"delta\":{\"content\":\"x\"}}]"}"#),
+        data(r#""x""#),
+        data("5"),
+        data(""),
+    ];
+    for stream in streams {
+        let stream = format!(":\n{stream}");
+        assert_eq!(found(Api::ChatCompletions, stream.as_bytes()), None, "{stream:?}");
+    }
+}
+
+#[test]
+fn first_bytes_count_where_the_body_is_no_event_stream() {
+    for body in [&b"\x1f\x8b\x08\x00"[..], b"{\"error\":{}}", b"\xef\xbbdata: x\n", b"no healthy upstream"] {
+        let want = if body.starts_with(b"\xef") { 3 } else { 1 };
+        assert_eq!(found(Api::ChatCompletions, body), Some(want), "{}", body.escape_ascii());
+    }
+}
+
+#[test]
+fn answers_without_recognisable_content_have_no_reader() {
+    let apis = [
+        Api::ChatCompletionsRender,
+        Api::CompletionsRender,
+        Api::Embeddings,
+        Api::Conversations,
+        Api::CountTokens,
+        Api::VllmGrpcEmbed,
+        Api::VertexChatCompletions,
+        Api::VertexPredict,
+        Api::PassThrough,
+    ];
+    assert!(apis.into_iter().all(|api| FirstTokenReader::of(api).is_none()));
+}
+
+#[test]
+fn large_events_pass_without_being_kept() {
+    let megabyte = vec![b'x'; 1 << 20];
+    let brackets = vec![b'['; 1 << 20];
+    let starts: [(&[u8], &[u8]); 5] = [
+        (b"data: {\"a\":\"", &megabyte),
+        (b"data: {\"", &megabyte),
+        (b"data: {\"a\":", &brackets),
+        (b"data: ", &megabyte),
+        (b": ", &megabyte),
+    ];
+    for (start, chunk) in starts {
+        let mut reader = EventReader::new(Dialect::OpenAi);
+        assert!(!reader.feed(start));
+        for _ in 0..10 {
+            assert!(!reader.feed(chunk));
+        }
+        assert!(!reader.feed(b"\n\n"));
+        assert!(reader.feed(data(TOKEN).as_bytes()), "the next event is read");
+    }
+}
+
+/// A stream of events with and without content, and of what else may come between them.
+fn stream() -> impl Strategy<Value = (Api, String)> {
+    let api = prop::sample::select(GOLDEN.to_vec());
+    api.prop_flat_map(|(api, before, contents)| {
+        let noise = [
+            "\n",
+            "\r\n",
+            ": ping\n\n",
+            "data\n",
+            "data:\n\n",
+            "data: {\"choices\":[{\n\n",
+            "data: \"\u{e9}\n",
+        ];
+        let parts = [before, contents, &noise].concat();
+        let parts = prop::collection::vec(prop::sample::select(parts), 0..8);
+        (Just(api), parts, 0..3usize).prop_map(|(api, parts, ends)| {
+            let ends = ["\n", "\r\n", "\r"][ends];
+            // The first line is one of a stream.
+            (api, format!(":\n{}", parts.concat().replace('\n', ends)))
+        })
+    })
+}
+
+proptest! {
+    /// The chunk is the one that the byte is in.
+    #[test]
+    fn any_split_finds_the_same_byte(
+        (api, stream) in stream(),
+        sizes in prop::collection::vec(1usize..200, 1..10),
+    ) {
+        let at = found_in(api, stream.as_bytes(), &[1]);
+        let mut end = 0;
+        let holding = at.map(|at| {
+            let mut sizes = sizes.iter().cycle();
+            while end < at {
+                end += sizes.next().unwrap();
+            }
+            end.min(stream.len())
+        });
+        prop_assert_eq!(found_in(api, stream.as_bytes(), &sizes), holding);
+    }
+
+    #[test]
+    fn any_bytes_are_taken(stream in prop::collection::vec(any::<u8>(), 0..200), size in 1usize..20) {
+        for api in [Api::Responses, Api::VllmGrpcGenerate] {
+            let at = found_in(api, &stream, &[1]);
+            let end = at.map(|at| (at.div_ceil(size) * size).min(stream.len()));
+            prop_assert_eq!(found_in(api, &stream, &[size]), end);
+        }
+    }
+}
