@@ -5,6 +5,7 @@ use prost::Message;
 use usher::request::usage::{Usage, UsageReader};
 use usher::request::{Api, Modality, ParseError, Part, PartKind, Request};
 
+use super::first_token;
 use super::protos::{
     EmbedRequest, EmbedResponse, GenerateRequest, GenerateResponse, Input, Response, framed,
 };
@@ -90,6 +91,24 @@ pub fn usage(api: Api, chunks: &[Bytes]) -> Option<Usage> {
     let mut reader = UsageReader::of(api).expect("the answer is read");
     chunks.iter().for_each(|chunk| reader.feed(chunk));
     reader.found()
+}
+
+/// Checks that tokens are found in an answer of vLLM's service, if prost decodes all of its
+/// frames, where they have some, written again as an encoder writes them.
+pub fn check_first_token(answer: &[u8]) {
+    let (frames, true) = split(answer) else { return };
+    let mut again = Vec::new();
+    let mut want = false;
+    for (flag, message) in frames {
+        let (0, Ok(response)) = (flag, GenerateResponse::decode(message)) else { return };
+        again.extend(framed(&response));
+        want |= match response.response {
+            Some(Response::Chunk(chunk)) => !chunk.token_ids.is_empty(),
+            Some(Response::Complete(complete)) => !complete.output_ids.is_empty(),
+            None => false,
+        };
+    }
+    assert_eq!(first_token::is_found(Api::VllmGrpcGenerate, &[again.into()]), want);
 }
 
 /// Checks the usage that was found in an answer of vLLM's service, if prost decodes all

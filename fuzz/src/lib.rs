@@ -12,6 +12,7 @@ mod bodies;
 mod estimate;
 mod exchange;
 mod exposition;
+mod first_token;
 mod frames;
 mod input;
 mod page;

@@ -1,14 +1,14 @@
-//! Answers: usage and the model's name, in JSON and in event streams.
+//! Answers: usage and the model's name, in JSON and in event streams, and first tokens in these.
 
 use bytes::Bytes;
 use usher::request::Api;
 use usher::request::restore::ModelRestorer;
 use usher::request::usage::{Usage, UsageReader};
 
-use super::frames;
 use super::input::Input;
 use super::protos::{HttpBody, framed};
 use super::tree::{Kind, Node, nesting};
+use super::{first_token, frames};
 
 /// The name that an answer has, and the one that it gets. Quoted and escaped they
 /// are equally long, so that what is held back shows in the lengths.
@@ -50,28 +50,43 @@ pub fn usage_json(bytes: &[u8]) {
 /// The same for an event stream. It is comparable when every `data:` line is a
 /// JSON document of its own or `[DONE]`, as model servers send them, and other
 /// lines hold no quotes and braces.
+///
+/// The first token has passed with the first of these documents that has generated
+/// content, in every split.
 pub fn usage_sse(bytes: &[u8]) {
     let input = Input::of(bytes);
     let api = api(&input);
     let got = read(api, &input, true);
+    let passed = first_token::passed(api, &input);
     let Ok(text) = std::str::from_utf8(input.data) else { return };
     if nesting(text) > MAX_DEPTH {
         return;
     }
     let mut want = Wanted::new(api, true);
+    let mut first = None;
     for line in text.split(['\n', '\r']) {
         match line.strip_prefix("data:") {
             Some(data) if data.trim() == "[DONE]" => {}
             Some(data) => {
                 let Some(event) = Node::of(data) else { return };
                 let offset = data.as_ptr().addr() - text.as_ptr().addr();
-                want.take(Node { start: offset + event.start, ..event });
+                let event = Node { start: offset + event.start, ..event };
+                if first.is_none() && first_token::is_generated(api, event) {
+                    first = Some(event.end());
+                }
+                want.take(event);
             }
             None if line.contains(['"', '{']) => return,
             None => {}
         }
     }
     want.check(&got, text);
+    if let Some(passed) = passed
+        && api != Api::VllmGrpcGenerate
+        && first_token::begins_as_stream(text)
+    {
+        assert_eq!(passed, first);
+    }
 }
 
 fn api(input: &Input<'_>) -> Api {
