@@ -129,7 +129,8 @@ fn drain(index: &PrefixIndex, work: &Receiver<Work>, shared: &Shared, budget: &A
         match work {
             Work::Add { endpoint, blocks, capacity } => {
                 index.may_grow(budget.has_room_for_prefixes());
-                index.add(&endpoint, blocks.hashes(), capacity);
+                // Prompt by prompt: each begins with its most recent block.
+                blocks.prompts().for_each(|prompt| index.add(&endpoint, prompt, capacity));
                 shared.blocks.fetch_sub(blocks.len(), Relaxed);
             }
             Work::Sweep { slots, now_ms } => index.sweep_slots(slots, now_ms),

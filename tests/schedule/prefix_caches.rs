@@ -173,12 +173,14 @@ fn endpoints_report_the_size_of_blocks_and_of_caches() {
     load.block_size.set(128.0, now);
     // 256 tokens are two blocks, and the second has changed.
     assert_eq!((score(&prompt("abcd")), score(&prompt("abcx"))), (0.0, 0.5));
-    // Sixteen of an engine's blocks of 16 tokens are four here: the oldest block goes.
+    // Sixteen of an engine's blocks of 16 tokens are four here.
     load.block_size.set(16.0, now);
     load.num_blocks.set(16.0, now);
     assert_eq!((score(&prompt("efgh")), score(&prompt("efgh"))), (0.0, 1.0));
     assert_eq!(score(&prompt("i")), 0.0);
-    assert_eq!(score(&prompt("efgh")), 0.0, "without the first block there is no match");
+    assert_eq!(score(&prompt("efgh")), 0.75, "the last block goes first");
+    // Of more than the cache holds the beginning is left.
+    assert_eq!((score(&prompt("jklmnopq")), score(&prompt("jklmnopq"))), (0.0, 0.5));
 }
 
 #[test]

@@ -78,7 +78,7 @@ fn an_export_goes_on_where_the_last_one_ended() {
 #[test]
 fn who_missed_something_is_told_and_gets_everything() {
     let here = pool(&["a", "b"]);
-    let (from, to, other) = (index(4), index(0), index(4));
+    let (from, to, other) = (index(3), index(0), index(3));
     let start = from.mark();
     from.add(&here.endpoints()[0], &[1, 2, 3, 4], 3);
     assert!(!from.export_since(start, 9).missed);
@@ -90,8 +90,14 @@ fn who_missed_something_is_told_and_gets_everything() {
     let mark = from.export_all(|held| all.push(held));
     assert_eq!(mark, export.mark);
     assert_eq!(all.iter().map(|held| held.hashes.len()).collect::<Vec<_>>(), [3, 1]);
+    let key = |hash: &u64| Key::of(*hash);
+    assert_eq!(
+        all[0].hashes.iter().map(key).collect::<Vec<_>>(),
+        [1, 2, 3].map(Key::of),
+        "the most recent first"
+    );
     to.import("first", &all, &here, 1, MINUTE);
-    assert_eq!(found(&to, &here, &[2, 3, 4]), [3, 0]);
+    assert_eq!(found(&to, &here, &[1, 2, 3, 4]), [3, 0]);
     assert_eq!(found(&to, &here, &[5]), [0, 1]);
     // What others told is theirs to tell.
     to.export_all(|held| panic!("{held:?}"));

@@ -11,7 +11,7 @@ use super::recent::OWN;
 pub struct Held {
     /// `namespace/name` of the endpoint. Slots mean nothing in another process.
     pub endpoint: Arc<str>,
-    /// Block hashes in the order in which they were added.
+    /// Block hashes, the blocks of a prompt in their order.
     pub hashes: Vec<u64>,
 }
 
@@ -132,10 +132,11 @@ impl PrefixIndex {
     /// What this process added since a mark, but no more than `max_blocks`; the rest comes
     /// with the next export. What was imported is not exported.
     ///
-    /// Only what an endpoint did not hold yet is told. What it lost is not: whoever imports
-    /// has a capacity of its own. The last [`Limits::recent`](super::Limits::recent) blocks
-    /// are remembered; it costs each request that is added one lock and a copy of what was
-    /// new of it.
+    /// Only what an endpoint did not hold yet is told, so an import takes the new blocks of a
+    /// prompt for more recent than those before them that were told earlier. What an endpoint
+    /// lost is not told: whoever imports has a capacity of its own. The last
+    /// [`Limits::recent`](super::Limits::recent) blocks are remembered; it costs each prompt
+    /// that is added one lock and a copy of what was new of it.
     pub fn export_since(&self, mark: Mark, max_blocks: usize) -> Export {
         let news = self.ring.lock();
         let Mark(mut next) = mark;
@@ -159,7 +160,8 @@ impl PrefixIndex {
     }
 
     /// Everything that this process added and that is still held, endpoint by endpoint, each
-    /// from its oldest block to its most recent. The mark is where to go on.
+    /// from its most recent block to its oldest: in this order an import adds them. The mark is
+    /// where to go on.
     ///
     /// A hash may differ from the one that was added; it stands for the same block.
     pub fn export_all(&self, mut visit: impl FnMut(Held)) -> Mark {
@@ -167,7 +169,7 @@ impl PrefixIndex {
         for holder in self.holders.all() {
             let own = |(_, sources): &(_, u16)| sources & OWN != 0;
             let hashes: Vec<u64> =
-                holder.lock().recent.iter().filter(own).map(|(key, _)| key.hash()).collect();
+                holder.lock().recent.recent_first().filter(own).map(|(key, _)| key.hash()).collect();
             if !hashes.is_empty() {
                 visit(Held { endpoint: Arc::clone(&holder.id), hashes });
             }

@@ -112,9 +112,9 @@ impl Holders {
         all
     }
 
-    /// An endpoint gets blocks: they become its most recent ones in their order, and it
-    /// keeps the `capacity` most recent of all, from now on; `None` leaves that as it is.
-    /// Shows `new` those of which the source had not told.
+    /// An endpoint gets the blocks of a prompt: they become its most recent ones, the first of
+    /// them the most recent of all, and it keeps the `capacity` most recent, from now on; `None`
+    /// leaves that as it is. Shows `new` those of which the source had not told.
     pub(super) fn add(
         &self,
         endpoint: &Endpoint,
@@ -130,21 +130,33 @@ impl Holders {
             if held.dropped {
                 continue;
             }
-            if rest.len() == hashes.len() {
-                held.capacity = capacity.unwrap_or(held.capacity).min(Recent::MAX);
-                held.recent.begin();
-            }
             let before = held.recent.bytes();
+            match hashes[..hashes.len() - rest.len()].last() {
+                None => self.begin(&holder, &mut held, capacity),
+                // Others may have evicted it meanwhile, and nothing finds what is behind it then.
+                Some(last) if !held.recent.go_on_behind(Key::of(*last)) => return,
+                Some(_) => {}
+            }
             rest = self.add_to(&holder, &mut held, rest, source, &mut new);
             self.resized(before, held.recent.bytes());
             drop(held);
-            if !rest.is_empty() && !self.evict_from_largest(rest.len().min(AT_ONCE)) {
+            if !rest.is_empty() && !self.evict_from_largest(rest.len().min(AT_ONCE), &holder) {
                 return;
             }
         }
     }
 
-    /// Adds what there is room for without taking it from others, and returns the rest.
+    /// Sets how many blocks a holder may have, and drops those beyond it.
+    fn begin(&self, holder: &Holder, held: &mut Held, capacity: Option<usize>) {
+        held.capacity = capacity.unwrap_or(held.capacity).min(Recent::MAX);
+        while held.recent.len() > held.capacity {
+            self.evict(holder, &mut held.recent);
+        }
+        held.recent.begin();
+    }
+
+    /// Adds what there is room for without taking it from others, and returns the rest. What
+    /// the holder has no room for itself is left out: the tail.
     fn add_to<'a>(
         &self,
         holder: &Holder,
@@ -154,12 +166,6 @@ impl Holders {
         new: &mut impl FnMut(u64),
     ) -> &'a [u64] {
         let capacity = held.capacity;
-        while held.recent.len() > capacity {
-            self.evict(holder, &mut held.recent);
-        }
-        if capacity == 0 {
-            return &[];
-        }
         for (index, &hash) in hashes.iter().enumerate() {
             let key = Key::of(hash);
             if let Some(told_first) = held.recent.touch(key, source) {
@@ -168,7 +174,10 @@ impl Holders {
                 }
                 continue;
             }
-            if held.recent.len() == capacity {
+            if held.recent.len() >= capacity {
+                if !held.recent.has_earlier() {
+                    return &[];
+                }
                 self.evict(holder, &mut held.recent);
             }
             while !self.reserve() {
@@ -178,13 +187,13 @@ impl Holders {
                 self.evict(holder, &mut held.recent);
                 self.crowded_out.fetch_add(1, Relaxed);
             }
-            if self.shards.insert(key, holder.number) {
-                held.recent.push(key, source, capacity);
-                holder.len.store(held.recent.len(), Relaxed);
-                new(hash);
-            } else {
+            if !self.shards.insert(key, holder.number) {
                 self.entries.fetch_sub(1, Relaxed);
+                return &[];
             }
+            held.recent.push(key, source, capacity);
+            holder.len.store(held.recent.len(), Relaxed);
+            new(hash);
         }
         &[]
     }
@@ -235,9 +244,8 @@ impl Holders {
     pub(super) fn shrink_to(&self, entries: usize) {
         loop {
             let more = self.entries().saturating_sub(entries);
-            if more == 0 || !self.evict_from_largest(more.min(AT_ONCE)) {
-                break;
-            }
+            let Some(largest) = self.largest().filter(|_| more > 0) else { break };
+            self.evict_many(&largest, more.min(AT_ONCE));
         }
         for holder in self.all() {
             let mut held = holder.lock();
@@ -291,22 +299,28 @@ impl Holders {
         oldest.is_some()
     }
 
-    /// Drops up to so many blocks of the endpoint with the most, the oldest first; of
-    /// several with as many, the one with the lowest slot. Returns whether anybody holds
-    /// anything.
-    fn evict_from_largest(&self, count: usize) -> bool {
-        let largest = {
-            let by_slot = self.by_slot.read().unwrap_or_else(PoisonError::into_inner);
-            let size = |holder: &&Arc<Holder>| (holder.len.load(Relaxed), u16::MAX - holder.number);
-            by_slot.values().max_by_key(size).filter(|holder| size(holder).0 > 0).cloned()
-        };
-        let Some(holder) = largest else { return false };
+    /// The endpoint with the most blocks; of several with as many, the one with the lowest
+    /// slot. `None`: nobody holds anything.
+    fn largest(&self) -> Option<Arc<Holder>> {
+        let by_slot = self.by_slot.read().unwrap_or_else(PoisonError::into_inner);
+        let size = |holder: &&Arc<Holder>| (holder.len.load(Relaxed), u16::MAX - holder.number);
+        by_slot.values().max_by_key(size).filter(|holder| size(holder).0 > 0).cloned()
+    }
+
+    /// Drops up to so many of the oldest blocks of the endpoint with the most, so that another
+    /// one has room. Returns whether it did: an endpoint that has the most itself gets no more.
+    fn evict_from_largest(&self, count: usize, by: &Arc<Holder>) -> bool {
+        let largest = self.largest().filter(|largest| !Arc::ptr_eq(largest, by));
+        largest.inspect(|largest| self.evict_many(largest, count)).is_some()
+    }
+
+    /// Drops up to so many of an endpoint's oldest blocks, as the whole index has no room.
+    fn evict_many(&self, holder: &Holder, count: usize) {
         let mut held = holder.lock();
         let before = held.recent.bytes();
-        let evicted = (0..count).take_while(|_| self.evict(&holder, &mut held.recent)).count();
+        let evicted = (0..count).take_while(|_| self.evict(holder, &mut held.recent)).count();
         self.resized(before, held.recent.bytes());
         self.crowded_out.fetch_add(evicted, Relaxed);
-        true
     }
 
     /// Entries are gone from a holder, which has `recent` now.

@@ -60,7 +60,8 @@ impl Default for Limits {
 
 /// Which endpoint holds which blocks, as far as can be told from what was sent to it.
 ///
-/// Each endpoint keeps the blocks that were added last, up to its capacity. Looking blocks
+/// Each endpoint keeps the blocks that were added last, up to its capacity; of those that were
+/// added together the first ones. Looking blocks
 /// up changes nothing, and takes no lock: it never waits for somebody who adds.
 ///
 /// An endpoint is known by its slot. The index keeps a clone of it until the endpoint is
@@ -92,12 +93,16 @@ impl PrefixIndex {
         find::find(&self.holders.shards.tables(), blocks, candidates, matched);
     }
 
-    /// An endpoint gets these blocks. All of them become its most recent ones, the last of
-    /// them the most recent of all, and it keeps the `capacity` most recent. Of a prompt
-    /// longer than that only the end is left, which matches nothing.
+    /// Records that an endpoint was sent a prompt of these blocks. All of them become its most
+    /// recent ones, the head of the prompt the most recent of all, and the endpoint keeps the
+    /// `capacity` most recent. So the tail of a prompt is forgotten before its head, as in the
+    /// caches of engines, and of a prompt longer than `capacity` the head is kept. Hashes that
+    /// cover the blocks before them make what is kept of any prompt a prefix of it: whoever
+    /// adds a block adds those before it, which are more recent then.
     ///
     /// When the index is full, the endpoint's own oldest blocks make room; where it has none
-    /// but these, the oldest of the endpoints with the most.
+    /// but these, the oldest of the endpoint with the most. An endpoint that has the most itself
+    /// gets no more.
     pub fn add(&self, endpoint: &Endpoint, hashes: &[u64], capacity: usize) {
         let mut new = Vec::new();
         self.holders.add(endpoint, hashes, recent::OWN, Some(capacity), |hash| {
@@ -186,5 +191,7 @@ impl fmt::Debug for PrefixIndex {
 
 #[cfg(test)]
 mod exchange_tests;
+#[cfg(test)]
+mod order_tests;
 #[cfg(test)]
 mod tests;

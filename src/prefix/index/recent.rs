@@ -2,8 +2,9 @@
 
 use super::key::Key;
 
-/// The blocks that an endpoint holds, in the order in which they were added last, and who
-/// said so: each source is a bit.
+/// The blocks that an endpoint holds, by when they were added last, and who said so: each
+/// source is a bit. Of what was added together the head is the most recent, so that the tail
+/// goes first: without the blocks before it a block matches nothing.
 ///
 /// An open table whose places are also the links of the list, in 12 bytes a place; four
 /// places of five are full at most.
@@ -15,8 +16,9 @@ pub(super) struct Recent {
     len: usize,
     newest: u32,
     oldest: u32,
-    /// The newest block that was there before what is being added; 0 when there is none.
-    earlier: u64,
+    /// The block that was added last since [`begin`](Recent::begin); the next one comes behind it.
+    /// [`NONE`] before the first.
+    last: u32,
 }
 
 /// The source of what this process added.
@@ -78,7 +80,7 @@ impl Default for Recent {
             len: 0,
             newest: NONE,
             oldest: NONE,
-            earlier: 0,
+            last: NONE,
         }
     }
 }
@@ -97,35 +99,45 @@ impl Recent {
         size_of_val(&*self.places) + size_of_val(&*self.sources)
     }
 
-    /// What is there now is earlier than what comes from now on.
+    /// The next block that is added becomes the most recent of all, and those after it come
+    /// behind it in their order.
     pub(super) fn begin(&mut self) {
-        self.earlier = self.at(self.newest).map_or(0, Place::bits);
+        self.last = NONE;
     }
 
-    /// Whether anything is left of what was there at [`begin`](Self::begin) and was not
-    /// touched since.
+    /// The next block that is added comes behind this one. Returns whether it is held; if not,
+    /// nothing changes.
+    pub(super) fn go_on_behind(&mut self, key: Key) -> bool {
+        let found = self.find(key);
+        if let Ok(at) = found {
+            self.last = at;
+        }
+        found.is_ok()
+    }
+
+    /// Whether anything is older than what was added since [`begin`](Self::begin).
     pub(super) fn has_earlier(&self) -> bool {
-        self.earlier != 0
+        self.oldest != self.last
     }
 
-    /// Makes a block that is held the most recent. Returns whether this source says for the
-    /// first time that it is; `None` when it is not held.
+    /// Moves a block that is held behind the one that was added last. Returns whether this
+    /// source says for the first time that it is; `None` when it is not held.
     pub(super) fn touch(&mut self, key: Key, source: u16) -> Option<bool> {
         let at = self.find(key).ok()?;
         self.unlink(at);
-        self.link(at, key);
+        self.link_next(at, key);
         Some(self.add_source(at, source))
     }
 
-    /// Takes a block that is not held as the most recent. With `room` for so many: the
-    /// table grows no further than that takes.
+    /// Takes a block that is not held, behind the one that was added last. With `room` for so
+    /// many: the table grows no further than that takes.
     pub(super) fn push(&mut self, key: Key, source: u16, room: usize) {
         if places(self.len + 1) > self.places.len() {
             let enough = with_room(places(self.len + 1)).max(MIN_PLACES).min(places(room.max(self.len + 1)));
             self.renew(enough);
         }
         if let Err(at) = self.find(key) {
-            self.link(at, key);
+            self.link_next(at, key);
             self.len += 1;
             self.set_sources(at, source);
         }
@@ -148,13 +160,27 @@ impl Recent {
         for (key, told) in self.iter() {
             match told & !sources {
                 0 => gone(key),
-                left => kept.push(key, left, self.len),
+                left => {
+                    kept.begin();
+                    kept.push(key, left, self.len);
+                }
             }
         }
+        kept.begin();
         *self = kept;
     }
 
-    /// The blocks and who told of them, from the oldest to the most recent.
+    /// The blocks and who told of them, from the most recent to the oldest.
+    pub(super) fn recent_first(&self) -> impl Iterator<Item = (Key, u16)> + use<'_> {
+        let mut next = self.newest;
+        std::iter::from_fn(move || {
+            let (at, place) = (next, self.at(next)?);
+            next = place.older();
+            Some((place.key()?, self.sources_at(at)))
+        })
+    }
+
+    /// The same from the oldest to the most recent.
     pub(super) fn iter(&self) -> impl Iterator<Item = (Key, u16)> + use<'_> {
         let mut next = self.oldest;
         std::iter::from_fn(move || {
@@ -215,12 +241,17 @@ impl Recent {
         ((low * self.places.len() as u64) >> 32) as u32
     }
 
-    /// Writes a block into a place, as the most recent.
-    fn link(&mut self, at: u32, key: Key) {
-        let older = self.newest;
-        self.places[at as usize] = Place::new(key, NONE, older);
-        self.newest = at;
-        self.point(at, NONE, older);
+    /// Writes a block into a place, behind the one that was added last.
+    fn link_next(&mut self, at: u32, key: Key) {
+        let older = self.at(self.last).map_or(self.newest, Place::older);
+        self.link(at, key, (self.last, older));
+        self.last = at;
+    }
+
+    /// Writes a block into a place, between these neighbours.
+    fn link(&mut self, at: u32, key: Key, (newer, older): (u32, u32)) {
+        self.places[at as usize] = Place::new(key, newer, older);
+        self.point(at, newer, older);
     }
 
     /// Makes the neighbours of a place, or the ends of the list, point at it.
@@ -247,8 +278,8 @@ impl Recent {
             Some(place) => place.set_newer(newer),
             None => self.oldest = newer,
         }
-        if place.bits() == self.earlier {
-            self.earlier = self.at(older).map_or(0, Place::bits);
+        if self.last == at {
+            self.last = newer;
         }
     }
 
@@ -268,6 +299,9 @@ impl Recent {
             if !stays {
                 self.places[gap as usize] = place;
                 self.point(gap, place.newer(), place.older());
+                if self.last == next {
+                    self.last = gap;
+                }
                 if !self.sources.is_empty() {
                     self.sources[gap as usize] = self.sources[next as usize];
                 }
@@ -279,16 +313,16 @@ impl Recent {
 
     /// Makes a table of so many places with the same blocks.
     fn renew(&mut self, places: usize) {
-        let mut new = Self {
-            places: vec![Place::EMPTY; places].into_boxed_slice(),
-            len: self.len,
-            earlier: self.earlier,
-            ..Self::default()
-        };
+        let mut new =
+            Self { places: vec![Place::EMPTY; places].into_boxed_slice(), len: self.len, ..Self::default() };
+        let last = self.at(self.last).and_then(Place::key);
         for (key, sources) in self.iter() {
             if let Err(at) = new.find(key) {
-                new.link(at, key);
+                new.link(at, key, (NONE, new.newest));
                 new.set_sources(at, sources);
+                if last == Some(key) {
+                    new.last = at;
+                }
             }
         }
         *self = new;
@@ -306,95 +340,5 @@ fn with_room(count: usize) -> usize {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::VecDeque;
-
-    use proptest::prelude::*;
-
-    use super::*;
-
-    #[derive(Clone, Debug)]
-    enum Step {
-        Add(u8, u16),
-        Pop,
-        Begin,
-        Forget(u16),
-        Fit,
-    }
-
-    fn steps() -> impl Strategy<Value = Vec<Step>> {
-        let step = prop_oneof![
-            12 => (any::<u8>(), 0..3u16).prop_map(|(block, source)| Step::Add(block, 1 << source)),
-            6 => Just(Step::Pop),
-            1 => Just(Step::Begin),
-            1 => (1..8u16).prop_map(Step::Forget),
-            1 => Just(Step::Fit),
-        ];
-        prop::collection::vec(step, 0..600)
-    }
-
-    proptest! {
-        #[test]
-        fn it_is_a_list_in_which_what_is_added_comes_last(steps in steps(), room in 1..200usize) {
-            let (mut recent, mut list) = (Recent::default(), VecDeque::<(Key, u16)>::new());
-            let mut earlier = Vec::new();
-            for step in steps {
-                match step {
-                    Step::Add(block, source) => {
-                        let key = Key::of(u64::from(block));
-                        let had = list.iter().position(|(held, _)| *held == key);
-                        let told = had.and_then(|at| list.remove(at)).map_or(0, |(_, told)| told);
-                        list.push_back((key, told | source));
-                        earlier.retain(|held| *held != key);
-                        let touched = recent.touch(key, source);
-                        prop_assert_eq!(touched, had.map(|_| told & source == 0));
-                        if touched.is_none() {
-                            recent.push(key, source, room);
-                        }
-                    }
-                    Step::Pop => {
-                        let oldest = list.pop_front().map(|(key, _)| key);
-                        earlier.retain(|held| Some(*held) != oldest);
-                        prop_assert_eq!(recent.pop(), oldest);
-                    }
-                    Step::Begin => {
-                        earlier = list.iter().map(|(key, _)| *key).collect();
-                        recent.begin();
-                    }
-                    Step::Forget(sources) => {
-                        let mut gone = Vec::new();
-                        recent.forget(sources, |key| gone.push(key));
-                        let (stay, go): (Vec<_>, Vec<_>) =
-                            list.into_iter().map(|(key, told)| (key, told & !sources)).partition(|(_, left)| *left != 0);
-                        prop_assert_eq!(gone, go.into_iter().map(|(key, _)| key).collect::<Vec<_>>());
-                        list = stay.into();
-                        earlier.clear();
-                    }
-                    Step::Fit => recent.fit(),
-                }
-                prop_assert_eq!(recent.len(), list.len());
-                prop_assert_eq!(recent.has_earlier(), !earlier.is_empty());
-                prop_assert_eq!(recent.iter().collect::<VecDeque<_>>(), list.clone());
-            }
-            recent.fit();
-            let sources = if list.iter().all(|(_, told)| *told == OWN) { 0 } else { 2 };
-            prop_assert!(recent.bytes() <= places(list.len()) * (12 + sources.max(2)));
-        }
-    }
-
-    #[test]
-    fn it_grows_as_far_as_its_room_takes_and_shrinks_when_it_is_half_empty() {
-        let mut recent = Recent::default();
-        let room = 31_250;
-        for block in 0..room as u64 {
-            recent.push(Key::of(block), OWN, room);
-            let bytes_each = recent.bytes() as f64 / recent.len() as f64;
-            assert!(recent.len() < 100 || bytes_each < 19.0, "{bytes_each} bytes at {block}");
-        }
-        assert_eq!(recent.bytes(), places(room) * 12);
-        while recent.len() > 100 {
-            recent.pop();
-        }
-        assert!(recent.bytes() <= 2 * places(100) * 12, "{}", recent.bytes());
-    }
-}
+#[path = "recent_tests.rs"]
+mod tests;

@@ -1,0 +1,100 @@
+//! The list of an endpoint compared with a vector.
+
+use proptest::prelude::*;
+
+use super::*;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Add(u8, u16),
+    Pop,
+    Begin,
+    GoOn(u8),
+    Forget(u16),
+    Fit,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        12 => (any::<u8>(), 0..3u16).prop_map(|(block, source)| Step::Add(block, 1 << source)),
+        6 => Just(Step::Pop),
+        3 => Just(Step::Begin),
+        1 => any::<u8>().prop_map(Step::GoOn),
+        1 => (1..8u16).prop_map(Step::Forget),
+        1 => Just(Step::Fit),
+    ];
+    prop::collection::vec(step, 0..600)
+}
+
+proptest! {
+    #[test]
+    fn a_block_is_listed_behind_the_one_added_before_it(steps in steps(), room in 1..200usize) {
+        // The most recent first; `next`: where the next block is added.
+        let (mut recent, mut list, mut next) = (Recent::default(), Vec::<(Key, u16)>::new(), 0);
+        for step in steps {
+            match step {
+                Step::Add(block, source) => {
+                    let key = Key::of(u64::from(block));
+                    let had = list.iter().position(|(held, _)| *held == key);
+                    let told = had.map_or(0, |at| list.remove(at).1);
+                    if had.is_some_and(|at| at < next) {
+                        next -= 1;
+                    }
+                    list.insert(next, (key, told | source));
+                    next += 1;
+                    let touched = recent.touch(key, source);
+                    prop_assert_eq!(touched, had.map(|_| told & source == 0));
+                    if touched.is_none() {
+                        recent.push(key, source, room);
+                    }
+                }
+                Step::Pop => {
+                    prop_assert_eq!(recent.pop(), list.pop().map(|(key, _)| key));
+                    next = next.min(list.len());
+                }
+                Step::Begin => {
+                    next = 0;
+                    recent.begin();
+                }
+                Step::GoOn(block) => {
+                    let key = Key::of(u64::from(block));
+                    let at = list.iter().position(|(held, _)| *held == key);
+                    next = at.map_or(next, |at| at + 1);
+                    prop_assert_eq!(recent.go_on_behind(key), at.is_some());
+                }
+                Step::Forget(sources) => {
+                    let mut gone = Vec::new();
+                    recent.forget(sources, |key| gone.push(key));
+                    let (stay, go): (Vec<_>, Vec<_>) =
+                        list.into_iter().map(|(key, told)| (key, told & !sources)).partition(|(_, left)| *left != 0);
+                    prop_assert_eq!(gone, go.into_iter().rev().map(|(key, _)| key).collect::<Vec<_>>());
+                    (list, next) = (stay, 0);
+                }
+                Step::Fit => recent.fit(),
+            }
+            prop_assert_eq!(recent.len(), list.len());
+            prop_assert_eq!(recent.has_earlier(), next < list.len());
+            prop_assert_eq!(&recent.recent_first().collect::<Vec<_>>(), &list);
+            prop_assert!(recent.iter().eq(list.iter().rev().copied()));
+        }
+        recent.fit();
+        let sources = if list.iter().all(|(_, told)| *told == OWN) { 0 } else { 2 };
+        prop_assert!(recent.bytes() <= places(list.len()) * (12 + sources.max(2)));
+    }
+}
+
+#[test]
+fn it_grows_as_far_as_its_room_takes_and_shrinks_when_it_is_half_empty() {
+    let mut recent = Recent::default();
+    let room = 31_250;
+    for block in 0..room as u64 {
+        recent.push(Key::of(block), OWN, room);
+        let bytes_each = recent.bytes() as f64 / recent.len() as f64;
+        assert!(recent.len() < 100 || bytes_each < 19.0, "{bytes_each} bytes at {block}");
+    }
+    assert_eq!(recent.bytes(), places(room) * 12);
+    while recent.len() > 100 {
+        recent.pop();
+    }
+    assert!(recent.bytes() <= 2 * places(100) * 12, "{}", recent.bytes());
+}
