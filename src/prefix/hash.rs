@@ -15,6 +15,7 @@ pub struct Blocks {
     hashes: Vec<u64>,
     /// Where each prompt ends in `hashes`.
     ends: Vec<usize>,
+    tokens: Option<u64>,
 }
 
 impl Blocks {
@@ -34,10 +35,14 @@ impl Blocks {
     pub fn read(&mut self, request: &Request, block_tokens: NonZeroU32, max_blocks: usize) {
         self.hashes.clear();
         self.ends.clear();
+        self.tokens = None;
         let size = (block_tokens.get() as usize).saturating_mul(BYTES_PER_TOKEN);
         if max_blocks > 0 {
             let mut cutter = Cutter::new(size, seed(request), max_blocks, self);
             chunks(request, |chunk| cutter.take(chunk));
+            if cutter.left > 0 {
+                self.tokens = Some(cutter.bytes / BYTES_PER_TOKEN as u64);
+            }
         }
     }
 
@@ -49,6 +54,12 @@ impl Blocks {
             blocks.ends.push(blocks.hashes.len());
         }
         blocks
+    }
+
+    /// Estimated tokens of all prompts, four bytes each. `None` where a bound left some out,
+    /// and for hashes that come from elsewhere.
+    pub fn tokens(&self) -> Option<u64> {
+        self.tokens
     }
 
     /// Blocks of all prompts.
@@ -112,14 +123,16 @@ struct Cutter<'a> {
     begun: usize,
     seed: u64,
     last: u64,
-    /// Blocks that may still come; at least one.
+    /// Blocks that may still come; at least one until the last has come.
     left: usize,
+    /// Bytes of all pieces.
+    bytes: u64,
     out: &'a mut Blocks,
 }
 
 impl<'a> Cutter<'a> {
     fn new(size: usize, seed: u64, left: usize, out: &'a mut Blocks) -> Self {
-        Self { size, lacks: size, piece: [0; PIECE], begun: 0, seed, last: seed, left, out }
+        Self { size, lacks: size, piece: [0; PIECE], begun: 0, seed, last: seed, left, bytes: 0, out }
     }
 
     fn take(&mut self, chunk: Chunk<'_>) -> ControlFlow<()> {
@@ -168,6 +181,7 @@ impl<'a> Cutter<'a> {
     fn piece_of(&mut self, content: u64, len: usize) -> ControlFlow<()> {
         self.last = chain(content, self.last);
         self.lacks -= len;
+        self.bytes += len as u64;
         if self.lacks == 0 { self.block() } else { ControlFlow::Continue(()) }
     }
 

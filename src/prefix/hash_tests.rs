@@ -166,6 +166,10 @@ proptest! {
         let got = prompts(&blocks);
         prop_assert_eq!(&got, &want);
         prop_assert_eq!(blocks.hashes(), want.concat());
-        prop_assert_eq!(Blocks::from_prompts(&want), blocks);
+        let all = prompts(&Blocks::from_prompts(&want));
+        prop_assert_eq!(all, want);
+        let count = bytes.iter().map(|text| text.len().div_ceil(4) as u64).sum::<u64>();
+        let whole = blocks.len() < max;
+        prop_assert_eq!(blocks.tokens(), whole.then_some(count));
     }
 }
