@@ -30,6 +30,7 @@ mod pool;
 mod prefill_profile;
 mod prefix_blocks;
 mod prefix_caches;
+mod prefix_capacity;
 mod prefix_filter;
 mod prefix_parameters;
 mod prefix_scorers;

@@ -1,8 +1,10 @@
 //! `approx-prefix-cache-producer`: what of a prompt each endpoint has in its prefix cache.
 //! It learns from its own decisions: what is sent to an endpoint is cached there, until
-//! something else takes the room.
+//! something else takes the room. How much room there is it learns from answers, which say
+//! how much of a prompt was cached.
 
 mod caches;
+mod capacity;
 mod metrics;
 mod params;
 
@@ -11,12 +13,15 @@ use std::sync::Arc;
 
 use crate::endpoints::{Candidates, Endpoint, Gauge};
 use crate::prefix::Blocks;
+use crate::request::usage::Usage;
 use crate::schedule::data::{PrefixMatch, PromptBlocks};
 use crate::schedule::{
-    AnswerHead, Context, Decision, Effects, Facts, Follower, Header, Key, PreRequest, Producer, Situation,
+    AnswerHead, Attribute, Context, Decision, Effects, Facts, Follower, Header, Key, PreRequest, Producer,
+    Situation,
 };
 
 pub use caches::PrefixCaches;
+use capacity::Forecast;
 use metrics::Hits;
 pub use metrics::PrefixFamilies;
 pub use params::ApproxPrefixParams;
@@ -37,7 +42,6 @@ pub struct ApproxPrefixKeys {
 pub struct ApproxPrefixProducer {
     keys: ApproxPrefixKeys,
     learner: Arc<Learner>,
-    hits: Hits,
 }
 
 impl ApproxPrefixProducer {
@@ -51,13 +55,13 @@ impl ApproxPrefixProducer {
     ) -> Self {
         families.show(name, plugin_type, &caches);
         let hits = families.hits(name, plugin_type);
-        Self { keys, learner: Arc::new(Learner { params, caches }), hits }
+        Self { keys, learner: Arc::new(Learner { params, caches, hits }) }
     }
 }
 
 impl Producer for ApproxPrefixProducer {
     fn produce(&self, cx: &Situation<'_>, candidates: &Candidates, facts: &mut Facts) {
-        let Learner { params, caches } = &*self.learner;
+        let Learner { params, caches, .. } = &*self.learner;
         // As with the peer the first candidate stands for all: blocks of several sizes
         // could not be compared.
         let first = candidates.view().iter().next();
@@ -80,17 +84,25 @@ impl PreRequest for ApproxPrefixProducer {
         let Some(known) = cx.facts.get(self.keys.prefix) else { return };
         let block = NonZeroU32::new(known.block_size).unwrap_or(NonZeroU32::MIN);
         let primary = decision.primary();
-        if let Some(first) = primary.picks.first() {
-            self.hits.request(known, known.blocks_at(*first));
-        }
         let prefill = decision.prefill().filter(|run| !std::ptr::eq(*run, primary));
+        let mut forecast = None;
+        if let Some(first) = primary.picks.first() {
+            let matched = known.blocks_at(*first);
+            self.learner.hits.request(known, matched);
+            // KV that comes from another endpoint may count as cached or not.
+            let computes = decision.endpoints_of(primary).next().filter(|_| prefill.is_none());
+            forecast = computes.and_then(|endpoint| {
+                let capacities = self.learner.caches.capacities();
+                capacities.forecast(endpoint, cx.request.api, blocks, (matched, block.get()))
+            });
+        }
         for run in [Some(primary), prefill].into_iter().flatten() {
             if let Some(endpoint) = decision.endpoints_of(run).next() {
                 self.learner.learn(endpoint, blocks, block);
             }
         }
         let learner = Arc::clone(&self.learner);
-        effects.follow(Sent { learner, blocks: Some(Arc::clone(blocks)), block });
+        effects.follow(Sent { learner, blocks: Some(Arc::clone(blocks)), block, forecast });
     }
 }
 
@@ -99,12 +111,14 @@ impl PreRequest for ApproxPrefixProducer {
 struct Learner {
     params: ApproxPrefixParams,
     caches: Arc<PrefixCaches>,
+    hits: Hits,
 }
 
 impl Learner {
     fn learn(&self, endpoint: &Arc<Endpoint>, blocks: &Arc<Blocks>, block: NonZeroU32) {
         let load = endpoint.load();
         let capacity = self.params.capacity(reported(&load.num_blocks), reported(&load.block_size), block);
+        let capacity = self.caches.capacities().effective(endpoint, capacity);
         self.caches.learn(endpoint, blocks, capacity);
     }
 }
@@ -122,10 +136,13 @@ struct Sent {
     /// Until it is known who serves: streams are many, and prompts long.
     blocks: Option<Arc<Blocks>>,
     block: NonZeroU32,
+    /// To be compared with the answer; `None` where that would say nothing.
+    forecast: Option<Forecast>,
 }
 
 impl Follower for Sent {
     fn moved(&mut self, to: &Arc<Endpoint>) {
+        self.forecast = None;
         if let Some(blocks) = &self.blocks {
             self.learner.learn(to, blocks, self.block);
         }
@@ -133,5 +150,20 @@ impl Follower for Sent {
 
     fn begins(&mut self, _head: &AnswerHead<'_>, _out: &mut Vec<Header>) {
         self.blocks = None;
+    }
+
+    fn first_bytes(&mut self) {
+        if let Some(forecast) = &mut self.forecast {
+            forecast.first_bytes();
+        }
+    }
+
+    fn ends(&mut self, usage: &Usage, _out: &mut Vec<Attribute>) {
+        let Learner { caches, hits, .. } = &*self.learner;
+        let forecast = self.forecast.take();
+        let compared = forecast.and_then(|forecast| caches.capacities().compare(&forecast, usage));
+        if let Some(compared) = compared {
+            hits.compared(compared);
+        }
     }
 }

@@ -8,11 +8,14 @@ use crate::memory::Budget;
 use crate::prefix::{Adder, Blocks, Limits, PrefixIndex};
 use crate::schedule::Kept;
 
-/// The index of prefixes, and the thread that fills it.
+use super::capacity::Capacities;
+
+/// The index of prefixes, the thread that fills it, and the learned capacities.
 #[derive(Debug)]
 pub struct PrefixCaches {
     index: Arc<PrefixIndex>,
     adder: Adder,
+    capacities: Capacities,
 }
 
 impl PrefixCaches {
@@ -22,7 +25,7 @@ impl PrefixCaches {
     /// When the system has no room for another thread.
     pub fn start(limits: Limits) -> io::Result<Self> {
         let index = Arc::new(PrefixIndex::new(limits));
-        Ok(Self { adder: Adder::start(Arc::clone(&index))?, index })
+        Ok(Self { adder: Adder::start(Arc::clone(&index))?, index, capacities: Capacities::default() })
     }
 
     /// An empty index that counts against a memory budget, within its share of that.
@@ -32,12 +35,18 @@ impl PrefixCaches {
     pub fn start_within(budget: &Arc<Budget>) -> io::Result<Self> {
         let share = usize::try_from(budget.prefix_index()).unwrap_or(usize::MAX);
         let index = Arc::new(PrefixIndex::new(Limits::of_bytes(share)));
-        Ok(Self { adder: Adder::start_within(Arc::clone(&index), Arc::clone(budget))?, index })
+        let adder = Adder::start_within(Arc::clone(&index), Arc::clone(budget))?;
+        Ok(Self { adder, index, capacities: Capacities::default() })
     }
 
     /// The index.
     pub fn index(&self) -> &Arc<PrefixIndex> {
         &self.index
+    }
+
+    /// Learned shares of the endpoints' capacities.
+    pub(super) fn capacities(&self) -> &Capacities {
+        &self.capacities
     }
 
     /// An endpoint that holds `capacity` blocks gets these. Never waits: they are found a
@@ -60,6 +69,7 @@ impl PrefixCaches {
 impl Kept for PrefixCaches {
     fn sweep(&self, snapshot: &Snapshot, now_ms: u64) {
         self.adder.sweep(snapshot, now_ms);
+        self.capacities.sweep(snapshot);
     }
 
     fn settle(&self) {

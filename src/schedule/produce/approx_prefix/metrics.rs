@@ -5,13 +5,16 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
-use prometheus::{Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry};
+use prometheus::{
+    GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry,
+};
 
 use crate::metrics::{Legacy, register};
 use crate::request::estimate::BYTES_PER_TOKEN;
 use crate::schedule::data::PrefixMatch;
 
 use super::PrefixCaches;
+use super::capacity::Compared;
 
 const LABELS: [&str; 2] = ["plugin_name", "plugin_type"];
 const RATIO: [f64; 11] = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0];
@@ -22,6 +25,8 @@ const BYTES: [f64; 14] =
 pub struct PrefixFamilies {
     ratio: HistogramVec,
     bytes: HistogramVec,
+    predicted: IntCounterVec,
+    cached: IntCounterVec,
     indexes: Arc<Indexes>,
 }
 
@@ -34,6 +39,8 @@ struct Indexes {
     limit: IntGaugeVec,
     crowded_out: IntCounterVec,
     dropped: IntCounterVec,
+    capacity: GaugeVec,
+    tokens: GaugeVec,
 }
 
 struct Known {
@@ -87,6 +94,20 @@ impl PrefixFamilies {
                 ),
                 &LABELS,
             )?,
+            capacity: GaugeVec::new(
+                opts(
+                    "usher_prefix_index_capacity_ratio",
+                    "Share of their capacity that endpoints keep for prefixes, as learned from answers; the mean.",
+                ),
+                &LABELS,
+            )?,
+            tokens: GaugeVec::new(
+                opts(
+                    "usher_prefix_index_tokens_ratio",
+                    "Tokens of prompts as model servers count them, per token that was estimated; a moving mean.",
+                ),
+                &LABELS,
+            )?,
         });
         let read = |family| OnRead { family, indexes: Arc::clone(&indexes) };
         register(
@@ -99,6 +120,11 @@ impl PrefixFamilies {
         for counter in [&indexes.crowded_out, &indexes.dropped] {
             register(registry, read(Family::Counter(counter.clone())), None)?;
         }
+        for ratio in [&indexes.capacity, &indexes.tokens] {
+            register(registry, read(Family::Ratio(ratio.clone())), None)?;
+        }
+        let counter =
+            |name: &str, help: &str| register(registry, IntCounterVec::new(opts(name, help), &LABELS)?, None);
         Ok(Self {
             ratio: histogram(
                 "llm_d_epp_prefix_indexer_hit_ratio",
@@ -112,6 +138,14 @@ impl PrefixFamilies {
                 &BYTES,
                 "inference_extension_prefix_indexer_hit_bytes",
             )?,
+            predicted: counter(
+                "usher_prefix_index_predicted_tokens_total",
+                "Tokens of prompts that endpoints were taken to have cached, of the requests that usher_prefix_index_cached_tokens_total counts.",
+            )?,
+            cached: counter(
+                "usher_prefix_index_cached_tokens_total",
+                "Tokens of prompts that were cached, as the usage of answers says.",
+            )?,
             indexes,
         })
     }
@@ -119,7 +153,12 @@ impl PrefixFamilies {
     /// What the producer of this name and type counts.
     pub(super) fn hits(&self, name: &str, plugin_type: &str) -> Hits {
         let labels = [name, plugin_type];
-        Hits { ratio: self.ratio.with_label_values(&labels), bytes: self.bytes.with_label_values(&labels) }
+        Hits {
+            ratio: self.ratio.with_label_values(&labels),
+            bytes: self.bytes.with_label_values(&labels),
+            predicted: self.predicted.with_label_values(&labels),
+            cached: self.cached.with_label_values(&labels),
+        }
     }
 
     /// Shows an index as long as it is there.
@@ -153,6 +192,11 @@ impl Indexes {
             };
             raise(&self.crowded_out, caches.index().crowded_out() as u64);
             raise(&self.dropped, caches.dropped());
+            let capacities = caches.capacities();
+            self.capacity.with_label_values(labels).set(capacities.mean_factor());
+            if let Some(tokens) = capacities.tokens_per_estimate() {
+                self.tokens.with_label_values(labels).set(tokens);
+            }
         }
     }
 }
@@ -167,6 +211,7 @@ struct OnRead {
 #[derive(Clone)]
 enum Family {
     Gauge(IntGaugeVec),
+    Ratio(GaugeVec),
     Counter(IntCounterVec),
 }
 
@@ -174,6 +219,7 @@ impl Collector for OnRead {
     fn desc(&self) -> Vec<&Desc> {
         match &self.family {
             Family::Gauge(family) => family.desc(),
+            Family::Ratio(family) => family.desc(),
             Family::Counter(family) => family.desc(),
         }
     }
@@ -182,6 +228,7 @@ impl Collector for OnRead {
         self.indexes.read();
         match &self.family {
             Family::Gauge(family) => family.collect(),
+            Family::Ratio(family) => family.collect(),
             Family::Counter(family) => family.collect(),
         }
     }
@@ -192,6 +239,8 @@ impl Collector for OnRead {
 pub(super) struct Hits {
     ratio: Histogram,
     bytes: Histogram,
+    predicted: IntCounter,
+    cached: IntCounter,
 }
 
 impl Hits {
@@ -199,5 +248,10 @@ impl Hits {
     pub(super) fn request(&self, known: &PrefixMatch, blocks: u32) {
         self.ratio.observe(f64::from(blocks) / f64::from(known.total.max(1)));
         self.bytes.observe(f64::from(blocks) * f64::from(known.block_size) * BYTES_PER_TOKEN as f64);
+    }
+    /// An answer says how much was cached.
+    pub(super) fn compared(&self, Compared { predicted, cached }: Compared) {
+        self.predicted.inc_by(predicted);
+        self.cached.inc_by(cached);
     }
 }
