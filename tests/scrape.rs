@@ -399,7 +399,8 @@ async fn a_configuration_says_what_is_read_of_each_engine() {
         "engineConfigs": [
             {"name": "vllm", "queuedRequestsSpec": "queue{kind=\"own\"}",
              "cacheInfoSpec": "geometry", "cacheBlockSizeLabelName": "size", "cacheNumBlocksSpec": "blocks",
-             "customMetrics": [{"attributeKey": "hot", "metricSpec": "degrees"}]}
+             "customMetrics": [{"attributeKey": "hot", "metricSpec": "degrees"}]},
+            {"name": "triton", "runningRequestsSpec": "nv_inference_exec_count"}
         ]
     }"#;
     let params = CoreMetricsExtractorParams::decode(&Node::parse(parameters).unwrap()).unwrap();
@@ -412,11 +413,12 @@ async fn a_configuration_says_what_is_read_of_each_engine() {
                 degrees -3.5\ndegrees 9\n\
                 sglang:num_queue_reqs 11\nsglang:num_running_reqs 12\nsglang:token_usage 0.25\n\
                 sglang:cache_config_info{page_size=\"64\",num_pages=\"500\"} 1\n\
-                trtllm_num_requests_waiting 21\n";
+                trtllm_num_requests_waiting 21\nnv_inference_exec_count 31\n";
     let labels = [
         ("engine", "vllm"),
         ("engine", "unheard-of"),
         ("inference.networking.k8s.io/engine-type", "trtllm-serve"),
+        ("engine", "triton"),
     ];
     let pool = Pool::start(&[], ScrapeConfig { engines, ..ScrapeConfig::default() });
     let (mut servers, mut specs) = (Vec::new(), Vec::new());
@@ -434,6 +436,7 @@ async fn a_configuration_says_what_is_read_of_each_engine() {
     assert_eq!(numbers(&pool.endpoint(0)), [3.0, 0.0, 0.0, 32.0, 70.0]);
     assert_eq!(numbers(&pool.endpoint(1)), [11.0, 12.0, 0.25, 64.0, 500.0]);
     assert_eq!(numbers(&pool.endpoint(2)), [21.0, 0.0, 0.0, 0.0, 0.0]);
+    assert_eq!(numbers(&pool.endpoint(3)), [0.0, 31.0, 0.0, 0.0, 0.0], "a counter, but it was asked for");
     let hot = [0, 1].map(|index| pool.endpoint(index).load().attribute(id).read_at_ms().is_some());
     assert_eq!((pool.endpoint(0).load().attribute(id).last(), hot), (-3.5, [true, false]));
     assert_eq!(pool.endpoint(0).load().running.read_at_ms(), None, "its engine has no such metric");

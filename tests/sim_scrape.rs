@@ -102,9 +102,8 @@ async fn every_engine_is_read_in_its_own_words() {
         let numbers = [&load.waiting, &load.running, &load.block_size, &load.num_blocks].map(read);
         let usage = read(&load.kv_usage);
         if dialect == Dialect::Triton {
-            // What it has of running requests is a count of executions.
-            assert!(numbers[1].is_some_and(|executions| executions >= 1.0), "{numbers:?}");
-            assert_eq!((numbers[0], numbers[2], numbers[3], usage), (Some(2.0), None, None, None));
+            // Its page has a count of executions, which is no number of running requests.
+            assert_eq!((numbers, usage), ([Some(2.0), None, None, None], None));
         } else {
             assert_eq!(numbers, all, "{name}");
             assert!(

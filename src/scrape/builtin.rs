@@ -77,12 +77,13 @@ impl EngineSpec {
         }
     }
 
-    /// Triton with any other backend, which says nothing about a cache.
+    /// Triton with any other backend, which says nothing about a cache, nor how many requests
+    /// run: all it has beside those that wait are counters. `nv_inference_exec_count`, which
+    /// others read, counts executions of batches since the start.
     pub fn triton() -> Self {
         Self {
             name: "triton".to_owned(),
             waiting: Some(MetricSpec::named("nv_inference_pending_request_count")),
-            running: Some(MetricSpec::named("nv_inference_exec_count")),
             ..Self::default()
         }
     }

@@ -165,12 +165,7 @@ mod tests {
             ("vllm", String::new(), "pod-metrics-names", "empty"),
             ("sglang", whole, "pod-metrics-engine", "reports as vllm"),
             ("mine", VLLM.to_owned(), "pod-metrics-names", "\"mine\""),
-            (
-                "triton",
-                String::new(),
-                "pod-metrics-names",
-                "nv_inference_pending_request_count, nv_inference_exec_count",
-            ),
+            ("triton", String::new(), "pod-metrics-names", "no nv_inference_pending_request_count;"),
         ];
         for (engine, page, code, words) in table {
             let found = found(engine, &page);
