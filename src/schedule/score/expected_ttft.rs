@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::{ConfigError, Node, Positioned};
 use crate::endpoints::View;
 use crate::schedule::data::{PrefixMatch, PromptTokens};
-use crate::schedule::ttft::{Model, Work};
+use crate::schedule::ttft::{self, Model, Work};
 use crate::schedule::{Context, Decision, Effects, Key, PreRequest, Scorer};
 
 use super::readings;
@@ -66,7 +66,7 @@ pub(in crate::schedule) fn throughput(written: Option<Positioned<f64>>) -> Resul
 }
 
 /// Scores the smallest expected time to the first token over an endpoint's own, and
-/// learns from the answers. See [`ttft`](crate::schedule::ttft) for the formula.
+/// learns from the answers. See [`ttft`] for the formula.
 #[derive(Clone, Debug)]
 pub struct ExpectedTtftScorer {
     peak: f64,
@@ -98,8 +98,7 @@ impl Scorer for ExpectedTtftScorer {
         let mut smallest = f32::INFINITY;
         for ((cell, endpoint), &position) in out.iter_mut().zip(candidates.iter()).zip(candidates.indices()) {
             let waiting = f64::from(*cell);
-            let running = endpoint.load().running.fresh(cx.now_ms, cx.max_age);
-            let running = running.filter(|running| running.is_finite()).unwrap_or(0.0);
+            let running = ttft::running(cx, endpoint.load(), waiting);
             let ttft = table.ttft(endpoint, self.uncached(cx, position), waiting, running);
             *cell = ttft.max(SHORTEST) as f32;
             smallest = smallest.min(*cell);

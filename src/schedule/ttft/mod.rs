@@ -13,7 +13,9 @@ mod backlog;
 mod booking;
 mod model;
 mod rate;
+mod running;
 
 pub use backlog::Backlog;
 pub use booking::{Booked, Work};
 pub use model::{Model, Table};
+pub(in crate::schedule) use running::running;

@@ -20,7 +20,7 @@ use crate::endpoints::{Endpoint, Gauge, Nearness, Snapshot};
 use crate::schedule::data::{PrefixMatch, PromptTokens};
 use crate::schedule::label_values::LabelValues;
 use crate::schedule::per_snapshot::PerSnapshot;
-use crate::schedule::ttft::{Model, Work};
+use crate::schedule::ttft::{self, Model, Work};
 use crate::schedule::{Context, Decision, Effects, Key, ScheduleError, Scores, Settlement};
 
 use choose::{Costs, Side, cheapest};
@@ -189,7 +189,8 @@ impl Queues {
     /// Those that wait, and those that run.
     fn at(&self, cx: &Context<'_>, endpoint: &Endpoint) -> (f64, f64) {
         let load = endpoint.load();
-        (fresh(cx, &load.waiting).unwrap_or(self.longest), fresh(cx, &load.running).unwrap_or(0.0))
+        let waiting = fresh(cx, &load.waiting).unwrap_or(self.longest);
+        (waiting, ttft::running(cx, load, waiting))
     }
 }
 
