@@ -91,13 +91,13 @@ async fn a_burst_of_equal_requests_spreads() {
 }
 
 #[tokio::test]
-async fn the_prompt_is_booked_until_the_first_bytes_and_the_request_to_the_end() {
+async fn the_prompt_is_booked_until_the_first_token_and_the_request_to_the_end() {
     let pool = Pool::new(LEAST_BUSY, 1);
     let mut routed = pool.send(&completion("nine byte")).await;
     assert_eq!(pool.booked(), [(1, 3)], "nine bytes are three tokens");
     assert!(routed.answer_begins(&Served::Unknown, Verdict::Good, true).is_empty());
     assert_eq!(pool.booked(), [(1, 3)]);
-    routed.first_bytes();
+    routed.first_token();
     assert_eq!(pool.booked(), [(1, 0)]);
     drop(routed);
     assert_eq!(pool.booked(), [(0, 0)]);
@@ -151,7 +151,7 @@ plugins:
     let pool = Pool::new(config, 1);
     let mut routed = pool.send(&completion(&"x".repeat(40))).await;
     assert_eq!(pool.booked(), [(1, 30)], "ten tokens in, twenty out");
-    routed.first_bytes();
+    routed.first_token();
     assert_eq!(pool.booked(), [(1, 30)]);
     drop(routed);
     let routed = pool.send(&completion(&"x".repeat(400))).await;
@@ -160,7 +160,7 @@ plugins:
 }
 
 #[tokio::test]
-async fn both_stages_are_booked_and_prefill_ends_with_the_first_bytes() {
+async fn both_stages_are_booked_and_prefill_ends_with_the_first_token() {
     let config = "
 plugins:
 - type: disagg-profile-handler
@@ -175,7 +175,7 @@ schedulingProfiles:
     let mut routed = pool.send(&completion("nine byte")).await;
     // A block that is not full counts as one that is, as with the peer.
     assert_eq!(pool.booked(), [(2, 128)], "the only one does both");
-    routed.first_bytes();
+    routed.first_token();
     assert_eq!(pool.booked(), [(1, 0)], "it decodes");
     drop(routed);
     assert_eq!(pool.booked(), [(0, 0)]);

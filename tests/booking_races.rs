@@ -134,7 +134,7 @@ fn traffic(pool: &Pool, seed: u64) -> Vec<Held> {
                 routed.answer_begins(&Served::By(format!("10.0.0.{pod}:8001")), Verdict::Good, true);
             }
             60..75 => {
-                routed.first_bytes();
+                routed.first_token();
                 *has_tokens = false;
             }
             75..85 => {

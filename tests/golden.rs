@@ -107,7 +107,7 @@ impl Pool {
             } else if let Some((followers, begun)) = self.under_way.get_mut(&output.id)
                 && !std::mem::replace(begun, true)
             {
-                followers.first_bytes();
+                followers.first_token();
             }
         }
     }

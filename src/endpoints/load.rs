@@ -108,7 +108,7 @@ pub struct Load {
     pub models: ArcSwapOption<Vec<Model>>,
     /// How many models there are, and with it when the list was read last.
     pub models_read: Gauge,
-    /// Seconds from a decision to the first bytes of a streamed answer, a mean of the last ones: of
+    /// Seconds from a decision to the first token of a streamed answer, a mean of the last ones: of
     /// those that it answered, or computed the prompt of.
     pub first_token: Gauge,
     /// How scraping its metrics goes.

@@ -6,6 +6,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use prometheus::IntGauge;
 
+use crate::request::first_token::FirstTokenReader;
 use crate::request::restore::ModelRestorer;
 use crate::request::usage::{Usage, UsageReader};
 use crate::request::{Api, ParserKind, Parsers, Pieces, Request};
@@ -22,6 +23,16 @@ enum State {
     Done,
 }
 
+/// Search for the first token.
+#[derive(Debug)]
+enum First {
+    /// Its content isn't recognised: the first bytes stand for it.
+    Bytes,
+    /// Its events are read until one has content.
+    Token(FirstTokenReader),
+    Passed,
+}
+
 /// The state of an answer.
 #[derive(Debug)]
 pub(super) struct Answer {
@@ -30,12 +41,16 @@ pub(super) struct Answer {
     series: Option<Arc<Series>>,
     running: Option<Running>,
     started: Option<Instant>,
+    first: First,
     first_byte: Option<Instant>,
+    first_token: Option<Instant>,
     last_chunk: Option<Instant>,
     bytes: u64,
+    /// A stream was asked for, or is here.
     streaming: bool,
-    /// What reads the answer; a parser that reads nothing has no usage to find.
-    parser: ParserKind,
+    is_stream: bool,
+    /// How it is read; of some APIs nothing is, and there is no usage to find.
+    api: Api,
     usage: Option<UsageReader>,
     /// In a box: hardly any request is sent on under another name.
     restorer: Option<Box<ModelRestorer>>,
@@ -60,11 +75,14 @@ impl Answer {
             series: None,
             running: None,
             started: None,
+            first: First::Bytes,
             first_byte: None,
+            first_token: None,
             last_chunk: None,
             bytes: 0,
             streaming: false,
-            parser: ParserKind::PassThrough,
+            is_stream: false,
+            api: Api::PassThrough,
             usage: None,
             restorer: None,
         };
@@ -89,13 +107,13 @@ impl Answer {
 
     /// Chooses how the answer is read.
     pub(super) fn read_as(&mut self, api: Api) {
-        self.parser = api.parser();
+        self.api = api;
         self.usage = UsageReader::of(api);
     }
 
     /// The parser that reads the answer, while it does.
     pub(super) fn parser(&self) -> Option<ParserKind> {
-        self.usage.as_ref().map(|_| self.parser)
+        self.usage.as_ref().map(|_| self.api.parser())
     }
 
     /// The series that the answer is counted in, until it is.
@@ -116,12 +134,24 @@ impl Answer {
         if let Some(usage) = self.usage.as_mut().filter(|_| event_stream) {
             usage.event_stream();
         }
+        // A gRPC answer doesn't say whether it is a stream; one without a body is an error.
+        let is_stream = event_stream || self.api == Api::VllmGrpcGenerate && self.streaming && !end;
+        if is_stream {
+            self.first = FirstTokenReader::of(self.api).map_or(First::Bytes, First::Token);
+        }
+        self.is_stream = is_stream;
         self.state = if end { State::Ended } else { State::Body };
         Ok(())
     }
 
-    /// Reads a chunk.
-    pub(super) fn chunk(&mut self, data: &Pieces, now: Instant) -> Result<(), &'static str> {
+    /// Whether it comes token by token, as its headers have it.
+    pub(super) fn is_stream(&self) -> bool {
+        self.is_stream
+    }
+
+    /// Reads a chunk. Returns true once: with the first token, or with the first bytes where
+    /// tokens aren't recognised.
+    pub(super) fn chunk(&mut self, data: &Pieces, now: Instant) -> Result<bool, &'static str> {
         match self.state {
             State::Body => {}
             State::Waiting => return Err("a response body came before its headers"),
@@ -132,12 +162,17 @@ impl Answer {
         }
         self.bytes += data.len() as u64;
         if data.is_empty() {
-            return Ok(());
+            return Ok(false);
         }
-        let Some(series) = &self.series else { return Ok(()) };
+        let is_first_token = self.has_first_token(data);
+        if is_first_token {
+            self.first_token = Some(now);
+        }
+        let Some(series) = &self.series else { return Ok(is_first_token) };
         match self.last_chunk.replace(now) {
             None => {
                 self.first_byte = Some(now);
+                // As the metric is defined: by bytes, whatever they hold.
                 if let Some(started) = self.started {
                     let ttft = if self.streaming { &series.ttft_streaming } else { &series.ttft };
                     ttft.observe(now.saturating_duration_since(started).as_secs_f64());
@@ -148,7 +183,20 @@ impl Answer {
             }
             Some(_) => {}
         }
-        Ok(())
+        Ok(is_first_token)
+    }
+
+    /// Whether the first token passes with this chunk, which is not empty.
+    fn has_first_token(&mut self, data: &Pieces) -> bool {
+        let passes = match &mut self.first {
+            First::Passed => return false,
+            First::Bytes => true,
+            First::Token(reader) => data.iter().any(|piece| reader.feed(piece)),
+        };
+        if passes {
+            self.first = First::Passed;
+        }
+        passes
     }
 
     /// The chunk as the client gets it.
@@ -224,7 +272,9 @@ impl Answer {
         series.duration.observe(whole);
         let Some(tokens) = used.completion_tokens.filter(|count| *count > 0) else { return };
         series.ntpot.observe(whole / tokens as f64);
-        if let Some(first) = self.first_byte.filter(|_| self.streaming && tokens > 1) {
+        // An answer whose content was never recognised is measured from its first byte.
+        let first = self.first_token.or(self.first_byte);
+        if let Some(first) = first.filter(|_| self.streaming && tokens > 1) {
             let decoding = end.saturating_duration_since(first).as_secs_f64();
             series.tpot.observe(decoding / (tokens - 1) as f64);
         }

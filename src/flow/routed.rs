@@ -39,8 +39,8 @@ pub(super) struct Sent {
     pub(super) asks_only: bool,
     /// It is the probe of its first choice.
     pub(super) probe: Option<Probe>,
-    /// The clock that tells when the first bytes are there; `None` once they are, and where they say
-    /// nothing about a first token.
+    /// The clock that tells when the first token has passed; `None` once it has, and where it isn't
+    /// seen as it comes.
     pub(super) clock: Option<Clock>,
 }
 
@@ -49,7 +49,7 @@ pub(super) struct Sent {
 struct Follows {
     effects: Effects,
     followers: Followers,
-    /// The first bytes of the answer are there.
+    /// The first token of the answer has passed.
     begun: bool,
 }
 
@@ -113,7 +113,7 @@ impl Routed {
 
     /// The answer begins. What was booked moves to the endpoint that served it; an
     /// address that the pool doesn't know changes nothing. `verdict`: what the answer's
-    /// head says about the server; `is_stream`: it is a stream of events, which are seen
+    /// head says about the server; `is_stream`: it is a stream of tokens, which are seen
     /// as they come. Returns headers to set on the answer.
     pub fn answer_begins(&mut self, served: &Served, verdict: Verdict, is_stream: bool) -> Vec<Header> {
         let named = self.named(served);
@@ -162,12 +162,13 @@ impl Routed {
         }
     }
 
-    /// Bytes of the answer's body are there.
-    pub fn first_bytes(&mut self) {
-        self.first_token();
+    /// The first token of the answer has passed; of an answer whose content isn't recognised, the
+    /// first bytes of its body. Counts once.
+    pub fn first_token(&mut self) {
+        self.learn_first_token();
         if let Some(follows) = self.follows.as_mut().filter(|follows| !follows.begun) {
             follows.begun = true;
-            follows.followers.first_bytes();
+            follows.followers.first_token();
             if let Some(permit) = &self.permit {
                 // The prompt's tokens are counted no more.
                 permit.lighter();
@@ -176,7 +177,7 @@ impl Routed {
     }
 
     /// Notes how long the first token took, at who answers and who computed the prompt.
-    fn first_token(&mut self) {
+    fn learn_first_token(&mut self) {
         let Some(clock) = self.sent.clock.take() else { return };
         let Some(server) = &self.server else { return };
         let now_ms = clock.now_ms();

@@ -298,7 +298,7 @@ impl World {
                 // An answer like any other, but for its status.
                 if let Some(routed) = &mut under_way.routed {
                     routed.answer_begins(&Served::By(self.picker.address(server)), Verdict::Good, false);
-                    routed.first_bytes();
+                    routed.first_token();
                     routed.answer_ends(&Usage::default());
                 }
                 self.refuse(id as usize, by_server(refusal));
@@ -328,7 +328,7 @@ impl World {
             }
             if let Some(routed) = &mut request.routed {
                 routed.answer_begins(&Served::By(self.picker.address(request.server)), Verdict::Good, true);
-                routed.first_bytes();
+                routed.first_token();
             }
         }
         if !output.finished {

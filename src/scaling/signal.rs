@@ -25,7 +25,7 @@ pub enum Signal {
     KvUsage,
     /// Requests that this picker sent there and whose answer isn't complete.
     InFlight,
-    /// Seconds from a decision to the first bytes of a streamed answer.
+    /// Seconds from a decision to the first token of a streamed answer.
     FirstToken,
     /// What an extractor of the configuration reads.
     Configured(AttributeId, Join),

@@ -50,8 +50,8 @@ pub struct AnswerHead<'a> {
     /// The endpoint that served: the one that the gateway named, if the pool knows it,
     /// or else the first choice.
     pub endpoint: &'a Arc<Endpoint>,
-    /// The answer is a stream of events, and so no error, and its bytes are seen as they
-    /// come.
+    /// The answer is a stream of events or of gRPC messages, and so no error, and its bytes
+    /// are seen as they come.
     pub is_stream: bool,
 }
 
@@ -64,8 +64,11 @@ pub trait Follower: Send {
     /// The answer begins. Headers in `out` are set on it.
     fn begins(&mut self, _head: &AnswerHead<'_>, _out: &mut Vec<Header>) {}
 
-    /// The first bytes of the answer's body are there.
-    fn first_bytes(&mut self) {}
+    /// The first generated token has passed: text, reasoning or part of a tool call. Where the
+    /// answer is no stream, or its content isn't recognised (see
+    /// [`FirstTokenReader`](crate::request::first_token::FirstTokenReader)), the first bytes of
+    /// its body have. Called at most once, and not where the answer ends before.
+    fn first_token(&mut self) {}
 
     /// The answer is complete. What is in `out` goes to the gateway.
     fn ends(&mut self, _usage: &Usage, _out: &mut Vec<Attribute>) {}
@@ -162,9 +165,9 @@ impl Followers {
         self.each(|durations| &durations.0, begins);
     }
 
-    /// See [`Follower::first_bytes`].
-    pub fn first_bytes(&mut self) {
-        self.each(|durations| &durations.1, Follower::first_bytes);
+    /// See [`Follower::first_token`].
+    pub fn first_token(&mut self) {
+        self.each(|durations| &durations.1, Follower::first_token);
     }
 
     /// See [`Follower::ends`].

@@ -121,7 +121,7 @@ struct Plain {
     split: Option<usize>,
     waits: bool,
     begun: bool,
-    first_bytes: bool,
+    first_token: bool,
 }
 
 impl Plain {
@@ -130,8 +130,8 @@ impl Plain {
         let primary = decision.primary().picks[0] as usize;
         let split = decision.run("compute").map(|run| run.picks[0] as usize);
         let prefill = split.unwrap_or(primary);
-        let (waits, begun, first_bytes) = (true, false, false);
-        Self { tokens, prefill, decode: primary, primary, split, waits, begun, first_bytes }
+        let (waits, begun, first_token) = (true, false, false);
+        Self { tokens, prefill, decode: primary, primary, split, waits, begun, first_token }
     }
 
     fn moved(&mut self, to: usize) {
@@ -161,12 +161,12 @@ fn sums<'a>(requests: impl Iterator<Item = &'a Plain>) -> [Sum; ENDPOINTS] {
     let mut sums = [Sum::default(); ENDPOINTS];
     for plain in requests {
         // In blocks of 64 tokens.
-        let tokens = if plain.first_bytes { 0 } else { plain.tokens.div_ceil(64) * 64 };
+        let tokens = if plain.first_token { 0 } else { plain.tokens.div_ceil(64) * 64 };
         let primary = &mut sums[plain.primary];
         primary.routed += 1;
         primary.requests += 1;
         primary.in_flight += tokens;
-        if let Some(prefill) = plain.split.filter(|_| !plain.first_bytes) {
+        if let Some(prefill) = plain.split.filter(|_| !plain.first_token) {
             sums[prefill].requests += 1;
             sums[prefill].in_flight += tokens;
         }
@@ -252,8 +252,8 @@ fn run(steps: Vec<Step>, passes: bool) {
             Step::FirstBytes { request } => {
                 let Some(key) = nth(request, &requests) else { continue };
                 let (routed, plain) = requests.get_mut(&key).unwrap();
-                routed.first_bytes();
-                (plain.first_bytes, plain.waits) = (true, false);
+                routed.first_token();
+                (plain.first_token, plain.waits) = (true, false);
             }
             Step::Ends { request } => {
                 let Some(key) = nth(request, &requests) else { continue };

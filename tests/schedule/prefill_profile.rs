@@ -90,7 +90,7 @@ fn what_is_computed_is_no_longer_in_flight() {
         let busy = totals(&pool.ask(&prompt(2)));
         assert!(busy[computing(&first) as usize] < 1.0, "{handler}: {busy:?}");
         first.answer_begins(&Served::Unknown, Verdict::Good, true);
-        first.first_bytes();
+        first.first_token();
         assert_eq!(totals(&pool.ask(&prompt(3))), [1.0, 1.0], "{handler}");
     }
 }

@@ -126,7 +126,7 @@ async fn what_is_in_flight_is_shown_by_flow() {
     pool.shows(&format!("llm_d_epp_inflight_requests{} 2", labels("gold")));
     pool.shows(&format!("llm_d_epp_inflight_tokens{} 12", labels("gold")));
     pool.shows(&format!("llm_d_epp_inflight_tokens{} 3", labels("default-flow")));
-    two.first_bytes();
+    two.first_token();
     pool.shows(&format!("llm_d_epp_inflight_requests{} 2", labels("gold")));
     pool.shows(&format!("llm_d_epp_inflight_tokens{} 7", labels("gold")));
     drop((one, two, other));

@@ -140,3 +140,44 @@ async fn the_booking_follows_the_endpoint_that_served() {
     stream.response_headers().await;
     assert_eq!((at(&destination), at(other)), (0, 1));
 }
+
+#[tokio::test]
+async fn prompt_counts_as_computed_with_the_first_content() {
+    let config = "--config-text=plugins: [{type: token-load-scorer}]\n\
+                  schedulingProfiles: [{name: default, plugins: [{pluginRef: token-load-scorer}]}]";
+    let created =
+        "event: response.created\ndata: {\"type\":\"response.created\",\"response\":{\"output\":[]}}\n\n";
+    let delta = "event: response.output_text.delta\ndata: {\"delta\":\"Hi\",\"type\":\"response.output_text.delta\"}\n\n";
+    let role = "data: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\n";
+    let token = "data: {\"choices\":[{\"delta\":{\"content\":\"Hi\"}}]}\n\n";
+    let table = [
+        ("/v1/responses", r#"{"model":"m","input":"hi","stream":true}"#, created, delta),
+        (
+            "/v1/chat/completions",
+            r#"{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":true}"#,
+            role,
+            token,
+        ),
+    ];
+    for (path, request, before, content) in table {
+        let picker = Picker::start(&TWO[..1], &[config]).await;
+        let mut stream = picker.stream().await;
+        stream.send(headers(&[(":path", path), ("x-request-id", "r-1")], false));
+        stream.send(body(request, true));
+        stream.request_headers().await;
+        stream.request_body().await;
+        let tokens = || {
+            let labels = r#"{endpoint_name="a",fairness_id="default-flow",namespace="default",priority="0",producer_name="inflight-load-producer"}"#;
+            picker.metric(&format!("llm_d_epp_inflight_tokens{labels}")).unwrap()
+        };
+        stream.send(response_headers(&SSE, false));
+        stream.response_headers().await;
+        assert!(tokens() > 0.0);
+        let (head, tail) = content.split_at(30);
+        for (chunk, is_computed) in [(before, false), (": ping\n\n", false), (head, false), (tail, true)] {
+            stream.send(response_body(chunk, false));
+            stream.response_body().await;
+            assert_eq!(tokens() == 0.0, is_computed, "{path}: {chunk:?}");
+        }
+    }
+}

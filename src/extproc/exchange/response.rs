@@ -33,12 +33,13 @@ impl Exchange {
             self.state = State::Abandoned;
         }
         self.answer.headers(event_stream, end_of_stream).map_err(Violation)?;
-        // What comes buffered, or not at all, says nothing about a first token.
+        // A body that comes buffered, or not at all, says nothing about a first token.
         let is_shown = self.modes.is_none_or(|modes| modes.response == Mode::FullDuplex);
+        let is_stream = self.answer.is_stream() && is_shown;
         let set = self
             .routed
             .as_mut()
-            .map(|routed| routed.answer_begins(served, status.verdict(), event_stream && is_shown))
+            .map(|routed| routed.answer_begins(served, status.verdict(), is_stream))
             .unwrap_or_default();
         self.replies.push(Reply::ResponseHeaders(set));
         if end_of_stream {
@@ -55,11 +56,9 @@ impl Exchange {
         end_of_stream: bool,
         now: Instant,
     ) -> Result<Step, Violation> {
-        self.answer.chunk(&data, now).map_err(Violation)?;
-        if let Some(routed) = &mut self.routed
-            && !data.is_empty()
-        {
-            routed.first_bytes();
+        let is_first_token = self.answer.chunk(&data, now).map_err(Violation)?;
+        if is_first_token && let Some(routed) = &mut self.routed {
+            routed.first_token();
         }
         let attributes = if end_of_stream { self.attributes() } else { Vec::new() };
         if self.modes.is_some_and(|modes| modes.response != Mode::FullDuplex) {

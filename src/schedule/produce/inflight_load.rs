@@ -191,7 +191,7 @@ impl Follower for InflightRequest {
         }
     }
 
-    fn first_bytes(&mut self) {
+    fn first_token(&mut self) {
         for booked in &mut self.booked {
             if booked.is_prefill {
                 booked.counted = None;

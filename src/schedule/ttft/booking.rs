@@ -31,8 +31,7 @@ impl<'a> Work<'a> {
 }
 
 /// A prompt that an endpoint has to compute. It leaves the backlog with the first of these:
-/// the first bytes of its answer, which in a stream are its first token; the headers of an
-/// answer that is no stream, or whose bytes the gateway doesn't show; the end of the request,
+/// the first token of its answer; the headers of an answer that is no stream, or whose bytes the gateway doesn't show; the end of the request,
 /// when this is dropped. If none of them is seen, it leaves after ten times as long as it
 /// should take, and not before ten seconds; where no stream was asked for, as soon as it
 /// should be computed.
@@ -127,7 +126,7 @@ impl Booked {
         }
     }
 
-    /// The first bytes of the answer are there: the first token, if it is a stream.
+    /// The first token of the answer has passed.
     pub fn first_token(&mut self) {
         if self.first_token.is_some() {
             return;
@@ -164,7 +163,7 @@ impl Follower for Booked {
         Self::begins(self, head.is_stream);
     }
 
-    fn first_bytes(&mut self) {
+    fn first_token(&mut self) {
         self.first_token();
     }
 

@@ -42,7 +42,7 @@ fn a_follower_is_timed_wherever_it_comes_from() {
         let first = routed.decision().primary_endpoint().clone();
         let served = store.snapshot().endpoints().iter().find(|e| (e.id() != first.id()) == moves).cloned();
         routed.answer_begins(&Served::By(served.unwrap().authority().to_string()), Verdict::Good, true);
-        routed.first_bytes();
+        routed.first_token();
         routed.answer_ends(&Usage::default());
     }
     let text = render(&registry);

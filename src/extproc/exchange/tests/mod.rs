@@ -5,8 +5,7 @@ use crate::flow::{Attempts, Dispatcher, Policy};
 use crate::request::rules::{ModelRewrite, RewriteRule, Rewrites, Rules, Target};
 use crate::request::{ParserKind, Pieces};
 use crate::schedule::{
-    AnswerHead, Context, Decision, Effects, Follower, Header, MaxScorePicker, PluginId, PreRequest, Profile,
-    QueueScorer, Record, Scheduler, SchedulerMetrics, SingleProfileHandler, StagesBuilder,
+    MaxScorePicker, PluginId, Profile, QueueScorer, Record, Scheduler, SchedulerMetrics, SingleProfileHandler,
 };
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -15,6 +14,7 @@ use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
+mod first_token;
 mod memory;
 mod order;
 
@@ -65,7 +65,7 @@ impl Harness {
         let dispatcher = Dispatcher::new(cached, policy, clock, attempts);
         let rules = Arc::new(RuleBook::default());
         let shared = Shared {
-            parsers: Parsers::new(&[ParserKind::OpenAi, ParserKind::PassThrough]),
+            parsers: Parsers::new(&[ParserKind::OpenAi, ParserKind::VllmGrpc, ParserKind::PassThrough]),
             max_request_body_bytes: LIMIT,
             budget: Arc::clone(budget),
             stages: Arc::default(),
@@ -82,7 +82,11 @@ impl Harness {
     }
 
     fn send_message(&mut self, message: Message) -> Result<Vec<Reply>, Violation> {
-        if let Step::Decide(question) = self.exchange.on_message(message, Instant::now())? {
+        self.send_at(message, Instant::now())
+    }
+
+    fn send_at(&mut self, message: Message, now: Instant) -> Result<Vec<Reply>, Violation> {
+        if let Step::Decide(question) = self.exchange.on_message(message, now)? {
             self.answer(&question);
         }
         Ok(std::iter::from_fn(|| self.exchange.next_reply()).collect())
@@ -391,43 +395,5 @@ fn messages_out_of_order_are_violations() {
             assert_eq!(harness.send(event.clone()).is_err(), index == last, "{index}: {event:?}");
         }
         assert_eq!(harness.metric("usher_extproc_protocol_violations_total"), Some(1.0));
-    }
-}
-
-/// Notes of every answer whether it is a stream that is seen as it comes.
-struct Heads(Arc<std::sync::Mutex<Vec<bool>>>);
-
-impl PreRequest for Heads {
-    fn decided(&self, _cx: &Context<'_>, _decision: &Decision, effects: &mut Effects) {
-        effects.follow(Self(Arc::clone(&self.0)));
-    }
-}
-
-impl Follower for Heads {
-    fn begins(&mut self, head: &AnswerHead<'_>, _out: &mut Vec<Header>) {
-        self.0.lock().unwrap().push(head.is_stream);
-    }
-}
-
-#[test]
-fn first_tokens_are_seen_only_where_answers_are_shown_as_they_come() {
-    let metrics = SchedulerMetrics::register(&Registry::new()).unwrap();
-    let table = [
-        (None, true, true),
-        (None, false, false),
-        (Some(Mode::FullDuplex), true, true),
-        (Some(Mode::FullDuplex), false, false),
-        (Some(Mode::None), true, false),
-        (Some(Mode::OneToOne), true, false),
-    ];
-    for (mode, event_stream, expected) in table {
-        let (heads, mut stages) = (Arc::default(), StagesBuilder::new(&metrics));
-        stages.pre_request(&PluginId::new("heads", "heads"), Arc::new(Heads(Arc::clone(&heads))));
-        let mut harness = Harness::with_stages(1, Arc::new(stages.build(false, None)));
-        let modes = mode.map(|response| Modes { request: Mode::FullDuplex, response });
-        harness.send_message(Message { modes, ..message(headers(&POST, true)) }).unwrap();
-        let status = AnswerStatus::default();
-        harness.send(Event::ResponseHeaders { status, event_stream, end_of_stream: false }).unwrap();
-        assert_eq!(*heads.lock().unwrap(), [expected], "{mode:?} {event_stream}");
     }
 }
