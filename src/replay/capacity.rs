@@ -1,20 +1,13 @@
 //! How much servers can do, and how much is asked of them: an estimate that no policy
 //! has a part in.
 //!
-//! A server that has always enough to do answers a request of mean length in
-//!
-//! ```text
-//! prompt / prefill_rate + output * decode_step * (1 + batch_factor * (batch - 1)) / batch
-//! ```
-//!
-//! seconds of its time, where `batch` is the largest that `max_running` and the KV cache
-//! allow, and no prefix is found in a cache. That is exact for a full server of the
-//! simulator; one that finds prefixes does more. Where servers share the work of requests
-//! it is as if each did whole ones.
+//! The work of a request is that of the mean lengths on a server that has always enough to
+//! do, as [`EngineConfig::work`](crate::sim::EngineConfig::work) estimates it for the model
+//! of its engine, with no prefix in a cache: a server that finds prefixes does more. Where
+//! servers share the work of requests it is as if each did whole ones.
 
 use super::servers::Server;
 use super::workload::Arrival;
-use crate::sim::EngineConfig;
 
 /// Mean lengths of requests, in tokens.
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +27,8 @@ pub fn utilization(arrivals: &[Arrival], servers: &[Server]) -> Option<f64> {
         prompt: sum(Arrival::prompt_tokens) / count,
         output: sum(|arrival| arrival.output_tokens) / count,
     };
-    let capacity: f64 = servers.iter().map(|server| 1.0 / work(&server.engine, mean)).sum();
+    let capacity: f64 =
+        servers.iter().map(|server| 1.0 / server.engine.work(mean.prompt, mean.prompt, mean.output)).sum();
     Some(rate / capacity)
 }
 
@@ -45,23 +39,13 @@ pub(super) fn offered_rate(arrivals: &[Arrival]) -> Option<f64> {
     (before > 0).then(|| before as f64 / (last - first).as_secs_f64())
 }
 
-/// Seconds that a full server takes for a request.
-fn work(engine: &EngineConfig, mean: Mean) -> f64 {
-    let fits = (f64::from(engine.num_blocks) * f64::from(engine.block_size)) / (mean.prompt + mean.output);
-    let batch = fits.min(engine.max_running as f64).max(1.0);
-    let step = engine.decode_step.as_secs_f64() * (1.0 + engine.batch_factor * (batch - 1.0));
-    let rate = engine.prefill_tokens_per_second;
-    let prefill = if rate > 0.0 { mean.prompt / rate } else { 0.0 };
-    prefill + mean.output * step / batch
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
     use super::*;
     use crate::replay::workload::Piece;
-    use crate::sim::{Engine, Finish, SimRequest};
+    use crate::sim::EngineConfig;
 
     const PROMPT: u32 = 1000;
     const OUTPUT: u32 = 50;
@@ -70,32 +54,6 @@ mod tests {
         let at = |n: u64| Duration::from_millis(n / together * gap_ms);
         let prompt = |seed| Box::from([Piece { seed, tokens: PROMPT }]);
         (0..200).map(|n| Arrival { at: at(n), prompt: prompt(n), output_tokens: OUTPUT }).collect()
-    }
-
-    #[test]
-    fn a_full_engine_takes_as_long_as_estimated() {
-        let engine = EngineConfig { jitter: 0.0, max_running: 64, ..EngineConfig::default() };
-        let mut full = Engine::new(EngineConfig { max_waiting: 5000, ..engine.clone() }).unwrap();
-        let count = 4000;
-        for id in 0..count {
-            let request = SimRequest {
-                id,
-                prompt_tokens: PROMPT,
-                blocks: Vec::new(),
-                output_tokens: OUTPUT,
-                finish: Finish::Stop,
-                adapter: None,
-                kind: crate::sim::Kind::Whole,
-            };
-            full.arrive(request, Duration::ZERO).unwrap();
-        }
-        let mut outputs = Vec::new();
-        while let Some(at) = full.next_event_at() {
-            full.advance(at, &mut outputs);
-        }
-        let took = outputs.last().unwrap().at.as_secs_f64() / count as f64;
-        let estimate = work(&engine, Mean { prompt: PROMPT.into(), output: OUTPUT.into() });
-        assert!((took / estimate - 1.0).abs() < 0.03, "{took} s, estimated {estimate}");
     }
 
     #[test]

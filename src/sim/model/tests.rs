@@ -4,6 +4,7 @@ mod answers;
 mod disagg;
 mod models;
 mod phases;
+mod work;
 
 use proptest::prelude::*;
 
