@@ -50,6 +50,10 @@ pub struct EngineConfig {
     pub max_model_len: u32,
     /// LoRA adapters that can be in the batch at once. Default 1.
     pub max_loras: usize,
+    /// Whether prompts that come from other engines at the same time share the speed of
+    /// their links evenly: of `n` on their way, each moves at `1/n` of its link's speed.
+    /// Default false: each has its link to itself.
+    pub shared_link: bool,
     /// Seed of the jitter. Default 0.
     pub seed: u64,
 }
@@ -69,6 +73,7 @@ impl Default for EngineConfig {
             num_blocks: 27_000,
             max_model_len: 131_072,
             max_loras: 1,
+            shared_link: false,
             seed: 0,
         }
     }

@@ -34,7 +34,7 @@ use super::kv::{KvCache, Lease};
 use super::mix;
 use super::stats::{Stats, Timeline};
 use cost::Step;
-use receive::Receiving;
+use receive::{Receiving, SharingClock};
 
 pub use chunked_prefill::ChunkedPrefill;
 pub use cost::{EngineModel, ModelKind};
@@ -91,6 +91,7 @@ pub struct Engine {
     waiting: VecDeque<Job>,
     // Requests with their blocks, whose prompt is on its way, the first to be there first.
     receiving: Vec<Receiving>,
+    sharing_clock: SharingClock,
     // Whether one of those waiting may find a place that was not there at the last try.
     untried: bool,
     // `kv.releases()` when the first waiting request found too few blocks. Until blocks
@@ -121,6 +122,7 @@ impl Engine {
             running: Vec::new(),
             waiting: VecDeque::new(),
             receiving: Vec::new(),
+            sharing_clock: SharingClock::default(),
             untried: false,
             starved_at: None,
             now: Duration::ZERO,
@@ -241,6 +243,7 @@ impl Engine {
                 None => return,
             }
         } else if let Some(at) = self.receiving.iter().position(|it| it.job.request.id == id) {
+            self.go_on_receiving();
             self.receiving.remove(at).job
         } else {
             return;
@@ -259,7 +262,7 @@ impl Engine {
         if self.untried && !self.waiting.is_empty() {
             return Some(self.now);
         }
-        self.receiving.first().map(|first| first.ready_at.max(self.now))
+        self.next_received()
     }
 
     // Places in the batch that are not free.

@@ -4,6 +4,7 @@ mod answers;
 mod disagg;
 mod models;
 mod phases;
+mod shared_link;
 mod work;
 
 use proptest::prelude::*;
