@@ -75,7 +75,7 @@ pub struct SimArgs {
     #[command(flatten)]
     pub engine: EngineArgs,
     /// All costs zero: every request is answered at once.
-    #[arg(long, conflicts_with_all = ["prefill_rate", "decode_step", "batch_factor", "jitter"])]
+    #[arg(long, conflicts_with_all = ["engine_model", "prefill_rate", "decode_step", "batch_factor", "jitter"])]
     pub instant: bool,
     /// Output tokens of a request that sets no limit.
     #[arg(long, default_value_t = 64, value_name = "TOKENS")]

@@ -7,18 +7,22 @@
 //!   slower: 3                      # its prefill and decode take three times as long
 //!   labels: {llm-d.ai/role: decode, topology.kubernetes.io/zone: b}
 //!   numBlocks: 10000
+//! - {name: other, model: prefill-first, engineSeed: 3}
 //! ```
 //!
-//! YAML or JSON. What is not said of a server is as the flags say.
+//! YAML or JSON. What is not said of a server is as the flags say. Where an entry has a
+//! model or a seed of its constants, the constants, the batch and the KV cache are those
+//! that [`EngineConfig::drawn`] gives, unless the entry says them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
 
 use crate::config::{ConfigError, Node, Positioned, duration};
 use crate::endpoints::{PLACE_LABELS, ROLE_LABEL, Role};
-use crate::sim::{EngineConfig, Place};
+use crate::sim::{EngineConfig, ModelKind, Place};
 
 /// Servers of one replay at most.
 pub const MOST_SERVERS: usize = 10_000;
@@ -61,9 +65,7 @@ impl Server {
 
     /// Lets everything take so many times as long; above 0.
     pub fn slow_down(&mut self, times: f64) {
-        self.engine.prefill_tokens_per_second /= times;
-        let step = Duration::try_from_secs_f64(self.engine.decode_step.as_secs_f64() * times);
-        self.engine.decode_step = step.unwrap_or(Duration::MAX);
+        self.engine.slow_down(times);
     }
 }
 
@@ -87,6 +89,9 @@ struct Entry {
     count: Option<Positioned<usize>>,
     labels: BTreeMap<String, String>,
     slower: Option<Positioned<f64>>,
+    #[serde(deserialize_with = "model")]
+    model: Option<ModelKind>,
+    engine_seed: Option<u64>,
     prefill_rate: Option<f64>,
     #[serde(deserialize_with = "duration")]
     decode_step: Option<Duration>,
@@ -100,8 +105,24 @@ struct Entry {
     num_blocks: Option<u32>,
 }
 
+fn model<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<ModelKind>, D::Error> {
+    let name = Option::<String>::deserialize(deserializer)?;
+    name.map(|name| name.parse().map_err(D::Error::custom)).transpose()
+}
+
 impl Entry {
-    fn engine(&self, default: &EngineConfig) -> EngineConfig {
+    fn engine(&self, flags: &EngineConfig) -> EngineConfig {
+        let default = match (self.model, self.engine_seed) {
+            (None, None) => flags.clone(),
+            (model, seed) => EngineConfig {
+                max_waiting: flags.max_waiting,
+                max_model_len: flags.max_model_len,
+                max_loras: flags.max_loras,
+                shared_link: flags.shared_link,
+                seed: flags.seed,
+                ..EngineConfig::drawn(model.unwrap_or(flags.model.kind()), seed.unwrap_or(0))
+            },
+        };
         EngineConfig {
             prefill_tokens_per_second: self.prefill_rate.unwrap_or(default.prefill_tokens_per_second),
             decode_step: self.decode_step.unwrap_or(default.decode_step),
@@ -113,7 +134,7 @@ impl Entry {
             max_model_len: self.max_model_len.unwrap_or(default.max_model_len),
             block_size: self.block_size.unwrap_or(default.block_size),
             num_blocks: self.num_blocks.unwrap_or(default.num_blocks),
-            ..default.clone()
+            ..default
         }
     }
 }
@@ -194,6 +215,30 @@ servers:
     }
 
     #[test]
+    fn servers_may_have_other_models_and_constants() {
+        let text = "
+servers:
+- {}
+- {model: prefill-first, engineSeed: 3, maxRunning: 8}
+- {engineSeed: 4, slower: 2}
+";
+        let flags = EngineConfig { max_waiting: 7, ..EngineConfig::drawn(ModelKind::ChunkedPrefill, 1) };
+        let servers = parse(text, &flags).unwrap();
+        let [one, two, three] = [0, 1, 2].map(|number| &servers[number].engine);
+        assert_eq!(*one, flags);
+        let drawn = EngineConfig::drawn(ModelKind::PrefillFirst, 3);
+        assert_eq!(*two, EngineConfig { max_waiting: 7, max_running: 8, seed: 1, ..drawn });
+        let mut slow =
+            EngineConfig { max_waiting: 7, seed: 2, ..EngineConfig::drawn(ModelKind::ChunkedPrefill, 4) };
+        slow.slow_down(2.0);
+        assert_eq!(*three, slow);
+        assert!(
+            slow.work(1000.0, 1000.0, 50.0)
+                > 1.9 * EngineConfig::drawn(ModelKind::ChunkedPrefill, 4).work(1000.0, 1000.0, 50.0)
+        );
+    }
+
+    #[test]
     fn what_is_wrong_is_said_with_its_place() {
         let table = [
             ("[]", "1:1", "expected a map"),
@@ -204,6 +249,8 @@ servers:
             ("servers:\n- slower: 0", "2:11", "slower can't be 0"),
             ("servers:\n- speed: 2", "2:3", "speed"),
             ("servers:\n- jitter: 2", "2:3", "jitter"),
+            ("servers:\n- model: vllm", "2:10", "known are linear"),
+            ("servers:\n- {model: prefill-first, prefillRate: 5}", "2:3", "those of the model linear"),
             ("servers:\n- decodeStep: 5", "2:15", "5"),
             ("servers:\n- name: a\n- name: a", "3:3", "another server is called a"),
         ];

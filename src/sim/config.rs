@@ -97,6 +97,12 @@ impl EngineConfig {
         self.max_model_len.min(self.num_blocks.saturating_mul(self.block_size))
     }
 
+    fn has_default_linear_costs(&self) -> bool {
+        let default = Self::default();
+        self.prefill_tokens_per_second == default.prefill_tokens_per_second
+            && (self.decode_step, self.batch_factor) == (default.decode_step, default.batch_factor)
+    }
+
     /// Checks what the types do not.
     ///
     /// # Errors
@@ -109,6 +115,10 @@ impl EngineConfig {
             (free_or_finite, "prefill tokens per second must be 0 (free) or at least 0.001"),
             (self.decode_step <= LONGEST_STEP, "a decode step must take a day at most"),
             ((0.0..=1000.0).contains(&self.batch_factor), "the batch factor must be 0 to 1000"),
+            (
+                self.model == EngineModel::Linear || self.has_default_linear_costs(),
+                "the prefill rate, the decode step and the batch factor are those of the model linear",
+            ),
             (self.model.is_valid(), "the model's constants must be finite and at least 0"),
             ((0.0..1.0).contains(&self.jitter), "jitter must be at least 0 and below 1"),
             (self.max_running > 0, "max running must be at least 1"),
@@ -240,6 +250,7 @@ impl SimConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sim::ModelKind;
 
     #[test]
     fn defaults_are_valid_and_bad_settings_are_named() {
@@ -251,6 +262,8 @@ mod tests {
             (EngineConfig { prefill_tokens_per_second: 1e-300, ..default.clone() }, "prefill tokens"),
             (EngineConfig { decode_step: Duration::MAX, ..default.clone() }, "decode step"),
             (EngineConfig { batch_factor: 1e300, ..default }, "batch factor"),
+            // Without an effect on other models.
+            (EngineConfig { batch_factor: 0.5, ..EngineConfig::drawn(ModelKind::PrefillFirst, 1) }, "linear"),
         ];
         for (bad, name) in engines {
             assert!(bad.validate().unwrap_err().to_string().contains(name));

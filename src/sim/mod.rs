@@ -5,7 +5,8 @@
 //! `openai` reads it, the [`Engine`] decides when each of its tokens exists, and
 //! `answer` writes them. The engine is a state machine that knows neither sockets
 //! nor a clock, so a replay runs it in virtual time; [`start`] drives the same
-//! engine by tokio's clock. One engine may compute a prompt and another decode
+//! engine by tokio's clock. How it schedules and what a step costs is its [`EngineModel`]'s
+//! to say. One engine may compute a prompt and another decode
 //! ([`Kind`]); what moves between them takes the time that [`Links`] say.
 //!
 //! Every answer names its server (`x-inference-pod`, `x-inference-port`) and says what

@@ -6,7 +6,7 @@ use clap::Parser;
 use serde_json::{Value, json};
 use usher::cli::CliError;
 use usher::cli::sim::{SimArgs, run, write_endpoints};
-use usher::sim::{Dialect, EngineConfig, Layer, Role, SimConfig};
+use usher::sim::{Dialect, EngineConfig, Layer, ModelKind, Role, SimConfig};
 
 use crate::support::*;
 
@@ -27,6 +27,19 @@ fn the_defaults_of_the_flags_are_those_of_the_configuration() {
     assert_eq!(args("--metrics-of trtllm-serve").config().dialect, Dialect::TrtllmServe);
     let unknown = Cli::try_parse_from(["sim", "--metrics-of", "llama"]).map(|_| ()).unwrap_err();
     assert!(unknown.to_string().contains("known are vllm, sglang"), "{unknown}");
+}
+
+#[test]
+fn flags_override_the_constants_that_a_seed_draws() {
+    for kind in ModelKind::ALL {
+        let drawn = EngineConfig::drawn(kind, 7);
+        let line = format!("--engine-model {kind} --engine-seed 7");
+        assert_eq!(args(&line).config().engine, drawn);
+        let engine = args(&format!("{line} --max-running 3 --num-blocks 999 --shared-link")).config().engine;
+        assert_eq!(engine, EngineConfig { max_running: 3, num_blocks: 999, shared_link: true, ..drawn });
+    }
+    let error = run(&args("--engine-model prefill-first --decode-step 5ms --port 0")).unwrap_err();
+    assert!(matches!(error, CliError::Usage(text) if text.contains("those of the model linear")));
 }
 
 #[test]

@@ -185,9 +185,11 @@ impl EngineConfig {
 
     /// Lets every step take `times` as long; above 0.
     pub fn slow_down(&mut self, times: f64) {
-        self.prefill_tokens_per_second /= times;
-        let step = Duration::try_from_secs_f64(self.decode_step.as_secs_f64() * times);
-        self.decode_step = step.unwrap_or(Duration::MAX);
+        if self.model == EngineModel::Linear {
+            self.prefill_tokens_per_second /= times;
+            let step = Duration::try_from_secs_f64(self.decode_step.as_secs_f64() * times);
+            self.decode_step = step.unwrap_or(Duration::MAX);
+        }
         self.model.seconds_mut().into_iter().for_each(|seconds| *seconds *= times);
     }
 
