@@ -16,6 +16,7 @@ mod facts;
 mod filter;
 mod handler;
 mod label_values;
+pub mod latency;
 mod lifecycle;
 mod metrics;
 mod params;
@@ -33,7 +34,7 @@ mod selector;
 mod settle;
 mod stages;
 mod state;
-pub mod ttft;
+
 pub mod waiting;
 
 pub use around::{
@@ -88,8 +89,8 @@ pub use saturation::{
 };
 pub use scheduler::{Scheduler, Scratch};
 pub use score::{
-    ActiveRequestParams, ActiveRequestScorer, ContextLengthAware, ContextLengthParams, ExpectedTtftParams,
-    ExpectedTtftScorer, HeaderLabelAffinityScorer, HeaderLabelParams, KvCacheUtilizationScorer,
+    ActiveRequestParams, ActiveRequestScorer, ContextLengthAware, ContextLengthParams, ExpectedLatencyParams,
+    ExpectedLatencyScorer, HeaderLabelAffinityScorer, HeaderLabelParams, KvCacheUtilizationScorer,
     LoadAwareParams, LoadAwareScorer, LoraAffinityScorer, MmEmbeddingsCacheParams, MmEmbeddingsCacheScorer,
     QueueScorer, RunningRequestsScorer, TokenLoadParams, TokenLoadScorer,
 };

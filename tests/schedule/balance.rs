@@ -12,7 +12,7 @@ use usher::endpoints::{Clock, Endpoint, InFlightId, SubsetHint};
 use usher::flow::Routed;
 use usher::request::usage::Usage;
 use usher::request::{Headers, ParserKind, Parsers, Request, RequestParser};
-use usher::schedule::ttft::Model;
+use usher::schedule::latency::{Model, Reported};
 use usher::schedule::{Served, State};
 
 use crate::pool::{Pool, labelled};
@@ -31,11 +31,11 @@ plugins:
     constraintLayer: rack
 - type: prefill-filter
 - type: decode-filter
-- type: expected-ttft-scorer
+- type: expected-latency-scorer
 - type: active-request-scorer
 schedulingProfiles:
 - name: compute
-  plugins: [{pluginRef: prefill-filter}, {pluginRef: expected-ttft-scorer}]
+  plugins: [{pluginRef: prefill-filter}, {pluginRef: expected-latency-scorer}]
 - name: answer
   plugins: [{pluginRef: decode-filter}, {pluginRef: active-request-scorer}]
 ";
@@ -183,16 +183,19 @@ struct Books {
     endpoints: Vec<Arc<Endpoint>>,
     counters: InFlightId,
     models: [Arc<Model>; 2],
+    /// A model that knows of no request.
+    idle: Model,
 }
 
 impl Books {
     fn new(clock: &Clock) -> Self {
         let pool = pool(clock);
         let model = |name| pool.state.of(name, || Model::new(1.0, Clock::stopped()));
-        let models = [model("disagg-profile-handler"), model("expected-ttft-scorer")];
+        let models = [model("disagg-profile-handler"), model("expected-latency-scorer")];
+        let idle = Model::new(RATE, clock.clone());
         let counters = pool.state.in_flight("inflight-load-producer").unwrap().id();
         let endpoints = pool.store.snapshot().endpoints().to_vec();
-        Self { pool, endpoints, counters, models }
+        Self { pool, endpoints, counters, models, idle }
     }
 
     /// Compares everything; backlogs only where no time has passed, in which they shrink.
@@ -204,7 +207,10 @@ impl Books {
             let name = endpoint.name();
             assert_eq!(got, (expected.routed, expected.requests, expected.in_flight), "{name}");
             for model in self.models.iter().filter(|_| has_backlogs) {
-                let backlog = model.read().ttft(endpoint, 0, 0.0, 0.0) * RATE;
+                // As many requests are there for both models, so that they differ in tokens alone.
+                let reported = Reported { running: 1000.0, ..Reported::default() };
+                let seconds = |model: &Model| model.read().ttft(endpoint, 0, &reported);
+                let backlog = (seconds(model) - seconds(&self.idle)) * RATE;
                 // Prompts of which nothing is seen are kept in nanoseconds.
                 assert!((backlog - expected.backlog as f64).abs() < 0.01, "{name}: {backlog} {expected:?}");
             }

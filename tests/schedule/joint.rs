@@ -10,7 +10,7 @@ use rand::rngs::StdRng;
 use usher::config::{ConfigError, Node};
 use usher::endpoints::{Candidates, Clock};
 use usher::schedule::data::{PrefixMatch, PromptTokens};
-use usher::schedule::ttft::{Model, Work};
+use usher::schedule::latency::{Model, Work};
 use usher::schedule::{
     Context, Decider, Decision, DisaggFamily, DisaggParams, DisaggProfileHandler, Effects, Facts, Followers,
     Joint, Key, PreRequest, Profile, ProfileHandler, Record, ScheduleError, Scheduler, Scratch, State,
@@ -277,8 +277,10 @@ struct Drawn {
     waiting: Option<u8>,
     running: Option<u8>,
     kv_usage: Option<u8>,
-    /// Requests of ours that are under way there, beside those whose prompts are booked.
+    /// Requests of ours that are under way there, beside those whose prompts are booked, and
+    /// whether its numbers show them.
     in_flight: u8,
+    is_seen: bool,
     /// Prompts that are booked there, in tokens.
     backlog: Vec<u64>,
     /// Seconds for which a request holds a slot.
@@ -290,14 +292,16 @@ fn drawn() -> impl Strategy<Value = Drawn> {
     let few = |most: u8| prop_oneof![2 => Just(Some(0u8)), 4 => (0..most).prop_map(Some), 1 => Just(None)];
     let backlog = prop_oneof![1 => Just(Vec::new()), 2 => proptest::collection::vec(0u64..3000, 0..3)];
     let places = (0u8..4, 0u8..3, 0u8..3);
-    (places, few(9), few(9), few(11), 0u8..4, backlog, 0u8..3, 0u32..=10).prop_map(
+    let in_flight = (0u8..4, any::<bool>());
+    (places, few(9), few(9), few(11), in_flight, backlog, 0u8..3, 0u32..=10).prop_map(
         |((rack, zone, revision), waiting, running, kv_usage, in_flight, backlog, hold, cached)| Drawn {
             places: [rack, zone],
             revision,
             waiting,
             running,
             kv_usage,
-            in_flight,
+            in_flight: in_flight.0,
+            is_seen: in_flight.1,
             backlog,
             hold,
             cached,
@@ -349,6 +353,11 @@ fn rules() -> impl Strategy<Value = Rules> {
     )
 }
 
+/// Seconds to a first token with nothing to compute, and more per request there, before
+/// anything is learned.
+const FIRST: f64 = 0.03;
+const FIRST_PER_REQUEST: f64 = 5e-4;
+
 /// What the model is taken to know, worked out again.
 struct Plain {
     /// Mean tokens of the prompts that were booked, the recent ones counting more.
@@ -358,25 +367,44 @@ struct Plain {
 }
 
 impl Plain {
+    /// Requests that wait and that run.
     fn queue(side: &[(Drawn, f32)], drawn: &Drawn) -> (f64, f64) {
         let longest = side.iter().filter_map(|(drawn, _)| drawn.waiting).max().unwrap_or(0);
-        (f64::from(drawn.waiting.unwrap_or(longest)), f64::from(drawn.running.unwrap_or(0)))
+        let waiting = f64::from(drawn.waiting.unwrap_or(longest));
+        let running = drawn.running.map_or(f64::from(drawn.in_flight) - waiting, f64::from);
+        (waiting, running.max(0.0))
     }
 
+    /// Requests of ours there, and those of them that its numbers don't show.
+    fn ours(drawn: &Drawn) -> (f64, f64) {
+        let in_flight = f64::from(drawn.in_flight);
+        (in_flight.max(drawn.backlog.len() as f64), if drawn.is_seen { 0.0 } else { in_flight })
+    }
+
+    fn requests(side: &[(Drawn, f32)], drawn: &Drawn) -> f64 {
+        let ((waiting, running), (ours, unseen)) = (Self::queue(side, drawn), Self::ours(drawn));
+        (waiting + running + unseen).max(ours)
+    }
+
+    /// Only a full KV cache makes wait, as no number of slots is known.
     fn slot_wait(side: &[(Drawn, f32)], drawn: &Drawn) -> f64 {
-        let (waiting, running) = Self::queue(side, drawn);
-        waiting * f64::from(drawn.hold) / running.max(1.0)
+        if drawn.kv_usage.is_none_or(|tenths| tenths < 10) {
+            return 0.0;
+        }
+        let (_, running) = Self::queue(side, drawn);
+        let ahead = (Self::requests(side, drawn) - running).max(0.0) + 1.0;
+        ahead * f64::from(drawn.hold) / running.max(1.0)
     }
 
     fn ttft(&self, side: &[(Drawn, f32)], drawn: &Drawn) -> f64 {
-        let (waiting, running) = Self::queue(side, drawn);
-        let ours = f64::from(drawn.in_flight).max(drawn.backlog.len() as f64);
-        let others = (waiting + running - ours).clamp(0.0, waiting);
+        let ((waiting, running), (ours, unseen)) = (Self::queue(side, drawn), Self::ours(drawn));
+        let others = (waiting + running - (ours - unseen).max(0.0)).clamp(0.0, waiting);
         // Only of the first some is computed.
         let first = drawn.backlog.first().map_or(0.0, |first| *first as f64);
         let booked = drawn.backlog.iter().sum::<u64>() as f64 - first.min(self.passed * RATE);
         let uncached = (f64::from(10 - drawn.cached) * 100.0).max(100.0);
-        (booked + others * self.mean + uncached) / RATE + Self::slot_wait(side, drawn)
+        let computing = (booked + others * self.mean + uncached) / RATE;
+        FIRST + FIRST_PER_REQUEST * Self::requests(side, drawn) + computing + Self::slot_wait(side, drawn)
     }
 }
 
@@ -430,7 +458,7 @@ proptest! {
             let mut held = pairing.model.book(&Work::whole(endpoint, 0, true));
             held.first_token();
             pairing.clock.set(pairing.clock.elapsed() + Duration::from_secs(u64::from(drawn.hold)));
-            held.finish();
+            held.finish(None);
         }
         for (endpoint, drawn) in endpoints.iter().zip(&all) {
             let load = endpoint.load();
@@ -439,6 +467,9 @@ proptest! {
             }
             drawn.kv_usage.into_iter().for_each(|usage| load.kv_usage.set(f64::from(usage) / 10.0, NOW));
             in_flight.extend((0..drawn.in_flight).map(|_| load.book()));
+            if drawn.is_seen {
+                load.seen(load.sent());
+            }
             for &tokens in &drawn.backlog {
                 booked.push(pairing.model.book(&Work::whole(endpoint, tokens, true)));
                 mean = if mean == 0.0 { tokens as f64 } else { mean * 0.98 + tokens as f64 * 0.02 };

@@ -75,7 +75,7 @@ fn cold_prompts_take_turns_where_they_are_computed() {
 #[test]
 fn prompts_wait_where_they_are_computed() {
     for handler in HANDLERS {
-        let pool = pool(handler, "type: expected-ttft-scorer");
+        let pool = pool(handler, "type: expected-latency-scorer");
         let routed: Vec<_> = (0..8).map(|number| pool.ask(&prompt(number))).collect();
         let first = routed.iter().filter(|routed| computing(routed) == 0).count();
         assert_eq!(first, 4, "{handler}");

@@ -86,7 +86,7 @@ fn predicted_and_cached(kept: u32, reports: bool) -> (f64, f64) {
             cached += usage.cached_tokens.unwrap() as f64;
         }
         routed.answer_begins(&Served::Missing, Verdict::Good, false);
-        routed.first_bytes();
+        routed.first_token();
         routed.answer_ends(&if reports { usage } else { Usage { cached_tokens: None, ..usage } });
     }
     (predicted, cached)
@@ -119,7 +119,7 @@ fn value(pool: &Pool, name: &str) -> f64 {
 
 fn ends(mut routed: Routed, served: &Served, usage: &Usage) {
     routed.answer_begins(served, Verdict::Good, false);
-    routed.first_bytes();
+    routed.first_token();
     routed.answer_ends(usage);
 }
 

@@ -152,9 +152,9 @@ impl Follower for Sent {
         self.blocks = None;
     }
 
-    fn first_bytes(&mut self) {
+    fn first_token(&mut self) {
         if let Some(forecast) = &mut self.forecast {
-            forecast.first_bytes();
+            forecast.first_token();
         }
     }
 

@@ -117,7 +117,7 @@ impl Pipeline {
         if built_in {
             instances.forget_places();
             notes.push("no configuration, or an empty one: the built-in configuration runs".to_owned());
-            let text = "where nothing else is asked for, expected-ttft-scorer alone needs no weights";
+            let text = "where nothing else is asked for, expected-latency-scorer alone needs no weights";
             notes.push(text.to_owned());
         } else {
             let declared = config.plugins.iter().zip(instances.iter());

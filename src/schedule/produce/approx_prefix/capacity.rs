@@ -290,7 +290,7 @@ pub(super) struct Forecast {
 
 impl Forecast {
     /// The prompt is computed.
-    pub(super) fn first_bytes(&mut self) {
+    pub(super) fn first_token(&mut self) {
         self.unanswered = None;
     }
 }

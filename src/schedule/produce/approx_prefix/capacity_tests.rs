@@ -48,7 +48,7 @@ impl Bench {
     fn window(&self, matched: u32, cached: u64) {
         for _ in 0..WINDOW {
             let mut forecast = self.sent(1, matched);
-            forecast.first_bytes();
+            forecast.first_token();
             self.ends(&forecast, Some(cached));
         }
     }
@@ -126,7 +126,7 @@ fn a_burst_of_one_new_prompt_says_nothing_about_the_capacity() {
     assert_eq!(bench.factor(), 1.0);
     // What was answered before is there, whoever brings more of it.
     let mut forecasts: Vec<Forecast> = vec![bench.sent(3, 0)];
-    forecasts[0].first_bytes();
+    forecasts[0].first_token();
     forecasts.extend((0..WINDOW).map(|_| bench.sent(3, 10)));
     for forecast in forecasts {
         bench.ends(&forecast, Some(0));

@@ -13,7 +13,7 @@ use crate::schedule::{
     MultimodalDecider, PdFamily, PdParams, PdProfileHandler, PluginId, PrefixBasedPdDecider,
     PrefixBasedPdParams, SingleProfileHandler,
 };
-use crate::schedule::{Joint, ttft};
+use crate::schedule::{Joint, latency};
 
 /// The producer whose matches deciders look at, as with the peer whatever the scorers use.
 const PREFIX_PRODUCER: &str = "approx-prefix-cache-producer";
@@ -145,7 +145,7 @@ fn disagg_profile_handler(site: &mut Site<'_>) -> Result<Built, ConfigError> {
     let (tokens, prefix) = prompt_and_cached(site, PREFIX_PRODUCER);
     let joint = params.joint.clone().map(|params| {
         let clock = site.state.clock().clone();
-        let model = site.state.of(site.name, || ttft::Model::new(params.peak_prefill_throughput, clock));
+        let model = site.state.of(site.name, || latency::Model::new(params.peak_prefill_throughput, clock));
         Joint::new(params, model, tokens, prefix)
     });
     let books = joint.is_some();

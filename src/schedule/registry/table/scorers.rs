@@ -20,13 +20,19 @@ use crate::schedule::{DataType, TopologyAffinityScorer, TopologyAffinityScorerPa
 use crate::schedule::{
     EndpointAttributeScorer, EndpointAttributeScorerParams, multicluster_kv_cache, multicluster_queue,
 };
-use crate::schedule::{ExpectedTtftParams, ExpectedTtftScorer, ttft};
+use crate::schedule::{ExpectedLatencyParams, ExpectedLatencyScorer, latency};
 
 #[rustfmt::skip]
 const PREFIX_CACHE: &[Parameter] = &[
     parameter("prefixMatchInfoProducerName", "approx-prefix-cache-producer", "", "The producer that knows what is cached."),
     parameter("matchLengthWeight", "0", "", "How much the length of what is cached counts, 0 to 1, beside its share of the prompt."),
     parameter("matchLengthScaleTokens", "8192", "tokens", "Length that counts in full; above 0 where it counts. What is shorter counts by its square."),
+];
+
+#[rustfmt::skip]
+const EXPECTED_LATENCY: &[Parameter] = &[
+    parameter("peakPrefillThroughput", "15928", "tokens/s", "Prompt tokens that an endpoint computes per second, until its first tokens say so."),
+    parameter("prefixMatchInfoProducerName", "approx-prefix-cache-producer", "", "The producer that knows what is cached."),
 ];
 
 #[rustfmt::skip]
@@ -123,14 +129,14 @@ pub(super) static ROWS: &[PluginType] = &[
         ],
         Build::Reading(endpoint_attribute_scorer)).alpha()
         .when("A number of yours says how good an endpoint is, such as a GPU's use."),
+    beta("expected-latency-scorer", &[Scorer, PreRequest, Response],
+        "The less a request would wait at an endpoint and make others wait, the better: by what it has yet to compute and to decode, how fast it is, and what it has cached. Learns from the responses.",
+        EXPECTED_LATENCY, Build::Reading(expected_latency_scorer))
+        .when("Wherever nothing else is asked for: alone, it weighs warm caches, queues and batches in seconds, without weights. Usher's own."),
     beta("expected-ttft-scorer", &[Scorer, PreRequest, Response],
-        "The sooner an endpoint would give the first token, the better: by what it has yet to compute, how fast it is, what it has cached, and who waits there.",
-        &[
-            parameter("peakPrefillThroughput", "15928", "tokens/s", "Prompt tokens that an endpoint computes per second, until its first tokens say so."),
-            parameter("prefixMatchInfoProducerName", "approx-prefix-cache-producer", "", "The producer that knows what is cached."),
-        ],
-        Build::Reading(expected_ttft_scorer))
-        .when("Wherever nothing else is asked for: alone, it weighs warm caches against queues in seconds. Usher's own."),
+        "An older name of expected-latency-scorer.",
+        EXPECTED_LATENCY, Build::Reading(expected_latency_scorer)).instead("expected-latency-scorer")
+        .when("In configurations that have it already."),
     beta("topology-affinity-scorer", &[Scorer],
         "The nearer an endpoint is to the one that another profile picked, the better: the same host scores 1, rack 0.2, zone 0.05, region 0.02.",
         &[parameter("topologyProducerName", "topology-extractor", "", "The plugin that says where endpoints are.")],
@@ -201,14 +207,14 @@ fn by_attribute(site: &mut Site<'_>, params: &EndpointAttributeScorerParams) -> 
     Arc::new(EndpointAttributeScorer::new(reading, params))
 }
 
-fn expected_ttft_scorer(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    let params = ExpectedTtftParams::decode(site.parameters)?;
+fn expected_latency_scorer(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = ExpectedLatencyParams::decode(site.parameters)?;
     let built = Built::with(&params)?;
     let (tokens, prefix) =
         (site.reads("token-producer"), site.reads(&params.prefix_match_info_producer_name));
     let clock = site.state.clock().clone();
-    let model = site.state.of(site.name, || ttft::Model::new(params.peak_prefill_throughput, clock));
-    let plugin = Arc::new(ExpectedTtftScorer::new(params.peak_prefill_throughput, model, tokens, prefix));
+    let model = site.state.of(site.name, || latency::Model::new(params.peak_prefill_throughput, clock));
+    let plugin = Arc::new(ExpectedLatencyScorer::new(params.peak_prefill_throughput, model, tokens, prefix));
     Ok(Built { scorer: Some(Arc::clone(&plugin) as _), pre_request: Some(plugin), books: true, ..built })
 }
 

@@ -19,8 +19,8 @@ use rand::{Rng, RngExt};
 use crate::endpoints::{Endpoint, Gauge, Nearness, Snapshot};
 use crate::schedule::data::{PrefixMatch, PromptTokens};
 use crate::schedule::label_values::LabelValues;
+use crate::schedule::latency::{self, Model, Reported, Work};
 use crate::schedule::per_snapshot::PerSnapshot;
-use crate::schedule::ttft::{self, Model, Work};
 use crate::schedule::{Context, Decision, Effects, Key, ScheduleError, Scores, Settlement};
 
 use choose::{Costs, Side, cheapest};
@@ -125,15 +125,12 @@ impl Joint {
             prefill: |position| {
                 let uncached = self.uncached(cx, position);
                 at(position).map_or(f64::NAN, |endpoint| {
-                    let (waiting, running) = prefill_queues.at(cx, endpoint);
-                    table.ttft(endpoint, uncached, waiting, running)
+                    table.ttft(endpoint, uncached, &prefill_queues.at(cx, endpoint))
                 })
             },
             decode: |position| {
-                at(position).map_or(f64::NAN, |endpoint| {
-                    let (waiting, running) = decode_queues.at(cx, endpoint);
-                    table.slot_wait(endpoint, waiting, running)
-                })
+                at(position)
+                    .map_or(f64::NAN, |endpoint| table.slot_wait(endpoint, &decode_queues.at(cx, endpoint)))
             },
             place: |position| Place {
                 topology: at(position).map_or_else(Default::default, |endpoint| *endpoint.topology()),
@@ -164,6 +161,8 @@ impl Joint {
             prefill,
             decode,
             tokens: self.uncached(cx, position),
+            prompt: self.prompt(cx),
+            reported: None,
             is_stream: cx.request.stream,
         }));
     }
@@ -186,11 +185,11 @@ impl Queues {
         Self { longest: known.fold(0.0, f64::max) }
     }
 
-    /// Those that wait, and those that run.
-    fn at(&self, cx: &Context<'_>, endpoint: &Endpoint) -> (f64, f64) {
+    fn at(&self, cx: &Context<'_>, endpoint: &Endpoint) -> Reported {
         let load = endpoint.load();
         let waiting = fresh(cx, &load.waiting).unwrap_or(self.longest);
-        (waiting, ttft::running(cx, load, waiting))
+        let running = latency::running(cx, load, waiting);
+        Reported { waiting, running, kv_usage: fresh(cx, &load.kv_usage) }
     }
 }
 

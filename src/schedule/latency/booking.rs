@@ -7,8 +7,8 @@ use crate::endpoints::Endpoint;
 use crate::request::usage::Usage;
 use crate::schedule::{AnswerHead, Attribute, Follower, Header};
 
-use super::backlog::Backlog;
-use super::model::Model;
+use super::backlog::{Backlog, Past};
+use super::model::{Model, Reported};
 
 /// Who does what of a request.
 #[derive(Clone, Copy, Debug)]
@@ -19,14 +19,19 @@ pub struct Work<'a> {
     pub decode: &'a Endpoint,
     /// Tokens of the prompt that are yet to be computed.
     pub tokens: u64,
+    /// Tokens of the prompt.
+    pub prompt: u64,
     /// The answer is a stream, so its first token will be seen.
     pub is_stream: bool,
+    /// Numbers of the endpoint that computes the prompt, as the decision saw them. `None`:
+    /// nothing is learned about its time to a first token.
+    pub reported: Option<Reported>,
 }
 
 impl<'a> Work<'a> {
     /// All of it at one endpoint.
     pub fn whole(endpoint: &'a Endpoint, tokens: u64, is_stream: bool) -> Self {
-        Self { prefill: endpoint, decode: endpoint, tokens, is_stream }
+        Self { prefill: endpoint, decode: endpoint, tokens, prompt: tokens, is_stream, reported: None }
     }
 }
 
@@ -54,12 +59,28 @@ pub struct Booked {
     /// It is in the backlog.
     waits: bool,
     first_token: Option<Duration>,
+    prompt: u64,
+    /// Requests at the endpoint and tokens to compute there with its own, when it was sent.
+    /// `None`: something else makes it wait.
+    met: Option<(f64, f64)>,
+    /// Requests there that somebody else sent.
+    others: f64,
+    /// The past of the decoding endpoint when its stream began, and its tokens in the cache.
+    decodes: Option<(Past, f64)>,
 }
 
 impl Booked {
     pub(super) fn new(model: Arc<Model>, work: &Work<'_>, now: Duration) -> Self {
         let (prefill, decode) = (model.backlog(work.prefill), model.backlog(work.decode));
-        let &Work { tokens, is_stream, .. } = work;
+        let &Work { tokens, prompt, is_stream, reported, .. } = work;
+        let (mut met, mut others) = (None, 0.0);
+        if let Some(reported) = reported {
+            let load = work.prefill.load();
+            prefill.note_running(reported.running, reported.waiting, load.running.read_at_ms());
+            let (state, _) = model.read().look(work.prefill, &reported);
+            met = (state.slot_wait == 0.0).then_some((state.requests, state.queued + tokens as f64));
+            others = (state.requests - load.in_flight() as f64).max(0.0);
+        }
         let mut booked = Self {
             model,
             prefill,
@@ -73,6 +94,10 @@ impl Booked {
             is_counted: false,
             waits: false,
             first_token: None,
+            prompt,
+            met,
+            others,
+            decodes: None,
         };
         booked.enter(now);
         booked
@@ -113,6 +138,7 @@ impl Booked {
         self.leave(now);
         self.prefill = Arc::clone(&backlog);
         self.decode = backlog;
+        self.met = None;
         self.enter(now);
     }
 
@@ -137,19 +163,40 @@ impl Booked {
             return;
         }
         self.first_token = Some(now);
-        if self.is_stream {
-            self.prefill.first_token(self.tokens, self.sent, now, self.model.bounds());
+        if !self.is_stream {
+            return;
         }
+        let took = now.saturating_sub(self.sent).as_secs_f64();
+        let cached = self.prompt as f64 + self.model.mean_output() / 2.0;
+        let took = self.met.map(|_| took);
+        let own = (self.tokens, cached);
+        let (past, _) = self.prefill.first_token(self.met.unwrap_or_default(), own, took, now);
+        self.decodes = Arc::ptr_eq(&self.prefill, &self.decode).then_some((past, cached));
     }
 
-    /// The answer is complete.
-    pub fn finish(&mut self) {
+    /// The answer is complete, with so many tokens, if it says so.
+    pub fn finish(&mut self, tokens: Option<u64>) {
         let now = self.model.clock().elapsed();
+        if let Some(tokens) = tokens.filter(|tokens| *tokens > 0) {
+            self.model.note_output(tokens);
+        }
         match self.first_token {
-            Some(first) if self.is_stream => self.decode.finished(now.saturating_sub(first)),
+            Some(first) if self.is_stream => {
+                let answer = now.saturating_sub(first);
+                self.decode.finished(answer);
+                self.model.note_times(first.saturating_sub(self.sent), answer);
+            }
             // Nobody saw when it began to generate, but when it should have.
             None if !self.is_counted => self.decode.finished(now.saturating_sub(self.due)),
             _ => {}
+        }
+        self.stops_decoding(tokens, now);
+    }
+
+    fn stops_decoding(&mut self, tokens: Option<u64>, now: Duration) {
+        if let Some((since, cached)) = self.decodes.take() {
+            let tokens = tokens.map(|tokens| tokens as f64);
+            self.decode.stream_ended(&since, cached, tokens, self.others, now);
         }
     }
 }
@@ -167,13 +214,15 @@ impl Follower for Booked {
         self.first_token();
     }
 
-    fn ends(&mut self, _usage: &Usage, _out: &mut Vec<Attribute>) {
-        self.finish();
+    fn ends(&mut self, usage: &Usage, _out: &mut Vec<Attribute>) {
+        self.finish(usage.completion_tokens);
     }
 }
 
 impl Drop for Booked {
     fn drop(&mut self) {
-        self.leave(self.model.clock().elapsed());
+        let now = self.model.clock().elapsed();
+        self.leave(now);
+        self.stops_decoding(None, now);
     }
 }

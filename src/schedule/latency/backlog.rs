@@ -1,12 +1,14 @@
-//! What one endpoint has yet to compute of the prompts sent there, and what was
-//! learned about it.
+//! One endpoint: prompts sent there that it has yet to compute, streams that it decodes,
+//! and its speed.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::rate::Rate;
+use super::cost::Speed;
+use super::factor::Factor;
+use super::group::{Group, Steps};
 
 /// A prompt whose first token isn't seen leaves after so many times as long as it should
 /// take, as no endpoint is taken to be slower than that …
@@ -14,6 +16,9 @@ const PATIENCE: f64 = 10.0;
 
 /// … and not before.
 const PATIENCE_AT_LEAST: Duration = Duration::from_secs(10);
+
+/// Streams with fewer steps say little about the time of a step.
+const FEWEST_STEPS: f64 = 8.0;
 
 /// What remains of the mean time that requests hold a slot after another one.
 const KEEP_HOLD: f64 = 0.9;
@@ -34,21 +39,66 @@ pub struct Backlog {
     /// Until when, in nanoseconds of the clock, it computes the prompts whose first
     /// token can't be seen, as their answers come in one piece.
     unseen_until: AtomicU64,
-    /// Tokens per second, as `f64` bits.
-    rate: AtomicU64,
+    /// Times that a first token, and a step, takes as long as at the others of its group,
+    /// as `f64` bits.
+    first_factor: AtomicU64,
+    step_factor: AtomicU64,
+    /// Requests that it was seen to run at most although others waited, as `f64` bits;
+    /// infinite while that isn't known.
+    slots: AtomicU64,
+    group: Arc<Group>,
     /// Mean seconds from the first token to the last, as `f64` bits; 0: not known.
     hold: AtomicU64,
     // Taken when a prompt is booked, when it leaves, and about once a second.
     inner: Mutex<Inner>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Inner {
-    rate: Rate,
     /// Prompts whose first token hasn't come, in the order in which they were sent.
     queue: VecDeque<Waiting>,
     next: u64,
+    first: Factor,
+    step: Factor,
+    past: Past,
+    plateau: Plateau,
 }
+
+/// Sums over the time so far, of which the difference between two moments is a mean.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Past {
+    at: Duration,
+    /// Streams that decode now.
+    streams: f64,
+    /// Their tokens in the cache.
+    cached: f64,
+    /// Streams and cached tokens, each times seconds.
+    stream_seconds: f64,
+    cached_seconds: f64,
+    /// Prompt tokens computed.
+    computed: f64,
+}
+
+impl Past {
+    fn pass(&mut self, now: Duration) {
+        let seconds = now.saturating_sub(self.at).as_secs_f64();
+        self.stream_seconds += self.streams * seconds;
+        self.cached_seconds += self.cached * seconds;
+        self.at = self.at.max(now);
+    }
+}
+
+/// Most requests that ran while others waited.
+#[derive(Clone, Copy, Debug, Default)]
+struct Plateau {
+    most: f64,
+    /// Readings of just so many, in a row.
+    times: u32,
+    read_at_ms: Option<u64>,
+}
+
+/// Readings of the same number that say that there are no more slots.
+const PLATEAU: u32 = 8;
 
 /// A prompt whose first token hasn't come.
 #[derive(Debug)]
@@ -61,7 +111,7 @@ struct Waiting {
 }
 
 impl Backlog {
-    pub(super) fn new(initial_rate: f64) -> Self {
+    pub(super) fn new(group: Arc<Group>) -> Self {
         Self {
             tokens: AtomicI64::new(0),
             queued: AtomicU64::new(0),
@@ -69,9 +119,12 @@ impl Backlog {
             head_since: AtomicU64::new(0),
             expires: AtomicU64::new(u64::MAX),
             unseen_until: AtomicU64::new(0),
-            rate: AtomicU64::new(initial_rate.to_bits()),
+            first_factor: AtomicU64::new(1f64.to_bits()),
+            step_factor: AtomicU64::new(1f64.to_bits()),
+            slots: AtomicU64::new(f64::INFINITY.to_bits()),
+            group,
             hold: AtomicU64::new(0),
-            inner: Mutex::new(Inner { rate: Rate::new(initial_rate), queue: VecDeque::new(), next: 0 }),
+            inner: Mutex::default(),
         }
     }
 
@@ -88,7 +141,31 @@ impl Backlog {
 
     /// Tokens that it computes per second.
     pub fn rate(&self) -> f64 {
-        f64::from_bits(self.rate.load(Relaxed))
+        1.0 / (self.group.speed().per_token * self.first_factor())
+    }
+
+    /// Its times.
+    pub fn speed(&self) -> Speed {
+        let (first, step) = (self.first_factor(), f64::from_bits(self.step_factor.load(Relaxed)));
+        let speed = self.group.speed();
+        Speed {
+            first: speed.first * first,
+            first_per_request: speed.first_per_request * first,
+            per_token: speed.per_token * first,
+            step: speed.step * step,
+            step_per_request: speed.step_per_request * step,
+            step_per_cached: speed.step_per_cached * step,
+            step_per_computed: speed.step_per_computed * step,
+        }
+    }
+
+    fn first_factor(&self) -> f64 {
+        f64::from_bits(self.first_factor.load(Relaxed))
+    }
+
+    /// Requests that can run there at a time; infinite while that isn't known.
+    pub fn slots(&self) -> f64 {
+        f64::from_bits(self.slots.load(Relaxed))
     }
 
     /// Mean seconds for which a request holds a slot; 0 while nothing is known.
@@ -184,12 +261,82 @@ impl Backlog {
         (tokens as f64 / self.rate() * 1e9) as u64
     }
 
-    /// A first token came. The rate stays within `bounds`.
-    pub(super) fn first_token(&self, tokens: u64, sent: Duration, now: Duration, bounds: (f64, f64)) {
-        let rate = &mut self.inner().rate;
-        rate.first_token(tokens, sent, now);
-        rate.shift_to(rate.value().clamp(bounds.0, bounds.1));
-        self.rate.store(rate.value().to_bits(), Relaxed);
+    /// A first token came after so many seconds, of a prompt that was sent when there were
+    /// so many requests and so many tokens to compute with its own. `None` for the seconds:
+    /// something else made it wait. Returns the past until now, and how many times the
+    /// predicted time it took.
+    pub(super) fn first_token(
+        &self,
+        sent: (f64, f64),
+        own: (u64, f64),
+        seconds: Option<f64>,
+        now: Duration,
+    ) -> (Past, Option<f64>) {
+        let mut inner = self.inner();
+        let ratio = seconds.map(|seconds| {
+            let ratio = self.group.first_token(sent.0, sent.1, seconds, self.first_factor());
+            inner.first.observe(ratio);
+            self.first_factor.store(inner.first.value().to_bits(), Relaxed);
+            ratio
+        });
+        inner.past.pass(now);
+        inner.past.computed += own.0 as f64;
+        inner.past.streams += 1.0;
+        inner.past.cached += own.1;
+        (inner.past, ratio)
+    }
+
+    /// A stream has ended that began to decode when the past was `since`: after so many
+    /// tokens, or early. `others`: requests that somebody else sent.
+    pub(super) fn stream_ended(
+        &self,
+        since: &Past,
+        cached: f64,
+        tokens: Option<f64>,
+        others: f64,
+        now: Duration,
+    ) {
+        let mut inner = self.inner();
+        inner.past.pass(now);
+        let past = inner.past;
+        inner.past.streams -= 1.0;
+        inner.past.cached -= cached;
+        let seconds = now.saturating_sub(since.at).as_secs_f64();
+        let Some(steps) = tokens.map(|tokens| tokens - 1.0).filter(|steps| *steps >= FEWEST_STEPS) else {
+            return;
+        };
+        if seconds <= 0.0 {
+            return;
+        }
+        let mean = |sum: fn(&Past) -> f64| (sum(&past) - sum(since)) / seconds;
+        let steps_seen = Steps {
+            requests: mean(|past| past.stream_seconds) + others,
+            cached: mean(|past| past.cached_seconds),
+            computed: (past.computed - since.computed) / steps,
+        };
+        let factor = f64::from_bits(self.step_factor.load(Relaxed));
+        let ratio = self.group.steps(&steps_seen, seconds / steps, factor);
+        inner.step.observe(ratio);
+        self.step_factor.store(inner.step.value().to_bits(), Relaxed);
+    }
+
+    /// A reading said that so many requests run and so many wait.
+    pub(super) fn note_running(&self, running: f64, waiting: f64, read_at_ms: Option<u64>) {
+        let mut inner = self.inner();
+        let plateau = &mut inner.plateau;
+        if plateau.read_at_ms == read_at_ms || !running.is_finite() {
+            return;
+        }
+        plateau.read_at_ms = read_at_ms;
+        if running > plateau.most {
+            (plateau.most, plateau.times) = (running, 0);
+            self.slots.store(f64::INFINITY.to_bits(), Relaxed);
+        } else if running == plateau.most && waiting > 0.0 {
+            plateau.times += 1;
+            if plateau.times >= PLATEAU {
+                self.slots.store(plateau.most.to_bits(), Relaxed);
+            }
+        }
     }
 
     pub(super) fn finished(&self, held: Duration) {
@@ -199,39 +346,6 @@ impl Backlog {
             let next = if mean > 0.0 { mean * KEEP_HOLD + held * (1.0 - KEEP_HOLD) } else { held };
             Some(next.to_bits())
         });
-    }
-
-    /// The learned rate; `None` before the first sample.
-    pub(super) fn learned(&self) -> Option<f64> {
-        let rate = self.inner().rate;
-        rate.is_learned().then(|| rate.value())
-    }
-
-    /// If it was taken to be as fast as `before` at first, it is `now` instead.
-    pub(super) fn expect(&self, before: f64, now: f64) {
-        let rate = &mut self.inner().rate;
-        rate.expect(before, now);
-        self.rate.store(rate.value().to_bits(), Relaxed);
-    }
-
-    /// Takes the rate nearer to the pool's: all of the way where nothing was learned,
-    /// a share of it where nothing was learned since `idle_since`, and into
-    /// `bounds` anyway.
-    pub(super) fn drift(&self, pool: f64, share: f64, idle_since: Duration, bounds: (f64, f64)) {
-        let rate = &mut self.inner().rate;
-        let value = rate.value();
-        let next = if !rate.is_learned() {
-            pool
-        } else if rate.last_token() < idle_since {
-            value * (pool / value).powf(share)
-        } else {
-            value
-        };
-        let next = next.clamp(bounds.0, bounds.1);
-        if next != value {
-            rate.shift_to(next);
-            self.rate.store(rate.value().to_bits(), Relaxed);
-        }
     }
 }
 

@@ -1,13 +1,14 @@
-//! `expected-ttft-scorer`: the sooner an endpoint would give the first token, the better.
+//! `expected-latency-scorer`: the less a request would wait at an endpoint and make others
+//! wait, the better.
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use crate::config::{ConfigError, Node, Positioned};
-use crate::endpoints::View;
+use crate::endpoints::{Load, View};
 use crate::schedule::data::{PrefixMatch, PromptTokens};
-use crate::schedule::ttft::{self, Model, Work};
+use crate::schedule::latency::{self, Ask, Model, Reported, Work};
 use crate::schedule::{Context, Decision, Effects, Key, PreRequest, Scorer};
 
 use super::readings;
@@ -16,13 +17,13 @@ use super::readings;
 /// the peer assumes them.
 pub const PEAK_PREFILL_THROUGHPUT: f64 = 15_928.0;
 
-/// Shortest time that makes a difference, in seconds: waits below it are equal.
-const SHORTEST: f64 = 1e-4;
+/// Costs that differ by less than so many seconds are equal.
+const EQUAL: f64 = 5e-4;
 
-/// Parameters of `expected-ttft-scorer`.
+/// Parameters of `expected-latency-scorer`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct ExpectedTtftParams {
+pub struct ExpectedLatencyParams {
     /// Prompt tokens that an endpoint computes per second, until its first tokens say
     /// so. Default 15,928.
     pub peak_prefill_throughput: f64,
@@ -30,7 +31,7 @@ pub struct ExpectedTtftParams {
     pub prefix_match_info_producer_name: String,
 }
 
-impl ExpectedTtftParams {
+impl ExpectedLatencyParams {
     /// Reads the parameters.
     ///
     /// # Errors
@@ -65,17 +66,17 @@ pub(in crate::schedule) fn throughput(written: Option<Positioned<f64>>) -> Resul
     }
 }
 
-/// Scores the smallest expected time to the first token over an endpoint's own, and
-/// learns from the answers. See [`ttft`] for the formula.
+/// Scores the smallest cost over an endpoint's own, and learns from the responses. See
+/// [`latency`](crate::schedule::latency) for the formula.
 #[derive(Clone, Debug)]
-pub struct ExpectedTtftScorer {
+pub struct ExpectedLatencyScorer {
     peak: f64,
     model: Arc<Model>,
     tokens: Key<PromptTokens>,
     prefix: Key<PrefixMatch>,
 }
 
-impl ExpectedTtftScorer {
+impl ExpectedLatencyScorer {
     /// A scorer that reads and teaches this model, which may have been another
     /// configuration's. Before anything is learned, endpoints compute `peak` tokens per
     /// second.
@@ -83,38 +84,62 @@ impl ExpectedTtftScorer {
         Self { peak, model, tokens, prefix }
     }
 
+    fn prompt(&self, cx: &Context<'_>) -> u64 {
+        cx.facts.get(self.tokens).map_or(0, |tokens| tokens.count)
+    }
+
     fn uncached(&self, cx: &Context<'_>, position: u32) -> u64 {
-        let prompt = cx.facts.get(self.tokens).map_or(0, |tokens| tokens.count);
+        let prompt = self.prompt(cx);
         cx.facts.get(self.prefix).map_or(prompt, |prefix| prefix.computed_at(position, prompt))
     }
 }
 
-impl Scorer for ExpectedTtftScorer {
+/// An endpoint's numbers, with so many waiting.
+fn reported(cx: &Context<'_>, load: &Load, waiting: f64) -> Reported {
+    let kv_usage = load.kv_usage.fresh(cx.now_ms, cx.max_age).filter(|value| value.is_finite());
+    Reported { waiting, running: latency::running(cx, load, waiting), kv_usage }
+}
+
+impl Scorer for ExpectedLatencyScorer {
     fn score(&self, cx: &Context<'_>, candidates: View<'_>, out: &mut [f32]) {
         readings(cx, candidates, out, |load| &load.waiting);
         // Not when it is made: its configuration may be refused yet.
         self.model.starts_at(self.peak);
         let table = self.model.read();
+        let pool = table.pool(candidates.len());
+        let prompt = self.prompt(cx) as f64;
+        let output = table.output(cx.request.max_output_tokens);
         let mut smallest = f32::INFINITY;
         for ((cell, endpoint), &position) in out.iter_mut().zip(candidates.iter()).zip(candidates.indices()) {
-            let waiting = f64::from(*cell);
-            let running = ttft::running(cx, endpoint.load(), waiting);
-            let ttft = table.ttft(endpoint, self.uncached(cx, position), waiting, running);
-            *cell = ttft.max(SHORTEST) as f32;
+            let reported = reported(cx, endpoint.load(), f64::from(*cell));
+            let ask = Ask { uncached: self.uncached(cx, position) as f64, prompt, output };
+            *cell = table.cost(endpoint, &ask, &pool, &reported).total() as f32;
             smallest = smallest.min(*cell);
         }
-        out.iter_mut().for_each(|cell| *cell = smallest / *cell);
+        let smallest = f64::from(smallest);
+        let equal = smallest + EQUAL;
+        for cell in out {
+            let cost = f64::from(*cell);
+            *cell = if cost <= equal { 1.0 } else { (equal / cost) as f32 };
+        }
     }
 }
 
-impl PreRequest for ExpectedTtftScorer {
+impl PreRequest for ExpectedLatencyScorer {
     fn decided(&self, cx: &Context<'_>, decision: &Decision, effects: &mut Effects) {
         let first = |run| Some((decision.endpoints_of(run).next()?, *run.picks.first()?));
         let Some(decode) = first(decision.primary()) else { return };
         let (prefill, position) = decision.prefill().and_then(first).unwrap_or(decode);
-        let tokens = self.uncached(cx, position);
-        let is_stream = cx.request.stream;
-        let work = Work { prefill, decode: decode.0, tokens, is_stream };
+        let load = prefill.load();
+        let waiting = load.waiting.fresh(cx.now_ms, cx.max_age).filter(|value| value.is_finite());
+        let work = Work {
+            prefill,
+            decode: decode.0,
+            tokens: self.uncached(cx, position),
+            prompt: self.prompt(cx),
+            is_stream: cx.request.stream,
+            reported: waiting.map(|waiting| reported(cx, load, waiting)),
+        };
         effects.follow(self.model.book(&work));
     }
 }

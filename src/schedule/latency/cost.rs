@@ -1,0 +1,187 @@
+//! The cost of a choice, a function of numbers: the delay of the request itself and the
+//! delay that it puts on others.
+//!
+//! An endpoint computes prompts one after the other and decodes all other requests beside
+//! them. With `u` tokens to compute for this request and `q` before it, `n` requests there
+//! with `k` tokens in the cache, `x` tokens of its own in the cache, `o` tokens of its answer
+//! expected, and the times that [`Speed`] has, a request costs
+//!
+//! ```text
+//! first token   w·t             t = c + d·n + (q + u)·τ + wait for a slot
+//! its answer    o·(a + b·(n + 1) + e·(k + x))
+//! others        o·(b + e·x)·n                 they decode beside its answer
+//!               u·σ·n                         their steps wait for its prompt
+//!               u·τ·λ·(t + u·τ)/(1 − ρ)       they come behind its prompt
+//! ```
+//!
+//! - The last line is what a job of length `u·τ` adds to the waiting of others in a queue with
+//!   arrivals at random, first come first served: those that come in the busy period that
+//!   begins with `t + u·τ` of work, which lasts `1/(1 − ρ)` times as long (Kleinrock 1975, the
+//!   busy period of M/G/1), wait that much longer. So the price of uncached tokens rises with
+//!   utilization.
+//! - `w` weighs a second before the first token against a second of the answer:
+//!   `√(mean answer / mean first token)`, the geometric mean of 1, which counts all seconds
+//!   alike, and of the ratio, which counts relative delays alike.
+
+/// Highest utilization that counts: beyond it no estimate is good.
+const MOST_BUSY: f64 = 0.9;
+
+/// Times of an endpoint, in seconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Speed {
+    /// To a first token when nothing is computed and nothing runs: `c`.
+    pub first: f64,
+    /// More of that per request there: `d`.
+    pub first_per_request: f64,
+    /// Per prompt token: `τ`.
+    pub per_token: f64,
+    /// Of a step that decodes: `a`.
+    pub step: f64,
+    /// More of that per request in it: `b`.
+    pub step_per_request: f64,
+    /// More of that per token in the cache of those requests: `e`.
+    pub step_per_cached: f64,
+    /// More of that per prompt token computed in it: `σ`.
+    pub step_per_computed: f64,
+}
+
+/// An endpoint as a decision sees it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct State {
+    /// Prompt tokens to compute before those of a new request.
+    pub queued: f64,
+    /// Requests there, from their booking on.
+    pub requests: f64,
+    /// Tokens in the cache of requests under way.
+    pub cached: f64,
+    /// Seconds until there is a slot, where they are short.
+    pub slot_wait: f64,
+}
+
+/// A request as an endpoint would meet it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Ask {
+    /// Prompt tokens that the endpoint has to compute.
+    pub uncached: f64,
+    /// Tokens of the prompt.
+    pub prompt: f64,
+    /// Tokens of the answer that are expected.
+    pub output: f64,
+}
+
+/// The pool as a decision sees it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pool {
+    /// Requests per second and endpoint: `λ`.
+    pub arrivals: f64,
+    /// Share of the time in which endpoints compute prompts: `ρ`.
+    pub busy: f64,
+    /// Weight of a second before the first token, of a second of an answer being 1: `w`.
+    pub urgency: f64,
+}
+
+impl Default for Pool {
+    /// An idle one.
+    fn default() -> Self {
+        Self { arrivals: 0.0, busy: 0.0, urgency: 1.0 }
+    }
+}
+
+/// Parts of the cost of a choice, in seconds of an answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Cost {
+    /// Until the first token, weighted.
+    pub first: f64,
+    /// From the first token to the last.
+    pub answer: f64,
+    /// Delay of others, all of them together.
+    pub others: f64,
+}
+
+impl Cost {
+    /// Sum of the parts.
+    pub fn total(&self) -> f64 {
+        self.first + self.answer + self.others
+    }
+}
+
+impl Speed {
+    /// Seconds to the first token.
+    pub fn first_token(&self, state: &State, uncached: f64) -> f64 {
+        let queue = (state.queued + uncached) * self.per_token;
+        self.first + self.first_per_request * state.requests + queue + state.slot_wait
+    }
+
+    /// Seconds of a step that decodes for so many requests with so many tokens cached.
+    pub fn step(&self, requests: f64, cached: f64) -> f64 {
+        self.step + self.step_per_request * requests + self.step_per_cached * cached
+    }
+
+    /// The cost of a request there; see the formulas above.
+    pub fn cost(&self, state: &State, ask: &Ask, pool: &Pool) -> Cost {
+        let first = self.first_token(state, ask.uncached);
+        let own = ask.prompt + ask.output / 2.0;
+        let answer = ask.output * self.step(state.requests + 1.0, state.cached + own);
+        let beside = ask.output * (self.step_per_request + self.step_per_cached * own) * state.requests;
+        let stalled = ask.uncached * self.step_per_computed * state.requests;
+        let prompt = ask.uncached * self.per_token;
+        let behind = pool.arrivals * (first + prompt) / (1.0 - pool.busy.clamp(0.0, MOST_BUSY));
+        Cost { first: pool.urgency * first, answer, others: beside + stalled + prompt * behind }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SPEED: Speed = Speed {
+        first: 0.01,
+        first_per_request: 0.001,
+        per_token: 1e-4,
+        step: 0.02,
+        step_per_request: 1e-4,
+        step_per_cached: 1e-7,
+        step_per_computed: 5e-5,
+    };
+
+    #[test]
+    fn every_term_is_its_formula() {
+        let state = State { queued: 1000.0, requests: 10.0, cached: 20_000.0, slot_wait: 0.5 };
+        let ask = Ask { uncached: 500.0, prompt: 2000.0, output: 200.0 };
+        let pool = Pool { arrivals: 2.0, busy: 0.5, urgency: 3.0 };
+        let cost = SPEED.cost(&state, &ask, &pool);
+        let first = 0.01 + 0.01 + 0.15 + 0.5;
+        assert!((cost.first - 3.0 * first).abs() < 1e-12);
+        assert!((cost.answer - 200.0 * (0.02 + 0.0011 + 0.00221)).abs() < 1e-9, "{cost:?}");
+        let beside = 200.0 * (1e-4 + 2.1e-4) * 10.0;
+        let stalled = 500.0 * 5e-5 * 10.0;
+        let behind = 0.05 * 2.0 * (first + 0.05) / 0.5;
+        assert!((cost.others - beside - stalled - behind).abs() < 1e-9, "{cost:?}");
+        assert_eq!(cost.total(), cost.first + cost.answer + cost.others);
+    }
+
+    #[test]
+    fn a_cached_prefix_is_worth_more_where_requests_run() {
+        let price = |requests: f64, busy: f64| {
+            let state = State { requests, ..State::default() };
+            let pool = Pool { arrivals: 3.0, busy, ..Pool::default() };
+            let cost = |uncached| {
+                SPEED.cost(&state, &Ask { uncached, prompt: 2000.0, output: 100.0 }, &pool).total()
+            };
+            cost(2000.0) - cost(16.0)
+        };
+        assert!(price(20.0, 0.0) > 5.0 * price(0.0, 0.0));
+        assert!(price(0.0, 0.85) > 1.5 * price(0.0, 0.0));
+        assert!(price(0.0, 1.0).is_finite() && price(0.0, 7.0).is_finite());
+    }
+
+    #[test]
+    fn long_answers_spread_where_prompts_are_short() {
+        let at = |requests| State { requests, ..State::default() };
+        let ask = |uncached| Ask { uncached, prompt: 2000.0, output: 1000.0 };
+        let pool = Pool::default();
+        let holder = SPEED.cost(&at(8.0), &ask(16.0), &pool).total();
+        let idle = SPEED.cost(&at(0.0), &ask(2000.0), &pool).total();
+        assert!(idle < holder, "{idle} {holder}");
+    }
+}

@@ -1,0 +1,24 @@
+//! Expected latency: how long a request would wait for its first token and take to be
+//! answered at each endpoint, and how much longer others would take for it.
+//!
+//! A decision reads a [`Table`] and weighs the formulas of [`cost`]; `docs/expected-latency.md`
+//! derives them. What was decided is [`Booked`] with the endpoints. As first tokens and ends
+//! of streams come, the bookings teach the speeds: `fit` the times of a group of endpoints
+//! that should be equal, `factor` how much one of them differs.
+//!
+//! `expected-latency-scorer` and the joint choice of a pair read a [`Model`].
+
+mod backlog;
+mod booking;
+pub mod cost;
+mod factor;
+mod fit;
+mod group;
+mod model;
+mod running;
+
+pub use backlog::Backlog;
+pub use booking::{Booked, Work};
+pub use cost::{Ask, Cost, Pool, Speed, State};
+pub use model::{Model, Reported, Table};
+pub(super) use running::running;

@@ -1,0 +1,364 @@
+//! Everything that is booked and learned about all endpoints.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use arc_swap::{ArcSwap, Guard};
+
+use crate::endpoints::{Clock, Endpoint, Load, Slot, Snapshot};
+use crate::schedule::Kept;
+
+use super::backlog::Backlog;
+use super::booking::{Booked, Work};
+use super::cost::{Ask, Cost, Pool, Speed, State};
+use super::group::{Group, GroupKey};
+
+/// Time after which an arrival counts a third (1/e) in the rate of arrivals.
+const RATE_WINDOW: f64 = 20.0;
+
+/// Share of the window that counts as seen at least: the first requests of a process say
+/// little about how many come per second.
+const LEAST_SEEN: f64 = 0.25;
+
+/// What remains of a mean's weight after another observation.
+const KEEP_MEAN: f64 = 0.98;
+
+/// Tokens of an answer that are expected before any was seen.
+const OUTPUT: f64 = 200.0;
+
+/// Most that a second before a first token counts for.
+const MOST_URGENT: f64 = 20.0;
+
+/// KV cache usage from which on it counts as full.
+const FULL: f64 = 0.95;
+
+/// Groups at most; further endpoints share the last.
+const MOST_GROUPS: usize = 256;
+
+/// Backlogs and speeds of all endpoints that requests were sent to.
+#[derive(Debug)]
+pub struct Model {
+    clock: Clock,
+    /// Tokens that endpoints are taken to compute per second before anything is learned, as
+    /// `f64` bits.
+    initial_rate: AtomicU64,
+    entries: ArcSwap<Vec<Option<Entry>>>,
+    groups: Mutex<HashMap<GroupKey, Arc<Group>>>,
+    /// The first group, whose speed stands for the pool's.
+    default: Arc<Group>,
+    /// Means per request, as `f64` bits: tokens to compute, tokens of a prompt, tokens of an
+    /// answer.
+    mean_uncached: AtomicU64,
+    mean_prompt: AtomicU64,
+    mean_output: AtomicU64,
+    /// Mean seconds to a first token, and from it to the last, as `f64` bits.
+    mean_first: AtomicU64,
+    mean_answer: AtomicU64,
+    arrivals: Arrivals,
+    // Taken when an endpoint is looked at first, and when one goes.
+    writer: Mutex<()>,
+}
+
+/// An endpoint's backlog. Holds its slot, so that the number stays its own.
+#[derive(Clone, Debug)]
+struct Entry {
+    slot: Arc<Slot>,
+    backlog: Arc<Backlog>,
+}
+
+/// Requests and their tokens to compute per second, older ones counting less and less.
+#[derive(Debug, Default)]
+struct Arrivals {
+    /// When the sums were brought up to date, in nanoseconds of the clock.
+    at: AtomicU64,
+    since: AtomicU64,
+    requests: AtomicU64,
+    tokens: AtomicU64,
+    // Guards that the three change together.
+    writer: Mutex<()>,
+}
+
+impl Arrivals {
+    fn add(&self, tokens: u64, now: Duration) {
+        let _writing = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let now_ns = nanos(now);
+        let passed = Duration::from_nanos(now_ns.saturating_sub(self.at.load(Relaxed))).as_secs_f64();
+        if self.since.load(Relaxed) == 0 {
+            self.since.store(now_ns.max(1), Relaxed);
+        }
+        let keep = (-passed / RATE_WINDOW).exp();
+        let more = |sum: &AtomicU64, value: f64| {
+            sum.store((f64::from_bits(sum.load(Relaxed)) * keep + value).to_bits(), Relaxed);
+        };
+        more(&self.requests, 1.0);
+        more(&self.tokens, tokens as f64);
+        self.at.store(now_ns.max(self.at.load(Relaxed)), Relaxed);
+    }
+
+    /// Requests and tokens per second.
+    fn rates(&self, now: Duration) -> (f64, f64) {
+        let now = nanos(now);
+        let since = |at: &AtomicU64| Duration::from_nanos(now.saturating_sub(at.load(Relaxed))).as_secs_f64();
+        let keep = (-since(&self.at) / RATE_WINDOW).exp();
+        // The weight of the time that there was.
+        let seen = RATE_WINDOW * (1.0 - (-since(&self.since) / RATE_WINDOW).exp()).max(LEAST_SEEN);
+        let rate = |sum: &AtomicU64| f64::from_bits(sum.load(Relaxed)) * keep / seen;
+        (rate(&self.requests), rate(&self.tokens))
+    }
+}
+
+/// The model as one decision reads it.
+#[derive(Debug)]
+pub struct Table<'a> {
+    entries: Guard<Arc<Vec<Option<Entry>>>>,
+    model: &'a Model,
+    now: Duration,
+    default: Speed,
+    mean_uncached: f64,
+    mean_prompt: f64,
+}
+
+/// An endpoint's own numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Reported {
+    /// Requests waiting there.
+    pub waiting: f64,
+    /// Requests running there.
+    pub running: f64,
+    /// Share of its KV cache in use, 0..=1; `None`: it doesn't say.
+    pub kv_usage: Option<f64>,
+}
+
+impl Model {
+    /// A model that knows nothing. `initial_rate` is in tokens per second, above 0.
+    pub fn new(initial_rate: f64, clock: Clock) -> Self {
+        Self {
+            clock,
+            initial_rate: AtomicU64::new(initial_rate.to_bits()),
+            entries: ArcSwap::default(),
+            groups: Mutex::default(),
+            default: Arc::new(Group::new(initial_rate)),
+            mean_uncached: AtomicU64::new(0),
+            mean_prompt: AtomicU64::new(0),
+            mean_output: AtomicU64::new(OUTPUT.to_bits()),
+            mean_first: AtomicU64::new(0),
+            mean_answer: AtomicU64::new(0),
+            arrivals: Arrivals::default(),
+            writer: Mutex::default(),
+        }
+    }
+
+    /// Expects this rate from now on where nothing was learned, in tokens per second, above
+    /// 0: a configuration may say something else than the one before it.
+    pub fn starts_at(&self, rate: f64) {
+        if f64::from_bits(self.initial_rate.load(Relaxed)) == rate {
+            return;
+        }
+        self.initial_rate.store(rate.to_bits(), Relaxed);
+        self.default.expect(rate);
+        self.groups
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .values()
+            .for_each(|group| group.expect(rate));
+    }
+
+    /// The model as it is now.
+    pub fn read(&self) -> Table<'_> {
+        Table {
+            entries: self.entries.load(),
+            model: self,
+            now: self.clock.elapsed(),
+            default: self.default.speed(),
+            mean_uncached: f64::from_bits(self.mean_uncached.load(Relaxed)),
+            mean_prompt: f64::from_bits(self.mean_prompt.load(Relaxed)),
+        }
+    }
+
+    /// The clock that bookings are measured with.
+    pub fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// Books a request: its prompt with the endpoint that computes it until the first token
+    /// is there, its answer with the endpoint that decodes.
+    pub fn book(self: &Arc<Self>, work: &Work<'_>) -> Booked {
+        let now = self.clock.elapsed();
+        note(&self.mean_uncached, work.tokens as f64);
+        note(&self.mean_prompt, work.prompt as f64);
+        self.arrivals.add(work.tokens, now);
+        Booked::new(Arc::clone(self), work, now)
+    }
+
+    /// An answer had so many tokens.
+    pub(super) fn note_output(&self, tokens: u64) {
+        note(&self.mean_output, tokens as f64);
+    }
+
+    /// A stream took so long to its first token, and from there to its end.
+    pub(super) fn note_times(&self, first: Duration, answer: Duration) {
+        note(&self.mean_first, first.as_secs_f64());
+        note(&self.mean_answer, answer.as_secs_f64());
+    }
+
+    /// Weight of a second before a first token; see [`cost`](super::cost).
+    fn urgency(&self) -> f64 {
+        let mean = |bits: &AtomicU64| f64::from_bits(bits.load(Relaxed));
+        let (first, answer) = (mean(&self.mean_first), mean(&self.mean_answer));
+        if first > 0.0 { (answer / first).sqrt().clamp(1.0, MOST_URGENT) } else { 1.0 }
+    }
+
+    pub(super) fn mean_output(&self) -> f64 {
+        f64::from_bits(self.mean_output.load(Relaxed))
+    }
+
+    /// The endpoint's backlog; an empty one when it is looked at first.
+    pub(super) fn backlog(&self, endpoint: &Endpoint) -> Arc<Backlog> {
+        let number = endpoint.slot().number() as usize;
+        if let Some(Some(entry)) = self.entries.load().get(number) {
+            return Arc::clone(&entry.backlog);
+        }
+        let _writing = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut entries = Vec::clone(&self.entries.load());
+        if entries.len() <= number {
+            entries.resize(number + 1, None);
+        }
+        let entry = entries[number].get_or_insert_with(|| Entry {
+            slot: Arc::clone(endpoint.slot()),
+            backlog: Arc::new(Backlog::new(self.group(endpoint))),
+        });
+        let backlog = Arc::clone(&entry.backlog);
+        self.entries.store(Arc::new(entries));
+        backlog
+    }
+
+    /// The group that an endpoint belongs to.
+    fn group(&self, endpoint: &Endpoint) -> Arc<Group> {
+        let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+        let (key, rate) = (GroupKey::of(endpoint), f64::from_bits(self.initial_rate.load(Relaxed)));
+        match groups.len() {
+            0 => Arc::clone(groups.entry(key).or_insert_with(|| Arc::clone(&self.default))),
+            MOST_GROUPS.. => groups.get(&key).map_or_else(|| Arc::clone(&self.default), Arc::clone),
+            _ => Arc::clone(groups.entry(key).or_insert_with(|| Arc::new(Group::new(rate)))),
+        }
+    }
+}
+
+fn note(mean: &AtomicU64, value: f64) {
+    let _ = mean.fetch_update(Relaxed, Relaxed, |bits| {
+        let mean = f64::from_bits(bits);
+        let next = if bits == 0 { value } else { mean * KEEP_MEAN + value * (1.0 - KEEP_MEAN) };
+        Some(next.to_bits())
+    });
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl Table<'_> {
+    /// Seconds until the first token of a request of which the endpoint has to compute so
+    /// many tokens.
+    pub fn ttft(&self, endpoint: &Endpoint, uncached: u64, reported: &Reported) -> f64 {
+        let (state, speed) = self.look(endpoint, reported);
+        speed.first_token(&state, uncached as f64)
+    }
+
+    /// Seconds until the endpoint has a slot for another request; 0 while there is one.
+    pub fn slot_wait(&self, endpoint: &Endpoint, reported: &Reported) -> f64 {
+        self.look(endpoint, reported).0.slot_wait
+    }
+
+    /// The cost of a request at an endpoint.
+    pub fn cost(&self, endpoint: &Endpoint, ask: &Ask, pool: &Pool, reported: &Reported) -> Cost {
+        let (state, speed) = self.look(endpoint, reported);
+        speed.cost(&state, ask, pool)
+    }
+
+    /// Tokens of an answer that are expected, where the client allows so many.
+    pub fn output(&self, most: Option<u64>) -> f64 {
+        let mean = self.model.mean_output();
+        most.map_or(mean, |most| mean.min(most as f64)).max(1.0)
+    }
+
+    /// A pool of so many endpoints.
+    pub fn pool(&self, endpoints: usize) -> Pool {
+        let (requests, tokens) = self.model.arrivals.rates(self.now);
+        let endpoints = endpoints.max(1) as f64;
+        let (arrivals, busy) = (requests / endpoints, tokens * self.default.per_token / endpoints);
+        Pool { arrivals, busy, urgency: self.model.urgency() }
+    }
+
+    /// An endpoint's state and speed.
+    pub(super) fn look(&self, endpoint: &Endpoint, reported: &Reported) -> (State, Speed) {
+        let Reported { waiting, running, kv_usage } = *reported;
+        let load = endpoint.load();
+        let made;
+        let backlog = match self.known(endpoint) {
+            Some(backlog) => backlog,
+            None => {
+                // The first look at it; from now on it has the speed of its group.
+                made = self.model.backlog(endpoint);
+                &made
+            }
+        };
+        let (speed, hold) = (backlog.speed(), backlog.hold());
+        let queued = i64::try_from(backlog.queued()).unwrap_or(i64::MAX);
+        // An endpoint that only computes prompts for others' answers has none of its own in
+        // flight.
+        let own = load.in_flight().max(queued) as f64;
+        let unseen = load.unseen() as f64;
+        let requests = (waiting + running + unseen).max(own);
+        let seen = (own - unseen).max(0.0);
+        let of_others = (waiting + running - seen).min(waiting).max(0.0);
+        let cached = self.cached(load, kv_usage, requests, unseen);
+        let slot_wait =
+            if hold > 0.0 { slot_wait(requests, running, backlog.slots(), kv_usage, hold) } else { 0.0 };
+        let queued = backlog.tokens(self.now) + of_others * self.mean_uncached;
+        (State { queued, requests, cached, slot_wait }, speed)
+    }
+
+    /// Tokens in the cache of requests under way.
+    fn cached(&self, load: &Load, kv_usage: Option<f64>, requests: f64, unseen: f64) -> f64 {
+        let capacity = load.num_blocks.last() * load.block_size.last();
+        match kv_usage.filter(|_| capacity > 0.0) {
+            Some(usage) => usage * capacity + unseen * self.mean_prompt,
+            None => requests * self.mean_prompt,
+        }
+    }
+
+    fn known(&self, endpoint: &Endpoint) -> Option<&Backlog> {
+        let entry = self.entries.get(endpoint.slot().number() as usize)?.as_ref()?;
+        entry.backlog.expire(self.now);
+        Some(&entry.backlog)
+    }
+}
+
+/// Seconds until there is a slot, where requests hold one for so long on average.
+fn slot_wait(requests: f64, running: f64, slots: f64, kv_usage: Option<f64>, hold: f64) -> f64 {
+    let ahead = if requests >= slots {
+        requests - slots + 1.0
+    } else if kv_usage.is_some_and(|usage| usage >= FULL) {
+        (requests - running).max(0.0) + 1.0
+    } else {
+        return 0.0;
+    };
+    ahead * hold / running.max(1.0)
+}
+
+impl Kept for Model {
+    fn sweep(&self, snapshot: &Snapshot, _now_ms: u64) {
+        let _writing = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let listed: std::collections::HashSet<u32> =
+            snapshot.endpoints().iter().map(|endpoint| endpoint.slot().number()).collect();
+        let entries = self.entries.load();
+        let is_gone =
+            |entry: &Option<Entry>| entry.as_ref().is_some_and(|e| !listed.contains(&e.slot.number()));
+        if entries.iter().any(is_gone) {
+            let kept = entries.iter().map(|entry| entry.clone().filter(|_| !is_gone(entry)));
+            self.entries.store(Arc::new(kept.collect()));
+        }
+    }
+}
