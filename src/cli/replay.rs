@@ -2,6 +2,7 @@
 
 mod args;
 mod report;
+mod suite;
 
 use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
@@ -23,8 +24,15 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// [`CliError::Usage`] for arguments that don't fit together and files that can't be used;
 /// [`CliError::Failed`] when the result can't be printed.
 pub fn run(args: &ReplayArgs) -> Result<(), CliError> {
+    if args.suite.suite {
+        let outcome = args.suite().map_err(CliError::Usage)?.run()?;
+        return args
+            .output
+            .print(&outcome)
+            .map_err(|error| CliError::Failed(format!("cannot print the result: {error}")));
+    }
     let plan = args.plan().map_err(CliError::Usage)?;
-    let all = plan.settings.arrivals.len();
+    let all = plan.settings.arrivals.len() * plan.settings.policies.len();
     // Only a terminal gets it: elsewhere nobody would read it.
     let mut progress = io::stderr().is_terminal().then(Progress::new);
     let mut shown = Instant::now();

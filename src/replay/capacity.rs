@@ -53,7 +53,9 @@ mod tests {
     fn arrivals(gap_ms: u64, together: u64) -> Vec<Arrival> {
         let at = |n: u64| Duration::from_millis(n / together * gap_ms);
         let prompt = |seed| Box::from([Piece { seed, tokens: PROMPT }]);
-        (0..200).map(|n| Arrival { at: at(n), prompt: prompt(n), output_tokens: OUTPUT }).collect()
+        (0..200)
+            .map(|n| Arrival { at: at(n), prompt: prompt(n), output_tokens: OUTPUT, ..Arrival::default() })
+            .collect()
     }
 
     #[test]

@@ -19,15 +19,20 @@
 //! Everything follows from the seed.
 
 mod capacity;
+mod demand;
 mod draw;
 mod generate;
 mod policy;
+mod reference;
+mod requests;
 mod scale;
 mod servers;
+mod suite;
 mod summary;
 mod workload;
 mod world;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -35,15 +40,17 @@ use serde::Serialize;
 pub use capacity::utilization;
 pub use generate::Workload;
 pub use policy::Policy;
+pub use reference::Formula;
 pub use scale::{ScaleComparison, ScaleSettings, ScaleSummary, compare_sizes};
 pub use servers::{MOST_SERVERS, Server, parse as parse_servers};
+pub use suite::{Case, Cell};
 pub use summary::{Goodput, Latency, ServerSummary, Summary};
 pub use workload::{Arrival, Piece, of_trace, repeat, speed_up, utilize};
 pub use world::{Events, Interconnect};
 
 use policy::{BuildError, Picker, Reading};
+use requests::Requests;
 use summary::Measure;
-use workload::Preparation;
 use world::{Fates, World};
 
 use crate::config::ConfigError;
@@ -69,6 +76,8 @@ pub struct Settings {
     pub metrics_staleness: Duration,
     /// Until then a first token is in time.
     pub ttft_limit: Duration,
+    /// Mean time between two tokens of an answer up to which it is fast enough.
+    pub tpot_limit: Duration,
 }
 
 /// What came out of it.
@@ -86,6 +95,8 @@ pub struct Comparison {
     pub servers: u64,
     /// Until then a first token is in time, in seconds.
     pub ttft_limit_s: f64,
+    /// Mean milliseconds between two tokens up to which an answer is fast enough.
+    pub tpot_limit_ms: f64,
     /// One per policy, in their order.
     pub policies: Vec<Summary>,
     /// What the user should know of a configuration, and whose it is; several
@@ -137,8 +148,8 @@ pub enum ReplayError {
     Metrics(String),
 }
 
-/// Runs all policies over the same requests. `progress` is told after each request how
-/// many there were.
+/// Runs all policies over the same requests, one after the other. `progress` is told after
+/// each request how many there were, over all policies.
 ///
 /// # Errors
 /// When a configuration or a server is not valid, or something is missing.
@@ -149,39 +160,44 @@ pub fn run(settings: &Settings, mut progress: impl FnMut(usize)) -> Result<Compa
     if let Some((_, what)) = empty.into_iter().find(|(empty, _)| *empty) {
         return Err(ReplayError::Nothing(what));
     }
-    let span = arrivals.last().map_or(Duration::ZERO, |last| last.at);
-    if span > LONGEST {
-        return Err(ReplayError::TooLong(span));
+    let last = arrivals.iter().map(|arrival| arrival.at).max().unwrap_or_default();
+    if last > LONGEST {
+        return Err(ReplayError::TooLong(last));
     }
     let reading = Reading { interval: settings.scrape_interval, max_age: settings.metrics_staleness };
-    let mut worlds = Vec::with_capacity(policies.len());
+    let requests = Arc::new(Requests::new(arrivals, servers));
     let mut notes: Vec<Note> = Vec::new();
+    let mut pickers = Vec::with_capacity(policies.len());
     for (name, policy) in policies {
         let (picker, said) = Picker::new(policy, servers, reading, *seed).map_err(|error| match error {
             BuildError::Config(error) => ReplayError::Config { policy: name.clone(), error: Box::new(error) },
             BuildError::Metrics(error) => ReplayError::Metrics(error.to_string()),
         })?;
         said.into_iter().for_each(|text| note(&mut notes, name, text));
-        worlds.push(World::new(picker, servers, settings.interconnect.clone())?);
+        pickers.push(picker);
     }
-    let preparation = Preparation::new(arrivals, servers);
-    for (count, arrival) in (1..).zip(arrivals) {
-        let request = preparation.prepare(arrival);
-        worlds.iter_mut().for_each(|world| world.arrive(&request, arrival.at));
-        progress(count);
+    let mut count = 0;
+    let mut all: Vec<Fates> = Vec::with_capacity(pickers.len());
+    for picker in pickers {
+        let world = World::new(picker, servers, settings.interconnect.clone(), Arc::clone(&requests))?;
+        all.push(world.run(|| {
+            count += 1;
+            progress(count);
+        }));
     }
-    let by = Measure { ttft_limit: settings.ttft_limit, span };
-    let all: Vec<_> = worlds.into_iter().map(World::finish).collect();
+    let by = Measure { ttft_limit: settings.ttft_limit, tpot_limit: settings.tpot_limit };
     let summary = |((name, _), fates): (&(String, Policy), &Fates)| {
         Summary::new(name.clone(), servers, fates, all.first().unwrap_or(fates), by)
     };
+    let open = arrivals.iter().all(|arrival| !arrival.follows());
     Ok(Comparison {
         requests: arrivals.len() as u64,
-        seconds: span.as_secs_f64(),
-        per_second: capacity::offered_rate(arrivals),
-        utilization: utilization(arrivals, servers),
+        seconds: all.first().map_or(last, Fates::span).as_secs_f64(),
+        per_second: open.then(|| capacity::offered_rate(arrivals)).flatten(),
+        utilization: open.then(|| utilization(arrivals, servers)).flatten(),
         servers: servers.len() as u64,
         ttft_limit_s: settings.ttft_limit.as_secs_f64(),
+        tpot_limit_ms: settings.tpot_limit.as_secs_f64() * 1e3,
         policies: policies.iter().zip(&all).map(summary).collect(),
         notes,
     })

@@ -9,8 +9,9 @@ use prometheus::Registry;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
+use super::reference::{Formula, Reference};
+use super::requests::{API, Prepared};
 use super::servers::Server;
-use super::workload::{API, Prepared};
 use crate::config::{ConfigError, EndpointPickerConfig};
 use crate::endpoints::{
     Adapters, CachedLocator, Clock, EndpointSpec, Snapshot, Store, StoreLocator, SubsetHint,
@@ -34,6 +35,8 @@ pub enum Policy {
     Random,
     /// One server after the other.
     RoundRobin,
+    /// The formula of another picker.
+    Reference(Formula),
 }
 
 /// Where a request goes.
@@ -66,6 +69,7 @@ pub(super) enum Picker {
     Configured(Box<Configured>),
     Random { rng: Box<StdRng>, servers: Vec<usize> },
     RoundRobin { next: usize, servers: Vec<usize> },
+    Reference(Box<Reference>),
 }
 
 /// What `usher serve` has of a configuration, without sockets.
@@ -113,6 +117,9 @@ impl Picker {
             Policy::RoundRobin => {
                 (Self::RoundRobin { next: 0, servers: (0..servers.len()).collect() }, Vec::new())
             }
+            Policy::Reference(formula) => {
+                (Self::Reference(Box::new(Reference::new(*formula, servers.len(), rng))), Vec::new())
+            }
             Policy::Configured(config) => {
                 let (configured, notes) = Configured::new(config.as_deref(), servers, reading, rng)?;
                 (Self::Configured(Box::new(configured)), notes)
@@ -120,8 +127,14 @@ impl Picker {
         })
     }
 
-    /// Chooses a server at this time since the start.
-    pub(super) fn pick(&mut self, request: &Prepared, now: Duration) -> Result<Route, Rejection> {
+    /// Chooses a server for the request at this position, at this time since the start.
+    pub(super) fn pick(
+        &mut self,
+        position: usize,
+        request: &Prepared,
+        engines: &[Engine],
+        now: Duration,
+    ) -> Result<Route, Rejection> {
         let server = match self {
             Self::Configured(configured) => return configured.pick(request, now),
             Self::Random { servers, .. } if servers.is_empty() => None,
@@ -131,9 +144,24 @@ impl Picker {
                 *next = turn + 1;
                 servers.get(turn).copied()
             }
+            Self::Reference(reference) => reference.pick(position, request, engines),
         };
         let server = server.ok_or_else(Rejection::no_endpoints)?;
         Ok(Route { server, prefiller: None, routed: None })
+    }
+
+    /// The first token of a request is there, for a policy that nothing else tells.
+    pub(super) fn first_token(&mut self, position: usize) {
+        if let Self::Reference(reference) = self {
+            reference.first_token(position);
+        }
+    }
+
+    /// A request has ended, however it did; likewise.
+    pub(super) fn ended(&mut self, position: usize) {
+        if let Self::Reference(reference) = self {
+            reference.ended(position);
+        }
     }
 
     /// From now on there are these servers, each under its number.
@@ -142,6 +170,9 @@ impl Picker {
             Self::Configured(configured) => configured.set_servers(servers),
             Self::Random { servers: numbers, .. } | Self::RoundRobin { servers: numbers, .. } => {
                 *numbers = servers.iter().map(|(number, _)| *number).collect();
+            }
+            Self::Reference(reference) => {
+                reference.set_servers(servers.iter().map(|(number, _)| *number).collect());
             }
         }
     }
@@ -300,6 +331,7 @@ impl Configured {
         // It may have left.
         let Some(endpoint) = self.snapshot.at(address.ip(), address.port()) else { return };
         let (state, config, load) = (engine.state(), engine.config(), endpoint.load());
+        load.seen(load.sent());
         let now_ms = self.state.clock().now_ms();
         load.waiting.set(state.waiting as f64, now_ms);
         load.running.set(state.running as f64, now_ms);

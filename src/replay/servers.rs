@@ -7,6 +7,7 @@
 //!   slower: 3                      # its prefill and decode take three times as long
 //!   labels: {llm-d.ai/role: decode, topology.kubernetes.io/zone: b}
 //!   numBlocks: 10000
+//!   joinsAfter: 30s                # not there before
 //! - {name: other, model: prefill-first, engineSeed: 3}
 //! ```
 //!
@@ -39,12 +40,14 @@ pub struct Server {
     pub labels: BTreeMap<String, String>,
     /// How fast it is and what fits into it.
     pub engine: EngineConfig,
+    /// When it becomes a candidate, with an empty cache; zero: it is one from the start.
+    pub joins: Duration,
 }
 
 impl Server {
     /// A server without labels.
     pub fn new(name: impl Into<String>, engine: EngineConfig) -> Self {
-        Self { name: name.into(), labels: BTreeMap::new(), engine }
+        Self { name: name.into(), labels: BTreeMap::new(), engine, joins: Duration::ZERO }
     }
 
     /// Where it is, as its labels say.
@@ -55,6 +58,11 @@ impl Server {
     /// Whether it is there to compute prompts, as its labels say.
     pub fn is_prefiller(&self) -> bool {
         Role::from_label(self.labels.get(ROLE_LABEL).map(String::as_str)).prefill
+    }
+
+    /// Tokens that its KV cache holds.
+    pub(super) fn cache_tokens(&self) -> f64 {
+        f64::from(self.engine.num_blocks) * f64::from(self.engine.block_size)
     }
 
     /// So many equal ones, which differ in their jitter alone.
@@ -89,6 +97,8 @@ struct Entry {
     count: Option<Positioned<usize>>,
     labels: BTreeMap<String, String>,
     slower: Option<Positioned<f64>>,
+    #[serde(deserialize_with = "duration")]
+    joins_after: Option<Duration>,
     #[serde(deserialize_with = "model")]
     model: Option<ModelKind>,
     engine_seed: Option<u64>,
@@ -160,7 +170,9 @@ pub fn parse(text: &str, default: &EngineConfig) -> Result<Vec<Server>, ConfigEr
             let at = entry.count.map_or(at, |count| count.at);
             return Err(ConfigError::at(at, format!("there can be 1 to {MOST_SERVERS} servers")));
         }
-        let mut like = Server { labels: entry.labels.clone(), ..Server::new("", entry.engine(default)) };
+        let joins = entry.joins_after.unwrap_or_default();
+        let mut like =
+            Server { labels: entry.labels.clone(), joins, ..Server::new("", entry.engine(default)) };
         if let Some(slower) = entry.slower {
             if !(slower.value > 0.0 && slower.value <= MOST_SLOWER) {
                 let message = format!("slower can't be {}", slower.value);

@@ -23,9 +23,12 @@ pub struct Summary {
     pub refusals: BTreeMap<String, u64>,
     /// Time to first token of those that were answered; `None` when none was.
     pub ttft: Option<Latency>,
-    /// Time between two tokens of an answer, mean over answers of two tokens or more.
-    pub tpot_ms: Option<f64>,
-    /// Those whose first token came within the limit.
+    /// Time per output token after the first, of answers of two tokens or more.
+    pub tpot: Option<Latency>,
+    /// Time to the last token.
+    pub e2e: Option<Latency>,
+    /// Requests whose first token came within its limit, and whose other tokens came within
+    /// theirs on average.
     pub goodput: Goodput,
     /// Share of the answered requests' prompt tokens that did not have to be computed: the
     /// server's prefix cache had them.
@@ -59,7 +62,7 @@ pub struct Latency {
     pub p99_s: f64,
 }
 
-/// Requests whose first token came in time.
+/// Requests that were answered in time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Goodput {
     /// Their number.
@@ -87,15 +90,15 @@ pub struct ServerSummary {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Measure {
     pub(super) ttft_limit: Duration,
-    /// Time in which requests came.
-    pub(super) span: Duration,
+    /// [`Duration::MAX`]: any time per token is good.
+    pub(super) tpot_limit: Duration,
 }
 
 impl Summary {
     pub(super) fn new(policy: String, servers: &[Server], fates: &Fates, first: &Fates, by: Measure) -> Self {
         let answered: Vec<&Fate> = fates.answered().collect();
         let count = fates.requests.len() as f64;
-        let (ttft, goodput) = fates.first_tokens(by);
+        let (ttft, goodput) = fates.in_time(by);
         let of = |holds: fn(&Fate) -> bool| fates.requests.iter().filter(|fate| holds(fate)).count();
         let target = |fate: &Fate| (fate.server, fate.prefiller);
         let elsewhere = fates.requests.iter().zip(&first.requests);
@@ -111,7 +114,8 @@ impl Summary {
             refused: of(|fate| fate.refused) as u64,
             refusals: fates.refusals.clone(),
             ttft,
-            tpot_ms: tpot_ms(&answered),
+            tpot: Latency::of_all(answered.iter().filter_map(|fate| fate.tpot())),
+            e2e: Latency::of_all(answered.iter().filter_map(|fate| fate.last)),
             goodput,
             token_hits: ratio(cached, computed + cached),
             busiest_by_mean: busiest_by_mean(servers, &got),
@@ -131,23 +135,41 @@ impl Fates {
         self.requests.iter().filter(|fate| fate.last.is_some())
     }
 
-    /// When first tokens came.
-    pub(super) fn first_tokens(&self, by: Measure) -> (Option<Latency>, Goodput) {
-        let mut ttfts: Vec<Duration> = self.answered().filter_map(|fate| fate.first).collect();
-        ttfts.sort_unstable();
-        let good = ttfts.partition_point(|ttft| *ttft <= by.ttft_limit);
-        let goodput = Goodput {
-            requests: good as u64,
-            share: ratio(good as f64, self.requests.len() as f64),
-            per_second: ratio(good as f64, by.span.as_secs_f64()),
+    /// Time from the first arrival to the last.
+    pub(super) fn span(&self) -> Duration {
+        let arrived = || self.requests.iter().map(|fate| fate.arrived);
+        arrived().max().unwrap_or_default().saturating_sub(arrived().min().unwrap_or_default())
+    }
+
+    /// Times to the first token, and how many requests were in time.
+    pub(super) fn in_time(&self, by: Measure) -> (Option<Latency>, Goodput) {
+        let good = |fate: &&Fate| {
+            fate.first.is_some_and(|first| first <= by.ttft_limit)
+                && fate.tpot().is_none_or(|tpot| tpot <= by.tpot_limit)
         };
-        (Latency::of(&ttfts), goodput)
+        let count = self.answered().filter(good).count();
+        let goodput = Goodput {
+            requests: count as u64,
+            share: ratio(count as f64, self.requests.len() as f64),
+            per_second: ratio(count as f64, self.span().as_secs_f64()),
+        };
+        (Latency::of_all(self.answered().filter_map(|fate| fate.first)), goodput)
+    }
+}
+
+impl Fate {
+    /// Mean time per output token after the first; `None` without a second one.
+    pub(super) fn tpot(&self) -> Option<Duration> {
+        let (first, last) = (self.first?, self.last?);
+        let others = self.output_tokens.checked_sub(1).filter(|others| *others > 0)?;
+        Some(last.saturating_sub(first) / others)
     }
 }
 
 impl Latency {
-    /// Of times in ascending order.
-    fn of(sorted: &[Duration]) -> Option<Self> {
+    fn of_all(times: impl Iterator<Item = Duration>) -> Option<Self> {
+        let mut sorted: Vec<Duration> = times.collect();
+        sorted.sort_unstable();
         let at = |share: f64| {
             let rank = (share * sorted.len() as f64).ceil() as usize;
             sorted.get(rank.saturating_sub(1)).map(Duration::as_secs_f64)
@@ -187,17 +209,6 @@ fn busiest_by_mean(servers: &[Server], shares: &[ServerSummary]) -> f64 {
     ratio(busiest as f64 * computed.len() as f64, computed.iter().sum::<u64>() as f64)
 }
 
-fn tpot_ms(answered: &[&Fate]) -> Option<f64> {
-    let (mut sum, mut count) = (0.0, 0u32);
-    for fate in answered.iter().filter(|fate| fate.output_tokens > 1) {
-        if let (Some(first), Some(last)) = (fate.first, fate.last) {
-            sum += last.saturating_sub(first).as_secs_f64() / f64::from(fate.output_tokens - 1);
-            count += 1;
-        }
-    }
-    (count > 0).then(|| sum / f64::from(count) * 1e3)
-}
-
 /// 0 where there is nothing to divide by.
 fn ratio(part: f64, whole: f64) -> f64 {
     if whole > 0.0 { part / whole } else { 0.0 }
@@ -211,6 +222,7 @@ mod tests {
     fn fate(server: Option<usize>, ttft_ms: u64, cached: u32) -> Fate {
         let answered = server.is_some().then_some(());
         Fate {
+            arrived: Duration::ZERO,
             server,
             prefiller: None,
             computed_by: server,
@@ -225,7 +237,7 @@ mod tests {
 
     fn summary(requests: Vec<Fate>, first: Vec<Fate>) -> Summary {
         let fates = |requests| Fates { requests, ..Fates::default() };
-        let by = Measure { ttft_limit: Duration::from_millis(50), span: Duration::from_secs(10) };
+        let by = Measure { ttft_limit: Duration::from_millis(50), tpot_limit: Duration::from_millis(10) };
         let servers = Server::equal(2, &EngineConfig::default());
         Summary::new("x".to_owned(), &servers, &fates(requests), &fates(first), by)
     }
@@ -235,6 +247,7 @@ mod tests {
         let mut requests: Vec<Fate> =
             (1..=99).map(|ms| fate(Some(usize::from(ms % 3 == 0)), ms, 20)).collect();
         requests.push(fate(None, 0, 0));
+        requests[99].arrived = Duration::from_secs(10);
         let mut first = requests.clone();
         first[0].server = Some(1);
         first[99] = fate(Some(0), 1, 0);
@@ -245,7 +258,9 @@ mod tests {
         assert_eq!((ttft.p50_s, ttft.p90_s, ttft.p99_s), (0.050, 0.090, 0.099));
         // Exactly at the limit is in time; what was refused is not.
         assert_eq!(summary.goodput, Goodput { requests: 50, share: 0.5, per_second: 5.0 });
-        assert_eq!(summary.tpot_ms.map(f64::round), Some(10.0));
+        // 90 ms for nine more tokens; both at the limit, which is in time.
+        assert_eq!(summary.tpot.map(|tpot| (tpot.p50_s, tpot.p99_s)), Some((0.010, 0.010)));
+        assert_eq!(summary.e2e.map(|e2e| e2e.p90_s), Some(0.180));
         assert_eq!((summary.token_hits, summary.decisions_differ), (0.2, 0.02));
         let [a, b] = &summary.servers[..] else { panic!("two servers") };
         assert_eq!((a.requests, b.requests, a.computed_tokens, a.cached_tokens), (66, 33, 5280, 1320));
@@ -253,9 +268,16 @@ mod tests {
     }
 
     #[test]
+    fn a_slow_answer_is_not_good_however_soon_it_begins() {
+        let slow = Fate { last: Some(Duration::from_millis(101)), ..fate(Some(0), 10, 0) };
+        let summary = summary(vec![slow, fate(Some(0), 10, 0)], vec![slow; 2]);
+        assert_eq!(summary.goodput.requests, 1);
+    }
+
+    #[test]
     fn nothing_answered_is_no_number() {
         let summary = summary(vec![fate(None, 0, 0)], vec![fate(None, 0, 0)]);
-        assert_eq!((summary.ttft, summary.tpot_ms, summary.busiest_by_mean), (None, None, 0.0));
+        assert_eq!((summary.ttft, summary.tpot, summary.busiest_by_mean), (None, None, 0.0));
         assert_eq!((summary.goodput.share, summary.decisions_differ), (0.0, 0.0));
     }
 
@@ -278,7 +300,7 @@ mod tests {
             Fates { requests: vec![split(0, 0), split(0, 0), split(1, 1), split(0, 2)], ..Fates::default() };
         let mut first = fates.clone();
         first.requests[1].prefiller = Some(1);
-        let by = Measure { ttft_limit: Duration::from_secs(1), span: Duration::from_secs(1) };
+        let by = Measure { ttft_limit: Duration::from_secs(1), tpot_limit: Duration::MAX };
         let summary = Summary::new("x".to_owned(), &servers, &fates, &first, by);
         assert_eq!((summary.prefilled_elsewhere, summary.prefills_refused), (0.75, 1));
         assert_eq!(summary.decisions_differ, 0.25);

@@ -2,31 +2,26 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
-
 use super::capacity;
 use super::servers::Server;
-use crate::load::body::Style;
-use crate::load::settings::Api;
-use crate::load::text::{TOKEN_CHARS, words};
 use crate::load::trace::Row;
-use crate::sim::{block_hashes, mix};
-
-/// The name that requests ask for, and what keeps their prefixes apart from others'.
-const MODEL: &str = "meta-llama/Llama-3.1-8B-Instruct";
-
-/// The API of all requests.
-pub(super) const API: Api = Api::Chat;
+use crate::sim::mix;
 
 /// One request to come.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Arrival {
-    /// When, since the first one.
+    /// Time since the start of the replay, or since the last of `after` ended.
     pub at: Duration,
-    /// What its prompt is made of, in order.
+    /// Positions of the requests that have to end, answered or refused, before this one
+    /// comes: the turns of a conversation, the calls of an agent.
+    pub after: Box<[u32]>,
+    /// Parts of its prompt, in order.
     pub prompt: Box<[Piece]>,
     /// Tokens of its answer, at least 1. Pickers don't see it.
     pub output_tokens: u32,
+    /// Seed of the answer's text, for later prompts that repeat it; its blocks stay in the
+    /// prefix cache then. `None`: nobody repeats it, and it leaves nothing there.
+    pub answer: Option<u64>,
 }
 
 /// A part of a prompt.
@@ -44,12 +39,14 @@ impl Arrival {
         self.prompt.iter().fold(0, |sum, piece| sum.saturating_add(piece.tokens))
     }
 
-    fn text(&self) -> String {
-        let mut text = String::with_capacity(self.prompt_tokens() as usize * TOKEN_CHARS);
-        for piece in &self.prompt {
-            words(piece.seed, piece.tokens as usize, &mut text);
-        }
-        text
+    /// The answer as a part of a later prompt.
+    pub fn answered(&self) -> Option<Piece> {
+        self.answer.map(|seed| Piece { seed, tokens: self.output_tokens })
+    }
+
+    /// Whether other requests have to end before it comes.
+    pub fn follows(&self) -> bool {
+        !self.after.is_empty()
     }
 }
 
@@ -61,6 +58,7 @@ pub fn of_trace(rows: &[Row], salt: u64) -> Vec<Arrival> {
         at: Duration::from_millis(row.timestamp.saturating_sub(start)),
         prompt: row.pieces(salt).map(|(seed, tokens)| Piece { seed, tokens: tokens as u32 }).collect(),
         output_tokens: row.output_length.max(1),
+        ..Arrival::default()
     };
     rows.iter().map(arrival).collect()
 }
@@ -85,9 +83,10 @@ pub fn repeat(rows: &[Row], count: usize, salt: u64) -> Vec<Arrival> {
     arrivals
 }
 
-/// Lets all requests come `factor` times as fast; above 0.
+/// Lets all requests come `factor` times as fast; above 0. Those that follow others keep
+/// their pauses.
 pub fn speed_up(arrivals: &mut [Arrival], factor: f64) {
-    for arrival in arrivals {
+    for arrival in arrivals.iter_mut().filter(|arrival| !arrival.follows()) {
         // Beyond centuries it makes no difference when.
         let at = Duration::try_from_secs_f64(arrival.at.as_secs_f64() / factor);
         arrival.at = at.unwrap_or(Duration::from_secs(u32::MAX.into()));
@@ -107,56 +106,6 @@ pub fn utilize(arrivals: &mut [Arrival], servers: &[Server], share: f64) -> Opti
     Some(factor)
 }
 
-/// A request as pickers and servers take it.
-#[derive(Debug)]
-pub(super) struct Prepared {
-    pub(super) body: Bytes,
-    pub(super) prompt_tokens: u32,
-    pub(super) output_tokens: u32,
-    /// Hashes of the prompt's blocks, by tokens of a block.
-    blocks: Vec<(u32, Vec<u64>)>,
-}
-
-impl Prepared {
-    /// The hashes of the prompt's full blocks of so many tokens.
-    pub(super) fn blocks(&self, block_size: u32) -> &[u64] {
-        let of_size = self.blocks.iter().find(|(size, _)| *size == block_size);
-        of_size.map_or(&[], |(_, hashes)| hashes)
-    }
-}
-
-/// Makes requests of arrivals.
-#[derive(Debug)]
-pub(super) struct Preparation {
-    style: Style,
-    max_tokens: usize,
-    block_sizes: Vec<u32>,
-}
-
-impl Preparation {
-    pub(super) fn new(arrivals: &[Arrival], servers: &[Server]) -> Self {
-        let style = Style { api: API, model: MODEL.to_owned(), stream: true };
-        // The same limit for all: a real client doesn't know how long its answer will be,
-        // so neither may a picker.
-        let longest = arrivals.iter().map(|arrival| arrival.output_tokens).max().unwrap_or(1);
-        let mut block_sizes: Vec<u32> = servers.iter().map(|server| server.engine.block_size).collect();
-        block_sizes.sort_unstable();
-        block_sizes.dedup();
-        Self { style, max_tokens: longest as usize, block_sizes }
-    }
-
-    pub(super) fn prepare(&self, arrival: &Arrival) -> Prepared {
-        let text = arrival.text();
-        let hashes = |size: &u32| (*size, block_hashes(MODEL, text.as_bytes(), *size));
-        Prepared {
-            body: self.style.body(&text, self.max_tokens),
-            prompt_tokens: arrival.prompt_tokens().max(1),
-            output_tokens: arrival.output_tokens.max(1),
-            blocks: self.block_sizes.iter().map(hashes).collect(),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -172,35 +121,11 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_begins_at_its_first_request_and_has_its_texts() {
+    fn a_trace_begins_at_its_first_request() {
         let rows = [row(5_000, 700, &[1, 2]), row(6_500, 1024, &[1, 3])];
         let arrivals = of_trace(&rows, 9);
         assert_eq!([arrivals[0].at, arrivals[1].at], [0, 1500].map(Duration::from_millis));
         assert_eq!((arrivals[0].prompt_tokens(), arrivals[0].output_tokens), (700, 1));
-        assert_eq!(arrivals[0].text(), rows[0].prompt(9));
-        assert_ne!(arrivals[0].text(), of_trace(&rows, 8)[0].text());
-    }
-
-    #[test]
-    fn blocks_are_hashed_for_every_size_that_a_server_has() {
-        let arrivals = of_trace(&[row(0, 700, &[1, 2]), row(0, 1024, &[1, 3])], 0);
-        let preparation = Preparation::new(&arrivals, &servers(&[16, 64, 16]));
-        let [one, other] = [0, 1].map(|index: usize| preparation.prepare(&arrivals[index]));
-        assert_eq!([16, 64, 32].map(|size| one.blocks(size).len()), [43, 10, 0]);
-        // The first 512 tokens are the same text.
-        assert_eq!(one.blocks(64)[..8], other.blocks(64)[..8]);
-        assert_ne!(one.blocks(64)[8], other.blocks(64)[8]);
-    }
-
-    #[test]
-    fn pickers_see_a_limit_and_not_the_length_of_the_answer() {
-        let mut arrivals = of_trace(&[row(0, 4, &[1]), row(0, 4, &[1])], 0);
-        arrivals[1].output_tokens = 900;
-        let preparation = Preparation::new(&arrivals, &servers(&[16]));
-        for arrival in &arrivals {
-            let body = preparation.prepare(arrival).body;
-            assert!(String::from_utf8_lossy(&body).contains(r#""max_tokens":900"#));
-        }
     }
 
     #[test]

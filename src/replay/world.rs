@@ -1,8 +1,8 @@
-//! One policy over its own servers in virtual time: a state machine that is told of
-//! arrivals in their order, and does between them what is due.
+//! One policy over its own servers in virtual time: a state machine of events that are due.
 //!
 //! At one and the same instant, servers are scraped first, then requests arrive, then
-//! engines go on: what arrives together can be in a step together.
+//! engines go on: what arrives together can be in a step together. Requests that follow
+//! others ([`chain`]) become due when those end.
 //!
 //! A request whose decision names somebody to compute the prompt goes there first. With
 //! its first token there, it goes to the server that answers, and its keys and values
@@ -12,18 +12,20 @@
 //! In a world that scales ([`scaling`]), servers come and go. A server's number is given to
 //! another one once it is gone.
 
+mod chain;
 mod scaling;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
 
 use super::policy::{Picker, Route};
+use super::requests::{Prepared, Requests};
 use super::scale::Fleet;
 use super::servers::Server;
-use super::workload::Prepared;
 use crate::endpoints::health::Verdict;
 use crate::flow::{Rejection, Routed};
 use crate::request::usage::Usage;
@@ -31,6 +33,8 @@ use crate::schedule::Served;
 use crate::sim::{ConfigError, Engine, Finish, Kind, Links, Output, Place, Rejected, SimRequest};
 
 pub(super) use scaling::Scaling;
+
+use chain::Chain;
 
 /// How often what is kept for nobody is dropped, as in the server.
 const SWEEP: Duration = Duration::from_secs(30);
@@ -44,15 +48,21 @@ enum Due {
     Scrape(usize),
     /// This pod's start is over.
     Ready(u64),
+    /// The server with this number joins the pool.
+    Join(usize),
     /// Look how many pods there should be.
     Size,
+    /// The request at this position comes.
+    Arrive(usize),
     /// This server's engine goes on.
     Engine(usize),
 }
 
 /// What became of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Fate {
+    /// When it came.
+    pub(super) arrived: Duration,
     /// Where it was sent; `None`: nowhere.
     pub(super) server: Option<usize>,
     /// Who was to compute its prompt, if somebody else.
@@ -104,8 +114,16 @@ pub(super) struct World {
     fates: Vec<Fate>,
     refusals: BTreeMap<String, u64>,
     events: Events,
-    /// Who says how many servers there are; `None`: they stay.
+    /// Decides how many servers there are; `None`: they stay.
     scaling: Option<Box<Scaling>>,
+    requests: Arc<Requests>,
+    chain: Chain,
+    /// Requests that have yet to come.
+    to_come: usize,
+    /// Servers that joined, with their numbers.
+    pool: Vec<(usize, Server)>,
+    /// Servers that have yet to join, by number.
+    joining: BTreeMap<usize, Server>,
 }
 
 /// How many events there were: what a replay costs.
@@ -120,7 +138,7 @@ pub struct Events {
 /// What became of all requests of a policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Fates {
-    /// In order of arrival.
+    /// By position.
     pub(super) requests: Vec<Fate>,
     /// Refusals by what was said.
     pub(super) refusals: BTreeMap<String, u64>,
@@ -130,14 +148,23 @@ pub(super) struct Fates {
 }
 
 impl World {
+    /// A world of these servers in which nothing has happened. Those that join later are no
+    /// candidates yet.
     pub(super) fn new(
-        picker: Picker,
+        mut picker: Picker,
         servers: &[Server],
         interconnect: Interconnect,
+        requests: Arc<Requests>,
     ) -> Result<Self, ConfigError> {
         let engines: Vec<Engine> =
             servers.iter().map(|server| Engine::new(server.engine.clone())).collect::<Result<_, _>>()?;
         let mut due = BinaryHeap::new();
+        let numbered = servers.iter().cloned().enumerate();
+        let (pool, joining): (Vec<_>, Vec<_>) = numbered.partition(|(_, server)| server.joins.is_zero());
+        if !joining.is_empty() {
+            picker.set_servers(&pool);
+            due.extend(joining.iter().map(|(number, server)| Reverse((server.joins, Due::Join(*number)))));
+        }
         if let Some(scraping) = picker.scraping() {
             for (position, engine) in engines.iter().enumerate() {
                 // The pool was there before the first request.
@@ -146,6 +173,9 @@ impl World {
             }
         }
         due.push(Reverse((SWEEP, Due::Sweep)));
+        let arrivals = requests.arrivals();
+        let roots = arrivals.iter().enumerate().filter(|(_, arrival)| !arrival.follows());
+        due.extend(roots.map(|(position, arrival)| Reverse((arrival.at, Due::Arrive(position)))));
         Ok(Self {
             picker,
             armed: vec![None; engines.len()],
@@ -155,52 +185,81 @@ impl World {
             due,
             under_way: HashMap::new(),
             outputs: Vec::new(),
-            fates: Vec::new(),
+            fates: vec![Fate::default(); arrivals.len()],
             refusals: BTreeMap::new(),
             events: Events::default(),
             scaling: None,
+            chain: Chain::new(arrivals),
+            to_come: arrivals.len(),
+            requests,
+            pool,
+            joining: joining.into_iter().collect(),
         })
     }
 
-    /// The next request. `now` never goes back.
-    pub(super) fn arrive(&mut self, request: &Prepared, now: Duration) {
-        while let Some(Reverse((at, due))) = self.due.peek().copied()
-            && (at < now || (at == now && !matches!(due, Due::Engine(_))))
-        {
-            self.due.pop();
-            self.happen(at, due, true);
+    /// Runs to the end of the last request. `progress` is called with every request that
+    /// comes.
+    pub(super) fn run(mut self, mut progress: impl FnMut()) -> Fates {
+        let mut to_come = self.to_come;
+        while self.step() {
+            if self.to_come < to_come {
+                to_come = self.to_come;
+                progress();
+            }
         }
-        self.picker.set_clock(now);
-        let choice = self.picker.pick(request, now);
+        self.end()
+    }
+
+    /// Lets the next thing happen. False when nothing is due.
+    fn step(&mut self) -> bool {
+        let Some(Reverse((at, due))) = self.due.pop() else { return false };
+        let more = self.to_come > 0;
+        if more || matches!(due, Due::Engine(_)) {
+            self.happen(at, due, more);
+        }
+        true
+    }
+
+    fn end(self) -> Fates {
+        let fleet = self.scaling.map(|scaling| scaling.fleet);
+        Fates { requests: self.fates, refusals: self.refusals, events: self.events, fleet }
+    }
+
+    /// The request at this position comes.
+    fn arrive(&mut self, position: usize, now: Duration) {
+        self.to_come -= 1;
+        let request = self.requests.get(position);
+        let choice = self.picker.pick(position, &request, &self.engines, now);
         let route = choice.as_ref().ok();
         let (server, prefiller) = (route.map(|route| route.server), route.and_then(|route| route.prefiller));
-        self.fates.push(Fate {
+        self.fates[position] = Fate {
+            arrived: now,
             server,
             prefiller,
             computed_by: prefiller.or(server),
-            first: None,
-            last: None,
-            refused: false,
             prompt_tokens: request.prompt_tokens,
-            cached_tokens: 0,
             output_tokens: request.output_tokens,
-        });
-        let id = self.fates.len() - 1;
+            ..Fate::default()
+        };
         match choice {
-            Err(rejection) => self.refuse(id, by_picker(&rejection)),
-            Ok(route) => self.send(id, request, route, now),
+            Err(rejection) => self.refuse(position, by_picker(&rejection), now),
+            Ok(route) => self.send(position, &request, route, now),
         }
     }
 
-    /// No more requests come: what is under way goes on to its end.
-    pub(super) fn finish(mut self) -> Fates {
-        while let Some(Reverse((at, due))) = self.due.pop() {
-            if matches!(due, Due::Engine(_)) {
-                self.happen(at, due, false);
-            }
-        }
-        let fleet = self.scaling.map(|scaling| scaling.fleet);
-        Fates { requests: self.fates, refusals: self.refusals, events: self.events, fleet }
+    /// A request has ended: those that waited for it may come.
+    fn ended(&mut self, position: usize, now: Duration) {
+        let due = self.chain.ended(position, self.requests.arrivals(), now);
+        self.due.extend(due.into_iter().map(|(at, position)| Reverse((at, Due::Arrive(position)))));
+    }
+
+    /// A server becomes a candidate.
+    fn join(&mut self, number: usize) {
+        let Some(server) = self.joining.remove(&number) else { return };
+        let place = self.pool.partition_point(|(other, _)| *other < number);
+        self.pool.insert(place, (number, server));
+        self.picker.set_servers(&self.pool);
+        self.picker.scrape(number, &self.engines[number]);
     }
 
     fn happen(&mut self, at: Duration, due: Due, again: bool) {
@@ -220,6 +279,8 @@ impl World {
                 }
             }
             Due::Ready(pod) => self.comes_up(pod, at),
+            Due::Join(server) => self.join(server),
+            Due::Arrive(position) => self.arrive(position, at),
             Due::Size => self.resize(at, again),
             Due::Engine(server) => {
                 // Another one is on its way if the engine was armed anew.
@@ -301,14 +362,16 @@ impl World {
                     routed.first_token();
                     routed.answer_ends(&Usage::default());
                 }
-                self.refuse(id as usize, by_server(refusal));
+                self.picker.ended(id as usize);
+                self.refuse(id as usize, by_server(refusal), now);
             }
         }
     }
 
-    fn refuse(&mut self, id: usize, text: String) {
+    fn refuse(&mut self, id: usize, text: String, now: Duration) {
         self.fates[id].refused = true;
         *self.refusals.entry(text).or_default() += 1;
+        self.ended(id, now);
     }
 
     /// The first or the last token of what a server had to do.
@@ -330,6 +393,7 @@ impl World {
                 routed.answer_begins(&Served::By(self.picker.address(request.server)), Verdict::Good, true);
                 routed.first_token();
             }
+            self.picker.first_token(id);
         }
         if !output.finished {
             self.under_way.insert(output.id, request);
@@ -343,6 +407,8 @@ impl World {
                 cached_tokens: Some(fate.cached_tokens.into()),
             });
         }
+        self.picker.ended(id);
+        self.ended(id, output.at);
     }
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
+use super::suite::{Suite, SuiteArgs};
 use crate::cli::check::Output;
 use crate::cli::demo::TRACE;
 use crate::cli::engine::EngineArgs;
@@ -13,13 +14,16 @@ use crate::config::units::parse_duration;
 use crate::config::{ConfigError, EndpointPickerConfig};
 use crate::load::trace::{self, Row};
 use crate::replay::{
-    Arrival, Interconnect, MOST_SERVERS, Policy, Server, Settings, Workload, of_trace, parse_servers, repeat,
-    speed_up, utilize,
+    Arrival, Formula, Interconnect, MOST_SERVERS, Policy, Server, Settings, Workload, of_trace,
+    parse_servers, repeat, speed_up, utilize,
 };
 use crate::sim::{EngineConfig, KV_BYTES_PER_TOKEN, Links};
 
 /// Share of the servers' capacity that generated workloads ask for.
 const UTILIZATION: f64 = 0.7;
+
+/// Users of generated sessions.
+const USERS: usize = 100;
 
 /// Requests of generated workloads.
 const REQUESTS: usize = 10_000;
@@ -55,6 +59,10 @@ pub struct ReplayArgs {
     /// Requests at most. Default: all of a trace; 10000 of a workload.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MOST_REQUESTS), help_heading = "Requests")]
     pub requests: Option<u64>,
+    /// Users of conversations and agents, each of whom waits for the answer before the next
+    /// request.
+    #[arg(long, value_name = "N", default_value_t = USERS as u64, value_parser = clap::value_parser!(u64).range(1..=MOST_REQUESTS), help_heading = "Requests")]
+    pub users: u64,
     /// The trace, so many times as fast. Default: 1.
     #[arg(long, value_name = "FACTOR", value_parser = above_zero, conflicts_with_all = ["utilization", "workload"], help_heading = "Requests")]
     pub rate: Option<f64>,
@@ -98,12 +106,18 @@ pub struct ReplayArgs {
     /// A first token within this time is good.
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_duration)]
     pub ttft_limit: Duration,
+    /// An answer whose tokens after the first come within this time each, on average, is good.
+    #[arg(long, value_name = "TIME", default_value = "50ms", value_parser = parse_duration)]
+    pub tpot_limit: Duration,
     /// Of everything random: texts, lengths, times, decisions, servers.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
     /// How to print the result.
     #[arg(long, value_enum, default_value_t = Output::Text)]
     pub output: Output,
+    /// All policies on all workloads.
+    #[command(flatten)]
+    pub suite: SuiteArgs,
 }
 
 /// A policy without a configuration.
@@ -113,7 +127,47 @@ pub enum Baseline {
     Random,
     /// One server after the other.
     RoundRobin,
+    /// The shortest queue, as the servers report it.
+    Queue,
+    /// The Go picker's built-in configuration.
+    PeerDefault,
+    /// Where the prefix is cached, until the servers there are saturated.
+    Sticky,
+    /// LMetric's product (arXiv 2603.15202), with perfect knowledge of caches and loads.
+    Lmetric,
+    /// The block cost of NVIDIA Dynamo's router, with perfect knowledge of caches and loads.
+    BlockCost,
 }
+
+impl Baseline {
+    /// The policy, under the name that it has on the command line.
+    fn policy(self) -> Result<(String, Policy), String> {
+        let name = self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
+        let configured = |text: &str| {
+            let config = EndpointPickerConfig::parse(text).map_err(|error| error.to_string())?;
+            Ok::<_, String>(Policy::Configured(Some(Box::new(config))))
+        };
+        let policy = match self {
+            Self::Random => Policy::Random,
+            Self::RoundRobin => Policy::RoundRobin,
+            Self::Queue => configured(QUEUE)?,
+            Self::PeerDefault => Policy::Configured(None),
+            Self::Sticky => configured(STICKY)?,
+            Self::Lmetric => Policy::Reference(Formula::Product),
+            Self::BlockCost => Policy::Reference(Formula::BlockCost),
+        };
+        Ok((name, policy))
+    }
+}
+
+/// The shortest queue.
+const QUEUE: &str = "plugins: [{type: queue-scorer}]";
+
+/// The configuration that the README recommends.
+const RECOMMENDED: &str = include_str!("../../../deploy/config/expected-latency.yaml");
+
+/// The configuration that ships as such.
+const STICKY: &str = include_str!("../../../deploy/config/sticky-until-saturated.yaml");
 
 /// Generated requests. Answers have 1 to 1,000 tokens, median 150. Lengths are log-normal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -124,6 +178,21 @@ pub enum WorkloadName {
     /// 64 times the same prompt of 1,024 tokens, all at one moment; the next 64, of another
     /// prompt, after 0.75 to 1.25 times the mean time
     Bursts,
+    /// As bursts, but every prompt is another one
+    DistinctBursts,
+    /// Independent requests with one system prompt of 2,000 tokens and 32 to 400 of their
+    /// own; answers of 300 to 2,000 tokens, median 800
+    LongAnswers,
+    /// Independent requests of 64 to 2,000 tokens that share nothing; answers of 500 to
+    /// 8,000 tokens, median 2,000
+    Reasoning,
+    /// Independent questions about one of 900 documents of 4,000 to 12,000 tokens, more than
+    /// all caches hold
+    Documents,
+    /// Users who talk in turns, each with all turns and answers before it; --users of them
+    Conversations,
+    /// Agents that plan, branch, call tools and join; --users of them
+    Agents,
     /// Independent requests of 400 groups; a prompt's first half is its group's, of 128 to
     /// 8,000 tokens, median 1,000, its second half its own
     HalfShared,
@@ -143,6 +212,12 @@ impl WorkloadName {
             Self::Bursts => Some(Workload::Bursts),
             Self::HalfShared => Some(Workload::HalfShared),
             Self::SlowServer => Some(Workload::SlowServer),
+            Self::DistinctBursts => Some(Workload::DistinctBursts),
+            Self::LongAnswers => Some(Workload::LongAnswers),
+            Self::Reasoning => Some(Workload::Reasoning),
+            Self::Documents => Some(Workload::Documents),
+            Self::Conversations => Some(Workload::Conversations),
+            Self::Agents => Some(Workload::Agents),
             Self::Chat => None,
         }
     }
@@ -183,14 +258,18 @@ impl ReplayArgs {
         let servers = self.read_servers()?;
         let policies = self.policies()?;
         let (mut arrivals, source) = self.arrivals()?;
-        let share = self.utilization.or(self.workload.map(|_| UTILIZATION));
+        let closed = arrivals.iter().any(Arrival::follows);
+        if closed && self.utilization.is_some() {
+            return Err("--utilization has no meaning where users wait for answers; give --users".to_owned());
+        }
+        let share = self.utilization.or(self.workload.filter(|_| !closed).map(|_| UTILIZATION));
         let speed = match share {
             Some(share) => Some(utilize(&mut arrivals, &servers, share).ok_or(
                 "--utilization can't be reached: the requests come all at once, or cost the servers nothing",
             )?),
             None => self.rate.inspect(|factor| speed_up(&mut arrivals, *factor)),
         };
-        let recorded = self.workload.is_none_or(|workload| workload == WorkloadName::Chat);
+        let recorded = !closed && self.workload.is_none_or(|workload| workload == WorkloadName::Chat);
         let settings = Settings {
             servers,
             interconnect: Interconnect {
@@ -203,11 +282,30 @@ impl ReplayArgs {
             scrape_interval: self.scrape_interval,
             metrics_staleness: self.metrics_staleness_threshold,
             ttft_limit: self.ttft_limit,
+            tpot_limit: self.tpot_limit,
         };
         Ok(Plan { settings, source, speed: recorded.then_some(speed.unwrap_or(1.0)) })
     }
 
+    /// What the suite needs: the policies that are given, or that of the README, and all
+    /// baselines.
+    pub(super) fn suite(&self) -> Result<Suite<'_>, String> {
+        let mut policies = self.policies()?;
+        if policies.is_empty() {
+            let config = EndpointPickerConfig::parse(RECOMMENDED).map_err(|error| error.to_string())?;
+            policies.push(("expected-latency".to_owned(), Policy::Configured(Some(Box::new(config)))));
+        }
+        for baseline in Baseline::value_variants() {
+            if !self.baseline.contains(baseline) {
+                policies.push(baseline.policy()?);
+            }
+        }
+        let rows = trace::parse(TRACE, usize::MAX).map_err(|error| error.to_string())?;
+        Ok(Suite { args: &self.suite, policies, rows, limits: (self.ttft_limit, self.tpot_limit) })
+    }
+
     fn arrivals(&self) -> Result<(Vec<Arrival>, String), String> {
+        let users = usize::try_from(self.users).unwrap_or(usize::MAX);
         let count = self.requests.map(|count| usize::try_from(count).unwrap_or(usize::MAX));
         match (self.workload, &self.trace) {
             (None, None) => Err("there is no request; give --trace FILE or --workload NAME".to_owned()),
@@ -223,7 +321,7 @@ impl ReplayArgs {
                             "--workload {name} is generated; with --trace use --workload chat, or none"
                         ));
                     }
-                    return Ok((generated.arrivals(count.unwrap_or(REQUESTS), self.seed), name));
+                    return Ok((generated.arrivals(count.unwrap_or(REQUESTS), users, self.seed), name));
                 }
                 let (rows, count) = match trace {
                     Some(path) => {
@@ -274,10 +372,7 @@ impl ReplayArgs {
             policies.push((name, Policy::Configured(config.map(Box::new))));
         }
         for baseline in &self.baseline {
-            policies.push(match baseline {
-                Baseline::Random => ("random".to_owned(), Policy::Random),
-                Baseline::RoundRobin => ("round-robin".to_owned(), Policy::RoundRobin),
-            });
+            policies.push(baseline.policy()?);
         }
         Ok(policies)
     }

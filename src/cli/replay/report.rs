@@ -5,7 +5,7 @@ use std::fmt::{self, Display, Formatter};
 use serde::Serialize;
 
 use crate::cli::table::{grouped, line};
-use crate::replay::{Comparison, Summary};
+use crate::replay::{Comparison, Latency, Summary};
 
 /// Names of policies that are longer are cut, from their start: the end of a path says more.
 const LONGEST_NAME: usize = 40;
@@ -24,8 +24,17 @@ pub(super) struct Report<'a> {
 
 impl Display for Report<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let Comparison { requests, seconds, servers, utilization, ttft_limit_s, policies, notes, .. } =
-            self.comparison;
+        let Comparison {
+            requests,
+            seconds,
+            servers,
+            utilization,
+            ttft_limit_s,
+            tpot_limit_ms,
+            policies,
+            notes,
+            ..
+        } = self.comparison;
         let speed = self.speed.filter(|speed| *speed != 1.0);
         let speed = speed.map_or_else(String::new, |speed| format!(", {speed:.2} times as fast"));
         line(
@@ -40,13 +49,25 @@ impl Display for Report<'_> {
         let width = policies.iter().map(|summary| shown(&summary.policy).chars().count()).max().unwrap_or(0);
         writeln!(
             f,
-            "\n{:width$}  {:>8} {:>8} {:>8} {:>8}  {:>8} {:>8}  {:>7} {:>8} {:>8} {:>8}",
-            "time to first token, s",
-            "mean",
+            "\n{:width$}  {:>26}  {:>23}  {:>8}",
+            "",
+            "first token, s",
+            "per output token, ms",
+            "all, s",
+            width = width.max(22),
+        )?;
+        writeln!(
+            f,
+            "{:width$}  {:>8} {:>8} {:>8}  {:>7} {:>7} {:>7}  {:>8}  {:>7} {:>8}  {:>7} {:>8} {:>7} {:>8}",
+            "",
             "p50",
             "p90",
             "p99",
-            format!("≤ {ttft_limit_s} s"),
+            "p50",
+            "p90",
+            "p99",
+            "p90",
+            "good",
             "per s",
             "hits",
             "busiest",
@@ -59,7 +80,8 @@ impl Display for Report<'_> {
         }
         writeln!(
             f,
-            "\nhits: prompt tokens that a server's prefix cache had. busiest: prompt tokens computed by the\n\
+            "\ngood: first token within {ttft_limit_s} s and at most {tpot_limit_ms} ms per token after it.\n\
+             hits: prompt tokens that a server's prefix cache had. busiest: prompt tokens computed by the\n\
              busiest server, by the mean. differ: requests sent elsewhere than by the first line."
         )?;
         for summary in policies.iter().filter(|summary| summary.prefilled_elsewhere > 0.0) {
@@ -87,18 +109,24 @@ impl Display for Report<'_> {
 }
 
 fn row(f: &mut Formatter<'_>, summary: &Summary, width: usize) -> fmt::Result {
-    let time = |read: fn(&crate::replay::Latency) -> f64| {
-        summary.ttft.as_ref().map_or_else(|| "-".to_owned(), |ttft| format!("{:.3}", read(ttft)))
+    let time = |latency: &Option<Latency>, read: fn(&Latency) -> f64| {
+        latency.as_ref().map_or_else(|| "-".to_owned(), |latency| format!("{:.3}", read(latency)))
+    };
+    let per_token = |read: fn(&Latency) -> f64| {
+        summary.tpot.as_ref().map_or_else(|| "-".to_owned(), |tpot| format!("{:.1}", read(tpot) * 1e3))
     };
     let percent = |share: f64| format!("{:.1} %", share * 100.0);
     writeln!(
         f,
-        "{:width$}  {:>8} {:>8} {:>8} {:>8}  {:>8} {:>8.2}  {:>7} {:>8.2} {:>8} {:>8}",
+        "{:width$}  {:>8} {:>8} {:>8}  {:>7} {:>7} {:>7}  {:>8}  {:>7} {:>8.2}  {:>7} {:>8.2} {:>7} {:>8}",
         shown(&summary.policy),
-        time(|ttft| ttft.mean_s),
-        time(|ttft| ttft.p50_s),
-        time(|ttft| ttft.p90_s),
-        time(|ttft| ttft.p99_s),
+        time(&summary.ttft, |ttft| ttft.p50_s),
+        time(&summary.ttft, |ttft| ttft.p90_s),
+        time(&summary.ttft, |ttft| ttft.p99_s),
+        per_token(|tpot| tpot.p50_s),
+        per_token(|tpot| tpot.p90_s),
+        per_token(|tpot| tpot.p99_s),
+        time(&summary.e2e, |e2e| e2e.p90_s),
         percent(summary.goodput.share),
         summary.goodput.per_second,
         percent(summary.token_hits),

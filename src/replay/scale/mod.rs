@@ -8,14 +8,16 @@ mod fleet;
 mod hpa;
 mod sizer;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
 
 use super::policy::{Policy as Picking, Reading};
+use super::requests::Requests;
 use super::servers::Server;
 use super::summary::{Goodput, Latency, Measure};
-use super::workload::{Arrival, Preparation};
+use super::workload::Arrival;
 use super::world::{Fates, Scaling, World};
 use super::{BuildError, LONGEST, Picker, ReplayError};
 use crate::capacity::Policy;
@@ -111,7 +113,7 @@ pub fn compare_sizes(
     let mut ways = Vec::new();
     let mut fates = run(settings, &numbers, span, first, |share| progress(share / 2.0))?.into_iter();
     let summary = |name: String, fates: Option<Fates>| {
-        fates.and_then(|fates| ScaleSummary::of(name, &fates, settings.ttft_limit, span))
+        fates.and_then(|fates| ScaleSummary::of(name, &fates, settings.ttft_limit))
     };
     ways.extend(summary(format!("policy {}", policy.name), fates.next()));
     ways.extend(summary("HPA".to_owned(), fates.next()));
@@ -163,6 +165,7 @@ fn run(
     let ScaleSettings { arrivals, config: (name, config), engine, seed, .. } = settings;
     let reading = Reading { interval: settings.scrape_interval, max_age: settings.metrics_staleness };
     let picking = Picking::Configured(config.clone());
+    let requests = Arc::new(Requests::new(arrivals, &[Server::new("pod", engine.clone())]));
     let mut worlds = Vec::new();
     for (sizer, size) in ways {
         let fleet = Fleet::new(size, settings.start, span);
@@ -172,21 +175,23 @@ fn run(
             BuildError::Config(error) => ReplayError::Config { policy: name.clone(), error: Box::new(error) },
             BuildError::Metrics(error) => ReplayError::Metrics(error.to_string()),
         })?;
-        worlds.push(World::scaled(picker, scaling)?);
+        worlds.push(World::scaled(picker, scaling, Arc::clone(&requests))?);
     }
-    let preparation = Preparation::new(arrivals, &[Server::new("pod", engine.clone())]);
-    for (count, arrival) in (1u32..).zip(arrivals) {
-        let request = preparation.prepare(arrival);
-        worlds.iter_mut().for_each(|world| world.arrive(&request, arrival.at));
-        progress(f64::from(count) / arrivals.len() as f64);
+    let (mut count, all) = (0.0, (arrivals.len() * worlds.len()) as f64);
+    let mut fates = Vec::with_capacity(worlds.len());
+    for world in worlds {
+        fates.push(world.run(|| {
+            count += 1.0;
+            progress(count / all);
+        }));
     }
-    Ok(worlds.into_iter().map(World::finish).collect())
+    Ok(fates)
 }
 
 impl ScaleSummary {
-    fn of(name: String, fates: &Fates, ttft_limit: Duration, span: Duration) -> Option<Self> {
+    fn of(name: String, fates: &Fates, ttft_limit: Duration) -> Option<Self> {
         let fleet = fates.fleet.as_ref()?;
-        let (ttft, in_time) = fates.first_tokens(Measure { ttft_limit, span });
+        let (ttft, in_time) = fates.in_time(Measure { ttft_limit, tpot_limit: Duration::MAX });
         Some(Self {
             name,
             refused: fates.requests.iter().filter(|fate| fate.refused).count() as u64,

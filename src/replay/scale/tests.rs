@@ -27,6 +27,7 @@ fn arrivals(phases: &[(u64, u64)]) -> Vec<Arrival> {
                 at: S(begin) + S(1) * u32::try_from(number).unwrap() / u32::try_from(*per_second).unwrap(),
                 prompt: [Piece { seed: arrivals.len() as u64, tokens: 200 }].into(),
                 output_tokens: 20,
+                ..Arrival::default()
             });
         }
         begin += seconds;

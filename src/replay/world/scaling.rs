@@ -5,10 +5,12 @@
 //! that is to go takes no more requests, and is gone when it has answered those that it has.
 
 use std::cmp::Reverse;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Due, World};
 use crate::replay::policy::Picker;
+use crate::replay::requests::Requests;
 use crate::replay::scale::{Fleet, Number, Seen, Sizer};
 use crate::replay::servers::Server;
 use crate::sim::{ConfigError, Engine, EngineConfig};
@@ -47,9 +49,13 @@ impl Scaling {
 
 impl World {
     /// A world that scales. The picker knows the pods that serve.
-    pub(in crate::replay) fn scaled(picker: Picker, scaling: Scaling) -> Result<Self, ConfigError> {
+    pub(in crate::replay) fn scaled(
+        picker: Picker,
+        scaling: Scaling,
+        requests: Arc<Requests>,
+    ) -> Result<Self, ConfigError> {
         let servers: Vec<Server> = scaling.servers().into_iter().map(|(_, server)| server).collect();
-        let mut world = Self::new(picker, &servers, super::Interconnect::default())?;
+        let mut world = Self::new(picker, &servers, super::Interconnect::default(), requests)?;
         if let Some(interval) = scaling.sizer.interval() {
             world.due.push(Reverse((interval, Due::Size)));
         }

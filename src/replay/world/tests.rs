@@ -2,7 +2,8 @@ use super::*;
 use crate::config::EndpointPickerConfig;
 use crate::endpoints::ROLE_LABEL;
 use crate::replay::policy::{Policy, Reading};
-use crate::replay::workload::{Arrival, Piece, Preparation};
+use crate::replay::reference::Formula;
+use crate::replay::workload::{Arrival, Piece};
 use crate::sim::EngineConfig;
 
 const MS: Duration = Duration::from_millis(1);
@@ -21,19 +22,26 @@ fn engine() -> EngineConfig {
 
 fn arrival(at_ms: u32, seeds: &[u64], tokens: u32, output_tokens: u32) -> Arrival {
     let prompt = seeds.iter().map(|&seed| Piece { seed, tokens }).collect();
-    Arrival { at: at_ms * MS, prompt, output_tokens }
+    Arrival { at: at_ms * MS, prompt, output_tokens, ..Arrival::default() }
 }
 
 fn run(policy: &Policy, engine: &EngineConfig, servers: usize, arrivals: &[Arrival]) -> Fates {
     let servers = Server::equal(servers, engine);
     let reading = Reading { interval: 50 * MS, max_age: 2000 * MS };
     let (picker, _) = Picker::new(policy, &servers, reading, 1).unwrap();
-    let mut world = World::new(picker, &servers, Interconnect::default()).unwrap();
-    let preparation = Preparation::new(arrivals, &servers);
-    for arrival in arrivals {
-        world.arrive(&preparation.prepare(arrival), arrival.at);
+    world(picker, &servers, Interconnect::default(), arrivals).run(|| ())
+}
+
+fn world(picker: Picker, servers: &[Server], interconnect: Interconnect, arrivals: &[Arrival]) -> World {
+    let requests = Arc::new(Requests::new(arrivals, servers));
+    World::new(picker, servers, interconnect, requests).unwrap()
+}
+
+/// Goes on until so many requests are left to come.
+fn until_left(world: &mut World, to_come: usize) {
+    while world.to_come > to_come {
+        assert!(world.step());
     }
-    world.finish()
 }
 
 fn times(fates: &Fates) -> Vec<(u128, u128)> {
@@ -98,17 +106,14 @@ fn what_is_under_way_is_given_back_when_it_ends() {
     let small = EngineConfig { max_running: 1, max_waiting: 1, ..engine() };
     let servers = Server::equal(2, &small);
     let arrivals: Vec<Arrival> = (0..10).map(|n| arrival(n, &[u64::from(n)], 50, 2)).collect();
-    let preparation = Preparation::new(&arrivals, &servers);
-    let mut world = World::new(picker(&servers), &servers, Interconnect::default()).unwrap();
-    for arrival in &arrivals {
-        world.arrive(&preparation.prepare(arrival), arrival.at);
-    }
+    let mut world = world(picker(&servers), &servers, Interconnect::default(), &arrivals);
+    until_left(&mut world, 0);
     let Picker::Configured(configured) = &world.picker else { panic!("configured") };
     let loads: Vec<_> =
         configured.snapshot().endpoints().iter().map(|endpoint| endpoint.load().clone()).collect();
     let in_flight = || loads.iter().map(|load| load.in_flight()).collect::<Vec<_>>();
     assert_eq!(in_flight(), [2, 2], "as many as a server takes");
-    assert_eq!(world.finish().requests.len(), 10);
+    assert_eq!(world.run(|| ()).requests.len(), 10);
     assert_eq!(in_flight(), [0, 0]);
 }
 
@@ -117,12 +122,11 @@ fn pickers_see_the_numbers_of_the_last_scrape() {
     let servers = Server::equal(1, &engine());
     let reading = Reading { interval: 50 * MS, max_age: 2000 * MS };
     let (picker, _) = Picker::new(&Policy::Configured(None), &servers, reading, 1).unwrap();
-    let mut world = World::new(picker, &servers, Interconnect::default()).unwrap();
     let arrivals = [arrival(10, &[1], 300, 1), arrival(49, &[2], 10, 1), arrival(50, &[3], 10, 1)];
-    let preparation = Preparation::new(&arrivals, &servers);
+    let mut world = world(picker, &servers, Interconnect::default(), &arrivals);
     let mut seen = Vec::new();
-    for arrival in &arrivals {
-        world.arrive(&preparation.prepare(arrival), arrival.at);
+    for left in (0..arrivals.len()).rev() {
+        until_left(&mut world, left);
         let Picker::Configured(configured) = &world.picker else { panic!("configured") };
         let load = configured.snapshot().endpoints()[0].load().clone();
         seen.push((load.running.last(), load.waiting.last(), load.running.read_at_ms()));
@@ -171,12 +175,7 @@ fn disaggregated(servers: &[(&str, &str)], arrivals: &[Arrival], prefill: &Engin
     let reading = Reading { interval: 50 * MS, max_age: 2000 * MS };
     let (picker, _) = Picker::new(&policy, &servers, reading, 1).unwrap();
     let links = Links::new([0, 0, 100_000, 0, 20_000]);
-    let mut world = World::new(picker, &servers, Interconnect { links, kv_bytes_per_token: 10 }).unwrap();
-    let preparation = Preparation::new(arrivals, &servers);
-    for arrival in arrivals {
-        world.arrive(&preparation.prepare(arrival), arrival.at);
-    }
-    world.finish()
+    world(picker, &servers, Interconnect { links, kv_bytes_per_token: 10 }, arrivals).run(|| ())
 }
 
 #[test]
@@ -208,4 +207,64 @@ fn a_prompt_that_nobody_else_takes_is_computed_where_it_is_answered() {
     assert_eq!(times(&fates), [(200, 220)]);
     let Fate { prefiller, computed_by, refused, .. } = fates.requests[0];
     assert_eq!((prefiller, computed_by, refused), (Some(0), Some(1), false));
+}
+
+#[test]
+fn a_turn_comes_a_pause_after_the_answer_before_it() {
+    let first = Arrival { answer: Some(9), ..arrival(0, &[1], 64, 32) };
+    let prompt = first.prompt.iter().copied().chain(first.answered()).collect();
+    let second = Arrival { at: 500 * MS, after: [0].into(), prompt, output_tokens: 1, ..Arrival::default() };
+    for policy in [Policy::RoundRobin, Policy::Configured(None), Policy::Reference(Formula::BlockCost)] {
+        let fates = run(&policy, &engine(), 1, &[first.clone(), second.clone()]);
+        // 64 ms for the prompt, and 31 steps.
+        assert_eq!(times(&fates)[0], (64, 64 + 310), "{policy:?}");
+        assert_eq!(fates.requests[1].arrived, (64 + 310 + 500) * MS);
+        assert!(fates.requests[1].cached_tokens >= 64, "{:?}", fates.requests[1]);
+    }
+}
+
+#[test]
+fn requests_that_follow_a_refused_one_come_all_the_same() {
+    let small = EngineConfig { max_model_len: 100, ..engine() };
+    let second = Arrival { after: [0].into(), ..arrival(10, &[2], 50, 1) };
+    let fates = run(&Policy::RoundRobin, &small, 1, &[arrival(0, &[1], 200, 1), second]);
+    assert_eq!((fates.requests[0].refused, fates.requests[1].arrived), (true, 10 * MS));
+    assert!(fates.requests[1].last.is_some());
+}
+
+#[test]
+fn a_server_that_joins_later_gets_nothing_before() {
+    let mut servers = Server::equal(2, &engine());
+    servers[1].joins = 1000 * MS;
+    let arrivals: Vec<Arrival> = (0..20).map(|n| arrival(n * 100, &[u64::from(n)], 10, 1)).collect();
+    for policy in
+        [Policy::RoundRobin, Policy::Random, Policy::Configured(None), Policy::Reference(Formula::Product)]
+    {
+        let reading = Reading { interval: 50 * MS, max_age: 2000 * MS };
+        let (picker, _) = Picker::new(&policy, &servers, reading, 1).unwrap();
+        let fates = world(picker, &servers, Interconnect::default(), &arrivals).run(|| ());
+        let late = |fates: &[Fate]| fates.iter().filter(|fate| fate.server == Some(1)).count();
+        assert_eq!(late(&fates.requests[..10]), 0, "{policy:?}");
+        assert!(late(&fates.requests[10..]) > 1, "{policy:?}");
+        assert!(fates.requests.iter().all(|fate| fate.last.is_some()));
+    }
+}
+
+#[test]
+fn formulas_of_others_prefer_what_is_cached_and_idle() {
+    let arrivals = [
+        arrival(0, &[1], 640, 1),
+        // Where the first one was; behind it, where nothing waits.
+        arrival(2000, &[1], 640, 1),
+        arrival(2001, &[2], 640, 1),
+    ];
+    for formula in [Formula::Product, Formula::BlockCost] {
+        let servers: Vec<_> = run(&Policy::Reference(formula), &engine(), 2, &arrivals)
+            .requests
+            .iter()
+            .map(|fate| fate.server)
+            .collect();
+        assert_eq!(servers[0], servers[1], "{formula:?}");
+        assert_ne!(servers[1], servers[2], "{formula:?}");
+    }
 }

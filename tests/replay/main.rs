@@ -2,13 +2,16 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on fails")]
 
+mod suite;
+mod support;
+mod worlds;
+
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Output;
 
 use serde_json::Value;
 
-const TRACE: &str = "tests/data/mooncake.jsonl";
-const DEFAULT: &str = "deploy/config/default.yaml";
+use support::{DEFAULT, Files, TRACE, json, number, text, usher};
 
 /// Reads what is in flight, and leaves the choice to chance.
 const RANDOM: &str = "
@@ -33,46 +36,6 @@ plugins:
 schedulingProfiles:
 - {name: default, plugins: [{pluginRef: label-selector-filter}, {pluginRef: random-picker}]}
 ";
-
-struct Files(tempfile::TempDir);
-
-impl Files {
-    fn new() -> Self {
-        Self(tempfile::tempdir().unwrap())
-    }
-
-    fn write(&self, name: &str, text: &str) -> String {
-        let path = self.0.path().join(name);
-        std::fs::write(&path, text).unwrap();
-        path.to_str().unwrap().to_owned()
-    }
-}
-
-fn usher(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_usher"))
-        .arg("replay")
-        .args(arguments)
-        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")))
-        .output()
-        .unwrap()
-}
-
-/// Standard output of a run that succeeds and has nothing to say elsewhere.
-fn text(arguments: &[&str]) -> String {
-    let Output { status, stdout, stderr } = usher(arguments);
-    let stderr = String::from_utf8(stderr).unwrap();
-    assert!(status.success(), "{arguments:?}: {stderr}");
-    assert_eq!(stderr, "", "progress is for terminals");
-    String::from_utf8(stdout).unwrap()
-}
-
-fn json(arguments: &[&str]) -> Value {
-    serde_json::from_str(&text(&[arguments, &["--output", "json"]].concat())).unwrap()
-}
-
-fn number(value: &Value) -> f64 {
-    value.as_f64().unwrap()
-}
 
 /// All configurations that are shipped, whatever plugins they use.
 fn shipped() -> Vec<String> {
@@ -163,6 +126,8 @@ fn every_request_is_answered_or_refused_and_refusals_are_no_goodput() {
         "4",
         "--ttft-limit",
         "1h",
+        "--tpot-limit",
+        "1h",
     ]);
     assert!((number(&run["utilization"]) - 3.0).abs() < 1e-6);
     for policy in run["policies"].as_array().unwrap() {
@@ -182,23 +147,17 @@ fn every_request_is_answered_or_refused_and_refusals_are_no_goodput() {
 }
 
 #[test]
-fn goodput_depends_on_the_limit() {
-    let share = |limit: &str| {
-        let run = json(&[
-            "--baseline",
-            "round-robin",
-            "--workload",
-            "poisson",
-            "--requests",
-            "100",
-            "--ttft-limit",
-            limit,
-        ]);
-        number(&run["policies"][0]["goodput"]["share"])
+fn goodput_depends_on_both_limits() {
+    let share = |ttft: &str, tpot: &str| {
+        let limits = ["--ttft-limit", ttft, "--tpot-limit", tpot];
+        let run = ["--baseline", "round-robin", "--workload", "poisson", "--requests", "100"];
+        number(&json(&[&run[..], &limits[..]].concat())["policies"][0]["goodput"]["share"])
     };
-    assert_eq!((share("1us"), share("1h")), (0.0, 1.0));
-    let some = share("100ms");
-    assert!(some > 0.1 && some < 0.9, "{some}");
+    assert_eq!([share("1us", "1h"), share("1h", "1us"), share("1h", "1h")], [0.0, 0.0, 1.0]);
+    let [prompt, soon, both] = [share("100ms", "1h"), share("1h", "10ms"), share("100ms", "10ms")];
+    assert!(prompt > 0.1 && prompt < 0.9, "{prompt}");
+    assert!(soon > 0.1 && soon < 0.95, "{soon}");
+    assert!(both < prompt.min(soon), "{both} of {prompt} and {soon}");
 }
 
 #[test]
@@ -210,8 +169,17 @@ fn the_table_compares_and_tells_once_what_is_ignored() {
     assert!(lines[0].starts_with("requests       tests/data/mooncake.jsonl: 40 in "), "{table}");
     assert!(lines[0].ends_with(" s, 2.00 times as fast"), "{table}");
     assert!(lines[1].starts_with("servers        8, asked for "), "{table}");
-    assert!(lines[3].starts_with("time to first token, s") && lines[3].contains("≤ 2 s"), "{table}");
-    for (line, name) in lines[4..7].iter().zip([DEFAULT, "deploy/config/lora.yaml", "random"]) {
+    let groups: Vec<&str> = lines[3].split("  ").map(str::trim).filter(|part| !part.is_empty()).collect();
+    assert_eq!(groups, ["first token, s", "per output token, ms", "all, s"], "{table}");
+    let columns: Vec<&str> =
+        lines[4].split("  ").flat_map(|part| part.split(' ')).filter(|name| !name.is_empty()).collect();
+    let expected = "p50 p90 p99 p50 p90 p99 p90 good per s hits busiest differ refused";
+    assert_eq!(columns.join(" "), expected, "{table}");
+    assert!(
+        table.contains("\ngood: first token within 2 s and at most 50 ms per token after it.\n"),
+        "{table}"
+    );
+    for (line, name) in lines[5..8].iter().zip([DEFAULT, "deploy/config/lora.yaml", "random"]) {
         assert!(line.starts_with(name), "{table}");
     }
     assert_eq!(table.matches("file-discovery is ignored").count(), 1, "{table}");
@@ -363,7 +331,7 @@ fn what_is_wrong_is_one_line_with_its_file() {
     );
     let poisson = ["--workload", "poisson", "--requests", "10"];
     let random = ["--baseline", "random"];
-    let table: [(&[&str], &[&str]); 17] = [
+    let table: [(&[&str], &[&str]); 20] = [
         (&[&poisson[..]].concat(), &["--config", "--baseline"]),
         (&random, &["--trace", "--workload"]),
         (&[&poisson[..], &["--config", &broken]].concat(), &["broken.yaml:2:10", "no-such-scorer"]),
@@ -396,6 +364,12 @@ fn what_is_wrong_is_one_line_with_its_file() {
             &["--utilization", "at once"],
         ),
         (&[&random[..], &["--trace", &month]].concat(), &["2500 hours", "720"]),
+        (
+            &[&random[..], &["--workload", "conversations", "--utilization", "0.5"]].concat(),
+            &["--utilization", "--users"],
+        ),
+        (&[&random[..], &["--suite", "--cases", "chess"]].concat(), &["chess", "distinct-bursts"]),
+        (&[&random[..], &["--suite", "--utilizations", "0"]].concat(), &["--utilizations", "above 0"]),
     ];
     for (arguments, parts) in table {
         let Output { status, stdout, stderr } = usher(arguments);

@@ -1,0 +1,187 @@
+//! Requests as pickers and servers take them, made of [`Arrival`]s when they are needed.
+
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+
+use super::servers::Server;
+use super::workload::{Arrival, Piece};
+use crate::load::body::Style;
+use crate::load::settings::Api;
+use crate::load::text::{TOKEN_CHARS, words};
+use crate::sim::block_hashes;
+
+/// Model that requests ask for, and the scope of their block hashes.
+const MODEL: &str = "meta-llama/Llama-3.1-8B-Instruct";
+
+/// The API of all requests.
+pub(super) const API: Api = Api::Chat;
+
+/// Bytes of requests that are kept for the next policy; the others are made again.
+const MOST_KEPT: usize = 256 << 20;
+
+/// A request as pickers and servers take it.
+#[derive(Debug)]
+pub(super) struct Prepared {
+    pub(super) body: Bytes,
+    pub(super) prompt_tokens: u32,
+    pub(super) output_tokens: u32,
+    /// Hashes of the full blocks of the prompt, and of the answer where it is repeated
+    /// later, by tokens of a block.
+    blocks: Vec<(u32, Vec<u64>)>,
+}
+
+impl Prepared {
+    /// Hashes of the full blocks of so many tokens.
+    pub(super) fn blocks(&self, block_size: u32) -> &[u64] {
+        let of_size = self.blocks.iter().find(|(size, _)| *size == block_size);
+        of_size.map_or(&[], |(_, hashes)| hashes)
+    }
+
+    fn bytes(&self) -> usize {
+        self.body.len() + self.blocks.iter().map(|(_, hashes)| hashes.len() * 8).sum::<usize>()
+    }
+}
+
+/// The requests of a replay, shared by its policies.
+#[derive(Debug)]
+pub(super) struct Requests {
+    arrivals: Vec<Arrival>,
+    style: Style,
+    max_tokens: usize,
+    block_sizes: Vec<u32>,
+    kept: Vec<OnceLock<Arc<Prepared>>>,
+    bytes: AtomicUsize,
+}
+
+impl Requests {
+    /// Requests of these arrivals to these servers.
+    pub(super) fn new(arrivals: &[Arrival], servers: &[Server]) -> Self {
+        let style = Style { api: API, model: MODEL.to_owned(), stream: true };
+        // The same limit for all: a real client doesn't know how long its answer will be,
+        // so neither may a picker.
+        let longest = arrivals.iter().map(|arrival| arrival.output_tokens).max().unwrap_or(1);
+        let mut block_sizes: Vec<u32> = servers.iter().map(|server| server.engine.block_size).collect();
+        block_sizes.sort_unstable();
+        block_sizes.dedup();
+        Self {
+            arrivals: arrivals.to_vec(),
+            style,
+            max_tokens: longest as usize,
+            block_sizes,
+            kept: arrivals.iter().map(|_| OnceLock::new()).collect(),
+            bytes: AtomicUsize::new(0),
+        }
+    }
+
+    pub(super) fn arrivals(&self) -> &[Arrival] {
+        &self.arrivals
+    }
+
+    /// The request at this position.
+    pub(super) fn get(&self, position: usize) -> Arc<Prepared> {
+        if let Some(kept) = self.kept[position].get() {
+            return Arc::clone(kept);
+        }
+        let prepared = Arc::new(self.prepare(&self.arrivals[position]));
+        let bytes = prepared.bytes();
+        if self.bytes.fetch_add(bytes, Relaxed) + bytes <= MOST_KEPT {
+            // Another thread may have kept the same.
+            let _ = self.kept[position].set(Arc::clone(&prepared));
+        } else {
+            self.bytes.fetch_sub(bytes, Relaxed);
+        }
+        prepared
+    }
+
+    fn prepare(&self, arrival: &Arrival) -> Prepared {
+        let mut text = text(&arrival.prompt);
+        let body = self.style.body(&text, self.max_tokens);
+        if let Some(Piece { seed, tokens }) = arrival.answered() {
+            words(seed, tokens as usize, &mut text);
+        }
+        let hashes = |size: &u32| (*size, block_hashes(MODEL, text.as_bytes(), *size));
+        Prepared {
+            body,
+            prompt_tokens: arrival.prompt_tokens().max(1),
+            output_tokens: arrival.output_tokens.max(1),
+            blocks: self.block_sizes.iter().map(hashes).collect(),
+        }
+    }
+}
+
+/// The text of these pieces.
+fn text(pieces: &[Piece]) -> String {
+    let tokens: usize = pieces.iter().map(|piece| piece.tokens as usize).sum();
+    let mut text = String::with_capacity(tokens * TOKEN_CHARS);
+    pieces.iter().for_each(|piece| words(piece.seed, piece.tokens as usize, &mut text));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load::trace::Row;
+    use crate::replay::workload::of_trace;
+    use crate::sim::EngineConfig;
+
+    fn row(input_length: usize, hash_ids: &[u64]) -> Row {
+        Row { timestamp: 0, input_length, output_length: 0, hash_ids: hash_ids.to_vec() }
+    }
+
+    fn requests(arrivals: &[Arrival], sizes: &[u32]) -> Requests {
+        let engine = |size: &u32| EngineConfig { block_size: *size, ..EngineConfig::default() };
+        let servers: Vec<Server> =
+            sizes.iter().map(|size| Server::new(format!("s{size}"), engine(size))).collect();
+        Requests::new(arrivals, &servers)
+    }
+
+    #[test]
+    fn a_request_has_the_text_of_its_row() {
+        let rows = [row(700, &[1, 2])];
+        let arrivals = of_trace(&rows, 9);
+        assert_eq!(text(&arrivals[0].prompt), rows[0].prompt(9));
+        assert_ne!(text(&arrivals[0].prompt), text(&of_trace(&rows, 8)[0].prompt));
+    }
+
+    #[test]
+    fn blocks_are_hashed_for_every_size_that_a_server_has() {
+        let requests = requests(&of_trace(&[row(700, &[1, 2]), row(1024, &[1, 3])], 0), &[16, 64, 16]);
+        let [one, other] = [0, 1].map(|position| requests.get(position));
+        assert_eq!([16, 64, 32].map(|size| one.blocks(size).len()), [43, 10, 0]);
+        // The first 512 tokens are the same text.
+        assert_eq!(one.blocks(64)[..8], other.blocks(64)[..8]);
+        assert_ne!(one.blocks(64)[8], other.blocks(64)[8]);
+        assert!(Arc::ptr_eq(&one, &requests.get(0)), "kept");
+    }
+
+    #[test]
+    fn blocks_of_a_repeated_answer_are_those_of_the_next_prompt() {
+        let first = Arrival {
+            prompt: [Piece { seed: 1, tokens: 100 }].into(),
+            output_tokens: 60,
+            answer: Some(7),
+            ..Arrival::default()
+        };
+        let next = Arrival {
+            prompt: first.prompt.iter().copied().chain(first.answered()).collect(),
+            output_tokens: 1,
+            ..Arrival::default()
+        };
+        let requests = requests(&[first, next], &[16]);
+        let [first, next] = [0, 1].map(|position| requests.get(position).blocks(16).to_vec());
+        assert_eq!((first.len(), first), (10, next));
+    }
+
+    #[test]
+    fn pickers_see_a_limit_and_not_the_length_of_the_answer() {
+        let mut arrivals = of_trace(&[row(4, &[1]), row(4, &[1])], 0);
+        arrivals[1].output_tokens = 900;
+        let requests = requests(&arrivals, &[16]);
+        for position in 0..2 {
+            let body = requests.get(position).body.clone();
+            assert!(String::from_utf8_lossy(&body).contains(r#""max_tokens":900"#));
+        }
+    }
+}

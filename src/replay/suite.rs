@@ -1,0 +1,170 @@
+//! Every policy on every workload, engine model, utilization and seed.
+
+use std::time::Duration;
+
+use super::demand::{Demand, rate_of_user};
+use super::generate::Workload;
+use super::servers::Server;
+use super::workload::{Arrival, repeat, speed_up};
+use super::{Interconnect, Policy, Settings};
+use crate::load::trace::Row;
+use crate::sim::{EngineConfig, ModelKind, mix};
+
+/// Servers of every case.
+const SERVERS: usize = 8;
+
+/// Times that slow servers take longer.
+const SLOWER: f64 = 3.0;
+
+/// Share of all caches that counts as one: nobody distributes perfectly.
+const CACHE: f64 = 0.7;
+
+/// Requests and users of the sample that says how much a request asks for and how many
+/// requests a user makes.
+const SAMPLE: (usize, usize) = (2000, 32);
+
+/// Seconds for which requests come, about, and bounds of their number; requests of a user,
+/// so that sessions get on.
+const SECONDS: f64 = 80.0;
+const REQUESTS: (f64, f64) = (600.0, 6000.0);
+const OF_USER: f64 = 7.0;
+const MOST_OF_USERS: f64 = 9000.0;
+
+/// The label of a server's accelerator.
+const ACCELERATOR: &str = "llm-d.ai/accelerator";
+
+/// Requests of a case, and the servers that they are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Case {
+    /// Generated requests for equal servers.
+    Equal(Workload),
+    /// Requests of a trace, again and again with other texts, for equal servers.
+    Trace,
+    /// Conversations for servers of two accelerators of which one is 2.5 times slower, and a
+    /// cold one of the faster joins after a third of the time.
+    MixedFleet,
+    /// Prompts whose first half others share, for servers of which one takes three times as
+    /// long and has the same labels as the others.
+    SlowServer,
+}
+
+impl Case {
+    /// All of them.
+    pub const ALL: [Self; 12] = [
+        Self::Equal(Workload::Conversations),
+        Self::Equal(Workload::Agents),
+        Self::Equal(Workload::LongAnswers),
+        Self::Equal(Workload::Reasoning),
+        Self::Equal(Workload::Documents),
+        Self::Equal(Workload::HalfShared),
+        Self::Equal(Workload::Poisson),
+        Self::Trace,
+        Self::MixedFleet,
+        Self::SlowServer,
+        Self::Equal(Workload::Bursts),
+        Self::Equal(Workload::DistinctBursts),
+    ];
+
+    /// Its name in tables and on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Equal(workload) => workload.name(),
+            Self::Trace => "chat-trace",
+            Self::MixedFleet => "mixed-fleet",
+            Self::SlowServer => "slow-server",
+        }
+    }
+
+    fn workload(self) -> Option<Workload> {
+        match self {
+            Self::Equal(workload) => Some(workload),
+            Self::MixedFleet => Some(Workload::Conversations),
+            Self::SlowServer => Some(Workload::HalfShared),
+            Self::Trace => None,
+        }
+    }
+
+    fn servers(self, engine: ModelKind, seed: u64) -> Vec<Server> {
+        let drawn = EngineConfig::drawn(engine, seed);
+        let mut servers = Server::equal(SERVERS, &EngineConfig { seed, ..drawn });
+        match self {
+            Self::MixedFleet => {
+                for (number, server) in servers.iter_mut().enumerate() {
+                    let slow = number % 2 == 1;
+                    if slow {
+                        server.slow_down(2.5);
+                    }
+                    let name = if slow { "slow" } else { "fast" };
+                    server.labels.insert(ACCELERATOR.to_owned(), name.to_owned());
+                }
+            }
+            Self::SlowServer => servers[0].slow_down(SLOWER),
+            Self::Equal(_) | Self::Trace => {}
+        }
+        servers
+    }
+}
+
+/// One run of all policies.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Cell {
+    /// What is asked of whom.
+    pub case: Case,
+    /// Model of the servers' engines.
+    pub engine: ModelKind,
+    /// Share of what the servers can do with good caches that is asked for.
+    pub utilization: f64,
+    /// Of everything random, the constants of the engines included.
+    pub seed: u64,
+}
+
+impl Cell {
+    /// What to run. `rows`: the trace; `limits`: of a good first token and of a good time per
+    /// token.
+    pub fn settings(
+        &self,
+        policies: Vec<(String, Policy)>,
+        rows: &[Row],
+        limits: (Duration, Duration),
+    ) -> Settings {
+        let seed = mix(self.seed);
+        let mut servers = self.case.servers(self.engine, seed);
+        let cache: f64 = servers.iter().map(Server::cache_tokens).sum::<f64>() * CACHE;
+        let (sampled, users) = SAMPLE;
+        let generate = |count: usize, users: usize| match self.case.workload() {
+            Some(workload) => workload.arrivals(count, users, seed),
+            None => repeat(rows, count, seed),
+        };
+        let sample = generate(sampled, users);
+        let wanted = self.utilization * Demand::of(&sample, cache).capacity(&servers);
+        let count = (wanted * SECONDS).clamp(REQUESTS.0, REQUESTS.1) as usize;
+        let mut arrivals: Vec<Arrival>;
+        if self.case.workload().is_some_and(Workload::is_closed) {
+            let users = (wanted / rate_of_user(&sample, users)).round().max(1.0);
+            let count = (users * OF_USER).clamp(count as f64, MOST_OF_USERS);
+            arrivals = generate(count as usize, users as usize);
+        } else {
+            arrivals = generate(count, 1);
+            if let Some(offered) = super::capacity::offered_rate(&arrivals) {
+                speed_up(&mut arrivals, wanted / offered);
+            }
+        }
+        if self.case == Case::MixedFleet
+            && let Some(cold) = servers.first_mut()
+        {
+            cold.joins = Duration::from_secs_f64(SECONDS / 3.0);
+        }
+        let (ttft_limit, tpot_limit) = limits;
+        Settings {
+            servers,
+            interconnect: Interconnect::default(),
+            arrivals,
+            policies,
+            seed,
+            scrape_interval: Duration::from_millis(50),
+            metrics_staleness: Duration::from_secs(2),
+            ttft_limit,
+            tpot_limit,
+        }
+    }
+}

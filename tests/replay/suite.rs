@@ -1,0 +1,100 @@
+//! `usher replay --suite`: cells, results that are kept, and arguments that are wrong.
+
+use std::process::Output;
+
+use serde_json::Value;
+
+use crate::support::{Files, usher};
+
+const SMALL: [&str; 9] = [
+    "--suite",
+    "--seeds",
+    "1",
+    "--cases",
+    "distinct-bursts",
+    "--engines",
+    "prefill-first",
+    "--utilizations",
+    "0.3",
+];
+
+/// The policies of a suite, in its order.
+const NAMES: [&str; 8] =
+    ["expected-latency", "random", "round-robin", "queue", "peer-default", "sticky", "lmetric", "block-cost"];
+
+/// Standard output and standard error of a run that succeeds.
+fn run(more: &[&str]) -> (String, String) {
+    let Output { status, stdout, stderr } = usher(&[&SMALL[..], more].concat());
+    let stderr = String::from_utf8(stderr).unwrap();
+    assert!(status.success(), "{more:?}: {stderr}");
+    (String::from_utf8(stdout).unwrap(), stderr)
+}
+
+#[test]
+fn results_that_are_kept_are_not_made_again() {
+    let files = Files::new();
+    let path = files.write("results.jsonl", "");
+    let kept = || std::fs::read_to_string(&path).unwrap();
+    let (first, progress) = run(&["--results", &path]);
+    assert!(progress.contains("1 of 1 runs: prefill-first, distinct-bursts, 30 %"), "{progress}");
+    let line = kept();
+    assert_eq!(line.lines().count(), 1);
+    assert_eq!(run(&["--results", &path]), (first.clone(), String::new()), "nothing was left to do");
+    assert_eq!(kept(), line);
+    let (json, _) = run(&["--results", &path, "--output", "json"]);
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["policies"], serde_json::json!(NAMES));
+    assert_eq!(json["runs"][0]["policies"].as_array().unwrap().len(), NAMES.len());
+    // A line that was cut off doesn't count, and neither do results of other limits.
+    std::fs::write(&path, &line[..line.len() / 2]).unwrap();
+    let (again, progress) = run(&["--results", &path]);
+    assert_eq!((again, progress.is_empty()), (first, false));
+    let (_, progress) = run(&["--results", &path, "--ttft-limit", "10ms"]);
+    assert!(!progress.is_empty());
+}
+
+#[test]
+fn a_table_for_each_case_and_a_summary_name_all_policies() {
+    let (shown, _) = run(&[]);
+    let lines: Vec<&str> = shown.lines().collect();
+    assert_eq!(lines[..3], ["runs           1", "", "prefill-first, distinct-bursts, 30 % busy"], "{shown}");
+    for measure in ["TTFT p90, s", "TPOT p90, ms", "all p90, s", "good"] {
+        assert_eq!(shown.matches(measure).count(), 2, "{measure} in {shown}");
+    }
+    for name in NAMES {
+        let rows = lines.iter().filter(|line| line.split_whitespace().next() == Some(name)).count();
+        assert_eq!(rows, 2, "{name} in {shown}");
+    }
+    // Somebody is best in each of the four figures.
+    let table: Vec<&str> = lines[4..12].to_vec();
+    assert!(table.iter().map(|line| line.matches('*').count()).sum::<usize>() >= 4, "{shown}");
+}
+
+#[test]
+fn wrong_arguments_are_one_line() {
+    let table: [(&[&str], &[&str]); 7] = [
+        (&["--suite", "--cases", "chess"], &["workload 'chess'", "distinct-bursts"]),
+        (&["--suite", "--engines", "vllm"], &["engine model 'vllm'", "prefill-first"]),
+        (&["--suite", "--utilizations", "-1"], &["-1"]),
+        (&["--suite", "--utilizations", "11"], &["--utilizations", "11", "at most 10"]),
+        (&["--suite", "--utilizations", "NaN"], &["--utilizations", "NaN"]),
+        (&["--suite", "--results", "/nowhere/results.jsonl"], &["/nowhere/results.jsonl"]),
+        (&["--suite", "--config", "/nowhere.yaml"], &["/nowhere.yaml"]),
+    ];
+    for (arguments, parts) in table {
+        let Output { status, stdout, stderr } = usher(arguments);
+        let line = String::from_utf8(stderr).unwrap();
+        assert_eq!((status.code(), stdout.len()), (Some(2), 0), "{arguments:?}: {line}");
+        for part in parts {
+            assert!(line.contains(part), "{arguments:?}: no {part} in {line}");
+        }
+    }
+    for conflict in [["--workload", "poisson"], ["--trace", "trace.jsonl"], ["--servers", "4"]] {
+        assert_eq!(usher(&[&SMALL[..], &conflict].concat()).status.code(), Some(2), "{conflict:?}");
+    }
+    assert_eq!(
+        usher(&["--cases", "agents", "--baseline", "random"]).status.code(),
+        Some(2),
+        "without --suite"
+    );
+}
