@@ -12,10 +12,10 @@ const STREAMS: usize = 20;
 const EACH: usize = 256 << 10;
 
 /// 80 MiB are sent on streams that can't be answered, so that nobody reads them, to a process
-/// that may take 80.
+/// that may take 96. Half of that is the resident part of a debug build's file alone.
 #[tokio::test]
 async fn the_process_stays_below_its_budget_whatever_nobody_reads() {
-    let process = Process::start(80, 1, &[]);
+    let process = Process::start(96, 1, &[]);
     let limit = process.limit();
     let mut connections = Vec::new();
     let message = headers(&[(":method", "GET"), (":path", "/v1/models")], true).encode_to_vec();
@@ -51,9 +51,9 @@ async fn the_process_stays_below_its_budget_whatever_nobody_reads() {
         connections.push((send, streams, task));
     }
     let peak = process.peak();
-    assert!(peak < 80 * MI, "{peak} bytes");
+    assert!(peak < 96 * MI, "{peak} bytes");
     connections.iter().for_each(|(.., task)| task.abort());
     drop(connections);
     settle(|| process.metric("usher_memory_connections_bytes") == 0.0).await;
-    stayed_within(&process, 80, limit).await;
+    stayed_within(&process, 96, limit).await;
 }
