@@ -108,7 +108,7 @@ impl Case {
 /// One run of all policies.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cell {
-    /// What is asked of whom.
+    /// Requests and servers.
     pub case: Case,
     /// Model of the servers' engines.
     pub engine: ModelKind,
@@ -119,7 +119,7 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// What to run. `rows`: the trace; `limits`: of a good first token and of a good time per
+    /// Settings of the run. `rows`: the trace; `limits`: of a good first token and of a good time per
     /// token.
     pub fn settings(
         &self,

@@ -12,7 +12,7 @@
 //! later. Full blocks of prompts and of generated tokens can be shared from the step that
 //! computes them.
 //!
-//! Who is in a step is `batch`'s and `phases`' to say; prompts that come from another
+//! `batch` and `phases` put steps together; prompts that come from another
 //! engine are in `receive`. Costs are in `linear`, `chunked_prefill` and `prefill_first`.
 
 mod batch;

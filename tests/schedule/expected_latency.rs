@@ -334,7 +334,7 @@ fn an_endpoint_that_is_three_times_slower_gets_less() {
     assert!(sent.counts[2] < 15, "{:?}", sent.counts);
 }
 
-/// Where a pool sends 64 requests that come at once.
+/// Endpoints that 64 simultaneous requests are sent to.
 fn burst(text: impl Fn(usize) -> String, settles: bool) -> Vec<usize> {
     let addresses = ["1", "2", "3", "4", "5", "6", "7", "8"].map(|last| format!("10.0.0.{last}:8000"));
     let endpoints = at(&addresses.each_ref().map(String::as_str));

@@ -131,7 +131,7 @@ pub enum Baseline {
     Queue,
     /// The Go picker's built-in configuration.
     PeerDefault,
-    /// Where the prefix is cached, until the servers there are saturated.
+    /// Sticky until saturated: the servers that have the prefix in their caches, until they are full.
     Sticky,
     /// LMetric's product (arXiv 2603.15202), with perfect knowledge of caches and loads.
     Lmetric,
@@ -287,7 +287,7 @@ impl ReplayArgs {
         Ok(Plan { settings, source, speed: recorded.then_some(speed.unwrap_or(1.0)) })
     }
 
-    /// What the suite needs: the policies that are given, or that of the README, and all
+    /// Settings of the suite: the policies that are given, or that of the README, and all
     /// baselines.
     pub(super) fn suite(&self) -> Result<Suite<'_>, String> {
         let mut policies = self.policies()?;

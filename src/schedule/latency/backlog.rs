@@ -263,27 +263,25 @@ impl Backlog {
 
     /// A first token came after so many seconds, of a prompt that was sent when there were
     /// so many requests and so many tokens to compute with its own. `None` for the seconds:
-    /// something else made it wait. Returns the past until now, and how many times the
-    /// predicted time it took.
+    /// something else made it wait. Returns the past until now.
     pub(super) fn first_token(
         &self,
         sent: (f64, f64),
         own: (u64, f64),
         seconds: Option<f64>,
         now: Duration,
-    ) -> (Past, Option<f64>) {
+    ) -> Past {
         let mut inner = self.inner();
-        let ratio = seconds.map(|seconds| {
+        if let Some(seconds) = seconds {
             let ratio = self.group.first_token(sent.0, sent.1, seconds, self.first_factor());
             inner.first.observe(ratio);
             self.first_factor.store(inner.first.value().to_bits(), Relaxed);
-            ratio
-        });
+        }
         inner.past.pass(now);
         inner.past.computed += own.0 as f64;
         inner.past.streams += 1.0;
         inner.past.cached += own.1;
-        (inner.past, ratio)
+        inner.past
     }
 
     /// A stream has ended that began to decode when the past was `since`: after so many

@@ -170,7 +170,7 @@ impl Booked {
         let cached = self.prompt as f64 + self.model.mean_output() / 2.0;
         let took = self.met.map(|_| took);
         let own = (self.tokens, cached);
-        let (past, _) = self.prefill.first_token(self.met.unwrap_or_default(), own, took, now);
+        let past = self.prefill.first_token(self.met.unwrap_or_default(), own, took, now);
         self.decodes = Arc::ptr_eq(&self.prefill, &self.decode).then_some((past, cached));
     }
 

@@ -22,7 +22,7 @@ const RATE_WINDOW: f64 = 20.0;
 /// little about how many come per second.
 const LEAST_SEEN: f64 = 0.25;
 
-/// What remains of a mean's weight after another observation.
+/// Share of a mean's weight that remains after another observation.
 const KEEP_MEAN: f64 = 0.98;
 
 /// Tokens of an answer that are expected before any was seen.

@@ -1,4 +1,4 @@
-//! What holds of every model of an engine, and how the models differ.
+//! Properties of all engine models, and differences between them.
 
 use std::collections::HashMap;
 
