@@ -1,11 +1,13 @@
 //! What a decision costs, without the wire: queue 2, KV cache 2 and load-aware 1 at
-//! 10, 100 and 1,000 endpoints, and on several threads at once; and plugins that go by
-//! labels.
+//! 10, 100 and 1,000 endpoints, and on several threads at once; `expected-latency-scorer`; and
+//! plugins that go by labels.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark that cannot set itself up has nothing to measure")]
 
 #[path = "decide/labels.rs"]
 mod labels;
+#[path = "decide/latency.rs"]
+mod latency;
 
 use std::hint::black_box;
 use std::net::Ipv4Addr;
@@ -125,5 +127,5 @@ fn threads(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, decide, threads, labels::labels_of);
+criterion_group!(benches, decide, threads, latency::decide, latency::threads, labels::labels_of);
 criterion_main!(benches);

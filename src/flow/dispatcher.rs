@@ -1,18 +1,19 @@
 //! Finds a destination: a place in the pool, candidates, decision, booking.
 
 use std::cell::RefCell;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rand::Rng;
 
-use crate::endpoints::health::{Probe, Ward};
+use crate::endpoints::health::Ward;
 use crate::endpoints::{CachedLocator, Candidates, Clock, SubsetHint};
 use crate::request::Request;
 use crate::schedule::{
     Context, Decision, Effects, Facts, Finding, Record, ScheduleError, Scheduler, Scratch, Situation, Stages,
 };
 
+use super::concurrent::Bookings;
 use super::routed::Sent;
 use super::sick::{Attempt, Choice, Sickbay};
 use super::{Attempts, Code, Demand, Gate, Permit, Rejection, Routed};
@@ -28,9 +29,8 @@ thread_local! {
 pub struct Dispatcher {
     locator: CachedLocator,
     policy: Policy,
-    /// Held while a profile that reads what is in flight decides and books, so that
-    /// each decision sees the one before it.
-    booking: Mutex<()>,
+    /// Where a profile reads what is in flight, each decision counts the one before it.
+    bookings: Bookings,
     clock: Clock,
     attempts: Arc<Attempts>,
     /// Where requests wait; `None`: they don't.
@@ -52,10 +52,19 @@ pub struct Policy {
     pub record: Record,
 }
 
+/// A decision, not yet booked.
+struct Chosen {
+    decision: Decision,
+    /// It is the probe of a demoted endpoint.
+    probes: bool,
+    /// It is among all, although some are demoted.
+    overrules: bool,
+}
+
 impl Dispatcher {
     /// A dispatcher that lets nobody wait.
     pub fn new(locator: CachedLocator, policy: Policy, clock: Clock, attempts: Arc<Attempts>) -> Self {
-        Self { locator, policy, booking: Mutex::default(), clock, attempts, gate: None, sickbay: None }
+        Self { locator, policy, bookings: Bookings::default(), clock, attempts, gate: None, sickbay: None }
     }
 
     /// Keeps requests from endpoints that this ward has demoted.
@@ -265,24 +274,33 @@ impl Dispatcher {
             .stages
             .admit(&context, among.as_ref().map_or(candidates, |choice| &choice.well), rng)
             .map_err(|denied| Rejection::saturated(format!("request cannot be admitted: {denied}")))?;
-        let one_at_a_time = self.policy.stages.books() || spread;
-        let _booking = one_at_a_time.then(|| self.booking.lock().unwrap_or_else(PoisonError::into_inner));
-        let (decision, probe) = self.choose(&context, candidates, among, spread, rng, scratch)?;
+        let mut choose = || self.choose(&context, candidates, among.as_ref(), spread, rng, scratch);
+        let (chosen, _begun) = if self.policy.stages.books() || spread {
+            let (chosen, begun) = self.bookings.decide(|chosen: &Chosen| &chosen.decision, choose)?;
+            (chosen, Some(begun))
+        } else {
+            (choose()?, None)
+        };
+        if let Some(sickbay) = self.sickbay.as_ref().filter(|_| chosen.overrules) {
+            sickbay.overrule();
+        }
+        let attempt = among.and_then(|choice| choice.attempt).filter(|_| chosen.probes);
+        let probe = attempt.map(|attempt| attempt.probe.used());
         let sent = Sent { at_ms: now_ms, asks_only, probe, clock: Some(self.clock.clone()) };
-        Ok(self.book(&context, decision, effects, sent))
+        Ok(self.book(&context, chosen.decision, effects, sent))
     }
 
     /// Decides among those that are well, or lets the request be the probe of one that
-    /// isn't.
+    /// isn't. May be called again: it changes nothing.
     fn choose(
         &self,
         context: &Context<'_>,
         all: &Candidates,
-        among: Option<Choice>,
+        among: Option<&Choice>,
         spread: bool,
         rng: &mut dyn Rng,
         scratch: &mut Scratch,
-    ) -> Result<(Decision, Option<Probe>), Rejection> {
+    ) -> Result<Chosen, Rejection> {
         let Policy { scheduler, stages, record, .. } = &self.policy;
         let mut decide = |context: &Context<'_>, among: &Candidates, spread: bool| {
             let mut decide = |among: &Candidates| scheduler.decide(context, among, rng, scratch, *record);
@@ -293,43 +311,39 @@ impl Dispatcher {
             }
         };
         let check = |decision: &Decision| conditional::check(context, decision, stages.prefix());
-        let mut well = None;
+        let (mut well, mut overrules) = (None, false);
         if let Some(Choice { well: candidates, attempt }) = among {
-            if let Some(Attempt { probe, position, among }) = attempt {
-                let decision = decide(context, &among, false).ok().filter(|decision| {
-                    decision.primary().picks.first() == Some(&position) && check(decision).is_ok()
+            if let Some(Attempt { position, among, .. }) = attempt {
+                let decision = decide(context, among, false).ok().filter(|decision| {
+                    decision.primary().picks.first() == Some(position) && check(decision).is_ok()
                 });
                 // Otherwise the filters, or the client, won't have it: the place is given back.
                 if let Some(mut decision) = decision {
                     if self.sickbay.as_ref().is_some_and(Sickbay::may_fall_back)
-                        && let Ok(others) = decide(context, &candidates, false)
+                        && let Ok(others) = decide(context, candidates, false)
                     {
                         decision.fall_back_on(&others);
                     }
-                    return Ok((decision, Some(probe.used())));
+                    return Ok(Chosen { decision, probes: true, overrules: false });
                 }
             }
             let despite_load = Context { despite_load: true, ..*context };
-            well = match decide(context, &candidates, spread) {
+            well = match decide(context, candidates, spread) {
                 // Only if they wouldn't do with room either. Those who fail are idle, and would
                 // get all that is too much for the others.
                 Err(ScheduleError::Drained | ScheduleError::NoPair)
-                    if decide(&despite_load, &candidates, false).is_err() =>
+                    if decide(&despite_load, candidates, false).is_err() =>
                 {
                     None
                 }
                 decided => Some(decided),
             };
-            if well.is_none()
-                && let Some(sickbay) = &self.sickbay
-            {
-                sickbay.overrule();
-            }
+            overrules = well.is_none();
         }
         let decision =
             well.unwrap_or_else(|| decide(context, all, spread)).map_err(|error| refusal(&error))?;
         check(&decision)?;
-        Ok((decision, None))
+        Ok(Chosen { decision, probes: false, overrules })
     }
 
     fn book(&self, context: &Context<'_>, decision: Decision, mut effects: Effects, sent: Sent) -> Routed {

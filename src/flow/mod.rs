@@ -2,6 +2,7 @@
 //! what that books.
 
 mod attempts;
+mod concurrent;
 mod conditional;
 mod dispatcher;
 mod gate;

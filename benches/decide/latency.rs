@@ -1,0 +1,146 @@
+//! `expected-latency-scorer`: a decision at 100 and 1,000 endpoints whose speeds are known and
+//! that have work, and a dispatcher that decides and books on several threads.
+
+use std::hint::black_box;
+use std::net::Ipv4Addr;
+use std::sync::{Arc, Barrier};
+use std::time::{Duration, Instant};
+
+use criterion::{BenchmarkId, Criterion, Throughput};
+use prometheus::Registry;
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use usher::config::EndpointPickerConfig;
+use usher::endpoints::{CachedLocator, Clock, EndpointSpec, Store, StoreLocator, SubsetHint};
+use usher::flow::{Attempts, Dispatcher, Policy, Routed};
+use usher::request::{Headers, ParserKind, Parsers, Request, RequestParser};
+use usher::schedule::registry::Pipeline;
+use usher::schedule::{Context, Effects, Facts, Record, SchedulerMetrics, Scratch, Situation, State};
+
+const CONFIG: &str = "
+plugins:
+- type: approx-prefix-cache-producer
+- type: expected-latency-scorer
+- type: max-score-picker
+schedulingProfiles:
+- name: default
+  plugins:
+  - pluginRef: expected-latency-scorer
+  - pluginRef: max-score-picker
+";
+
+/// Requests under way per endpoint.
+const UNDER_WAY: usize = 8;
+
+fn pipeline() -> Pipeline {
+    let metrics = SchedulerMetrics::register(&Registry::new()).unwrap();
+    let config = EndpointPickerConfig::parse(CONFIG).unwrap();
+    Pipeline::build(Some(&config), false, &metrics, &State::default()).unwrap()
+}
+
+fn store(count: u32) -> Arc<Store> {
+    let store = Arc::new(Store::default());
+    let spec =
+        |index: u32| EndpointSpec::new(format!("pod-{index}"), (Ipv4Addr::from(0x0a00_0000 + index), 8000));
+    store.replace((0..count).map(spec).collect());
+    for (index, endpoint) in (0u32..).zip(store.snapshot().endpoints()) {
+        let load = endpoint.load();
+        load.waiting.set(f64::from(index % 3), 1);
+        load.running.set(f64::from(index * 7 % 17), 1);
+        load.kv_usage.set(f64::from(index * 5 % 23) / 23.0, 1);
+        load.block_size.set(16.0, 1);
+        load.num_blocks.set(20_000.0, 1);
+    }
+    store
+}
+
+/// A chat request of about 200 tokens that begins like every tenth other one.
+fn request(number: usize) -> Request {
+    let shared = format!("You are assistant {}. ", number % 10).repeat(30);
+    let body = format!(
+        r#"{{"model":"m","stream":true,"messages":[{{"role":"system","content":"{shared}"}},{{"role":"user","content":"question {number}"}}]}}"#
+    );
+    let headers: Headers = [(":path", "/v1/chat/completions")].into_iter().collect();
+    let mut parser = RequestParser::new(headers, &Parsers::new(&[ParserKind::OpenAi]));
+    parser.push(body.into());
+    parser.finish().unwrap()
+}
+
+fn dispatcher(store: &Arc<Store>) -> Dispatcher {
+    let Pipeline { scheduler, stages, .. } = pipeline();
+    let policy = Policy { scheduler, stages, max_age: Duration::from_secs(3600), record: Record::No };
+    let (locator, clock) = (Arc::new(StoreLocator::new(Arc::clone(store), false)), Clock::start());
+    let cached = CachedLocator::new(locator, clock.clone(), Duration::from_secs(3600), 16);
+    Dispatcher::new(cached, policy, clock, Arc::new(Attempts::register(&Registry::new()).unwrap()))
+}
+
+fn send(dispatcher: &Dispatcher, request: &Request, rng: &mut StdRng) -> Routed {
+    dispatcher.try_dispatch_with(request, &SubsetHint::Missing, rng).unwrap().unwrap()
+}
+
+/// The decision alone: what is cached where is known.
+pub fn decide(c: &mut Criterion) {
+    let mut group = c.benchmark_group("expected_latency/decide");
+    for count in [100, 1000] {
+        let (store, Pipeline { scheduler, stages, .. }) = (store(count), pipeline());
+        let candidates = store.snapshot().all();
+        let request = request(1);
+        let situation = Situation { request: &request, now_ms: 10, max_age: Duration::from_secs(2) };
+        let (mut rng, mut scratch) = (StdRng::seed_from_u64(1), Scratch::default());
+        let mut facts = Facts::default();
+        stages.produce(&situation, &candidates, &mut facts);
+        let cx = Context { facts: &facts, ..Context::new(&request, 10, Duration::from_secs(2)) };
+        let mut under_way = Vec::new();
+        for _ in 0..count as usize * UNDER_WAY {
+            let decision = scheduler.decide(&cx, &candidates, &mut rng, &mut scratch, Record::No).unwrap();
+            let mut effects = Effects::default();
+            stages.act(&cx, &decision, &mut effects);
+            under_way.push((decision.primary_endpoint().load().book(), effects));
+        }
+        group.bench_function(BenchmarkId::from_parameter(count), |b| {
+            b.iter(|| black_box(scheduler.decide(&cx, &candidates, &mut rng, &mut scratch, Record::No)));
+        });
+    }
+    group.finish();
+}
+
+/// Everything between a parsed request and its endpoint, booking included, on several threads
+/// at once: the time is that of all together, for so many requests each.
+pub fn threads(c: &mut Criterion) {
+    let store = store(100);
+    let dispatcher = dispatcher(&store);
+    let requests: Vec<Request> = (0..256).map(request).collect();
+    let mut rng = StdRng::seed_from_u64(7);
+    let under_way: Vec<Routed> =
+        (0..100 * UNDER_WAY).map(|n| send(&dispatcher, &requests[n % 256], &mut rng)).collect();
+    let mut group = c.benchmark_group("expected_latency/dispatch");
+    for count in [1, 2] {
+        group.throughput(Throughput::Elements(count));
+        group.bench_function(BenchmarkId::from_parameter(count), |b| {
+            b.iter_custom(|repetitions| {
+                let start = Barrier::new(count as usize + 1);
+                std::thread::scope(|scope| {
+                    let threads: Vec<_> = (0..count)
+                        .map(|seed| {
+                            let (dispatcher, requests, start) = (&dispatcher, &requests, &start);
+                            scope.spawn(move || {
+                                let mut rng = StdRng::seed_from_u64(seed);
+                                start.wait();
+                                for n in 0..repetitions as usize {
+                                    let request = &requests[(n * 7 + seed as usize * 128) % 256];
+                                    drop(black_box(send(dispatcher, request, &mut rng)));
+                                }
+                            })
+                        })
+                        .collect();
+                    start.wait();
+                    let started = Instant::now();
+                    threads.into_iter().for_each(|thread| thread.join().unwrap());
+                    started.elapsed()
+                })
+            });
+        });
+    }
+    group.finish();
+    drop(under_way);
+}

@@ -1,0 +1,171 @@
+//! Lets threads decide at the same time although each decision has to count what the ones before it
+//! booked: optimistic concurrency control (Kung and Robinson 1981, "On Optimistic Methods for
+//! Concurrency Control").
+//!
+//! A decision notes how many bookings are complete, chooses, and then begins its own, unless one
+//! that it may not have counted went to an endpoint that it has chosen: then it chooses again.
+//! A booking makes its endpoint worse for others and no other one better, so those that went
+//! elsewhere would not have changed the choice.
+
+use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Release};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use smallvec::SmallVec;
+
+use crate::schedule::Decision;
+
+/// Times that a request is decided again before it is booked all the same.
+const MOST_AGAIN: u32 = 8;
+
+/// Endpoints of the last bookings that are remembered.
+const RECENT: usize = 64;
+
+/// Slot numbers of the endpoints that a decision books.
+type Slots = SmallVec<[u32; 3]>;
+
+/// The order of bookings.
+#[derive(Debug, Default)]
+pub(super) struct Bookings {
+    /// All bookings with smaller numbers are complete.
+    complete: AtomicU64,
+    inner: Mutex<Inner>,
+    /// Held by those that decide again, so that they don't meet each other once more.
+    again: Mutex<()>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    /// Number of the next booking.
+    next: u64,
+    /// Numbers of bookings and slots of their endpoints, as a ring.
+    recent: [(u64, u32); RECENT],
+    /// Entries ever written to the ring.
+    written: usize,
+    /// Numbers of the bookings that aren't complete.
+    open: SmallVec<[u64; 8]>,
+}
+
+impl Default for Inner {
+    fn default() -> Self {
+        Self { next: 0, recent: [(0, 0); RECENT], written: 0, open: SmallVec::new() }
+    }
+}
+
+impl Inner {
+    /// Whether a booking from the number `since` on may have gone to one of these endpoints.
+    fn conflicts(&self, since: u64, slots: &[u32]) -> bool {
+        if since == self.next {
+            return false;
+        }
+        let known = self.written.min(RECENT);
+        // The ring may have forgotten one.
+        let forgot = known == RECENT && self.recent[self.written % RECENT].0 >= since;
+        forgot || self.recent[..known].iter().any(|(number, slot)| *number >= since && slots.contains(slot))
+    }
+
+    fn begin(&mut self, slots: &[u32]) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        for &slot in slots {
+            self.recent[self.written % RECENT] = (number, slot);
+            self.written += 1;
+        }
+        self.open.push(number);
+        number
+    }
+
+    /// Returns the number below which all bookings are complete.
+    fn end(&mut self, number: u64) -> u64 {
+        self.open.retain(|open| *open != number);
+        self.open.iter().copied().min().unwrap_or(self.next)
+    }
+}
+
+/// A booking that is under way; complete when it is dropped.
+#[derive(Debug)]
+pub(super) struct Begun<'a> {
+    bookings: &'a Bookings,
+    number: u64,
+}
+
+impl Drop for Begun<'_> {
+    fn drop(&mut self) {
+        let mut inner = self.bookings.inner();
+        let complete = inner.end(self.number);
+        // Whoever reads it counts all that was booked before.
+        self.bookings.complete.store(complete, Release);
+    }
+}
+
+impl Bookings {
+    /// Decides and begins the booking: `decide` runs again while another thread books an
+    /// endpoint that it chose.
+    ///
+    /// # Errors
+    /// Those of `decide`.
+    pub(super) fn decide<T, E>(
+        &self,
+        decision: impl Fn(&T) -> &Decision,
+        mut decide: impl FnMut() -> Result<T, E>,
+    ) -> Result<(T, Begun<'_>), E> {
+        let mut again = None;
+        let mut times = 0;
+        loop {
+            let since = self.complete.load(Acquire);
+            let decided = decide()?;
+            let slots = booked(decision(&decided));
+            let mut inner = self.inner();
+            if times == MOST_AGAIN || !inner.conflicts(since, &slots) {
+                let number = inner.begin(&slots);
+                drop(inner);
+                return Ok((decided, Begun { bookings: self, number }));
+            }
+            drop(inner);
+            times += 1;
+            if again.is_none() {
+                again = Some(self.again.lock().unwrap_or_else(PoisonError::into_inner));
+            }
+        }
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Slots of the endpoints that get work: the first pick of every profile.
+fn booked(decision: &Decision) -> Slots {
+    let first = decision.runs().iter().filter_map(|run| decision.endpoints_of(run).next());
+    first.map(|endpoint| endpoint.slot().number()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_bookings_of_the_same_endpoint_that_were_not_counted_conflict() {
+        let mut inner = Inner::default();
+        let first = inner.begin(&[7]);
+        assert!(inner.conflicts(0, &[3, 7]));
+        assert!(!inner.conflicts(0, &[3]));
+        let second = inner.begin(&[8, 9]);
+        assert_eq!(inner.end(second), first, "the first is still open");
+        assert!(inner.conflicts(first, &[9]), "complete, and not counted by who asked before");
+        assert_eq!(inner.end(first), 2);
+        assert!(!inner.conflicts(2, &[7, 8, 9]));
+    }
+
+    #[test]
+    fn forgotten_bookings_conflict_with_everything() {
+        let mut inner = Inner::default();
+        for slot in 0..RECENT as u32 {
+            let number = inner.begin(&[slot]);
+            inner.end(number);
+        }
+        assert!(inner.conflicts(0, &[1000]), "what came before the oldest is not known");
+        assert!(!inner.conflicts(1, &[1000]));
+        let last = RECENT as u64;
+        assert!(!inner.conflicts(last, &[RECENT as u32 - 1]));
+    }
+}
