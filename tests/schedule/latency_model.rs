@@ -233,7 +233,7 @@ fn slots_that_are_all_taken_cost_the_time_until_one_is_free() {
     let candidates = pool(1, |_, _| {});
     let (endpoint, load) = (endpoint(&candidates, 0), endpoint(&candidates, 0).load());
     let full = Reported { waiting: 2.0, running: 4.0, kv_usage: None };
-    assert_eq!(model.read().slot_wait(endpoint, &full), 0.0, "nothing is known yet");
+    assert_eq!(model.read().slot_wait(endpoint, 100, &full), 0.0, "nothing is known yet");
     for reading in 1..=10 {
         load.running.set(4.0, reading);
         let mut held = model.book(&Work { reported: Some(full), ..Work::whole(endpoint, 50, true) });
@@ -242,11 +242,33 @@ fn slots_that_are_all_taken_cost_the_time_until_one_is_free() {
         held.finish(None);
     }
     // A slot is held for 0.8 s, so of four one is free every 0.2 s, the third after two others.
-    assert_near(model.read().slot_wait(endpoint, &full), 0.6, "two wait");
+    assert_near(model.read().slot_wait(endpoint, 100, &full), 0.6, "two wait");
     let room = Reported { waiting: 0.0, running: 3.0, kv_usage: None };
-    assert_eq!(model.read().slot_wait(endpoint, &room), 0.0, "one is free");
+    assert_eq!(model.read().slot_wait(endpoint, 100, &room), 0.0, "one is free");
     let no_memory = Reported { waiting: 0.0, running: 3.0, kv_usage: Some(0.95) };
-    assert_near(model.read().slot_wait(endpoint, &no_memory), 0.8 / 3.0, "but no room in the KV cache");
+    assert_near(model.read().slot_wait(endpoint, 100, &no_memory), 0.8 / 3.0, "but no room in the KV cache");
+}
+
+#[test]
+fn a_prompt_that_does_not_fit_waits_until_enough_tokens_have_left() {
+    let (clock, model) = model();
+    let candidates = pool(1, |_, _| {});
+    let (endpoint, load) = (endpoint(&candidates, 0), endpoint(&candidates, 0).load());
+    load.block_size.set(10.0, 1);
+    load.num_blocks.set(1000.0, 1);
+    let mut held = model.book(&Work::whole(endpoint, 500, true));
+    held.first_token();
+    clock.set(clock.elapsed() + ms(2000));
+    held.finish(None);
+    let wait = |prompt, waiting, usage| {
+        let reported = Reported { waiting, running: 8.0, kv_usage: Some(usage) };
+        model.read().slot_wait(endpoint, prompt, &reported)
+    };
+    // 9,500 tokens of 10,000 can be used; requests of 8,000 leave every two seconds.
+    assert_eq!(wait(1500, 0.0, 0.8), 0.0, "it fits");
+    assert_near(wait(2500, 0.0, 0.8), 2.0 * 1000.0 / 8000.0, "1,000 are missing");
+    assert_near(wait(2500, 2.0, 0.8), 2.0 * 2000.0 / 8000.0, "two of 500 come before");
+    assert_near(wait(100, 0.0, 1.0), 2.0 * 600.0 / 10_000.0, "it is full");
 }
 
 /// Routes one request through each configuration, and says how many tokens per second the

@@ -77,7 +77,7 @@ impl Booked {
         if let Some(reported) = reported {
             let load = work.prefill.load();
             prefill.note_running(reported.running, reported.waiting, load.running.read_at_ms());
-            let (state, _) = model.read().look(work.prefill, &reported);
+            let (state, _) = model.read().look(work.prefill, prompt as f64, &reported);
             met = (state.slot_wait == 0.0).then_some((state.requests, state.queued + tokens as f64));
             others = (state.requests - load.in_flight() as f64).max(0.0);
         }

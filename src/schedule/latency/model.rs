@@ -262,18 +262,19 @@ impl Table<'_> {
     /// Seconds until the first token of a request of which the endpoint has to compute so
     /// many tokens.
     pub fn ttft(&self, endpoint: &Endpoint, uncached: u64, reported: &Reported) -> f64 {
-        let (state, speed) = self.look(endpoint, reported);
+        let (state, speed) = self.look(endpoint, uncached as f64, reported);
         speed.first_token(&state, uncached as f64)
     }
 
-    /// Seconds until the endpoint has a slot for another request; 0 while there is one.
-    pub fn slot_wait(&self, endpoint: &Endpoint, reported: &Reported) -> f64 {
-        self.look(endpoint, reported).0.slot_wait
+    /// Seconds until the endpoint has a slot, and room in its KV cache, for another request with
+    /// a prompt of so many tokens; 0 while it has.
+    pub fn slot_wait(&self, endpoint: &Endpoint, prompt: u64, reported: &Reported) -> f64 {
+        self.look(endpoint, prompt as f64, reported).0.slot_wait
     }
 
     /// The cost of a request at an endpoint.
     pub fn cost(&self, endpoint: &Endpoint, ask: &Ask, pool: &Pool, reported: &Reported) -> Cost {
-        let (state, speed) = self.look(endpoint, reported);
+        let (state, speed) = self.look(endpoint, ask.prompt, reported);
         speed.cost(&state, ask, pool)
     }
 
@@ -291,8 +292,8 @@ impl Table<'_> {
         Pool { arrivals, busy, urgency: self.model.urgency() }
     }
 
-    /// An endpoint's state and speed.
-    pub(super) fn look(&self, endpoint: &Endpoint, reported: &Reported) -> (State, Speed) {
+    /// An endpoint's state, for a request with a prompt of so many tokens, and its speed.
+    pub(super) fn look(&self, endpoint: &Endpoint, prompt: f64, reported: &Reported) -> (State, Speed) {
         let Reported { waiting, running, kv_usage } = *reported;
         let load = endpoint.load();
         let made;
@@ -314,8 +315,16 @@ impl Table<'_> {
         let seen = (own - unseen).max(0.0);
         let of_others = (waiting + running - seen).min(waiting).max(0.0);
         let cached = self.cached(load, kv_usage, requests, unseen);
-        let slot_wait =
-            if hold > 0.0 { slot_wait(requests, running, backlog.slots(), kv_usage, hold) } else { 0.0 };
+        let full = kv_usage.is_some_and(|usage| usage >= FULL);
+        let capacity = load.num_blocks.last() * load.block_size.last() * FULL;
+        let short = if kv_usage.is_some() && capacity > 0.0 && cached > 0.0 {
+            let needed = (requests - running - unseen).max(0.0) * self.mean_prompt + prompt;
+            // Tokens leave at the rate at which requests end, as long as it stays full.
+            ahead(requests, running, backlog.slots(), false).max((cached + needed - capacity) / cached)
+        } else {
+            ahead(requests, running, backlog.slots(), full)
+        };
+        let slot_wait = short.max(0.0) * hold;
         let queued = backlog.tokens(self.now) + of_others * self.mean_uncached;
         (State { queued, requests, cached, slot_wait }, speed)
     }
@@ -336,16 +345,17 @@ impl Table<'_> {
     }
 }
 
-/// Seconds until there is a slot, where requests hold one for so long on average.
-fn slot_wait(requests: f64, running: f64, slots: f64, kv_usage: Option<f64>, hold: f64) -> f64 {
+/// Requests that have to end before there is a slot, or room in a full KV cache, by those that
+/// run: a share of them.
+fn ahead(requests: f64, running: f64, slots: f64, full: bool) -> f64 {
     let ahead = if requests >= slots {
         requests - slots + 1.0
-    } else if kv_usage.is_some_and(|usage| usage >= FULL) {
+    } else if full {
         (requests - running).max(0.0) + 1.0
     } else {
-        return 0.0;
+        0.0
     };
-    ahead * hold / running.max(1.0)
+    ahead / running.max(1.0)
 }
 
 impl Kept for Model {

@@ -116,7 +116,8 @@ impl Joint {
         // Not when it is made: its configuration may be refused yet.
         self.model.starts_at(self.params.peak_prefill_throughput);
         let table = self.model.read();
-        let bytes = self.prompt(cx) as f64 * self.params.kv_bytes_per_token;
+        let prompt = self.prompt(cx);
+        let bytes = prompt as f64 * self.params.kv_bytes_per_token;
         let at = |position: u32| endpoints.get(position as usize);
         let queues_of =
             |scores: &Scores| Queues::among(cx, scores.survivors.iter().filter_map(|&position| at(position)));
@@ -129,8 +130,9 @@ impl Joint {
                 })
             },
             decode: |position| {
-                at(position)
-                    .map_or(f64::NAN, |endpoint| table.slot_wait(endpoint, &decode_queues.at(cx, endpoint)))
+                at(position).map_or(f64::NAN, |endpoint| {
+                    table.slot_wait(endpoint, prompt, &decode_queues.at(cx, endpoint))
+                })
             },
             place: |position| Place {
                 topology: at(position).map_or_else(Default::default, |endpoint| *endpoint.topology()),
