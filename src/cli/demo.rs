@@ -42,13 +42,16 @@ use trace::MODEL;
 /// The first requests of a published trace; its licence is beside it.
 pub(super) const TRACE: &str = include_str!("../../deploy/demo/trace.jsonl");
 
+/// Usher's configuration where a scenario has no other.
+const CONFIG: &str = include_str!("../../deploy/demo/expected-latency.yaml");
+
 /// Between two updates of the progress line.
 const TICK: Duration = Duration::from_millis(100);
 
 /// What a demo shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Scenario {
-    /// Every server does all of a request.
+    /// Every server does all of a request, and Usher chooses by the expected delay.
     Plain,
     /// Half of the servers compute prompts and half of them decode, in two racks. The
     /// trace is replayed once for each way to pair them, and a table compares these.
@@ -292,7 +295,8 @@ async fn demo(args: &DemoArgs, rows: &Arc<[Row]>, ports: Ports) -> anyhow::Resul
         let text = args.output.render(&report)?;
         return Ok((stack, Shown { text, requests: report.requests, failed: report.failed() }));
     }
-    let plan = Plan { dir: args.dir.clone(), ports, speed: args.speed(), setup: Setup::default() };
+    let setup = Setup { config: Some(CONFIG.to_owned()), ..Setup::default() };
+    let plan = Plan { dir: args.dir.clone(), ports, speed: args.speed(), setup };
     let mut stack = Stack::start(plan, &mut progress).await?;
     let report = measure(&mut stack, rows, args.speed(), &mut progress).await?;
     let text = args.output.render(&report)?;

@@ -196,7 +196,10 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- if $epp.pluginsConfig -}}
 {{- $_ := set $files $epp.pluginsConfigFile (toYaml $epp.pluginsConfig) -}}
 {{- else -}}
-{{- $_ := set $files "default-plugins.yaml" (include "usher.defaultPlugins" .) -}}
+{{- $default := list (dict "type" "queue-scorer" "weight" 2) (dict "type" "kv-cache-utilization-scorer" "weight" 2) (dict "type" "prefix-cache-scorer" "weight" 3) -}}
+{{- $_ := set $files "default-plugins.yaml" (include "usher.plugins" (dict "root" . "scorers" $default)) -}}
+{{- $latency := list (dict "type" "expected-latency-scorer" "weight" 1) -}}
+{{- $_ := set $files "expected-latency.yaml" (include "usher.plugins" (dict "root" . "scorers" $latency)) -}}
 {{- end -}}
 {{- range $name, $text := $epp.pluginsCustomConfig -}}
 {{- $_ := set $files $name $text -}}
@@ -204,18 +207,20 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- toYaml $files -}}
 {{- end }}
 
-{{- define "usher.defaultPlugins" -}}
-{{- $epp := .Values.router.epp -}}
+{{/* A configuration with these scorers; what they need is made by the defaults of `usher serve`. */}}
+{{- define "usher.plugins" -}}
+{{- $values := .root.Values.router -}}
+{{- $epp := $values.epp -}}
 {{- $parsers := $epp.parsers -}}
-{{- if and (not $parsers) (eq .Values.router.modelServers.protocol "grpc") -}}
+{{- if and (not $parsers) (eq $values.modelServers.protocol "grpc") -}}
 {{- $parsers = list "vllmgrpc-parser" -}}
 {{- end -}}
 apiVersion: llm-d.ai/v1alpha1
 kind: EndpointPickerConfig
 plugins:
-- type: queue-scorer
-- type: kv-cache-utilization-scorer
-- type: prefix-cache-scorer
+{{- range .scorers }}
+- type: {{ .type }}
+{{- end }}
 - type: metrics-data-source
   parameters:
     scheme: {{ $epp.metricsDataSource.scheme }}
@@ -223,19 +228,17 @@ plugins:
     insecureSkipVerify: {{ $epp.metricsDataSource.insecureSkipVerify }}
 - type: core-metrics-extractor
   parameters:
-    defaultEngine: {{ .Values.router.modelServers.type }}
+    defaultEngine: {{ $values.modelServers.type }}
 {{- range $parsers }}
 - type: {{ . }}
 {{- end }}
 schedulingProfiles:
 - name: default
   plugins:
-  - pluginRef: queue-scorer
-    weight: 2
-  - pluginRef: kv-cache-utilization-scorer
-    weight: 2
-  - pluginRef: prefix-cache-scorer
-    weight: 3
+  {{- range .scorers }}
+  - pluginRef: {{ .type }}
+    weight: {{ .weight }}
+  {{- end }}
 dataLayer:
   sources:
   - pluginRef: metrics-data-source

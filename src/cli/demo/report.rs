@@ -197,11 +197,6 @@ pub(super) fn ends(statuses: &BTreeMap<u16, usize>, failures: &BTreeMap<String, 
     statuses.chain(failures).collect::<Vec<_>>().join(", ")
 }
 
-/// What looks like a mistake and is what the default configuration does.
-const SOME_GOT_NONE: &str = "\
-Some pods got nothing: the default configuration prefers those that have the beginning of a prompt, however
-short it is. docs/prefix-and-pairs.md (\"Prefixes that all share\") has what that costs, and what does better.";
-
 /// What a reader of a report has to know about its times.
 pub(super) fn pace(speed: f64, output_divisor: u32) -> String {
     format!(
@@ -259,9 +254,6 @@ impl Display for Report {
             let (requests, prompt, cached) = (pod.requests, grouped(pod.prompt), grouped(pod.cached));
             writeln!(f, "{name:<12}{requests:>10}{prompt:>16}{cached:>16}{:>12.1} %", pod.hit_percent())?;
         }
-        if pods.values().any(|pod| pod.requests == 0) && pods.values().any(|pod| pod.requests > 0) {
-            writeln!(f, "\n{SOME_GOT_NONE}")?;
-        }
         Ok(())
     }
 }
@@ -298,9 +290,6 @@ pod           requests   prompt tokens   cached tokens   prefix hits
 sim-0                2           2,000           1,000        50.0 %
 sim-1                0               0               0         0.0 %
 sim-2                0               0               0         0.0 %
-
-Some pods got nothing: the default configuration prefers those that have the beginning of a prompt, however
-short it is. docs/prefix-and-pairs.md (\"Prefixes that all share\") has what that costs, and what does better.
 ";
 
     fn outcome(pod: &str, status: u16, prompt: u64, cached: u64) -> Outcome {
