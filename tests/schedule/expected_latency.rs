@@ -130,7 +130,7 @@ impl Plain {
         let beside = OUTPUT * (STEP_PER_REQUEST + STEP_PER_CACHED * own) * requests;
         let computing = uncached / RATE;
         let behind = self.arrivals * (first + computing) / (1.0 - self.busy.min(0.9));
-        first + OUTPUT * step + beside + computing * (requests + behind)
+        2.0 * first + OUTPUT * step + beside + computing * (requests / 2.0 + behind)
     }
 }
 

@@ -10,7 +10,7 @@
 //! first token   w·t             t = c + d·n + (q + u)·τ + wait for a slot
 //! its answer    o·(a + b·(n + 1) + e·(k + x))
 //! others        o·(b + e·x)·n                 they decode beside its answer
-//!               u·σ·n                         their steps wait for its prompt
+//!               u·σ·n/2                       their steps wait for its prompt
 //!               u·τ·λ·(t + u·τ)/(1 − ρ)       they come behind its prompt
 //! ```
 //!
@@ -20,11 +20,17 @@
 //!   busy period of M/G/1), wait that much longer. So the price of uncached tokens rises with
 //!   utilization.
 //! - `w` weighs a second before the first token against a second of the answer:
-//!   `√(mean answer / mean first token)`, the geometric mean of 1, which counts all seconds
-//!   alike, and of the ratio, which counts relative delays alike.
+//!   `2·√(mean answer / mean first token)`. The root is the geometric mean of 1, which counts all
+//!   seconds alike, and of the ratio, which counts relative delays alike.
+//! - The factors 2 in `w` and 1/2 of the steps that wait are not derived: of 1, 1.5, 2 and 3, and of
+//!   1, 1/2 and 1/3, they did best for first tokens without slower answers, in `usher replay --suite`
+//!   on one of its two engine models.
 
 /// Highest utilization that counts: beyond it no estimate is good.
 const MOST_BUSY: f64 = 0.9;
+
+/// Share that counts of the time for which the steps of others wait for a prompt.
+const STALL: f64 = 0.5;
 
 /// Times of an endpoint, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -123,7 +129,7 @@ impl Speed {
         let own = ask.prompt + ask.output / 2.0;
         let answer = ask.output * self.step(state.requests + 1.0, state.cached + own);
         let beside = ask.output * (self.step_per_request + self.step_per_cached * own) * state.requests;
-        let stalled = ask.uncached * self.step_per_computed * state.requests;
+        let stalled = ask.uncached * self.step_per_computed * state.requests * STALL;
         let prompt = ask.uncached * self.per_token;
         let behind = pool.arrivals * (first + prompt) / (1.0 - pool.busy.clamp(0.0, MOST_BUSY));
         Cost { first: pool.urgency * first, answer, others: beside + stalled + prompt * behind }
@@ -154,7 +160,7 @@ mod tests {
         assert!((cost.first - 3.0 * first).abs() < 1e-12);
         assert!((cost.answer - 200.0 * (0.02 + 0.0011 + 0.00221)).abs() < 1e-9, "{cost:?}");
         let beside = 200.0 * (1e-4 + 2.1e-4) * 10.0;
-        let stalled = 500.0 * 5e-5 * 10.0;
+        let stalled = 500.0 * 5e-5 * 10.0 / 2.0;
         let behind = 0.05 * 2.0 * (first + 0.05) / 0.5;
         assert!((cost.others - beside - stalled - behind).abs() < 1e-9, "{cost:?}");
         assert_eq!(cost.total(), cost.first + cost.answer + cost.others);

@@ -28,7 +28,9 @@ const KEEP_MEAN: f64 = 0.98;
 /// Tokens of an answer that are expected before any was seen.
 const OUTPUT: f64 = 200.0;
 
-/// Most that a second before a first token counts for.
+/// Times that a second before a first token counts for, where first tokens and answers take equally long,
+/// and most of what their ratio adds; see [`cost`](super::cost).
+const URGENT: f64 = 2.0;
 const MOST_URGENT: f64 = 20.0;
 
 /// KV cache usage from which on it counts as full.
@@ -207,7 +209,8 @@ impl Model {
     fn urgency(&self) -> f64 {
         let mean = |bits: &AtomicU64| f64::from_bits(bits.load(Relaxed));
         let (first, answer) = (mean(&self.mean_first), mean(&self.mean_answer));
-        if first > 0.0 { (answer / first).sqrt().clamp(1.0, MOST_URGENT) } else { 1.0 }
+        let ratio = if first > 0.0 { (answer / first).sqrt().clamp(1.0, MOST_URGENT) } else { 1.0 };
+        URGENT * ratio
     }
 
     pub(super) fn mean_output(&self) -> f64 {
