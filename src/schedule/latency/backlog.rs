@@ -67,7 +67,7 @@ struct Inner {
 /// Sums over the time so far, of which the difference between two moments is a mean.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Past {
-    at: Duration,
+    pub(super) at: Duration,
     /// Streams that decode now.
     streams: f64,
     /// Their tokens in the cache.
@@ -166,6 +166,19 @@ impl Backlog {
     /// Requests that can run there at a time; infinite while that isn't known.
     pub fn slots(&self) -> f64 {
         f64::from_bits(self.slots.load(Relaxed))
+    }
+
+    /// Share of its capacity that so many requests are, 0..=1: of the requests that can run
+    /// there, or of the most that one endpoint of its group had lately while that isn't known.
+    pub(super) fn load(&self, requests: f64) -> f64 {
+        let slots = self.slots();
+        let capacity = if slots.is_finite() { slots } else { self.group.most_requests() };
+        (requests / capacity.max(1.0)).clamp(0.0, 1.0)
+    }
+
+    /// Endpoints that should be as fast.
+    pub(super) fn group(&self) -> &Group {
+        &self.group
     }
 
     /// Mean seconds for which a request holds a slot; 0 while nothing is known.
@@ -300,9 +313,7 @@ impl Backlog {
         inner.past.streams -= 1.0;
         inner.past.cached -= cached;
         let seconds = now.saturating_sub(since.at).as_secs_f64();
-        let Some(steps) = tokens.map(|tokens| tokens - 1.0).filter(|steps| *steps >= FEWEST_STEPS) else {
-            return;
-        };
+        let Some(steps) = steps(tokens) else { return };
         if seconds <= 0.0 {
             return;
         }
@@ -345,6 +356,12 @@ impl Backlog {
             Some(next.to_bits())
         });
     }
+}
+
+/// Steps after the first of an answer of so many tokens, where they are enough to say
+/// something about the time of one.
+pub(super) fn steps(tokens: Option<f64>) -> Option<f64> {
+    tokens.map(|tokens| tokens - 1.0).filter(|steps| *steps >= FEWEST_STEPS)
 }
 
 fn signed(tokens: u64) -> i64 {

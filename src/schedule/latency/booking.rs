@@ -7,8 +7,10 @@ use crate::endpoints::Endpoint;
 use crate::request::usage::Usage;
 use crate::schedule::{AnswerHead, Attribute, Follower, Header};
 
-use super::backlog::{Backlog, Past};
+use super::backlog::{Backlog, Past, steps};
+use super::cost::Ask;
 use super::model::{Model, Reported};
+use super::predicted::Predicted;
 
 /// Who does what of a request.
 #[derive(Clone, Copy, Debug)]
@@ -65,6 +67,9 @@ pub struct Booked {
     met: Option<(f64, f64)>,
     /// Requests there that somebody else sent.
     others: f64,
+    /// Times that were predicted for the endpoint that computes the prompt. `None`: its
+    /// numbers weren't known, or another one answers.
+    predicted: Option<Predicted>,
     /// The past of the decoding endpoint when its stream began, and its tokens in the cache.
     decodes: Option<(Past, f64)>,
 }
@@ -73,11 +78,16 @@ impl Booked {
     pub(super) fn new(model: Arc<Model>, work: &Work<'_>, now: Duration) -> Self {
         let (prefill, decode) = (model.backlog(work.prefill), model.backlog(work.decode));
         let &Work { tokens, prompt, is_stream, reported, .. } = work;
-        let (mut met, mut others) = (None, 0.0);
+        let (mut met, mut others, mut predicted) = (None, 0.0, None);
         if let Some(reported) = reported {
             let load = work.prefill.load();
             prefill.note_running(reported.running, reported.waiting, load.running.read_at_ms());
-            let (state, _) = model.read().look(work.prefill, prompt as f64, &reported);
+            let table = model.read();
+            let (state, speed) = table.look(work.prefill, prompt as f64, &reported);
+            let ask = Ask { uncached: tokens as f64, prompt: prompt as f64, output: table.output(None) };
+            let pool = table.pool(model.known());
+            predicted = Some(Predicted::new(&prefill, &state, &speed, &ask, &pool));
+            prefill.group().note_requests(state.requests);
             met = (state.slot_wait == 0.0).then_some((state.requests, state.queued + tokens as f64));
             others = (state.requests - load.in_flight() as f64).max(0.0);
         }
@@ -97,6 +107,7 @@ impl Booked {
             prompt,
             met,
             others,
+            predicted,
             decodes: None,
         };
         booked.enter(now);
@@ -138,7 +149,7 @@ impl Booked {
         self.leave(now);
         self.prefill = Arc::clone(&backlog);
         self.decode = backlog;
-        self.met = None;
+        (self.met, self.predicted) = (None, None);
         self.enter(now);
     }
 
@@ -167,6 +178,9 @@ impl Booked {
             return;
         }
         let took = now.saturating_sub(self.sent).as_secs_f64();
+        if let Some(predicted) = &self.predicted {
+            predicted.first_token(&self.prefill, took);
+        }
         let cached = self.prompt as f64 + self.model.mean_output() / 2.0;
         let took = self.met.map(|_| took);
         let own = (self.tokens, cached);
@@ -196,6 +210,9 @@ impl Booked {
     fn stops_decoding(&mut self, tokens: Option<u64>, now: Duration) {
         if let Some((since, cached)) = self.decodes.take() {
             let tokens = tokens.map(|tokens| tokens as f64);
+            if let (Some(predicted), Some(steps)) = (&self.predicted, steps(tokens)) {
+                predicted.steps(&self.decode, now.saturating_sub(since.at).as_secs_f64() / steps);
+            }
             self.decode.stream_ended(&since, cached, tokens, self.others, now);
         }
     }

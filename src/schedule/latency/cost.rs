@@ -123,6 +123,15 @@ impl Speed {
         self.step + self.step_per_request * requests + self.step_per_cached * cached
     }
 
+    /// Mean seconds from one token of an answer to the next: steps of the requests that are
+    /// there, and the prompts that come meanwhile. The `r·s` tokens that come during a step of
+    /// `s` seconds make it longer by `σ·r·s`, so `s` is a step without them over `1 − σ·r`.
+    pub fn per_output_token(&self, state: &State, ask: &Ask, pool: &Pool) -> f64 {
+        let own = ask.prompt + ask.output / 2.0;
+        let beside = pool.busy * self.step_per_computed / self.per_token;
+        self.step(state.requests + 1.0, state.cached + own) / (1.0 - beside.clamp(0.0, MOST_BUSY))
+    }
+
     /// The cost of a request there; see the formulas above.
     pub fn cost(&self, state: &State, ask: &Ask, pool: &Pool) -> Cost {
         let first = self.first_token(state, ask.uncached);

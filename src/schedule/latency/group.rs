@@ -8,6 +8,7 @@ use crate::endpoints::{Endpoint, ROLE_LABEL};
 
 use super::cost::Speed;
 use super::fit::Fit;
+use super::residuals::Residuals;
 
 /// Labels that name an accelerator; the first that an endpoint has counts.
 const ACCELERATOR_LABELS: [&str; 4] = [
@@ -25,6 +26,13 @@ const FIRST_PER_REQUEST: f64 = 5e-4;
 const STEP: f64 = 0.015;
 const STEP_PER_REQUEST: f64 = 1.5e-4;
 const STEP_PER_CACHED: f64 = 5e-8;
+
+/// Part of the most requests at an endpoint that remains after another decision: an hour
+/// with many doesn't make all later ones look idle.
+const KEEP_REQUESTS: f64 = 0.999;
+
+/// Fewest requests that count as many at an endpoint.
+const FEWEST_REQUESTS: f64 = 8.0;
 
 /// Coefficients are at least this part of those expected: no load is ever free.
 const LEAST: f64 = 0.05;
@@ -45,6 +53,10 @@ impl GroupKey {
 pub(super) struct Group {
     /// [`Speed`], as `f64` bits.
     speed: [AtomicU64; 7],
+    /// Requests at one endpoint at most, lately, as `f64` bits.
+    most_requests: AtomicU64,
+    first_residuals: Residuals,
+    step_residuals: Residuals,
     // Taken when a first token comes, and when a stream has ended.
     inner: Mutex<Inner>,
 }
@@ -70,7 +82,13 @@ impl Group {
     /// A group that computes so many prompt tokens per second, and knows nothing else.
     pub(super) fn new(rate: f64) -> Self {
         let inner = Inner::new(rate);
-        let group = Self { speed: Default::default(), inner: Mutex::new(Inner::new(rate)) };
+        let group = Self {
+            speed: Default::default(),
+            most_requests: AtomicU64::new(FEWEST_REQUESTS.to_bits()),
+            first_residuals: Residuals::default(),
+            step_residuals: Residuals::default(),
+            inner: Mutex::new(Inner::new(rate)),
+        };
         group.publish(&inner);
         group
     }
@@ -87,6 +105,29 @@ impl Group {
             step_per_cached: at(5),
             step_per_computed: at(6),
         }
+    }
+
+    /// Measured over predicted times to a first token.
+    pub(super) fn first_residuals(&self) -> &Residuals {
+        &self.first_residuals
+    }
+
+    /// Measured over predicted times from one token to the next.
+    pub(super) fn step_residuals(&self) -> &Residuals {
+        &self.step_residuals
+    }
+
+    /// Requests that one of its endpoints had at most, lately.
+    pub(super) fn most_requests(&self) -> f64 {
+        f64::from_bits(self.most_requests.load(Relaxed))
+    }
+
+    /// One of its endpoints has so many requests.
+    pub(super) fn note_requests(&self, requests: f64) {
+        let _ = self.most_requests.fetch_update(Relaxed, Relaxed, |bits| {
+            let most = f64::from_bits(bits) * KEEP_REQUESTS;
+            Some(most.max(requests).max(FEWEST_REQUESTS).to_bits())
+        });
     }
 
     /// Expects another rate as long as nothing was learned.

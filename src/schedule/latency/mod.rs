@@ -15,10 +15,13 @@ mod factor;
 mod fit;
 mod group;
 mod model;
+mod predicted;
+mod residuals;
 mod running;
 
 pub use backlog::Backlog;
 pub use booking::{Booked, Work};
 pub use cost::{Ask, Cost, Pool, Speed, State};
 pub use model::{Model, Reported, Table};
+pub use residuals::{BANDS, Residuals, band};
 pub(super) use running::running;

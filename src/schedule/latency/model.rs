@@ -1,7 +1,7 @@
 //! Everything that is booked and learned about all endpoints.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use super::backlog::Backlog;
 use super::booking::{Booked, Work};
 use super::cost::{Ask, Cost, Pool, Speed, State};
 use super::group::{Group, GroupKey};
+use super::residuals::Residuals;
 
 /// Time after which an arrival counts a third (1/e) in the rate of arrivals.
 const RATE_WINDOW: f64 = 20.0;
@@ -59,6 +60,8 @@ pub struct Model {
     mean_first: AtomicU64,
     mean_answer: AtomicU64,
     arrivals: Arrivals,
+    /// Endpoints in `entries`.
+    known: AtomicUsize,
     // Taken when an endpoint is looked at first, and when one goes.
     writer: Mutex<()>,
 }
@@ -148,6 +151,7 @@ impl Model {
             mean_first: AtomicU64::new(0),
             mean_answer: AtomicU64::new(0),
             arrivals: Arrivals::default(),
+            known: AtomicUsize::new(0),
             writer: Mutex::default(),
         }
     }
@@ -233,8 +237,18 @@ impl Model {
             backlog: Arc::new(Backlog::new(self.group(endpoint))),
         });
         let backlog = Arc::clone(&entry.backlog);
-        self.entries.store(Arc::new(entries));
+        self.publish(entries);
         backlog
+    }
+
+    fn publish(&self, entries: Vec<Option<Entry>>) {
+        self.known.store(entries.iter().flatten().count(), Relaxed);
+        self.entries.store(Arc::new(entries));
+    }
+
+    /// Endpoints that requests were sent to, or that were looked at.
+    pub(super) fn known(&self) -> usize {
+        self.known.load(Relaxed)
     }
 
     /// The group that an endpoint belongs to.
@@ -279,6 +293,34 @@ impl Table<'_> {
     pub fn cost(&self, endpoint: &Endpoint, ask: &Ask, pool: &Pool, reported: &Reported) -> Cost {
         let (state, speed) = self.look(endpoint, ask.prompt, reported);
         speed.cost(&state, ask, pool)
+    }
+
+    /// Mean seconds from one token of the answer to the next at an endpoint.
+    pub fn tpot(&self, endpoint: &Endpoint, ask: &Ask, pool: &Pool, reported: &Reported) -> f64 {
+        let (state, speed) = self.look(endpoint, ask.prompt, reported);
+        speed.per_output_token(&state, ask, pool)
+    }
+
+    /// Share of its capacity that an endpoint's requests take, 0..=1; the load of
+    /// [`Residuals`].
+    pub fn load(&self, endpoint: &Endpoint, reported: &Reported) -> f64 {
+        let (state, _) = self.look(endpoint, 0.0, reported);
+        self.known(endpoint).map_or(0.0, |backlog| backlog.load(state.requests))
+    }
+
+    /// Measured over predicted times to a first token, of endpoints as fast as this one.
+    pub fn first_token_residuals(&self, endpoint: &Endpoint) -> &Residuals {
+        self.group(endpoint).first_residuals()
+    }
+
+    /// Measured over predicted times per output token, of endpoints as fast as this one.
+    pub fn tpot_residuals(&self, endpoint: &Endpoint) -> &Residuals {
+        self.group(endpoint).step_residuals()
+    }
+
+    /// The endpoint's group; the first of all while nothing was sent there.
+    fn group(&self, endpoint: &Endpoint) -> &Group {
+        self.known(endpoint).map_or(&*self.model.default, Backlog::group)
     }
 
     /// Tokens of an answer that are expected, where the client allows so many.
@@ -371,7 +413,7 @@ impl Kept for Model {
             |entry: &Option<Entry>| entry.as_ref().is_some_and(|e| !listed.contains(&e.slot.number()));
         if entries.iter().any(is_gone) {
             let kept = entries.iter().map(|entry| entry.clone().filter(|_| !is_gone(entry)));
-            self.entries.store(Arc::new(kept.collect()));
+            self.publish(kept.collect());
         }
     }
 }

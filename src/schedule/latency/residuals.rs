@@ -1,0 +1,342 @@
+//! Distribution of measured over predicted times, by load.
+//!
+//! A prediction is a number; a latency target asks for the chance of staying below another.
+//! Logarithms of measured over predicted times are kept in a window per load band and one
+//! for all loads. A band with few samples leans on the window of all loads, and that on a
+//! log-normal prior.
+
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+
+/// Load bands of equal width in 0..=1.
+pub const BANDS: usize = 10;
+
+/// Latest ratios that are kept per band.
+const WINDOW: usize = 128;
+
+/// Latest ratios that are kept for all loads.
+const WINDOW_OF_ALL: usize = 512;
+
+/// Samples that the distribution of all loads counts for in a band.
+const LEAN: f32 = 16.0;
+
+/// Samples that the prior counts for in the distribution of all loads.
+const PRIOR: f32 = 8.0;
+
+/// Standard deviation of the logarithm in the prior, whose median is 1.
+const SPREAD: f32 = 0.4;
+
+/// Largest logarithm of a ratio that is kept: a hundred times.
+const MOST: f64 = 4.605;
+
+/// Probabilities of the published quantiles, and the same quantiles of the standard normal
+/// distribution.
+const GRID: [(f32, f32); POINTS] = [
+    (0.01, -2.326),
+    (0.05, -1.645),
+    (0.1, -1.282),
+    (0.2, -0.842),
+    (0.3, -0.524),
+    (0.4, -0.253),
+    (0.5, 0.0),
+    (0.6, 0.253),
+    (0.7, 0.524),
+    (0.8, 0.842),
+    (0.9, 1.282),
+    (0.95, 1.645),
+    (0.99, 2.326),
+];
+const POINTS: usize = 13;
+const MEDIAN: usize = 6;
+
+/// Beyond the outermost published quantiles the distribution falls exponentially, at this
+/// part of their distance from the median, and at least so much.
+const TAIL: f64 = 0.25;
+const LEAST_TAIL: f64 = 1e-3;
+
+/// The load band of a load.
+pub fn band(load: f64) -> usize {
+    // Casts from floats saturate, and NaN becomes 0.
+    ((load * BANDS as f64) as usize).min(BANDS - 1)
+}
+
+/// Ratios of measured to predicted times by load.
+///
+/// One lock is taken per sample; reading takes none.
+#[derive(Debug)]
+pub struct Residuals {
+    bands: [Quantiles; BANDS],
+    all: Quantiles,
+    // Taken when a time is measured.
+    windows: Mutex<Windows>,
+}
+
+#[derive(Debug)]
+struct Windows {
+    bands: [Window; BANDS],
+    all: Window,
+}
+
+/// Published quantiles of logarithms of ratios.
+#[derive(Debug, Default)]
+struct Quantiles {
+    samples: AtomicU32,
+    /// `f32` bits.
+    values: [AtomicU32; POINTS],
+}
+
+impl Default for Residuals {
+    fn default() -> Self {
+        let bands = std::array::from_fn(|_| Window::new(WINDOW));
+        let windows = Windows { bands, all: Window::new(WINDOW_OF_ALL) };
+        let residuals =
+            Self { bands: Default::default(), all: Quantiles::default(), windows: Mutex::new(windows) };
+        residuals.all.publish(&[], PRIOR);
+        residuals
+    }
+}
+
+impl Residuals {
+    /// A time that was predicted at this load (0..=1), and what it was, in seconds. Ignored
+    /// unless both times are above 0 and finite.
+    pub fn record(&self, load: f64, predicted: f64, measured: f64) {
+        let log = (measured / predicted).ln();
+        if !log.is_finite() || measured <= 0.0 {
+            return;
+        }
+        let log = log.clamp(-MOST, MOST) as f32;
+        let mut windows = self.windows.lock().unwrap_or_else(PoisonError::into_inner);
+        windows.all.push(log);
+        self.all.publish(&windows.all.sorted, PRIOR);
+        let window = &mut windows.bands[band(load)];
+        window.push(log);
+        self.bands[band(load)].publish(&window.sorted, 0.0);
+    }
+
+    /// Ratio of measured to predicted time below which a share `p` (0..=1) of the times is
+    /// at this load.
+    pub fn quantile(&self, load: f64, p: f64) -> f64 {
+        let values = self.values(load);
+        let p = p.clamp(1e-4, 1.0 - 1e-4);
+        let (first, last) = (f64::from(GRID[0].0), f64::from(GRID[POINTS - 1].0));
+        let log = if p < first {
+            values[0] + tail(&values, 0) * (p / first).ln()
+        } else if p > last {
+            values[POINTS - 1] - tail(&values, POINTS - 1) * ((1.0 - p) / (1.0 - last)).ln()
+        } else {
+            let above = GRID.partition_point(|point| f64::from(point.0) <= p).clamp(1, POINTS - 1);
+            let (low, high) = (f64::from(GRID[above - 1].0), f64::from(GRID[above].0));
+            let share = (p - low) / (high - low);
+            values[above - 1] + share * (values[above] - values[above - 1])
+        };
+        log.exp()
+    }
+
+    /// Probability, 0..=1, that a time that is predicted to be `predicted` at this load is at
+    /// most `limit`, both in seconds.
+    pub fn within(&self, load: f64, predicted: f64, limit: f64) -> f64 {
+        if limit.is_nan() || predicted.is_nan() || limit <= 0.0 {
+            return 0.0;
+        }
+        if predicted <= 0.0 || limit.is_infinite() {
+            return 1.0;
+        }
+        let log = (limit / predicted).ln();
+        let values = self.values(load);
+        let (first, last) = (f64::from(GRID[0].0), f64::from(GRID[POINTS - 1].0));
+        if log < values[0] {
+            return first * ((log - values[0]) / tail(&values, 0)).exp();
+        }
+        if log >= values[POINTS - 1] {
+            let beyond = (values[POINTS - 1] - log) / tail(&values, POINTS - 1);
+            return 1.0 - (1.0 - last) * beyond.exp();
+        }
+        let above = values.partition_point(|value| *value <= log).clamp(1, POINTS - 1);
+        let (low, high) = (f64::from(GRID[above - 1].0), f64::from(GRID[above].0));
+        let width = values[above] - values[above - 1];
+        if width > 0.0 { low + (high - low) * (log - values[above - 1]) / width } else { high }
+    }
+
+    /// Quantiles of the logarithm at this load, rising.
+    fn values(&self, load: f64) -> [f64; POINTS] {
+        let own = &self.bands[band(load)];
+        let samples = own.samples.load(Relaxed) as f32;
+        let share = samples / (samples + LEAN);
+        let mut values = [0.0; POINTS];
+        let mut highest = f64::NEG_INFINITY;
+        for (n, value) in values.iter_mut().enumerate() {
+            let blended = own.at(n) * share + self.all.at(n) * (1.0 - share);
+            // Another thread may have published some of them.
+            highest = highest.max(f64::from(blended));
+            *value = highest;
+        }
+        values
+    }
+}
+
+/// Scale of the exponential beyond an outermost quantile.
+fn tail(values: &[f64; POINTS], outermost: usize) -> f64 {
+    ((values[outermost] - values[MEDIAN]).abs() * TAIL).max(LEAST_TAIL)
+}
+
+impl Quantiles {
+    fn at(&self, point: usize) -> f32 {
+        f32::from_bits(self.values[point].load(Relaxed))
+    }
+
+    /// Publishes the quantiles of these logarithms, and of so many more of the prior.
+    fn publish(&self, sorted: &[f32], prior: f32) {
+        let samples = sorted.len() as f32;
+        let share = if sorted.is_empty() { 0.0 } else { samples / (samples + prior) };
+        for (cell, (p, normal)) in self.values.iter().zip(GRID) {
+            let value = share * quantile_of(sorted, p) + (1.0 - share) * SPREAD * normal;
+            cell.store(value.to_bits(), Relaxed);
+        }
+        self.samples.store(u32::try_from(sorted.len()).unwrap_or(u32::MAX), Relaxed);
+    }
+}
+
+/// The value that another sample is below with this probability; 0 of none.
+fn quantile_of(sorted: &[f32], p: f32) -> f32 {
+    let Some(last) = sorted.len().checked_sub(1) else { return 0.0 };
+    // Of n samples in order the one numbered r exceeds another with probability r/(n + 1).
+    let rank = (p * (sorted.len() as f32 + 1.0) - 1.0).clamp(0.0, last as f32);
+    let below = rank as usize;
+    let above = (below + 1).min(last);
+    sorted[below] + (rank - below as f32) * (sorted[above] - sorted[below])
+}
+
+/// The latest values, in the order in which they came and by size.
+#[derive(Debug)]
+struct Window {
+    most: usize,
+    latest: Vec<f32>,
+    /// Place of the oldest, once all are taken.
+    oldest: usize,
+    sorted: Vec<f32>,
+}
+
+impl Window {
+    fn new(most: usize) -> Self {
+        Self { most, latest: Vec::new(), oldest: 0, sorted: Vec::new() }
+    }
+
+    fn push(&mut self, value: f32) {
+        if self.latest.len() < self.most {
+            self.latest.push(value);
+        } else {
+            let old = std::mem::replace(&mut self.latest[self.oldest], value);
+            self.oldest = (self.oldest + 1) % self.most;
+            let place = self.sorted.partition_point(|other| *other < old);
+            self.sorted.remove(place);
+        }
+        let place = self.sorted.partition_point(|other| *other < value);
+        self.sorted.insert(place, value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sim::mix;
+
+    /// Evenly in 0..1.
+    fn draw(number: u64) -> f64 {
+        (mix(number) >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// Ratios evenly in `low..high`.
+    fn even(residuals: &Residuals, load: f64, low: f64, high: f64, samples: u64) {
+        for n in 0..samples {
+            residuals.record(load, 2.0, 2.0 * (low + (high - low) * draw(n)));
+        }
+    }
+
+    #[test]
+    fn quantiles_follow_the_ratios_of_their_load() {
+        let residuals = Residuals::default();
+        even(&residuals, 0.15, 0.5, 1.5, 500);
+        even(&residuals, 0.95, 2.0, 4.0, 500);
+        for (p, low, high) in [(0.1, 0.6, 2.2), (0.5, 1.0, 3.0), (0.9, 1.4, 3.8)] {
+            assert!((residuals.quantile(0.15, p) / low - 1.0).abs() < 0.15, "{p}");
+            assert!((residuals.quantile(0.95, p) / high - 1.0).abs() < 0.15, "{p}");
+            assert!((residuals.within(0.15, 0.2, 0.2 * low) - p).abs() < 0.1, "{p}");
+            assert!((residuals.within(0.95, 0.2, 0.2 * high) - p).abs() < 0.1, "{p}");
+        }
+    }
+
+    #[test]
+    fn nothing_measured_is_the_prior() {
+        let residuals = Residuals::default();
+        assert!((residuals.quantile(0.3, 0.5) - 1.0).abs() < 1e-6);
+        assert!((residuals.quantile(0.3, 0.9) / (0.4f64 * 1.282).exp() - 1.0).abs() < 1e-3);
+        assert!((residuals.within(0.3, 1.0, 1.0) - 0.5).abs() < 1e-3);
+        assert!(residuals.within(0.3, 1.0, 10.0) > 0.99 && residuals.within(0.3, 1.0, 0.1) < 0.01);
+    }
+
+    #[test]
+    fn a_band_with_few_samples_leans_on_all_loads() {
+        let residuals = Residuals::default();
+        even(&residuals, 0.15, 1.9, 2.1, 300);
+        assert!((residuals.quantile(0.85, 0.5) - 2.0).abs() < 0.1, "nothing of its own");
+        residuals.record(0.85, 1.0, 20.0);
+        assert!(residuals.quantile(0.85, 0.5) < 2.6, "one of its own");
+        even(&residuals, 0.85, 4.9, 5.1, 128);
+        assert!((residuals.quantile(0.85, 0.5) - 5.0).abs() < 0.6, "many of its own");
+        assert!((residuals.quantile(0.15, 0.5) - 2.0).abs() < 0.2, "the other band is as it was");
+    }
+
+    #[test]
+    fn old_ratios_are_forgotten() {
+        let residuals = Residuals::default();
+        even(&residuals, 0.5, 0.2, 0.4, 2000);
+        even(&residuals, 0.5, 2.0, 3.0, WINDOW_OF_ALL as u64);
+        assert!(residuals.within(0.5, 1.0, 1.5) < 0.05);
+        let windows = residuals.windows.lock().unwrap();
+        assert_eq!((windows.all.latest.len(), windows.all.sorted.len()), (WINDOW_OF_ALL, WINDOW_OF_ALL));
+        assert_eq!(windows.bands[5].sorted.len(), WINDOW);
+    }
+
+    #[test]
+    fn a_new_sample_is_below_the_ninetieth_percentile_nine_times_in_ten() {
+        let residuals = Residuals::default();
+        let mut below = 0;
+        for n in 0..4000 {
+            let ratio = (0.5 * draw(2 * n) + 0.5 * draw(2 * n + 1) - 0.5).exp();
+            if n >= 200 && ratio <= residuals.quantile(0.4, 0.9) {
+                below += 1;
+            }
+            residuals.record(0.4, 1.0, ratio);
+        }
+        assert!((0.88..0.92).contains(&(f64::from(below) / 3800.0)), "{below}");
+    }
+
+    #[test]
+    fn chance_rises_with_the_limit_and_quantile_with_the_chance() {
+        let residuals = Residuals::default();
+        even(&residuals, 0.5, 0.9, 1.1, 30);
+        let limits = (1..200).map(|n| residuals.within(0.5, 1.0, f64::from(n) * 0.05));
+        let chances: Vec<f64> = limits.collect();
+        assert!(chances.is_sorted() && chances.iter().all(|chance| (0.0..=1.0).contains(chance)));
+        let quantiles: Vec<f64> = (0..=100).map(|n| residuals.quantile(0.5, f64::from(n) / 100.0)).collect();
+        assert!(quantiles.is_sorted() && quantiles.iter().all(|ratio| ratio.is_finite() && *ratio > 0.0));
+    }
+
+    #[test]
+    fn odd_numbers_are_ignored_or_have_an_answer() {
+        let residuals = Residuals::default();
+        for (predicted, measured) in
+            [(0.0, 1.0), (1.0, 0.0), (-1.0, -1.0), (f64::NAN, 1.0), (1.0, f64::INFINITY), (0.0, 0.0)]
+        {
+            residuals.record(f64::NAN, predicted, measured);
+        }
+        assert!((residuals.quantile(0.0, 0.5) - 1.0).abs() < 1e-6);
+        residuals.record(7.0, 1.0, 1.1);
+        residuals.record(-7.0, 1.0, 1.1);
+        assert_eq!((band(f64::NAN), band(-1.0), band(1.0), band(0.95), band(0.1)), (0, 0, 9, 9, 1));
+        assert_eq!(residuals.within(0.5, 1.0, f64::INFINITY), 1.0);
+        assert_eq!(residuals.within(0.5, 1.0, 0.0), 0.0);
+        assert_eq!(residuals.within(0.5, 0.0, 1.0), 1.0);
+        assert_eq!(residuals.within(0.5, 1.0, f64::NAN), 0.0);
+    }
+}
