@@ -1,5 +1,6 @@
 //! What follows from a decision: headers, and whoever follows the answer.
 
+use std::any::TypeId;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -80,6 +81,8 @@ pub struct Effects {
     headers: SmallVec<[Header; 1]>,
     port: Option<u16>,
     followers: Followers,
+    /// Types of followers of which there is one only.
+    once: SmallVec<[TypeId; 1]>,
 }
 
 impl Effects {
@@ -98,6 +101,16 @@ impl Effects {
     /// Lets somebody follow the answer.
     pub fn follow(&mut self, follower: impl Follower + 'static) {
         self.followers.list.push(Following { follower: Box::new(follower), durations: None });
+    }
+
+    /// Lets somebody follow the answer, unless one of this type does so already: several
+    /// plugins may need what it does, and once is enough.
+    pub fn follow_once<F: Follower + 'static>(&mut self, follower: impl FnOnce() -> F) {
+        let id = TypeId::of::<F>();
+        if !self.once.contains(&id) {
+            self.once.push(id);
+            self.follow(follower());
+        }
     }
 
     /// Whether there is nothing to do.
@@ -221,6 +234,15 @@ mod tests {
         fn begins(&mut self, _head: &AnswerHead<'_>, _out: &mut Vec<Header>) {
             self.0.lock().unwrap().push("begins");
         }
+    }
+
+    #[test]
+    fn a_follower_of_which_one_is_enough_is_made_once() {
+        let (calls, mut effects) = (Arc::default(), Effects::default());
+        effects.follow_once(|| Calls(Arc::clone(&calls)));
+        effects.follow_once(|| -> Calls { unreachable!("there is one already") });
+        effects.follow(Calls(calls));
+        assert_eq!(effects.followers_len(), 2);
     }
 
     #[test]

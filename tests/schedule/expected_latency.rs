@@ -11,7 +11,7 @@ use usher::endpoints::{Booking, Candidates, Clock, Endpoint};
 use usher::flow::Routed;
 use usher::request::{Headers, ParserKind, Parsers, Request, RequestParser};
 use usher::schedule::data::{PrefixMatch, PromptTokens};
-use usher::schedule::latency::{Booked, Model, Reported, Work};
+use usher::schedule::latency::{Booked, InitialRate, Model, Reader, Reported, Work};
 use usher::schedule::{ExpectedLatencyParams, ExpectedLatencyScorer, Facts, Key, State};
 
 use crate::pool::{Pool, at, profile_of};
@@ -52,7 +52,9 @@ fn facts(prompt: u64, matched: &[u32]) -> Facts {
 }
 
 fn scores_of(model: &Arc<Model>, request: &Request, facts: &Facts, candidates: &Candidates) -> Vec<f32> {
-    let scorer = ExpectedLatencyScorer::new(RATE, Arc::clone(model), Key::new(TOKENS), Key::new(PREFIX));
+    let rate = InitialRate::of(RATE);
+    let reader = Reader::new(Arc::clone(model), rate, Key::new(TOKENS), Key::new(PREFIX));
+    let scorer = ExpectedLatencyScorer::new(reader);
     column(&scorer, request, facts, candidates)
 }
 

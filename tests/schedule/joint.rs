@@ -10,7 +10,7 @@ use rand::rngs::StdRng;
 use usher::config::{ConfigError, Node};
 use usher::endpoints::{Candidates, Clock};
 use usher::schedule::data::{PrefixMatch, PromptTokens};
-use usher::schedule::latency::{Model, Work};
+use usher::schedule::latency::{InitialRate, Model, Reader, Work};
 use usher::schedule::{
     Context, Decider, Decision, DisaggFamily, DisaggParams, DisaggProfileHandler, Effects, Facts, Followers,
     Joint, Key, PreRequest, Profile, ProfileHandler, Record, ScheduleError, Scheduler, Scratch, State,
@@ -52,7 +52,8 @@ impl Pairing {
         let clock = Clock::stopped();
         let model = Arc::new(Model::new(RATE, clock.clone()));
         let (prompt, prefix) = (Key::new(0), Key::new(1));
-        let joint = Joint::new(params.joint.clone().unwrap(), Arc::clone(&model), prompt, prefix);
+        let reader = Reader::new(Arc::clone(&model), InitialRate::of(RATE), prompt, prefix);
+        let joint = Joint::new(params.joint.clone().unwrap(), reader);
         let registry = Registry::new();
         let decisions = Arc::new(DisaggFamily::register(&registry).unwrap()).of(id("handler"));
         let handler =

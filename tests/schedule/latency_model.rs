@@ -283,7 +283,7 @@ fn rates_after(pool: &Pool, speeds: &[u32]) -> Vec<f64> {
     pools
         .map(|pool| {
             drop(pool.route(&request()).unwrap());
-            let model = pool.state.of("p0", || Model::new(1.0, Clock::stopped()));
+            let model = Model::of(&pool.state);
             let seconds = |tokens| alone(&model, &pool.store.snapshot().endpoints()[0], tokens);
             4000.0 / (seconds(4000) - seconds(0))
         })

@@ -6,7 +6,8 @@
 //! of streams come, the bookings teach the speeds: `fit` the times of a group of endpoints
 //! that should be equal, `factor` how much one of them differs.
 //!
-//! `expected-latency-scorer` and the joint choice of a pair read a [`Model`].
+//! There is one [`Model`] of a pool. Whatever plugin reads it does so through a [`Reader`],
+//! and the first of them books the request.
 
 mod backlog;
 mod booking;
@@ -16,6 +17,8 @@ mod fit;
 mod group;
 mod model;
 mod predicted;
+mod rate;
+mod reader;
 mod residuals;
 mod running;
 
@@ -23,5 +26,8 @@ pub use backlog::Backlog;
 pub use booking::{Booked, Work};
 pub use cost::{Ask, Cost, Pool, Speed, State};
 pub use model::{Model, Reported, Table};
+pub use rate::InitialRate;
+pub(super) use rate::throughput;
+pub use reader::Reader;
+pub(super) use reader::{fresh, reported};
 pub use residuals::{BANDS, Residuals, band};
-pub(super) use running::running;

@@ -1,15 +1,18 @@
-//! What the plugins of a configuration take of the places that there are few of.
+//! What the plugins of a configuration share, and take of the places that there are few of.
 
 use crate::config::{ConfigError, Position};
 use crate::endpoints::{AttributeId, InFlightId, Lease};
 use crate::schedule::State;
+use crate::schedule::latency::InitialRate;
 
-/// Counters and gauges that plugins asked for, held until the configuration is built.
+/// What plugins agree on; counters and gauges that they asked for, held until the configuration is built.
 /// Producers keep theirs; so what a configuration that fails has taken is free again.
 #[derive(Debug, Default)]
 pub(super) struct Reserved {
     in_flight: Vec<Lease<InFlightId>>,
     attributes: Vec<Lease<AttributeId>>,
+    /// Prompt tokens per second that endpoints are taken to compute at first.
+    pub(super) rate: InitialRate,
     /// What could not be had first. Readers come before the producers that they name, so
     /// whether these exist is asked before this is an error.
     refused: Option<ConfigError>,

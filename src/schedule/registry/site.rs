@@ -12,6 +12,7 @@ use crate::config::{ConfigError, Name, Node, Position};
 use crate::discovery::params::FileDiscoveryParams;
 use crate::endpoints::{AttributeId, InFlightId, Lease, Reading};
 use crate::request::ParserKind;
+use crate::schedule::latency::{Model, Reader};
 use crate::schedule::waiting::{Fairness, Ordering, UsageLimit};
 use crate::schedule::{
     Admitter, DataType, Decider, Fact, Filter, Gatherer, HeaderProcessor, Key, Picker, PreRequest, Producer,
@@ -91,6 +92,17 @@ impl Site<'_> {
     pub(super) fn counts_in_flight(&mut self) -> Lease<InFlightId> {
         self.produces_live(DataType::InFlightLoad);
         self.reserved.in_flight(self.state, self.name, self.name, self.at)
+    }
+
+    /// The plugin reads the pool's model of latencies, and the facts of the producer of this
+    /// name. `rate` is its `peakPrefillThroughput`.
+    ///
+    /// # Errors
+    /// When its parameters and another plugin's give two rates.
+    pub(super) fn latency(&mut self, rate: f64, prefix: &str) -> Result<Reader, ConfigError> {
+        self.reserved.rate.read(self.parameters, rate)?;
+        let (tokens, prefix) = (self.reads("token-producer"), self.reads(prefix));
+        Ok(Reader::new(Model::of(self.state), self.reserved.rate.clone(), tokens, prefix))
     }
 
     /// The plugin reads a number of endpoints that the plugin of this name keeps up to

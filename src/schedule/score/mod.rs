@@ -20,7 +20,6 @@ mod topology_affinity;
 pub use active_request::{ActiveRequestParams, ActiveRequestScorer};
 pub use context_length::{ContextLengthAware, ContextLengthParams};
 pub use endpoint_attribute::{EndpointAttributeScorer, EndpointAttributeScorerParams};
-pub(super) use expected_latency::throughput;
 pub use expected_latency::{ExpectedLatencyParams, ExpectedLatencyScorer};
 pub use header_label::{HeaderLabelAffinityScorer, HeaderLabelParams};
 pub use kv_cache::KvCacheUtilizationScorer;

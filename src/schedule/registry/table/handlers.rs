@@ -6,6 +6,7 @@ use super::super::site::{Build, Built, Site};
 use super::super::types::Kind::{Decider, PreRequest, ProfileHandler};
 use super::super::types::{Parameter, PluginType, beta, parameter};
 use crate::config::{ConfigError, Name, Node};
+use crate::schedule::Joint;
 use crate::schedule::data::{PrefixMatch, PromptTokens};
 use crate::schedule::{
     AlwaysDecider, DataParallelParams, DataParallelProfileHandler, DisaggFamily, DisaggHeaders,
@@ -13,7 +14,6 @@ use crate::schedule::{
     MultimodalDecider, PdFamily, PdParams, PdProfileHandler, PluginId, PrefixBasedPdDecider,
     PrefixBasedPdParams, SingleProfileHandler,
 };
-use crate::schedule::{Joint, latency};
 
 /// The producer whose matches deciders look at, as with the peer whatever the scorers use.
 const PREFIX_PRODUCER: &str = "approx-prefix-cache-producer";
@@ -142,12 +142,14 @@ fn disagg_profile_handler(site: &mut Site<'_>) -> Result<Built, ConfigError> {
     let encode_key = if params.flat.is_some() { "encodeDeciderPluginName" } else { "deciders.encode" };
     let prefill = decider(prefill_key, &params.prefill_decider)?;
     let encode = decider(encode_key, &params.encode_decider)?;
-    let (tokens, prefix) = prompt_and_cached(site, PREFIX_PRODUCER);
-    let joint = params.joint.clone().map(|params| {
-        let clock = site.state.clock().clone();
-        let model = site.state.of(site.name, || latency::Model::new(params.peak_prefill_throughput, clock));
-        Joint::new(params, model, tokens, prefix)
-    });
+    prompt_and_cached(site, PREFIX_PRODUCER);
+    let joint = match params.joint.clone() {
+        Some(params) => {
+            let reader = site.latency(params.peak_prefill_throughput, PREFIX_PRODUCER)?;
+            Some(Joint::new(params, reader))
+        }
+        None => None,
+    };
     let books = joint.is_some();
     let id = PluginId::new("disagg-profile-handler", site.name);
     let decisions = site.family(DisaggFamily::register)?.of(id);

@@ -20,7 +20,7 @@ use crate::schedule::{DataType, TopologyAffinityScorer, TopologyAffinityScorerPa
 use crate::schedule::{
     EndpointAttributeScorer, EndpointAttributeScorerParams, multicluster_kv_cache, multicluster_queue,
 };
-use crate::schedule::{ExpectedLatencyParams, ExpectedLatencyScorer, latency};
+use crate::schedule::{ExpectedLatencyParams, ExpectedLatencyScorer};
 
 #[rustfmt::skip]
 const PREFIX_CACHE: &[Parameter] = &[
@@ -210,11 +210,8 @@ fn by_attribute(site: &mut Site<'_>, params: &EndpointAttributeScorerParams) -> 
 fn expected_latency_scorer(site: &mut Site<'_>) -> Result<Built, ConfigError> {
     let params = ExpectedLatencyParams::decode(site.parameters)?;
     let built = Built::with(&params)?;
-    let (tokens, prefix) =
-        (site.reads("token-producer"), site.reads(&params.prefix_match_info_producer_name));
-    let clock = site.state.clock().clone();
-    let model = site.state.of(site.name, || latency::Model::new(params.peak_prefill_throughput, clock));
-    let plugin = Arc::new(ExpectedLatencyScorer::new(params.peak_prefill_throughput, model, tokens, prefix));
+    let reader = site.latency(params.peak_prefill_throughput, &params.prefix_match_info_producer_name)?;
+    let plugin = Arc::new(ExpectedLatencyScorer::new(reader));
     Ok(Built { scorer: Some(Arc::clone(&plugin) as _), pre_request: Some(plugin), books: true, ..built })
 }
 

@@ -16,48 +16,31 @@ use std::sync::Arc;
 
 use rand::{Rng, RngExt};
 
-use crate::endpoints::{Endpoint, Gauge, Nearness, Snapshot};
-use crate::schedule::data::{PrefixMatch, PromptTokens};
+use crate::endpoints::{Endpoint, Nearness, Snapshot};
 use crate::schedule::label_values::LabelValues;
-use crate::schedule::latency::{self, Model, Reported, Work};
+use crate::schedule::latency::{Reader, Reported, fresh, reported};
 use crate::schedule::per_snapshot::PerSnapshot;
-use crate::schedule::{Context, Decision, Effects, Key, ScheduleError, Scores, Settlement};
+use crate::schedule::{Context, Decision, Effects, ScheduleError, Scores, Settlement};
 
 use choose::{Costs, Side, cheapest};
 pub use params::{JointParams, Written};
 use ways::{Place, Ways};
 
-/// Chooses pairs, and learns how fast prompts are computed.
+/// Chooses pairs.
 #[derive(Debug)]
 pub struct Joint {
     params: JointParams,
     required: Nearness,
     /// Who doesn't say what it is fits everybody; `None`: all do.
     revisions: PerSnapshot<Option<LabelValues>>,
-    model: Arc<Model>,
-    tokens: Key<PromptTokens>,
-    prefix: Key<PrefixMatch>,
+    reader: Reader,
 }
 
 impl Joint {
-    /// Pairs by these parameters; what is learned is kept in `model`.
-    pub fn new(
-        params: JointParams,
-        model: Arc<Model>,
-        tokens: Key<PromptTokens>,
-        prefix: Key<PrefixMatch>,
-    ) -> Self {
+    /// Pairs by these parameters and by what `reader` reads.
+    pub fn new(params: JointParams, reader: Reader) -> Self {
         let required = params.required();
-        Self { params, required, revisions: PerSnapshot::new(), model, tokens, prefix }
-    }
-
-    fn prompt(&self, cx: &Context<'_>) -> u64 {
-        cx.facts.get(self.tokens).map_or(0, |tokens| tokens.count)
-    }
-
-    fn uncached(&self, cx: &Context<'_>, position: u32) -> u64 {
-        let prompt = self.prompt(cx);
-        cx.facts.get(self.prefix).map_or(prompt, |prefix| prefix.computed_at(position, prompt))
+        Self { params, required, revisions: PerSnapshot::new(), reader }
     }
 
     /// Replaces the picks of both profiles by the cheapest pair. Does nothing unless both
@@ -113,10 +96,8 @@ impl Joint {
         (prefills, decodes): (&Scores, &Scores),
         rng: &mut dyn Rng,
     ) -> Option<(u32, u32)> {
-        // Not when it is made: its configuration may be refused yet.
-        self.model.starts_at(self.params.peak_prefill_throughput);
-        let table = self.model.read();
-        let prompt = self.prompt(cx);
+        let table = self.reader.read();
+        let prompt = self.reader.prompt(cx);
         let bytes = prompt as f64 * self.params.kv_bytes_per_token;
         let at = |position: u32| endpoints.get(position as usize);
         let queues_of =
@@ -124,7 +105,7 @@ impl Joint {
         let (prefill_queues, decode_queues) = (queues_of(prefills), queues_of(decodes));
         let costs = Costs {
             prefill: |position| {
-                let uncached = self.uncached(cx, position);
+                let uncached = self.reader.uncached(cx, position);
                 at(position).map_or(f64::NAN, |endpoint| {
                     table.ttft(endpoint, uncached, &prefill_queues.at(cx, endpoint))
                 })
@@ -154,19 +135,9 @@ impl Joint {
         fresh(cx, &endpoint.load().kv_usage).is_none_or(|usage| usage <= self.params.kv_cache_limit)
     }
 
-    /// Books the prompt with the endpoint that computes it.
+    /// Books the request with the endpoints that were picked.
     pub fn book(&self, cx: &Context<'_>, decision: &Decision, effects: &mut Effects) {
-        let first = |run| Some((decision.endpoints_of(run).next()?, *run.picks.first()?));
-        let Some((decode, position)) = first(decision.primary()) else { return };
-        let (prefill, position) = decision.prefill().and_then(first).unwrap_or((decode, position));
-        effects.follow(self.model.book(&Work {
-            prefill,
-            decode,
-            tokens: self.uncached(cx, position),
-            prompt: self.prompt(cx),
-            reported: None,
-            is_stream: cx.request.stream,
-        }));
+        self.reader.book(cx, decision, effects);
     }
 }
 
@@ -190,11 +161,6 @@ impl Queues {
     fn at(&self, cx: &Context<'_>, endpoint: &Endpoint) -> Reported {
         let load = endpoint.load();
         let waiting = fresh(cx, &load.waiting).unwrap_or(self.longest);
-        let running = latency::running(cx, load, waiting);
-        Reported { waiting, running, kv_usage: fresh(cx, &load.kv_usage) }
+        reported(cx, load, waiting)
     }
-}
-
-fn fresh(cx: &Context<'_>, gauge: &Gauge) -> Option<f64> {
-    gauge.fresh(cx.now_ms, cx.max_age).filter(|value| value.is_finite()).map(|value| value.max(0.0))
 }

@@ -6,7 +6,7 @@ use super::choose::MOST;
 use super::links::Links;
 use crate::config::{ConfigError, Name, Node, Position, Positioned};
 use crate::endpoints::Nearness;
-use crate::schedule::score::throughput;
+use crate::schedule::latency::throughput;
 
 /// The label that DisaggregatedSet gives the pods of all roles that were made from one
 /// version of their templates.

@@ -1,0 +1,92 @@
+//! A plugin's access to the model of its pool.
+
+use std::sync::Arc;
+
+use crate::endpoints::{Gauge, Load};
+use crate::schedule::data::{PrefixMatch, PromptTokens};
+use crate::schedule::{Context, Decision, Effects, Key, State};
+
+use super::booking::Work;
+use super::model::{Model, Reported, Table};
+use super::rate::InitialRate;
+use super::running::running;
+
+/// Name of a pool's only [`Model`] in its [`State`].
+const STATE_KEY: &str = "latency-model";
+
+impl Model {
+    /// The model that all plugins of a pool share; one that knows nothing when it is asked for
+    /// first.
+    pub fn of(state: &State) -> Arc<Self> {
+        let clock = state.clock().clone();
+        state.of(STATE_KEY, || Self::new(InitialRate::default().get(), clock))
+    }
+}
+
+/// Reads the model for the request of a decision, and books the request.
+#[derive(Clone, Debug)]
+pub struct Reader {
+    model: Arc<Model>,
+    rate: InitialRate,
+    tokens: Key<PromptTokens>,
+    prefix: Key<PrefixMatch>,
+}
+
+impl Reader {
+    /// A reader of a model that may have been another configuration's. `tokens` is the length
+    /// of prompts, and `prefix` what of them is cached.
+    pub fn new(
+        model: Arc<Model>,
+        rate: InitialRate,
+        tokens: Key<PromptTokens>,
+        prefix: Key<PrefixMatch>,
+    ) -> Self {
+        Self { model, rate, tokens, prefix }
+    }
+
+    /// The model as it is now.
+    pub fn read(&self) -> Table<'_> {
+        // Not when the plugin is made: its configuration may be refused yet.
+        self.model.starts_at(self.rate.get());
+        self.model.read()
+    }
+
+    /// Tokens of the prompt.
+    pub fn prompt(&self, cx: &Context<'_>) -> u64 {
+        cx.facts.get(self.tokens).map_or(0, |tokens| tokens.count)
+    }
+
+    /// Tokens of the prompt that the endpoint at a position of the snapshot has to compute.
+    pub fn uncached(&self, cx: &Context<'_>, position: u32) -> u64 {
+        let prompt = self.prompt(cx);
+        cx.facts.get(self.prefix).map_or(prompt, |prefix| prefix.computed_at(position, prompt))
+    }
+
+    /// Books the request where it goes, unless another plugin has booked it already.
+    pub fn book(&self, cx: &Context<'_>, decision: &Decision, effects: &mut Effects) {
+        let first = |run| Some((decision.endpoints_of(run).next()?, *run.picks.first()?));
+        let Some(decode) = first(decision.primary()) else { return };
+        let (prefill, position) = decision.prefill().and_then(first).unwrap_or(decode);
+        let load = prefill.load();
+        effects.follow_once(|| {
+            self.model.book(&Work {
+                prefill,
+                decode: decode.0,
+                tokens: self.uncached(cx, position),
+                prompt: self.prompt(cx),
+                is_stream: cx.request.stream,
+                reported: fresh(cx, &load.waiting).map(|waiting| reported(cx, load, waiting)),
+            })
+        });
+    }
+}
+
+/// An endpoint's numbers, with so many waiting.
+pub(in crate::schedule) fn reported(cx: &Context<'_>, load: &Load, waiting: f64) -> Reported {
+    Reported { waiting, running: running(cx, load, waiting), kv_usage: fresh(cx, &load.kv_usage) }
+}
+
+/// A reading that is no older than it may be; not negative.
+pub(in crate::schedule) fn fresh(cx: &Context<'_>, gauge: &Gauge) -> Option<f64> {
+    gauge.fresh(cx.now_ms, cx.max_age).filter(|value| value.is_finite()).map(|value| value.max(0.0))
+}
