@@ -6,9 +6,11 @@
 
 mod content;
 mod events;
+mod vertex;
 
 use self::content::Dialect;
 use self::events::EventReader;
+use self::vertex::VertexReader;
 use super::api::Api;
 use super::vllm_grpc;
 
@@ -23,6 +25,7 @@ pub struct FirstTokenReader(Reader);
 enum Reader {
     Events(Box<EventReader>),
     VllmGrpc(Box<vllm_grpc::TokenReading>),
+    Vertex(Box<VertexReader>),
 }
 
 impl FirstTokenReader {
@@ -38,14 +41,15 @@ impl FirstTokenReader {
             Api::Messages => Dialect::Anthropic,
             Api::SglangGenerate => Dialect::Sglang,
             Api::VllmGrpcGenerate => return Some(Self(Reader::VllmGrpc(Box::default()))),
+            Api::VertexChatCompletions | Api::VertexPredict => {
+                return Some(Self(Reader::Vertex(Box::default())));
+            }
             Api::ChatCompletionsRender
             | Api::CompletionsRender
             | Api::Embeddings
             | Api::Conversations
             | Api::CountTokens
             | Api::VllmGrpcEmbed
-            | Api::VertexChatCompletions
-            | Api::VertexPredict
             | Api::PassThrough => return None,
         };
         Some(Self(Reader::Events(Box::new(EventReader::new(dialect)))))
@@ -58,6 +62,7 @@ impl FirstTokenReader {
         match &mut self.0 {
             Reader::Events(events) => events.feed(chunk),
             Reader::VllmGrpc(reading) => reading.feed(chunk),
+            Reader::Vertex(reading) => reading.feed(chunk),
         }
     }
 }

@@ -244,6 +244,42 @@ fn first_bytes_count_where_the_body_is_no_event_stream() {
     }
 }
 
+/// A gRPC frame with an `HttpBody` of a content type and this data, less than 128 bytes each.
+fn http_body(data: &str) -> Vec<u8> {
+    let field = |tag: u8, text: &str| {
+        let length = u8::try_from(text.len()).unwrap();
+        [&[tag, length][..], text.as_bytes()].concat()
+    };
+    let message = [field(0x0a, "text/event-stream"), field(0x12, data)].concat();
+    let length = u32::try_from(message.len()).unwrap().to_be_bytes();
+    [&[0][..], &length, &message].concat()
+}
+
+#[test]
+fn events_of_vertex_ai_are_read_in_their_frames() {
+    let role = http_body(&data(r#"{"choices":[{"delta":{"role":"assistant","content":""}}]}"#));
+    // An event may be spread over frames.
+    let token = data(TOKEN);
+    let (start, end) = token.split_at(9);
+    let (start, end) = (http_body(start), http_body(end));
+    let stream = [&role[..], &start, &end, &role].concat();
+    for api in [Api::VertexChatCompletions, Api::VertexPredict] {
+        let at = found(api, &stream).unwrap();
+        let before = role.len() + start.len();
+        assert!((before..=before + end.len()).contains(&at), "{api:?}: {at}");
+        assert_eq!(found(api, &role), None, "{api:?}");
+    }
+}
+
+#[test]
+fn whole_answers_and_compressed_frames_of_vertex_ai_count_by_their_first_bytes() {
+    let whole = http_body(r#"{"choices":[{"message":{"content":"x"}}]}"#);
+    assert!(found(Api::VertexPredict, &whole).is_some());
+    let mut compressed = http_body(&data("{}"));
+    compressed[0] = 1;
+    assert!(found(Api::VertexChatCompletions, &compressed).is_some());
+}
+
 #[test]
 fn answers_without_recognisable_content_have_no_reader() {
     let apis = [
@@ -253,8 +289,6 @@ fn answers_without_recognisable_content_have_no_reader() {
         Api::Conversations,
         Api::CountTokens,
         Api::VllmGrpcEmbed,
-        Api::VertexChatCompletions,
-        Api::VertexPredict,
         Api::PassThrough,
     ];
     assert!(apis.into_iter().all(|api| FirstTokenReader::of(api).is_none()));
