@@ -171,6 +171,7 @@ impl<'n> Reader<'n, '_> {
             labels,
             rank: 0,
             node: None,
+            uid: None,
         })
     }
 

@@ -29,6 +29,9 @@ pub struct EndpointSpec {
     pub rank: u32,
     /// Address of the node that the pod runs on, where discovery knows it.
     pub node: Option<IpAddr>,
+    /// Unique identifier of the pod, where discovery knows it. A pod of the same name may
+    /// come after it.
+    pub uid: Option<String>,
 }
 
 impl EndpointSpec {
@@ -43,6 +46,7 @@ impl EndpointSpec {
             labels: BTreeMap::new(),
             rank: 0,
             node: None,
+            uid: None,
         }
     }
 
@@ -95,6 +99,7 @@ pub struct Endpoint {
     slot: Arc<Slot>,
     load: Arc<Load>,
     health: Arc<Health>,
+    incarnation: u64,
 }
 
 /// What of an endpoint outlives a change of what discovery says.
@@ -102,17 +107,24 @@ pub(super) struct Lasting {
     pub(super) slot: Arc<Slot>,
     pub(super) load: Arc<Load>,
     pub(super) health: Arc<Health>,
+    pub(super) incarnation: u64,
 }
 
 impl Endpoint {
     pub(super) fn new(spec: EndpointSpec, topology: Topology, lasting: Lasting) -> Self {
-        let Lasting { slot, load, health } = lasting;
+        let Lasting { slot, load, health, incarnation } = lasting;
         // `SocketAddr` prints IPv6 addresses in brackets, as the header needs them.
         let authority = Arc::from(spec.address.to_string());
         let id = Arc::from(spec.id());
         let port = Arc::from(spec.address.port().to_string());
         let role = Role::from_label(spec.labels.get(ROLE_LABEL).map(String::as_str));
-        Self { spec, id, authority, port, role, topology, slot, load, health }
+        Self { spec, id, authority, port, role, topology, slot, load, health, incarnation }
+    }
+
+    /// Number of the server among those that had this name: another address or another pod
+    /// is another server.
+    pub fn incarnation(&self) -> u64 {
+        self.incarnation
     }
 
     /// `namespace/name`, unique in the pool.

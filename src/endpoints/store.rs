@@ -129,17 +129,19 @@ impl Store {
                 Some(other) => {
                     change.updated += 1;
                     let (slot, load) = (Arc::clone(other.slot()), Arc::clone(other.load()));
-                    let moved = other.address() != spec.address;
+                    let moved = other.address() != spec.address || other.spec().uid != spec.uid;
                     let health = if moved { self.health(spec.id()) } else { Arc::clone(other.health()) };
                     let topology = places.of(&spec.labels);
-                    Arc::new(Endpoint::new(spec, topology, Lasting { slot, load, health }))
+                    let incarnation = other.incarnation() + u64::from(moved);
+                    Arc::new(Endpoint::new(spec, topology, Lasting { slot, load, health, incarnation }))
                 }
                 None => {
                     change.added += 1;
                     let topology = places.of(&spec.labels);
                     let (slot, load) = (self.slots.take(), Arc::new(Load::default()));
                     let health = self.health(spec.id());
-                    Arc::new(Endpoint::new(spec, topology, Lasting { slot, load, health }))
+                    let lasting = Lasting { slot, load, health, incarnation: 0 };
+                    Arc::new(Endpoint::new(spec, topology, lasting))
                 }
             };
             next.push(endpoint);

@@ -19,6 +19,7 @@ pub(super) fn endpoints_of(pod: &Pod, ports: &[u16]) -> Vec<EndpointSpec> {
         labels: pod.labels.clone(),
         rank,
         node: pod.node,
+        uid: Some(pod.uid.clone()).filter(|uid| !uid.is_empty()),
     };
     ranked.map(endpoint).collect()
 }

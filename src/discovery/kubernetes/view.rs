@@ -251,8 +251,9 @@ impl PoolView {
 
 /// Whether two states of a pod make the same endpoints, or are as far from having some.
 fn same_endpoints(known: &Pod, new: &Pod) -> bool {
-    let Pod { name: _, namespace: _, version: _, labels, active_ports, ip, node, ready, leaves } = known;
+    let Pod { name: _, namespace: _, version: _, uid, labels, active_ports, ip, node, ready, leaves } = known;
     *ready == new.ready
+        && *uid == new.uid
         && *leaves == new.leaves
         && *ip == new.ip
         && *node == new.node

@@ -15,6 +15,8 @@ pub struct Pod {
     pub name: String,
     /// Its namespace.
     pub namespace: String,
+    /// Its unique identifier: another pod may have had its name.
+    pub uid: String,
     /// Its version.
     pub version: String,
     /// Its labels.
@@ -50,6 +52,7 @@ impl<'de> Deserialize<'de> for Pod {
             leaves: is_deleted || status.phase.is_some_and(|phase| phase == "Failed" || phase == "Succeeded"),
             name: metadata.name,
             namespace: metadata.namespace,
+            uid: metadata.uid,
             version: metadata.resource_version,
             labels: metadata.labels,
             active_ports: annotations.active_ports.or(annotations.older_active_ports),
@@ -72,6 +75,7 @@ struct Written {
 struct Metadata {
     name: String,
     namespace: String,
+    uid: String,
     resource_version: String,
     labels: BTreeMap<String, String>,
     annotations: Annotations,
