@@ -118,3 +118,40 @@ async fn every_engine_is_read_in_its_own_words() {
         sim.shutdown().await;
     }
 }
+
+#[tokio::test]
+async fn histograms_of_times_are_read_where_something_learns_from_them() {
+    for (name, dialect) in Dialect::ALL {
+        let engine = EngineConfig { decode_step: Duration::from_millis(1), ..EngineConfig::default() };
+        let config = SimConfig { dialect, engine, ..SimConfig::default() };
+        let sim = start(config, vec![TcpListener::bind("127.0.0.1:0").unwrap()]).await.unwrap();
+        let store = Arc::new(Store::default());
+        let mut spec = EndpointSpec::new(name, sim.addresses()[0]);
+        spec.labels.insert("llm-d.ai/engine-type".to_owned(), name.to_owned());
+        store.replace(vec![spec]);
+        let metrics = ScrapeMetrics::register(&Registry::new()).unwrap();
+        let load = Arc::clone(store.snapshot().endpoints()[0].load());
+        let plain = Scraper::start(Arc::clone(&store), Clock::start(), ScrapeConfig::default(), &metrics);
+        until(name, &load, |load| load.scraped_at_ms().is_some()).await;
+        plain.shutdown().await;
+        assert_eq!(load.engine_times.version(), 0, "{name}: nobody needs them");
+
+        let _open: Vec<TcpStream> = (0..3).map(|_| ask(sim.addresses()[0], "any")).collect();
+        let config = ScrapeConfig { times: true, ..ScrapeConfig::default() };
+        let scraper = Scraper::start(Arc::clone(&store), Clock::start(), config, &metrics);
+        if dialect == Dialect::Triton || dialect == Dialect::TritonTensorrtLlm {
+            until(name, &load, |load| load.scraped_at_ms().is_some()).await;
+            assert_eq!(load.engine_times.version(), 0, "{name} has none");
+        } else {
+            let all = |load: &Load| {
+                let times = load.engine_times.get();
+                times.first_token.is_some_and(|first| first.count == 3.0 && first.sum > 0.0)
+                    && times.inter_token.is_some_and(|tokens| tokens.count > 0.0 && tokens.sum > 0.0)
+            };
+            until(name, &load, all).await;
+            assert!(load.engine_times.get().started.is_some_and(|started| started > 1e9), "{name}");
+        }
+        scraper.shutdown().await;
+        sim.shutdown().await;
+    }
+}

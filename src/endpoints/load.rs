@@ -8,6 +8,7 @@ use std::time::Duration;
 use arc_swap::ArcSwapOption;
 
 use super::attributes::{AttributeId, Reading};
+use super::engine_times::EngineTimesReading;
 use super::in_flight::{InFlight, InFlightId};
 use super::scrapes::ScrapeHealth;
 
@@ -111,6 +112,8 @@ pub struct Load {
     /// Seconds from a decision to the first token of a streamed answer, a mean of the last ones: of
     /// those that it answered, or computed the prompt of.
     pub first_token: Gauge,
+    /// Times that it has measured itself, where something learns from them.
+    pub engine_times: EngineTimesReading,
     /// How scraping its metrics goes.
     pub scrapes: ScrapeHealth,
     /// What the configuration added.

@@ -46,6 +46,9 @@ pub struct ScrapeConfig {
     pub source_type: &'static str,
     /// The pages say how well the endpoints are. Default yes; of several sources one.
     pub keeps_health: bool,
+    /// Read histograms of times, too, once a second. Default no: only what learns latencies
+    /// needs them.
+    pub times: bool,
     /// Read pages as lists of models. Default no.
     pub models: bool,
     /// What to read, by engine; several extractors read a page one after the other, so
@@ -75,6 +78,7 @@ impl Default for ScrapeConfig {
             on_node: false,
             source_type: SOURCE_TYPE,
             keeps_health: true,
+            times: false,
             models: false,
             engines: vec![Engines::default()],
         }

@@ -10,11 +10,12 @@ use crate::endpoints::Endpoint;
 
 use super::config::ScrapeConfig;
 use super::engine::Engine;
-use super::exposition::{Line, Scanner};
+use super::exposition::{Line, Scanner, Wanted};
 use super::metrics::Counters;
 use super::models::ModelPage;
 use super::readings::{Problems, Readings};
 use super::report::Told;
+use super::times::{TimesReader, TimesSpec};
 
 /// Takes a page piece by piece, and when it is whole, what it says goes to the endpoint.
 pub(super) struct Extraction<'a> {
@@ -27,11 +28,17 @@ pub(super) struct Extraction<'a> {
 enum Kind<'a> {
     Metrics { engine: &'a Engine, scanner: Scanner<'a>, readings: Readings, problems: Told<Problems> },
     Models { page: ModelPage, failing: Told<bool> },
+    Times(TimesReader<'a>),
 }
 
 impl<'a> Extraction<'a> {
     /// What all extractors of a source read of an endpoint.
-    pub(super) fn all(endpoint: &'a Endpoint, config: &'a ScrapeConfig, counters: &'a Counters) -> Vec<Self> {
+    pub(super) fn all(
+        endpoint: &'a Endpoint,
+        config: &'a ScrapeConfig,
+        times: Option<&'a TimesSpec>,
+        counters: &'a Counters,
+    ) -> Vec<Self> {
         let metrics = config.engines.iter().zip(&counters.extract_errors).map(|(engines, errors)| {
             let engine = engines.of(endpoint);
             let (scanner, readings) =
@@ -44,16 +51,22 @@ impl<'a> Extraction<'a> {
             errors: &counters.models_errors,
             kind: Kind::Models { page: ModelPage::default(), failing: Told::new(false) },
         });
-        metrics.chain(models).collect()
+        let times = times.map(|spec| Self {
+            endpoint,
+            errors: &counters.models_errors,
+            kind: Kind::Times(TimesReader::new(spec)),
+        });
+        metrics.chain(models).chain(times).collect()
     }
 
     /// Names of the metrics that it reads.
     pub(super) fn metrics(&self) -> impl Iterator<Item = &str> {
-        let engine = match &self.kind {
-            Kind::Metrics { engine, .. } => Some(engine),
+        let wanted = match &self.kind {
+            Kind::Metrics { engine, .. } => Some(engine.wanted()),
+            Kind::Times(reader) => Some(reader.wanted()),
             Kind::Models { .. } => None,
         };
-        engine.into_iter().flat_map(|engine| engine.wanted().names())
+        wanted.into_iter().flat_map(Wanted::names)
     }
 
     /// Takes a piece of a page.
@@ -63,6 +76,7 @@ impl<'a> Extraction<'a> {
                 scanner.feed(piece, &mut |metric: usize, line: Line<'_>| readings.take(metric, line));
             }
             Kind::Models { page, .. } => page.feed(piece),
+            Kind::Times(reader) => reader.feed(piece),
         }
     }
 
@@ -90,6 +104,13 @@ impl<'a> Extraction<'a> {
                 }
                 (true, result.is_ok())
             }
+            Kind::Times(reader) => {
+                if let Some(times) = reader.finish(now) {
+                    load.engine_times.set(times);
+                }
+                // Older engines have fewer of them.
+                (true, true)
+            }
         };
         if !fine {
             self.errors.inc();
@@ -105,6 +126,7 @@ impl<'a> Extraction<'a> {
                 readings.restart();
             }
             Kind::Models { page, .. } => page.restart(),
+            Kind::Times(reader) => reader.restart(),
         }
     }
 }

@@ -28,6 +28,7 @@ mod scanner;
 mod schedule;
 mod scraper;
 mod selector;
+mod times;
 mod tls;
 
 pub use client::ScrapeError;

@@ -15,6 +15,7 @@ use super::report::Log;
 use super::request::Requests;
 use super::schedule::{Schedule, backoff};
 use super::scraper::Source;
+use super::times::TimesSpec;
 
 /// Scrapes one endpoint until the task is aborted.
 pub(super) async fn poll(endpoint: Arc<Endpoint>, source: Arc<Source>) {
@@ -25,7 +26,9 @@ pub(super) async fn poll(endpoint: Arc<Endpoint>, source: Arc<Source>) {
     };
     let mut log = Log::new(&endpoint, config.source_type, address);
     let mut client = Client::new(address, config.tls.clone(), config.max_body_bytes);
-    let mut extractions = Extraction::all(&endpoint, config, counters);
+    let engine = config.engines.first().filter(|_| config.times).map(|engines| engines.of(&endpoint));
+    let times = engine.and_then(|engine| TimesSpec::of(engine.name()));
+    let mut extractions = Extraction::all(&endpoint, config, times.as_ref(), counters);
     let mut requests = Requests::new(config, address, &extractions);
     let schedule = Schedule::new(*origin, config.interval, endpoint.slot().number());
     let mut failures = 0_u32;

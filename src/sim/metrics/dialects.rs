@@ -36,6 +36,22 @@ impl MetricsPage {
         self.comments(name, "gauge", "Geometry of the token pool.");
         let geometry = format!(r#"num_pages="{}",page_size="{}""#, config.num_blocks, config.block_size);
         self.sample(1.0, |page| format!("{name}{{{geometry},{}}} ", labels(page)));
+        let stats = engine.stats();
+        let before = r#"engine_type="unified","#;
+        for (name, help, times) in [
+            ("sglang:time_to_first_token_seconds", "Time to the first token.", &stats.time_to_first_token),
+            ("sglang:inter_token_latency_seconds", "Time between two tokens.", &stats.inter_token),
+        ] {
+            self.histogram(name, help, times, before, true);
+        }
+        self.started();
+    }
+
+    /// Start of the process, which all of Python's clients show.
+    fn started(&mut self) {
+        let name = "process_start_time_seconds";
+        self.comments(name, "gauge", "Start time since unix epoch in seconds.");
+        self.sample(self.started, |_| format!("{name} "));
     }
 
     fn trtllm_serve(&mut self, engine: &Engine) {
@@ -52,6 +68,19 @@ impl MetricsPage {
                 format!(r#"{name}{{engine_type="pytorch",model_name="{}"}} "#, page.model)
             });
         }
+        let stats = engine.stats();
+        let before = r#"engine_type="pytorch","#;
+        for (name, help, times) in [
+            ("trtllm_time_to_first_token_seconds", "Time to the first token.", &stats.time_to_first_token),
+            (
+                "trtllm_time_per_output_token_seconds",
+                "Mean time per output token of a request.",
+                &stats.time_per_output_token,
+            ),
+        ] {
+            self.histogram(name, help, times, before, true);
+        }
+        self.started();
     }
 
     fn triton_tensorrt_llm(&mut self, engine: &Engine) {
