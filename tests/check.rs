@@ -13,7 +13,8 @@ use usher::cli::check::{CheckArgs, Output, run_with};
 
 /// Exit code, standard output, standard error.
 fn check(file: &str, input: &str, output: Output) -> (u8, String, String) {
-    let args = CheckArgs { file: PathBuf::from(file), output, allow_experimental_plugins: false };
+    let args =
+        CheckArgs { file: PathBuf::from(file), output, allow_experimental_plugins: false, admin: None };
     let (mut out, mut err) = (Vec::new(), Vec::new());
     let code = run_with(&args, &mut input.as_bytes(), &mut out, &mut err);
     (code, String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap())
@@ -246,4 +247,78 @@ fn what_cannot_be_read_is_said_so() {
     assert!(err.ends_with("(give the path of a file)\n"), "{err}");
     let (code, _, err) = check("-", &"#".repeat((1 << 20) + 5), Output::Text);
     assert_eq!((code, err.as_str()), (2, "<stdin>: the document is too long (the limit is 1048576 bytes)\n"));
+}
+
+/// A picker's admin port that answers one request with this page.
+fn admin(page: &str) -> (std::thread::JoinHandle<String>, String) {
+    use std::io::{BufRead as _, BufReader, Write as _};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let answer = format!(
+        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{page}",
+        page.len()
+    );
+    let thread = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut line = String::new();
+        BufReader::new(&stream).read_line(&mut line).unwrap();
+        stream.write_all(answer.as_bytes()).unwrap();
+        line
+    });
+    (thread, url)
+}
+
+const LEARNS: &str = "
+plugins:
+- {type: expected-latency-scorer, parameters: {peakPrefillThroughput: 5000}}
+schedulingProfiles:
+- {name: main, plugins: [{pluginRef: expected-latency-scorer}]}
+";
+
+/// The same with the admin port of a running picker.
+fn check_with(admin: &str) -> (u8, Value, String) {
+    let args = CheckArgs {
+        file: "-".into(),
+        output: Output::Json,
+        allow_experimental_plugins: false,
+        admin: Some(admin.to_owned()),
+    };
+    let (mut out, mut err) = (Vec::new(), Vec::new());
+    let code = run_with(&args, &mut LEARNS.as_bytes(), &mut out, &mut err);
+    (code, serde_json::from_slice(&out).unwrap_or_default(), String::from_utf8(err).unwrap())
+}
+
+#[test]
+fn constants_far_from_what_a_running_picker_has_learned_are_warned_of() {
+    let group = |accelerator: &str, throughput: f64| {
+        json!({
+            "accelerator": accelerator, "role": "", "samples": 300, "prefill_throughput": throughput,
+            "throughput_ratio": 1.0, "first_token_s": 0.0, "first_token_per_request_s": 0.0,
+            "output_token_s": 0.0, "output_token_per_request_s": 0.0, "output_token_per_cached_token_s": 0.0,
+        })
+    };
+    let page =
+        json!({"peak_prefill_throughput": 1.0, "groups": [group("H100", 15_000.0), group("L4", 4000.0)]});
+    let (thread, url) = admin(&page.to_string());
+    let (code, report, err) = check_with(&url);
+    assert_eq!((code, err.as_str()), (0, ""));
+    assert!(thread.join().unwrap().starts_with("GET /latency "));
+    let warnings = report["warnings"].as_array().unwrap();
+    let [only] = &warnings[..] else { panic!("{warnings:?}") };
+    let text = only.as_str().unwrap();
+    assert!(text.starts_with("peakPrefillThroughput is 5000, and endpoints of H100 compute 15000"), "{text}");
+}
+
+#[test]
+fn a_picker_without_the_model_and_one_that_is_not_there_are_told_apart() {
+    let (thread, url) = admin("null");
+    let (code, report, _) = check_with(&url);
+    thread.join().unwrap();
+    assert_eq!((code, &report["warnings"]), (0, &json!([])));
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let closed = listener.local_addr().unwrap().to_string();
+    drop(listener);
+    let (code, _, err) = check_with(&closed);
+    assert_eq!((code, err.lines().count()), (1, 1), "{err}");
+    assert!(err.starts_with(&format!("--admin: http://{closed}/latency: ")), "{err}");
 }

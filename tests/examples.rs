@@ -60,8 +60,12 @@ fn every_example_is_valid_and_says_which_flag_it_needs() {
                 is_fine,
                 "{example}, experimental plugins allowed: {allowed}: {built:?}"
             );
-            let args =
-                CheckArgs { file: path(&example), output: Output::Text, allow_experimental_plugins: allowed };
+            let args = CheckArgs {
+                file: path(&example),
+                output: Output::Text,
+                allow_experimental_plugins: allowed,
+                admin: None,
+            };
             let (mut out, mut err) = (Vec::new(), Vec::new());
             let code = run_with(&args, &mut std::io::empty(), &mut out, &mut err);
             let (out, err) = (String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap());

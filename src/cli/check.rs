@@ -1,5 +1,6 @@
 //! `usher check`: is a configuration valid, and what does it come to?
 
+mod learned;
 mod report;
 
 use std::fmt::Display;
@@ -30,6 +31,9 @@ pub struct CheckArgs {
     /// Accept plugin types that the peer calls Alpha
     #[arg(long)]
     pub allow_experimental_plugins: bool,
+    /// Admin port of a running picker, to warn of constants that are far from what it has learned
+    #[arg(long, value_name = "URL")]
+    pub admin: Option<String>,
 }
 
 /// How a result is printed.
@@ -59,7 +63,7 @@ impl Output {
 }
 
 /// Checks the file. 0: valid; 2: invalid or unreadable, with one line on standard
-/// error; 1: the result could not be written.
+/// error; 1: the result could not be written, or the picker could not be asked.
 pub fn run(args: &CheckArgs) -> ExitCode {
     ExitCode::from(run_with(args, &mut io::stdin(), &mut io::stdout(), &mut io::stderr()))
 }
@@ -68,23 +72,27 @@ pub fn run(args: &CheckArgs) -> ExitCode {
 pub fn run_with(args: &CheckArgs, input: &mut dyn Read, out: &mut dyn Write, err: &mut dyn Write) -> u8 {
     let (code, result) = match check(args, input) {
         Ok(report) => (0, out.write_all(report.as_bytes()).and_then(|()| out.flush())),
-        Err(line) => (2, writeln!(err, "{line}")),
+        Err((code, line)) => (code, writeln!(err, "{line}")),
     };
     if result.is_ok() { code } else { 1 }
 }
 
-fn check(args: &CheckArgs, input: &mut dyn Read) -> Result<String, String> {
-    let (name, text) = read(args, input)?;
-    let locate = |error: ConfigError| error.in_file(&name);
+/// The report, or the exit code with a line about what is wrong.
+fn check(args: &CheckArgs, input: &mut dyn Read) -> Result<String, (u8, String)> {
+    let (name, text) = read(args, input).map_err(|line| (2, line))?;
+    let locate = |error: ConfigError| (2, error.in_file(&name));
     let config = EndpointPickerConfig::parse_unless_empty(&text).map_err(locate)?;
-    let metrics = SchedulerMetrics::register(&Registry::new()).map_err(|error| error.to_string())?;
+    let metrics = SchedulerMetrics::register(&Registry::new()).map_err(|error| (2, error.to_string()))?;
     let state = State::default();
     let pipeline = Pipeline::build(config.as_ref(), args.allow_experimental_plugins, &metrics, &state);
     let pipeline = pipeline.map_err(locate)?;
     // How often serve polls what names no interval is not known here.
     let stale = pipeline.notes_on_staleness(None);
-    let (mut notes, warnings) = (pipeline.notes, pipeline.warnings);
+    let (mut notes, mut warnings) = (pipeline.notes, pipeline.warnings);
     notes.extend(stale);
+    if let Some(admin) = &args.admin {
+        warnings.extend(learned::warnings(admin, &pipeline.resolved).map_err(|line| (1, line))?);
+    }
     if pipeline.discovery.is_none() {
         notes.push(format!("dataLayer.discovery: {NO_DISCOVERY}"));
     }

@@ -6,6 +6,7 @@ pub mod counters;
 pub mod endpoints;
 pub mod freshness;
 pub mod http;
+pub mod latency;
 pub mod page;
 pub mod pool;
 pub mod tls;

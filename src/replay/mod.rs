@@ -69,6 +69,8 @@ pub struct Settings {
     pub policies: Vec<(String, Policy)>,
     /// Of all that is random, but for the arrivals and the servers.
     pub seed: u64,
+    /// Answers are streams; `false`: they come whole.
+    pub streams: bool,
     /// Time between two scrapes of a server, where a configuration says nothing else.
     /// Less than 50 ms counts as that, as in the server.
     pub scrape_interval: Duration,
@@ -165,7 +167,7 @@ pub fn run(settings: &Settings, mut progress: impl FnMut(usize)) -> Result<Compa
         return Err(ReplayError::TooLong(last));
     }
     let reading = Reading { interval: settings.scrape_interval, max_age: settings.metrics_staleness };
-    let requests = Arc::new(Requests::new(arrivals, servers));
+    let requests = Arc::new(Requests::new(arrivals, servers, settings.streams));
     let mut notes: Vec<Note> = Vec::new();
     let mut pickers = Vec::with_capacity(policies.len());
     for (name, policy) in policies {

@@ -14,14 +14,16 @@ use super::requests::{API, Prepared};
 use super::servers::Server;
 use crate::config::{ConfigError, EndpointPickerConfig};
 use crate::endpoints::{
-    Adapters, CachedLocator, Clock, EndpointSpec, Snapshot, Store, StoreLocator, SubsetHint,
+    Adapters, CachedLocator, Clock, EndpointSpec, EngineTimes, Snapshot, Store, StoreLocator, SubsetHint,
+    Total,
 };
 use crate::flow::{Attempts, Code, Dispatcher, Policy as Dispatching, Rejection, Routed};
 use crate::request::{Headers, Parsers, RequestParser};
+use crate::schedule::latency::{Model, Report};
 use crate::schedule::registry::Pipeline;
 use crate::schedule::{Record, SchedulerMetrics, Stages, State};
 use crate::scrape::{ScrapeConfig, phase};
-use crate::sim::Engine;
+use crate::sim::{Engine, Histogram};
 
 /// The header that names who computes the prompt.
 const PREFILLER: &str = "x-prefiller-host-port";
@@ -206,6 +208,14 @@ impl Picker {
         }
     }
 
+    /// The latency model, where the policy has one.
+    pub(super) fn latency(&self) -> Option<Report> {
+        match self {
+            Self::Configured(configured) => Some(Model::find(&configured.state)?.report()),
+            _ => None,
+        }
+    }
+
     /// `host:port` of the server with this number, for who is told who served.
     pub(super) fn address(&self, number: usize) -> String {
         match self {
@@ -333,6 +343,10 @@ impl Configured {
         let (state, config, load) = (engine.state(), engine.config(), endpoint.load());
         load.seen(load.sent());
         let now_ms = self.state.clock().now_ms();
+        // As the server reads histograms: once a second.
+        if load.waiting.read_at_ms().is_none_or(|last| last / 1000 != now_ms / 1000) {
+            load.engine_times.set(times(engine));
+        }
         load.waiting.set(state.waiting as f64, now_ms);
         load.running.set(state.running as f64, now_ms);
         load.kv_usage.set(state.kv_usage, now_ms);
@@ -351,6 +365,19 @@ impl Configured {
 impl std::fmt::Debug for Configured {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Configured").field("dispatcher", &self.dispatcher).finish_non_exhaustive()
+    }
+}
+
+/// Totals of an engine's histograms, as vLLM has them.
+fn times(engine: &Engine) -> EngineTimes {
+    let total = |histogram: &Histogram| Some(Total { sum: histogram.sum(), count: histogram.count() as f64 });
+    let stats = engine.stats();
+    EngineTimes {
+        first_token: total(&stats.time_to_first_token),
+        prefill: total(&stats.prefill),
+        computed: total(&stats.request_computed_tokens),
+        inter_token: total(&stats.inter_token),
+        started: None,
     }
 }
 

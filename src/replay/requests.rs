@@ -57,8 +57,8 @@ pub(super) struct Requests {
 
 impl Requests {
     /// Requests of these arrivals to these servers.
-    pub(super) fn new(arrivals: &[Arrival], servers: &[Server]) -> Self {
-        let style = Style { api: API, model: MODEL.to_owned(), stream: true };
+    pub(super) fn new(arrivals: &[Arrival], servers: &[Server], streams: bool) -> Self {
+        let style = Style { api: API, model: MODEL.to_owned(), stream: streams };
         // The same limit for all: a real client doesn't know how long its answer will be,
         // so neither may a picker.
         let longest = arrivals.iter().map(|arrival| arrival.output_tokens).max().unwrap_or(1);
@@ -73,6 +73,11 @@ impl Requests {
             kept: arrivals.iter().map(|_| OnceLock::new()).collect(),
             bytes: AtomicUsize::new(0),
         }
+    }
+
+    /// Whether answers are streams.
+    pub(super) fn streams(&self) -> bool {
+        self.style.stream
     }
 
     pub(super) fn arrivals(&self) -> &[Arrival] {
@@ -134,7 +139,7 @@ mod tests {
         let engine = |size: &u32| EngineConfig { block_size: *size, ..EngineConfig::default() };
         let servers: Vec<Server> =
             sizes.iter().map(|size| Server::new(format!("s{size}"), engine(size))).collect();
-        Requests::new(arrivals, &servers)
+        Requests::new(arrivals, &servers, true)
     }
 
     #[test]

@@ -165,6 +165,7 @@ impl Cell {
             metrics_staleness: Duration::from_secs(2),
             ttft_limit,
             tpot_limit,
+            streams: true,
         }
     }
 }

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::servers::Server;
 use super::world::{Events, Fate, Fates};
+use crate::schedule::latency::Report;
 
 /// The numbers of one policy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -47,6 +48,9 @@ pub struct Summary {
     pub servers: Vec<ServerSummary>,
     /// How many events there were.
     pub events: Events,
+    /// Times that it learned, and how well it predicted them; `None`: it has no model of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub latency: Option<Report>,
 }
 
 /// Seconds.
@@ -125,6 +129,7 @@ impl Summary {
             decisions_differ: ratio(elsewhere as f64, count),
             servers: got,
             events: fates.events,
+            latency: fates.latency.clone(),
         }
     }
 }

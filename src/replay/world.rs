@@ -30,6 +30,7 @@ use crate::endpoints::health::Verdict;
 use crate::flow::{Rejection, Routed};
 use crate::request::usage::Usage;
 use crate::schedule::Served;
+use crate::schedule::latency::Report;
 use crate::sim::{ConfigError, Engine, Finish, Kind, Links, Output, Place, Rejected, SimRequest};
 
 pub(super) use scaling::Scaling;
@@ -136,7 +137,7 @@ pub struct Events {
 }
 
 /// What became of all requests of a policy.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Fates {
     /// By position.
     pub(super) requests: Vec<Fate>,
@@ -145,6 +146,8 @@ pub(super) struct Fates {
     pub(super) events: Events,
     /// What the servers cost that came and went.
     pub(super) fleet: Option<Fleet>,
+    /// Times that a policy learned and predicted, if it did.
+    pub(super) latency: Option<Report>,
 }
 
 impl World {
@@ -222,7 +225,8 @@ impl World {
 
     fn end(self) -> Fates {
         let fleet = self.scaling.map(|scaling| scaling.fleet);
-        Fates { requests: self.fates, refusals: self.refusals, events: self.events, fleet }
+        let latency = self.picker.latency();
+        Fates { requests: self.fates, refusals: self.refusals, events: self.events, fleet, latency }
     }
 
     /// The request at this position comes.
@@ -389,7 +393,8 @@ impl World {
             if fate.computed_by == fate.server {
                 fate.cached_tokens = output.cached_tokens;
             }
-            if let Some(routed) = &mut request.routed {
+            let routed = request.routed.as_mut().filter(|_| self.requests.streams());
+            if let Some(routed) = routed {
                 routed.answer_begins(&Served::By(self.picker.address(request.server)), Verdict::Good, true);
                 routed.first_token();
             }
@@ -401,6 +406,9 @@ impl World {
         }
         fate.last = Some(output.at.saturating_sub(request.arrived));
         if let Some(routed) = &mut request.routed {
+            if !self.requests.streams() {
+                routed.answer_begins(&Served::By(self.picker.address(request.server)), Verdict::Good, false);
+            }
             routed.answer_ends(&Usage {
                 prompt_tokens: Some(fate.prompt_tokens.into()),
                 completion_tokens: Some(output.generated.into()),

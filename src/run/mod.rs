@@ -30,9 +30,10 @@ use crate::extproc::stop::Stops;
 use crate::flow::{Attempts, Dispatcher, Gate, GateCollector, GateMetrics, Policy, keep_bands, keep_moving};
 use crate::memory::{Sheds, keep_measuring};
 use crate::metrics::{self};
-use crate::observe::endpoints;
 use crate::observe::http::{HttpServer, Routes};
+use crate::observe::{self, endpoints};
 use crate::request::{Parsers, RuleBook};
+use crate::schedule::latency;
 use crate::schedule::registry::MetricsSource;
 use crate::schedule::waiting::Waiting;
 use crate::schedule::{Record, State};
@@ -239,7 +240,9 @@ async fn serve(
     };
     let cluster = origin::start(origin, parts, background).await?;
     let scrapes = ScrapeMetrics::register(&registry)?;
-    background.scrapers = start_scrapers(&settings, &pipeline.sources, &store, &clock, &scrapes)?;
+    let latencies = latency::Model::find(&state);
+    background.scrapers =
+        start_scrapers(&settings, &pipeline.sources, &store, &clock, &scrapes, latencies.is_some())?;
     let board = match policies {
         Some(policies) => {
             let (store, health) = (Arc::clone(&store), Arc::clone(&health));
@@ -264,7 +267,8 @@ async fn serve(
     if let Some(admin) = admin {
         let (known, time) = (Arc::clone(&store), clock.clone());
         let routes = Routes::new()
-            .with_page("/endpoints", "application/json", move || endpoints::page(&known, &time, &attributes));
+            .with_page("/endpoints", "application/json", move || endpoints::page(&known, &time, &attributes))
+            .with_page("/latency", "application/json", move || observe::latency::page(latencies.as_deref()));
         let routes = capacity::with_pages(routes, board.as_ref(), &clock).with_index();
         background.pages.push(HttpServer::start(admin, routes)?);
     }
@@ -286,6 +290,7 @@ fn start_scrapers(
     store: &Arc<Store>,
     clock: &Clock,
     metrics: &ScrapeMetrics,
+    times: bool,
 ) -> Result<Vec<Scraper>, RunError> {
     let mut scrapers = Vec::new();
     let mut healthy = false;
@@ -294,7 +299,8 @@ fn start_scrapers(
         let config = ScrapeConfig::new(&source.params, tick, engines, source.models);
         let config = config.map_err(RunError::Config)?;
         // The first source of metrics says how well endpoints are.
-        let config = ScrapeConfig { keeps_health: config.keeps_health && !healthy, ..config };
+        let keeps_health = config.keeps_health && !healthy;
+        let config = ScrapeConfig { keeps_health, times: times && keeps_health, ..config };
         healthy |= config.keeps_health;
         scrapers.push(Scraper::start(Arc::clone(store), clock.clone(), config, metrics));
     }

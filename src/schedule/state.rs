@@ -90,6 +90,13 @@ impl State {
         Ok(made)
     }
 
+    /// The state of this type and name, if it was asked for before.
+    pub fn find<T: Kept>(&self, name: &str) -> Option<Arc<T>> {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let (_, any) = kept.get(&(TypeId::of::<T>(), name.to_owned()))?;
+        Arc::clone(any).downcast::<T>().ok()
+    }
+
     /// Where the producer of this name counts what is in flight, as long as it or a
     /// request holds that; `None` when too many others do.
     pub fn in_flight(&self, producer: &str) -> Option<Lease<InFlightId>> {
@@ -155,6 +162,8 @@ mod tests {
         assert!(Arc::ptr_eq(&first, &state.of("a", Swept::default)));
         let other = state.of("b", Swept::default);
         assert!(!Arc::ptr_eq(&first, &other));
+        assert!(Arc::ptr_eq(&first, &state.find("a").unwrap()));
+        assert!(state.find::<Swept>("c").is_none());
         state.sweep(&Store::default().snapshot(), 9);
         assert_eq!((first.0.load(Relaxed), other.0.load(Relaxed)), (9, 9));
     }

@@ -62,8 +62,12 @@ fn the_program_takes_what_the_chart_gives_it() {
         let environment = Environment { namespace: Some("models".to_owned()), pod: Some("u-1-2".to_owned()) };
         let settings = flags.settings(environment).unwrap_or_else(|error| panic!("{values}: {error}"));
         assert_eq!(settings.pool.namespace, "models");
-        let arguments =
-            CheckArgs { file: "-".into(), output: Output::Json, allow_experimental_plugins: false };
+        let arguments = CheckArgs {
+            file: "-".into(),
+            output: Output::Json,
+            allow_experimental_plugins: false,
+            admin: None,
+        };
         let (mut out, mut error) = (Vec::new(), Vec::new());
         let code = run_with(&arguments, &mut configuration(&objects).as_bytes(), &mut out, &mut error);
         assert_eq!(code, 0, "{values}: {}", String::from_utf8_lossy(&error));

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on fails")]
 
+mod prediction;
 mod suite;
 mod support;
 mod worlds;

@@ -22,6 +22,7 @@ mod filters_load;
 mod filters_parameters;
 mod handlers;
 mod joint;
+mod latency_learning;
 mod latency_model;
 mod multicluster;
 mod names;

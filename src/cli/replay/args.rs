@@ -283,6 +283,7 @@ impl ReplayArgs {
             metrics_staleness: self.metrics_staleness_threshold,
             ttft_limit: self.ttft_limit,
             tpot_limit: self.tpot_limit,
+            streams: true,
         };
         Ok(Plan { settings, source, speed: recorded.then_some(speed.unwrap_or(1.0)) })
     }

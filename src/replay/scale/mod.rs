@@ -165,7 +165,7 @@ fn run(
     let ScaleSettings { arrivals, config: (name, config), engine, seed, .. } = settings;
     let reading = Reading { interval: settings.scrape_interval, max_age: settings.metrics_staleness };
     let picking = Picking::Configured(config.clone());
-    let requests = Arc::new(Requests::new(arrivals, &[Server::new("pod", engine.clone())]));
+    let requests = Arc::new(Requests::new(arrivals, &[Server::new("pod", engine.clone())], true));
     let mut worlds = Vec::new();
     for (sizer, size) in ways {
         let fleet = Fleet::new(size, settings.start, span);

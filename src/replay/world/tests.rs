@@ -33,7 +33,7 @@ fn run(policy: &Policy, engine: &EngineConfig, servers: usize, arrivals: &[Arriv
 }
 
 fn world(picker: Picker, servers: &[Server], interconnect: Interconnect, arrivals: &[Arrival]) -> World {
-    let requests = Arc::new(Requests::new(arrivals, servers));
+    let requests = Arc::new(Requests::new(arrivals, servers, true));
     World::new(picker, servers, interconnect, requests).unwrap()
 }
 

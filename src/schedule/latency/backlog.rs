@@ -6,9 +6,12 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::endpoints::Load;
+
 use super::cost::Speed;
 use super::factor::Factor;
 use super::group::{Group, Steps};
+use super::histograms::{Histograms, Met};
 
 /// A prompt whose first token isn't seen leaves after so many times as long as it should
 /// take, as no endpoint is taken to be slower than that …
@@ -49,6 +52,8 @@ pub struct Backlog {
     group: Arc<Group>,
     /// Mean seconds from the first token to the last, as `f64` bits; 0: not known.
     hold: AtomicU64,
+    /// Latest page of its histograms that was read.
+    times_version: AtomicU64,
     // Taken when a prompt is booked, when it leaves, and about once a second.
     inner: Mutex<Inner>,
 }
@@ -61,6 +66,7 @@ struct Inner {
     first: Factor,
     step: Factor,
     past: Past,
+    histograms: Histograms,
     plateau: Plateau,
 }
 
@@ -124,6 +130,7 @@ impl Backlog {
             slots: AtomicU64::new(f64::INFINITY.to_bits()),
             group,
             hold: AtomicU64::new(0),
+            times_version: AtomicU64::new(0),
             inner: Mutex::default(),
         }
     }
@@ -156,6 +163,7 @@ impl Backlog {
             step_per_request: speed.step_per_request * step,
             step_per_cached: speed.step_per_cached * step,
             step_per_computed: speed.step_per_computed * step,
+            per_output: speed.per_output.times(step),
         }
     }
 
@@ -290,6 +298,7 @@ impl Backlog {
             inner.first.observe(ratio);
             self.first_factor.store(inner.first.value().to_bits(), Relaxed);
         }
+        inner.histograms.streamed();
         inner.past.pass(now);
         inner.past.computed += own.0 as f64;
         inner.past.streams += 1.0;
@@ -327,6 +336,44 @@ impl Backlog {
         let ratio = self.group.steps(&steps_seen, seconds / steps, factor);
         inner.step.observe(ratio);
         self.step_factor.store(inner.step.value().to_bits(), Relaxed);
+    }
+
+    /// A request was sent there. `is_stream`: its first token will be seen.
+    pub(super) fn sent(&self, met: Met, is_stream: bool) {
+        self.inner().histograms.sent(met, is_stream);
+    }
+
+    /// An answer that was decided at `requests` and `cached` tokens there took so many seconds
+    /// per token.
+    pub(super) fn answered(&self, requests: f64, cached: f64, seconds: f64) {
+        self.group.per_output(requests, cached, seconds, f64::from_bits(self.step_factor.load(Relaxed)));
+    }
+
+    /// Learns from the latest page of its histograms, once. False: they are of another process
+    /// than those before.
+    pub(super) fn read_times(&self, load: &Load) -> bool {
+        let version = load.engine_times.version();
+        if self.times_version.swap(version, Relaxed) == version {
+            return true;
+        }
+        let mut inner = self.inner();
+        let in_flight = usize::try_from(load.in_flight()).unwrap_or(0);
+        let Some(means) = inner.histograms.read(version, load.engine_times.get(), in_flight) else {
+            return false;
+        };
+        if let Some((requests, tokens, seconds)) = means.first {
+            let ratio = self.group.first_token(requests, tokens, seconds, self.first_factor());
+            inner.first.observe(ratio);
+            self.first_factor.store(inner.first.value().to_bits(), Relaxed);
+        }
+        if let Some((steps, seconds)) = means.step {
+            let factor = f64::from_bits(self.step_factor.load(Relaxed));
+            let ratio = self.group.steps(&steps, seconds, factor);
+            self.group.per_output(steps.requests, steps.cached, seconds, factor);
+            inner.step.observe(ratio);
+            self.step_factor.store(inner.step.value().to_bits(), Relaxed);
+        }
+        true
     }
 
     /// A reading said that so many requests run and so many wait.
@@ -368,6 +415,6 @@ fn signed(tokens: u64) -> i64 {
     i64::try_from(tokens).unwrap_or(i64::MAX)
 }
 
-fn nanos(time: Duration) -> u64 {
+pub(super) fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -9,6 +9,7 @@ use crate::schedule::{AnswerHead, Attribute, Follower, Header};
 
 use super::backlog::{Backlog, Past, steps};
 use super::cost::Ask;
+use super::histograms::Met;
 use super::model::{Model, Reported};
 use super::predicted::Predicted;
 
@@ -62,6 +63,8 @@ pub struct Booked {
     waits: bool,
     first_token: Option<Duration>,
     prompt: u64,
+    /// Tokens of it that seemed not to be cached; `None`: it isn't known by whom.
+    uncached: Option<u64>,
     /// Requests at the endpoint and tokens to compute there with its own, when it was sent.
     /// `None`: something else makes it wait.
     met: Option<(f64, f64)>,
@@ -77,7 +80,8 @@ pub struct Booked {
 impl Booked {
     pub(super) fn new(model: Arc<Model>, work: &Work<'_>, now: Duration) -> Self {
         let (prefill, decode) = (model.backlog(work.prefill), model.backlog(work.decode));
-        let &Work { tokens, prompt, is_stream, reported, .. } = work;
+        let &Work { prompt, is_stream, reported, tokens: uncached, .. } = work;
+        let tokens = model.hits().likely(uncached, prompt);
         let (mut met, mut others, mut predicted) = (None, 0.0, None);
         if let Some(reported) = reported {
             let load = work.prefill.load();
@@ -85,11 +89,13 @@ impl Booked {
             let table = model.read();
             let (state, speed) = table.look(work.prefill, prompt as f64, &reported);
             let ask = Ask { uncached: tokens as f64, prompt: prompt as f64, output: table.output(None) };
-            let pool = table.pool(model.known());
-            predicted = Some(Predicted::new(&prefill, &state, &speed, &ask, &pool));
+            predicted = Some(Predicted::new(&prefill, &state, &speed, &ask));
             prefill.group().note_requests(state.requests);
             met = (state.slot_wait == 0.0).then_some((state.requests, state.queued + tokens as f64));
             others = (state.requests - load.in_flight() as f64).max(0.0);
+            let (requests, cached) = (state.requests, state.cached);
+            let own = tokens as f64;
+            prefill.sent(Met { requests, cached, tokens: met.map(|(_, tokens)| tokens), own }, is_stream);
         }
         let mut booked = Self {
             model,
@@ -105,6 +111,7 @@ impl Booked {
             waits: false,
             first_token: None,
             prompt,
+            uncached: Some(uncached),
             met,
             others,
             predicted,
@@ -149,7 +156,7 @@ impl Booked {
         self.leave(now);
         self.prefill = Arc::clone(&backlog);
         self.decode = backlog;
-        (self.met, self.predicted) = (None, None);
+        (self.met, self.predicted, self.uncached) = (None, None, None);
         self.enter(now);
     }
 
@@ -179,13 +186,21 @@ impl Booked {
         }
         let took = now.saturating_sub(self.sent).as_secs_f64();
         if let Some(predicted) = &self.predicted {
-            predicted.first_token(&self.prefill, took);
+            predicted.first_token(&self.prefill, self.model.accuracies(), took);
         }
         let cached = self.prompt as f64 + self.model.mean_output() / 2.0;
         let took = self.met.map(|_| took);
         let own = (self.tokens, cached);
         let past = self.prefill.first_token(self.met.unwrap_or_default(), own, took, now);
         self.decodes = Arc::ptr_eq(&self.prefill, &self.decode).then_some((past, cached));
+    }
+
+    /// The answer says what it used: how much of the prompt was cached.
+    pub fn used(&mut self, usage: &Usage) {
+        let whole = usage.prompt_tokens.filter(|tokens| *tokens > 0);
+        if let (Some(uncached), Some(prompt), Some(cached)) = (self.uncached, whole, usage.cached_tokens) {
+            self.model.hits().observe(uncached, self.prompt, cached as f64 / prompt as f64);
+        }
     }
 
     /// The answer is complete, with so many tokens, if it says so.
@@ -211,7 +226,8 @@ impl Booked {
         if let Some((since, cached)) = self.decodes.take() {
             let tokens = tokens.map(|tokens| tokens as f64);
             if let (Some(predicted), Some(steps)) = (&self.predicted, steps(tokens)) {
-                predicted.steps(&self.decode, now.saturating_sub(since.at).as_secs_f64() / steps);
+                let seconds = now.saturating_sub(since.at).as_secs_f64();
+                predicted.steps(&self.decode, self.model.accuracies(), seconds / steps);
             }
             self.decode.stream_ended(&since, cached, tokens, self.others, now);
         }
@@ -232,6 +248,7 @@ impl Follower for Booked {
     }
 
     fn ends(&mut self, usage: &Usage, _out: &mut Vec<Attribute>) {
+        self.used(usage);
         self.finish(usage.completion_tokens);
     }
 }

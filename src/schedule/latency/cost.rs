@@ -49,6 +49,30 @@ pub struct Speed {
     pub step_per_cached: f64,
     /// More of that per prompt token computed in it: `σ`.
     pub step_per_computed: f64,
+    /// From one token of an answer to the next, with all that comes between.
+    pub per_output: PerOutput,
+}
+
+/// Time per output token, as a decision foresees it, in seconds. Steps whose conditions are
+/// known take what [`Speed`] says; prompts that come while an answer is decoded, and how the
+/// batch changes, are means of what was seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct PerOutput {
+    /// Where nothing else is.
+    pub base: f64,
+    /// More of it per request there.
+    pub per_request: f64,
+    /// More of it per token in the cache of those requests.
+    pub per_cached: f64,
+}
+
+impl PerOutput {
+    /// All of it so many times as long.
+    #[must_use]
+    pub fn times(self, factor: f64) -> Self {
+        let Self { base, per_request, per_cached } = self;
+        Self { base: base * factor, per_request: per_request * factor, per_cached: per_cached * factor }
+    }
 }
 
 /// An endpoint as a decision sees it.
@@ -111,6 +135,13 @@ impl Cost {
     }
 }
 
+impl State {
+    /// Requests and tokens in the cache with those of a request that goes there.
+    pub(super) fn beside(&self, ask: &Ask) -> (f64, f64) {
+        (self.requests + 1.0, self.cached + ask.prompt + ask.output / 2.0)
+    }
+}
+
 impl Speed {
     /// Seconds to the first token.
     pub fn first_token(&self, state: &State, uncached: f64) -> f64 {
@@ -123,13 +154,11 @@ impl Speed {
         self.step + self.step_per_request * requests + self.step_per_cached * cached
     }
 
-    /// Mean seconds from one token of an answer to the next: steps of the requests that are
-    /// there, and the prompts that come meanwhile. The `r·s` tokens that come during a step of
-    /// `s` seconds make it longer by `σ·r·s`, so `s` is a step without them over `1 − σ·r`.
-    pub fn per_output_token(&self, state: &State, ask: &Ask, pool: &Pool) -> f64 {
-        let own = ask.prompt + ask.output / 2.0;
-        let beside = pool.busy * self.step_per_computed / self.per_token;
-        self.step(state.requests + 1.0, state.cached + own) / (1.0 - beside.clamp(0.0, MOST_BUSY))
+    /// Mean seconds from one token of the request's answer to the next.
+    pub fn per_output_token(&self, state: &State, ask: &Ask) -> f64 {
+        let PerOutput { base, per_request, per_cached } = self.per_output;
+        let (requests, cached) = state.beside(ask);
+        base + per_request * requests + per_cached * cached
     }
 
     /// The cost of a request there; see the formulas above.
@@ -157,6 +186,7 @@ mod tests {
         step_per_request: 1e-4,
         step_per_cached: 1e-7,
         step_per_computed: 5e-5,
+        per_output: PerOutput { base: 0.02, per_request: 1e-3, per_cached: 1e-6 },
     };
 
     #[test]
@@ -173,6 +203,16 @@ mod tests {
         let behind = 0.05 * 2.0 * (first + 0.05) / 0.5;
         assert!((cost.others - beside - stalled - behind).abs() < 1e-9, "{cost:?}");
         assert_eq!(cost.total(), cost.first + cost.answer + cost.others);
+    }
+
+    #[test]
+    fn a_token_takes_longer_with_each_request_and_each_cached_token() {
+        let state = State { requests: 9.0, cached: 20_000.0, ..State::default() };
+        let ask = Ask { uncached: 500.0, prompt: 2000.0, output: 200.0 };
+        let expected = 0.02 + 1e-3 * 10.0 + 1e-6 * 22_100.0;
+        assert!((SPEED.per_output_token(&state, &ask) - expected).abs() < 1e-12);
+        let twice = Speed { per_output: SPEED.per_output.times(2.0), ..SPEED };
+        assert!((twice.per_output_token(&state, &ask) - 2.0 * expected).abs() < 1e-12);
     }
 
     #[test]

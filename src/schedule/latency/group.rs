@@ -1,12 +1,12 @@
 //! Endpoints that should be equally fast, because their labels say that they have the same
 //! accelerator and role: what one learns, a new one starts with.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::endpoints::{Endpoint, ROLE_LABEL};
 
-use super::cost::Speed;
+use super::cost::{PerOutput, Speed};
 use super::fit::Fit;
 use super::residuals::Residuals;
 
@@ -48,15 +48,27 @@ impl GroupKey {
     }
 }
 
+impl GroupKey {
+    pub(super) fn accelerator(&self) -> Option<&str> {
+        self.0[0].as_deref()
+    }
+
+    pub(super) fn role(&self) -> Option<&str> {
+        self.0[1].as_deref()
+    }
+}
+
 /// Times of a group's endpoints.
 #[derive(Debug)]
 pub(super) struct Group {
     /// [`Speed`], as `f64` bits.
-    speed: [AtomicU64; 7],
+    speed: [AtomicU64; 10],
     /// Requests at one endpoint at most, lately, as `f64` bits.
     most_requests: AtomicU64,
     first_residuals: Residuals,
     step_residuals: Residuals,
+    /// The log says that what is configured is far from what was learned.
+    is_told: AtomicBool,
     // Taken when a first token comes, and when a stream has ended.
     inner: Mutex<Inner>,
 }
@@ -65,6 +77,7 @@ pub(super) struct Group {
 struct Inner {
     first: Fit<3>,
     step: Fit<4>,
+    per_output: Fit<3>,
 }
 
 /// Conditions under which a stream's tokens came, means over its time.
@@ -87,6 +100,7 @@ impl Group {
             most_requests: AtomicU64::new(FEWEST_REQUESTS.to_bits()),
             first_residuals: Residuals::default(),
             step_residuals: Residuals::default(),
+            is_told: AtomicBool::new(false),
             inner: Mutex::new(Inner::new(rate)),
         };
         group.publish(&inner);
@@ -104,6 +118,7 @@ impl Group {
             step_per_request: at(4),
             step_per_cached: at(5),
             step_per_computed: at(6),
+            per_output: PerOutput { base: at(7), per_request: at(8), per_cached: at(9) },
         }
     }
 
@@ -128,6 +143,16 @@ impl Group {
             let most = f64::from_bits(bits) * KEEP_REQUESTS;
             Some(most.max(requests).max(FEWEST_REQUESTS).to_bits())
         });
+    }
+
+    /// Notes whether what is configured is far from what was learned. True when that is news.
+    pub(super) fn tell(&self, is_far: bool) -> bool {
+        self.is_told.swap(is_far, Relaxed) != is_far && is_far
+    }
+
+    /// Learned times to a first token so far.
+    pub(super) fn samples(&self) -> u64 {
+        self.inner().first.samples()
     }
 
     /// Expects another rate as long as nothing was learned.
@@ -164,11 +189,20 @@ impl Group {
         ratio
     }
 
+    /// An answer took so many seconds per token, where there were so many requests and tokens
+    /// in the cache when it was decided.
+    pub(super) fn per_output(&self, requests: f64, cached: f64, seconds: f64, factor: f64) {
+        let mut inner = self.inner();
+        inner.per_output.observe(&[1.0, requests, cached], seconds / factor);
+        self.publish(&inner);
+    }
+
     fn publish(&self, inner: &Inner) {
         let [first, first_per_request, per_token] = inner.first.coefficients();
         let [step, step_per_request, step_per_cached, step_per_computed] = inner.step.coefficients();
-        let all =
+        let times =
             [first, first_per_request, per_token, step, step_per_request, step_per_cached, step_per_computed];
+        let all = times.into_iter().chain(inner.per_output.coefficients());
         for (bits, value) in self.speed.iter().zip(all) {
             bits.store(value.to_bits(), Relaxed);
         }
@@ -183,9 +217,11 @@ impl Inner {
     fn new(rate: f64) -> Self {
         let first = [FIRST, FIRST_PER_REQUEST, 1.0 / rate];
         let step = [STEP, STEP_PER_REQUEST, STEP_PER_CACHED, 1.0 / rate];
+        let per_output = [STEP, STEP_PER_REQUEST, STEP_PER_CACHED];
         Self {
             first: Fit::new(first, first.map(|value| value * LEAST)),
             step: Fit::new(step, step.map(|value| value * LEAST)),
+            per_output: Fit::new(per_output, per_output.map(|value| value * LEAST)),
         }
     }
 }

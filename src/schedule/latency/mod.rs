@@ -9,25 +9,34 @@
 //! There is one [`Model`] of a pool. Whatever plugin reads it does so through a [`Reader`],
 //! and the first of them books the request.
 
+mod accuracy;
+mod arrivals;
 mod backlog;
 mod booking;
 pub mod cost;
 mod factor;
 mod fit;
 mod group;
+mod histograms;
+mod hits;
+mod metrics;
 mod model;
 mod predicted;
 mod rate;
 mod reader;
+mod report;
 mod residuals;
 mod running;
 
+pub use accuracy::{BandAccuracy, Prediction};
 pub use backlog::Backlog;
 pub use booking::{Booked, Work};
-pub use cost::{Ask, Cost, Pool, Speed, State};
+pub use cost::{Ask, Cost, PerOutput, Pool, Speed, State};
+pub use metrics::LatencyMetrics;
 pub use model::{Model, Reported, Table};
 pub use rate::InitialRate;
 pub(super) use rate::throughput;
 pub use reader::Reader;
 pub(super) use reader::{fresh, reported};
+pub use report::{FAR, GroupReport, Report};
 pub use residuals::{BANDS, Residuals, band};

@@ -1,7 +1,7 @@
 //! Everything that is booked and learned about all endpoints.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -10,18 +10,15 @@ use arc_swap::{ArcSwap, Guard};
 use crate::endpoints::{Clock, Endpoint, Load, Slot, Snapshot};
 use crate::schedule::Kept;
 
+use super::accuracy::Prediction;
+use super::arrivals::Arrivals;
 use super::backlog::Backlog;
 use super::booking::{Booked, Work};
 use super::cost::{Ask, Cost, Pool, Speed, State};
 use super::group::{Group, GroupKey};
+use super::hits::Hits;
+use super::predicted::Accuracies;
 use super::residuals::Residuals;
-
-/// Time after which an arrival counts a third (1/e) in the rate of arrivals.
-const RATE_WINDOW: f64 = 20.0;
-
-/// Share of the window that counts as seen at least: the first requests of a process say
-/// little about how many come per second.
-const LEAST_SEEN: f64 = 0.25;
 
 /// Share of a mean's weight that remains after another observation.
 const KEEP_MEAN: f64 = 0.98;
@@ -60,8 +57,8 @@ pub struct Model {
     mean_first: AtomicU64,
     mean_answer: AtomicU64,
     arrivals: Arrivals,
-    /// Endpoints in `entries`.
-    known: AtomicUsize,
+    accuracies: Accuracies,
+    hits: Hits,
     // Taken when an endpoint is looked at first, and when one goes.
     writer: Mutex<()>,
 }
@@ -70,47 +67,14 @@ pub struct Model {
 #[derive(Clone, Debug)]
 struct Entry {
     slot: Arc<Slot>,
+    /// Which of the servers that had the endpoint's name.
+    incarnation: u64,
     backlog: Arc<Backlog>,
 }
 
-/// Requests and their tokens to compute per second, older ones counting less and less.
-#[derive(Debug, Default)]
-struct Arrivals {
-    /// When the sums were brought up to date, in nanoseconds of the clock.
-    at: AtomicU64,
-    since: AtomicU64,
-    requests: AtomicU64,
-    tokens: AtomicU64,
-    // Guards that the three change together.
-    writer: Mutex<()>,
-}
-
-impl Arrivals {
-    fn add(&self, tokens: u64, now: Duration) {
-        let _writing = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        let now_ns = nanos(now);
-        let passed = Duration::from_nanos(now_ns.saturating_sub(self.at.load(Relaxed))).as_secs_f64();
-        if self.since.load(Relaxed) == 0 {
-            self.since.store(now_ns.max(1), Relaxed);
-        }
-        let keep = (-passed / RATE_WINDOW).exp();
-        let more = |sum: &AtomicU64, value: f64| {
-            sum.store((f64::from_bits(sum.load(Relaxed)) * keep + value).to_bits(), Relaxed);
-        };
-        more(&self.requests, 1.0);
-        more(&self.tokens, tokens as f64);
-        self.at.store(now_ns.max(self.at.load(Relaxed)), Relaxed);
-    }
-
-    /// Requests and tokens per second.
-    fn rates(&self, now: Duration) -> (f64, f64) {
-        let now = nanos(now);
-        let since = |at: &AtomicU64| Duration::from_nanos(now.saturating_sub(at.load(Relaxed))).as_secs_f64();
-        let keep = (-since(&self.at) / RATE_WINDOW).exp();
-        // The weight of the time that there was.
-        let seen = RATE_WINDOW * (1.0 - (-since(&self.since) / RATE_WINDOW).exp()).max(LEAST_SEEN);
-        let rate = |sum: &AtomicU64| f64::from_bits(sum.load(Relaxed)) * keep / seen;
-        (rate(&self.requests), rate(&self.tokens))
+impl Entry {
+    fn is_of(&self, endpoint: &Endpoint) -> bool {
+        self.incarnation == endpoint.incarnation()
     }
 }
 
@@ -151,7 +115,8 @@ impl Model {
             mean_first: AtomicU64::new(0),
             mean_answer: AtomicU64::new(0),
             arrivals: Arrivals::default(),
-            known: AtomicUsize::new(0),
+            accuracies: Accuracies::default(),
+            hits: Hits::default(),
             writer: Mutex::default(),
         }
     }
@@ -159,7 +124,7 @@ impl Model {
     /// Expects this rate from now on where nothing was learned, in tokens per second, above
     /// 0: a configuration may say something else than the one before it.
     pub fn starts_at(&self, rate: f64) {
-        if f64::from_bits(self.initial_rate.load(Relaxed)) == rate {
+        if self.initial_rate() == rate {
             return;
         }
         self.initial_rate.store(rate.to_bits(), Relaxed);
@@ -183,6 +148,35 @@ impl Model {
         }
     }
 
+    /// Tokens per second that endpoints are configured to compute.
+    pub(super) fn initial_rate(&self) -> f64 {
+        f64::from_bits(self.initial_rate.load(Relaxed))
+    }
+
+    /// All groups.
+    pub(super) fn groups(&self) -> Vec<(GroupKey, Arc<Group>)> {
+        let groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+        groups.iter().map(|(key, group)| (key.clone(), Arc::clone(group))).collect()
+    }
+
+    /// Accuracy of what the latest decisions predicted.
+    pub fn prediction(&self) -> Prediction {
+        Prediction { ttft: self.accuracies.first.bands(), tpot: self.accuracies.step.bands() }
+    }
+
+    /// Tokens that a prompt needs where `uncached` of them seem not to be cached.
+    pub fn likely_uncached(&self, uncached: u64, prompt: u64) -> u64 {
+        self.hits.likely(uncached, prompt)
+    }
+
+    pub(super) fn hits(&self) -> &Hits {
+        &self.hits
+    }
+
+    pub(super) fn accuracies(&self) -> &Accuracies {
+        &self.accuracies
+    }
+
     /// The clock that bookings are measured with.
     pub fn clock(&self) -> &Clock {
         &self.clock
@@ -192,9 +186,11 @@ impl Model {
     /// is there, its answer with the endpoint that decodes.
     pub fn book(self: &Arc<Self>, work: &Work<'_>) -> Booked {
         let now = self.clock.elapsed();
-        note(&self.mean_uncached, work.tokens as f64);
+        let tokens = self.hits.likely(work.tokens, work.prompt);
+        note(&self.mean_uncached, tokens as f64);
         note(&self.mean_prompt, work.prompt as f64);
-        self.arrivals.add(work.tokens, now);
+        self.arrivals.add(tokens, now);
+        [work.prefill, work.decode].into_iter().for_each(|endpoint| self.watch(endpoint));
         Booked::new(Arc::clone(self), work, now)
     }
 
@@ -224,37 +220,49 @@ impl Model {
     /// The endpoint's backlog; an empty one when it is looked at first.
     pub(super) fn backlog(&self, endpoint: &Endpoint) -> Arc<Backlog> {
         let number = endpoint.slot().number() as usize;
-        if let Some(Some(entry)) = self.entries.load().get(number) {
+        if let Some(Some(entry)) = self.entries.load().get(number)
+            && entry.is_of(endpoint)
+        {
             return Arc::clone(&entry.backlog);
         }
+        self.entry(endpoint, |entry| entry.is_of(endpoint))
+    }
+
+    /// The endpoint's backlog, an empty one unless there is one that stays.
+    fn entry(&self, endpoint: &Endpoint, stays: impl Fn(&Entry) -> bool) -> Arc<Backlog> {
         let _writing = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = endpoint.slot().number() as usize;
         let mut entries = Vec::clone(&self.entries.load());
         if entries.len() <= number {
             entries.resize(number + 1, None);
         }
-        let entry = entries[number].get_or_insert_with(|| Entry {
+        let kept = entries[number].take().filter(stays);
+        let entry = kept.unwrap_or_else(|| Entry {
             slot: Arc::clone(endpoint.slot()),
+            incarnation: endpoint.incarnation(),
             backlog: Arc::new(Backlog::new(self.group(endpoint))),
         });
         let backlog = Arc::clone(&entry.backlog);
-        self.publish(entries);
+        entries[number] = Some(entry);
+        self.entries.store(Arc::new(entries));
         backlog
     }
 
-    fn publish(&self, entries: Vec<Option<Entry>>) {
-        self.known.store(entries.iter().flatten().count(), Relaxed);
-        self.entries.store(Arc::new(entries));
-    }
-
-    /// Endpoints that requests were sent to, or that were looked at.
-    pub(super) fn known(&self) -> usize {
-        self.known.load(Relaxed)
+    /// Learns from the times that the endpoint has measured itself. If they say that it is
+    /// another process, what was learned of the endpoint alone is forgotten; its group's
+    /// times stay.
+    fn watch(&self, endpoint: &Endpoint) {
+        let backlog = self.backlog(endpoint);
+        if !backlog.read_times(endpoint.load()) {
+            tracing::info!(endpoint = %endpoint.id(), "engine has restarted; what its endpoint differs by is learned anew");
+            self.entry(endpoint, |entry| !Arc::ptr_eq(&entry.backlog, &backlog));
+        }
     }
 
     /// The group that an endpoint belongs to.
     fn group(&self, endpoint: &Endpoint) -> Arc<Group> {
         let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
-        let (key, rate) = (GroupKey::of(endpoint), f64::from_bits(self.initial_rate.load(Relaxed)));
+        let (key, rate) = (GroupKey::of(endpoint), self.initial_rate());
         match groups.len() {
             0 => Arc::clone(groups.entry(key).or_insert_with(|| Arc::clone(&self.default))),
             MOST_GROUPS.. => groups.get(&key).map_or_else(|| Arc::clone(&self.default), Arc::clone),
@@ -269,10 +277,6 @@ fn note(mean: &AtomicU64, value: f64) {
         let next = if bits == 0 { value } else { mean * KEEP_MEAN + value * (1.0 - KEEP_MEAN) };
         Some(next.to_bits())
     });
-}
-
-fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl Table<'_> {
@@ -296,9 +300,9 @@ impl Table<'_> {
     }
 
     /// Mean seconds from one token of the answer to the next at an endpoint.
-    pub fn tpot(&self, endpoint: &Endpoint, ask: &Ask, pool: &Pool, reported: &Reported) -> f64 {
+    pub fn tpot(&self, endpoint: &Endpoint, ask: &Ask, reported: &Reported) -> f64 {
         let (state, speed) = self.look(endpoint, ask.prompt, reported);
-        speed.per_output_token(&state, ask, pool)
+        speed.per_output_token(&state, ask)
     }
 
     /// Share of its capacity that an endpoint's requests take, 0..=1; the load of
@@ -384,7 +388,8 @@ impl Table<'_> {
     }
 
     fn known(&self, endpoint: &Endpoint) -> Option<&Backlog> {
-        let entry = self.entries.get(endpoint.slot().number() as usize)?.as_ref()?;
+        let entry = self.entries.get(endpoint.slot().number() as usize)?.as_ref();
+        let entry = entry.filter(|entry| entry.is_of(endpoint))?;
         entry.backlog.expire(self.now);
         Some(&entry.backlog)
     }
@@ -405,6 +410,13 @@ fn ahead(requests: f64, running: f64, slots: f64, full: bool) -> f64 {
 
 impl Kept for Model {
     fn sweep(&self, snapshot: &Snapshot, _now_ms: u64) {
+        self.tell_constants();
+        for endpoint in snapshot.endpoints() {
+            // One that is never chosen might be, if it weren't taken for the one before.
+            if self.entries.load().get(endpoint.slot().number() as usize).is_some_and(Option::is_some) {
+                self.watch(endpoint);
+            }
+        }
         let _writing = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         let listed: std::collections::HashSet<u32> =
             snapshot.endpoints().iter().map(|endpoint| endpoint.slot().number()).collect();
@@ -413,7 +425,7 @@ impl Kept for Model {
             |entry: &Option<Entry>| entry.as_ref().is_some_and(|e| !listed.contains(&e.slot.number()));
         if entries.iter().any(is_gone) {
             let kept = entries.iter().map(|entry| entry.clone().filter(|_| !is_gone(entry)));
-            self.publish(kept.collect());
+            self.entries.store(Arc::new(kept.collect()));
         }
     }
 }

@@ -1,37 +1,72 @@
 //! Times that were predicted for one request when it was decided, compared with those that
 //! it took.
 
+use super::accuracy::{Accuracy, COVERED};
 use super::backlog::Backlog;
-use super::cost::{Ask, Pool, Speed, State};
+use super::cost::{Ask, Speed, State};
+use super::residuals::Residuals;
 
 /// Predictions for one request at one endpoint.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Predicted {
     /// Load of the endpoint, 0..=1; see [`Backlog::load`].
     load: f64,
-    /// Seconds to the first token.
-    first: f64,
-    /// Mean seconds from one token to the next.
-    step: f64,
+    /// To the first token.
+    first: Time,
+    /// Mean from one token to the next.
+    step: Time,
+    /// Requests there, and their tokens in the cache, with its own.
+    beside: (f64, f64),
+}
+
+/// A time in seconds, and what it should exceed once in ten times, by what predictions at such
+/// a load erred before.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Time {
+    expected: f64,
+    bound: f64,
+}
+
+/// Accuracy of both times, over all endpoints.
+#[derive(Debug, Default)]
+pub(super) struct Accuracies {
+    pub(super) first: Accuracy,
+    pub(super) step: Accuracy,
 }
 
 impl Predicted {
     /// Predictions for a request that meets this state.
-    pub(super) fn new(backlog: &Backlog, state: &State, speed: &Speed, ask: &Ask, pool: &Pool) -> Self {
+    pub(super) fn new(backlog: &Backlog, state: &State, speed: &Speed, ask: &Ask) -> Self {
+        let load = backlog.load(state.requests);
+        let time = |expected: f64, residuals: &Residuals| Time {
+            expected,
+            bound: expected * residuals.quantile(load, COVERED),
+        };
+        let group = backlog.group();
         Self {
-            load: backlog.load(state.requests),
-            first: speed.first_token(state, ask.uncached),
-            step: speed.per_output_token(state, ask, pool),
+            load,
+            first: time(speed.first_token(state, ask.uncached), group.first_residuals()),
+            step: time(speed.per_output_token(state, ask), group.step_residuals()),
+            beside: state.beside(ask),
         }
     }
 
     /// The first token took so many seconds.
-    pub(super) fn first_token(&self, backlog: &Backlog, seconds: f64) {
-        backlog.group().first_residuals().record(self.load, self.first, seconds);
+    pub(super) fn first_token(&self, backlog: &Backlog, all: &Accuracies, seconds: f64) {
+        self.first.compare(self.load, seconds, backlog.group().first_residuals(), &all.first);
     }
 
     /// Tokens came every so many seconds, on average.
-    pub(super) fn steps(&self, backlog: &Backlog, seconds: f64) {
-        backlog.group().step_residuals().record(self.load, self.step, seconds);
+    pub(super) fn steps(&self, backlog: &Backlog, all: &Accuracies, seconds: f64) {
+        self.step.compare(self.load, seconds, backlog.group().step_residuals(), &all.step);
+        let (requests, cached) = self.beside;
+        backlog.answered(requests, cached, seconds);
+    }
+}
+
+impl Time {
+    fn compare(&self, load: f64, seconds: f64, residuals: &Residuals, accuracy: &Accuracy) {
+        accuracy.record(load, self.expected, self.bound, seconds);
+        residuals.record(load, self.expected, seconds);
     }
 }

@@ -21,6 +21,11 @@ impl Model {
         let clock = state.clock().clone();
         state.of(STATE_KEY, || Self::new(InitialRate::default().get(), clock))
     }
+
+    /// The model of a pool, if a plugin asked for it.
+    pub fn find(state: &State) -> Option<Arc<Self>> {
+        state.find(STATE_KEY)
+    }
 }
 
 /// Reads the model for the request of a decision, and books the request.
@@ -59,6 +64,12 @@ impl Reader {
     /// Tokens of the prompt that the endpoint at a position of the snapshot has to compute.
     pub fn uncached(&self, cx: &Context<'_>, position: u32) -> u64 {
         let prompt = self.prompt(cx);
+        self.model.likely_uncached(self.estimated(cx, position), prompt)
+    }
+
+    /// The same before the model says what such an estimate comes to.
+    fn estimated(&self, cx: &Context<'_>, position: u32) -> u64 {
+        let prompt = self.prompt(cx);
         cx.facts.get(self.prefix).map_or(prompt, |prefix| prefix.computed_at(position, prompt))
     }
 
@@ -72,7 +83,7 @@ impl Reader {
             self.model.book(&Work {
                 prefill,
                 decode: decode.0,
-                tokens: self.uncached(cx, position),
+                tokens: self.estimated(cx, position),
                 prompt: self.prompt(cx),
                 is_stream: cx.request.stream,
                 reported: fresh(cx, &load.waiting).map(|waiting| reported(cx, load, waiting)),

@@ -17,7 +17,8 @@ const WINDOW: usize = 128;
 /// Latest ratios that are kept for all loads.
 const WINDOW_OF_ALL: usize = 512;
 
-/// Samples that the distribution of all loads counts for in a band.
+/// Samples of its own with which a band counts as much as all loads; fewer and more of them
+/// count by their square.
 const LEAN: f32 = 16.0;
 
 /// Samples that the prior counts for in the distribution of all loads.
@@ -161,7 +162,7 @@ impl Residuals {
     fn values(&self, load: f64) -> [f64; POINTS] {
         let own = &self.bands[band(load)];
         let samples = own.samples.load(Relaxed) as f32;
-        let share = samples / (samples + LEAN);
+        let share = samples * samples / (samples * samples + LEAN * LEAN);
         let mut values = [0.0; POINTS];
         let mut highest = f64::NEG_INFINITY;
         for (n, value) in values.iter_mut().enumerate() {

@@ -12,7 +12,7 @@ use crate::config::{ConfigError, Name, Node, Position};
 use crate::discovery::params::FileDiscoveryParams;
 use crate::endpoints::{AttributeId, InFlightId, Lease, Reading};
 use crate::request::ParserKind;
-use crate::schedule::latency::{Model, Reader};
+use crate::schedule::latency::{LatencyMetrics, Model, Reader};
 use crate::schedule::waiting::{Fairness, Ordering, UsageLimit};
 use crate::schedule::{
     Admitter, DataType, Decider, Fact, Filter, Gatherer, HeaderProcessor, Key, Picker, PreRequest, Producer,
@@ -102,7 +102,9 @@ impl Site<'_> {
     pub(super) fn latency(&mut self, rate: f64, prefix: &str) -> Result<Reader, ConfigError> {
         self.reserved.rate.read(self.parameters, rate)?;
         let (tokens, prefix) = (self.reads("token-producer"), self.reads(prefix));
-        Ok(Reader::new(Model::of(self.state), self.reserved.rate.clone(), tokens, prefix))
+        let model = Model::of(self.state);
+        self.family(LatencyMetrics::register)?.show(&model);
+        Ok(Reader::new(model, self.reserved.rate.clone(), tokens, prefix))
     }
 
     /// The plugin reads a number of endpoints that the plugin of this name keeps up to

@@ -1,0 +1,86 @@
+//! What a running picker has learned, compared with what a configuration says.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::Method;
+use serde::Deserialize;
+
+use crate::load::client::{Client, request};
+use crate::schedule::latency::{FAR, GroupReport};
+use crate::schedule::registry::Resolved;
+
+/// Path of the picker's page.
+const PAGE: &str = "/latency";
+
+/// Parameter that is compared.
+const THROUGHPUT: &str = "peakPrefillThroughput";
+
+/// Longest time to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+#[derive(Deserialize)]
+struct Page {
+    groups: Vec<GroupReport>,
+}
+
+/// Sentences about what is configured far from what was learned.
+///
+/// # Errors
+/// When the page can't be read, in one line.
+pub(super) fn warnings(admin: &str, resolved: &Resolved) -> Result<Vec<String>, String> {
+    let mut plugins = resolved.plugins.iter();
+    let configured = plugins.find_map(|plugin| plugin.parameters.get(THROUGHPUT)?.as_f64());
+    let base = if admin.contains("://") { admin.to_owned() } else { format!("http://{admin}") };
+    let url = format!("{}{PAGE}", base.trim_end_matches('/'));
+    let page = read(&url).map_err(|error| format!("--admin: {url}: {error}"))?;
+    let (Some(configured), Some(page)) = (configured, page) else { return Ok(Vec::new()) };
+    Ok(compare(&page.groups, configured))
+}
+
+fn compare(groups: &[GroupReport], configured: f64) -> Vec<String> {
+    let groups = groups.iter().filter(|group| group.throughput_ratio.is_some());
+    let far = groups.filter(|group| {
+        let ratio = group.prefill_throughput / configured;
+        !(1.0 / FAR..=FAR).contains(&ratio)
+    });
+    far.map(|group| group.advice(configured)).collect()
+}
+
+/// The page; `None` where the picker has no model of latencies.
+fn read(url: &str) -> Result<Option<Page>, String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| error.to_string())?;
+    let request = request(url, Method::GET, Bytes::new()).map_err(|error| error.to_string())?;
+    let fetch = async { tokio::time::timeout(PATIENCE, Client::default().fetch(request)).await };
+    let body = match runtime.block_on(fetch) {
+        Ok(body) => body.map_err(|failure| failure.to_string())?,
+        Err(_) => return Err(format!("no answer within {} s", PATIENCE.as_secs())),
+    };
+    serde_json::from_slice(&body).map_err(|error| format!("this is no page about latencies: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn group(accelerator: &str, throughput: f64, is_learned: bool) -> GroupReport {
+        let page = serde_json::json!({
+            "accelerator": accelerator, "role": "", "samples": 80, "prefill_throughput": throughput,
+            "throughput_ratio": is_learned.then_some(1.0), "first_token_s": 0.0, "first_token_per_request_s": 0.0,
+            "output_token_s": 0.0, "output_token_per_request_s": 0.0, "output_token_per_cached_token_s": 0.0,
+        });
+        serde_json::from_value(page).unwrap()
+    }
+
+    #[test]
+    fn only_what_is_more_than_twice_off_is_told() {
+        let groups = [group("a", 500.0, true), group("b", 1900.0, true), group("c", 2100.0, true)];
+        let told = compare(&groups, 1000.0);
+        assert_eq!(told.len(), 1);
+        assert!(told[0].contains("peakPrefillThroughput is 1000") && told[0].contains("of c compute 2100"));
+        let told = compare(&groups, 3900.0);
+        assert!(told.len() == 2 && told[0].contains("of a") && told[1].contains("of b"), "{told:?}");
+        assert!(compare(&[group("a", 9.0, false)], 1000.0).is_empty(), "too little was learned");
+    }
+}

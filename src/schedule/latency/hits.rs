@@ -1,0 +1,110 @@
+//! Tokens that prompts turn out to need, by those that were expected.
+//!
+//! What is cached at an endpoint is an estimate: generated answers are cached, too, and blocks
+//! are pushed out unseen. Usage with `cached_tokens` says afterwards how many tokens were
+//! computed. The ratio of the sums is the mean of what an expected token comes to, and what a
+//! time to a first token is compared with: an error of an input would lower its coefficient
+//! otherwise (regression calibration, Carroll et al., *Measurement Error in Nonlinear Models*,
+//! 2006).
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+
+/// Share of the sums that remains after another answer.
+const KEEP: f64 = 0.98;
+
+/// Tokens that the expectation is taken to have been right for, before any answer.
+const PRIOR: f64 = 4000.0;
+
+/// Bounds of the ratio.
+const LEAST: f64 = 0.05;
+const MOST: f64 = 4.0;
+
+/// Ratios for prompts of which something should be cached, and for the others.
+#[derive(Debug)]
+pub(super) struct Hits {
+    /// As `f64` bits.
+    ratios: [AtomicU64; 2],
+    // Taken when an answer says how much was cached.
+    sums: Mutex<[Sums; 2]>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Sums {
+    expected: f64,
+    computed: f64,
+}
+
+impl Default for Hits {
+    fn default() -> Self {
+        Self {
+            ratios: [1f64; 2].map(|ratio| AtomicU64::new(ratio.to_bits())),
+            sums: Mutex::new([Sums { expected: PRIOR, computed: PRIOR }; 2]),
+        }
+    }
+}
+
+impl Hits {
+    /// Tokens of a prompt that have to be computed, where `uncached` of them seem to.
+    pub(super) fn likely(&self, uncached: u64, prompt: u64) -> u64 {
+        if uncached == 0 {
+            return 0;
+        }
+        let ratio = f64::from_bits(self.ratios[class(uncached, prompt)].load(Relaxed));
+        // Casts from floats saturate.
+        ((uncached as f64 * ratio).round() as u64).clamp(1, prompt.max(1))
+    }
+
+    /// Of a prompt this share, 0..=1, was cached, and all but `uncached` tokens seemed to be.
+    pub(super) fn observe(&self, uncached: u64, prompt: u64, cached: f64) {
+        if uncached == 0 || prompt == 0 || cached.is_nan() {
+            return;
+        }
+        let class = class(uncached, prompt);
+        let mut sums = self.sums.lock().unwrap_or_else(PoisonError::into_inner);
+        let sums = &mut sums[class];
+        sums.expected = sums.expected * KEEP + uncached as f64;
+        sums.computed = sums.computed * KEEP + prompt as f64 * (1.0 - cached.clamp(0.0, 1.0));
+        let ratio = (sums.computed / sums.expected).clamp(LEAST, MOST);
+        self.ratios[class].store(ratio.to_bits(), Relaxed);
+    }
+}
+
+/// 0: nothing of the prompt seems to be cached.
+fn class(uncached: u64, prompt: u64) -> usize {
+    usize::from(uncached < prompt)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_that_are_cached_too_make_prompts_shorter() {
+        let hits = Hits::default();
+        assert_eq!((hits.likely(700, 2000), hits.likely(0, 2000), hits.likely(1, 1)), (700, 0, 1));
+        // Of 700 tokens of a continued conversation 500 were generated there.
+        (0..200).for_each(|_| hits.observe(700, 2000, 0.9));
+        assert!((198..=206).contains(&hits.likely(700, 2000)), "{}", hits.likely(700, 2000));
+        assert_eq!(hits.likely(2000, 2000), 2000, "others are as expected");
+    }
+
+    #[test]
+    fn blocks_that_were_pushed_out_make_them_longer() {
+        let hits = Hits::default();
+        (0..200).for_each(|_| hits.observe(100, 1000, 0.7));
+        assert!((285..=300).contains(&hits.likely(100, 1000)), "{}", hits.likely(100, 1000));
+        assert_eq!(hits.likely(900, 1000), 1000, "no more than the prompt");
+    }
+
+    #[test]
+    fn odd_numbers_stay_in_bounds() {
+        let hits = Hits::default();
+        for cached in [-3.0, 7.0, f64::NAN, 1.0] {
+            (0..500).for_each(|_| hits.observe(100, 1000, cached));
+            assert!((5..=400).contains(&hits.likely(100, 1000)), "{cached}");
+        }
+        hits.observe(0, 0, 0.5);
+        assert_eq!(hits.likely(0, 0), 0);
+    }
+}

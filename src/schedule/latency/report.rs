@@ -1,0 +1,119 @@
+//! State of the model for people and monitoring: what is configured, what was learned, and
+//! how well it predicts.
+
+use serde::{Deserialize, Serialize};
+
+use super::accuracy::Prediction;
+use super::cost::Speed;
+use super::group::{Group, GroupKey};
+use super::model::Model;
+
+/// Learned times to a first token from which on a learned throughput says something.
+const FEWEST: u64 = 50;
+
+/// Times that a configured throughput may be above or below the learned one.
+pub const FAR: f64 = 2.0;
+
+/// State of a pool's latency model.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// Prompt tokens per second that an endpoint is configured to compute.
+    pub peak_prefill_throughput: f64,
+    /// Endpoints that should be equally fast.
+    pub groups: Vec<GroupReport>,
+    /// Accuracy of the latest predictions, by load.
+    pub prediction: Prediction,
+}
+
+/// Learned times of a group of endpoints, in seconds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GroupReport {
+    /// Label of the accelerator; empty: there is none.
+    pub accelerator: String,
+    /// Label of the role; empty: there is none.
+    pub role: String,
+    /// Times to a first token that it learned from.
+    pub samples: u64,
+    /// Learned prompt tokens per second.
+    pub prefill_throughput: f64,
+    /// Learned over configured throughput. `None`: too little was learned.
+    pub throughput_ratio: Option<f64>,
+    /// Time to a first token with nothing to compute.
+    pub first_token_s: f64,
+    /// More of it per request at the endpoint.
+    pub first_token_per_request_s: f64,
+    /// Time per output token where nothing else is.
+    pub output_token_s: f64,
+    /// More of it per request at the endpoint.
+    pub output_token_per_request_s: f64,
+    /// More of it per token in the KV cache.
+    pub output_token_per_cached_token_s: f64,
+}
+
+impl GroupReport {
+    fn of(key: &GroupKey, group: &Group, configured: f64) -> Self {
+        let Speed { first, first_per_request, per_token, per_output, .. } = group.speed();
+        let (samples, throughput) = (group.samples(), 1.0 / per_token);
+        let label = |label: Option<&str>| label.unwrap_or_default().to_owned();
+        Self {
+            accelerator: label(key.accelerator()),
+            role: label(key.role()),
+            samples,
+            prefill_throughput: throughput,
+            throughput_ratio: (samples >= FEWEST).then_some(throughput / configured),
+            first_token_s: first,
+            first_token_per_request_s: first_per_request,
+            output_token_s: per_output.base,
+            output_token_per_request_s: per_output.per_request,
+            output_token_per_cached_token_s: per_output.per_cached,
+        }
+    }
+
+    /// Whether what is configured is far from what was learned.
+    pub fn is_far(&self) -> bool {
+        self.throughput_ratio.is_some_and(|ratio| !(1.0 / FAR..=FAR).contains(&ratio))
+    }
+
+    /// One sentence about a configured throughput that is far from the learned one.
+    pub fn advice(&self, configured: f64) -> String {
+        let learned = self.prefill_throughput.round();
+        let of = match (self.accelerator.as_str(), self.role.as_str()) {
+            ("", "") => String::new(),
+            (accelerator, "") => format!(" of {accelerator}"),
+            ("", role) => format!(" of role {role}"),
+            (accelerator, role) => format!(" of {accelerator}, role {role},"),
+        };
+        format!(
+            "peakPrefillThroughput is {configured}, and endpoints{of} compute {learned} tokens per second as learned from {} first tokens: set it near that, so that decisions are good from the start",
+            self.samples
+        )
+    }
+}
+
+impl Model {
+    /// Logs where a configured throughput is far from the learned one, once.
+    pub(super) fn tell_constants(&self) {
+        let configured = self.initial_rate();
+        for (key, group) in self.groups() {
+            let report = GroupReport::of(&key, &group, configured);
+            if group.tell(report.is_far()) {
+                tracing::warn!(
+                    accelerator = report.accelerator,
+                    role = report.role,
+                    configured,
+                    learned = report.prefill_throughput.round(),
+                    "peakPrefillThroughput is far from what was learned"
+                );
+            }
+        }
+    }
+
+    /// The state of the model.
+    pub fn report(&self) -> Report {
+        let configured = self.initial_rate();
+        let mut groups: Vec<GroupReport> =
+            self.groups().iter().map(|(key, group)| GroupReport::of(key, group, configured)).collect();
+        groups.sort_by(|a, b| (&a.accelerator, &a.role).cmp(&(&b.accelerator, &b.role)));
+        Report { peak_prefill_throughput: configured, groups, prediction: self.prediction() }
+    }
+}
