@@ -25,6 +25,7 @@ mod reading;
 pub mod restore;
 pub mod rules;
 mod sglang;
+mod slo;
 #[cfg(test)]
 mod testing;
 pub mod text;
@@ -45,6 +46,7 @@ pub use parser::{ParseError, RequestParser};
 pub use pieces::Pieces;
 pub use prompt::{Feature, Modality, Part, PartKind, Prompt};
 pub use rules::{RuleBook, Rules};
+pub use slo::Slo;
 
 /// The flow of requests that name none, as the peer calls it.
 pub const DEFAULT_FAIRNESS_ID: &str = "default-flow";
@@ -118,6 +120,11 @@ impl Request {
         let names = ["x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id"];
         let named = self.headers.first_text(&names).or(self.agent.as_deref());
         named.unwrap_or(DEFAULT_FAIRNESS_ID)
+    }
+
+    /// Latency targets that its headers name.
+    pub fn slo(&self) -> Slo {
+        Slo::of(&self.headers)
     }
 
     /// The body to send upstream: byte for byte what arrived, but for the model's
