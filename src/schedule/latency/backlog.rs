@@ -12,6 +12,7 @@ use super::cost::Speed;
 use super::factor::Factor;
 use super::group::{Group, Steps};
 use super::histograms::{Histograms, Met};
+use super::targets::Targets;
 
 /// A prompt whose first token isn't seen leaves after so many times as long as it should
 /// take, as no endpoint is taken to be slower than that …
@@ -50,6 +51,7 @@ pub struct Backlog {
     /// infinite while that isn't known.
     slots: AtomicU64,
     group: Arc<Group>,
+    targets: Targets,
     /// Mean seconds from the first token to the last, as `f64` bits; 0: not known.
     hold: AtomicU64,
     /// Latest page of its histograms that was read.
@@ -129,6 +131,7 @@ impl Backlog {
             step_factor: AtomicU64::new(1f64.to_bits()),
             slots: AtomicU64::new(f64::INFINITY.to_bits()),
             group,
+            targets: Targets::default(),
             hold: AtomicU64::new(0),
             times_version: AtomicU64::new(0),
             inner: Mutex::default(),
@@ -187,6 +190,11 @@ impl Backlog {
     /// Endpoints that should be as fast.
     pub(super) fn group(&self) -> &Group {
         &self.group
+    }
+
+    /// Latency targets of the requests that decode there.
+    pub(super) fn targets(&self) -> &Targets {
+        &self.targets
     }
 
     /// Mean seconds for which a request holds a slot; 0 while nothing is known.

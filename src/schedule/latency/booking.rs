@@ -10,8 +10,10 @@ use crate::schedule::{AnswerHead, Attribute, Follower, Header};
 use super::backlog::{Backlog, Past, steps};
 use super::cost::Ask;
 use super::histograms::Met;
+use super::lengths::Kind;
 use super::model::{Model, Reported};
 use super::predicted::Predicted;
+use super::targets::Aim;
 
 /// Who does what of a request.
 #[derive(Clone, Copy, Debug)]
@@ -29,12 +31,25 @@ pub struct Work<'a> {
     /// Numbers of the endpoint that computes the prompt, as the decision saw them. `None`:
     /// nothing is learned about its time to a first token.
     pub reported: Option<Reported>,
+    /// Its model and flow, by which the length of its answer is known.
+    pub kind: Kind,
+    /// Its target for the time per output token, in seconds.
+    pub tpot: Option<f64>,
 }
 
 impl<'a> Work<'a> {
     /// All of it at one endpoint.
     pub fn whole(endpoint: &'a Endpoint, tokens: u64, is_stream: bool) -> Self {
-        Self { prefill: endpoint, decode: endpoint, tokens, prompt: tokens, is_stream, reported: None }
+        Self {
+            prefill: endpoint,
+            decode: endpoint,
+            tokens,
+            prompt: tokens,
+            is_stream,
+            reported: None,
+            kind: Kind::default(),
+            tpot: None,
+        }
     }
 }
 
@@ -75,6 +90,9 @@ pub struct Booked {
     predicted: Option<Predicted>,
     /// The past of the decoding endpoint when its stream began, and its tokens in the cache.
     decodes: Option<(Past, f64)>,
+    kind: Kind,
+    /// Its target, among those of the decoding endpoint.
+    aim: Option<Aim>,
 }
 
 impl Booked {
@@ -88,7 +106,11 @@ impl Booked {
             prefill.note_running(reported.running, reported.waiting, load.running.read_at_ms());
             let table = model.read();
             let (state, speed) = table.look(work.prefill, prompt as f64, &reported);
-            let ask = Ask { uncached: tokens as f64, prompt: prompt as f64, output: table.output(None) };
+            let ask = Ask {
+                uncached: tokens as f64,
+                prompt: prompt as f64,
+                output: table.expected(work.kind, None).mean,
+            };
             predicted = Some(Predicted::new(&prefill, &state, &speed, &ask));
             prefill.group().note_requests(state.requests);
             met = (state.slot_wait == 0.0).then_some((state.requests, state.queued + tokens as f64));
@@ -97,6 +119,7 @@ impl Booked {
             let own = tokens as f64;
             prefill.sent(Met { requests, cached, tokens: met.map(|(_, tokens)| tokens), own }, is_stream);
         }
+        let aim = work.tpot.map(|target| Aim::new(&decode, target));
         let mut booked = Self {
             model,
             prefill,
@@ -116,6 +139,8 @@ impl Booked {
             others,
             predicted,
             decodes: None,
+            kind: work.kind,
+            aim,
         };
         booked.enter(now);
         booked
@@ -145,6 +170,9 @@ impl Booked {
     /// What it has cached is not known, so it is taken to be as much.
     pub fn move_to(&mut self, endpoint: &Endpoint) {
         let backlog = self.model.backlog(endpoint);
+        if let Some(aim) = &mut self.aim {
+            aim.move_to(&backlog);
+        }
         if !self.waits || Arc::ptr_eq(&backlog, &self.decode) {
             return;
         }
@@ -207,7 +235,7 @@ impl Booked {
     pub fn finish(&mut self, tokens: Option<u64>) {
         let now = self.model.clock().elapsed();
         if let Some(tokens) = tokens.filter(|tokens| *tokens > 0) {
-            self.model.note_output(tokens);
+            self.model.note_output(self.kind, tokens);
         }
         match self.first_token {
             Some(first) if self.is_stream => {

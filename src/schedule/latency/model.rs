@@ -6,8 +6,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
+use smallvec::SmallVec;
 
 use crate::endpoints::{Clock, Endpoint, Load, Slot, Snapshot};
+use crate::request::Request;
 use crate::schedule::Kept;
 
 use super::accuracy::Prediction;
@@ -17,8 +19,10 @@ use super::booking::{Booked, Work};
 use super::cost::{Ask, Cost, Pool, Speed, State};
 use super::group::{Group, GroupKey};
 use super::hits::Hits;
+use super::lengths::{Expected, Kind, Lengths};
 use super::predicted::Accuracies;
 use super::residuals::Residuals;
+use super::targets::Recent;
 
 /// Share of a mean's weight that remains after another observation.
 const KEEP_MEAN: f64 = 0.98;
@@ -59,6 +63,8 @@ pub struct Model {
     arrivals: Arrivals,
     accuracies: Accuracies,
     hits: Hits,
+    lengths: Lengths,
+    recent: Recent,
     // Taken when an endpoint is looked at first, and when one goes.
     writer: Mutex<()>,
 }
@@ -117,6 +123,8 @@ impl Model {
             arrivals: Arrivals::default(),
             accuracies: Accuracies::default(),
             hits: Hits::default(),
+            lengths: Lengths::default(),
+            recent: Recent::default(),
             writer: Mutex::default(),
         }
     }
@@ -191,12 +199,21 @@ impl Model {
         note(&self.mean_prompt, work.prompt as f64);
         self.arrivals.add(tokens, now);
         [work.prefill, work.decode].into_iter().for_each(|endpoint| self.watch(endpoint));
+        if let Some(target) = work.tpot {
+            self.recent.note(target, now);
+        }
         Booked::new(Arc::clone(self), work, now)
     }
 
+    /// The model and flow of a request.
+    pub fn kind(&self, request: &Request) -> Kind {
+        self.lengths.kind(&request.target_model, request.fairness_id())
+    }
+
     /// An answer had so many tokens.
-    pub(super) fn note_output(&self, tokens: u64) {
+    pub(super) fn note_output(&self, kind: Kind, tokens: u64) {
         note(&self.mean_output, tokens as f64);
+        self.lengths.note(kind, tokens);
     }
 
     /// A stream took so long to its first token, and from there to its end.
@@ -308,8 +325,22 @@ impl Table<'_> {
     /// Share of its capacity that an endpoint's requests take, 0..=1; the load of
     /// [`Residuals`].
     pub fn load(&self, endpoint: &Endpoint, reported: &Reported) -> f64 {
-        let (state, _) = self.look(endpoint, 0.0, reported);
+        self.load_of(endpoint, &self.look(endpoint, 0.0, reported).0)
+    }
+
+    pub(super) fn load_of(&self, endpoint: &Endpoint, state: &State) -> f64 {
         self.known(endpoint).map_or(0.0, |backlog| backlog.load(state.requests))
+    }
+
+    /// The smallest target per output token at an endpoint, in seconds, and how many requests
+    /// have it.
+    pub(super) fn running_targets(&self, endpoint: &Endpoint) -> Option<(f64, f64)> {
+        self.known(endpoint)?.targets().tightest()
+    }
+
+    /// Targets per output token below a limit that requests named lately, in seconds.
+    pub(super) fn recent_targets(&self, limit: f64) -> SmallVec<[f64; 16]> {
+        self.model.recent.below(limit, self.now)
     }
 
     /// Measured over predicted times to a first token, of endpoints as fast as this one.
@@ -331,6 +362,13 @@ impl Table<'_> {
     pub fn output(&self, most: Option<u64>) -> f64 {
         let mean = self.model.mean_output();
         most.map_or(mean, |most| mean.min(most as f64)).max(1.0)
+    }
+
+    /// The same for requests of this model and flow.
+    pub fn expected(&self, kind: Kind, most: Option<u64>) -> Expected {
+        let Expected { mean, high } = self.model.lengths.expected(kind, self.model.mean_output());
+        let bounded = |tokens: f64| most.map_or(tokens, |most| tokens.min(most as f64)).max(1.0);
+        Expected { mean: bounded(mean), high: bounded(high) }
     }
 
     /// A pool of so many endpoints.

@@ -7,6 +7,7 @@ use crate::schedule::data::{PrefixMatch, PromptTokens};
 use crate::schedule::{Context, Decision, Effects, Key, State};
 
 use super::booking::Work;
+use super::lengths::Kind;
 use super::model::{Model, Reported, Table};
 use super::rate::InitialRate;
 use super::running::running;
@@ -73,6 +74,11 @@ impl Reader {
         cx.facts.get(self.prefix).map_or(prompt, |prefix| prefix.computed_at(position, prompt))
     }
 
+    /// The request's model and flow.
+    pub fn kind(&self, cx: &Context<'_>) -> Kind {
+        self.model.kind(cx.request)
+    }
+
     /// Books the request where it goes, unless another plugin has booked it already.
     pub fn book(&self, cx: &Context<'_>, decision: &Decision, effects: &mut Effects) {
         let first = |run| Some((decision.endpoints_of(run).next()?, *run.picks.first()?));
@@ -87,6 +93,8 @@ impl Reader {
                 prompt: self.prompt(cx),
                 is_stream: cx.request.stream,
                 reported: fresh(cx, &load.waiting).map(|waiting| reported(cx, load, waiting)),
+                kind: self.kind(cx),
+                tpot: cx.request.slo().tpot,
             })
         });
     }

@@ -1,0 +1,76 @@
+//! Chances that latency targets are kept.
+
+use smallvec::SmallVec;
+
+use crate::endpoints::Endpoint;
+use crate::request::Slo;
+
+use super::cost::{Ask, State};
+use super::model::{Reported, Table};
+
+/// Part of its own target that another must be below to count as tighter.
+const TIGHTER: f64 = 0.9;
+
+/// Chance from which on an endpoint is good for a class.
+const GOOD: f64 = 0.5;
+
+/// Latency targets at an endpoint.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Outlook {
+    /// Probability, 0..=1, that the request keeps its targets there.
+    pub chance: f64,
+    /// Requests with the tightest target there that are expected to miss it for the request's
+    /// being there.
+    pub harm: f64,
+    /// Mean seconds per output token of those that are there, without the request.
+    pub depth: f64,
+    /// Load of the endpoint, 0..=1.
+    load: f64,
+}
+
+impl Table<'_> {
+    /// Predicted seconds to the first token, and per output token after it.
+    pub fn latencies(&self, endpoint: &Endpoint, ask: &Ask, reported: &Reported) -> (f64, f64) {
+        let (state, speed) = self.look(endpoint, ask.prompt, reported);
+        (speed.first_token(&state, ask.uncached), speed.per_output_token(&state, ask))
+    }
+
+    /// Latency targets of a request at an endpoint, and of those that decode there.
+    ///
+    /// The errors of the two predictions count as independent at a given load: what they have
+    /// in common is mostly the load.
+    pub fn outlook(&self, endpoint: &Endpoint, ask: &Ask, reported: &Reported, slo: &Slo) -> Outlook {
+        let (state, speed) = self.look(endpoint, ask.prompt, reported);
+        let load = self.load_of(endpoint, &state);
+        let (first, steps) = (self.first_token_residuals(endpoint), self.tpot_residuals(endpoint));
+        let tpot = speed.per_output_token(&state, ask);
+        let without = State { requests: (state.requests - 1.0).max(0.0), ..state };
+        let depth = speed.per_output_token(&without, &Ask::default());
+        let ttft_chance =
+            slo.ttft.map_or(1.0, |limit| first.within(load, speed.first_token(&state, ask.uncached), limit));
+        let tpot_chance = slo.tpot.map_or(1.0, |limit| steps.within(load, tpot, limit));
+        let harm = self.running_targets(endpoint).map_or(0.0, |(target, requests)| {
+            requests * (steps.within(load, depth, target) - steps.within(load, tpot, target)).max(0.0)
+        });
+        Outlook { chance: ttft_chance * tpot_chance, harm, depth, load }
+    }
+
+    /// How many of these targets per output token, in seconds, the endpoint keeps with its
+    /// present batch.
+    pub fn serves(&self, endpoint: &Endpoint, outlook: &Outlook, targets: &[f64]) -> usize {
+        let steps = self.tpot_residuals(endpoint);
+        let is_kept = |target: &&f64| steps.within(outlook.load, outlook.depth, **target) >= GOOD;
+        targets.iter().filter(is_kept).count()
+    }
+
+    /// Targets per output token that requests named lately and that are tighter than `own`, in
+    /// seconds. `None`: any is.
+    pub fn tighter(&self, own: Option<f64>) -> SmallVec<[f64; 16]> {
+        self.recent_targets(own.map_or(f64::INFINITY, |own| own * TIGHTER))
+    }
+
+    /// Smallest target per output token of the requests at an endpoint, in seconds.
+    pub fn tightest_tpot(&self, endpoint: &Endpoint) -> Option<f64> {
+        self.running_targets(endpoint).map(|(target, _)| target)
+    }
+}
