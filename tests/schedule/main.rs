@@ -44,5 +44,6 @@ mod scorers_affinity;
 mod scorers_load;
 mod settle;
 mod sick;
+mod slo;
 mod support;
 mod topology;

@@ -1,14 +1,19 @@
 //! `expected-latency-scorer`: the less a request would wait at an endpoint and make others
 //! wait, the better.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
 
 use crate::config::{ConfigError, Node, Positioned};
 use crate::endpoints::View;
-use crate::schedule::latency::{Ask, Reader, reported, throughput};
+use crate::request::Slo;
+use crate::schedule::latency::{Ask, Outlook, Reader, SloMetrics, reported, throughput};
 use crate::schedule::{Context, Decision, Effects, PreRequest, Scorer};
 
 use super::readings;
+use super::slo_rank::{Choice, rank};
 
 /// Costs that differ by less than so many seconds are equal.
 const EQUAL: f64 = 5e-4;
@@ -48,26 +53,61 @@ impl ExpectedLatencyParams {
 }
 
 /// Scores the smallest cost over an endpoint's own, and learns from the responses. See
-/// [`latency`](crate::schedule::latency) for the formula.
+/// [`latency`](crate::schedule::latency) for the formula. Of a request with latency targets the
+/// chance that they are kept decides first.
 #[derive(Clone, Debug)]
 pub struct ExpectedLatencyScorer {
     reader: Reader,
+    slo: Option<Arc<SloMetrics>>,
 }
 
 impl ExpectedLatencyScorer {
     /// A scorer by what this reads.
     pub fn new(reader: Reader) -> Self {
-        Self { reader }
+        Self { reader, slo: None }
+    }
+
+    /// Counts latency targets that can't be read.
+    #[must_use]
+    pub fn counting(self, slo: Arc<SloMetrics>) -> Self {
+        Self { slo: Some(slo), ..self }
+    }
+
+    /// Scores for a request with these targets. `out` has the requests that wait at each
+    /// candidate.
+    fn score_by_chance(&self, cx: &Context<'_>, candidates: View<'_>, slo: &Slo, out: &mut [f32]) {
+        let table = self.reader.read();
+        let pool = table.pool(candidates.len());
+        let prompt = self.reader.prompt(cx) as f64;
+        let expected = table.expected(self.reader.kind(cx), cx.request.max_output_tokens);
+        let tighter = table.tighter(slo.tpot);
+        let mut choices: SmallVec<[Choice; 32]> = SmallVec::with_capacity(candidates.len());
+        for ((cell, endpoint), &position) in out.iter().zip(candidates.iter()).zip(candidates.indices()) {
+            let reported = reported(cx, endpoint.load(), f64::from(*cell));
+            let uncached = self.reader.uncached(cx, position) as f64;
+            let ask = Ask { uncached, prompt, output: expected.mean };
+            let cost = table.cost(endpoint, &ask, &pool, &reported).total();
+            let long = Ask { output: expected.high, ..ask };
+            let outlook = table.outlook(endpoint, &long, &reported, slo);
+            let serves = table.serves(endpoint, &outlook, &tighter);
+            let Outlook { chance, harm, depth, .. } = outlook;
+            choices.push(Choice { chance, harm, serves, depth, cost });
+        }
+        rank(&choices, EQUAL, out);
     }
 }
 
 impl Scorer for ExpectedLatencyScorer {
     fn score(&self, cx: &Context<'_>, candidates: View<'_>, out: &mut [f32]) {
         readings(cx, candidates, out, |load| &load.waiting);
+        let slo = remaining(cx);
+        if !slo.is_empty() {
+            return self.score_by_chance(cx, candidates, &slo, out);
+        }
         let table = self.reader.read();
         let pool = table.pool(candidates.len());
         let prompt = self.reader.prompt(cx) as f64;
-        let output = table.output(cx.request.max_output_tokens);
+        let output = table.expected(self.reader.kind(cx), cx.request.max_output_tokens).mean;
         let mut smallest = f32::INFINITY;
         for ((cell, endpoint), &position) in out.iter_mut().zip(candidates.iter()).zip(candidates.indices()) {
             let reported = reported(cx, endpoint.load(), f64::from(*cell));
@@ -85,8 +125,18 @@ impl Scorer for ExpectedLatencyScorer {
     }
 }
 
+/// A request's latency targets, less the time for which it has waited already.
+fn remaining(cx: &Context<'_>) -> Slo {
+    let slo = cx.request.slo();
+    let waited = cx.request.received.filter(|_| slo.ttft.is_some()).map(|received| received.elapsed());
+    Slo { ttft: slo.ttft.map(|ttft| ttft - waited.unwrap_or_default().as_secs_f64()), ..slo }
+}
+
 impl PreRequest for ExpectedLatencyScorer {
     fn decided(&self, cx: &Context<'_>, decision: &Decision, effects: &mut Effects) {
         self.reader.book(cx, decision, effects);
+        if let Some(slo) = &self.slo {
+            slo.count_ignored(cx, effects);
+        }
     }
 }

@@ -14,6 +14,7 @@ mod no_hit_lru;
 mod prefix_cache;
 mod queue;
 mod running;
+mod slo_rank;
 mod token_load;
 mod topology_affinity;
 
