@@ -23,6 +23,8 @@ pub enum DataType {
     SessionId,
     /// Which of the request's images and clips each endpoint has encoded already.
     EncoderCacheMatchInfo,
+    /// Predicted latencies of the request at each endpoint.
+    LatencyPredictionInfo,
     /// Host, rack, zone and region of each endpoint. Lives in the endpoints' labels.
     Topology,
     /// A number per endpoint from its metrics page. Lives in the endpoints' loads.
@@ -38,6 +40,7 @@ impl DataType {
             Self::InFlightLoad | Self::UncachedRequestTokens => Some("inflight-load-producer"),
             Self::SessionId => Some("session-id-producer"),
             Self::EncoderCacheMatchInfo => Some("mm-embeddings-cache-producer"),
+            Self::LatencyPredictionInfo => Some("predicted-latency-producer"),
             // The peer adds none; reading labels takes nothing but the plugin.
             Self::Topology => Some("topology-extractor"),
             Self::PromptBlocks | Self::ScalarMetricValue => None,

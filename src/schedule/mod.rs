@@ -38,10 +38,10 @@ mod state;
 pub mod waiting;
 
 pub use around::{
-    AgentIdentity, AgentIdentityParams, Bindings, ProbabilisticAdmitter, ProbabilisticAdmitterParams,
-    ReporterMetrics, ReporterParams, RequestAttributeReporter, RolloutMetrics, RolloutParams,
-    RolloutScreener, ServedVerifier, SessionAffinity, SessionAffinityParams, SessionMetrics, SessionSource,
-    SourceParams, Strategy,
+    AgentIdentity, AgentIdentityParams, Bindings, LatencySloAdmitter, LatencySloAdmitterParams,
+    ProbabilisticAdmitter, ProbabilisticAdmitterParams, ReporterMetrics, ReporterParams,
+    RequestAttributeReporter, RolloutMetrics, RolloutParams, RolloutScreener, ServedVerifier,
+    SessionAffinity, SessionAffinityParams, SessionMetrics, SessionSource, SourceParams, Strategy,
 };
 pub use context::{Context, Outcome, Runs, ScheduleError};
 pub use decision::{Column, Decision, Record, Run, Scores};
@@ -57,6 +57,7 @@ pub use filter::{
 };
 pub use filter::{EndpointAttributeFilter, EndpointAttributeFilterParams};
 pub use filter::{MinAffinity, TopologyAffinityFilter, TopologyAffinityFilterParams};
+pub use filter::{SloHeadroomTierFilter, SloHeadroomTierParams};
 pub use handler::{
     AlwaysDecider, Decisions, DisaggFamily, DisaggParams, DisaggProfileHandler, Joint, JointParams,
     MultimodalDecider, PdFamily, PdParams, PdProfileHandler, PrefixBasedPdDecider, PrefixBasedPdParams,
@@ -82,6 +83,7 @@ pub use produce::{
     InflightSeries, MmEmbeddingsCacheProducer, MmEmbeddingsCacheProducerParams, SessionIdParams,
     SessionIdProducer, TokenParams, TokenProducer,
 };
+pub use produce::{PredictedLatencyParams, PredictedLatencyProducer, PredictionFamilies, PredictionSeries};
 pub use profile::{Profile, ProfileBuilder};
 pub use saturation::{
     ConcurrencyDetector, ConcurrencyDetectorParams, ConcurrencyMode, Level, SaturationDetector,
@@ -96,6 +98,7 @@ pub use score::{
 };
 pub use score::{ColdOrder, NoHitLruParams, NoHitLruScorer, PrefixCacheScorer, PrefixCacheScorerParams};
 pub use score::{EndpointAttributeScorer, EndpointAttributeScorerParams};
+pub use score::{HeadroomStrategy, LatencyScorer, LatencyScorerParams};
 pub use score::{TopologyAffinityScorer, TopologyAffinityScorerParams};
 pub use score::{multicluster_kv_cache, multicluster_queue};
 pub use selector::{LabelExpression, LabelOperator, LabelSelector};

@@ -11,6 +11,8 @@ use crate::config::{ConfigError, Name, Node, Positioned};
 pub(super) const PREFIX_PRODUCER: &str = "approx-prefix-cache-producer";
 /// The producer of what is in flight where a configuration names no other.
 pub(super) const INFLIGHT_PRODUCER: &str = "inflight-load-producer";
+/// The producer of predicted latencies where a configuration names no other.
+pub(super) const LATENCY_PRODUCER: &str = "predicted-latency-producer";
 
 /// The name that is written, or the default; an empty one means the default.
 pub(super) fn named(written: Option<String>, default: &str) -> String {

@@ -29,6 +29,7 @@ mod names;
 mod p2p_source;
 mod pickers;
 mod pool;
+mod predicted_latency;
 mod prefill_profile;
 mod prefix_blocks;
 mod prefix_caches;

@@ -38,6 +38,7 @@ fn defaults_are_those_of_the_peer() {
         "peakPrefillThroughput": 15_928.0,
         "prefixMatchInfoProducerName": PRODUCER,
         "inFlightLoadProducerName": "inflight-load-producer",
+        "latencyPredictionInfoProducerName": "predicted-latency-producer",
     });
     let cold = json!({"lruSize": 1024, "prefixMatchInfoProducerName": PRODUCER});
     let table = [
@@ -117,14 +118,8 @@ fn what_makes_no_sense_is_refused_at_its_place() {
         (filter, "{peakPrefillThroughput: 0}", "0", "peakPrefillThroughput can't be 0", "15928"),
         (filter, "{maxTTFTPenaltyMs: .inf}", ".inf", "maxTTFTPenaltyMs can't be inf", "18000"),
         (filter, "{maxTtftPenaltyMs: 1}", "maxTtft", "unknown field", "`maxTTFTPenaltyMs`"),
-        (
-            filter,
-            "{ttftSource: latencyPredictor}",
-            "latencyPredictor",
-            "ttftSource 'latencyPredictor' is not supported by this version",
-            "prefillThroughput",
-        ),
         (filter, "{ttftSource: prefilThroughput}", "prefil", "is not known", "`prefillThroughput`"),
+        (filter, "{ttftSource: latencyPrediction}", "latencyP", "is not known", "`latencyPredictor`"),
     ];
     for (plugin_type, parameters, at, message, hint) in table {
         let text = config(plugin_type, parameters);

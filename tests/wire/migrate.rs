@@ -42,8 +42,9 @@ kv_cache_events_zmq_errors_total kv_cache_events_pool_queue_depth kv_cache_event
 ";
 
 /// Families that need what is not in this test, and the test that shows each.
-const ELSEWHERE: [(&str, &str); 2] = [
+const ELSEWHERE: [(&str, &str); 3] = [
     ("flow_control_revocations_issued_total", "tests/flow/eviction.rs"),
+    ("request_slo_violation_total", "tests/schedule/predicted_latency.rs"),
     ("model_rewrite_decisions_total", "src/extproc/exchange/tests/mod.rs"),
 ];
 
@@ -57,6 +58,7 @@ plugins:
 - {type: mm-embeddings-cache-scorer}
 - {type: active-request-scorer}
 - {type: program-aware-fairness}
+- {type: predicted-latency-producer, parameters: {streamingMode: true}}
 - type: disaggregatedset-rollout-screener
   parameters:
     scope: {labelSelector: {}}

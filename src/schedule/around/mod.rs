@@ -2,6 +2,7 @@
 //! what they do once a decision stands.
 
 mod agent_identity;
+mod latency_slo_admitter;
 mod probabilistic_admitter;
 mod reporter;
 mod rollout;
@@ -9,6 +10,7 @@ mod served_verifier;
 mod session;
 
 pub use agent_identity::{AgentIdentity, AgentIdentityParams};
+pub use latency_slo_admitter::{LatencySloAdmitter, LatencySloAdmitterParams};
 pub use probabilistic_admitter::{ProbabilisticAdmitter, ProbabilisticAdmitterParams};
 pub use reporter::{ReporterMetrics, ReporterParams, RequestAttributeReporter};
 pub use rollout::{RolloutMetrics, RolloutParams, RolloutScreener};

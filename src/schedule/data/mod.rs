@@ -2,6 +2,7 @@
 //! scorers, filters and effects read them.
 
 mod encoder_cache;
+mod latency_prediction;
 mod prefix_match;
 mod prompt_blocks;
 mod prompt_tokens;
@@ -9,6 +10,7 @@ mod session;
 mod uncached;
 
 pub use encoder_cache::EncoderCacheMatch;
+pub use latency_prediction::{LatencyPrediction, LatencyPredictions};
 pub use prefix_match::PrefixMatch;
 pub use prompt_blocks::PromptBlocks;
 pub use prompt_tokens::PromptTokens;

@@ -5,6 +5,7 @@ mod endpoint_attribute;
 mod label_selector;
 mod prefix_cache_affinity;
 mod role;
+mod slo_headroom_tier;
 mod testing;
 mod topology_affinity;
 mod utilization;
@@ -17,6 +18,7 @@ pub use prefix_cache_affinity::{
     TtftSource,
 };
 pub use role::RoleFilter;
+pub use slo_headroom_tier::{SloHeadroomTierFilter, SloHeadroomTierParams};
 pub use testing::HeaderTestingFilter;
 pub use topology_affinity::{MinAffinity, TopologyAffinityFilter, TopologyAffinityFilterParams};
 pub use utilization::{Condition, Metric, UtilizationFilter, UtilizationFilterParams};

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{ConfigError, Name, Node, Positioned};
 use crate::endpoints::{InFlightId, Snapshot};
-use crate::schedule::data::PrefixMatch;
-use crate::schedule::params::{INFLIGHT_PRODUCER, PREFIX_PRODUCER, checked, named};
+use crate::schedule::data::{LatencyPredictions, PrefixMatch};
+use crate::schedule::params::{INFLIGHT_PRODUCER, LATENCY_PRODUCER, PREFIX_PRODUCER, checked, named};
 use crate::schedule::{Context, Filter, Key};
 
 use metrics::Outcome;
@@ -38,6 +38,9 @@ pub struct PrefixCacheAffinityFilterParams {
     pub prefix_match_info_producer_name: String,
     /// The producer that counts what is in flight. Default `inflight-load-producer`.
     pub in_flight_load_producer_name: String,
+    /// The producer of predicted latencies, where these are the source. Default
+    /// `predicted-latency-producer`.
+    pub latency_prediction_info_producer_name: String,
 }
 
 /// Where the time to the first token comes from.
@@ -46,14 +49,15 @@ pub struct PrefixCacheAffinityFilterParams {
 pub enum TtftSource {
     /// The tokens in flight at an endpoint by what it computes per second.
     PrefillThroughput,
+    /// The producer of predicted latencies.
+    LatencyPredictor,
 }
 
 impl PrefixCacheAffinityFilterParams {
     /// Reads the parameters.
     ///
     /// # Errors
-    /// Unknown keys and sources, wrong types, numbers out of range, and what this version
-    /// doesn't have: predicted latencies. With their place.
+    /// Unknown keys and sources, wrong types, and numbers out of range, with their place.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
         #[derive(Default, Deserialize)]
         #[serde(rename_all = "camelCase", default)]
@@ -66,9 +70,7 @@ impl PrefixCacheAffinityFilterParams {
             peak_prefill_throughput: Option<Positioned<f64>>,
             prefix_match_info_producer_name: Option<String>,
             in_flight_load_producer_name: Option<String>,
-            /// Means something with predicted latencies only.
-            #[serde(rename = "latencyPredictionInfoProducerName")]
-            _latency_prediction_info_producer_name: Option<String>,
+            latency_prediction_info_producer_name: Option<String>,
         }
         let written: Written = node.decode()?;
         let any = |_| true;
@@ -88,26 +90,75 @@ impl PrefixCacheAffinityFilterParams {
             peak_prefill_throughput: checked("peakPrefillThroughput", throughput, 15_928.0, positive)?,
             prefix_match_info_producer_name: named(written.prefix_match_info_producer_name, PREFIX_PRODUCER),
             in_flight_load_producer_name: named(written.in_flight_load_producer_name, INFLIGHT_PRODUCER),
+            latency_prediction_info_producer_name: named(
+                written.latency_prediction_info_producer_name,
+                LATENCY_PRODUCER,
+            ),
         })
     }
 
     /// Whether what is in flight makes a difference.
     pub fn reads_in_flight(&self) -> bool {
+        self.compares() && self.ttft_source == TtftSource::PrefillThroughput
+    }
+
+    /// Whether predicted latencies make a difference.
+    pub fn reads_predictions(&self) -> bool {
+        self.compares() && self.ttft_source == TtftSource::LatencyPredictor
+    }
+
+    fn compares(&self) -> bool {
         self.affinity_threshold > 0.0 && self.max_ttft_penalty_ms > 0.0
     }
 }
 
 fn source(written: Option<&Name>) -> Result<TtftSource, ConfigError> {
     const THROUGHPUT: &str = "prefillThroughput";
+    const PREDICTOR: &str = "latencyPredictor";
     match written.map(|name| (name.value.as_str(), name.at)) {
         None | Some(("" | THROUGHPUT, _)) => Ok(TtftSource::PrefillThroughput),
-        Some(("latencyPredictor", at)) => {
-            Err(ConfigError::at(at, "ttftSource 'latencyPredictor' is not supported by this version")
-                .hint("prefillThroughput estimates it from the tokens in flight"))
-        }
+        Some((PREDICTOR, _)) => Ok(TtftSource::LatencyPredictor),
         Some((other, at)) => Err(ConfigError::at(at, format!("ttftSource '{other}' is not known"))
-            .hint("known here: prefillThroughput")
-            .did_you_mean(other, [THROUGHPUT])),
+            .hint("known here: prefillThroughput, latencyPredictor")
+            .did_you_mean(other, [THROUGHPUT, PREDICTOR])),
+    }
+}
+
+/// How much later a first token may come where the prompt is cached.
+#[derive(Clone, Copy, Debug)]
+enum Gap {
+    /// As much as it takes.
+    Any,
+    /// So many tokens, of those that are in flight.
+    Tokens(f64, InFlightId),
+    /// So many seconds, of those that are predicted.
+    Seconds(f64, Key<LatencyPredictions>),
+}
+
+impl Gap {
+    /// The largest difference, and what an endpoint has of it.
+    fn measure<'a>(
+        self,
+        cx: &'a Context<'_>,
+        snapshot: &'a Snapshot,
+    ) -> Option<(f64, impl Fn(u32) -> f64 + 'a)> {
+        let most = match self {
+            Self::Any => return None,
+            Self::Tokens(most, _) | Self::Seconds(most, _) => most,
+        };
+        let at = move |position: u32| match self {
+            Self::Any => 0.0,
+            Self::Tokens(_, counters) => snapshot
+                .endpoints()
+                .get(position as usize)
+                .map_or(f64::INFINITY, |endpoint| endpoint.load().in_flight_of(counters).tokens() as f64),
+            Self::Seconds(_, predictions) => {
+                let known = cx.facts.get(predictions).and_then(|known| known.at(position));
+                // As late as can be where nothing is predicted; a difference stays a number.
+                known.map_or(f64::MAX, |predicted| predicted.ttft)
+            }
+        };
+        Some((most, at))
     }
 }
 
@@ -118,9 +169,10 @@ fn source(written: Option<&Name>) -> Result<TtftSource, ConfigError> {
 pub struct PrefixCacheAffinityFilter {
     threshold: f64,
     exploration: f64,
-    /// Tokens by which the best endpoint that holds the prompt may be ahead of the best
-    /// other one, and whose tokens these are; `None`: any number.
-    gap: Option<(f64, InFlightId)>,
+    /// By how much the best endpoint that holds the prompt may be behind the best other one.
+    gap: Gap,
+    /// The longest delay, in seconds.
+    penalty: f64,
     prefix: Key<PrefixMatch>,
     decisions: AffinityDecisions,
 }
@@ -139,10 +191,18 @@ impl PrefixCacheAffinityFilter {
         Self {
             threshold: params.affinity_threshold,
             exploration: params.exploration_probability,
-            gap: counters.map(|counters| (tokens, counters)),
+            gap: counters.map_or(Gap::Any, |counters| Gap::Tokens(tokens, counters)),
+            penalty: params.max_ttft_penalty_ms / 1000.0,
             prefix,
             decisions,
         }
+    }
+
+    /// Goes by the predictions under this key, if there is one.
+    #[must_use]
+    pub fn predicted_by(self, predictions: Option<Key<LatencyPredictions>>) -> Self {
+        let gap = predictions.map_or(self.gap, |predictions| Gap::Seconds(self.penalty, predictions));
+        Self { gap, ..self }
     }
 
     fn outcome(
@@ -168,16 +228,14 @@ impl PrefixCacheAffinityFilter {
             return Outcome::NoMatch;
         }
         if sticky < kept.len()
-            && let Some((gap, counters)) = self.gap
+            && let Some((most, at)) = self.gap.measure(cx, snapshot)
         {
             let (mut held, mut other) = (f64::INFINITY, f64::INFINITY);
             for position in kept.iter() {
-                let Some(endpoint) = snapshot.endpoints().get(*position as usize) else { continue };
-                let tokens = endpoint.load().in_flight_of(counters).tokens() as f64;
                 let least = if sticks(*position) { &mut held } else { &mut other };
-                *least = least.min(tokens);
+                *least = least.min(at(*position));
             }
-            if held - other > gap {
+            if held - other > most {
                 return Outcome::LoadOverride;
             }
         }

@@ -6,6 +6,7 @@ mod burst_prefix;
 mod inflight_load;
 mod mm_embeddings_cache;
 mod p2p_source;
+mod predicted_latency;
 mod session_id;
 mod tokens;
 
@@ -18,5 +19,8 @@ pub use mm_embeddings_cache::{
     EncoderCaches, EncoderFamilies, MmEmbeddingsCacheProducer, MmEmbeddingsCacheProducerParams,
 };
 pub use p2p_source::{P2pSource, P2pSourceParams};
+pub use predicted_latency::{
+    PredictedLatencyParams, PredictedLatencyProducer, PredictionFamilies, PredictionSeries,
+};
 pub use session_id::{SessionIdParams, SessionIdProducer};
 pub use tokens::{TokenParams, TokenProducer};

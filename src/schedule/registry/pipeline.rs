@@ -157,6 +157,7 @@ impl Pipeline {
             flow::detector(&detector, config.saturation_detector.is_none(), &instances)?;
         // What they read of each other.
         instances.add_producers()?;
+        notes.extend(instances.iter().flat_map(|instance| instance.built.notes.clone()));
         // With flow control such requests wait instead.
         let sheds_by = (!config.feature_gates.flow_control).then_some(saturation_detector.plugin.as_str());
         let (stages, resolved_stages) = stages::place(&instances, &resolved_profiles, sheds_by, metrics)?;

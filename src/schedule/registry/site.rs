@@ -206,6 +206,8 @@ pub(super) struct Built {
     pub(super) discovery: Option<FileDiscoveryParams>,
     pub(super) source: Option<DataSource>,
     pub(super) engines: Option<Engines>,
+    /// What the user should know, one sentence each.
+    pub(super) notes: Vec<String>,
     /// It reads lists of models.
     pub(super) models: bool,
     pub(super) parameters: Value,

@@ -6,6 +6,7 @@ mod endpoint_attribute;
 mod expected_latency;
 mod header_label;
 mod kv_cache;
+mod latency;
 mod load_aware;
 mod lora_affinity;
 mod mm_embeddings_cache;
@@ -24,6 +25,7 @@ pub use endpoint_attribute::{EndpointAttributeScorer, EndpointAttributeScorerPar
 pub use expected_latency::{ExpectedLatencyParams, ExpectedLatencyScorer};
 pub use header_label::{HeaderLabelAffinityScorer, HeaderLabelParams};
 pub use kv_cache::KvCacheUtilizationScorer;
+pub use latency::{LatencyScorer, LatencyScorerParams, Strategy as HeadroomStrategy};
 pub use load_aware::{LoadAwareParams, LoadAwareScorer};
 pub use lora_affinity::LoraAffinityScorer;
 pub use mm_embeddings_cache::{MmEmbeddingsCacheParams, MmEmbeddingsCacheScorer};

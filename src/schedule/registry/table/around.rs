@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use super::super::site::{Build, Built, Site};
 use super::super::types::Kind::{Admitter, RequestHeader, Response, Screener};
-use super::super::types::{Parameter, PluginType, beta, later, parameter};
+use super::super::types::{Parameter, PluginType, beta, parameter};
 use crate::config::ConfigError;
 use crate::schedule::{
-    AgentIdentity, AgentIdentityParams, PluginId, ProbabilisticAdmitter, ProbabilisticAdmitterParams,
-    ReporterMetrics, ReporterParams, RequestAttributeReporter, RolloutMetrics, RolloutParams,
-    RolloutScreener, ServedVerifier,
+    AgentIdentity, AgentIdentityParams, LatencySloAdmitter, LatencySloAdmitterParams, PluginId,
+    ProbabilisticAdmitter, ProbabilisticAdmitterParams, ReporterMetrics, ReporterParams,
+    RequestAttributeReporter, RolloutMetrics, RolloutParams, RolloutScreener, ServedVerifier,
 };
 
 const ROLLOUT: &[Parameter] = &[
@@ -56,7 +56,11 @@ const ROLLOUT: &[Parameter] = &[
 
 #[rustfmt::skip]
 pub(super) static ROWS: &[PluginType] = &[
-    later("latency-slo-admitter", &[Admitter]),
+    beta("latency-slo-admitter", &[Admitter],
+        "Refuses requests of a priority below 0 with a latency target that no endpoint is predicted to keep, unless one of them is idle.",
+        &[parameter("latencyPredictionInfoProducerName", "predicted-latency-producer", "", "The producer of the predictions.")],
+        Build::Reading(latency_slo_admitter))
+        .when("Requests that may be shed and are worth nothing when they are late."),
     beta("probabilistic-admitter", &[Admitter],
         "Refuses requests of a priority below 0, the more of them the busier the pool is.",
         &[
@@ -97,6 +101,12 @@ fn agent_identity(site: &mut Site<'_>) -> Result<Built, ConfigError> {
     let params = AgentIdentityParams::decode(site.parameters)?;
     let plugin = Arc::new(AgentIdentity::new(&params));
     Ok(Built { header_processor: Some(plugin), ..Built::with(&params)? })
+}
+
+fn latency_slo_admitter(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = LatencySloAdmitterParams::decode(site.parameters)?;
+    let plugin = Arc::new(LatencySloAdmitter::new(site.reads(&params.latency_prediction_info_producer_name)));
+    Ok(Built { admitter: Some(plugin), ..Built::with(&params)? })
 }
 
 fn probabilistic_admitter(site: &mut Site<'_>) -> Result<Built, ConfigError> {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::super::site::{Build, Built, Site};
 use super::super::types::Kind::{Filter, PreRequest, Response};
-use super::super::types::{Parameter, PluginType, beta, later, parameter};
+use super::super::types::{Parameter, PluginType, beta, parameter};
 use super::session;
 use crate::config::ConfigError;
 use crate::schedule::{AffinityFamilies, PrefixCacheAffinityFilter, PrefixCacheAffinityFilterParams};
@@ -14,6 +14,7 @@ use crate::schedule::{
 };
 use crate::schedule::{DataType, TopologyAffinityFilter, TopologyAffinityFilterParams};
 use crate::schedule::{EndpointAttributeFilter, EndpointAttributeFilterParams};
+use crate::schedule::{SloHeadroomTierFilter, SloHeadroomTierParams};
 
 const SELECTOR: &[Parameter] = &[
     parameter("matchLabels", "{}", "", "Labels and the value that each has to have."),
@@ -30,11 +31,11 @@ const AFFINITY: &[Parameter] = &[
     parameter("affinityThreshold", "0.8", "", "Share of the prompt that an endpoint has to hold. 0 or less: keep every endpoint."),
     parameter("explorationProbability", "0", "", "Share of the requests that may go anywhere, so that others learn their prompts, too."),
     parameter("maxTTFTPenaltyMs", "18000", "ms", "By how much later the first token may come where the prompt is cached. 0: as much as it takes."),
-    parameter("ttftSource", "prefillThroughput", "", "Only prefillThroughput in this version: the time to the first token is tokens in flight by peakPrefillThroughput."),
+    parameter("ttftSource", "prefillThroughput", "", "What the time to the first token is. prefillThroughput: tokens in flight by peakPrefillThroughput. latencyPredictor: as it is predicted."),
     parameter("peakPrefillThroughput", "15928", "tokens/s", "Prompt tokens that an endpoint computes per second at most. Measure it: it depends on model and hardware."),
     parameter("prefixMatchInfoProducerName", "approx-prefix-cache-producer", "", "The producer that knows what is cached."),
     parameter("inFlightLoadProducerName", "inflight-load-producer", "", "The producer that counts tokens in flight."),
-    parameter("latencyPredictionInfoProducerName", "none", "", "Accepted; means something with predicted latencies only."),
+    parameter("latencyPredictionInfoProducerName", "predicted-latency-producer", "", "The producer of the predictions, with latencyPredictor."),
 ];
 
 #[rustfmt::skip]
@@ -94,7 +95,14 @@ pub(super) static ROWS: &[PluginType] = &[
         "Keeps the endpoints that have the prompt in their prefix cache, as long as they are not much busier than the others; all of them when none has it.",
         AFFINITY, Build::Reading(prefix_cache_affinity_filter))
         .when("Before a scorer of load: requests stay where their prompt is cached until that endpoint is saturated. A prefix-cache-scorer beside it would hold on to it even then."),
-    later("slo-headroom-tier-filter", &[Filter]),
+    beta("slo-headroom-tier-filter", &[Filter],
+        "Keeps the endpoints that are predicted to keep a request's latency targets, or now and then the others; all of them where none does.",
+        &[
+            parameter("epsilonExploreNeg", "0.01", "", "Share of the requests that go to the others, so that their recovery is noticed."),
+            parameter("latencyPredictionInfoProducerName", "predicted-latency-producer", "", "The producer of the predictions."),
+        ],
+        Build::Reading(slo_headroom_tier_filter))
+        .when("Configurations of the Go picker with predicted latencies. expected-latency-scorer weighs targets without it."),
     beta("session-affinity-filter", &[Filter, PreRequest, Response],
         "Keeps the endpoint that served a request's session before, where it is a candidate.",
         session::PARAMETERS, Build::Reading(session::session_affinity_filter)).alpha()
@@ -124,6 +132,13 @@ fn endpoint_attribute_filter(site: &mut Site<'_>) -> Result<Built, ConfigError> 
     Ok(Built { filter: Some(filter), ..Built::with(&params)? })
 }
 
+fn slo_headroom_tier_filter(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = SloHeadroomTierParams::decode(site.parameters)?;
+    let predictions = site.reads(&params.latency_prediction_info_producer_name);
+    let filter = Arc::new(SloHeadroomTierFilter::new(&params, predictions));
+    Ok(Built { filter: Some(filter), ..Built::with(&params)? })
+}
+
 fn topology_affinity_filter(site: &mut Site<'_>) -> Result<Built, ConfigError> {
     let params = TopologyAffinityFilterParams::decode(site.parameters)?;
     site.reads_live(DataType::Topology, &params.topology_producer_name);
@@ -138,8 +153,11 @@ fn prefix_cache_affinity_filter(site: &mut Site<'_>) -> Result<Built, ConfigErro
         true => Some(site.reads_in_flight(&params.in_flight_load_producer_name)),
         false => None,
     };
+    let predictions =
+        params.reads_predictions().then(|| site.reads(&params.latency_prediction_info_producer_name));
     let decisions = site.family(AffinityFamilies::register)?.of(site.name);
-    let filter = Arc::new(PrefixCacheAffinityFilter::new(&params, prefix, counters, decisions));
+    let filter = PrefixCacheAffinityFilter::new(&params, prefix, counters, decisions);
+    let filter = Arc::new(filter.predicted_by(predictions));
     Ok(Built { filter: Some(filter), ..Built::with(&params)? })
 }
 

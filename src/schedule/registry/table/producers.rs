@@ -6,6 +6,7 @@ use super::super::site::{Build, Built, Site};
 use super::super::types::Kind::{DataProducer, Extractor, PreRequest, Response};
 use super::super::types::{Parameter, PluginType, beta, later, parameter};
 use crate::config::ConfigError;
+use crate::schedule::latency::{SloMetrics, throughput};
 use crate::schedule::{
     ApproxPrefixKeys, ApproxPrefixParams, ApproxPrefixProducer, P2pSource, P2pSourceParams, PrefixCaches,
     PrefixFamilies,
@@ -15,6 +16,9 @@ use crate::schedule::{
     EncoderCaches, EncoderFamilies, InflightFamilies, InflightLoadParams, InflightLoadProducer,
     InflightSeries, MmEmbeddingsCacheProducer, MmEmbeddingsCacheProducerParams, SessionIdParams,
     SessionIdProducer, TokenParams, TokenProducer,
+};
+use crate::schedule::{
+    PredictedLatencyParams, PredictedLatencyProducer, PredictionFamilies, PredictionSeries,
 };
 
 const TOKENS: &[Parameter] = &[
@@ -36,6 +40,21 @@ const APPROX_PREFIX: &[Parameter] = &[
     parameter("maxPrefixTokensToMatch", "131072", "tokens", "How much of a request's prompts is looked at. 0: as many blocks as the next parameter says."),
     parameter("maxPrefixBlocksToMatch", "2048", "blocks", "Deprecated. 0: all, which is 131,072 blocks."),
     parameter("lruCapacityPerServer", "31250", "blocks", "Size of a cache where none is reported. Below 1 means the default."),
+];
+
+#[rustfmt::skip]
+const PREDICTED_LATENCY: &[Parameter] = &[
+    parameter("sloBufferFactor", "1", "", "Part of a target for the time per output token that counts, above 0."),
+    parameter("contextTTL", "5m", "", "Accepted and ignored: what is known of a request goes with it."),
+    parameter("streamingMode", "false", "", "The time per output token counts. Without it only that to the first token does."),
+    parameter("endpointRoleLabel", "none", "", "Label of the endpoints' role: where that is prefill, the time per output token doesn't count."),
+    parameter("predictInProduce", "true", "", "Predict. With false it only learns, and scorers go by what they do without predictions."),
+    parameter("useEncoderCacheFeatures", "false", "", "Accepted and ignored."),
+    parameter("samplingMean", "none", "", "Accepted and ignored."),
+    parameter("maxDecodeTokenSamplesForPrediction", "none", "", "Accepted and ignored."),
+    parameter("prefixMatchInfoProducerName", "approx-prefix-cache-producer", "", "The producer that knows what is cached."),
+    parameter("inFlightLoadProducerName", "none", "", "Accepted and ignored: the model counts what is in flight."),
+    parameter("encoderCacheMatchInfoProducerName", "none", "", "Accepted and ignored."),
 ];
 
 #[rustfmt::skip]
@@ -86,7 +105,10 @@ pub(super) static ROWS: &[PluginType] = &[
         &[parameter("cacheSizeInMBPerServer", "4096", "MB", "Size of an endpoint's encoder cache; an item takes 2.")],
         Build::Reading(mm_embeddings_cache_producer))
         .when("Added by itself for mm-embeddings-cache-scorer; declare it for encoder caches of another size."),
-    later("predicted-latency-producer", &[DataProducer, PreRequest, Response]),
+    beta("predicted-latency-producer", &[DataProducer, PreRequest, Response],
+        "Predicts when each endpoint would send the first token of a request and how fast the others, and how far that is from the request's latency targets.",
+        PREDICTED_LATENCY, Build::Reading(predicted_latency))
+        .when("Added by itself where a plugin reads predicted latencies; declare it to set its parameters. It learns in this process: no sidecar is called."),
     beta("session-id-producer", &[DataProducer],
         "Says which session a request belongs to. Exactly one of its parameters is given.",
         &[
@@ -162,6 +184,23 @@ fn burst_prefix(site: &mut Site<'_>) -> Result<Built, ConfigError> {
     let clock = site.state.clock().clone();
     let plugin = BurstPrefixProducer::new(params, site.produces(), clock, &families, site.name);
     Ok(Built { gatherer: Some(Arc::new(plugin)), ..Built::with(&params)? })
+}
+
+fn predicted_latency(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = PredictedLatencyParams::decode(site.parameters)?;
+    let built = Built::with(&params)?;
+    let reader = site.latency(throughput(None)?, &params.prefix_match_info_producer_name)?;
+    let families = site.family(PredictionFamilies::register)?;
+    let series = Arc::new(PredictionSeries::new(families, site.name));
+    let metrics = (series, site.family(SloMetrics::register)?);
+    let clock = site.state.clock().clone();
+    let plugin = Arc::new(PredictedLatencyProducer::new(params, reader, site.produces(), metrics, clock));
+    let note = format!(
+        "plugin '{}': latencies are predicted by this process; the servers of TRAINING_SERVER_URL and PREDICTION_SERVER_URL are not called",
+        site.name
+    );
+    let notes = vec![note];
+    Ok(Built { producer: Some(Arc::clone(&plugin) as _), pre_request: Some(plugin), notes, ..built })
 }
 
 fn p2p_source(site: &mut Site<'_>) -> Result<Built, ConfigError> {

@@ -7,6 +7,7 @@ use super::super::types::Kind::{DataProducer, Filter, PreRequest, Response, Scor
 use super::super::types::{Parameter, PluginType, beta, later, parameter};
 use super::session;
 use crate::config::ConfigError;
+use crate::schedule::latency::SloMetrics;
 use crate::schedule::{
     ActiveRequestParams, ActiveRequestScorer, ContextLengthAware, ContextLengthParams,
     HeaderLabelAffinityScorer, HeaderLabelParams, KvCacheUtilizationScorer, LoadAwareParams, LoadAwareScorer,
@@ -20,13 +21,25 @@ use crate::schedule::{DataType, TopologyAffinityScorer, TopologyAffinityScorerPa
 use crate::schedule::{
     EndpointAttributeScorer, EndpointAttributeScorerParams, multicluster_kv_cache, multicluster_queue,
 };
-use crate::schedule::{ExpectedLatencyParams, ExpectedLatencyScorer};
+use crate::schedule::{ExpectedLatencyParams, ExpectedLatencyScorer, LatencyScorer, LatencyScorerParams};
 
 #[rustfmt::skip]
 const PREFIX_CACHE: &[Parameter] = &[
     parameter("prefixMatchInfoProducerName", "approx-prefix-cache-producer", "", "The producer that knows what is cached."),
     parameter("matchLengthWeight", "0", "", "How much the length of what is cached counts, 0 to 1, beside its share of the prompt."),
     parameter("matchLengthScaleTokens", "8192", "tokens", "Length that counts in full; above 0 where it counts. What is shorter counts by its square."),
+];
+
+#[rustfmt::skip]
+const LATENCY: &[Parameter] = &[
+    parameter("ttftWeight", "0.8", "", "Weight of the headroom of the time to the first token."),
+    parameter("tpotWeight", "0.2", "", "Weight of the headroom of the time per output token."),
+    parameter("headroomSelectionStrategy", "least", "", "least or most: which of the endpoints that keep the targets score most. With least, others stay free for tighter targets."),
+    parameter("compositeKVWeight", "1", "", "Without predictions: weight of what is free of the KV cache."),
+    parameter("compositeQueueWeight", "1", "", "Without predictions: weight of a short queue."),
+    parameter("compositePrefixWeight", "1", "", "Without predictions: weight of what is cached of the prompt."),
+    parameter("latencyPredictionInfoProducerName", "predicted-latency-producer", "", "The producer of the predictions."),
+    parameter("prefixMatchInfoProducerName", "approx-prefix-cache-producer", "", "The producer that knows what is cached."),
 ];
 
 #[rustfmt::skip]
@@ -116,7 +129,10 @@ pub(super) static ROWS: &[PluginType] = &[
         &[parameter("producerName", "mm-embeddings-cache-producer", "", "The producer that knows what is encoded.")],
         Build::Reading(mm_embeddings_cache_scorer))
         .when("Images, videos or clips that come again, as in a conversation about them."),
-    later("latency-scorer", &[Scorer]),
+    beta("latency-scorer", &[Scorer],
+        "Scores by headroom, the latency target less what is predicted: endpoints that keep both targets go first, by the strategy; without targets, the soonest.",
+        LATENCY, Build::Reading(latency_scorer))
+        .when("Configurations of the Go picker with predicted latencies. expected-latency-scorer needs no weights, and also minds what a request costs others."),
     beta("endpoint-attribute-scorer", &[Scorer],
         "Scores by a number of the endpoints that the configuration names. Who has not got it, or not lately, scores 0.",
         &[
@@ -211,8 +227,17 @@ fn expected_latency_scorer(site: &mut Site<'_>) -> Result<Built, ConfigError> {
     let params = ExpectedLatencyParams::decode(site.parameters)?;
     let built = Built::with(&params)?;
     let reader = site.latency(params.peak_prefill_throughput, &params.prefix_match_info_producer_name)?;
-    let plugin = Arc::new(ExpectedLatencyScorer::new(reader));
+    let slo = site.family(SloMetrics::register)?;
+    let plugin = Arc::new(ExpectedLatencyScorer::new(reader).counting(slo));
     Ok(Built { scorer: Some(Arc::clone(&plugin) as _), pre_request: Some(plugin), books: true, ..built })
+}
+
+fn latency_scorer(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = LatencyScorerParams::decode(site.parameters)?;
+    let built = Built::with(&params)?;
+    let predictions = site.reads(&params.latency_prediction_info_producer_name);
+    let prefix = site.reads(&params.prefix_match_info_producer_name);
+    Ok(Built { scorer: Some(Arc::new(LatencyScorer::new(params, predictions, prefix))), ..built })
 }
 
 fn topology_affinity_scorer(site: &mut Site<'_>) -> Result<Built, ConfigError> {
