@@ -207,7 +207,7 @@ fn equal_endpoints_score_one() {
 fn a_short_answer_goes_where_its_prompt_is_cached_and_a_long_one_where_nothing_runs() {
     let (_, model) = model();
     let candidates = pool(2, |_, _| {});
-    for (position, running) in [(0, 8.0), (1, 0.0)] {
+    for (position, running) in [(0, 20.0), (1, 0.0)] {
         endpoint(&candidates, position).load().waiting.set(0.0, NOW);
         endpoint(&candidates, position).load().running.set(running, NOW);
     }

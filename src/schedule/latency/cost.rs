@@ -225,7 +225,7 @@ mod tests {
             };
             cost(2000.0) - cost(16.0)
         };
-        assert!(price(20.0, 0.0) > 5.0 * price(0.0, 0.0));
+        assert!(price(20.0, 0.0) > 3.0 * price(0.0, 0.0));
         assert!(price(0.0, 0.85) > 1.5 * price(0.0, 0.0));
         assert!(price(0.0, 1.0).is_finite() && price(0.0, 7.0).is_finite());
     }
