@@ -80,6 +80,10 @@ pub struct SimArgs {
     /// Output tokens of a request that sets no limit.
     #[arg(long, default_value_t = 64, value_name = "TOKENS")]
     pub output_tokens: u32,
+    /// Tokens of an event of a stream, as of vLLM's flag: the first token comes at once, then
+    /// an event after every so many.
+    #[arg(long, default_value_t = 1, value_name = "TOKENS")]
+    pub stream_interval: u32,
     /// For how long after the start requests get status 503, such as 30s.
     #[arg(long, default_value = "0", value_parser = parse_duration, value_name = "TIME")]
     pub startup: Duration,
@@ -117,6 +121,7 @@ impl SimArgs {
             strict_models: self.strict_models,
             loras: self.loras.clone(),
             default_output_tokens: self.output_tokens,
+            stream_interval: self.stream_interval,
             startup: self.startup,
             time_scale: self.time_scale,
             engine,

@@ -37,7 +37,6 @@ mod script;
 pub mod settings;
 mod source;
 pub(crate) mod text;
-mod timer;
 pub(crate) mod tls;
 pub mod trace;
 

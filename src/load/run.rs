@@ -26,8 +26,8 @@ use super::schedule::Schedule;
 use super::script::Voice;
 use super::settings::{Pace, Prompts, Settings, Target};
 use super::source::Source;
-use super::timer::Timer;
 use super::trace;
+use crate::sim::Timer;
 
 /// Exchanges that are opened at a time until all are idle.
 const OPENING: usize = 64;

@@ -23,6 +23,20 @@ pub(crate) fn text_seed(seed: u64, prompt: &[u8]) -> u64 {
     mix(seed ^ xxh3_64(prompt))
 }
 
+/// Appends the first tokens of the text of a seed.
+pub(crate) fn append_text(text_seed: u64, tokens: u32, text: &mut Vec<u8>) {
+    text.reserve(tokens as usize * 4);
+    for number in 1..=tokens {
+        text.extend_from_slice(token(text_seed, number).as_bytes());
+    }
+}
+
+// The text of token `number`, from 1.
+fn token(text_seed: u64, number: u32) -> &'static str {
+    let at = (mix(text_seed ^ u64::from(number)) % 64) as usize * 4;
+    &WORDS[at..at + 4]
+}
+
 /// One answer. Its text is a function of the seed and nothing else.
 #[derive(Debug)]
 pub(crate) struct Answer {
@@ -45,12 +59,6 @@ impl Answer {
             Api::Completions => "cmpl",
         };
         format!("{prefix}-{:016x}{:016x}", self.text_seed, self.number)
-    }
-
-    // The text of token `number`, from 1.
-    fn token(&self, number: u32) -> &'static str {
-        let at = (mix(self.text_seed ^ u64::from(number)) % 64) as usize * 4;
-        &WORDS[at..at + 4]
     }
 
     fn finish_reason(&self) -> &'static str {
@@ -87,7 +95,7 @@ impl Answer {
             r#"{{"id":"{id}","object":"{object}","created":{created},"model":{model},"choices":[{{"index":0,{open}"#
         );
         for number in 1..=generated {
-            out.push_str(self.token(number));
+            out.push_str(token(self.text_seed, number));
         }
         let _ = write!(
             out,
@@ -109,24 +117,29 @@ impl Answer {
     }
 
     /// Appends the events of the tokens after `sent` up to `upto`, of which the last is
-    /// the end if `finished`. The first token brings the event with the role, as in vLLM.
-    pub(crate) fn events(&self, sent: u32, upto: u32, finished: bool, out: &mut String) {
+    /// the end if `finished`. The first token has an event of its own, after the event with
+    /// the role; each of the others has `interval` tokens, but for the last, as in vLLM.
+    pub(crate) fn events(&self, mut sent: u32, upto: u32, interval: u32, finished: bool, out: &mut String) {
         let head = self.event_head();
         let (open, close, end) = match self.api {
             Api::Chat => (r#"{"index":0,"delta":{"content":""#, r#""},"logprobs":null,"#, "]}\n\n"),
             Api::Completions => (r#"{"index":0,"text":""#, r#"","logprobs":null,"#, "],\"usage\":null}\n\n"),
         };
-        out.reserve((upto - sent) as usize * (head.len() + 100) + 400);
+        let events = (upto - sent).div_ceil(interval) as usize + 1;
+        out.reserve(events * (head.len() + 100) + (upto - sent) as usize * 4 + 400);
         if sent == 0 && upto > 0 && self.api == Api::Chat {
             out.push_str(&head);
             out.push_str(r#"{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]}"#);
             out.push_str("\n\n");
         }
-        for number in sent + 1..=upto {
-            for part in [head.as_str(), open, self.token(number), close] {
-                out.push_str(part);
-            }
-            if finished && number == upto {
+        while sent < upto {
+            let last = if sent == 0 { 1 } else { sent.saturating_add(interval).min(upto) };
+            out.push_str(&head);
+            out.push_str(open);
+            (sent + 1..=last).for_each(|number| out.push_str(token(self.text_seed, number)));
+            out.push_str(close);
+            sent = last;
+            if finished && sent == upto {
                 let _ = write!(out, r#""finish_reason":"{}","stop_reason":null}}"#, self.finish_reason());
             } else {
                 out.push_str(r#""finish_reason":null}"#);
@@ -190,15 +203,31 @@ mod tests {
     }
 
     #[test]
+    fn events_have_one_token_first_and_then_as_many_as_the_interval() {
+        let answer = answer(Api::Chat, Finish::Length);
+        let mut stream = String::new();
+        answer.events(0, 9, 3, true, &mut stream);
+        let events = stream.split_terminator("\n\n").map(|event| event.strip_prefix("data: ").unwrap());
+        let events: Vec<Value> = events.map(|event| serde_json::from_str(event).unwrap()).collect();
+        let said: Vec<&str> =
+            events.iter().map(|event| event["choices"][0]["delta"]["content"].as_str().unwrap()).collect();
+        assert_eq!(said.iter().map(|text| text.len() / 4).collect::<Vec<_>>(), [0, 1, 3, 3, 2]);
+        assert_eq!(events[4]["choices"][0]["finish_reason"], "length");
+        let mut whole = Vec::new();
+        append_text(answer.text_seed, 9, &mut whole);
+        assert_eq!(said.concat().as_bytes(), whole);
+    }
+
+    #[test]
     fn a_stream_says_the_same_however_it_is_cut() {
         for api in Api::ALL {
             let answer = answer(api, Finish::Stop);
             let mut once = String::new();
-            answer.events(0, 4, true, &mut once);
+            answer.events(0, 4, 1, true, &mut once);
             let mut cut = String::new();
-            answer.events(0, 1, false, &mut cut);
-            answer.events(1, 3, false, &mut cut);
-            answer.events(3, 4, true, &mut cut);
+            answer.events(0, 1, 1, false, &mut cut);
+            answer.events(1, 3, 1, false, &mut cut);
+            answer.events(3, 4, 1, true, &mut cut);
             assert_eq!(once, cut);
             answer.end(4, 0, true, &mut once);
             for event in once.split_terminator("\n\n").filter(|event| !event.ends_with("[DONE]")) {

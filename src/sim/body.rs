@@ -109,6 +109,8 @@ pub(crate) struct Stream {
     pub(crate) answer: Answer,
     /// Tokens written.
     pub(crate) sent: u32,
+    /// Tokens of an event, but for the first and the last one.
+    pub(crate) interval: u32,
     pub(crate) include_usage: bool,
     /// Break off after so many tokens.
     pub(crate) drop_after: Option<u32>,
@@ -138,11 +140,18 @@ impl Stream {
         if self.sent >= last {
             return (Err(broken_off().await), Step::End);
         }
-        let progress = self.ticket.beyond(self.sent).await;
-        let upto = progress.generated.min(self.sent + TOKENS_PER_FRAME).min(last);
+        let interval = self.interval;
+        let seen = if self.sent == 0 { 0 } else { self.sent.saturating_add(interval - 1) };
+        let progress = self.ticket.beyond(seen.min(last - 1)).await;
+        let most = self.sent.saturating_add(interval.max(TOKENS_PER_FRAME)).min(last);
+        let mut upto = progress.generated.min(most);
+        if upto < last && (upto < progress.generated || !progress.finished) {
+            // Whole events: what is left waits for more.
+            upto -= upto.saturating_sub(1) % interval;
+        }
         let ends = progress.finished && upto == progress.generated;
         let mut text = String::new();
-        self.answer.events(self.sent, upto, ends, &mut text);
+        self.answer.events(self.sent, upto, interval, ends, &mut text);
         self.sent = upto;
         let next = if !ends || upto == last {
             Step::Tokens(self)

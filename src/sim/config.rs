@@ -192,6 +192,9 @@ pub struct SimConfig {
     pub loras: Vec<String>,
     /// Output tokens of a request that sets no limit. Default 64.
     pub default_output_tokens: u32,
+    /// Tokens of an event of a stream (vLLM's `stream_interval`), at least 1: the first token
+    /// comes at once, then an event after so many, and the rest at the end. Default 1.
+    pub stream_interval: u32,
     /// Largest request body in bytes; a longer one is answered with 413. Default 32 MiB.
     pub max_body_bytes: usize,
     /// For how long after the start, in simulated time, everything but `/admin` and
@@ -216,6 +219,7 @@ impl Default for SimConfig {
             strict_models: false,
             loras: Vec::new(),
             default_output_tokens: 64,
+            stream_interval: 1,
             max_body_bytes: 32 << 20,
             startup: Duration::ZERO,
             time_scale: 1.0,
@@ -239,6 +243,9 @@ impl SimConfig {
         }
         if self.default_output_tokens == 0 {
             return Err(ConfigError("the default output must be at least 1 token".to_owned()));
+        }
+        if self.stream_interval == 0 {
+            return Err(ConfigError("the stream interval must be at least 1 token".to_owned()));
         }
         if self.name_prefix.is_empty() || !self.name_prefix.bytes().all(|b| b.is_ascii_graphic()) {
             return Err(ConfigError("the name prefix must be printable ASCII without spaces".to_owned()));
@@ -272,6 +279,12 @@ mod tests {
             let bad = SimConfig { time_scale, ..SimConfig::default() };
             assert!(bad.validate().unwrap_err().to_string().contains("time scale"));
         }
+    }
+
+    #[test]
+    fn events_without_tokens_are_refused() {
+        let bad = SimConfig { stream_interval: 0, ..SimConfig::default() };
+        assert!(bad.validate().unwrap_err().to_string().contains("stream interval"));
     }
 
     #[test]

@@ -8,6 +8,16 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use super::model::{Engine, Output, Rejected, SimRequest};
+use super::timer::Timer;
+
+/// When somebody who waits for a request's tokens is woken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wake {
+    /// By the last one.
+    AtEnd,
+    /// By the first one, each time that there are so many more, and by the last one.
+    Every(u32),
+}
 
 /// How far a request has come.
 #[derive(Debug, Clone, Copy, Default)]
@@ -20,8 +30,9 @@ pub(crate) struct Progress {
 #[derive(Debug)]
 struct Waiter {
     progress: watch::Sender<Progress>,
-    // Whether to be woken by each token, or by the last one only.
-    every_token: bool,
+    wake: Wake,
+    // Tokens that there were when it was woken last.
+    told: u32,
 }
 
 #[derive(Debug)]
@@ -38,10 +49,17 @@ impl Inner {
     fn advance(&mut self, now: Duration) {
         self.engine.advance(now, &mut self.outputs);
         for Output { id, generated, cached_tokens, finished, .. } in self.outputs.drain(..) {
-            let Some(waiter) = self.waiters.get(&id) else { continue };
-            waiter.progress.send_if_modified(|progress| {
+            let Some(Waiter { progress, wake, told }) = self.waiters.get_mut(&id) else { continue };
+            let due = match *wake {
+                Wake::AtEnd => false,
+                Wake::Every(tokens) => *told == 0 || generated - *told >= tokens,
+            };
+            if due {
+                *told = generated;
+            }
+            progress.send_if_modified(|progress| {
                 *progress = Progress { generated, cached_tokens, finished };
-                waiter.every_token || finished
+                due || finished
             });
             if finished {
                 self.waiters.remove(&id);
@@ -55,6 +73,7 @@ impl Inner {
 pub(crate) struct Live {
     // Guards the engine and who waits for it; held for single steps, never across an await.
     inner: Mutex<Inner>,
+    timer: Timer,
     // Tells the driver that something happens earlier than it thought.
     earlier: Notify,
     started: Instant,
@@ -63,8 +82,10 @@ pub(crate) struct Live {
 }
 
 impl Live {
-    pub(crate) fn new(engine: Engine, scale: f64) -> Self {
+    /// An engine that has just started, driven as finely as the timer waits.
+    pub(crate) fn new(engine: Engine, scale: f64, timer: Timer) -> Self {
         Self {
+            timer,
             inner: Mutex::new(Inner {
                 engine,
                 waiters: HashMap::new(),
@@ -96,11 +117,7 @@ impl Live {
     }
 
     /// Hands a request to the engine; its id is set here.
-    pub(crate) fn submit(
-        self: &Arc<Self>,
-        mut request: SimRequest,
-        every_token: bool,
-    ) -> Result<Ticket, Rejected> {
+    pub(crate) fn submit(self: &Arc<Self>, mut request: SimRequest, wake: Wake) -> Result<Ticket, Rejected> {
         let mut inner = self.lock();
         let now = self.now();
         let id = inner.next_id;
@@ -108,7 +125,7 @@ impl Live {
         inner.engine.arrive(request, now)?;
         inner.next_id += 1;
         let (sender, progress) = watch::channel(Progress::default());
-        inner.waiters.insert(id, Waiter { progress: sender, every_token });
+        inner.waiters.insert(id, Waiter { progress: sender, wake, told: 0 });
         inner.advance(now);
         self.arm(&inner);
         Ok(Ticket { live: self.clone(), id, progress })
@@ -136,7 +153,7 @@ impl Live {
                 continue;
             };
             tokio::select! {
-                () = tokio::time::sleep_until(self.started + at.div_f64(self.scale)) => {
+                () = self.timer.until(self.started + at.div_f64(self.scale)) => {
                     // Not before `at`, whatever the scaling rounded, or this would spin.
                     self.lock().advance(self.now().max(at));
                 }
@@ -216,7 +233,7 @@ mod tests {
             jitter: 0.0,
             ..EngineConfig::default()
         };
-        let live = Arc::new(Live::new(Engine::new(config).unwrap(), scale));
+        let live = Arc::new(Live::new(Engine::new(config).unwrap(), scale, Timer::Coarse));
         let driven = live.clone();
         tokio::spawn(async move { driven.drive().await });
         live
@@ -226,7 +243,7 @@ mod tests {
     async fn tokens_come_when_the_clock_says_so() {
         for (scale, last) in [(1.0, 130), (10.0, 13)] {
             let start = Instant::now();
-            let mut ticket = live(scale).submit(request(4), true).unwrap();
+            let mut ticket = live(scale).submit(request(4), Wake::Every(1)).unwrap();
             assert_eq!(ticket.beyond(0).await.generated, 1);
             let mut progress = Progress::default();
             while !progress.finished {
@@ -240,9 +257,19 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn the_first_token_wakes_and_then_every_so_many() {
+        let mut ticket = live(1.0).submit(request(9), Wake::Every(3)).unwrap();
+        let mut woken = Vec::new();
+        while ticket.progress.changed().await.is_ok() {
+            woken.push(ticket.progress.borrow_and_update().generated);
+        }
+        assert_eq!(woken, [1, 4, 7, 9]);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_dropped_ticket_leaves_the_engine() {
         let live = live(1.0);
-        let mut first = live.submit(request(1000), true).unwrap();
+        let mut first = live.submit(request(1000), Wake::Every(1)).unwrap();
         first.beyond(0).await;
         assert_eq!(live.inspect(|engine| engine.state().running), 1);
         drop(first);
@@ -254,13 +281,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_dropped_ticket_makes_room_at_once() {
         let config = EngineConfig { num_blocks: 8, ..EngineConfig::instant() };
-        let live = Arc::new(Live::new(Engine::new(config).unwrap(), 1.0));
+        let live = Arc::new(Live::new(Engine::new(config).unwrap(), 1.0, Timer::Coarse));
         let driven = live.clone();
         tokio::spawn(async move { driven.drive().await });
         // Its prompt takes an hour and all blocks but one.
         let link = Transfer { layer: Layer::Apart, bytes_per_token: 36, bytes_per_second: 1 };
-        let first = live.submit(SimRequest { kind: Kind::Decode(link), ..request(1) }, true).unwrap();
-        let mut second = live.submit(request(1), true).unwrap();
+        let first =
+            live.submit(SimRequest { kind: Kind::Decode(link), ..request(1) }, Wake::Every(1)).unwrap();
+        let mut second = live.submit(request(1), Wake::Every(1)).unwrap();
         let start = Instant::now();
         tokio::time::advance(Duration::from_secs(60)).await;
         assert_eq!(live.inspect(|engine| engine.state().receiving), 1);

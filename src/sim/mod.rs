@@ -15,6 +15,11 @@
 //! With `x-sim-trailers: 1` in the request it ends with the trailer `x-sim-trailer`, the
 //! server's name (over HTTP/1.1 only if the request has `te: trailers`).
 //!
+//! An answer is as long as the request's limit lets it be, or ends by itself after
+//! `x-sim-output-tokens` (a header, so that pickers don't know). Its text follows from the
+//! prompt; its blocks stay in the KV cache, and a later prompt that repeats it, as a message
+//! of the assistant or behind the prompt of a completion, finds them.
+//!
 //! A request with `x-prefiller-host-port`, the address of another server, has its prompt
 //! computed there: the server sends it on with `x-sim-stage: prefill`, waits, waits for
 //! the keys and values as long as [`Links`] say, and decodes. With `x-encoder-hosts-ports`
@@ -43,6 +48,7 @@ mod remote;
 mod server;
 mod service;
 mod stats;
+mod timer;
 
 pub use config::{ConfigError, Dialect, EngineConfig, SimConfig};
 pub use disagg::{DisaggConfig, Peer, Role};
@@ -53,8 +59,16 @@ pub use model::{
     ChunkedPrefill, Engine, EngineModel, EngineState, Finish, Kind, ModelKind, Output, PrefillFirst,
     Rejected, SimRequest,
 };
+pub(crate) use openai::ANSWER_ROLE;
 pub use server::{SimHandle, StartError, start};
 pub use stats::{Histogram, Stats};
+pub(crate) use timer::Timer;
+
+/// The text of a chat's prompt, as servers read it.
+#[cfg(test)]
+pub(crate) fn read_chat(body: &[u8]) -> Result<Vec<u8>, String> {
+    openai::parse(openai::Api::Chat, body).map(|call| call.prompt)
+}
 
 /// One draw of SplitMix64 (Steele, Lea, Flood 2014): the same number for the same
 /// input, on every machine. All randomness of the simulator comes from here.

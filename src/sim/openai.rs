@@ -24,13 +24,18 @@ impl Api {
     }
 }
 
+/// Role of messages that repeat an answer. Chat templates end a prompt with it, so that an
+/// answer that comes back as a message follows the same text as when it was generated.
+pub(crate) const ANSWER_ROLE: &str = "assistant";
+
 /// What a request asks for.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Call {
     pub(crate) model: Option<String>,
     /// The text that the prompt's tokens and blocks are made of: for chat the JSON of the
     /// tools, then role and text of each message without separators, which is also what
-    /// the picker estimates from; for completions the prompts, a token id as 4 bytes.
+    /// the picker estimates from, and the role of the answer ([`ANSWER_ROLE`]); for
+    /// completions the prompts, a token id as 4 bytes.
     /// Images and audio don't count. Several prompts count as one, with one choice.
     pub(crate) prompt: Vec<u8>,
     /// Images in the messages.
@@ -82,6 +87,7 @@ pub(crate) fn parse(api: Api, body: &[u8]) -> Result<Call, String> {
                 all.text.extend_from_slice(&content.text);
                 all.images = all.images.saturating_add(content.images);
             }
+            all.text.extend_from_slice(ANSWER_ROLE.as_bytes());
             all
         }
         Api::Completions => body.prompt.ok_or("the field prompt is missing")?,
@@ -182,8 +188,16 @@ mod tests {
             {"role":"system","content":"be \"kind\""},
             {"role":"user","content":[{"type":"text","text":"hi"},{"type":"image_url","image_url":{"url":"x"}}]},
             {"role":"assistant","content":null}, {"content":"?"}]}"#;
-        assert_eq!(prompt(Api::Chat, body), br#"[{"a":1}]systembe "kind"userhiassistant?"#);
+        assert_eq!(prompt(Api::Chat, body), br#"[{"a":1}]systembe "kind"userhiassistant?assistant"#);
         assert_eq!(parse(Api::Chat, body.as_bytes()).unwrap().images, 1);
+    }
+
+    #[test]
+    fn an_answer_that_comes_back_follows_the_text_that_it_followed() {
+        let asked = prompt(Api::Chat, r#"{"messages":[{"role":"user","content":"one"}]}"#);
+        let next = r#"{"messages":[{"role":"user","content":"one"},{"role":"assistant","content":" two"},
+            {"role":"user","content":"three"}]}"#;
+        assert!(prompt(Api::Chat, next).starts_with(&[&asked[..], b" two"].concat()));
     }
 
     #[test]

@@ -24,6 +24,8 @@ const ENCODERS: HeaderName = HeaderName::from_static("x-encoder-hosts-ports");
 
 /// Which part of the request is wanted: `prefill` or `encode`. Without it: all of it.
 const STAGE: HeaderName = HeaderName::from_static("x-sim-stage");
+/// After how many tokens an answer ends by itself, if its limit doesn't end it before.
+const OUTPUT_TOKENS: HeaderName = HeaderName::from_static("x-sim-output-tokens");
 /// Where a server is that computed a prompt: names from the host to the region, with
 /// commas between them.
 pub(crate) const PLACE: HeaderName = HeaderName::from_static("x-sim-place");
@@ -54,13 +56,15 @@ pub(crate) struct Stages {
     pub(crate) prefiller: Option<HeaderValue>,
     /// Who are to encode the images, with commas between them.
     pub(crate) encoders: Option<HeaderValue>,
+    /// After how many tokens the answer ends by itself.
+    pub(crate) output_tokens: Option<u32>,
 }
 
 impl Stages {
     /// Reads the headers.
     ///
     /// # Errors
-    /// A sentence about a stage that there isn't.
+    /// A sentence about a stage that there isn't, or a number of tokens that is none.
     pub(crate) fn of(headers: &HeaderMap) -> Result<Self, String> {
         let own = match headers.get(STAGE).map(HeaderValue::as_bytes) {
             None => Stage::Whole,
@@ -72,7 +76,15 @@ impl Stages {
             }
         };
         let others = |name| headers.get(name).filter(|_| own == Stage::Whole).cloned();
-        Ok(Self { own, prefiller: others(PREFILLER), encoders: others(ENCODERS) })
+        let output_tokens = match headers.get(OUTPUT_TOKENS) {
+            None => None,
+            Some(value) => {
+                let tokens =
+                    value.to_str().ok().and_then(|text| text.parse().ok()).filter(|tokens| *tokens > 0);
+                Some(tokens.ok_or("x-sim-output-tokens must be a number of tokens, at least 1")?)
+            }
+        };
+        Ok(Self { own, prefiller: others(PREFILLER), encoders: others(ENCODERS), output_tokens })
     }
 }
 

@@ -19,6 +19,7 @@ use super::link::Place;
 use super::live::Live;
 use super::model::Engine;
 use super::service::Service;
+use super::timer::Timer;
 
 // Streams per HTTP/2 connection. A gateway has one connection per worker for all its
 // requests, and the waiting queue is to be ours.
@@ -94,7 +95,7 @@ pub async fn start(config: SimConfig, listeners: Vec<StdTcpListener>) -> Result<
         let address = listener.local_addr()?;
         let seed = config.engine.seed.wrapping_add(index as u64);
         let engine = Engine::new(EngineConfig { seed, ..config.engine.clone() })?;
-        let live = Arc::new(Live::new(engine, config.time_scale));
+        let live = Arc::new(Live::new(engine, config.time_scale, Timer::new()));
         let name = format!("{}-{index}", config.name_prefix);
         servers.push((listener, address, index, name, live));
     }

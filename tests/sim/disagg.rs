@@ -73,7 +73,7 @@ async fn a_prompt_is_computed_where_the_header_says() {
             (&two["prefilled"], &two["remote_prefills"], &two["received"]),
             (&json!(0), &json!(1), &json!(1))
         );
-        let bytes = json!({"host": 0, "rack": 1001 * KV_BYTES_PER_TOKEN, "zone": 0, "region": 0, "none": 0});
+        let bytes = json!({"host": 0, "rack": 1004 * KV_BYTES_PER_TOKEN, "zone": 0, "region": 0, "none": 0});
         assert_eq!(two["received_bytes"], bytes);
 
         // The same again, as a stream: only the end of the prompt has to move now.
@@ -84,7 +84,7 @@ async fn a_prompt_is_computed_where_the_header_says() {
         assert_eq!(events.len(), 7);
         assert_eq!(events[6]["usage"]["prompt_tokens_details"]["cached_tokens"], 992);
         let bytes = disagg(decoder).await["received_bytes"]["rack"].as_u64().unwrap();
-        assert_eq!(bytes, (1001 + 9) * KV_BYTES_PER_TOKEN);
+        assert_eq!(bytes, (1004 + 12) * KV_BYTES_PER_TOKEN);
         assert_eq!(state(prefiller).await["cached_tokens"], 992);
 
         // The other API, and a prompt without the header.
@@ -119,8 +119,8 @@ async fn what_moves_takes_its_time_by_the_layer() {
         servers(SimConfig { engine, disagg: config, time_scale: scale, ..SimConfig::default() }, 6).await;
     let [decoder, prefillers @ ..] = addresses::<6>(&group);
     let seconds = async || state(decoder).await["now_seconds"].as_f64().unwrap();
-    // 1,001 tokens of 10 bytes each time, by a prompt of its own.
-    let table = [("host", 1.0), ("rack", 10.0), ("zone", 100.1), ("region", 1001.0), ("none", 10_010.0)];
+    // 1,004 tokens of 10 bytes each time, by a prompt of its own.
+    let table = [("host", 1.0), ("rack", 10.0), ("zone", 100.4), ("region", 1004.0), ("none", 10_040.0)];
     for ((layer, least), prefiller) in table.into_iter().zip(prefillers) {
         let mut body = prompt(1000);
         body["messages"][0]["content"] = format!("{layer:-<4}").repeat(1000)[..4000].into();
@@ -128,7 +128,7 @@ async fn what_moves_takes_its_time_by_the_layer() {
         let (parts, _, _) = exchange(decoder, with(PREFILLER, &prefiller.to_string(), &body), Http1).await;
         assert_eq!(parts.status, 200);
         assert!(seconds().await - before >= least, "{layer}");
-        assert_eq!(disagg(decoder).await["received_bytes"][layer], 10_010, "{layer}");
+        assert_eq!(disagg(decoder).await["received_bytes"][layer], 10_040, "{layer}");
     }
 }
 
@@ -365,9 +365,10 @@ async fn five_hundred_at_once_are_all_shared() {
             assert!(answer.headers().contains_key("x-sim-prefilled-by"));
             let body = answer.into_body().collect().await.unwrap().to_bytes();
             let usage = events(&body).pop().unwrap()["usage"].take();
-            assert_eq!(usage["prompt_tokens"], words + 1);
+            // 13 bytes of roles.
+            assert_eq!(usage["prompt_tokens"], words + 4);
             assert_eq!(usage["completion_tokens"], 5);
-            words as u64 + 1 - usage["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap()
+            words as u64 + 4 - usage["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap()
         });
     }
     let moved: u64 = requests.join_all().await.into_iter().sum();

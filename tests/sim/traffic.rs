@@ -45,8 +45,8 @@ async fn a_repeated_prompt_is_cached_and_answered_alike() {
     let at = group.addresses()[0];
     let first = ask(at, &prompt(1000)).await;
     let second = ask(at, &prompt(1000)).await;
-    // 4 bytes of role and 4,000 of text.
-    assert_eq!(first["usage"]["prompt_tokens"], 1001);
+    // 4 bytes of role, 4,000 of text, 9 of the answer's role.
+    assert_eq!(first["usage"]["prompt_tokens"], 1004);
     assert_eq!(first["usage"]["prompt_tokens_details"]["cached_tokens"], 0);
     assert_eq!(second["usage"]["prompt_tokens_details"]["cached_tokens"], 992);
     assert_eq!(second["usage"]["completion_tokens"], 5);
@@ -55,8 +55,81 @@ async fn a_repeated_prompt_is_cached_and_answered_alike() {
     let page = metrics(&get(at, "/metrics").await.1);
     assert_eq!(
         (page["vllm_prefix_cache_queries_total"], page["vllm_prefix_cache_hits_total"]),
-        (2002.0, 992.0)
+        (2008.0, 992.0)
     );
+}
+
+#[tokio::test]
+async fn an_answer_that_comes_back_as_a_message_is_in_the_cache() {
+    let group = instant().await;
+    let at = group.addresses()[0];
+    let mut body = prompt(100);
+    body["max_tokens"] = 500.into();
+    let (_, answer, _) = exchange(at, chat(&body, ""), Http1).await;
+    let answer: Value = serde_json::from_slice(&answer).unwrap();
+    let said = answer["choices"][0]["message"]["content"].as_str().unwrap();
+    assert_eq!(said.len(), 2000);
+    let messages = body["messages"].as_array_mut().unwrap();
+    messages.push(json!({"role": "assistant", "content": said}));
+    messages.push(json!({"role": "user", "content": "and then?"}));
+    let (_, next, _) = exchange(at, chat(&body, ""), Http1).await;
+    let next: Value = serde_json::from_slice(&next).unwrap();
+    // 413 bytes and 500 tokens are 603 tokens; the last one was never computed.
+    assert_eq!(next["usage"]["prompt_tokens_details"]["cached_tokens"], 592);
+
+    let ask = async |prompt: String| -> Value {
+        let body = json!({"prompt": prompt, "max_tokens": 64}).to_string();
+        let request = Request::post("/v1/completions").body(full(body)).unwrap();
+        serde_json::from_slice(&exchange(at, request, Http1).await.1).unwrap()
+    };
+    let first = ask("once ".repeat(64)).await;
+    let second = ask("once ".repeat(64) + first["choices"][0]["text"].as_str().unwrap() + "more").await;
+    // 80 tokens and 63 of the answer.
+    assert_eq!(second["usage"]["prompt_tokens_details"]["cached_tokens"], 128);
+}
+
+#[tokio::test]
+async fn an_answer_ends_by_itself_where_the_request_says() {
+    let group = instant().await;
+    let at = group.addresses()[0];
+    for (limit, tokens, generated, reason) in
+        [(9, "4", 4, "stop"), (9, "9", 9, "length"), (3, "4", 3, "length")]
+    {
+        let mut body = prompt(3);
+        body["max_tokens"] = limit.into();
+        let mut request = chat(&body, "");
+        request.headers_mut().insert("x-sim-output-tokens", tokens.parse().unwrap());
+        let answer: Value = serde_json::from_slice(&exchange(at, request, Http1).await.1).unwrap();
+        assert_eq!(answer["usage"]["completion_tokens"], generated);
+        assert_eq!(answer["choices"][0]["finish_reason"], reason);
+    }
+    for tokens in ["0", "-1", "many", ""] {
+        let mut request = chat(&prompt(3), "");
+        request.headers_mut().insert("x-sim-output-tokens", tokens.parse().unwrap());
+        assert_eq!(exchange(at, request, Http1).await.0.status, 400, "{tokens:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_stream_interval_puts_several_tokens_into_an_event() {
+    let config = SimConfig { stream_interval: 4, engine: EngineConfig::instant(), ..SimConfig::default() };
+    let group = servers(config, 1).await;
+    let mut body = streaming(prompt(3), true);
+    body["max_tokens"] = 11.into();
+    let (_, answer, _) = exchange(group.addresses()[0], chat(&body, ""), Http1).await;
+    let all = events(&answer);
+    let contents = all.iter().filter_map(|event| event["choices"][0]["delta"]["content"].as_str());
+    assert_eq!(contents.map(|text| text.len() / 4).collect::<Vec<_>>(), [0, 1, 4, 4, 2]);
+    assert_eq!(all.last().unwrap()["usage"]["completion_tokens"], 11);
+    let (_, mut body) =
+        send(group.addresses()[0], chat(&body, "drop-after=7"), Http1).await.unwrap().into_parts();
+    let mut told = Vec::new();
+    while let Some(Ok(frame)) = body.frame().await {
+        told.extend_from_slice(&frame.into_data().unwrap());
+    }
+    let told = events(&told);
+    let contents = told.iter().filter_map(|event| event["choices"][0]["delta"]["content"].as_str());
+    assert_eq!(contents.map(|text| text.len() / 4).sum::<usize>(), 7, "it breaks off within an event");
 }
 
 #[tokio::test]
@@ -132,7 +205,7 @@ async fn the_metrics_page_is_as_large_as_a_real_one_and_well_formed() {
         assert!((55_000..65_000).contains(&page.len()), "{} bytes", page.len());
     }
     let values = metrics(&after);
-    assert_eq!(values["vllm_prompt_tokens_total"], 101.0);
+    assert_eq!(values["vllm_prompt_tokens_total"], 104.0);
     assert_eq!(values["vllm_generation_tokens_total"], 5.0);
     let text = String::from_utf8(after.to_vec()).unwrap();
     for part in [

@@ -12,9 +12,10 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::{JSON, Service, failure, json_response, response};
-use crate::sim::answer::{Answer, text_seed};
+use crate::sim::answer::{Answer, append_text, text_seed};
 use crate::sim::body::{SimBody, Stream, full, half, with_trailers};
 use crate::sim::kv::{BYTES_PER_TOKEN, block_hashes};
+use crate::sim::live::Wake;
 use crate::sim::model::{Finish, Kind, Rejected, SimRequest};
 use crate::sim::openai::{Api, Call, parse};
 use crate::sim::remote::{PLACE, PREFILLED_BY, RemoteError, Stage, Stages, addresses};
@@ -57,17 +58,24 @@ impl Service {
             }
         };
         let stream = call.stream && kind != Kind::Prefill;
-        let request = self.request(&call, adapter, kind);
+        let text_seed = text_seed(self.config.engine.seed, &call.prompt);
+        let request = self.request(&call, adapter, kind, stages.output_tokens, text_seed);
         let mut answer = Answer {
             api,
             number: 0,
             created: (self.started + self.live.now()).as_secs(),
             model: Value::from(model).to_string(),
-            text_seed: text_seed(self.config.engine.seed, &call.prompt),
+            text_seed,
             finish: request.finish,
             prompt_tokens: request.prompt_tokens,
         };
-        let mut ticket = match self.live.submit(request, stream || drop_after.is_some()) {
+        let interval = self.config.stream_interval;
+        let wake = match (stream, drop_after) {
+            (true, None) => Wake::Every(interval),
+            (_, Some(_)) => Wake::Every(1),
+            (false, None) => Wake::AtEnd,
+        };
+        let mut ticket = match self.live.submit(request, wake) {
             Ok(ticket) => ticket,
             Err(refusal @ Rejected::QueueFull) => {
                 return failure(StatusCode::TOO_MANY_REQUESTS, &refusal.to_string());
@@ -79,8 +87,8 @@ impl Service {
         answer.number = ticket.id();
         let trailers = trailers.then(|| self.trailers());
         let mut answered = if stream {
-            let stream =
-                Stream { ticket, answer, sent: 0, include_usage: call.include_usage, drop_after, trailers };
+            let include_usage = call.include_usage;
+            let stream = Stream { ticket, answer, sent: 0, interval, include_usage, drop_after, trailers };
             let kind = HeaderValue::from_static("text/event-stream; charset=utf-8");
             response(StatusCode::OK, kind, stream.into_body())
         } else {
@@ -106,17 +114,29 @@ impl Service {
         answered
     }
 
-    fn request(&self, call: &Call, adapter: Option<Arc<str>>, kind: Kind) -> SimRequest {
+    fn request(
+        &self,
+        call: &Call,
+        adapter: Option<Arc<str>>,
+        kind: Kind,
+        ends_after: Option<u32>,
+        text_seed: u64,
+    ) -> SimRequest {
         let config = &self.config;
         let prompt_tokens = call.prompt.len().div_ceil(BYTES_PER_TOKEN).clamp(1, u32::MAX as usize) as u32;
         let room = config.engine.context_limit().saturating_sub(prompt_tokens);
-        let (output_tokens, finish) = match (kind, call.max_tokens) {
-            (Kind::Prefill, _) => (1, Finish::Length),
-            (_, Some(limit)) => (limit, Finish::Length),
-            (_, None) => (config.default_output_tokens.min(room), Finish::Stop),
+        let limit = call.max_tokens.unwrap_or(u32::MAX);
+        let (output_tokens, finish) = match (kind, ends_after, call.max_tokens) {
+            (Kind::Prefill, ..) => (1, Finish::Length),
+            (_, Some(tokens), _) if tokens < limit => (tokens, Finish::Stop),
+            (_, _, Some(limit)) => (limit, Finish::Length),
+            (_, _, None) => (config.default_output_tokens.min(room), Finish::Stop),
         };
         let scope = adapter.as_deref().unwrap_or(&config.model);
-        let blocks = block_hashes(scope, &call.prompt, config.engine.block_size);
+        // The next prompt may repeat the answer. What doesn't fit is refused.
+        let mut text = call.prompt.clone();
+        append_text(text_seed, output_tokens.min(room), &mut text);
+        let blocks = block_hashes(scope, &text, config.engine.block_size);
         SimRequest { id: 0, prompt_tokens, blocks, output_tokens, finish, adapter, kind }
     }
 

@@ -1,11 +1,11 @@
-//! Waiting for a moment, more finely than to the runtime's millisecond: requests that
-//! are begun a millisecond late make a fast server look slow.
+//! Waiting for a moment, more finely than to the runtime's millisecond: a request that is
+//! begun a millisecond late, or a token that is, makes a fast server look slow.
 
 use tokio::time::Instant;
 
 /// Waits for one moment at a time.
 #[derive(Debug)]
-pub(super) enum Timer {
+pub(crate) enum Timer {
     /// The runtime's: to the millisecond, and it stands still when time is paused.
     Coarse,
     /// The kernel's.
@@ -15,7 +15,7 @@ pub(super) enum Timer {
 
 impl Timer {
     /// The finest that the system has.
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         #[cfg(target_os = "linux")]
         if let Ok(fine) = fine::Fine::new() {
             return Self::Fine(fine);
@@ -24,7 +24,7 @@ impl Timer {
     }
 
     /// Returns at `moment`, at once if it is over.
-    pub(super) async fn until(&self, moment: Instant) {
+    pub(crate) async fn until(&self, moment: Instant) {
         match self {
             Self::Coarse => tokio::time::sleep_until(moment).await,
             #[cfg(target_os = "linux")]
