@@ -20,7 +20,7 @@ pub struct Style {
 struct Body<'a> {
     model: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    messages: Option<[Message<'a>; 1]>,
+    messages: Option<&'a [Message<'a>]>,
     #[serde(skip_serializing_if = "Option::is_none")]
     prompt: Option<&'a str>,
     max_tokens: usize,
@@ -29,10 +29,13 @@ struct Body<'a> {
     stream_options: Option<StreamOptions>,
 }
 
-#[derive(Serialize)]
-struct Message<'a> {
-    role: &'a str,
-    content: &'a str,
+/// A message of a chat.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Message<'a> {
+    /// Who says it.
+    pub role: &'a str,
+    /// Its text.
+    pub content: &'a str,
 }
 
 #[derive(Serialize)]
@@ -43,11 +46,22 @@ struct StreamOptions {
 impl Style {
     /// The body that asks with `prompt` for an answer of at most `max_tokens` tokens.
     pub fn body(&self, prompt: &str, max_tokens: usize) -> Bytes {
-        let chat = self.api == Api::Chat;
+        match self.api {
+            Api::Chat => self.chat(&[Message { role: "user", content: prompt }], max_tokens),
+            Api::Completions => self.write(None, Some(prompt), max_tokens),
+        }
+    }
+
+    /// The body of a chat with these messages, whatever the API of the style.
+    pub fn chat(&self, messages: &[Message<'_>], max_tokens: usize) -> Bytes {
+        self.write(Some(messages), None, max_tokens)
+    }
+
+    fn write(&self, messages: Option<&[Message<'_>]>, prompt: Option<&str>, max_tokens: usize) -> Bytes {
         let body = Body {
             model: &self.model,
-            messages: chat.then_some([Message { role: "user", content: prompt }]),
-            prompt: (!chat).then_some(prompt),
+            messages,
+            prompt,
             max_tokens,
             stream: self.stream,
             stream_options: self.stream.then_some(StreamOptions { include_usage: true }),

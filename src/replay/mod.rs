@@ -14,6 +14,8 @@
 //! 2. `policy` decides, and `world` lets everything happen in its order.
 //! 3. `summary` counts.
 //!
+//! A [`Script`] has the same requests for servers in real time.
+//!
 //! [`compare_sizes`] lets a capacity policy start and end the servers, too (`scale`).
 //!
 //! Everything follows from the seed.
@@ -26,6 +28,7 @@ mod policy;
 mod reference;
 mod requests;
 mod scale;
+mod script;
 mod servers;
 mod suite;
 mod summary;
@@ -42,8 +45,9 @@ pub use generate::Workload;
 pub use policy::Policy;
 pub use reference::Formula;
 pub use scale::{ScaleComparison, ScaleSettings, ScaleSummary, compare_sizes};
+pub use script::{Script, Seen, summarize};
 pub use servers::{MOST_SERVERS, Server, parse as parse_servers};
-pub use suite::{Case, Cell};
+pub use suite::{Case, Cell, Size};
 pub use summary::{Goodput, Latency, ServerSummary, Summary};
 pub use workload::{Arrival, Piece, of_trace, repeat, speed_up, utilize};
 pub use world::{Events, Interconnect};
@@ -76,10 +80,35 @@ pub struct Settings {
     pub scrape_interval: Duration,
     /// How old metrics may be before they count as missing.
     pub metrics_staleness: Duration,
+    /// Time that a request and its answer take between client, gateway, picker and server,
+    /// together: clients see it on top of what a server takes.
+    pub gateway_delay: Duration,
     /// Until then a first token is in time.
     pub ttft_limit: Duration,
     /// Mean time between two tokens of an answer up to which it is fast enough.
     pub tpot_limit: Duration,
+}
+
+impl Settings {
+    /// The same where everything that servers and clients do takes `1/times` as long, and the
+    /// limits are as much shorter; above 0. What pickers do at intervals stays as it is: so a
+    /// picker sees servers that run `times` as fast as they would.
+    pub fn accelerate(&mut self, times: f64) {
+        let faster = |time: &mut Duration| {
+            *time = Duration::try_from_secs_f64(time.as_secs_f64() / times).unwrap_or(Duration::MAX);
+        };
+        for server in &mut self.servers {
+            server.slow_down(1.0 / times);
+            faster(&mut server.joins);
+        }
+        self.arrivals.iter_mut().for_each(|arrival| faster(&mut arrival.at));
+        faster(&mut self.gateway_delay);
+        faster(&mut self.ttft_limit);
+        faster(&mut self.tpot_limit);
+        // Rounds to whole bytes.
+        let bytes = self.interconnect.kv_bytes_per_token as f64 / times;
+        self.interconnect.kv_bytes_per_token = bytes.round() as u64;
+    }
 }
 
 /// What came out of it.
@@ -182,7 +211,7 @@ pub fn run(settings: &Settings, mut progress: impl FnMut(usize)) -> Result<Compa
     let mut all: Vec<Fates> = Vec::with_capacity(pickers.len());
     for picker in pickers {
         let world = World::new(picker, servers, settings.interconnect.clone(), Arc::clone(&requests))?;
-        all.push(world.run(|| {
+        all.push(world.with_gateway_delay(settings.gateway_delay).run(|| {
             count += 1;
             progress(count);
         }));

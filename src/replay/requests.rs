@@ -1,5 +1,6 @@
 //! Requests as pickers and servers take them, made of [`Arrival`]s when they are needed.
 
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
@@ -7,13 +8,16 @@ use bytes::Bytes;
 
 use super::servers::Server;
 use super::workload::{Arrival, Piece};
-use crate::load::body::Style;
+use crate::load::body::{Message, Style};
 use crate::load::settings::Api;
 use crate::load::text::{TOKEN_CHARS, words};
-use crate::sim::block_hashes;
+use crate::sim::{ANSWER_ROLE, block_hashes};
 
 /// Model that requests ask for, and the scope of their block hashes.
-const MODEL: &str = "meta-llama/Llama-3.1-8B-Instruct";
+pub(super) const MODEL: &str = "meta-llama/Llama-3.1-8B-Instruct";
+
+/// Role of messages that repeat no answer.
+const USER_ROLE: &str = "user";
 
 /// The API of all requests.
 pub(super) const API: Api = Api::Chat;
@@ -48,6 +52,8 @@ impl Prepared {
 #[derive(Debug)]
 pub(super) struct Requests {
     arrivals: Vec<Arrival>,
+    /// Parts of prompts that repeat an answer.
+    answers: HashSet<Piece>,
     style: Style,
     max_tokens: usize,
     block_sizes: Vec<u32>,
@@ -67,6 +73,7 @@ impl Requests {
         block_sizes.dedup();
         Self {
             arrivals: arrivals.to_vec(),
+            answers: arrivals.iter().filter_map(Arrival::answered).collect(),
             style,
             max_tokens: longest as usize,
             block_sizes,
@@ -101,8 +108,8 @@ impl Requests {
     }
 
     fn prepare(&self, arrival: &Arrival) -> Prepared {
+        let body = self.body(arrival, |_| None);
         let mut text = text(&arrival.prompt);
-        let body = self.style.body(&text, self.max_tokens);
         if let Some(Piece { seed, tokens }) = arrival.answered() {
             words(seed, tokens as usize, &mut text);
         }
@@ -113,6 +120,35 @@ impl Requests {
             output_tokens: arrival.output_tokens.max(1),
             blocks: self.block_sizes.iter().map(hashes).collect(),
         }
+    }
+
+    /// The body of a request: answers before it are messages of their own. `said`: the text of
+    /// such an answer where it is another than the one that its seed gives.
+    pub(super) fn body<'a>(&self, arrival: &Arrival, said: impl Fn(&Piece) -> Option<&'a str>) -> Bytes {
+        let mut messages: Vec<(&str, String)> = Vec::new();
+        for piece in &arrival.prompt {
+            let answers = self.answers.contains(piece);
+            let role = if answers { ANSWER_ROLE } else { USER_ROLE };
+            if answers || messages.last().is_none_or(|(last, _)| *last != USER_ROLE) {
+                messages.push((role, String::new()));
+            }
+            let Some((_, text)) = messages.last_mut() else { continue };
+            match said(piece).filter(|_| answers) {
+                Some(said) => text.push_str(said),
+                None => words(piece.seed, piece.tokens as usize, text),
+            }
+        }
+        if messages.is_empty() {
+            messages.push((USER_ROLE, String::new()));
+        }
+        for (_, text) in messages.iter_mut().filter(|(role, _)| *role == USER_ROLE) {
+            // Chat templates add its role and that of the answer after it. They are part of its
+            // tokens, so that a prompt has as many as its arrival says.
+            text.truncate(text.len().saturating_sub(USER_ROLE.len() + ANSWER_ROLE.len()));
+        }
+        let messages: Vec<Message<'_>> =
+            messages.iter().map(|(role, content)| Message { role, content }).collect();
+        self.style.chat(&messages, self.max_tokens)
     }
 }
 
@@ -177,6 +213,36 @@ mod tests {
         let requests = requests(&[first, next], &[16]);
         let [first, next] = [0, 1].map(|position| requests.get(position).blocks(16).to_vec());
         assert_eq!((first.len(), first), (10, next));
+    }
+
+    #[test]
+    fn a_prompt_has_the_tokens_and_the_blocks_that_a_server_reads_in_its_body() {
+        let piece = |seed| Piece { seed, tokens: 100 + seed as u32 };
+        let first = Arrival {
+            prompt: [piece(1), piece(2)].into(),
+            output_tokens: 60,
+            answer: Some(7),
+            ..Arrival::default()
+        };
+        let next = |last| Arrival {
+            prompt: first.prompt.iter().copied().chain(first.answered()).chain([piece(last)]).collect(),
+            ..first.clone()
+        };
+        let requests = requests(&[first.clone(), next(8), next(9)], &[16]);
+        let read = |position: usize| {
+            let call = crate::sim::read_chat(&requests.get(position).body).unwrap();
+            assert_eq!(call.len(), requests.arrivals()[position].prompt_tokens() as usize * TOKEN_CHARS);
+            block_hashes(MODEL, &call, 16)
+        };
+        let shared = |a: &[u64], b: &[u64]| a.iter().zip(b).take_while(|(a, b)| a == b).count();
+        let (read, made) = ([1, 2].map(read), [1, 2].map(|at| requests.get(at).blocks(16).to_vec()));
+        // 203 tokens and an answer of 60 of it.
+        assert_eq!((shared(&read[0], &read[1]), shared(&made[0], &made[1])), (16, 16));
+        let body = requests.body(&requests.arrivals()[1], |_| Some("So it was."));
+        let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
+        let roles: Vec<_> = body["messages"].as_array().unwrap().iter().map(|m| &m["role"]).collect();
+        assert_eq!(roles, ["user", "assistant", "user"]);
+        assert_eq!(body["messages"][1]["content"], "So it was.");
     }
 
     #[test]

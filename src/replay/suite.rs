@@ -10,9 +10,6 @@ use super::{Interconnect, Policy, Settings};
 use crate::load::trace::Row;
 use crate::sim::{EngineConfig, ModelKind, mix};
 
-/// Servers of every case.
-const SERVERS: usize = 8;
-
 /// Times that slow servers take longer.
 const SLOWER: f64 = 3.0;
 
@@ -23,15 +20,30 @@ const CACHE: f64 = 0.7;
 /// requests a user makes.
 const SAMPLE: (usize, usize) = (2000, 32);
 
-/// Seconds for which requests come, about, and bounds of their number; requests of a user,
-/// so that sessions get on.
-const SECONDS: f64 = 80.0;
-const REQUESTS: (f64, f64) = (600.0, 6000.0);
+/// Requests of a user, so that sessions get on, and most of all users.
 const OF_USER: f64 = 7.0;
 const MOST_OF_USERS: f64 = 9000.0;
 
 /// The label of a server's accelerator.
 const ACCELERATOR: &str = "llm-d.ai/accelerator";
+
+/// Size of a run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Size {
+    /// Number of servers.
+    pub servers: usize,
+    /// Seconds for which requests come, about.
+    pub seconds: f64,
+    /// Fewest and most requests, but for those of many users.
+    pub requests: (f64, f64),
+}
+
+impl Default for Size {
+    /// Of the runs of the suite.
+    fn default() -> Self {
+        Self { servers: 8, seconds: 80.0, requests: (600.0, 6000.0) }
+    }
+}
 
 /// Requests of a case, and the servers that they are for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,9 +96,9 @@ impl Case {
         }
     }
 
-    fn servers(self, engine: ModelKind, seed: u64) -> Vec<Server> {
+    fn servers(self, count: usize, engine: ModelKind, seed: u64) -> Vec<Server> {
         let drawn = EngineConfig::drawn(engine, seed);
-        let mut servers = Server::equal(SERVERS, &EngineConfig { seed, ..drawn });
+        let mut servers = Server::equal(count, &EngineConfig { seed, ..drawn });
         match self {
             Self::MixedFleet => {
                 for (number, server) in servers.iter_mut().enumerate() {
@@ -98,7 +110,7 @@ impl Case {
                     server.labels.insert(ACCELERATOR.to_owned(), name.to_owned());
                 }
             }
-            Self::SlowServer => servers[0].slow_down(SLOWER),
+            Self::SlowServer => servers.iter_mut().take(1).for_each(|first| first.slow_down(SLOWER)),
             Self::Equal(_) | Self::Trace => {}
         }
         servers
@@ -127,8 +139,24 @@ impl Cell {
         rows: &[Row],
         limits: (Duration, Duration),
     ) -> Settings {
-        let seed = mix(self.seed);
-        let mut servers = self.case.servers(self.engine, seed);
+        self.settings_of(Size::default(), policies, rows, limits)
+    }
+
+    /// Seed of the engines' constants, and of the first server's jitter.
+    pub fn engine_seed(&self) -> u64 {
+        mix(self.seed)
+    }
+
+    /// [`settings`](Self::settings) of a run of another size than the suite's.
+    pub fn settings_of(
+        &self,
+        size: Size,
+        policies: Vec<(String, Policy)>,
+        rows: &[Row],
+        limits: (Duration, Duration),
+    ) -> Settings {
+        let seed = self.engine_seed();
+        let mut servers = self.case.servers(size.servers, self.engine, seed);
         let cache: f64 = servers.iter().map(Server::cache_tokens).sum::<f64>() * CACHE;
         let (sampled, users) = SAMPLE;
         let generate = |count: usize, users: usize| match self.case.workload() {
@@ -137,11 +165,12 @@ impl Cell {
         };
         let sample = generate(sampled, users);
         let wanted = self.utilization * Demand::of(&sample, cache).capacity(&servers);
-        let count = (wanted * SECONDS).clamp(REQUESTS.0, REQUESTS.1) as usize;
+        let (fewest, most) = size.requests;
+        let count = (wanted * size.seconds).max(fewest).min(most) as usize;
         let mut arrivals: Vec<Arrival>;
         if self.case.workload().is_some_and(Workload::is_closed) {
             let users = (wanted / rate_of_user(&sample, users)).round().max(1.0);
-            let count = (users * OF_USER).clamp(count as f64, MOST_OF_USERS);
+            let count = (users * OF_USER).max(count as f64).min(MOST_OF_USERS.max(count as f64));
             arrivals = generate(count as usize, users as usize);
         } else {
             arrivals = generate(count, 1);
@@ -152,7 +181,7 @@ impl Cell {
         if self.case == Case::MixedFleet
             && let Some(cold) = servers.first_mut()
         {
-            cold.joins = Duration::from_secs_f64(SECONDS / 3.0);
+            cold.joins = Duration::try_from_secs_f64(size.seconds / 3.0).unwrap_or_default();
         }
         let (ttft_limit, tpot_limit) = limits;
         Settings {
@@ -163,6 +192,7 @@ impl Cell {
             seed,
             scrape_interval: Duration::from_millis(50),
             metrics_staleness: Duration::from_secs(2),
+            gateway_delay: Duration::ZERO,
             ttft_limit,
             tpot_limit,
             streams: true,

@@ -35,7 +35,7 @@ use crate::sim::{ConfigError, Engine, Finish, Kind, Links, Output, Place, Reject
 
 pub(super) use scaling::Scaling;
 
-use chain::Chain;
+pub(super) use chain::Chain;
 
 /// How often what is kept for nobody is dropped, as in the server.
 const SWEEP: Duration = Duration::from_secs(30);
@@ -107,6 +107,8 @@ pub(super) struct World {
     engines: Vec<Engine>,
     places: Vec<Place>,
     interconnect: Interconnect,
+    /// Time that clients see on top of the servers', of every request.
+    gateway_delay: Duration,
     /// When each engine is known to go on, so that it is due once.
     armed: Vec<Option<Duration>>,
     due: BinaryHeap<Reverse<(Duration, Due)>>,
@@ -185,6 +187,7 @@ impl World {
             engines,
             places: servers.iter().map(Server::place).collect(),
             interconnect,
+            gateway_delay: Duration::ZERO,
             due,
             under_way: HashMap::new(),
             outputs: Vec::new(),
@@ -198,6 +201,11 @@ impl World {
             pool,
             joining: joining.into_iter().collect(),
         })
+    }
+
+    /// The same where clients see first and last tokens so much later, and follow them.
+    pub(super) fn with_gateway_delay(self, gateway_delay: Duration) -> Self {
+        Self { gateway_delay, ..self }
     }
 
     /// Runs to the end of the last request. `progress` is called with every request that
@@ -253,7 +261,8 @@ impl World {
 
     /// A request has ended: those that waited for it may come.
     fn ended(&mut self, position: usize, now: Duration) {
-        let due = self.chain.ended(position, self.requests.arrivals(), now);
+        let seen = now.saturating_add(self.gateway_delay);
+        let due = self.chain.ended(position, self.requests.arrivals(), seen);
         self.due.extend(due.into_iter().map(|(at, position)| Reverse((at, Due::Arrive(position)))));
     }
 
@@ -383,13 +392,14 @@ impl World {
         let id = output.id as usize;
         let Some(mut request) = self.under_way.remove(&output.id) else { return };
         self.picker.set_clock(output.at);
+        let seen = (output.at + self.gateway_delay).saturating_sub(request.arrived);
         let fate = &mut self.fates[id];
         if let Some(rest) = request.awaits_prompt.take() {
             fate.cached_tokens = output.cached_tokens;
             return self.answer(request, *rest, output.at);
         }
         if output.generated == 1 {
-            fate.first = Some(output.at.saturating_sub(request.arrived));
+            fate.first = Some(seen);
             if fate.computed_by == fate.server {
                 fate.cached_tokens = output.cached_tokens;
             }
@@ -404,7 +414,7 @@ impl World {
             self.under_way.insert(output.id, request);
             return;
         }
-        fate.last = Some(output.at.saturating_sub(request.arrived));
+        fate.last = Some(seen);
         if let Some(routed) = &mut request.routed {
             if !self.requests.streams() {
                 routed.answer_begins(&Served::By(self.picker.address(request.server)), Verdict::Good, false);

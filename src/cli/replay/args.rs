@@ -103,6 +103,10 @@ pub struct ReplayArgs {
     /// Age from which a server's metrics no longer count.
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_duration)]
     pub metrics_staleness_threshold: Duration,
+    /// Time that a request and its answer take between client, gateway, picker and server,
+    /// which clients see on top of what a server takes.
+    #[arg(long, value_name = "TIME", default_value = "0", value_parser = parse_duration)]
+    pub gateway_delay: Duration,
     /// A first token within this time is good.
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_duration)]
     pub ttft_limit: Duration,
@@ -281,6 +285,7 @@ impl ReplayArgs {
             seed: self.seed,
             scrape_interval: self.scrape_interval,
             metrics_staleness: self.metrics_staleness_threshold,
+            gateway_delay: self.gateway_delay,
             ttft_limit: self.ttft_limit,
             tpot_limit: self.tpot_limit,
             streams: true,

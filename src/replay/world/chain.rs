@@ -7,7 +7,7 @@ use crate::replay::workload::Arrival;
 
 /// Counts for every request the requests that have to end before it.
 #[derive(Debug, Default)]
-pub(super) struct Chain {
+pub(in crate::replay) struct Chain {
     /// Requests that have yet to end, by position.
     missing: Vec<u32>,
     /// Requests that wait for this one, by position.
@@ -16,7 +16,7 @@ pub(super) struct Chain {
 
 impl Chain {
     /// The chain of these arrivals.
-    pub(super) fn new(arrivals: &[Arrival]) -> Self {
+    pub(in crate::replay) fn new(arrivals: &[Arrival]) -> Self {
         let mut next = vec![Vec::new(); arrivals.len()];
         for (position, arrival) in (0u32..).zip(arrivals) {
             for before in &arrival.after {
@@ -32,7 +32,7 @@ impl Chain {
 
     /// The request at this position has ended. Returns when those come that waited for no
     /// other, and their positions.
-    pub(super) fn ended(
+    pub(in crate::replay) fn ended(
         &mut self,
         position: usize,
         arrivals: &[Arrival],

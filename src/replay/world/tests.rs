@@ -224,6 +224,19 @@ fn a_turn_comes_a_pause_after_the_answer_before_it() {
 }
 
 #[test]
+fn clients_see_tokens_later_by_the_delay_of_the_gateway() {
+    let first = arrival(5, &[1], 64, 3);
+    let second = Arrival { after: [0].into(), ..arrival(500, &[2], 64, 1) };
+    let servers = Server::equal(1, &engine());
+    let reading = Reading { interval: 50 * MS, max_age: 2000 * MS };
+    let (picker, _) = Picker::new(&Policy::RoundRobin, &servers, reading, 1).unwrap();
+    let world = world(picker, &servers, Interconnect::default(), &[first, second]);
+    let fates = world.with_gateway_delay(7 * MS).run(|| ());
+    assert_eq!(times(&fates), [(71, 91), (71, 71)]);
+    assert_eq!(fates.requests[1].arrived, (5 + 91 + 500) * MS);
+}
+
+#[test]
 fn requests_that_follow_a_refused_one_come_all_the_same() {
     let small = EngineConfig { max_model_len: 100, ..engine() };
     let second = Arrival { after: [0].into(), ..arrival(10, &[2], 50, 1) };
