@@ -5,7 +5,7 @@ CARGO ?= cargo
 USHER_ENVOY_DIR ?= .demo
 STAGE := @deploy/ci/stage.sh
 
-.PHONY: demo test fmt fmt-check clippy doc docs-accept test-rust chart chart-accept crds-accept deny instructions instructions-accept bench bench-wire fuzz fuzz-corpus envoy
+.PHONY: demo test fmt fmt-check clippy doc docs-accept test-rust chart chart-accept crds-accept deny instructions instructions-accept bench bench-wire bench-live fuzz fuzz-corpus envoy
 
 # Simulated servers, Usher and a real Envoy under a slice of a real trace.
 # ARGS="--keep" leaves them running; `usher demo --help` lists the rest.
@@ -68,6 +68,11 @@ bench:
 export PEER
 bench-wire:
 	$(CARGO) bench --locked --bench wire -- --envoy-dir $(USHER_ENVOY_DIR) $(if $(PEER),--peer "$$PEER") $(ARGS)
+
+# Whether replay is true: the same workloads live, behind a real Envoy, and in replay.
+# ARGS="--cases long-answers --policies peer-default" does a part; ARGS=--help lists the rest.
+bench-live:
+	$(CARGO) bench --locked --bench live -- --envoy-dir $(USHER_ENVOY_DIR) $(ARGS)
 
 # Every fuzz target for ten minutes, or TARGET=name alone, for SECONDS_EACH seconds.
 # CI replays the corpora: that is the test `fuzz_corpus`.

@@ -136,6 +136,8 @@ impl Report {
     pub fn markdown(&self) -> String {
         let mut page = String::from("# Benchmarks\n\n");
         page += "Written by `make bench-wire`. Don't edit: run it again.\n\n";
+        page += "`make bench-live` measures something else: whether [`usher replay`](replay.md#is-it-true) tells what \
+                 happens.\n\n";
         if self.quick {
             page += "**A quick run, to see whether everything works. Its numbers mean little.**\n\n";
         }

@@ -1,0 +1,196 @@
+//! The processes of a run: servers, Usher and Envoy, all of them fresh.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use tokio::time::{Instant, sleep};
+use usher::cli::demo::children::Group;
+use usher::cli::demo::envoy::{self, Extras};
+use usher::cli::demo::ports::{Ports, local};
+
+use crate::arguments::{Arguments, PolicyName};
+use crate::client::Client;
+use crate::commands::{self, NAME, Place};
+use crate::metrics::{self, FirstTokens};
+
+/// Time to get ready.
+const START: Duration = Duration::from_secs(30);
+
+/// Between two looks at whether something is ready.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// After everything is ready: first scrapes, and the end of what is done once.
+const SETTLE: Duration = Duration::from_secs(1);
+
+/// The line of a configuration that names the endpoints.
+const ENDPOINTS: &str = "path: endpoints.yaml";
+
+/// Where programs and files are, and where everything listens.
+#[derive(Debug)]
+pub struct Stage {
+    place: Place,
+    folder: PathBuf,
+    /// Of Envoy's installation.
+    group: Group,
+}
+
+/// Running processes. Dropped, it ends them.
+#[derive(Debug)]
+pub struct Running {
+    group: Group,
+    gateway: SocketAddr,
+    servers: Vec<SocketAddr>,
+    /// Names and numbers of the processes.
+    processes: Vec<(&'static str, u32)>,
+}
+
+impl Stage {
+    /// Installs Envoy if need be. What the processes write goes into a folder in `scratch`.
+    ///
+    /// # Errors
+    /// One line: what is missing, and why.
+    pub async fn new(scratch: &Path, arguments: &Arguments) -> anyhow::Result<Self> {
+        let ports = Ports::choose(0, arguments.servers)?;
+        let folder = scratch.join(format!("live-{}", ports.envoy));
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        let group = Group::new(&folder)?;
+        let envoy = envoy::install(&arguments.envoy_dir, group.id()).await?;
+        let file = |name: &str| folder.join(name).to_string_lossy().into_owned();
+        let place = Place {
+            usher: env!("CARGO_BIN_EXE_usher").to_owned(),
+            envoy: envoy.to_string_lossy().into_owned(),
+            config: file("config.yaml"),
+            endpoints: file("endpoints.yaml"),
+            envoy_config: file("envoy.json"),
+            ports,
+        };
+        write(&place.envoy_config, &envoy::config(&place.ports, Extras::None)?)?;
+        Ok(Self { place, folder, group })
+    }
+
+    /// Starts everything and waits until a request gets through.
+    ///
+    /// # Errors
+    /// One line: what didn't start, and why.
+    pub async fn start(
+        &self,
+        arguments: &Arguments,
+        cell: &usher::replay::Cell,
+        policy: PolicyName,
+        client: &Client,
+    ) -> anyhow::Result<Running> {
+        let place = &self.place;
+        let _ = fs::remove_file(&place.endpoints);
+        let mut group = Group::new(&self.folder)?;
+        let log = |name: &str| self.folder.join(format!("{name}.log"));
+        let sim = command(&commands::servers(place, arguments, cell));
+        let sim = group.spawn("usher sim", sim, log("sim"))?;
+        // The file is written after the last server listens.
+        while !Path::new(&place.endpoints).exists() {
+            group.check()?;
+            sleep(LOOK).await;
+        }
+        if let Some(text) = policy.configuration() {
+            write(&place.config, &with_endpoints(text, &place.endpoints)?)?;
+        }
+        let usher = group.spawn("usher serve", command(&commands::usher(place, policy)), log("usher"))?;
+        let envoy = group.spawn("Envoy", command(&commands::envoy(place)), log("envoy"))?;
+        let processes = vec![("servers", sim), ("Usher", usher), ("Envoy", envoy)];
+        let servers = place.ports.servers.iter().copied().map(local).collect();
+        let mut running = Running { group, gateway: local(place.ports.envoy), servers, processes };
+        running.ready(client).await?;
+        sleep(SETTLE).await;
+        Ok(running)
+    }
+
+    /// The folder with what the processes wrote.
+    pub fn logs(&self) -> std::path::Display<'_> {
+        self.folder.display()
+    }
+
+    /// Removes what was written, which is of use after a failure only.
+    pub fn end(self) {
+        drop(self.group);
+        // What can't be removed is in the way of nothing.
+        let _ = fs::remove_dir_all(self.folder);
+    }
+}
+
+impl Running {
+    /// Where requests go.
+    pub fn gateway(&self) -> SocketAddr {
+        self.gateway
+    }
+
+    /// What servers are called, before their number.
+    pub fn name(&self) -> &'static str {
+        NAME
+    }
+
+    /// Names and numbers of the processes.
+    pub fn processes(&self) -> &[(&'static str, u32)] {
+        &self.processes
+    }
+
+    /// Times to first token as the engines counted them, of all servers.
+    ///
+    /// # Errors
+    /// When a server doesn't answer.
+    pub async fn first_tokens(&self, client: &Client) -> anyhow::Result<FirstTokens> {
+        let mut all = FirstTokens::default();
+        for server in &self.servers {
+            let (_, page) = client.get(*server, "/metrics").await?;
+            all.add(metrics::first_tokens(&String::from_utf8_lossy(&page)));
+        }
+        Ok(all)
+    }
+
+    /// Whether everything runs.
+    ///
+    /// # Errors
+    /// Names what ended by itself.
+    pub fn check(&mut self) -> anyhow::Result<()> {
+        Ok(self.group.check()?)
+    }
+
+    async fn ready(&mut self, client: &Client) -> anyhow::Result<()> {
+        let deadline = Instant::now() + START;
+        loop {
+            let last = match client.get(self.gateway, "/v1/models").await {
+                Ok((200, _)) => return Ok(()),
+                Ok((status, _)) => format!("the last answer was {status}"),
+                Err(error) => format!("{error:#}"),
+            };
+            self.check()?;
+            if Instant::now() >= deadline {
+                bail!("Envoy was not ready within {} s: {last}", START.as_secs());
+            }
+            sleep(LOOK).await;
+        }
+    }
+}
+
+/// A configuration whose endpoints are in this file.
+fn with_endpoints(text: &str, file: &str) -> anyhow::Result<String> {
+    if !text.contains(ENDPOINTS) {
+        bail!("the configuration has no line {ENDPOINTS:?}");
+    }
+    // A JSON text is a YAML text.
+    Ok(text.replace(ENDPOINTS, &format!("path: {}", serde_json::Value::from(file))))
+}
+
+fn command(words: &[String]) -> Command {
+    let (program, arguments) = words.split_first().map_or(("", words), |(first, rest)| (first, rest));
+    let mut command = Command::new(program);
+    command.args(arguments);
+    command
+}
+
+fn write(path: &str, text: &str) -> anyhow::Result<()> {
+    fs::write(path, text).with_context(|| format!("cannot write {path}"))
+}
