@@ -171,6 +171,11 @@ impl Load {
         unseen.min(u64::try_from(self.in_flight()).unwrap_or(0))
     }
 
+    /// Tokens that its KV cache holds, as it said last; 0 while it hasn't.
+    pub fn kv_capacity(&self) -> f64 {
+        self.num_blocks.last() * self.block_size.last()
+    }
+
     /// What a producer counts as under way there.
     pub fn in_flight_of(&self, producer: InFlightId) -> &InFlight {
         &self.tracked[producer.index()]

@@ -28,7 +28,7 @@ impl Script {
     /// The requests of these settings.
     pub fn new(settings: &Settings) -> Self {
         Self {
-            requests: Requests::new(&settings.arrivals, &settings.servers),
+            requests: Requests::new(&settings.arrivals, &settings.servers, settings.streams),
             chain: Chain::new(&settings.arrivals),
             said: HashMap::new(),
         }
@@ -137,6 +137,7 @@ mod tests {
 
     fn settings(arrivals: Vec<Arrival>) -> Settings {
         Settings {
+            streams: true,
             servers: Server::equal(2, &EngineConfig::default()),
             interconnect: Interconnect::default(),
             arrivals,

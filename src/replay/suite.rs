@@ -7,8 +7,10 @@ use super::generate::Workload;
 use super::servers::Server;
 use super::workload::{Arrival, repeat, speed_up};
 use super::{Interconnect, Policy, Settings};
+use crate::config::{ConfigError, EndpointPickerConfig};
+use crate::endpoints::ROLE_LABEL;
 use crate::load::trace::Row;
-use crate::sim::{EngineConfig, ModelKind, mix};
+use crate::sim::{EngineConfig, KV_BYTES_PER_TOKEN, Links, ModelKind, mix};
 
 /// Times that slow servers take longer.
 const SLOWER: f64 = 3.0;
@@ -45,6 +47,16 @@ impl Default for Size {
     }
 }
 
+/// The labels of its rack and its zone.
+const RACK: &str = "topology.kubernetes.io/rack";
+const ZONE: &str = "topology.kubernetes.io/zone";
+
+/// Policies that know roles, by name.
+const PAIRS: [(&str, &str); 2] = [
+    ("pairs", include_str!("../../deploy/replay/pairs.yaml")),
+    ("pairs-peer-default", include_str!("../../deploy/replay/pd-peer-default.yaml")),
+];
+
 /// Requests of a case, and the servers that they are for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Case {
@@ -58,11 +70,15 @@ pub enum Case {
     /// Prompts whose first half others share, for servers of which one takes three times as
     /// long and has the same labels as the others.
     SlowServer,
+    /// Prompts whose first half others share, for servers of which half are there to compute
+    /// prompts and half to decode, in two racks. A KV cache is faster within a rack, and those
+    /// that a server receives share its link. Policies that know no roles use all servers alike.
+    Pairs,
 }
 
 impl Case {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Equal(Workload::Conversations),
         Self::Equal(Workload::Agents),
         Self::Equal(Workload::LongAnswers),
@@ -75,6 +91,7 @@ impl Case {
         Self::SlowServer,
         Self::Equal(Workload::Bursts),
         Self::Equal(Workload::DistinctBursts),
+        Self::Pairs,
     ];
 
     /// Its name in tables and on the command line.
@@ -84,6 +101,7 @@ impl Case {
             Self::Trace => "chat-trace",
             Self::MixedFleet => "mixed-fleet",
             Self::SlowServer => "slow-server",
+            Self::Pairs => "pairs",
         }
     }
 
@@ -91,7 +109,7 @@ impl Case {
         match self {
             Self::Equal(workload) => Some(workload),
             Self::MixedFleet => Some(Workload::Conversations),
-            Self::SlowServer => Some(Workload::HalfShared),
+            Self::SlowServer | Self::Pairs => Some(Workload::HalfShared),
             Self::Trace => None,
         }
     }
@@ -111,9 +129,40 @@ impl Case {
                 }
             }
             Self::SlowServer => servers.iter_mut().take(1).for_each(|first| first.slow_down(SLOWER)),
+            Self::Pairs => {
+                for (number, server) in servers.iter_mut().enumerate() {
+                    server.engine.shared_link = true;
+                    let role = if number < count / 2 { "prefill" } else { "decode" };
+                    let rack = if number % 2 == 0 { "a" } else { "b" };
+                    let labels = [(ROLE_LABEL, role), (RACK, rack), (ZONE, "z")];
+                    server.labels.extend(labels.map(|(label, value)| (label.to_owned(), value.to_owned())));
+                }
+            }
             Self::Equal(_) | Self::Trace => {}
         }
         servers
+    }
+
+    /// Policies that only this case has.
+    ///
+    /// # Errors
+    /// A configuration that isn't valid.
+    pub fn policies(self) -> Result<Vec<(String, Policy)>, ConfigError> {
+        if self != Self::Pairs {
+            return Ok(Vec::new());
+        }
+        let parse = |(name, text): (&str, &str)| {
+            let config = EndpointPickerConfig::parse(text)?;
+            Ok((name.to_owned(), Policy::Configured(Some(Box::new(config)))))
+        };
+        PAIRS.into_iter().map(parse).collect()
+    }
+
+    fn interconnect(self) -> Interconnect {
+        match self {
+            Self::Pairs => Interconnect { links: Links::default(), kv_bytes_per_token: KV_BYTES_PER_TOKEN },
+            _ => Interconnect::default(),
+        }
     }
 }
 
@@ -186,7 +235,7 @@ impl Cell {
         let (ttft_limit, tpot_limit) = limits;
         Settings {
             servers,
-            interconnect: Interconnect::default(),
+            interconnect: self.case.interconnect(),
             arrivals,
             policies,
             seed,

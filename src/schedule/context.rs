@@ -20,6 +20,8 @@ pub struct Context<'a> {
     /// The endpoint that another profile picked and that this profile's pick will
     /// work with, in a disaggregated pool.
     pub peer: Option<&'a Arc<Endpoint>>,
+    /// The part of the request that this profile's pick would serve.
+    pub part: Part,
     /// Now, on the clock that stamps the readings of a load; never 0.
     pub now_ms: u64,
     /// How old a reading may be before it counts as missing (`--metrics-staleness-threshold`).
@@ -32,8 +34,28 @@ pub struct Context<'a> {
 impl<'a> Context<'a> {
     /// A context without facts and without a peer.
     pub fn new(request: &'a Request, now_ms: u64, max_age: Duration) -> Self {
-        Self { request, facts: Facts::NONE, peer: None, now_ms, max_age, despite_load: false }
+        Self {
+            request,
+            facts: Facts::NONE,
+            peer: None,
+            part: Part::Whole,
+            now_ms,
+            max_age,
+            despite_load: false,
+        }
     }
+}
+
+/// Part of a request that an endpoint serves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Part {
+    /// All of it, or that isn't known yet.
+    #[default]
+    Whole,
+    /// Its prompt: another endpoint answers.
+    Prefill,
+    /// Its answer: another endpoint computes the prompt.
+    Decode,
 }
 
 /// Why no endpoint was chosen. `Display` is the message for the client.

@@ -43,7 +43,7 @@ pub use around::{
     RequestAttributeReporter, RolloutMetrics, RolloutParams, RolloutScreener, ServedVerifier,
     SessionAffinity, SessionAffinityParams, SessionMetrics, SessionSource, SourceParams, Strategy,
 };
-pub use context::{Context, Outcome, Runs, ScheduleError};
+pub use context::{Context, Outcome, Part, Runs, ScheduleError};
 pub use decision::{Column, Decision, Record, Run, Scores};
 pub use effects::{AnswerHead, Attribute, Effects, Follower, Followers, Header, Served};
 pub use facts::{DataType, Fact, Facts, Key};

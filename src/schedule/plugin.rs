@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use crate::config::ConfigError;
 use crate::endpoints::{Candidates, Endpoint, Snapshot, View};
 
-use super::context::{Context, Runs, ScheduleError};
+use super::context::{Context, Part, Runs, ScheduleError};
 use super::pick::Picks;
 use super::settle::Settlement;
 
@@ -82,6 +82,12 @@ pub trait ProfileHandler: Send + Sync {
         None
     }
 
+    /// The part of the request that the pick of a profile would serve, as far as that is known
+    /// when the profile runs.
+    fn part(&self, _profile: usize, _runs: &Runs<'_>) -> Part {
+        Part::Whole
+    }
+
     /// The name of the profile that picks who computes the prompt, where that isn't who
     /// answers. Asked once, when the scheduler is made. Unless a handler has another name
     /// for it, it is the one that the peer's plugins know.
@@ -116,6 +122,11 @@ pub trait Decider: Send + Sync {
     /// Whether it does. `decode` is where the endpoint that decodes stands in the
     /// snapshot, if it has been picked.
     fn decide(&self, cx: &Context<'_>, candidates: &Candidates, decode: Option<u32>) -> bool;
+
+    /// Whether it says yes to every request.
+    fn is_unconditional(&self) -> bool {
+        false
+    }
 }
 
 /// Type and instance name of a plugin, as metrics and records show them.

@@ -110,11 +110,10 @@ impl Scheduler {
                     continue;
                 }
                 ran = true;
-                let peer = self
-                    .handler
-                    .plugin
-                    .peer(index, &Runs { profiles: &self.profiles, outcomes: &outcomes, candidates });
-                let cx = Context { peer, ..*cx };
+                let runs = Runs { profiles: &self.profiles, outcomes: &outcomes, candidates };
+                let handler = &self.handler.plugin;
+                let cx =
+                    Context { peer: handler.peer(index, &runs), part: handler.part(index, &runs), ..*cx };
                 outcomes[index] = match profile.run(&cx, candidates, rng, scratch, record, &mut mark) {
                     Ok(run) => Outcome::Picked(run),
                     Err(error) => Outcome::Failed(error),

@@ -46,6 +46,13 @@ impl Settlement<'_> {
         fits
     }
 
+    /// Leaves a profile without a pick, as if it had not run.
+    pub fn withdraw(&mut self, profile: usize) {
+        if let Some(outcome) = self.outcomes.get_mut(profile) {
+            *outcome = Outcome::Waiting;
+        }
+    }
+
     /// Drops the totals that were kept for the handler alone: a decision stays as long as
     /// its stream, and they are as long as the pool.
     pub(super) fn end(self, record: Record) {

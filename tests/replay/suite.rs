@@ -71,6 +71,39 @@ fn a_table_for_each_case_and_a_summary_name_all_policies() {
 }
 
 #[test]
+fn where_roles_are_apart_policies_that_know_them_run_too() {
+    let arguments = [
+        "--suite",
+        "--seeds",
+        "1",
+        "--cases",
+        "pairs",
+        "--engines",
+        "chunked-prefill",
+        "--utilizations",
+        "0.5",
+        "--output",
+        "json",
+    ];
+    let Output { status, stdout, stderr } = usher(&arguments);
+    assert!(status.success(), "{}", String::from_utf8_lossy(&stderr));
+    let json: Value = serde_json::from_slice(&stdout).unwrap();
+    let names = [&NAMES[..], &["pairs", "pairs-peer-default"]].concat();
+    assert_eq!(json["policies"], serde_json::json!(names));
+    let figure = |policy: &str, figure: &str| {
+        let all = json["runs"][0]["policies"].as_array().unwrap();
+        let figures = all.iter().find(|figures| figures["policy"] == policy).unwrap();
+        figures[figure].as_f64().unwrap()
+    };
+    for name in names {
+        assert_eq!(figure(name, "refused"), 0.0, "{name}");
+        assert!(figure(name, "e2e_p90") > 0.0, "{name}");
+    }
+    let [joint, peer] = ["pairs", "pairs-peer-default"].map(|policy| figure(policy, "ttft_p90"));
+    assert!(joint < peer, "{joint} {peer}");
+}
+
+#[test]
 fn wrong_arguments_are_one_line() {
     let table: [(&[&str], &[&str]); 7] = [
         (&["--suite", "--cases", "chess"], &["workload 'chess'", "distinct-bursts"]),

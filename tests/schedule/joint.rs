@@ -1,63 +1,76 @@
-//! `pairing: joint`: the cheapest pair against all pairs, what is forbidden, and bookings.
+//! `pairing: joint`: pairs and endpoints that do it all, what is forbidden, and bookings.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use prometheus::Registry;
-use proptest::prelude::*;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use usher::config::{ConfigError, Node};
 use usher::endpoints::{Candidates, Clock};
 use usher::schedule::data::{PrefixMatch, PromptTokens};
-use usher::schedule::latency::{InitialRate, Model, Reader, Work};
+use usher::schedule::latency::{InitialRate, Model, Reader};
 use usher::schedule::{
-    Context, Decider, Decision, DisaggFamily, DisaggParams, DisaggProfileHandler, Effects, Facts, Followers,
-    Joint, Key, PreRequest, Profile, ProfileHandler, Record, ScheduleError, Scheduler, Scratch, State,
+    AlwaysDecider, Context, Decider, Decision, DisaggFamily, DisaggParams, DisaggProfileHandler, Effects,
+    Facts, Followers, Joint, Key, PreRequest, Profile, ProfileHandler, Record, ScheduleError, Scheduler,
+    Scratch, State,
 };
 
 use crate::pool::pipeline;
 use crate::support::{Fixed, MAX_AGE, NOW, Only, id, metrics, pool, request, top};
 
-const RATE: f64 = 1000.0;
+pub(crate) const RATE: f64 = 1000.0;
 /// The prompt's tokens; a token is a byte of KV cache, so that speeds are in tokens, too.
-const PROMPT: u64 = 1000;
+pub(crate) const PROMPT: u64 = 1000;
 
 fn params(more: &str) -> Result<DisaggParams, ConfigError> {
     let text = format!("{{pairing: joint, kvBytesPerToken: 1, peakPrefillThroughput: 1000, {more}}}");
     DisaggParams::decode(&Node::parse(&text).unwrap())
 }
 
-struct Always;
+/// Says yes where the endpoint that decodes is one of these.
+pub(crate) struct At(pub(crate) Vec<u32>);
 
-impl Decider for Always {
-    fn decide(&self, _cx: &Context<'_>, _candidates: &Candidates, _decode: Option<u32>) -> bool {
-        true
+impl Decider for At {
+    fn decide(&self, _cx: &Context<'_>, _candidates: &Candidates, decode: Option<u32>) -> bool {
+        decode.is_some_and(|decode| self.0.contains(&decode))
     }
 }
 
 /// A scheduler over `prefill` endpoints and then as many that decode as there are scores.
-struct Pairing {
-    clock: Clock,
-    model: Arc<Model>,
+pub(crate) struct Pairing {
+    pub(crate) clock: Clock,
+    pub(crate) model: Arc<Model>,
     handler: Arc<DisaggProfileHandler>,
     scheduler: Scheduler,
-    candidates: Candidates,
-    facts: Facts,
+    pub(crate) candidates: Candidates,
+    pub(crate) facts: Facts,
 }
 
 impl Pairing {
-    fn new(more: &str, prefill: &[f32], decode: &[f32], candidates: Candidates) -> Self {
+    /// Every prompt is computed by another endpoint than the one that answers.
+    pub(crate) fn new(more: &str, prefill: &[f32], decode: &[f32], candidates: Candidates) -> Self {
+        Self::decided_by(Some(Arc::new(AlwaysDecider)), more, prefill, decode, candidates)
+    }
+
+    /// The same with this decider, or with none.
+    pub(crate) fn decided_by(
+        decider: Option<Arc<dyn Decider>>,
+        more: &str,
+        prefill: &[f32],
+        decode: &[f32],
+        candidates: Candidates,
+    ) -> Self {
         let params = params(more).unwrap();
         let clock = Clock::stopped();
         let model = Arc::new(Model::new(RATE, clock.clone()));
         let (prompt, prefix) = (Key::new(0), Key::new(1));
         let reader = Reader::new(Arc::clone(&model), InitialRate::of(RATE), prompt, prefix);
-        let joint = Joint::new(params.joint.clone().unwrap(), reader);
+        let joint = params.joint.clone().unwrap();
+        let joint = Joint::new(joint.clone(), reader.moving(Arc::new(OnceLock::from(joint.transfers()))));
         let registry = Registry::new();
         let decisions = Arc::new(DisaggFamily::register(&registry).unwrap()).of(id("handler"));
-        let handler =
-            DisaggProfileHandler::new(&params, Some(Arc::new(Always)), None, decisions).paired(joint);
+        let handler = DisaggProfileHandler::new(&params, decider, None, decisions).paired(joint);
         let handler = Arc::new(handler);
         let split = prefill.len() as u32;
         let all = split + decode.len() as u32;
@@ -82,19 +95,21 @@ impl Pairing {
         Self { clock, model, handler, scheduler, candidates, facts }
     }
 
-    fn decide(&self, seed: u64) -> Result<Decision, ScheduleError> {
+    pub(crate) fn decide(&self, seed: u64) -> Result<Decision, ScheduleError> {
         let (request, mut rng) = (request(), StdRng::seed_from_u64(seed));
         let cx = Context { facts: &self.facts, ..Context::new(&request, NOW, MAX_AGE) };
         self.scheduler.decide(&cx, &self.candidates, &mut rng, &mut Scratch::default(), Record::No)
     }
 
-    fn pair(&self, seed: u64) -> Result<(u32, u32), ScheduleError> {
+    /// Positions of the endpoints that compute the prompt and decode; the same if one does both.
+    pub(crate) fn pair(&self, seed: u64) -> Result<(u32, u32), ScheduleError> {
         let decision = self.decide(seed)?;
-        let pick = |profile| decision.run(profile).unwrap().picks[0];
-        Ok((pick("prefill"), pick("decode")))
+        let pick = |profile| decision.run(profile).map(|run| run.picks[0]);
+        let decode = pick("decode").unwrap();
+        Ok((pick("prefill").unwrap_or(decode), decode))
     }
 
-    fn book(&self, decision: &Decision) -> Followers {
+    pub(crate) fn book(&self, decision: &Decision) -> Followers {
         let request = request();
         let cx = Context { facts: &self.facts, ..Context::new(&request, NOW, MAX_AGE) };
         let mut effects = Effects::default();
@@ -104,14 +119,14 @@ impl Pairing {
 }
 
 /// Endpoints in these racks, all in one region.
-fn racks(racks: &[&str]) -> Candidates {
+pub(crate) fn racks(racks: &[&str]) -> Candidates {
     pool(racks.len(), |index, spec| {
         spec.labels.insert("topology.kubernetes.io/rack".into(), racks[index].into());
         spec.labels.insert("topology.kubernetes.io/region".into(), "r".into());
     })
 }
 
-const LINKS: &str = "links: {rack: 10000, region: 1000}";
+pub(crate) const LINKS: &str = "links: {rack: 10000, region: 1000}";
 
 #[test]
 fn a_near_pair_is_chosen_unless_it_waits_longer_than_the_far_one_takes() {
@@ -212,6 +227,8 @@ fn a_booking_ends_with_its_prompt_or_its_request() {
     for _ in 0..100 {
         let decision = pairing.decide(1).unwrap();
         assert_eq!(decision.run("prefill").unwrap().picks[0], 1, "nothing is left of the last one");
+        // Nor does it count for how often prompts come there.
+        pairing.clock.set(pairing.clock.elapsed() + Duration::from_secs(600));
         // Its client goes away.
         let booked = pairing.book(&decision);
         assert_eq!(pairing.pair(1), Ok((0, 2)));
@@ -236,6 +253,29 @@ schedulingProfiles:
         pipeline(&config, &State::default()).unwrap().stages.books()
     };
     assert_eq!((built("independent"), built("joint")), (false, true));
+}
+
+#[test]
+fn plugins_of_a_pool_expect_one_rate() {
+    let built = |handler: &str, scorer: &str| {
+        let config = format!(
+            "
+plugins:
+- {{type: disagg-profile-handler, parameters: {{pairing: joint{handler}}}}}
+- {{type: expected-latency-scorer, parameters: {{{scorer}}}}}
+schedulingProfiles:
+- {{name: prefill, plugins: [{{pluginRef: expected-latency-scorer}}]}}
+- {{name: decode, plugins: [{{pluginRef: expected-latency-scorer}}]}}
+"
+        );
+        pipeline(&config, &State::default()).map(|_| ()).map_err(|error| error.to_string())
+    };
+    let (one, other) = ("peakPrefillThroughput: 1000", "peakPrefillThroughput: 2000");
+    for (handler, scorer) in [("", ""), ("", one), (&*format!(", {one}"), ""), (&format!(", {one}"), one)] {
+        assert_eq!(built(handler, scorer), Ok(()));
+    }
+    let error = built(&format!(", {one}"), other).unwrap_err();
+    assert!(error.contains("another plugin says"), "{error}");
 }
 
 #[test]
@@ -266,240 +306,4 @@ fn parameters_are_strict() {
         (&shown["pairing"], &shown["pairCandidates"], &shown["requiredLayer"]),
         (&"joint".into(), &4.into(), &"zone".into())
     );
-}
-
-/// An endpoint of the property test.
-#[derive(Clone, Debug)]
-struct Drawn {
-    /// Names of its rack and its zone, and its revision; 0: it has none.
-    places: [u8; 2],
-    revision: u8,
-    /// Requests that wait and that run, as it says; how full its KV cache is, in tenths.
-    waiting: Option<u8>,
-    running: Option<u8>,
-    kv_usage: Option<u8>,
-    /// Requests of ours that are under way there, beside those whose prompts are booked, and
-    /// whether its numbers show them.
-    in_flight: u8,
-    is_seen: bool,
-    /// Prompts that are booked there, in tokens.
-    backlog: Vec<u64>,
-    /// Seconds for which a request holds a slot.
-    hold: u8,
-    cached: u32,
-}
-
-fn drawn() -> impl Strategy<Value = Drawn> {
-    let few = |most: u8| prop_oneof![2 => Just(Some(0u8)), 4 => (0..most).prop_map(Some), 1 => Just(None)];
-    let backlog = prop_oneof![1 => Just(Vec::new()), 2 => proptest::collection::vec(0u64..3000, 0..3)];
-    let places = (0u8..4, 0u8..3, 0u8..3);
-    let in_flight = (0u8..4, any::<bool>());
-    (places, few(9), few(9), few(11), in_flight, backlog, 0u8..3, 0u32..=10).prop_map(
-        |((rack, zone, revision), waiting, running, kv_usage, in_flight, backlog, hold, cached)| Drawn {
-            places: [rack, zone],
-            revision,
-            waiting,
-            running,
-            kv_usage,
-            in_flight: in_flight.0,
-            is_seen: in_flight.1,
-            backlog,
-            hold,
-            cached,
-        },
-    )
-}
-
-/// One side: endpoints, and how its profile likes them, no two of them equally.
-fn side() -> impl Strategy<Value = Vec<(Drawn, f32)>> {
-    proptest::collection::vec(drawn(), 1..12).prop_flat_map(|drawn| {
-        let scores: Vec<f32> = (0..drawn.len()).map(|rank| rank as f32 / 16.0).collect();
-        Just(scores).prop_shuffle().prop_map(move |scores| drawn.iter().cloned().zip(scores).collect())
-    })
-}
-
-/// What pairs may do, as parameters and as numbers.
-#[derive(Clone, Copy, Debug)]
-struct Rules {
-    k: usize,
-    /// Bytes per second in a rack, in a zone, and apart.
-    speeds: [u32; 3],
-    /// The level of `speeds` that pairs need at least; 2: none.
-    required: usize,
-    has_revisions: bool,
-    kv_limit: u8,
-}
-
-impl Rules {
-    fn written(&self) -> String {
-        let Self { k, speeds: [rack, zone, none], required, has_revisions, kv_limit } = self;
-        let mode =
-            ["Required, constraintLayer: rack", "Required, constraintLayer: zone", "Preferred"][*required];
-        let label = if *has_revisions { "revision" } else { "''" };
-        format!(
-            "pairCandidates: {k}, links: {{rack: {rack}, zone: {zone}, none: {none}}}, constraintMode: {mode}, \
-             revisionLabel: {label}, kvCacheLimit: {:.1}",
-            f64::from(*kv_limit) / 10.0
-        )
-    }
-}
-
-fn rules() -> impl Strategy<Value = Rules> {
-    let speeds = proptest::array::uniform3(prop_oneof![Just(1000u32), 100u32..20_000]);
-    (1usize..=8, speeds, 0usize..3, any::<bool>(), 5u8..=10).prop_map(
-        |(k, mut speeds, required, has_revisions, kv_limit)| {
-            speeds.sort_unstable_by(|a, b| b.cmp(a));
-            Rules { k, speeds, required, has_revisions, kv_limit }
-        },
-    )
-}
-
-/// Seconds to a first token with nothing to compute, and more per request there, before
-/// anything is learned.
-const FIRST: f64 = 0.03;
-const FIRST_PER_REQUEST: f64 = 5e-4;
-
-/// What the model is taken to know, worked out again.
-struct Plain {
-    /// Mean tokens of the prompts that were booked, the recent ones counting more.
-    mean: f64,
-    /// Seconds since the last of them was.
-    passed: f64,
-}
-
-impl Plain {
-    /// Requests that wait and that run.
-    fn queue(side: &[(Drawn, f32)], drawn: &Drawn) -> (f64, f64) {
-        let longest = side.iter().filter_map(|(drawn, _)| drawn.waiting).max().unwrap_or(0);
-        let waiting = f64::from(drawn.waiting.unwrap_or(longest));
-        let running = drawn.running.map_or(f64::from(drawn.in_flight) - waiting, f64::from);
-        (waiting, running.max(0.0))
-    }
-
-    /// Requests of ours there, and those of them that its numbers don't show.
-    fn ours(drawn: &Drawn) -> (f64, f64) {
-        let in_flight = f64::from(drawn.in_flight);
-        (in_flight.max(drawn.backlog.len() as f64), if drawn.is_seen { 0.0 } else { in_flight })
-    }
-
-    fn requests(side: &[(Drawn, f32)], drawn: &Drawn) -> f64 {
-        let ((waiting, running), (ours, unseen)) = (Self::queue(side, drawn), Self::ours(drawn));
-        (waiting + running + unseen).max(ours)
-    }
-
-    /// Only a full KV cache makes wait, as no number of slots is known.
-    fn slot_wait(side: &[(Drawn, f32)], drawn: &Drawn) -> f64 {
-        if drawn.kv_usage.is_none_or(|tenths| tenths < 10) {
-            return 0.0;
-        }
-        let (_, running) = Self::queue(side, drawn);
-        let ahead = (Self::requests(side, drawn) - running).max(0.0) + 1.0;
-        ahead * f64::from(drawn.hold) / running.max(1.0)
-    }
-
-    fn ttft(&self, side: &[(Drawn, f32)], drawn: &Drawn) -> f64 {
-        let ((waiting, running), (ours, unseen)) = (Self::queue(side, drawn), Self::ours(drawn));
-        let others = (waiting + running - (ours - unseen).max(0.0)).clamp(0.0, waiting);
-        // Only of the first some is computed.
-        let first = drawn.backlog.first().map_or(0.0, |first| *first as f64);
-        let booked = drawn.backlog.iter().sum::<u64>() as f64 - first.min(self.passed * RATE);
-        let uncached = (f64::from(10 - drawn.cached) * 100.0).max(100.0);
-        let computing = (booked + others * self.mean + uncached) / RATE;
-        FIRST + FIRST_PER_REQUEST * Self::requests(side, drawn) + computing + Self::slot_wait(side, drawn)
-    }
-}
-
-/// The least that a pair of these costs; `None`: they are all forbidden.
-fn least(
-    prefill: &[(Drawn, f32)],
-    decode: &[(Drawn, f32)],
-    cost: impl Fn(&Drawn, &Drawn) -> Option<f64>,
-) -> Option<f64> {
-    let pairs = prefill.iter().flat_map(|(p, _)| decode.iter().map(|(d, _)| cost(p, d)));
-    pairs.flatten().reduce(f64::min)
-}
-
-/// The `k` that the profile likes best.
-fn best(side: &[(Drawn, f32)], k: usize) -> Vec<(Drawn, f32)> {
-    let mut side = side.to_vec();
-    side.sort_by(|a, b| b.1.total_cmp(&a.1));
-    side.truncate(k);
-    side
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(500))]
-
-    #[test]
-    fn the_pair_is_the_cheapest_of_all_pairs(
-        prefill in side(),
-        decode in side(),
-        rules in rules(),
-        passed in 0u64..2000,
-        seed in any::<u64>(),
-    ) {
-        let all: Vec<Drawn> = prefill.iter().chain(&decode).map(|(drawn, _)| drawn.clone()).collect();
-        let candidates = pool(all.len(), |index, spec| {
-            let [rack, zone] = all[index].places;
-            let names = [
-                ("topology.kubernetes.io/rack", rack),
-                ("topology.kubernetes.io/zone", zone),
-                ("revision", all[index].revision),
-            ];
-            let known = names.into_iter().filter(|(_, name)| *name > 0);
-            spec.labels.extend(known.map(|(label, name)| (label.to_owned(), name.to_string())));
-        });
-        let scores = |side: &[(Drawn, f32)]| side.iter().map(|(_, score)| *score).collect::<Vec<_>>();
-        let mut pairing = Pairing::new(&rules.written(), &scores(&prefill), &scores(&decode), candidates);
-        let matched = all.iter().map(|drawn| drawn.cached).collect();
-        pairing.facts.set(Key::new(1), PrefixMatch { total: 10, block_size: 100, matched });
-        let endpoints = pairing.candidates.snapshot().endpoints().to_vec();
-        let (mut in_flight, mut booked, mut mean) = (Vec::new(), Vec::new(), 0.0);
-        for (endpoint, drawn) in endpoints.iter().zip(&all) {
-            let mut held = pairing.model.book(&Work::whole(endpoint, 0, true));
-            held.first_token();
-            pairing.clock.set(pairing.clock.elapsed() + Duration::from_secs(u64::from(drawn.hold)));
-            held.finish(None);
-        }
-        for (endpoint, drawn) in endpoints.iter().zip(&all) {
-            let load = endpoint.load();
-            for (gauge, reading) in [(&load.waiting, drawn.waiting), (&load.running, drawn.running)] {
-                reading.into_iter().for_each(|reading| gauge.set(f64::from(reading), NOW));
-            }
-            drawn.kv_usage.into_iter().for_each(|usage| load.kv_usage.set(f64::from(usage) / 10.0, NOW));
-            in_flight.extend((0..drawn.in_flight).map(|_| load.book()));
-            if drawn.is_seen {
-                load.seen(load.sent());
-            }
-            for &tokens in &drawn.backlog {
-                booked.push(pairing.model.book(&Work::whole(endpoint, tokens, true)));
-                mean = if mean == 0.0 { tokens as f64 } else { mean * 0.98 + tokens as f64 * 0.02 };
-            }
-        }
-        pairing.clock.set(pairing.clock.elapsed() + Duration::from_millis(passed));
-
-        let plain = Plain { mean, passed: passed as f64 / 1000.0 };
-        let cost = |p: &Drawn, d: &Drawn| {
-            let shares = |level: usize| p.places[level] > 0 && p.places[level] == d.places[level];
-            let level = (0..2).find(|level| shares(*level)).unwrap_or(2);
-            let is_mixed = rules.has_revisions && p.revision * d.revision > 0 && p.revision != d.revision;
-            let total = plain.ttft(&prefill, p)
-                + PROMPT as f64 / f64::from(rules.speeds[level])
-                + Plain::slot_wait(&decode, d);
-            (level <= rules.required && !is_mixed).then_some(total)
-        };
-        let expected = |decode: &[(Drawn, f32)]| {
-            least(&best(&prefill, rules.k), &best(decode, rules.k), cost).or_else(|| least(&prefill, decode, cost))
-        };
-        let has_room = |(drawn, _): &&(Drawn, f32)| drawn.kv_usage.is_none_or(|usage| usage <= rules.kv_limit);
-        let with_room: Vec<_> = decode.iter().filter(has_room).cloned().collect();
-        let expected = expected(&with_room).or_else(|| expected(&decode));
-        let got = pairing.pair(seed).map(|(p, d)| {
-            cost(&prefill[p as usize].0, &decode[d as usize - prefill.len()].0)
-        });
-        match (got, expected) {
-            (Ok(Some(got)), Some(least)) => prop_assert!((got - least).abs() < 1e-3, "{got} is not {least}"),
-            (got, expected) => prop_assert_eq!((got, expected), (Err(ScheduleError::NoPair), None)),
-        }
-    }
 }

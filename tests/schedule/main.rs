@@ -22,6 +22,8 @@ mod filters_load;
 mod filters_parameters;
 mod handlers;
 mod joint;
+mod joint_cost;
+mod joint_load;
 mod latency_learning;
 mod latency_model;
 mod multicluster;

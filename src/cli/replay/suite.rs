@@ -181,11 +181,20 @@ impl Suite<'_> {
             return Err(CliError::Failed(error));
         }
         let (done, ..) = shared.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-        Ok(Outcome { cells, done, policies: self.policies.iter().map(|(name, _)| name.clone()).collect() })
+        let mut policies: Vec<String> = self.policies.iter().map(|(name, _)| name.clone()).collect();
+        let of_runs = done.iter().flat_map(|done| &done.policies).map(|figures| &figures.policy);
+        for policy in of_runs {
+            if !policies.contains(policy) {
+                policies.push(policy.clone());
+            }
+        }
+        Ok(Outcome { cells, done, policies })
     }
 
     fn run_cell(&self, cell: &Cell, key: u64) -> Result<Done, String> {
-        let settings = cell.settings(self.policies.clone(), &self.rows, self.limits);
+        let own = cell.case.policies().map_err(|error| error.to_string())?;
+        let policies = self.policies.iter().cloned().chain(own).collect();
+        let settings = cell.settings(policies, &self.rows, self.limits);
         let comparison: Comparison = replay(&settings, |_| ()).map_err(|error| error.to_string())?;
         Ok(Done {
             key,
@@ -278,6 +287,11 @@ const MEASURES: [Measure; 4] = [
 type Means = HashMap<(String, String, u64, String), [f64; 4]>;
 
 impl Outcome {
+    /// Whether a policy runs in every case, so that its counts compare with others'.
+    fn runs_everywhere(&self, policy: &str) -> bool {
+        self.done.iter().all(|done| done.policies.iter().any(|figures| figures.policy == policy))
+    }
+
     fn means(&self) -> Means {
         let mut sums: HashMap<(String, String, u64, String), ([f64; 4], f64)> = HashMap::new();
         for done in &self.done {
@@ -359,7 +373,7 @@ impl Display for Outcome {
             )?;
             let names = MEASURES.map(|measure| format!("{:>15}", measure.name));
             writeln!(f, "  {:width$} {}", "", names.join(" "))?;
-            for policy in &self.policies {
+            for policy in self.policies.iter().filter(|policy| self.runs_everywhere(policy)) {
                 let cell = |n: usize| {
                     let (count, sum) = wins.get(&(engine, policy.as_str(), n)).copied().unwrap_or_default();
                     format!("{count:>6} {:>6.1} %", sum / all as f64 * 100.0)

@@ -8,10 +8,12 @@ use std::time::Duration;
 
 use crate::endpoints::Load;
 
+use super::arrivals::Arrivals;
 use super::cost::Speed;
 use super::factor::Factor;
 use super::group::{Group, Steps};
 use super::histograms::{Histograms, Met};
+use super::link::Link;
 use super::targets::Targets;
 
 /// A prompt whose first token isn't seen leaves after so many times as long as it should
@@ -52,6 +54,10 @@ pub struct Backlog {
     slots: AtomicU64,
     group: Arc<Group>,
     targets: Targets,
+    /// Over which KV caches come that others have computed.
+    link: Link,
+    /// Prompts that are sent there.
+    arrivals: Arrivals,
     /// Mean seconds from the first token to the last, as `f64` bits; 0: not known.
     hold: AtomicU64,
     /// Latest page of its histograms that was read.
@@ -132,6 +138,8 @@ impl Backlog {
             slots: AtomicU64::new(f64::INFINITY.to_bits()),
             group,
             targets: Targets::default(),
+            link: Link::default(),
+            arrivals: Arrivals::default(),
             hold: AtomicU64::new(0),
             times_version: AtomicU64::new(0),
             inner: Mutex::default(),
@@ -195,6 +203,16 @@ impl Backlog {
     /// Latency targets of the requests that decode there.
     pub(super) fn targets(&self) -> &Targets {
         &self.targets
+    }
+
+    /// Over which KV caches come that others have computed.
+    pub(super) fn link(&self) -> &Link {
+        &self.link
+    }
+
+    /// Prompts that are sent there.
+    pub(super) fn arrivals(&self) -> &Arrivals {
+        &self.arrivals
     }
 
     /// Mean seconds for which a request holds a slot; 0 while nothing is known.
@@ -290,16 +308,10 @@ impl Backlog {
         (tokens as f64 / self.rate() * 1e9) as u64
     }
 
-    /// A first token came after so many seconds, of a prompt that was sent when there were
-    /// so many requests and so many tokens to compute with its own. `None` for the seconds:
-    /// something else made it wait. Returns the past until now.
-    pub(super) fn first_token(
-        &self,
-        sent: (f64, f64),
-        own: (u64, f64),
-        seconds: Option<f64>,
-        now: Duration,
-    ) -> Past {
+    /// A prompt is computed, after so many seconds, that was sent when there were so many
+    /// requests and so many tokens to compute with its own. `None` for the seconds: something
+    /// else made it wait.
+    pub(super) fn computed(&self, sent: (f64, f64), tokens: u64, seconds: Option<f64>, now: Duration) {
         let mut inner = self.inner();
         if let Some(seconds) = seconds {
             let ratio = self.group.first_token(sent.0, sent.1, seconds, self.first_factor());
@@ -308,9 +320,15 @@ impl Backlog {
         }
         inner.histograms.streamed();
         inner.past.pass(now);
-        inner.past.computed += own.0 as f64;
+        inner.past.computed += tokens as f64;
+    }
+
+    /// A stream with so many tokens in the cache begins to decode. Returns the past until now.
+    pub(super) fn stream_begins(&self, cached: f64, now: Duration) -> Past {
+        let mut inner = self.inner();
+        inner.past.pass(now);
         inner.past.streams += 1.0;
-        inner.past.cached += own.1;
+        inner.past.cached += cached;
         inner.past
     }
 

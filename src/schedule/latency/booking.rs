@@ -11,6 +11,7 @@ use super::backlog::{Backlog, Past, steps};
 use super::cost::Ask;
 use super::histograms::Met;
 use super::lengths::Kind;
+use super::link::Moving;
 use super::model::{Model, Reported};
 use super::predicted::Predicted;
 use super::targets::Aim;
@@ -35,6 +36,17 @@ pub struct Work<'a> {
     pub kind: Kind,
     /// Its target for the time per output token, in seconds.
     pub tpot: Option<f64>,
+    /// The rest for a prompt that another endpoint computes; `None`: nothing is known of it.
+    pub apart: Option<Apart>,
+}
+
+/// More of a request whose prompt is computed by another endpoint than the one that answers.
+#[derive(Clone, Copy, Debug)]
+pub struct Apart {
+    /// Numbers of the endpoint that decodes.
+    pub decode: Option<Reported>,
+    /// Seconds that the KV cache takes alone on its link, as configured.
+    pub transfer: Option<f64>,
 }
 
 impl<'a> Work<'a> {
@@ -49,6 +61,7 @@ impl<'a> Work<'a> {
             reported: None,
             kind: Kind::default(),
             tpot: None,
+            apart: None,
         }
     }
 }
@@ -88,6 +101,8 @@ pub struct Booked {
     /// Times that were predicted for the endpoint that computes the prompt. `None`: its
     /// numbers weren't known, or another one answers.
     predicted: Option<Predicted>,
+    /// The KV cache that is on its way to the endpoint that decodes.
+    moving: Option<Moving>,
     /// The past of the decoding endpoint when its stream began, and its tokens in the cache.
     decodes: Option<(Past, f64)>,
     kind: Kind,
@@ -120,6 +135,27 @@ impl Booked {
             prefill.sent(Met { requests, cached, tokens: met.map(|(_, tokens)| tokens), own }, is_stream);
         }
         let aim = work.tpot.map(|target| Aim::new(&decode, target));
+        let mut moving = None;
+        if !Arc::ptr_eq(&prefill, &decode) {
+            // The model predicts for endpoints that do all of a request.
+            predicted = None;
+        }
+        if let Some(apart) = work.apart.filter(|_| !Arc::ptr_eq(&prefill, &decode)) {
+            let table = model.read();
+            let computed = reported.filter(|_| met.is_some());
+            let computed = computed.map(|at| table.ttft(work.prefill, tokens, &at));
+            others = 0.0;
+            if let Some(reported) = apart.decode {
+                let load = work.decode.load();
+                decode.note_running(reported.running, reported.waiting, load.running.read_at_ms());
+                let (state, _) = table.look(work.decode, prompt as f64, &reported);
+                met = met.filter(|_| state.slot_wait == 0.0);
+                others = (state.requests - load.in_flight() as f64).max(0.0);
+            }
+            let computed = computed.filter(|_| met.is_some());
+            let begin = |alone| Moving::new(&decode, alone, computed, prompt, is_stream, now);
+            moving = apart.transfer.map(begin);
+        }
         let mut booked = Self {
             model,
             prefill,
@@ -138,10 +174,12 @@ impl Booked {
             met,
             others,
             predicted,
+            moving,
             decodes: None,
             kind: work.kind,
             aim,
         };
+        booked.prefill.arrivals().add(tokens, now);
         booked.enter(now);
         booked
     }
@@ -176,6 +214,7 @@ impl Booked {
         if !self.waits || Arc::ptr_eq(&backlog, &self.decode) {
             return;
         }
+        (self.met, self.moving) = (None, None);
         if !Arc::ptr_eq(&self.prefill, &self.decode) {
             self.decode = backlog;
             return;
@@ -194,6 +233,7 @@ impl Booked {
     pub fn begins(&mut self, is_stream: bool) {
         self.is_stream &= is_stream;
         if !is_stream {
+            self.moving = None;
             self.leave(self.model.clock().elapsed());
         }
     }
@@ -205,6 +245,7 @@ impl Booked {
         }
         let now = self.model.clock().elapsed();
         self.leave(now);
+        let moving = self.moving.take();
         if !self.is_counted {
             return;
         }
@@ -213,14 +254,14 @@ impl Booked {
             return;
         }
         let took = now.saturating_sub(self.sent).as_secs_f64();
+        let moved = moving.map_or(0.0, |moving| moving.arrived(took));
         if let Some(predicted) = &self.predicted {
             predicted.first_token(&self.prefill, self.model.accuracies(), took);
         }
         let cached = self.prompt as f64 + self.model.mean_output() / 2.0;
-        let took = self.met.map(|_| took);
-        let own = (self.tokens, cached);
-        let past = self.prefill.first_token(self.met.unwrap_or_default(), own, took, now);
-        self.decodes = Arc::ptr_eq(&self.prefill, &self.decode).then_some((past, cached));
+        let took = self.met.map(|_| (took - moved).max(0.0));
+        self.prefill.computed(self.met.unwrap_or_default(), self.tokens, took, now);
+        self.decodes = Some((self.decode.stream_begins(cached, now), cached));
     }
 
     /// The answer says what it used: how much of the prompt was cached.

@@ -19,6 +19,8 @@
 //!   begins with `t + u·τ` of work, which lasts `1/(1 − ρ)` times as long (Kleinrock 1975, the
 //!   busy period of M/G/1), wait that much longer. So the price of uncached tokens rises with
 //!   utilization.
+//! - Where one endpoint computes the prompt and another one decodes, each has its own lines:
+//!   [`Speed::prefill_cost`] and [`Speed::decode_cost`].
 //! - `w` weighs a second before the first token against a second of the answer:
 //!   `2·√(mean answer / mean first token)`. The root is the geometric mean of 1, which counts all
 //!   seconds alike, and of the ratio, which counts relative delays alike.
@@ -86,6 +88,8 @@ pub struct State {
     pub cached: f64,
     /// Seconds until there is a slot, where they are short.
     pub slot_wait: f64,
+    /// Requests of these whose prompt is yet to be computed here.
+    pub prompts: f64,
 }
 
 /// A request as an endpoint would meet it.
@@ -164,13 +168,46 @@ impl Speed {
     /// The cost of a request there; see the formulas above.
     pub fn cost(&self, state: &State, ask: &Ask, pool: &Pool) -> Cost {
         let first = self.first_token(state, ask.uncached);
+        let (answer, beside) = self.decoding(state, ask);
+        let stalled = ask.uncached * self.step_per_computed * state.requests * STALL;
+        let behind = self.behind(first, ask, pool);
+        Cost { first: pool.urgency * first, answer, others: beside + stalled + behind }
+    }
+
+    /// The part of an endpoint that computes the prompt, where another one may decode. Only
+    /// streams that it decodes itself wait for the prompt. `own`: what comes there.
+    pub fn prefill_cost(&self, state: &State, ask: &Ask, own: &Pool) -> Cost {
+        let first = self.first_token(state, ask.uncached);
+        let decoding = (state.requests - state.prompts).max(0.0);
+        let stalled = ask.uncached * self.step_per_computed * decoding * self.stretch(own);
+        Cost { first: own.urgency * first, answer: 0.0, others: stalled + self.behind(first, ask, own) }
+    }
+
+    /// The part of an endpoint that decodes, where another one may compute the prompt.
+    pub fn decode_cost(&self, state: &State, ask: &Ask, own: &Pool) -> Cost {
+        let ((answer, others), stretch) = (self.decoding(state, ask), self.stretch(own));
+        Cost { first: own.urgency * state.slot_wait, answer: answer * stretch, others: others * stretch }
+    }
+
+    /// Times that decoding takes longer for the prompts that come meanwhile. In a second there
+    /// are `r` tokens to compute, which take `σ·r` of it; and so in every second more.
+    fn stretch(&self, own: &Pool) -> f64 {
+        let share = own.busy * self.step_per_computed / self.per_token;
+        1.0 / (1.0 - share.clamp(0.0, MOST_BUSY))
+    }
+
+    /// Seconds of its answer, and what it adds to the answers beside it.
+    fn decoding(&self, state: &State, ask: &Ask) -> (f64, f64) {
         let own = ask.prompt + ask.output / 2.0;
         let answer = ask.output * self.step(state.requests + 1.0, state.cached + own);
         let beside = ask.output * (self.step_per_request + self.step_per_cached * own) * state.requests;
-        let stalled = ask.uncached * self.step_per_computed * state.requests * STALL;
+        (answer, beside)
+    }
+
+    /// Delay of those who come behind its prompt.
+    fn behind(&self, first: f64, ask: &Ask, pool: &Pool) -> f64 {
         let prompt = ask.uncached * self.per_token;
-        let behind = pool.arrivals * (first + prompt) / (1.0 - pool.busy.clamp(0.0, MOST_BUSY));
-        Cost { first: pool.urgency * first, answer, others: beside + stalled + prompt * behind }
+        prompt * pool.arrivals * (first + prompt) / (1.0 - pool.busy.clamp(0.0, MOST_BUSY))
     }
 }
 
@@ -191,7 +228,7 @@ mod tests {
 
     #[test]
     fn every_term_is_its_formula() {
-        let state = State { queued: 1000.0, requests: 10.0, cached: 20_000.0, slot_wait: 0.5 };
+        let state = State { queued: 1000.0, requests: 10.0, cached: 20_000.0, slot_wait: 0.5, prompts: 7.0 };
         let ask = Ask { uncached: 500.0, prompt: 2000.0, output: 200.0 };
         let pool = Pool { arrivals: 2.0, busy: 0.5, urgency: 3.0 };
         let cost = SPEED.cost(&state, &ask, &pool);
@@ -203,6 +240,14 @@ mod tests {
         let behind = 0.05 * 2.0 * (first + 0.05) / 0.5;
         assert!((cost.others - beside - stalled - behind).abs() < 1e-9, "{cost:?}");
         assert_eq!(cost.total(), cost.first + cost.answer + cost.others);
+        let prefill = SPEED.prefill_cost(&state, &ask, &pool);
+        assert_eq!((prefill.first, prefill.answer), (cost.first, 0.0));
+        // Prompts take a quarter of the time of those who decode. Three of them do.
+        let stretch = 1.0 / (1.0 - 0.25);
+        assert!((prefill.others - 500.0 * 5e-5 * 3.0 * stretch - behind).abs() < 1e-9, "{prefill:?}");
+        let decode = SPEED.decode_cost(&state, &ask, &pool);
+        assert_eq!((decode.first, decode.answer), (3.0 * 0.5, cost.answer * stretch));
+        assert!((decode.others - beside * stretch).abs() < 1e-9, "{decode:?}");
     }
 
     #[test]

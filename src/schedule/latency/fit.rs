@@ -44,7 +44,12 @@ pub(super) struct Fit<const N: usize> {
 impl<const N: usize> Fit<N> {
     /// A model that expects these coefficients, each with a standard deviation of its size.
     pub(super) fn new(expected: [f64; N], least: [f64; N]) -> Self {
-        let first = expected.map(|value| value * value);
+        Self::with_deviation(expected, least, expected)
+    }
+
+    /// A model that expects these coefficients, each with this standard deviation.
+    pub(super) fn with_deviation(expected: [f64; N], least: [f64; N], deviation: [f64; N]) -> Self {
+        let first = deviation.map(|value| value * value);
         let mut covariance = [[0.0; N]; N];
         for (n, row) in covariance.iter_mut().enumerate() {
             row[n] = first[n];

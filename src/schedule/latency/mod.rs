@@ -10,6 +10,7 @@
 //! and the first of them books the request.
 
 mod accuracy;
+mod apart;
 mod arrivals;
 mod backlog;
 mod booking;
@@ -22,6 +23,7 @@ mod histograms;
 mod hits;
 mod ignored;
 mod lengths;
+mod link;
 mod metrics;
 mod model;
 mod predicted;
@@ -33,12 +35,14 @@ mod running;
 mod targets;
 
 pub use accuracy::{BandAccuracy, Prediction};
+pub use apart::{DecodePart, PrefillPart};
 pub use backlog::Backlog;
-pub use booking::{Booked, Work};
+pub use booking::{Apart, Booked, Work};
 pub use chance::Outlook;
 pub use cost::{Ask, Cost, PerOutput, Pool, Speed, State};
 pub use ignored::SloMetrics;
 pub use lengths::{Expected, Kind};
+pub use link::Transfers;
 pub use metrics::LatencyMetrics;
 pub use model::{Model, Reported, Table};
 pub use rate::InitialRate;

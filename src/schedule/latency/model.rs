@@ -222,12 +222,11 @@ impl Model {
         note(&self.mean_answer, answer.as_secs_f64());
     }
 
-    /// Weight of a second before a first token; see [`cost`](super::cost).
-    fn urgency(&self) -> f64 {
+    /// Geometric mean of 1 and the ratio of mean answers to mean times to a first token.
+    fn relative_urgency(&self) -> f64 {
         let mean = |bits: &AtomicU64| f64::from_bits(bits.load(Relaxed));
         let (first, answer) = (mean(&self.mean_first), mean(&self.mean_answer));
-        let ratio = if first > 0.0 { (answer / first).sqrt().clamp(1.0, MOST_URGENT) } else { 1.0 };
-        URGENT * ratio
+        if first > 0.0 { (answer / first).sqrt().clamp(1.0, MOST_URGENT) } else { 1.0 }
     }
 
     pub(super) fn mean_output(&self) -> f64 {
@@ -371,12 +370,18 @@ impl Table<'_> {
         Expected { mean: bounded(mean), high: bounded(high) }
     }
 
+    /// Weight of a second before a first token, of a second of an answer being 1, where
+    /// endpoints have parts of a request.
+    pub fn urgency(&self) -> f64 {
+        self.model.relative_urgency()
+    }
+
     /// A pool of so many endpoints.
     pub fn pool(&self, endpoints: usize) -> Pool {
         let (requests, tokens) = self.model.arrivals.rates(self.now);
         let endpoints = endpoints.max(1) as f64;
         let (arrivals, busy) = (requests / endpoints, tokens * self.default.per_token / endpoints);
-        Pool { arrivals, busy, urgency: self.model.urgency() }
+        Pool { arrivals, busy, urgency: URGENT * self.model.relative_urgency() }
     }
 
     /// An endpoint's state, for a request with a prompt of so many tokens, and its speed.
@@ -393,19 +398,20 @@ impl Table<'_> {
             }
         };
         let (speed, hold) = (backlog.speed(), backlog.hold());
-        let queued = i64::try_from(backlog.queued()).unwrap_or(i64::MAX);
+        let prompts = backlog.queued() as f64;
         // An endpoint that only computes prompts for others' answers has none of its own in
         // flight.
-        let own = load.in_flight().max(queued) as f64;
+        let own = (load.in_flight() as f64).max(prompts);
         let unseen = load.unseen() as f64;
         let requests = (waiting + running + unseen).max(own);
         let seen = (own - unseen).max(0.0);
         let of_others = (waiting + running - seen).min(waiting).max(0.0);
-        let cached = self.cached(load, kv_usage, requests, unseen);
+        let coming = backlog.link().tokens().max(self.unseen_tokens(load));
+        let cached = self.cached(load, kv_usage, requests, coming);
         let full = kv_usage.is_some_and(|usage| usage >= FULL);
-        let capacity = load.num_blocks.last() * load.block_size.last() * FULL;
+        let capacity = load.kv_capacity() * FULL;
         let short = if kv_usage.is_some() && capacity > 0.0 && cached > 0.0 {
-            let needed = (requests - running - unseen).max(0.0) * self.mean_prompt + prompt;
+            let needed = ((requests - running) * self.mean_prompt - coming).max(0.0) + prompt;
             // Tokens leave at the rate at which requests end, as long as it stays full.
             ahead(requests, running, backlog.slots(), false).max((cached + needed - capacity) / cached)
         } else {
@@ -413,19 +419,28 @@ impl Table<'_> {
         };
         let slot_wait = short.max(0.0) * hold;
         let queued = backlog.tokens(self.now) + of_others * self.mean_uncached;
-        (State { queued, requests, cached, slot_wait }, speed)
+        (State { queued, requests, cached, slot_wait, prompts }, speed)
     }
 
-    /// Tokens in the cache of requests under way.
-    fn cached(&self, load: &Load, kv_usage: Option<f64>, requests: f64, unseen: f64) -> f64 {
-        let capacity = load.num_blocks.last() * load.block_size.last();
+    /// Tokens in the cache of requests under way, with those that aren't there yet.
+    fn cached(&self, load: &Load, kv_usage: Option<f64>, requests: f64, coming: f64) -> f64 {
+        let capacity = load.kv_capacity();
         match kv_usage.filter(|_| capacity > 0.0) {
-            Some(usage) => usage * capacity + unseen * self.mean_prompt,
+            Some(usage) => usage * capacity + coming,
             None => requests * self.mean_prompt,
         }
     }
 
-    fn known(&self, endpoint: &Endpoint) -> Option<&Backlog> {
+    /// Tokens of the prompts that an endpoint's numbers don't show yet.
+    pub(super) fn unseen_tokens(&self, load: &Load) -> f64 {
+        load.unseen() as f64 * self.mean_prompt
+    }
+
+    pub(super) fn now(&self) -> Duration {
+        self.now
+    }
+
+    pub(super) fn known(&self, endpoint: &Endpoint) -> Option<&Backlog> {
         let entry = self.entries.get(endpoint.slot().number() as usize)?.as_ref();
         let entry = entry.filter(|entry| entry.is_of(endpoint))?;
         entry.backlog.expire(self.now);

@@ -1,13 +1,14 @@
 //! A plugin's access to the model of its pool.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use crate::endpoints::{Gauge, Load};
+use crate::endpoints::{Endpoint, Gauge, Load};
 use crate::schedule::data::{PrefixMatch, PromptTokens};
 use crate::schedule::{Context, Decision, Effects, Key, State};
 
-use super::booking::Work;
+use super::booking::{Apart, Work};
 use super::lengths::Kind;
+use super::link::Transfers;
 use super::model::{Model, Reported, Table};
 use super::rate::InitialRate;
 use super::running::running;
@@ -36,6 +37,8 @@ pub struct Reader {
     rate: InitialRate,
     tokens: Key<PromptTokens>,
     prefix: Key<PrefixMatch>,
+    /// Known once the handler that chooses pairs is built, if there is one.
+    transfers: Arc<OnceLock<Transfers>>,
 }
 
 impl Reader {
@@ -47,7 +50,13 @@ impl Reader {
         tokens: Key<PromptTokens>,
         prefix: Key<PrefixMatch>,
     ) -> Self {
-        Self { model, rate, tokens, prefix }
+        Self { model, rate, tokens, prefix, transfers: Arc::default() }
+    }
+
+    /// The same where KV caches move as fast as these say.
+    #[must_use]
+    pub fn moving(self, transfers: Arc<OnceLock<Transfers>>) -> Self {
+        Self { transfers, ..self }
     }
 
     /// The model as it is now.
@@ -79,12 +88,26 @@ impl Reader {
         self.model.kind(cx.request)
     }
 
+    /// Tokens of the prompt that the endpoint at a position of the snapshot doesn't have.
+    pub fn missing(&self, cx: &Context<'_>, position: u32) -> u64 {
+        let prompt = self.prompt(cx);
+        cx.facts.get(self.prefix).map_or(prompt, |prefix| prefix.uncached_at(position, prompt).min(prompt))
+    }
+
     /// Books the request where it goes, unless another plugin has booked it already.
     pub fn book(&self, cx: &Context<'_>, decision: &Decision, effects: &mut Effects) {
         let first = |run| Some((decision.endpoints_of(run).next()?, *run.picks.first()?));
         let Some(decode) = first(decision.primary()) else { return };
         let (prefill, position) = decision.prefill().and_then(first).unwrap_or(decode);
-        let load = prefill.load();
+        let numbers = |endpoint: &Endpoint| {
+            let load = endpoint.load();
+            fresh(cx, &load.waiting).map(|waiting| reported(cx, load, waiting))
+        };
+        let transfer = self.transfers.get().map(|transfers| {
+            let nearness = prefill.topology().nearness(decode.0.topology());
+            transfers.per_token(nearness) * self.missing(cx, decode.1) as f64
+        });
+        let apart = (position != decode.1).then(|| Apart { decode: numbers(decode.0), transfer });
         effects.follow_once(|| {
             self.model.book(&Work {
                 prefill,
@@ -92,9 +115,10 @@ impl Reader {
                 tokens: self.estimated(cx, position),
                 prompt: self.prompt(cx),
                 is_stream: cx.request.stream,
-                reported: fresh(cx, &load.waiting).map(|waiting| reported(cx, load, waiting)),
+                reported: numbers(prefill),
                 kind: self.kind(cx),
                 tpot: cx.request.slo().tpot,
+                apart,
             })
         });
     }

@@ -1,11 +1,13 @@
-//! What the plugins of a configuration share, and take of the places that there are few of.
+//! Values that the plugins of a configuration share, and places that there are few of.
+
+use std::sync::{Arc, OnceLock};
 
 use crate::config::{ConfigError, Position};
 use crate::endpoints::{AttributeId, InFlightId, Lease};
 use crate::schedule::State;
-use crate::schedule::latency::InitialRate;
+use crate::schedule::latency::{InitialRate, Transfers};
 
-/// What plugins agree on; counters and gauges that they asked for, held until the configuration is built.
+/// Values that plugins agree on; counters and gauges that they asked for, held until the configuration is built.
 /// Producers keep theirs; so what a configuration that fails has taken is free again.
 #[derive(Debug, Default)]
 pub(super) struct Reserved {
@@ -13,6 +15,8 @@ pub(super) struct Reserved {
     attributes: Vec<Lease<AttributeId>>,
     /// Prompt tokens per second that endpoints are taken to compute at first.
     pub(super) rate: InitialRate,
+    /// How fast KV caches move, where pairs are chosen.
+    pub(super) transfers: Arc<OnceLock<Transfers>>,
     /// What could not be had first. Readers come before the producers that they name, so
     /// whether these exist is asked before this is an error.
     refused: Option<ConfigError>,

@@ -104,7 +104,8 @@ impl Site<'_> {
         let (tokens, prefix) = (self.reads("token-producer"), self.reads(prefix));
         let model = Model::of(self.state);
         self.family(LatencyMetrics::register)?.show(&model);
-        Ok(Reader::new(model, self.reserved.rate.clone(), tokens, prefix))
+        let reader = Reader::new(model, self.reserved.rate.clone(), tokens, prefix);
+        Ok(reader.moving(Arc::clone(&self.reserved.transfers)))
     }
 
     /// The plugin reads a number of endpoints that the plugin of this name keeps up to

@@ -10,7 +10,7 @@ use crate::config::{ConfigError, Node, Positioned};
 use crate::endpoints::View;
 use crate::request::Slo;
 use crate::schedule::latency::{Ask, Outlook, Reader, SloMetrics, reported, throughput};
-use crate::schedule::{Context, Decision, Effects, PreRequest, Scorer};
+use crate::schedule::{Context, Decision, Effects, Part, PreRequest, Scorer};
 
 use super::readings;
 use super::slo_rank::{Choice, rank};
@@ -105,7 +105,7 @@ impl Scorer for ExpectedLatencyScorer {
             return self.score_by_chance(cx, candidates, &slo, out);
         }
         let table = self.reader.read();
-        let pool = table.pool(candidates.len());
+        let (pool, urgency) = (table.pool(candidates.len()), table.urgency());
         let prompt = self.reader.prompt(cx) as f64;
         let output = table.expected(self.reader.kind(cx), cx.request.max_output_tokens).mean;
         let mut smallest = f32::INFINITY;
@@ -113,7 +113,12 @@ impl Scorer for ExpectedLatencyScorer {
             let reported = reported(cx, endpoint.load(), f64::from(*cell));
             let uncached = self.reader.uncached(cx, position) as f64;
             let ask = Ask { uncached, prompt, output };
-            *cell = table.cost(endpoint, &ask, &pool, &reported).total() as f32;
+            let cost = match cx.part {
+                Part::Whole => table.cost(endpoint, &ask, &pool, &reported),
+                Part::Prefill => table.prefill_part(endpoint, &ask, urgency, &reported).cost,
+                Part::Decode => table.decode_part(endpoint, &ask, urgency, &reported).cost,
+            };
+            *cell = cost.total() as f32;
             smallest = smallest.min(*cell);
         }
         let smallest = f64::from(smallest);

@@ -12,6 +12,10 @@ impl Decider for AlwaysDecider {
     fn decide(&self, _cx: &Context<'_>, _candidates: &Candidates, _decode: Option<u32>) -> bool {
         true
     }
+
+    fn is_unconditional(&self) -> bool {
+        true
+    }
 }
 
 /// Says yes to prompts with anything that is no text.

@@ -12,7 +12,7 @@ use crate::config::{ConfigError, Name, Node, Positioned};
 use crate::endpoints::Endpoint;
 use crate::schedule::handler::data_parallel::{PrimaryPort, port};
 use crate::schedule::{
-    Context, Decider, Decision, Effects, PreRequest, ProfileHandler, ProfileSet, Runs, ScheduleError,
+    Context, Decider, Decision, Effects, Part, PreRequest, ProfileHandler, ProfileSet, Runs, ScheduleError,
 };
 
 /// Parameters of `pd-profile-handler`.
@@ -102,7 +102,7 @@ impl PdProfileHandler {
             encode: String::new(),
         };
         let (prefill, encode) = (Some(decider), None);
-        let stages = Stages { order: StageOrder::DecodeFirst, profiles, prefill, encode };
+        let stages = Stages { order: StageOrder::DecodeFirst, profiles, prefill, is_joint: false, encode };
         let primary_port = Some(params.primary_port).filter(|port| *port > 0).map(PrimaryPort::new);
         Self { stages, decisions, primary_port }
     }
@@ -119,6 +119,10 @@ impl ProfileHandler for PdProfileHandler {
 
     fn peer<'a>(&self, profile: usize, runs: &Runs<'a>) -> Option<&'a Arc<Endpoint>> {
         self.stages.peer(profile, runs)
+    }
+
+    fn part(&self, profile: usize, runs: &Runs<'_>) -> Part {
+        self.stages.part(profile, runs)
     }
 
     fn prefill(&self) -> &str {

@@ -12,8 +12,8 @@ use super::stages::Stages;
 use crate::config::ConfigError;
 use crate::endpoints::Endpoint;
 use crate::schedule::{
-    Context, Decider, Decision, DisaggHeaders, DisaggHeadersParams, Effects, PreRequest, ProfileHandler,
-    ProfileSet, Runs, ScheduleError, Settlement,
+    Context, Decider, Decision, DisaggHeaders, DisaggHeadersParams, Effects, Part, PreRequest,
+    ProfileHandler, ProfileSet, Runs, ScheduleError, Settlement,
 };
 
 /// Runs the profiles of the stages and names who was picked in headers, for the sidecar of
@@ -40,13 +40,14 @@ impl DisaggProfileHandler {
             prefill_profile: Some(profiles.prefill.clone()),
             encode_profile: profiles.encode.clone(),
         });
-        let stages = Stages { order: params.stage_order, profiles, prefill, encode };
+        let stages = Stages { order: params.stage_order, profiles, prefill, is_joint: false, encode };
         Self { stages, headers, decisions, joint: None, is_flat: params.flat.is_some() }
     }
 
     /// Prefill and decode are chosen together.
     #[must_use]
-    pub fn paired(self, joint: Joint) -> Self {
+    pub fn paired(mut self, joint: Joint) -> Self {
+        self.stages.is_joint = true;
         Self { joint: Some(joint), ..self }
     }
 }
@@ -78,9 +79,15 @@ impl ProfileHandler for DisaggProfileHandler {
         let profiles = &self.stages.profiles;
         let runs = open.runs();
         match (&self.joint, runs.find(&profiles.prefill), runs.find(&profiles.decode)) {
-            (Some(joint), Some(prefill), Some(decode)) => joint.settle(cx, open, prefill, decode, rng),
+            (Some(joint), Some(prefill), Some(decode)) => {
+                joint.settle(cx, open, (prefill, decode), self.stages.splitting(), rng)
+            }
             _ => Ok(()),
         }
+    }
+
+    fn part(&self, profile: usize, runs: &Runs<'_>) -> Part {
+        self.stages.part(profile, runs)
     }
 
     fn prefill(&self) -> &str {

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use super::decisions::Split;
+use super::joint::Splitting;
 use super::params::{StageOrder, StageProfiles};
 use crate::config::ConfigError;
 use crate::endpoints::Endpoint;
-use crate::schedule::{Context, Decider, Decision, Outcome, ProfileSet, Runs, ScheduleError};
+use crate::schedule::{Context, Decider, Decision, Outcome, Part, ProfileSet, Runs, ScheduleError};
 
 /// The stages of a request, each with its profile. The answer comes from who decodes;
 /// another stage that finds nobody is left out.
@@ -16,6 +17,9 @@ pub(super) struct Stages {
     /// Says whether prefill runs; `None`: it doesn't. Not asked where prefill comes first:
     /// it runs always then.
     pub(super) prefill: Option<Arc<dyn Decider>>,
+    /// Prefill and decode are chosen together, so that prefill runs whatever its decider says
+    /// of the endpoint that decode alone would pick.
+    pub(super) is_joint: bool,
     /// Says whether encode runs; `None`: it doesn't.
     pub(super) encode: Option<Arc<dyn Decider>>,
 }
@@ -49,7 +53,7 @@ impl Stages {
             {
                 let picked = runs.position(decode);
                 let encode = stages.encode.filter(|_| wants(&self.encode, picked));
-                let prefill = stages.prefill.filter(|_| wants(&self.prefill, picked));
+                let prefill = stages.prefill.filter(|_| self.is_joint || wants(&self.prefill, picked));
                 [encode, prefill].into_iter().flatten().collect()
             }
             (StageOrder::PrefillFirst, Outcome::Waiting) => {
@@ -77,6 +81,33 @@ impl Stages {
         if profile == second { runs.picked(first) } else { None }
     }
 
+    /// How a joint choice decides whether another endpoint computes the prompt.
+    pub(super) fn splitting(&self) -> Splitting<'_> {
+        match &self.prefill {
+            _ if self.order == StageOrder::PrefillFirst => Splitting::Always,
+            Some(decider) if decider.is_unconditional() => Splitting::Always,
+            Some(decider) => Splitting::By(&**decider),
+            None => Splitting::ByCost,
+        }
+    }
+
+    /// The part of a request that the pick of a profile would serve. Where decode comes first,
+    /// its profile doesn't know yet whether another endpoint will compute the prompt, unless the
+    /// decider says yes to all.
+    pub(super) fn part(&self, profile: usize, runs: &Runs<'_>) -> Part {
+        let Positions { decode, prefill, .. } = self.positions(runs);
+        if Some(profile) == prefill {
+            return Part::Prefill;
+        }
+        let is_split = match self.order {
+            StageOrder::PrefillFirst => prefill.is_some_and(|prefill| runs.picked(prefill).is_some()),
+            StageOrder::DecodeFirst => {
+                prefill.is_some() && self.prefill.as_ref().is_some_and(|decider| decider.is_unconditional())
+            }
+        };
+        if Some(profile) == decode && is_split { Part::Decode } else { Part::Whole }
+    }
+
     /// Which stages have an endpoint of their own.
     pub(super) fn split(&self, decision: &Decision) -> Split {
         let StageProfiles { prefill, encode, .. } = &self.profiles;
@@ -99,7 +130,7 @@ impl Stages {
         let mut notes = Vec::new();
         let always = self.order == StageOrder::PrefillFirst;
         for (stage, profile, runs) in [
-            ("prefill", prefill, always || self.prefill.is_some()),
+            ("prefill", prefill, always || self.is_joint || self.prefill.is_some()),
             ("encode", encode, self.encode.is_some()),
         ] {
             if exists(profile) && !runs {

@@ -34,14 +34,14 @@ const DISAGG: &[Parameter] = &[
     parameter("profiles.decode", "decode", "", "The profile that picks who decodes and answers."),
     parameter("profiles.prefill", "prefill", "", "The profile that picks who computes the prompt."),
     parameter("profiles.encode", "encode", "", "The profile that picks who encodes."),
-    parameter("deciders.prefill", "none", "", "The plugin that says whether another endpoint computes the prompt. Without it none does, unless prefill comes first."),
+    parameter("deciders.prefill", "none", "", "The plugin that says whether another endpoint computes the prompt. Without it none does, unless prefill comes first; with pairing joint, one does where that costs less."),
     parameter("deciders.encode", "none", "", "The plugin that says whether other endpoints encode. Without it none does."),
-    parameter("pairing", "independent", "", "independent: each profile picks alone. joint: prefill and decode are chosen together, the pair that gives the first token soonest. What follows goes with joint; all of it is Usher's own."),
-    parameter("pairCandidates", "4", "endpoints", "So many of the best of either profile are looked at, 1 to 8."),
-    parameter("kvBytesPerToken", "262144", "bytes", "KV cache per token of the prompt."),
+    parameter("pairing", "independent", "", "independent: each profile picks alone. joint: prefill and decode are chosen together, by the delay of the request and of others; a decoding endpoint that would do it all competes with every pair, unless the decider says yes to all. What follows goes with joint; all of it is Usher's own."),
+    parameter("pairCandidates", "4", "endpoints", "So many of the best of either profile are looked at, 1 to 8; of equals those that cost the least."),
+    parameter("kvBytesPerToken", "262144", "bytes", "KV cache per token of the prompt. Tokens that the decoding endpoint has are not moved."),
     parameter("peakPrefillThroughput", "15928", "tokens/s", "Prompt tokens that an endpoint computes per second, until its first tokens say so."),
-    parameter("links.host, links.rack, links.zone, links.region, links.none", "50e9", "bytes/s", "How fast a KV cache travels between two endpoints, by the narrowest place that they share. A layer that is left out is as fast as the next wider one; none is slower than a wider one."),
-    parameter("kvCacheLimit", "0.95", "", "Decoding endpoints with more of their KV cache in use are out, unless all are."),
+    parameter("links.host, links.rack, links.zone, links.region, links.none", "50e9", "bytes/s", "How fast a KV cache travels between two endpoints, by the narrowest place that they share, until first tokens say so. A layer that is left out is as fast as the next wider one; none is slower than a wider one."),
+    parameter("kvCacheLimit", "0.95", "", "Decoding endpoints with more of their KV cache in use, or on its way there, are out, unless all are."),
     parameter("constraintMode", "Preferred", "", "Preferred: places count as much as they cost. Required: pairs outside of constraintLayer are forbidden."),
     parameter("constraintLayer", "none", "", "host, rack, zone or region, with constraintMode Required."),
     parameter("revisionLabel", "disaggregatedset.x-k8s.io/revision", "", "Pods whose values of this label differ are never paired; pods without it fit all. Empty: all fit."),
@@ -146,6 +146,8 @@ fn disagg_profile_handler(site: &mut Site<'_>) -> Result<Built, ConfigError> {
     let joint = match params.joint.clone() {
         Some(params) => {
             let reader = site.latency(params.peak_prefill_throughput, PREFIX_PRODUCER)?;
+            // There is one handler.
+            let _ = site.reserved.transfers.set(params.transfers());
             Some(Joint::new(params, reader))
         }
         None => None,

@@ -6,7 +6,7 @@ use super::choose::MOST;
 use super::links::Links;
 use crate::config::{ConfigError, Name, Node, Position, Positioned};
 use crate::endpoints::Nearness;
-use crate::schedule::latency::throughput;
+use crate::schedule::latency::{Transfers, throughput};
 
 /// The label that DisaggregatedSet gives the pods of all roles that were made from one
 /// version of their templates.
@@ -16,16 +16,18 @@ const REVISION_LABEL: &str = "disaggregatedset.x-k8s.io/revision";
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct JointParams {
-    /// So many of the best endpoints of either profile are looked at, 1 to 8. Default 4.
+    /// So many of the best endpoints of either profile are looked at, 1 to 8; of equals those
+    /// that cost the least. Default 4.
     pub pair_candidates: usize,
     /// Bytes of KV cache per token of the prompt. Default 262,144.
     pub kv_bytes_per_token: f64,
     /// Prompt tokens that an endpoint computes per second, until its first tokens say
     /// so. Default 15,928.
     pub peak_prefill_throughput: f64,
-    /// Bytes per second between two endpoints.
+    /// Bytes per second between two endpoints, until first tokens say so.
     pub links: Links,
-    /// A decoding endpoint with more of its KV cache in use is out, unless all are.
+    /// A decoding endpoint with more of its KV cache in use, or on its way there, is out, unless
+    /// all are.
     /// Above 0, to 1. Default 0.95.
     pub kv_cache_limit: f64,
     /// The narrowest place that a pair has to share; `None`: none.
@@ -114,6 +116,11 @@ impl JointParams {
                 .revision_label
                 .map_or_else(|| REVISION_LABEL.to_owned(), |name| name.value),
         })
+    }
+
+    /// How fast KV caches move.
+    pub fn transfers(&self) -> Transfers {
+        Transfers::new(|nearness| self.links.speed(nearness), self.kv_bytes_per_token)
     }
 
     /// How near the endpoints of a pair have to be at least.

@@ -2,8 +2,8 @@
 
 use std::num::NonZeroU32;
 
-use super::links::Links;
 use crate::endpoints::{Nearness, Topology};
+use crate::schedule::latency::Transfers;
 
 /// Where an endpoint is, as far as pairs go.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -14,29 +14,31 @@ pub struct Place {
     pub revision: Option<NonZeroU32>,
 }
 
-/// How long one request's KV cache takes, in seconds, by how near two endpoints are.
+/// The ways between endpoints, by how near they are.
 #[derive(Clone, Copy, Debug)]
 pub struct Ways {
-    /// In the order of [`Nearness`]; never less for those that are less near.
-    seconds: [f64; Nearness::ALL.len()],
+    /// Never slower for those that are nearer.
+    transfers: Transfers,
     /// Pairs that are less near are forbidden.
     required: Nearness,
 }
 
 impl Ways {
-    /// The ways of so many bytes.
-    pub fn new(links: &Links, bytes: f64, required: Nearness) -> Self {
-        Self { seconds: Nearness::ALL.map(|nearness| bytes / links.speed(nearness)), required }
+    /// Ways as fast as these, between endpoints that are so near at least.
+    pub fn new(transfers: Transfers, required: Nearness) -> Self {
+        Self { transfers, required }
     }
 
-    /// From one endpoint to another one; `None`: they may not work together.
+    /// Seconds per token of a prompt, as configured.
+    pub fn per_token(&self, nearness: Nearness) -> f64 {
+        self.transfers.per_token(nearness)
+    }
+
+    /// The same from one endpoint to another one; `None`: they may not work together.
     pub fn between(&self, one: &Place, other: &Place) -> Option<f64> {
         let nearness = one.topology.nearness(&other.topology);
         let is_mixed = matches!((one.revision, other.revision), (Some(one), Some(other)) if one != other);
-        if nearness < self.required || is_mixed {
-            return None;
-        }
-        self.seconds.get(nearness as usize).copied()
+        (nearness >= self.required && !is_mixed).then(|| self.per_token(nearness))
     }
 
     /// How near the endpoints of a pair may be, the nearest first.
