@@ -119,7 +119,7 @@ fn a_replay_ends_with_its_numbers_and_leaves_nothing() {
     assert_eq!(report["requests"], 30);
     assert_eq!(report["statuses"], serde_json::json!({"200": 30}));
     assert_eq!(report["failures"], serde_json::json!({}));
-    // The first 30 rows: a prompt costs its tokens and one for the role.
+    // The first 30 rows: a prompt costs its tokens, one for its role and three for that of the answer.
     let rows: Vec<Value> = fs::read_to_string("deploy/demo/trace.jsonl")
         .unwrap()
         .lines()
@@ -127,7 +127,7 @@ fn a_replay_ends_with_its_numbers_and_leaves_nothing() {
         .map(|line| serde_json::from_str(line).unwrap())
         .collect();
     let sum = |of: &dyn Fn(&Value) -> u64| rows.iter().map(of).sum::<u64>();
-    assert_eq!(report["tokens"]["prompt"], sum(&|row| row["input_length"].as_u64().unwrap() + 1));
+    assert_eq!(report["tokens"]["prompt"], sum(&|row| row["input_length"].as_u64().unwrap() + 4));
     assert_eq!(
         report["tokens"]["completion"],
         sum(&|row| (row["output_length"].as_u64().unwrap() / 8).max(1))

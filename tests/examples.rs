@@ -254,7 +254,7 @@ async fn expected_latency() {
     assert_ne!(pool.ask(&[], "m", &prompt).await.server, first);
 }
 
-/// Prefill and decode are in one rack, unless nobody there has room.
+/// Prefill and decode are in one rack, unless others decode there for long answers.
 async fn pd_joint() {
     const RACK: &str = "topology.kubernetes.io/rack";
     let pod = |role_of, rack| role(Box::leak(Box::new([("llm-d.ai/role", role_of), (RACK, rack)])));
@@ -268,7 +268,7 @@ async fn pd_joint() {
     }
     // Another prompt, which nobody has cached.
     pool.keep_busy(2).await;
-    let answered = pool.ask(&[], "m", &"other ".repeat(4000)).await;
+    let answered = pool.ask_for(200, &"other ".repeat(4000)).await;
     assert_eq!((answered.server, pool.servers_in(answered.request.get(PREFILLER))), (3, vec![1]));
 }
 

@@ -123,6 +123,7 @@ impl Endpoint {
 
     /// Number of the server among those that had this name: another address or another pod
     /// is another server.
+    #[inline]
     pub fn incarnation(&self) -> u64 {
         self.incarnation
     }
@@ -190,11 +191,13 @@ impl Endpoint {
     /// Small number that is stable while the endpoint exists. An index that
     /// keeps entries under it keeps a clone, so that the number is given to
     /// another endpoint only after every index has dropped this one.
+    #[inline]
     pub fn slot(&self) -> &Arc<Slot> {
         &self.slot
     }
 
     /// What the endpoint is doing.
+    #[inline]
     pub fn load(&self) -> &Arc<Load> {
         &self.load
     }

@@ -49,11 +49,13 @@ impl Gauge {
     }
 
     /// The last reading, however old; 0 before the first.
+    #[inline]
     pub fn last(&self) -> f64 {
         f64::from_bits(self.bits.load(Relaxed))
     }
 
     /// When it was read; `None` before the first reading.
+    #[inline]
     pub fn read_at_ms(&self) -> Option<u64> {
         match self.at_ms.load(Relaxed) {
             0 => None,
@@ -62,6 +64,7 @@ impl Gauge {
     }
 
     /// The reading if it is no older than `max_age` at `now_ms`.
+    #[inline]
     pub fn fresh(&self, now_ms: u64, max_age: Duration) -> Option<f64> {
         let at = self.read_at_ms()?;
         (u128::from(now_ms.saturating_sub(at)) <= max_age.as_millis()).then(|| self.last())
@@ -150,12 +153,14 @@ impl Load {
     }
 
     /// Requests of this process in flight there.
+    #[inline]
     pub fn in_flight(&self) -> i64 {
         self.in_flight.load(Relaxed)
     }
 
     /// Requests that this process ever sent there. Whoever asks the endpoint for its
     /// numbers notes it before, and says it to [`seen`](Self::seen) with the answer.
+    #[inline]
     pub fn sent(&self) -> u64 {
         self.sent.load(Relaxed)
     }
@@ -166,12 +171,14 @@ impl Load {
     }
 
     /// Requests of this process in flight there that the readings can't show.
+    #[inline]
     pub fn unseen(&self) -> u64 {
         let unseen = self.sent().saturating_sub(self.seen.load(Relaxed));
         unseen.min(u64::try_from(self.in_flight()).unwrap_or(0))
     }
 
     /// Tokens that its KV cache holds, as it said last; 0 while it hasn't.
+    #[inline]
     pub fn kv_capacity(&self) -> f64 {
         self.num_blocks.last() * self.block_size.last()
     }

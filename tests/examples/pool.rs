@@ -104,6 +104,11 @@ impl Pool {
         self.send(PATH, extra, &json!({"model": model, "prompt": prompt, "max_tokens": 1})).await
     }
 
+    /// The same with an answer of so many tokens.
+    pub(crate) async fn ask_for(&self, tokens: u32, prompt: &str) -> Answered {
+        self.send(PATH, &[], &json!({"model": "m", "prompt": prompt, "max_tokens": tokens})).await
+    }
+
     /// The same for a chat about a text and perhaps an image.
     pub(crate) async fn chat(&self, text: &str, image: Option<&str>) -> Answered {
         let mut content = vec![json!({"type": "text", "text": text})];

@@ -148,13 +148,17 @@ impl Backlog {
 
     /// Tokens of prompts that it has yet to compute.
     pub fn tokens(&self, now: Duration) -> f64 {
-        let seen = self.tokens.load(Relaxed).max(0) as f64;
-        let since = Duration::from_nanos(self.head_since.load(Relaxed));
-        let computed = now.saturating_sub(since).as_secs_f64() * self.rate();
+        self.tokens_at(self.rate(), now)
+    }
+
+    /// The same where it computes so many per second.
+    pub(super) fn tokens_at(&self, rate: f64, now: Duration) -> f64 {
+        let (now, seen) = (nanos(now), self.tokens.load(Relaxed).max(0) as f64);
+        let seconds = |nanos: u64| nanos as f64 * 1e-9;
+        let computed = seconds(now.saturating_sub(self.head_since.load(Relaxed))) * rate;
         // No more than one prompt: an endpoint that doesn't answer doesn't look idle.
         let seen = (seen - computed.min(self.head.load(Relaxed) as f64)).max(0.0);
-        let until = Duration::from_nanos(self.unseen_until.load(Relaxed));
-        seen + until.saturating_sub(now).as_secs_f64() * self.rate()
+        seen + seconds(self.unseen_until.load(Relaxed).saturating_sub(now)) * rate
     }
 
     /// Tokens that it computes per second.

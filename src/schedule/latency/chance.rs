@@ -6,6 +6,7 @@ use crate::endpoints::Endpoint;
 use crate::request::Slo;
 
 use super::cost::{Ask, State};
+use super::lengths::{Expected, Kind};
 use super::model::{Reported, Table};
 
 /// Part of its own target that another must be below to count as tighter.
@@ -72,5 +73,24 @@ impl Table<'_> {
     /// Smallest target per output token of the requests at an endpoint, in seconds.
     pub fn tightest_tpot(&self, endpoint: &Endpoint) -> Option<f64> {
         self.running_targets(endpoint).map(|(target, _)| target)
+    }
+
+    /// Tokens that are expected of an answer to a request of this model and flow, where the client
+    /// allows so many.
+    pub fn expected(&self, kind: Kind, most: Option<u64>) -> Expected {
+        let Expected { mean, high } = self.model.lengths.expected(kind, self.model.mean_output());
+        let bounded = |tokens: f64| most.map_or(tokens, |most| tokens.min(most as f64)).max(1.0);
+        Expected { mean: bounded(mean), high: bounded(high) }
+    }
+
+    /// The smallest target per output token at an endpoint, in seconds, and how many requests
+    /// have it.
+    fn running_targets(&self, endpoint: &Endpoint) -> Option<(f64, f64)> {
+        self.known(endpoint)?.targets().tightest()
+    }
+
+    /// Targets per output token below a limit that requests named lately, in seconds.
+    fn recent_targets(&self, limit: f64) -> SmallVec<[f64; 16]> {
+        self.model.recent.below(limit, self.now)
     }
 }

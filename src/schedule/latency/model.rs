@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
-use smallvec::SmallVec;
 
 use crate::endpoints::{Clock, Endpoint, Load, Slot, Snapshot};
 use crate::request::Request;
@@ -19,7 +18,7 @@ use super::booking::{Booked, Work};
 use super::cost::{Ask, Cost, Pool, Speed, State};
 use super::group::{Group, GroupKey};
 use super::hits::Hits;
-use super::lengths::{Expected, Kind, Lengths};
+use super::lengths::{Kind, Lengths};
 use super::predicted::Accuracies;
 use super::residuals::Residuals;
 use super::targets::Recent;
@@ -63,8 +62,8 @@ pub struct Model {
     arrivals: Arrivals,
     accuracies: Accuracies,
     hits: Hits,
-    lengths: Lengths,
-    recent: Recent,
+    pub(super) lengths: Lengths,
+    pub(super) recent: Recent,
     // Taken when an endpoint is looked at first, and when one goes.
     writer: Mutex<()>,
 }
@@ -88,8 +87,8 @@ impl Entry {
 #[derive(Debug)]
 pub struct Table<'a> {
     entries: Guard<Arc<Vec<Option<Entry>>>>,
-    model: &'a Model,
-    now: Duration,
+    pub(super) model: &'a Model,
+    pub(super) now: Duration,
     default: Speed,
     mean_uncached: f64,
     mean_prompt: f64,
@@ -331,17 +330,6 @@ impl Table<'_> {
         self.known(endpoint).map_or(0.0, |backlog| backlog.load(state.requests))
     }
 
-    /// The smallest target per output token at an endpoint, in seconds, and how many requests
-    /// have it.
-    pub(super) fn running_targets(&self, endpoint: &Endpoint) -> Option<(f64, f64)> {
-        self.known(endpoint)?.targets().tightest()
-    }
-
-    /// Targets per output token below a limit that requests named lately, in seconds.
-    pub(super) fn recent_targets(&self, limit: f64) -> SmallVec<[f64; 16]> {
-        self.model.recent.below(limit, self.now)
-    }
-
     /// Measured over predicted times to a first token, of endpoints as fast as this one.
     pub fn first_token_residuals(&self, endpoint: &Endpoint) -> &Residuals {
         self.group(endpoint).first_residuals()
@@ -355,19 +343,6 @@ impl Table<'_> {
     /// The endpoint's group; the first of all while nothing was sent there.
     fn group(&self, endpoint: &Endpoint) -> &Group {
         self.known(endpoint).map_or(&*self.model.default, Backlog::group)
-    }
-
-    /// Tokens of an answer that are expected, where the client allows so many.
-    pub fn output(&self, most: Option<u64>) -> f64 {
-        let mean = self.model.mean_output();
-        most.map_or(mean, |most| mean.min(most as f64)).max(1.0)
-    }
-
-    /// The same for requests of this model and flow.
-    pub fn expected(&self, kind: Kind, most: Option<u64>) -> Expected {
-        let Expected { mean, high } = self.model.lengths.expected(kind, self.model.mean_output());
-        let bounded = |tokens: f64| most.map_or(tokens, |most| tokens.min(most as f64)).max(1.0);
-        Expected { mean: bounded(mean), high: bounded(high) }
     }
 
     /// Weight of a second before a first token, of a second of an answer being 1, where
@@ -418,7 +393,7 @@ impl Table<'_> {
             ahead(requests, running, backlog.slots(), full)
         };
         let slot_wait = short.max(0.0) * hold;
-        let queued = backlog.tokens(self.now) + of_others * self.mean_uncached;
+        let queued = backlog.tokens_at(1.0 / speed.per_token, self.now) + of_others * self.mean_uncached;
         (State { queued, requests, cached, slot_wait, prompts }, speed)
     }
 

@@ -1,5 +1,6 @@
 //! A plugin's access to the model of its pool.
 
+use std::cell::Cell;
 use std::sync::{Arc, OnceLock};
 
 use crate::endpoints::{Endpoint, Gauge, Load};
@@ -71,10 +72,18 @@ impl Reader {
         cx.facts.get(self.tokens).map_or(0, |tokens| tokens.count)
     }
 
-    /// Tokens of the prompt that the endpoint at a position of the snapshot has to compute.
-    pub fn uncached(&self, cx: &Context<'_>, position: u32) -> u64 {
-        let prompt = self.prompt(cx);
-        self.model.likely_uncached(self.estimated(cx, position), prompt)
+    /// Tokens of the prompt that endpoints have to compute, by their positions in the snapshot.
+    pub fn uncached(&self, cx: &Context<'_>) -> impl Fn(u32) -> u64 {
+        let (prompt, prefix) = (self.prompt(cx), cx.facts.get(self.prefix));
+        // Most endpoints have nothing of a prompt, or as much as others.
+        let last = Cell::new((prompt, self.model.likely_uncached(prompt, prompt)));
+        move |position| {
+            let estimated = prefix.map_or(prompt, |prefix| prefix.computed_at(position, prompt));
+            if last.get().0 != estimated {
+                last.set((estimated, self.model.likely_uncached(estimated, prompt)));
+            }
+            last.get().1
+        }
     }
 
     /// The same before the model says what such an estimate comes to.

@@ -78,13 +78,13 @@ impl ExpectedLatencyScorer {
     fn score_by_chance(&self, cx: &Context<'_>, candidates: View<'_>, slo: &Slo, out: &mut [f32]) {
         let table = self.reader.read();
         let pool = table.pool(candidates.len());
-        let prompt = self.reader.prompt(cx) as f64;
+        let (prompt, uncached_at) = (self.reader.prompt(cx) as f64, self.reader.uncached(cx));
         let expected = table.expected(self.reader.kind(cx), cx.request.max_output_tokens);
         let tighter = table.tighter(slo.tpot);
         let mut choices: SmallVec<[Choice; 32]> = SmallVec::with_capacity(candidates.len());
         for ((cell, endpoint), &position) in out.iter().zip(candidates.iter()).zip(candidates.indices()) {
             let reported = reported(cx, endpoint.load(), f64::from(*cell));
-            let uncached = self.reader.uncached(cx, position) as f64;
+            let uncached = uncached_at(position) as f64;
             let ask = Ask { uncached, prompt, output: expected.mean };
             let cost = table.cost(endpoint, &ask, &pool, &reported).total();
             let long = Ask { output: expected.high, ..ask };
@@ -106,12 +106,12 @@ impl Scorer for ExpectedLatencyScorer {
         }
         let table = self.reader.read();
         let (pool, urgency) = (table.pool(candidates.len()), table.urgency());
-        let prompt = self.reader.prompt(cx) as f64;
+        let (prompt, uncached_at) = (self.reader.prompt(cx) as f64, self.reader.uncached(cx));
         let output = table.expected(self.reader.kind(cx), cx.request.max_output_tokens).mean;
         let mut smallest = f32::INFINITY;
         for ((cell, endpoint), &position) in out.iter_mut().zip(candidates.iter()).zip(candidates.indices()) {
             let reported = reported(cx, endpoint.load(), f64::from(*cell));
-            let uncached = self.reader.uncached(cx, position) as f64;
+            let uncached = uncached_at(position) as f64;
             let ask = Ask { uncached, prompt, output };
             let cost = match cx.part {
                 Part::Whole => table.cost(endpoint, &ask, &pool, &reported),

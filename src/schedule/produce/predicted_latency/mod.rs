@@ -50,7 +50,7 @@ impl PredictedLatencyProducer {
 
     fn predict(&self, cx: &Context<'_>, candidates: &Candidates) -> LatencyPredictions {
         let table = self.reader.read();
-        let prompt = self.reader.prompt(cx) as f64;
+        let (prompt, uncached) = (self.reader.prompt(cx) as f64, self.reader.uncached(cx));
         let output = table.expected(self.reader.kind(cx), cx.request.max_output_tokens).mean;
         let slo = cx.request.slo();
         let view = candidates.view();
@@ -61,7 +61,7 @@ impl PredictedLatencyProducer {
         for (place, &position) in candidates.indices().iter().enumerate() {
             let endpoint = view.get(place);
             let reported = reported(cx, endpoint.load(), waiting(place).unwrap_or(longest));
-            let ask = Ask { uncached: self.reader.uncached(cx, position) as f64, prompt, output };
+            let ask = Ask { uncached: uncached(position) as f64, prompt, output };
             let (ttft, tpot) = table.latencies(endpoint, &ask, &reported);
             let role = &self.params.endpoint_role_label;
             let decodes = role.is_empty() || endpoint.label(role) != Some(PREFILL);

@@ -121,9 +121,9 @@ impl Joint {
         let prefill_queues = sides.prefills.map(queues_of).unwrap_or_default();
         let decode_queues = queues_of(sides.decodes);
         let urgency = table.urgency();
-        let prompt = self.reader.prompt(cx) as f64;
-        let output = table.output(cx.request.max_output_tokens);
-        let ask = |position| Ask { uncached: self.reader.uncached(cx, position) as f64, prompt, output };
+        let (prompt, uncached) = (self.reader.prompt(cx) as f64, self.reader.uncached(cx));
+        let output = table.expected(self.reader.kind(cx), cx.request.max_output_tokens).mean;
+        let ask = |position| Ask { uncached: uncached(position) as f64, prompt, output };
         let costs = Costs {
             prefill: |position| match at(position) {
                 Some(endpoint) => {
