@@ -33,7 +33,7 @@ pub struct Arguments {
         default_value = "chunked-prefill,prefill-first"
     )]
     pub engines: Vec<ModelKind>,
-    /// Who decides.
+    /// Policies that decide.
     #[arg(
         long,
         value_enum,
@@ -66,7 +66,7 @@ pub struct Arguments {
     /// Folder for Envoy, which is installed when it is not there.
     #[arg(long, value_name = "DIR", default_value = ".demo")]
     pub envoy_dir: PathBuf,
-    /// What cargo adds when it runs a benchmark.
+    /// Flag that cargo adds when it runs a benchmark.
     #[arg(long, hide = true)]
     pub bench: bool,
 }

@@ -40,14 +40,14 @@ impl Default for Client {
     }
 }
 
-/// What a client saw.
+/// Observations of the client.
 #[derive(Debug, Default)]
 pub struct Played {
     /// By position.
     pub seen: Vec<Seen>,
     /// From when each request was due to when it was sent, in ascending order.
     pub late: Vec<Duration>,
-    /// What went wrong first, and how often anything did.
+    /// Number of failures, and the first one.
     pub failures: (usize, Option<String>),
 }
 

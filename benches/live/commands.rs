@@ -8,7 +8,7 @@ use crate::arguments::{Arguments, PolicyName};
 /// Servers are called this and their number.
 pub const NAME: &str = "server";
 
-/// Where programs and files are.
+/// Paths of programs and files.
 #[derive(Debug, Clone)]
 pub struct Place {
     /// The program `usher`.
@@ -21,7 +21,7 @@ pub struct Place {
     pub endpoints: String,
     /// Configuration of Envoy.
     pub envoy_config: String,
-    /// Where everything listens.
+    /// Ports of all processes.
     pub ports: Ports,
 }
 

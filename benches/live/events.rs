@@ -51,7 +51,7 @@ pub struct Reader {
     rest: Vec<u8>,
     /// The answer's text.
     pub text: String,
-    /// What is said at the end.
+    /// Usage at the end of the stream.
     pub usage: Option<Usage>,
     /// Whether the end came.
     pub done: bool,

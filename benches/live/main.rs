@@ -134,7 +134,7 @@ fn replays(settings: &Settings, policy: PolicyName, count: u64) -> anyhow::Resul
     Ok(summaries)
 }
 
-/// What all processes used of the processor, this one included.
+/// Processor time of all processes, this one included.
 fn used(running: &stage::Running) -> Vec<(&'static str, Used)> {
     let own = ("client", std::process::id());
     running.processes().iter().copied().chain([own]).map(|(name, pid)| (name, Used::of(pid))).collect()

@@ -1,4 +1,4 @@
-//! What a server and the machine say about themselves.
+//! Numbers of a server's page of metrics and of the machine.
 
 use std::fs;
 use std::time::Duration;
@@ -25,7 +25,7 @@ impl FirstTokens {
     }
 }
 
-/// Those of a server's page of metrics.
+/// Reads the first tokens of a server's page of metrics.
 pub fn first_tokens(page: &str) -> FirstTokens {
     let value = |suffix: &str| {
         let name = format!("vllm:time_to_first_token_seconds_{suffix}{{");
@@ -91,7 +91,7 @@ impl Used {
     }
 }
 
-/// What a process of a run did in its time.
+/// Share of a core that a process used.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Share {
     /// Its name.
@@ -102,7 +102,7 @@ pub struct Share {
     pub waited: f64,
 }
 
-/// What processes did between two looks at them.
+/// Shares of a core that processes used between two readings.
 pub fn shares(before: &[(&'static str, Used)], after: &[(&'static str, Used)], time: Duration) -> Vec<Share> {
     let share = |after: Duration, before| after.saturating_sub(before).as_secs_f64() / time.as_secs_f64();
     let pairs = after.iter().zip(before);
@@ -115,7 +115,7 @@ pub fn shares(before: &[(&'static str, Used)], after: &[(&'static str, Used)], t
         .collect()
 }
 
-/// What a run used of the machine.
+/// Use of the machine by a run.
 #[derive(Clone, Debug, Default)]
 pub struct Load {
     /// Share of all cores' time that was not idle, whoever used it.

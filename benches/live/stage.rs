@@ -29,7 +29,7 @@ const SETTLE: Duration = Duration::from_secs(1);
 /// The line of a configuration that names the endpoints.
 const ENDPOINTS: &str = "path: endpoints.yaml";
 
-/// Where programs and files are, and where everything listens.
+/// Paths and ports of a run.
 #[derive(Debug)]
 pub struct Stage {
     place: Place,
@@ -122,12 +122,12 @@ impl Stage {
 }
 
 impl Running {
-    /// Where requests go.
+    /// Address that requests are sent to.
     pub fn gateway(&self) -> SocketAddr {
         self.gateway
     }
 
-    /// What servers are called, before their number.
+    /// Name of the servers, before their number.
     pub fn name(&self) -> &'static str {
         NAME
     }

@@ -75,7 +75,7 @@ impl Figure {
 /// A policy's run, live and in replay. Summaries are in the time of the picker.
 #[derive(Debug)]
 pub struct Run {
-    /// Who decided.
+    /// Policy that decided.
     pub policy: &'static str,
     /// As the client saw it.
     pub live: Summary,
@@ -84,7 +84,7 @@ pub struct Run {
     /// Mean real time to a first token of the client, less that of the engines, which the replays
     /// had as the delay of their gateway.
     pub delay: Duration,
-    /// What it used of the machine.
+    /// Use of the machine.
     pub load: Load,
     /// How many requests failed, and how the first one did.
     pub failures: (usize, Option<String>),

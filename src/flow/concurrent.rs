@@ -102,7 +102,7 @@ impl Bookings {
     /// endpoint that it chose.
     ///
     /// # Errors
-    /// Those of `decide`.
+    /// The errors of `decide`.
     pub(super) fn decide<T, E>(
         &self,
         decision: impl Fn(&T) -> &Decision,
@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_bookings_of_the_same_endpoint_that_were_not_counted_conflict() {
+    fn uncounted_bookings_of_the_same_endpoint_conflict() {
         let mut inner = Inner::default();
         let first = inner.begin(&[7]);
         assert!(inner.conflicts(0, &[3, 7]));

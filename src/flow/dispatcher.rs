@@ -29,7 +29,7 @@ thread_local! {
 pub struct Dispatcher {
     locator: CachedLocator,
     policy: Policy,
-    /// Where a profile reads what is in flight, each decision counts the one before it.
+    /// Order of the bookings: profiles that read requests in flight count those before.
     bookings: Bookings,
     clock: Clock,
     attempts: Arc<Attempts>,

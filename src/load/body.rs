@@ -32,7 +32,7 @@ struct Body<'a> {
 /// A message of a chat.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Message<'a> {
-    /// Who says it.
+    /// Role of the speaker.
     pub role: &'a str,
     /// Its text.
     pub content: &'a str,

@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prompt_has_the_tokens_and_the_blocks_that_a_server_reads_in_its_body() {
+    fn prompt_has_the_tokens_and_blocks_of_its_body() {
         let piece = |seed| Piece { seed, tokens: 100 + seed as u32 };
         let first = Arrival {
             prompt: [piece(1), piece(2)].into(),

@@ -95,7 +95,7 @@ pub struct Seen {
     pub last: Option<Duration>,
     /// Tokens of the prompt, as the server counted them.
     pub prompt_tokens: u32,
-    /// Those of them that its prefix cache had.
+    /// Tokens of the prompt that its prefix cache had.
     pub cached_tokens: u32,
     /// Tokens of the answer.
     pub output_tokens: u32,

@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn targets_are_read_under_both_names_and_the_present_one_counts() {
+    fn present_name_of_a_target_wins() {
         let (ttft, older) = (TTFT[0], TTFT[1]);
         assert_eq!(slo(&[(ttft, "500"), (TPOT[0], "12.5")]), (Some(0.5), Some(0.0125), 0));
         assert_eq!(slo(&[(older, "500"), (TPOT[1], " 20 ")]), (Some(0.5), Some(0.02), 0));

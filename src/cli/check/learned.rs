@@ -1,4 +1,4 @@
-//! What a running picker has learned, compared with what a configuration says.
+//! Compares the speeds that a running picker has learned with the constants of a configuration.
 
 use std::time::Duration;
 

@@ -272,7 +272,7 @@ fn events_of_vertex_ai_are_read_in_their_frames() {
 }
 
 #[test]
-fn whole_answers_and_compressed_frames_of_vertex_ai_count_by_their_first_bytes() {
+fn opaque_vertex_frames_count_by_first_bytes() {
     let whole = http_body(r#"{"choices":[{"message":{"content":"x"}}]}"#);
     assert!(found(Api::VertexPredict, &whole).is_some());
     let mut compressed = http_body(&data("{}"));

@@ -60,7 +60,7 @@ pub struct Speed {
 /// batch changes, are means of what was seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PerOutput {
-    /// Where nothing else is.
+    /// Without any request there.
     pub base: f64,
     /// More of it per request there.
     pub per_request: f64,
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_takes_longer_with_each_request_and_each_cached_token() {
+    fn token_time_grows_with_requests_and_cached_tokens() {
         let state = State { requests: 9.0, cached: 20_000.0, ..State::default() };
         let ask = Ask { uncached: 500.0, prompt: 2000.0, output: 200.0 };
         let expected = 0.02 + 1e-3 * 10.0 + 1e-6 * 22_100.0;

@@ -41,7 +41,7 @@ pub(super) struct Met {
     pub(super) own: f64,
 }
 
-/// What an endpoint's histograms were last, and what was sent there since.
+/// Last histograms of an endpoint, and requests that were sent there since.
 #[derive(Debug, Default)]
 pub(super) struct Histograms {
     version: u64,
@@ -154,7 +154,7 @@ impl Histograms {
     }
 }
 
-/// What a histogram grew by, if by at least so many values.
+/// Growth of a histogram, if by at least so many values.
 fn grown(last: Option<Total>, now: Option<Total>, fewest: f64) -> Option<Total> {
     match (last, now) {
         (_, None) => None,

@@ -1,6 +1,6 @@
 //! Tokens that prompts turn out to need, by those that were expected.
 //!
-//! What is cached at an endpoint is an estimate: generated answers are cached, too, and blocks
+//! The prefix match at an endpoint is an estimate: generated answers are cached, too, and blocks
 //! are pushed out unseen. Usage with `cached_tokens` says afterwards how many tokens were
 //! computed. The ratio of the sums is the mean of what an expected token comes to, and what a
 //! time to a first token is compared with: an error of an input would lower its coefficient

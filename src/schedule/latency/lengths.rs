@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn models_and_flows_are_told_apart_and_new_ones_have_the_mean() {
+    fn new_models_and_flows_expect_the_mean() {
         let lengths = Lengths::default();
         let (short, long) = (lengths.kind("m", "short"), lengths.kind("m", "long"));
         assert_ne!(short, lengths.kind("mshort", ""));

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_slower_and_one_faster_than_configured_are_learned() {
+    fn slow_and_fast_links_are_learned() {
         for truth in [8.0, 0.25] {
             let decode = endpoint();
             let draw = |n: u64| (mix(n) >> 11) as f64 / (1u64 << 53) as f64;

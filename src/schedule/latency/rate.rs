@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rate_that_is_written_counts_for_all_and_two_are_refused() {
+    fn two_different_rates_are_refused() {
         let node = |text: &str| Node::parse(text).unwrap();
         let (unset, written) = (node("{a: 1}"), node("{peakPrefillThroughput: 2000}"));
         let rate = InitialRate::default();
