@@ -83,6 +83,25 @@ fn decide(c: &mut Criterion) {
     group.finish();
 }
 
+/// Time that so many threads take together for this work, which gets the number of its thread.
+fn timed(threads: u64, work: impl Fn(u64) + Sync) -> Duration {
+    let start = Barrier::new(threads as usize + 1);
+    std::thread::scope(|scope| {
+        let (start, work) = (&start, &work);
+        let spawn = |number| {
+            scope.spawn(move || {
+                start.wait();
+                work(number);
+            })
+        };
+        let threads: Vec<_> = (0..threads).map(spawn).collect();
+        start.wait();
+        let started = Instant::now();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        started.elapsed()
+    })
+}
+
 /// Several threads deciding at once on one pool. The time is that of all together, for
 /// so many decisions each: two threads on two cores should take as long as one alone.
 fn threads(c: &mut Criterion) {
@@ -96,30 +115,13 @@ fn threads(c: &mut Criterion) {
         group.throughput(Throughput::Elements(count));
         group.bench_function(BenchmarkId::from_parameter(count), |b| {
             b.iter_custom(|repetitions| {
-                let start = Barrier::new(count as usize + 1);
-                std::thread::scope(|scope| {
-                    let threads: Vec<_> = (0..count)
-                        .map(|seed| {
-                            let (scheduler, candidates, request) = (&scheduler, &candidates, &request);
-                            let start = &start;
-                            scope.spawn(move || {
-                                let cx = Context::new(request, 10, Duration::from_secs(2));
-                                let (mut rng, mut scratch) =
-                                    (StdRng::seed_from_u64(seed), Scratch::default());
-                                start.wait();
-                                for _ in 0..repetitions {
-                                    let record = Record::No;
-                                    let decision =
-                                        scheduler.decide(&cx, candidates, &mut rng, &mut scratch, record);
-                                    black_box(decision).unwrap();
-                                }
-                            })
-                        })
-                        .collect();
-                    start.wait();
-                    let started = Instant::now();
-                    threads.into_iter().for_each(|thread| thread.join().unwrap());
-                    started.elapsed()
+                timed(count, |seed| {
+                    let cx = Context::new(&request, 10, Duration::from_secs(2));
+                    let (mut rng, mut scratch) = (StdRng::seed_from_u64(seed), Scratch::default());
+                    for _ in 0..repetitions {
+                        let decision = scheduler.decide(&cx, &candidates, &mut rng, &mut scratch, Record::No);
+                        black_box(decision).unwrap();
+                    }
                 })
             });
         });

@@ -3,8 +3,8 @@
 
 use std::hint::black_box;
 use std::net::Ipv4Addr;
-use std::sync::{Arc, Barrier};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, Throughput};
 use futures_util::FutureExt;
@@ -124,25 +124,12 @@ pub fn threads(c: &mut Criterion) {
         group.throughput(Throughput::Elements(count));
         group.bench_function(BenchmarkId::from_parameter(count), |b| {
             b.iter_custom(|repetitions| {
-                let start = Barrier::new(count as usize + 1);
-                std::thread::scope(|scope| {
-                    let threads: Vec<_> = (0..count)
-                        .map(|seed| {
-                            let (dispatcher, requests, start) = (&dispatcher, &requests, &start);
-                            scope.spawn(move || {
-                                let mut rng = StdRng::seed_from_u64(seed);
-                                start.wait();
-                                for n in 0..repetitions as usize {
-                                    let request = &requests[(n * 7 + seed as usize * 128) % 256];
-                                    drop(black_box(send(dispatcher, request, &mut rng)));
-                                }
-                            })
-                        })
-                        .collect();
-                    start.wait();
-                    let started = Instant::now();
-                    threads.into_iter().for_each(|thread| thread.join().unwrap());
-                    started.elapsed()
+                crate::timed(count, |seed| {
+                    let mut rng = StdRng::seed_from_u64(seed);
+                    for n in 0..repetitions as usize {
+                        let request = &requests[(n * 7 + seed as usize * 128) % 256];
+                        drop(black_box(send(&dispatcher, request, &mut rng)));
+                    }
                 })
             });
         });
