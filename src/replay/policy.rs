@@ -304,6 +304,8 @@ impl Configured {
 
     fn pick(&mut self, request: &Prepared, now: Duration) -> Result<Route, Rejection> {
         self.state.clock().set(now);
+        // In virtual time nothing happens beside a decision.
+        self.state.settle();
         let headers: Headers = [
             (":method", "POST"),
             (":path", API.path()),
@@ -319,8 +321,6 @@ impl Configured {
         self.stages.process_headers(&mut request);
         let routed = self.dispatcher.try_dispatch_with(&request, &SubsetHint::Missing, &mut self.rng);
         let routed = routed.ok_or_else(Rejection::no_endpoints)??;
-        // In virtual time nothing happens beside a decision.
-        self.state.settle();
         let endpoints = self.snapshot.endpoints();
         let first = routed.decision().primary().picks.first();
         let picked = first.and_then(|pick| endpoints.get(*pick as usize));

@@ -142,6 +142,26 @@ fn a_request_is_also_where_it_was_served() {
 }
 
 #[test]
+fn a_prompt_is_used_until_its_answer_ends() {
+    let pool = Pool::new(&by_prefix(), at(&["10.0.0.1:8000"]));
+    let (load, now) = pool.load(0);
+    load.block_size.set(64.0, now);
+    load.num_blocks.set(8.0, now);
+    let matches = |letters: &str| {
+        let mut routed = pool.ask(&prompt(letters));
+        routed.answer_begins(&Served::Missing, Verdict::Good, true);
+        let score = routed.decision().scores().next().unwrap().1;
+        (score, routed)
+    };
+    let (_, first) = matches("abcd");
+    let (_, second) = matches("efgh");
+    drop((second, first));
+    // Of the two, the one that ended last is the last to go.
+    assert_eq!((matches("ijkl").0, matches("abcd").0), (0.0, 1.0));
+    assert_eq!(matches("efgh").0, 0.0);
+}
+
+#[test]
 fn a_new_configuration_knows_what_the_old_one_learned() {
     let pool = Pool::new(&by_prefix(), four());
     let home = pool.place(&prompt("abcd"));

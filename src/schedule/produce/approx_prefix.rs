@@ -20,6 +20,7 @@ use crate::schedule::{
     Situation,
 };
 
+use caches::KeptBlocks;
 pub use caches::PrefixCaches;
 use capacity::Forecast;
 use metrics::Hits;
@@ -101,8 +102,15 @@ impl PreRequest for ApproxPrefixProducer {
                 self.learner.learn(endpoint, blocks, block);
             }
         }
-        let learner = Arc::clone(&self.learner);
-        effects.follow(Sent { learner, blocks: Some(Arc::clone(blocks)), block, forecast });
+        let Some(endpoint) = decision.endpoints_of(primary).next() else { return };
+        effects.follow(Sent {
+            learner: Arc::clone(&self.learner),
+            endpoint: Arc::clone(endpoint),
+            blocks: Some(Arc::clone(blocks)),
+            kept: None,
+            block,
+            forecast,
+        });
     }
 }
 
@@ -130,11 +138,16 @@ fn reported(gauge: &Gauge) -> Option<f64> {
 }
 
 /// A request under way. Another endpoint than the first choice may serve it, and then has
-/// its prompt, too.
+/// its prompt, too. An engine holds the blocks of a prompt while it answers, so it is when the
+/// answer ends that they were used last.
 struct Sent {
     learner: Arc<Learner>,
-    /// Until it is known who serves: streams are many, and prompts long.
+    /// Who serves, or should.
+    endpoint: Arc<Endpoint>,
+    /// Until it is known who serves.
     blocks: Option<Arc<Blocks>>,
+    /// From then on, where there is room for it.
+    kept: Option<KeptBlocks>,
     block: NonZeroU32,
     /// To be compared with the answer; `None` where that would say nothing.
     forecast: Option<Forecast>,
@@ -145,11 +158,12 @@ impl Follower for Sent {
         self.forecast = None;
         if let Some(blocks) = &self.blocks {
             self.learner.learn(to, blocks, self.block);
+            self.endpoint = Arc::clone(to);
         }
     }
 
     fn begins(&mut self, _head: &AnswerHead<'_>, _out: &mut Vec<Header>) {
-        self.blocks = None;
+        self.kept = self.blocks.take().and_then(|blocks| self.learner.caches.keep(blocks));
     }
 
     fn first_token(&mut self) {
@@ -164,6 +178,14 @@ impl Follower for Sent {
         let compared = forecast.and_then(|forecast| caches.capacities().compare(&forecast, usage));
         if let Some(compared) = compared {
             hits.compared(compared);
+        }
+    }
+}
+
+impl Drop for Sent {
+    fn drop(&mut self) {
+        if let Some(kept) = &self.kept {
+            self.learner.learn(&self.endpoint, kept.blocks(), self.block);
         }
     }
 }

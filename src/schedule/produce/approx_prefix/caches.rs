@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use crate::endpoints::{Endpoint, Snapshot};
 use crate::memory::Budget;
@@ -16,7 +17,16 @@ pub struct PrefixCaches {
     index: Arc<PrefixIndex>,
     adder: Adder,
     capacities: Capacities,
+    /// Blocks of requests under way, and how many they may be.
+    kept: Arc<AtomicUsize>,
+    most_kept: usize,
 }
+
+/// Blocks of requests under way that are kept at most: 8 MiB of hashes.
+const MOST_KEPT: usize = 1 << 20;
+
+/// Share of the index's memory that they take at most.
+const KEPT_SHARE: usize = 8;
 
 impl PrefixCaches {
     /// An empty index within these limits.
@@ -25,7 +35,7 @@ impl PrefixCaches {
     /// When the system has no room for another thread.
     pub fn start(limits: Limits) -> io::Result<Self> {
         let index = Arc::new(PrefixIndex::new(limits));
-        Ok(Self { adder: Adder::start(Arc::clone(&index))?, index, capacities: Capacities::default() })
+        Ok(Self::new(Adder::start(Arc::clone(&index))?, index, MOST_KEPT))
     }
 
     /// An empty index that counts against a memory budget, within its share of that.
@@ -36,7 +46,12 @@ impl PrefixCaches {
         let share = usize::try_from(budget.prefix_index()).unwrap_or(usize::MAX);
         let index = Arc::new(PrefixIndex::new(Limits::of_bytes(share)));
         let adder = Adder::start_within(Arc::clone(&index), Arc::clone(budget))?;
-        Ok(Self { adder, index, capacities: Capacities::default() })
+        let most_kept = (share / KEPT_SHARE / size_of::<u64>()).min(MOST_KEPT);
+        Ok(Self::new(adder, index, most_kept))
+    }
+
+    fn new(adder: Adder, index: Arc<PrefixIndex>, most_kept: usize) -> Self {
+        Self { adder, index, capacities: Capacities::default(), kept: Arc::default(), most_kept }
     }
 
     /// The index.
@@ -55,6 +70,15 @@ impl PrefixCaches {
         self.adder.push(Arc::clone(endpoint), Arc::clone(blocks), capacity);
     }
 
+    /// Keeps the blocks of a request under way. `None` where those of others take all the room:
+    /// streams are many, and prompts long.
+    pub(super) fn keep(&self, blocks: Arc<Blocks>) -> Option<KeptBlocks> {
+        let kept = KeptBlocks { kept: Arc::clone(&self.kept), blocks };
+        let len = kept.blocks.len();
+        // Counts first: what is dropped is taken off again.
+        (self.kept.fetch_add(len, Relaxed).saturating_add(len) <= self.most_kept).then_some(kept)
+    }
+
     /// Waits until everything that was learned before is found.
     pub fn flush(&self) {
         self.adder.flush();
@@ -63,6 +87,25 @@ impl PrefixCaches {
     /// Requests that were not learned, as too many waited.
     pub fn dropped(&self) -> u64 {
         self.adder.counts().dropped
+    }
+}
+
+/// Blocks of a request under way, which count until this is dropped.
+#[derive(Debug)]
+pub(super) struct KeptBlocks {
+    kept: Arc<AtomicUsize>,
+    blocks: Arc<Blocks>,
+}
+
+impl KeptBlocks {
+    pub(super) fn blocks(&self) -> &Arc<Blocks> {
+        &self.blocks
+    }
+}
+
+impl Drop for KeptBlocks {
+    fn drop(&mut self) {
+        self.kept.fetch_sub(self.blocks.len(), Relaxed);
     }
 }
 
