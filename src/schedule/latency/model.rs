@@ -171,11 +171,6 @@ impl Model {
         Prediction { ttft: self.accuracies.first.bands(), tpot: self.accuracies.step.bands() }
     }
 
-    /// Tokens that a prompt needs where `uncached` of them seem not to be cached.
-    pub fn likely_uncached(&self, uncached: u64, prompt: u64) -> u64 {
-        self.hits.likely(uncached, prompt)
-    }
-
     pub(super) fn hits(&self) -> &Hits {
         &self.hits
     }

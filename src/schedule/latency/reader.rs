@@ -1,6 +1,5 @@
 //! A plugin's access to the model of its pool.
 
-use std::cell::Cell;
 use std::sync::{Arc, OnceLock};
 
 use crate::endpoints::{Endpoint, Gauge, Load};
@@ -75,21 +74,7 @@ impl Reader {
     /// Tokens of the prompt that endpoints have to compute, by their positions in the snapshot.
     pub fn uncached(&self, cx: &Context<'_>) -> impl Fn(u32) -> u64 {
         let (prompt, prefix) = (self.prompt(cx), cx.facts.get(self.prefix));
-        // Most endpoints have nothing of a prompt, or as much as others.
-        let last = Cell::new((prompt, self.model.likely_uncached(prompt, prompt)));
-        move |position| {
-            let estimated = prefix.map_or(prompt, |prefix| prefix.computed_at(position, prompt));
-            if last.get().0 != estimated {
-                last.set((estimated, self.model.likely_uncached(estimated, prompt)));
-            }
-            last.get().1
-        }
-    }
-
-    /// The same before the model says what such an estimate comes to.
-    fn estimated(&self, cx: &Context<'_>, position: u32) -> u64 {
-        let prompt = self.prompt(cx);
-        cx.facts.get(self.prefix).map_or(prompt, |prefix| prefix.computed_at(position, prompt))
+        move |position| prefix.map_or(prompt, |prefix| prefix.computed_at(position, prompt))
     }
 
     /// The request's model and flow.
@@ -121,7 +106,7 @@ impl Reader {
             self.model.book(&Work {
                 prefill,
                 decode: decode.0,
-                tokens: self.estimated(cx, position),
+                tokens: self.uncached(cx)(position),
                 prompt: self.prompt(cx),
                 is_stream: cx.request.stream,
                 reported: numbers(prefill),
