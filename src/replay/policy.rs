@@ -10,7 +10,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use super::reference::{Formula, Reference};
-use super::requests::{API, Prepared};
+use super::requests::Requests;
 use super::servers::Server;
 use crate::config::{ConfigError, EndpointPickerConfig};
 use crate::endpoints::{
@@ -18,7 +18,7 @@ use crate::endpoints::{
     Total,
 };
 use crate::flow::{Attempts, Code, Dispatcher, Policy as Dispatching, Rejection, Routed};
-use crate::request::{Headers, Parsers, RequestParser};
+use crate::request::Parsers;
 use crate::schedule::latency::{Model, Report};
 use crate::schedule::registry::Pipeline;
 use crate::schedule::{Record, SchedulerMetrics, Stages, State};
@@ -133,12 +133,12 @@ impl Picker {
     pub(super) fn pick(
         &mut self,
         position: usize,
-        request: &Prepared,
+        requests: &Requests,
         engines: &[Engine],
         now: Duration,
     ) -> Result<Route, Rejection> {
         let server = match self {
-            Self::Configured(configured) => return configured.pick(request, now),
+            Self::Configured(configured) => return configured.pick(position, requests, now),
             Self::Random { servers, .. } if servers.is_empty() => None,
             Self::Random { rng, servers } => servers.get(rng.random_range(0..servers.len())).copied(),
             Self::RoundRobin { next, servers } => {
@@ -146,7 +146,7 @@ impl Picker {
                 *next = turn + 1;
                 servers.get(turn).copied()
             }
-            Self::Reference(reference) => reference.pick(position, request, engines),
+            Self::Reference(reference) => reference.pick(position, &requests.get(position), engines),
         };
         let server = server.ok_or_else(Rejection::no_endpoints)?;
         Ok(Route { server, prefiller: None, routed: None })
@@ -302,22 +302,13 @@ impl Configured {
         &self.snapshot
     }
 
-    fn pick(&mut self, request: &Prepared, now: Duration) -> Result<Route, Rejection> {
+    fn pick(&mut self, position: usize, requests: &Requests, now: Duration) -> Result<Route, Rejection> {
         self.state.clock().set(now);
         // In virtual time nothing happens beside a decision.
         self.state.settle();
-        let headers: Headers = [
-            (":method", "POST"),
-            (":path", API.path()),
-            (":authority", "replay"),
-            ("content-type", "application/json"),
-        ]
-        .into_iter()
-        .collect();
-        let mut parser = RequestParser::new(headers, &self.parsers);
-        parser.push(request.body.clone());
-        let mut request =
-            parser.finish().map_err(|error| Rejection::new(Code::BadRequest, error.to_string()))?;
+        let mut request = requests
+            .read(position, &self.parsers)
+            .map_err(|error| Rejection::new(Code::BadRequest, error.to_string()))?;
         self.stages.process_headers(&mut request);
         let routed = self.dispatcher.try_dispatch_with(&request, &SubsetHint::Missing, &mut self.rng);
         let routed = routed.ok_or_else(Rejection::no_endpoints)??;

@@ -1,8 +1,10 @@
 //! Requests as pickers and servers take them, made of [`Arrival`]s when they are needed.
 
+mod numbers;
+
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use bytes::Bytes;
 
@@ -11,7 +13,9 @@ use super::workload::{Arrival, Piece};
 use crate::load::body::{Message, Style};
 use crate::load::settings::Api;
 use crate::load::text::{TOKEN_CHARS, words};
+use crate::request::{self, Headers, ParseError, Parsers, Request, RequestParser};
 use crate::sim::{ANSWER_ROLE, block_hashes};
+use numbers::Numbers;
 
 /// Model that requests ask for, and the scope of their block hashes.
 pub(super) const MODEL: &str = "meta-llama/Llama-3.1-8B-Instruct";
@@ -22,17 +26,17 @@ const USER_ROLE: &str = "user";
 /// The API of all requests.
 pub(super) const API: Api = Api::Chat;
 
-/// Bytes of requests that are kept for the next policy; the others are made again.
+/// Bytes of bodies that are kept for the next policy, and of the hashes of blocks; the others
+/// are made again.
 const MOST_KEPT: usize = 256 << 20;
 
-/// A request as pickers and servers take it.
+/// A request as servers take it.
 #[derive(Debug)]
 pub(super) struct Prepared {
-    pub(super) body: Bytes,
     pub(super) prompt_tokens: u32,
     pub(super) output_tokens: u32,
     /// Hashes of the full blocks of the prompt, and of the answer where it is repeated
-    /// later, by tokens of a block.
+    /// later, by tokens of a block; see [`Numbers`].
     blocks: Vec<(u32, Vec<u64>)>,
 }
 
@@ -44,7 +48,33 @@ impl Prepared {
     }
 
     fn bytes(&self) -> usize {
-        self.body.len() + self.blocks.iter().map(|(_, hashes)| hashes.len() * 8).sum::<usize>()
+        self.blocks.iter().map(|(_, hashes)| hashes.len() * 8).sum()
+    }
+}
+
+/// Values that are kept while they fit, by position.
+#[derive(Debug)]
+struct Kept<T> {
+    values: Vec<OnceLock<Arc<T>>>,
+    bytes: AtomicUsize,
+}
+
+impl<T> Kept<T> {
+    fn new(count: usize) -> Self {
+        Self { values: (0..count).map(|_| OnceLock::new()).collect(), bytes: AtomicUsize::new(0) }
+    }
+
+    fn get(&self, position: usize) -> Option<&Arc<T>> {
+        self.values[position].get()
+    }
+
+    fn keep(&self, position: usize, value: &Arc<T>, bytes: usize) {
+        if self.bytes.fetch_add(bytes, Relaxed) + bytes <= MOST_KEPT {
+            // Another thread may have kept the same.
+            let _ = self.values[position].set(Arc::clone(value));
+        } else {
+            self.bytes.fetch_sub(bytes, Relaxed);
+        }
     }
 }
 
@@ -56,9 +86,11 @@ pub(super) struct Requests {
     answers: HashSet<Piece>,
     style: Style,
     max_tokens: usize,
-    block_sizes: Vec<u32>,
-    kept: Vec<OnceLock<Arc<Prepared>>>,
-    bytes: AtomicUsize,
+    /// Tokens of a block, and the numbers of blocks of this size.
+    block_sizes: Vec<(u32, Mutex<Numbers>)>,
+    prepared: Kept<Prepared>,
+    /// Requests as the parser of an API has read them.
+    read: Kept<(request::Api, Request)>,
 }
 
 impl Requests {
@@ -76,9 +108,9 @@ impl Requests {
             answers: arrivals.iter().filter_map(Arrival::answered).collect(),
             style,
             max_tokens: longest as usize,
-            block_sizes,
-            kept: arrivals.iter().map(|_| OnceLock::new()).collect(),
-            bytes: AtomicUsize::new(0),
+            block_sizes: block_sizes.into_iter().map(|size| (size, Mutex::default())).collect(),
+            prepared: Kept::new(arrivals.len()),
+            read: Kept::new(arrivals.len()),
         }
     }
 
@@ -93,32 +125,57 @@ impl Requests {
 
     /// The request at this position.
     pub(super) fn get(&self, position: usize) -> Arc<Prepared> {
-        if let Some(kept) = self.kept[position].get() {
+        if let Some(kept) = self.prepared.get(position) {
             return Arc::clone(kept);
         }
         let prepared = Arc::new(self.prepare(&self.arrivals[position]));
-        let bytes = prepared.bytes();
-        if self.bytes.fetch_add(bytes, Relaxed) + bytes <= MOST_KEPT {
-            // Another thread may have kept the same.
-            let _ = self.kept[position].set(Arc::clone(&prepared));
-        } else {
-            self.bytes.fetch_sub(bytes, Relaxed);
-        }
+        self.prepared.keep(position, &prepared, prepared.bytes());
         prepared
     }
 
+    /// The request at this position as these parsers read it.
+    ///
+    /// # Errors
+    /// When it can't be read.
+    pub(super) fn read(&self, position: usize, parsers: &Parsers) -> Result<Request, ParseError> {
+        let api = parsers.resolve(API.path());
+        if let Some((_, request)) =
+            self.read.get(position).map(|kept| &**kept).filter(|kept| Some(kept.0) == api)
+        {
+            return Ok(request.clone());
+        }
+        let headers: Headers = [
+            (":method", "POST"),
+            (":path", API.path()),
+            (":authority", "replay"),
+            ("content-type", "application/json"),
+        ]
+        .into_iter()
+        .collect();
+        let mut parser = RequestParser::new(headers, parsers);
+        parser.push(self.body(&self.arrivals[position], |_| None));
+        let bytes = parser.body_len() + size_of::<Request>();
+        let request = parser.finish()?;
+        if let Some(api) = api {
+            self.read.keep(position, &Arc::new((api, request.clone())), bytes);
+        }
+        Ok(request)
+    }
+
     fn prepare(&self, arrival: &Arrival) -> Prepared {
-        let body = self.body(arrival, |_| None);
         let mut text = text(&arrival.prompt);
         if let Some(Piece { seed, tokens }) = arrival.answered() {
             words(seed, tokens as usize, &mut text);
         }
-        let hashes = |size: &u32| (*size, block_hashes(MODEL, text.as_bytes(), *size));
+        let blocks = |(size, numbers): &(u32, Mutex<Numbers>)| {
+            let mut hashes = block_hashes(MODEL, text.as_bytes(), *size);
+            numbers.lock().unwrap_or_else(PoisonError::into_inner).replace(&mut hashes);
+            (*size, hashes)
+        };
         Prepared {
-            body,
             prompt_tokens: arrival.prompt_tokens().max(1),
             output_tokens: arrival.output_tokens.max(1),
-            blocks: self.block_sizes.iter().map(hashes).collect(),
+            blocks: self.block_sizes.iter().map(blocks).collect(),
         }
     }
 
@@ -178,6 +235,10 @@ mod tests {
         Requests::new(arrivals, &servers, true)
     }
 
+    fn body(requests: &Requests, position: usize) -> Bytes {
+        requests.body(&requests.arrivals()[position], |_| None)
+    }
+
     #[test]
     fn a_request_has_the_text_of_its_row() {
         let rows = [row(700, &[1, 2])];
@@ -230,7 +291,7 @@ mod tests {
         };
         let requests = requests(&[first.clone(), next(8), next(9)], &[16]);
         let read = |position: usize| {
-            let call = crate::sim::read_chat(&requests.get(position).body).unwrap();
+            let call = crate::sim::read_chat(&body(&requests, position)).unwrap();
             assert_eq!(call.len(), requests.arrivals()[position].prompt_tokens() as usize * TOKEN_CHARS);
             block_hashes(MODEL, &call, 16)
         };
@@ -251,7 +312,7 @@ mod tests {
         arrivals[1].output_tokens = 900;
         let requests = requests(&arrivals, &[16]);
         for position in 0..2 {
-            let body = requests.get(position).body.clone();
+            let body = body(&requests, position);
             assert!(String::from_utf8_lossy(&body).contains(r#""max_tokens":900"#));
         }
     }

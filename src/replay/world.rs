@@ -241,7 +241,7 @@ impl World {
     fn arrive(&mut self, position: usize, now: Duration) {
         self.to_come -= 1;
         let request = self.requests.get(position);
-        let choice = self.picker.pick(position, &request, &self.engines, now);
+        let choice = self.picker.pick(position, &self.requests, &self.engines, now);
         let route = choice.as_ref().ok();
         let (server, prefiller) = (route.map(|route| route.server), route.and_then(|route| route.prefiller));
         self.fates[position] = Fate {

@@ -1,9 +1,10 @@
 //! The KV cache: blocks shared by prefix, evicted least recently used first.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+mod known;
 
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+
+use known::Known;
 
 /// Bytes of prompt text that count as one token.
 pub(crate) const BYTES_PER_TOKEN: usize = 4;
@@ -18,25 +19,6 @@ pub fn block_hashes(scope: &str, text: &[u8], block_size: u32) -> Vec<u64> {
             parent
         })
         .collect()
-}
-
-// Keys are hashes already, but those of a trace may be small numbers: one
-// multiplication spreads them over all bits.
-#[derive(Default)]
-struct Spread(u64);
-
-impl Hasher for Spread {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_u64(self.0 ^ u64::from(*byte));
-        }
-    }
-    fn write_u64(&mut self, key: u64) {
-        self.0 = key.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(26);
-    }
 }
 
 /// The blocks that one request holds. Give it back with [`KvCache::release`].
@@ -81,7 +63,7 @@ pub struct KvCache {
     private: u32,
     shared: u32,
     idle: u32,
-    known: HashMap<u64, u32, BuildHasherDefault<Spread>>,
+    known: Known,
     blocks: Vec<Block>,
     // Places in `blocks` that are not in use.
     vacant: Vec<u32>,
@@ -99,7 +81,7 @@ impl KvCache {
             private: 0,
             shared: 0,
             idle: 0,
-            known: HashMap::default(),
+            known: Known::default(),
             blocks: Vec::new(),
             vacant: Vec::new(),
             oldest: NONE,
@@ -141,22 +123,22 @@ impl KvCache {
 
     /// How many blocks of `hashes` are present, counted from the first without a gap.
     pub fn matched(&self, hashes: &[u64]) -> usize {
-        hashes.iter().take_while(|hash| self.known.contains_key(hash)).count()
+        let mut known = self.known.reader();
+        hashes.iter().take_while(|hash| known.get(**hash).is_some()).count()
     }
 
     /// Takes hold of the present blocks from the start of `hashes`.
     pub fn hold_prefix(&mut self, hashes: &[u64]) -> Lease {
-        let mut lease = Lease::default();
-        for hash in hashes {
-            let Some(&at) = self.known.get(hash) else { break };
-            if self.blocks[at as usize].holders == 0 {
-                self.unlink(at);
+        let mut known = self.known.reader();
+        let shared: Vec<u32> = hashes.iter().map_while(|hash| known.get(*hash)).collect();
+        for at in &shared {
+            if self.blocks[*at as usize].holders == 0 {
+                self.unlink(*at);
                 self.shared += 1;
             }
-            self.blocks[at as usize].holders += 1;
-            lease.shared.push(at);
+            self.blocks[*at as usize].holders += 1;
         }
-        lease
+        Lease { shared, private: 0 }
     }
 
     /// Adds `count` private blocks to the lease, evicting idle ones if need be.
@@ -177,25 +159,19 @@ impl KvCache {
     /// Makes a private block of the lease known by its hash. When another request
     /// computed the same block before, this one stays private, as in vLLM.
     pub fn publish(&mut self, lease: &mut Lease, hash: u64) {
-        if lease.private == 0 || self.known.contains_key(&hash) {
+        let place = self.vacant.last().copied().unwrap_or(self.blocks.len() as u32);
+        if lease.private == 0 || !self.known.insert(hash, place) {
             return;
         }
         lease.private -= 1;
         self.private -= 1;
         self.shared += 1;
         let block = Block { hash, holders: 1, older: NONE, newer: NONE };
-        let at = match self.vacant.pop() {
-            Some(at) => {
-                self.blocks[at as usize] = block;
-                at
-            }
-            None => {
-                self.blocks.push(block);
-                self.blocks.len() as u32 - 1
-            }
-        };
-        self.known.insert(hash, at);
-        lease.shared.push(at);
+        match self.vacant.pop() {
+            Some(at) => self.blocks[at as usize] = block,
+            None => self.blocks.push(block),
+        }
+        lease.shared.push(place);
     }
 
     /// Gives all blocks of the lease back. Those with a hash become idle, the end of
@@ -244,7 +220,7 @@ impl KvCache {
             return;
         }
         self.unlink(at);
-        self.known.remove(&self.blocks[at as usize].hash);
+        self.known.remove(self.blocks[at as usize].hash);
         self.vacant.push(at);
         self.evictions += 1;
     }
