@@ -8,19 +8,32 @@ pub const TOKEN_CHARS: usize = 4;
 
 /// Words of a line. A line's end is escaped in JSON, so one character in a hundred is,
 /// as in prose.
-const LINE: u64 = 25;
+const LINE: usize = 25;
 
 /// Appends `count` words of four characters, the fourth a space or a line's end, that
 /// follow from `seed` alone.
 pub(crate) fn words(seed: u64, count: usize, text: &mut String) {
     const CONSONANTS: &[u8; 16] = b"bcdfghjklmnprstv";
     const VOWELS: &[u8; 4] = b"aeio";
-    for number in 0..count as u64 {
-        let bits = mix(mix(seed).wrapping_add(number)) as usize;
-        text.push(char::from(CONSONANTS[bits & 15]));
-        text.push(char::from(VOWELS[(bits >> 4) & 3]));
-        text.push(char::from(CONSONANTS[(bits >> 6) & 15]));
-        text.push(if number % LINE == LINE - 1 { '\n' } else { ' ' });
+    text.reserve(count * TOKEN_CHARS);
+    let start = mix(seed);
+    let mut number = 0;
+    // Line by line: appending single characters takes longer than to find them.
+    while number < count {
+        let mut line = [b' '; LINE * TOKEN_CHARS];
+        let length = LINE.min(count - number);
+        for (word, number) in line.chunks_exact_mut(TOKEN_CHARS).zip(number as u64..).take(length) {
+            let bits = mix(start.wrapping_add(number)) as usize;
+            word[0] = CONSONANTS[bits & 15];
+            word[1] = VOWELS[(bits >> 4) & 3];
+            word[2] = CONSONANTS[(bits >> 6) & 15];
+        }
+        if length == LINE {
+            line[LINE * TOKEN_CHARS - 1] = b'\n';
+        }
+        // All of it is ASCII.
+        text.push_str(str::from_utf8(&line[..length * TOKEN_CHARS]).unwrap_or_default());
+        number += length;
     }
 }
 
