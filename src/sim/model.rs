@@ -59,6 +59,8 @@ struct Job {
     planned: u32,
     // Full blocks that are known by their hash, or need not be.
     published: usize,
+    // Tokens up to which it needs no further block, and none of its blocks becomes full.
+    ready_for: u32,
     // The prompt came from another engine, and was not lost since.
     received: bool,
 }
@@ -221,6 +223,7 @@ impl Engine {
             generated: 0,
             planned: 0,
             published: 0,
+            ready_for: 0,
             received: false,
         });
         self.arrivals += 1;
@@ -320,6 +323,9 @@ impl Engine {
     fn finish_step(&mut self) {
         self.changes += 1;
         let Self { running, kv, stats, outputs, now, .. } = self;
+        // Most requests had their last token at the same time.
+        let mut since = Duration::MAX;
+        let (mut gap, mut bucket) = (0.0, 0);
         running.retain_mut(|job| {
             job.computed += std::mem::take(&mut job.planned);
             if job.computed < job.length() {
@@ -333,7 +339,12 @@ impl Engine {
                 stats.time_to_first_token.observe((*now - job.arrived).as_secs_f64());
                 job.first_token = *now;
             } else {
-                stats.inter_token.observe((*now - job.last_token).as_secs_f64());
+                if job.last_token != since {
+                    since = job.last_token;
+                    gap = (*now - since).as_secs_f64();
+                    bucket = stats.inter_token.bucket(gap);
+                }
+                stats.inter_token.observe_in(bucket, gap);
             }
             job.last_token = *now;
             let finished = job.generated == job.request.output_tokens;

@@ -42,8 +42,17 @@ impl Histogram {
 
     /// Counts one value.
     pub fn observe(&mut self, value: f64) {
-        let at = self.bounds.partition_point(|bound| *bound < value);
-        self.counts[at] += 1;
+        self.observe_in(self.bucket(value), value);
+    }
+
+    /// Number of the bucket that a value belongs to.
+    pub(super) fn bucket(&self, value: f64) -> usize {
+        self.bounds.partition_point(|bound| *bound < value)
+    }
+
+    /// Counts one value, whose bucket is known.
+    pub(super) fn observe_in(&mut self, bucket: usize, value: f64) {
+        self.counts[bucket] += 1;
         self.sum += value;
     }
 

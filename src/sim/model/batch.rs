@@ -18,7 +18,7 @@ impl Engine {
 
     /// Plans the step for those requests in the batch that `belongs` says. True if one had
     /// to leave it.
-    pub(super) fn plan_running(&mut self, step: &mut Step, belongs: fn(&Job) -> bool) -> bool {
+    pub(super) fn plan_running(&mut self, step: &mut Step, belongs: impl Fn(&Job) -> bool) -> bool {
         let mut preempted = false;
         let mut at = 0;
         while at < self.running.len() {
@@ -72,6 +72,7 @@ impl Engine {
             let block_size = self.config.block_size;
             job.lease = self.kv.hold_prefix(job.reusable(block_size));
             job.published = job.lease.len() as usize;
+            job.ready_for = 0;
             let cached = job.lease.len() * block_size;
             job.computed = cached;
             let missing = job.length() - cached;
@@ -134,14 +135,20 @@ impl Engine {
 // Takes the blocks for `planned` more tokens and makes full ones known.
 fn extend(kv: &mut KvCache, job: &mut Job, planned: u32, block_size: u32) -> bool {
     let tokens = job.computed + planned;
-    if !take_up_to(kv, &mut job.lease, tokens, block_size) {
-        return false;
+    if tokens > job.ready_for {
+        if !take_up_to(kv, &mut job.lease, tokens, block_size) {
+            return false;
+        }
+        let known = job.request.blocks.len();
+        let full = ((tokens / block_size) as usize).min(known);
+        for hash in job.request.blocks.get(job.published..full).unwrap_or_default() {
+            kv.publish(&mut job.lease, *hash);
+        }
+        job.published = job.published.max(full);
+        let room = job.lease.len().saturating_mul(block_size);
+        let next_full = (job.published as u32 + 1).saturating_mul(block_size) - 1;
+        job.ready_for = if job.published < known { room.min(next_full) } else { room };
     }
-    let full = ((tokens / block_size) as usize).min(job.request.blocks.len());
-    for hash in job.request.blocks.get(job.published..full).unwrap_or_default() {
-        kv.publish(&mut job.lease, *hash);
-    }
-    job.published = job.published.max(full);
     job.planned = planned;
     true
 }
