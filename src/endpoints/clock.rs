@@ -35,6 +35,11 @@ impl Clock {
         }
     }
 
+    /// Whether it stands still until it is set.
+    pub fn is_stopped(&self) -> bool {
+        matches!(self.0, Kind::Virtual(_))
+    }
+
     /// Time since the start.
     pub fn elapsed(&self) -> Duration {
         match &self.0 {

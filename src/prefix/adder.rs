@@ -2,9 +2,9 @@
 
 use std::fmt;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use crate::endpoints::{Endpoint, Snapshot};
@@ -27,8 +27,22 @@ pub struct AdderCounts {
 /// should learn; both outlive a configuration. The thread is named `prefix-adder`; it ends
 /// when the adder is dropped, after what is queued by then.
 pub struct Adder {
-    queue: SyncSender<Work>,
+    way: Way,
     shared: Arc<Shared>,
+}
+
+enum Way {
+    Thread(SyncSender<Work>),
+    // Held for one piece of work; nobody waits where nothing happens at the same time.
+    Caller(Mutex<Filler>),
+}
+
+/// Fills an index.
+struct Filler {
+    index: Arc<PrefixIndex>,
+    shared: Arc<Shared>,
+    budget: Arc<Budget>,
+    held: Reservation,
 }
 
 #[derive(Debug, Default)]
@@ -75,11 +89,17 @@ impl Adder {
     pub fn start_within(index: Arc<PrefixIndex>, budget: Arc<Budget>) -> io::Result<Self> {
         let (queue, work) = sync_channel(Self::MAX_REQUESTS);
         let shared = Arc::new(Shared::default());
-        let drained = Arc::clone(&shared);
-        thread::Builder::new()
-            .name("prefix-adder".to_owned())
-            .spawn(move || drain(&index, &work, &drained, &budget))?;
-        Ok(Self { queue, shared })
+        let filler = Filler::new(index, Arc::clone(&shared), budget);
+        thread::Builder::new().name("prefix-adder".to_owned()).spawn(move || filler.drain(work))?;
+        Ok(Self { way: Way::Thread(queue), shared })
+    }
+
+    /// An adder without a thread: whoever pushes adds, and needs no flush. For simulations,
+    /// where changing threads takes longer than adding.
+    pub fn inline(index: Arc<PrefixIndex>, budget: Arc<Budget>) -> Self {
+        let shared = Arc::new(Shared::default());
+        let filler = Filler::new(index, Arc::clone(&shared), budget);
+        Self { way: Way::Caller(Mutex::new(filler)), shared }
     }
 
     /// An endpoint is sent these blocks, and its cache holds `capacity` of them. Costs the
@@ -89,7 +109,7 @@ impl Adder {
         let len = blocks.len();
         let waiting = self.shared.blocks.fetch_add(len, Relaxed);
         let fits = waiting.saturating_add(len) <= Self::MAX_BLOCKS;
-        if fits && self.queue.try_send(Work::Add { endpoint, blocks, capacity }).is_ok() {
+        if fits && self.take(Work::Add { endpoint, blocks, capacity }) {
             self.shared.queued.fetch_add(1, Relaxed);
             return true;
         }
@@ -104,16 +124,28 @@ impl Adder {
     pub fn sweep(&self, snapshot: &Snapshot, now_ms: u64) {
         let slots = snapshot.slots().to_vec();
         // See above for when there is no room.
-        let _ = self.queue.try_send(Work::Sweep { slots, now_ms });
+        let _ = self.take(Work::Sweep { slots, now_ms });
     }
 
     /// Waits until everything that was pushed before is in the index. For tests: a request
     /// never waits for it.
     pub fn flush(&self) {
+        let Way::Thread(queue) = &self.way else { return };
         let (done, wait) = sync_channel(1);
-        if self.queue.send(Work::Flush(done)).is_ok() {
+        if queue.send(Work::Flush(done)).is_ok() {
             // An error means that the thread is gone, and with it the queue.
             let _ = wait.recv();
+        }
+    }
+
+    // False if there is no room in the queue.
+    fn take(&self, work: Work) -> bool {
+        match &self.way {
+            Way::Thread(queue) => queue.try_send(work).is_ok(),
+            Way::Caller(filler) => {
+                filler.lock().unwrap_or_else(PoisonError::into_inner).fill(work);
+                true
+            }
         }
     }
 
@@ -123,9 +155,18 @@ impl Adder {
     }
 }
 
-fn drain(index: &PrefixIndex, work: &Receiver<Work>, shared: &Shared, budget: &Arc<Budget>) {
-    let mut held = Reservation::new(budget, Kind::PrefixIndex);
-    for work in work {
+impl Filler {
+    fn new(index: Arc<PrefixIndex>, shared: Arc<Shared>, budget: Arc<Budget>) -> Self {
+        let held = Reservation::new(&budget, Kind::PrefixIndex);
+        Self { index, shared, budget, held }
+    }
+
+    fn drain(mut self, work: Receiver<Work>) {
+        work.into_iter().for_each(|work| self.fill(work));
+    }
+
+    fn fill(&mut self, work: Work) {
+        let Self { index, shared, budget, held } = self;
         match work {
             Work::Add { endpoint, blocks, capacity } => {
                 index.may_grow(budget.has_room_for_prefixes());
@@ -137,7 +178,7 @@ fn drain(index: &PrefixIndex, work: &Receiver<Work>, shared: &Shared, budget: &A
             Work::Flush(done) => {
                 // Whoever asked may not wait any more.
                 let _ = done.send(());
-                continue;
+                return;
             }
         }
         held.set(index.bytes() as u64);
@@ -185,6 +226,21 @@ mod tests {
         adder.sweep(&pool(&[]).1, 1);
         adder.flush();
         assert_eq!(index.entries(), 0);
+        assert_eq!(adder.counts(), AdderCounts { queued: 1, dropped: 0 });
+    }
+
+    #[test]
+    fn an_inline_adder_needs_no_flush() {
+        let (_store, snapshot) = pool(&["a", "b"]);
+        let index = Arc::new(PrefixIndex::new(Limits::default()));
+        let adder = Adder::inline(Arc::clone(&index), Arc::default());
+        assert!(adder.push(Arc::clone(&snapshot.endpoints()[1]), blocks(3), 100));
+        let mut matched = Vec::new();
+        index.find(&blocks(5), snapshot.all().view(), &mut matched);
+        assert_eq!(matched, [0, 3]);
+        adder.sweep(&pool(&[]).1, 1);
+        assert_eq!(index.entries(), 0);
+        adder.flush();
         assert_eq!(adder.counts(), AdderCounts { queued: 1, dropped: 0 });
     }
 
@@ -237,7 +293,7 @@ mod tests {
         assert!(!push(blocks(Adder::MAX_BLOCKS + 1)), "too many blocks");
         // The thread waits until somebody takes what it says.
         let (done, wait) = sync_channel(0);
-        adder.queue.send(Work::Flush(done)).unwrap();
+        assert!(adder.take(Work::Flush(done)));
         assert!(push(blocks(Adder::MAX_BLOCKS)));
         assert!(!push(blocks(1)), "too many blocks with those that wait");
         let one = blocks(0);

@@ -11,7 +11,7 @@ use crate::schedule::Kept;
 
 use super::capacity::Capacities;
 
-/// The index of prefixes, the thread that fills it, and the learned capacities.
+/// The index of prefixes, the adder that fills it, and the learned capacities.
 #[derive(Debug)]
 pub struct PrefixCaches {
     index: Arc<PrefixIndex>,
@@ -43,11 +43,16 @@ impl PrefixCaches {
     /// # Errors
     /// When the system has no room for another thread.
     pub fn start_within(budget: &Arc<Budget>) -> io::Result<Self> {
-        let share = usize::try_from(budget.prefix_index()).unwrap_or(usize::MAX);
-        let index = Arc::new(PrefixIndex::new(Limits::of_bytes(share)));
+        let index = Arc::new(PrefixIndex::new(Limits::of_bytes(share(budget))));
         let adder = Adder::start_within(Arc::clone(&index), Arc::clone(budget))?;
-        let most_kept = (share / KEPT_SHARE / size_of::<u64>()).min(MOST_KEPT);
-        Ok(Self::new(adder, index, most_kept))
+        Ok(Self::new(adder, index, most_kept(budget)))
+    }
+
+    /// The same without a thread, for simulations; see [`Adder::inline`].
+    pub fn inline(budget: &Arc<Budget>) -> Self {
+        let index = Arc::new(PrefixIndex::new(Limits::of_bytes(share(budget))));
+        let adder = Adder::inline(Arc::clone(&index), Arc::clone(budget));
+        Self::new(adder, index, most_kept(budget))
     }
 
     fn new(adder: Adder, index: Arc<PrefixIndex>, most_kept: usize) -> Self {
@@ -107,6 +112,15 @@ impl Drop for KeptBlocks {
     fn drop(&mut self) {
         self.kept.fetch_sub(self.blocks.len(), Relaxed);
     }
+}
+
+/// Bytes of the index within a budget.
+fn share(budget: &Budget) -> usize {
+    usize::try_from(budget.prefix_index()).unwrap_or(usize::MAX)
+}
+
+fn most_kept(budget: &Budget) -> usize {
+    (share(budget) / KEPT_SHARE / size_of::<u64>()).min(MOST_KEPT)
 }
 
 impl Kept for PrefixCaches {

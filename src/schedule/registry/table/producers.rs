@@ -145,7 +145,10 @@ fn multicluster_approx_prefix(site: &mut Site<'_>) -> Result<Built, ConfigError>
 fn approx_prefix_of(site: &mut Site<'_>, plugin_type: &str) -> Result<Built, ConfigError> {
     let params = ApproxPrefixParams::decode(site.parameters)?;
     let families = site.family(PrefixFamilies::register)?;
-    let caches = site.state.try_of(site.name, || PrefixCaches::start_within(site.state.budget()));
+    let caches = site.state.try_of(site.name, || match site.state.clock().is_stopped() {
+        true => Ok(PrefixCaches::inline(site.state.budget())),
+        false => PrefixCaches::start_within(site.state.budget()),
+    });
     let caches = caches.map_err(|error| {
         ConfigError::at(site.at, format!("no thread can be started that fills its index: {error}"))
     })?;
