@@ -2,6 +2,7 @@
 
 mod args;
 mod report;
+mod single;
 mod suite;
 
 use std::io::{self, IsTerminal};

@@ -105,6 +105,11 @@ impl Case {
         }
     }
 
+    /// Whether requests wait for the answers of others.
+    pub fn is_closed(self) -> bool {
+        self.workload().is_some_and(Workload::is_closed)
+    }
+
     fn workload(self) -> Option<Workload> {
         match self {
             Self::Equal(workload) => Some(workload),
@@ -217,7 +222,7 @@ impl Cell {
         let (fewest, most) = size.requests;
         let count = (wanted * size.seconds).max(fewest).min(most) as usize;
         let mut arrivals: Vec<Arrival>;
-        if self.case.workload().is_some_and(Workload::is_closed) {
+        if self.case.is_closed() {
             let users = (wanted / rate_of_user(&sample, users)).round().max(1.0);
             let count = (users * OF_USER).max(count as f64).min(MOST_OF_USERS.max(count as f64));
             arrivals = generate(count as usize, users as usize);

@@ -122,8 +122,11 @@ fn wrong_arguments_are_one_line() {
             assert!(line.contains(part), "{arguments:?}: no {part} in {line}");
         }
     }
-    for conflict in [["--workload", "poisson"], ["--trace", "trace.jsonl"], ["--servers", "4"]] {
-        assert_eq!(usher(&[&SMALL[..], &conflict].concat()).status.code(), Some(2), "{conflict:?}");
+    for conflict in [["--workload", "poisson"], ["--users", "4"], ["--seed", "1"], ["--max-running", "8"]] {
+        let Output { status, stderr, .. } = usher(&[&SMALL[..], &conflict].concat());
+        let text = String::from_utf8(stderr).unwrap();
+        assert_eq!(status.code(), Some(2), "{conflict:?}: {text}");
+        assert!(text.contains("'--suite'") && text.contains(conflict[0]), "{conflict:?}: {text}");
     }
     assert_eq!(
         usher(&["--cases", "agents", "--baseline", "random"]).status.code(),

@@ -14,6 +14,7 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::single::SINGLE;
 use crate::cli::CliError;
 use crate::cli::progress::Progress;
 use crate::cli::table::line;
@@ -31,8 +32,9 @@ const EQUAL: f64 = 0.02;
 #[derive(Debug, Clone, Args)]
 pub struct SuiteArgs {
     /// Run all policies, the baselines among them, on all workloads, engine models,
-    /// utilizations and seeds, and say who is best where.
-    #[arg(long, conflicts_with_all = ["trace", "workload", "servers", "servers_file"], help_heading = "Suite")]
+    /// utilizations and seeds, and say who is best where. Flags of servers and requests are for
+    /// single runs.
+    #[arg(long, conflicts_with_all = SINGLE, help_heading = "Suite")]
     pub suite: bool,
     /// Results of runs that are done, one JSON object a line; the suite goes on from there.
     #[arg(long, value_name = "FILE", requires = "suite", help_heading = "Suite")]
@@ -151,8 +153,10 @@ impl Suite<'_> {
             None => Vec::new(),
         };
         done.retain(|done| done.key == key && cells.iter().any(|cell| done.is(cell)));
-        let left: Vec<Cell> =
+        let mut left: Vec<Cell> =
             cells.iter().filter(|cell| !done.iter().any(|done| done.is(cell))).copied().collect();
+        // The longest first, so that no core is long without work at the end.
+        left.sort_by_key(|cell| !cell.case.is_closed());
         let file = match &self.args.results {
             Some(path) => Some(append(path).map_err(CliError::Usage)?),
             None => None,
