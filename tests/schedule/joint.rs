@@ -8,6 +8,7 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 use usher::config::{ConfigError, Node};
 use usher::endpoints::{Candidates, Clock};
+use usher::request::Request;
 use usher::schedule::data::{PrefixMatch, PromptTokens};
 use usher::schedule::latency::{InitialRate, Model, Reader};
 use usher::schedule::{
@@ -96,14 +97,23 @@ impl Pairing {
     }
 
     pub(crate) fn decide(&self, seed: u64) -> Result<Decision, ScheduleError> {
-        let (request, mut rng) = (request(), StdRng::seed_from_u64(seed));
-        let cx = Context { facts: &self.facts, ..Context::new(&request, NOW, MAX_AGE) };
+        self.decide_for(&request(), seed)
+    }
+
+    fn decide_for(&self, request: &Request, seed: u64) -> Result<Decision, ScheduleError> {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let cx = Context { facts: &self.facts, ..Context::new(request, NOW, MAX_AGE) };
         self.scheduler.decide(&cx, &self.candidates, &mut rng, &mut Scratch::default(), Record::No)
     }
 
     /// Positions of the endpoints that compute the prompt and decode; the same if one does both.
     pub(crate) fn pair(&self, seed: u64) -> Result<(u32, u32), ScheduleError> {
-        let decision = self.decide(seed)?;
+        self.pair_for(&request(), seed)
+    }
+
+    /// The same for this request.
+    pub(crate) fn pair_for(&self, request: &Request, seed: u64) -> Result<(u32, u32), ScheduleError> {
+        let decision = self.decide_for(request, seed)?;
         let pick = |profile| decision.run(profile).map(|run| run.picks[0]);
         let decode = pick("decode").unwrap();
         Ok((pick("prefill").unwrap_or(decode), decode))

@@ -48,5 +48,6 @@ mod scorers_load;
 mod settle;
 mod sick;
 mod slo;
+mod slo_pairs;
 mod support;
 mod topology;

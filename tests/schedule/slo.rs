@@ -11,17 +11,17 @@ use usher::request::usage::Usage;
 use usher::request::{Headers, ParserKind, Parsers, Request, RequestParser};
 use usher::schedule::data::{PrefixMatch, PromptTokens};
 use usher::schedule::latency::{Ask, Booked, InitialRate, Model, Reader, Reported, Work};
-use usher::schedule::{ExpectedLatencyScorer, Facts, Key, State};
+use usher::schedule::{ExpectedLatencyScorer, Facts, Key, Part, State};
 
 use crate::expected_latency::{endpoint, model};
 use crate::pool::{Pool, asking, labelled, profile_of};
-use crate::support::{NOW, column, pool, request};
+use crate::support::{NOW, column_of, pool, request};
 
-const TTFT: &str = "x-llm-d-slo-ttft-ms";
-const TPOT: &str = "x-llm-d-slo-tpot-ms";
+pub(crate) const TTFT: &str = "x-llm-d-slo-ttft-ms";
+pub(crate) const TPOT: &str = "x-llm-d-slo-tpot-ms";
 
 /// Endpoints that run so many requests.
-fn running(requests: &[f64]) -> Candidates {
+pub(crate) fn running(requests: &[f64]) -> Candidates {
     let candidates = pool(requests.len(), |_, _| {});
     for (position, running) in requests.iter().enumerate() {
         let load = endpoint(&candidates, position).load();
@@ -33,16 +33,27 @@ fn running(requests: &[f64]) -> Candidates {
 
 /// Scores for a prompt of 1,000 tokens, of which the endpoints have so many blocks of 100.
 fn scores(model: &Arc<Model>, request: &Request, matched: &[u32], candidates: &Candidates) -> Vec<f32> {
+    scores_of(Part::Whole, model, request, matched, candidates)
+}
+
+/// The same of endpoints that would do this part of the request.
+pub(crate) fn scores_of(
+    part: Part,
+    model: &Arc<Model>,
+    request: &Request,
+    matched: &[u32],
+    candidates: &Candidates,
+) -> Vec<f32> {
     let (tokens, prefix) = (Key::new(0), Key::new(1));
     let mut facts = Facts::default();
     facts.set(tokens, PromptTokens { count: 1000 });
     facts.set(prefix, PrefixMatch { total: 10, block_size: 100, matched: matched.to_vec() });
     let reader =
         Reader::new(Arc::clone(model), InitialRate::of(crate::expected_latency::RATE), tokens, prefix);
-    column(&ExpectedLatencyScorer::new(reader), request, &facts, candidates)
+    column_of(part, &ExpectedLatencyScorer::new(reader), request, &facts, candidates)
 }
 
-fn best(scores: &[f32]) -> usize {
+pub(crate) fn best(scores: &[f32]) -> usize {
     let most = scores.iter().copied().fold(0.0, f32::max);
     scores.iter().position(|score| *score == most).unwrap()
 }

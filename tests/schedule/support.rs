@@ -10,7 +10,7 @@ use rand::{Rng, SeedableRng};
 use usher::endpoints::{Candidates, EndpointSpec, Snapshot, Store, View};
 use usher::request::{Headers, ParserKind, Parsers, Request, RequestParser};
 use usher::schedule::{
-    Context, Decision, Facts, Filter, MaxScorePicker, Picker, PluginId, Profile, Record, ScheduleError,
+    Context, Decision, Facts, Filter, MaxScorePicker, Part, Picker, PluginId, Profile, Record, ScheduleError,
     Scheduler, SchedulerMetrics, Scorer, Scratch, SingleProfileHandler,
 };
 
@@ -135,8 +135,19 @@ pub(crate) fn column(
     facts: &Facts,
     candidates: &Candidates,
 ) -> Vec<f32> {
+    column_of(Part::Whole, scorer, request, facts, candidates)
+}
+
+/// The same of a candidate that would do this part of the request.
+pub(crate) fn column_of(
+    part: Part,
+    scorer: &dyn Scorer,
+    request: &Request,
+    facts: &Facts,
+    candidates: &Candidates,
+) -> Vec<f32> {
     let mut out = vec![0.0; candidates.len()];
-    let cx = Context { facts, ..Context::new(request, NOW, MAX_AGE) };
+    let cx = Context { facts, part, ..Context::new(request, NOW, MAX_AGE) };
     scorer.score(&cx, candidates.view(), &mut out);
     out
 }

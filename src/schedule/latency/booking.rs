@@ -98,8 +98,8 @@ pub struct Booked {
     met: Option<(f64, f64)>,
     /// Requests there that somebody else sent.
     others: f64,
-    /// Times that were predicted for the endpoint that computes the prompt. `None`: its
-    /// numbers weren't known, or another one answers.
+    /// Times that were predicted for the endpoints that compute the prompt and answer. `None`:
+    /// the numbers of one of them weren't known.
     predicted: Option<Predicted>,
     /// The KV cache that is on its way to the endpoint that decodes.
     moving: Option<Moving>,
@@ -116,16 +116,12 @@ impl Booked {
         let &Work { prompt, is_stream, reported, tokens: uncached, .. } = work;
         let tokens = model.hits().likely(uncached, prompt);
         let (mut met, mut others, mut predicted) = (None, 0.0, None);
+        let output = model.read().expected(work.kind, None).mean;
+        let ask = Ask { uncached: tokens as f64, prompt: prompt as f64, output };
         if let Some(reported) = reported {
             let load = work.prefill.load();
             prefill.note_running(reported.running, reported.waiting, load.running.read_at_ms());
-            let table = model.read();
-            let (state, speed) = table.look(work.prefill, prompt as f64, &reported);
-            let ask = Ask {
-                uncached: tokens as f64,
-                prompt: prompt as f64,
-                output: table.expected(work.kind, None).mean,
-            };
+            let (state, speed) = model.read().look(work.prefill, prompt as f64, &reported);
             predicted = Some(Predicted::new(&prefill, &state, &speed, &ask));
             prefill.group().note_requests(state.requests);
             met = (state.slot_wait == 0.0).then_some((state.requests, state.queued + tokens as f64));
@@ -136,10 +132,7 @@ impl Booked {
         }
         let aim = work.tpot.map(|target| Aim::new(&decode, target));
         let mut moving = None;
-        if !Arc::ptr_eq(&prefill, &decode) {
-            // The model predicts for endpoints that do all of a request.
-            predicted = None;
-        }
+        let of_prefill = if Arc::ptr_eq(&prefill, &decode) { None } else { predicted.take() };
         if let Some(apart) = work.apart.filter(|_| !Arc::ptr_eq(&prefill, &decode)) {
             let table = model.read();
             let computed = reported.filter(|_| met.is_some());
@@ -148,7 +141,10 @@ impl Booked {
             if let Some(reported) = apart.decode {
                 let load = work.decode.load();
                 decode.note_running(reported.running, reported.waiting, load.running.read_at_ms());
-                let (state, _) = table.look(work.decode, prompt as f64, &reported);
+                let (state, speed) = table.look(work.decode, prompt as f64, &reported);
+                let of_decode = Predicted::new(&decode, &state, &speed, &ask);
+                predicted = of_prefill.map(|of_prefill| of_decode.after(&of_prefill));
+                decode.group().note_requests(state.requests);
                 met = met.filter(|_| state.slot_wait == 0.0);
                 others = (state.requests - load.in_flight() as f64).max(0.0);
             }
@@ -214,7 +210,7 @@ impl Booked {
         if !self.waits || Arc::ptr_eq(&backlog, &self.decode) {
             return;
         }
-        (self.met, self.moving) = (None, None);
+        (self.met, self.moving, self.predicted) = (None, None, None);
         if !Arc::ptr_eq(&self.prefill, &self.decode) {
             self.decode = backlog;
             return;
@@ -223,7 +219,7 @@ impl Booked {
         self.leave(now);
         self.prefill = Arc::clone(&backlog);
         self.decode = backlog;
-        (self.met, self.predicted, self.uncached) = (None, None, None);
+        self.uncached = None;
         self.enter(now);
     }
 
@@ -256,7 +252,7 @@ impl Booked {
         let took = now.saturating_sub(self.sent).as_secs_f64();
         let moved = moving.map_or(0.0, |moving| moving.arrived(took));
         if let Some(predicted) = &self.predicted {
-            predicted.first_token(&self.prefill, self.model.accuracies(), took);
+            predicted.first_token(&self.prefill, self.model.accuracies(), took - moved);
         }
         let cached = self.prompt as f64 + self.model.mean_output() / 2.0;
         let took = self.met.map(|_| (took - moved).max(0.0));

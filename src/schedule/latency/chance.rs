@@ -4,6 +4,7 @@ use smallvec::SmallVec;
 
 use crate::endpoints::Endpoint;
 use crate::request::Slo;
+use crate::schedule::Part;
 
 use super::cost::{Ask, State};
 use super::lengths::{Expected, Kind};
@@ -14,6 +15,15 @@ const TIGHTER: f64 = 0.9;
 
 /// Chance from which on an endpoint is good for a class.
 const GOOD: f64 = 0.5;
+
+/// Chance of keeping the targets beyond which more is no better.
+pub(in crate::schedule) const ENOUGH: f64 = 0.95;
+
+/// Difference of chances that counts as none.
+pub(in crate::schedule) const EQUAL_CHANCE: f64 = 0.02;
+
+/// Smaller chances are all the same.
+const LEAST: f64 = 1e-3;
 
 /// Latency targets at an endpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -29,6 +39,13 @@ pub struct Outlook {
     load: f64,
 }
 
+/// Steps by which an endpoint is worse than one that keeps all targets: a whole number, 0 or
+/// more. `chance`, 0..=1: that the request keeps its own; `harm`: others that miss theirs for it.
+/// Steps of endpoints that have parts of a request add up, as logarithms of chances do.
+pub(in crate::schedule) fn shortfall(chance: f64, harm: f64) -> f64 {
+    (((ENOUGH / chance.clamp(LEAST, ENOUGH)).ln() + harm) / EQUAL_CHANCE).floor()
+}
+
 impl Table<'_> {
     /// Predicted seconds to the first token, and per output token after it.
     pub fn latencies(&self, endpoint: &Endpoint, ask: &Ask, reported: &Reported) -> (f64, f64) {
@@ -36,19 +53,36 @@ impl Table<'_> {
         (speed.first_token(&state, ask.uncached), speed.per_output_token(&state, ask))
     }
 
-    /// Latency targets of a request at an endpoint, and of those that decode there.
+    /// Latency targets of a request at an endpoint that does this part of it, and of those that
+    /// decode there. Where an endpoint only computes the prompt, the time per output token
+    /// is another's; where it only decodes, so is the time to the first token, but for the wait
+    /// for a slot.
     ///
     /// The errors of the two predictions count as independent at a given load: what they have
     /// in common is mostly the load.
-    pub fn outlook(&self, endpoint: &Endpoint, ask: &Ask, reported: &Reported, slo: &Slo) -> Outlook {
+    pub fn outlook(
+        &self,
+        endpoint: &Endpoint,
+        ask: &Ask,
+        reported: &Reported,
+        slo: &Slo,
+        part: Part,
+    ) -> Outlook {
         let (state, speed) = self.look(endpoint, ask.prompt, reported);
         let load = self.load_of(endpoint, &state);
-        let (first, steps) = (self.first_token_residuals(endpoint), self.tpot_residuals(endpoint));
+        let ttft = match part {
+            Part::Decode => state.slot_wait,
+            Part::Whole | Part::Prefill => speed.first_token(&state, ask.uncached),
+        };
+        let ttft_chance =
+            slo.ttft.map_or(1.0, |limit| self.first_token_residuals(endpoint).within(load, ttft, limit));
+        if part == Part::Prefill {
+            return Outlook { chance: ttft_chance, load, ..Outlook::default() };
+        }
+        let steps = self.tpot_residuals(endpoint);
         let tpot = speed.per_output_token(&state, ask);
         let without = State { requests: (state.requests - 1.0).max(0.0), ..state };
         let depth = speed.per_output_token(&without, &Ask::default());
-        let ttft_chance =
-            slo.ttft.map_or(1.0, |limit| first.within(load, speed.first_token(&state, ask.uncached), limit));
         let tpot_chance = slo.tpot.map_or(1.0, |limit| steps.within(load, tpot, limit));
         let harm = self.running_targets(endpoint).map_or(0.0, |(target, requests)| {
             requests * (steps.within(load, depth, target) - steps.within(load, tpot, target)).max(0.0)

@@ -9,8 +9,6 @@ use super::residuals::Residuals;
 /// Predictions for one request at one endpoint.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Predicted {
-    /// Load of the endpoint, 0..=1; see [`Backlog::load`].
-    load: f64,
     /// To the first token.
     first: Time,
     /// Mean from one token to the next.
@@ -23,6 +21,8 @@ pub(super) struct Predicted {
 /// a load erred before.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Time {
+    /// Load of the endpoint, 0..=1; see [`Backlog::load`].
+    load: f64,
     expected: f64,
     bound: f64,
 }
@@ -39,34 +39,39 @@ impl Predicted {
     pub(super) fn new(backlog: &Backlog, state: &State, speed: &Speed, ask: &Ask) -> Self {
         let load = backlog.load(state.requests);
         let time = |expected: f64, residuals: &Residuals| Time {
+            load,
             expected,
             bound: expected * residuals.quantile(load, COVERED),
         };
         let group = backlog.group();
         Self {
-            load,
             first: time(speed.first_token(state, ask.uncached), group.first_residuals()),
             step: time(speed.per_output_token(state, ask), group.step_residuals()),
             beside: state.beside(ask),
         }
     }
 
+    /// The same where another endpoint, with these predictions, computes the prompt.
+    pub(super) fn after(self, prefill: &Self) -> Self {
+        Self { first: prefill.first, ..self }
+    }
+
     /// The first token took so many seconds.
     pub(super) fn first_token(&self, backlog: &Backlog, all: &Accuracies, seconds: f64) {
-        self.first.compare(self.load, seconds, backlog.group().first_residuals(), &all.first);
+        self.first.compare(seconds, backlog.group().first_residuals(), &all.first);
     }
 
     /// Tokens came every so many seconds, on average.
     pub(super) fn steps(&self, backlog: &Backlog, all: &Accuracies, seconds: f64) {
-        self.step.compare(self.load, seconds, backlog.group().step_residuals(), &all.step);
+        self.step.compare(seconds, backlog.group().step_residuals(), &all.step);
         let (requests, cached) = self.beside;
         backlog.answered(requests, cached, seconds);
     }
 }
 
 impl Time {
-    fn compare(&self, load: f64, seconds: f64, residuals: &Residuals, accuracy: &Accuracy) {
-        accuracy.record(load, self.expected, self.bound, seconds);
-        residuals.record(load, self.expected, seconds);
+    fn compare(&self, seconds: f64, residuals: &Residuals, accuracy: &Accuracy) {
+        accuracy.record(self.load, self.expected, self.bound, seconds);
+        residuals.record(self.load, self.expected, seconds);
     }
 }

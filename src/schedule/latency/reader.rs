@@ -3,6 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use crate::endpoints::{Endpoint, Gauge, Load};
+use crate::request::Slo;
 use crate::schedule::data::{PrefixMatch, PromptTokens};
 use crate::schedule::{Context, Decision, Effects, Key, State};
 
@@ -116,6 +117,13 @@ impl Reader {
             })
         });
     }
+}
+
+/// A request's latency targets, less the time for which it has waited already.
+pub(in crate::schedule) fn targets(cx: &Context<'_>) -> Slo {
+    let slo = cx.request.slo();
+    let waited = cx.request.received.filter(|_| slo.ttft.is_some()).map(|received| received.elapsed());
+    Slo { ttft: slo.ttft.map(|ttft| ttft - waited.unwrap_or_default().as_secs_f64()), ..slo }
 }
 
 /// An endpoint's numbers, with so many waiting.

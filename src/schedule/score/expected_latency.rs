@@ -7,9 +7,11 @@ use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
 use crate::config::{ConfigError, Node, Positioned};
-use crate::endpoints::View;
+use crate::endpoints::{Endpoint, View};
 use crate::request::Slo;
-use crate::schedule::latency::{Ask, Outlook, Reader, SloMetrics, reported, throughput};
+use crate::schedule::latency::{
+    Ask, Outlook, Reader, Reported, SloMetrics, Table, reported, targets, throughput,
+};
 use crate::schedule::{Context, Decision, Effects, Part, PreRequest, Scorer};
 
 use super::readings;
@@ -77,18 +79,19 @@ impl ExpectedLatencyScorer {
     /// candidate.
     fn score_by_chance(&self, cx: &Context<'_>, candidates: View<'_>, slo: &Slo, out: &mut [f32]) {
         let table = self.reader.read();
-        let pool = table.pool(candidates.len());
+        let cost_of = cost_of(&table, cx.part, candidates.len());
         let (prompt, uncached_at) = (self.reader.prompt(cx) as f64, self.reader.uncached(cx));
         let expected = table.expected(self.reader.kind(cx), cx.request.max_output_tokens);
-        let tighter = table.tighter(slo.tpot);
+        // A prompt that another endpoint decodes makes no batch deeper.
+        let tighter = if cx.part == Part::Prefill { SmallVec::new() } else { table.tighter(slo.tpot) };
         let mut choices: SmallVec<[Choice; 32]> = SmallVec::with_capacity(candidates.len());
         for ((cell, endpoint), &position) in out.iter().zip(candidates.iter()).zip(candidates.indices()) {
             let reported = reported(cx, endpoint.load(), f64::from(*cell));
             let uncached = uncached_at(position) as f64;
             let ask = Ask { uncached, prompt, output: expected.mean };
-            let cost = table.cost(endpoint, &ask, &pool, &reported).total();
+            let cost = cost_of(endpoint, &ask, &reported);
             let long = Ask { output: expected.high, ..ask };
-            let outlook = table.outlook(endpoint, &long, &reported, slo);
+            let outlook = table.outlook(endpoint, &long, &reported, slo, cx.part);
             let serves = table.serves(endpoint, &outlook, &tighter);
             let Outlook { chance, harm, depth, .. } = outlook;
             choices.push(Choice { chance, harm, serves, depth, cost });
@@ -100,12 +103,12 @@ impl ExpectedLatencyScorer {
 impl Scorer for ExpectedLatencyScorer {
     fn score(&self, cx: &Context<'_>, candidates: View<'_>, out: &mut [f32]) {
         readings(cx, candidates, out, |load| &load.waiting);
-        let slo = remaining(cx);
+        let slo = targets(cx);
         if !slo.is_empty() {
             return self.score_by_chance(cx, candidates, &slo, out);
         }
         let table = self.reader.read();
-        let (pool, urgency) = (table.pool(candidates.len()), table.urgency());
+        let cost_of = cost_of(&table, cx.part, candidates.len());
         let (prompt, uncached_at) = (self.reader.prompt(cx) as f64, self.reader.uncached(cx));
         let output = table.expected(self.reader.kind(cx), cx.request.max_output_tokens).mean;
         let mut smallest = f32::INFINITY;
@@ -113,12 +116,7 @@ impl Scorer for ExpectedLatencyScorer {
             let reported = reported(cx, endpoint.load(), f64::from(*cell));
             let uncached = uncached_at(position) as f64;
             let ask = Ask { uncached, prompt, output };
-            let cost = match cx.part {
-                Part::Whole => table.cost(endpoint, &ask, &pool, &reported),
-                Part::Prefill => table.prefill_part(endpoint, &ask, urgency, &reported).cost,
-                Part::Decode => table.decode_part(endpoint, &ask, urgency, &reported).cost,
-            };
-            *cell = cost.total() as f32;
+            *cell = cost_of(endpoint, &ask, &reported) as f32;
             smallest = smallest.min(*cell);
         }
         let smallest = f64::from(smallest);
@@ -130,11 +128,21 @@ impl Scorer for ExpectedLatencyScorer {
     }
 }
 
-/// A request's latency targets, less the time for which it has waited already.
-fn remaining(cx: &Context<'_>) -> Slo {
-    let slo = cx.request.slo();
-    let waited = cx.request.received.filter(|_| slo.ttft.is_some()).map(|received| received.elapsed());
-    Slo { ttft: slo.ttft.map(|ttft| ttft - waited.unwrap_or_default().as_secs_f64()), ..slo }
+/// The cost, in seconds, of this part of a request at one of so many endpoints.
+fn cost_of<'a>(
+    table: &'a Table<'_>,
+    part: Part,
+    endpoints: usize,
+) -> impl Fn(&Endpoint, &Ask, &Reported) -> f64 + 'a {
+    let (pool, urgency) = (table.pool(endpoints), table.urgency());
+    move |endpoint, ask, reported| {
+        let cost = match part {
+            Part::Whole => table.cost(endpoint, ask, &pool, reported),
+            Part::Prefill => table.prefill_part(endpoint, ask, urgency, reported).cost,
+            Part::Decode => table.decode_part(endpoint, ask, urgency, reported).cost,
+        };
+        cost.total()
+    }
 }
 
 impl PreRequest for ExpectedLatencyScorer {

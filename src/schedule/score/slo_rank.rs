@@ -1,10 +1,6 @@
 //! Order of endpoints for a request with latency targets: targets first, cost second.
 
-/// Chance of keeping the targets beyond which more is no better.
-const ENOUGH: f64 = 0.95;
-
-/// Difference of chances that counts as none.
-const EQUAL_CHANCE: f64 = 0.02;
+use crate::schedule::latency::{ENOUGH, EQUAL_CHANCE};
 
 /// Part of the deepest batch's time per token within which batches are equally deep: less than
 /// one request makes of a difference.

@@ -83,13 +83,16 @@ pub enum Alone {
 }
 
 /// Costs and places of endpoints, by position in the snapshot.
-pub struct Costs<P, D, L> {
+pub struct Costs<P, D, L, F> {
     /// Their part if they compute the prompt.
     pub prefill: P,
     /// Their part if they decode.
     pub decode: D,
     /// Where an endpoint is.
     pub place: L,
+    /// Cost, in seconds, of a first token that takes so many seconds and whose prompt this
+    /// endpoint computes for another one, beyond the weight of these seconds: a target may be missed.
+    pub late: F,
     /// From the one to the other.
     pub ways: Ways,
     /// Weight of a second before the first token.
@@ -100,34 +103,36 @@ pub struct Costs<P, D, L> {
 /// cheaper ones are better. If every pair of the best is forbidden, all pairs are looked at.
 /// Of choices that cost the same, one endpoint alone, then the pair with the higher scores; of
 /// equals, the first from `start` on, which should be random. `None` when nothing is allowed.
-pub fn cheapest<P, D, L>(
+pub fn cheapest<P, D, L, F>(
     prefill: &(impl Iterator<Item = Side> + Clone),
     decode: &(impl Iterator<Item = Side> + Clone),
     k: usize,
     start: usize,
-    costs: &Costs<P, D, L>,
+    costs: &Costs<P, D, L, F>,
 ) -> Option<Choice>
 where
     P: Fn(u32) -> Prefill,
     D: Fn(u32) -> Decode,
     L: Fn(u32) -> Place,
+    F: Fn(u32, f64) -> f64,
 {
     let k = k.clamp(1, MOST);
-    let (ways, urgency) = (costs.ways, costs.urgency);
+    let (ways, urgency, late) = (costs.ways, costs.urgency, &costs.late);
     let of_prefill =
         |side: Side| From { side, part: (costs.prefill)(side.position), place: (costs.place)(side.position) };
     let of_decode =
         |side: Side| To { side, part: (costs.decode)(side.position), place: (costs.place)(side.position) };
-    let few_prefill = best(prefill, k, start, of_prefill, |one| one.part.cost);
+    let few_prefill =
+        best(prefill, k, start, of_prefill, |one| one.part.cost + late(one.side.position, one.part.computed));
     let few_decode = best(decode, k, start, of_decode, |one| one.least(&ways, urgency));
     let mut pairs = Least::default();
     for one in &few_prefill {
-        few_decode.iter().for_each(|other| pairs.offer(one, other, &ways, urgency));
+        few_decode.iter().for_each(|other| pairs.offer(one, other, &ways, urgency, late));
     }
     if pairs.0.is_none() && (few_prefill.len() == k || few_decode.len() == k) {
         let groups = Groups::of(from(decode, start).map(of_decode), ways, urgency);
         for one in from(prefill, start).map(of_prefill) {
-            groups.fitting(&one).for_each(|other| pairs.offer(&one, other, &ways, urgency));
+            groups.fitting(&one).for_each(|other| pairs.offer(&one, other, &ways, urgency, late));
         }
     }
     let score = few_prefill.iter().map(|one| one.side.score).reduce(f64::max).unwrap_or_default();
@@ -258,7 +263,14 @@ impl Rank {
 struct Least(Option<(Rank, Choice)>);
 
 impl Least {
-    fn offer(&mut self, prefill: &From, decode: &To, ways: &Ways, urgency: f64) {
+    fn offer(
+        &mut self,
+        prefill: &From,
+        decode: &To,
+        ways: &Ways,
+        urgency: f64,
+        late: &impl Fn(u32, f64) -> f64,
+    ) {
         let (p, d) = (prefill.side, decode.side);
         if !decode.part.is_paired {
             return;
@@ -273,6 +285,7 @@ impl Least {
         let Some(per_token) = ways.between(&prefill.place, &decode.place) else { return };
         let waits = (decode.part.busy - prefill.part.computed).max(0.0);
         let cost = prefill.part.cost + decode.cost_from(per_token, urgency) + urgency * waits;
+        let cost = cost + late(p.position, prefill.part.computed + per_token * decode.part.moves + waits);
         self.take(cost, p.score + d.score, Choice::Pair(p.position, d.position));
     }
 

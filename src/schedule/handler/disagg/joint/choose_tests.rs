@@ -94,6 +94,7 @@ fn choose(
         prefill: |p: u32| drawn[p as usize].prefill(),
         decode: |d: u32| drawn[d as usize].decode(),
         place: |position: u32| places[position as usize],
+        late: |_, _| 0.0,
         ways,
         urgency: 1.0,
     };
@@ -160,6 +161,7 @@ fn an_endpoint_may_always_work_with_itself() {
             prefill: |_| drawn.prefill(),
             decode: |_| drawn.decode(),
             place: |_| Place::default(),
+            late: |_, _| 0.0,
             ways: ways([1.0; 5], Nearness::Host),
             urgency: 1.0,
         };
@@ -176,6 +178,7 @@ fn two(decode: Decode, required: Nearness) -> Option<Choice> {
         prefill: |_| Prefill { cost: 2.0, computed: 0.5 },
         decode: |_| decode,
         place: |_| Place::default(),
+        late: |_, _| 0.0,
         ways: ways([100.0; 5], required),
         urgency: 3.0,
     };
@@ -284,6 +287,7 @@ proptest! {
             prefill: |p: u32| drawn[p as usize].prefill(),
             decode: |d: u32| drawn[d as usize].decode(),
             place: |position: u32| places[position as usize],
+        late: |_, _| 0.0,
             ways,
             urgency: 1.0,
         };

@@ -1,0 +1,166 @@
+//! Latency targets where one endpoint computes a prompt and another one answers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use usher::endpoints::Candidates;
+use usher::request::Request;
+use usher::schedule::Part;
+use usher::schedule::latency::{Apart, Ask, Model, Reported, Work};
+
+use crate::expected_latency::{endpoint, model};
+use crate::joint::{Pairing, racks};
+use crate::pool::asking;
+use crate::slo::{TPOT, TTFT, best, running, scores_of};
+use crate::support::{NOW, pool};
+
+// Nothing is learned: a step takes 15 ms and 0.15 ms per request, and 1,000 tokens are computed
+// per second.
+
+/// The best of two endpoints for this part of a request.
+fn place(part: Part, model: &Arc<Model>, request: &Request, matched: &[u32], at: &Candidates) -> usize {
+    best(&scores_of(part, model, request, matched, at))
+}
+
+#[test]
+fn prefill_weighs_the_target_of_the_first_token_alone() {
+    let (_, model) = model();
+    let candidates = running(&[8.0, 0.0]);
+    let place = |part, headers: &[(&str, &str)], matched: &[u32]| {
+        let mut request = asking(headers);
+        request.max_output_tokens = Some(1);
+        place(part, &model, &request, matched, &candidates)
+    };
+    // 16.4 and 15.2 ms per token, and all but the end of the prompt is cached at the first.
+    let tight = [(TPOT, "15.7")];
+    assert_eq!(place(Part::Whole, &tight, &[9, 0]), 1);
+    assert_eq!(place(Part::Prefill, &tight, &[9, 0]), 0, "another one decodes");
+    assert_eq!(place(Part::Prefill, &[(TTFT, "300"), (TPOT, "15.7")], &[9, 0]), 0);
+    assert_eq!(place(Part::Prefill, &[(TTFT, "300"), (TPOT, "15.7")], &[0, 9]), 1);
+}
+
+#[test]
+fn prefill_does_not_pack_for_tighter_classes() {
+    let (_, model) = model();
+    let candidates = running(&[80.0, 0.0]);
+    drop(model.book(&Work { tpot: Some(0.02), ..Work::whole(endpoint(&candidates, 0), 100, true) }));
+    let loose = asking(&[(TTFT, "60000"), (TPOT, "500")]);
+    assert_eq!(place(Part::Whole, &model, &loose, &[0, 0], &candidates), 0, "the deepest batch");
+    assert_eq!(place(Part::Prefill, &model, &loose, &[0, 0], &candidates), 1);
+}
+
+#[test]
+fn decode_weighs_the_target_per_output_token_and_its_own_slots() {
+    let (clock, model) = model();
+    let candidates = running(&[8.0, 0.0]);
+    let place =
+        |headers: &[(&str, &str)]| place(Part::Decode, &model, &asking(headers), &[0, 0], &candidates);
+    // Prompts of 60 seconds wait at the second.
+    let waiting: Vec<_> =
+        (0..6).map(|_| model.book(&Work::whole(endpoint(&candidates, 1), 10_000, true))).collect();
+    assert_eq!(place(&[(TTFT, "3000"), (TPOT, "15.9")]), 1, "what it has to compute is no matter");
+    drop(waiting);
+    // Requests hold a slot there for 20 seconds, and now its KV cache is full.
+    let mut one = model.book(&Work::whole(endpoint(&candidates, 1), 10, true));
+    one.first_token();
+    clock.set(clock.elapsed() + Duration::from_secs(20));
+    one.finish(Some(2));
+    endpoint(&candidates, 1).load().kv_usage.set(1.0, NOW);
+    assert_eq!(place(&[(TPOT, "15.9")]), 1);
+    assert_eq!(place(&[(TTFT, "3000"), (TPOT, "1000")]), 0, "no slot in time");
+}
+
+/// One endpoint that computes prompts, and two that decode: the near one has 80 requests, the
+/// far one none. The prompt takes 50 ms to the one and ten seconds to the other.
+fn near_or_far(more: &str) -> Pairing {
+    let candidates = racks(&["a", "a", "b"]);
+    for (position, running) in [0.0, 80.0, 0.0].into_iter().enumerate() {
+        let load = endpoint(&candidates, position).load();
+        load.waiting.set(0.0, NOW);
+        load.running.set(running, NOW);
+    }
+    Pairing::new(&format!("links: {{rack: 20000, region: 100}}{more}"), &[1.0], &[1.0; 2], candidates)
+}
+
+#[test]
+fn a_pair_keeps_the_targets_of_both_its_endpoints() {
+    let pairing = near_or_far("");
+    let pair = |headers: &[(&str, &str)]| pairing.pair_for(&asking(headers), 1).unwrap();
+    // 27 and 15 ms per token.
+    assert_eq!(pair(&[]), (0, 1), "the cheapest without a target");
+    assert_eq!(pair(&[(TPOT, "18")]), (0, 2));
+    assert_eq!(pair(&[(TPOT, "500")]), (0, 1));
+    assert_eq!(pair(&[(TTFT, "60000"), (TPOT, "18")]), (0, 2));
+    assert_eq!(pair(&[(TTFT, "3000"), (TPOT, "25")]), (0, 1), "ten seconds are too long");
+    assert_eq!(pair(&[(TTFT, "1"), (TPOT, "1")]), (0, 1), "none is kept anywhere, so the cost decides");
+}
+
+#[test]
+fn a_pair_does_not_break_the_targets_of_those_that_decode() {
+    let candidates = racks(&["a", "a", "b"]);
+    let pairing = Pairing::new("links: {rack: 20000, region: 5000}", &[1.0], &[1.0; 2], candidates);
+    let loose = asking(&[(TPOT, "500")]);
+    let pair = || pairing.pair_for(&loose, 1).unwrap();
+    assert_eq!(pair(), (0, 1));
+    // Their target is what a token takes there now.
+    let crowd: Vec<_> = (0..30)
+        .map(|_| {
+            let near = endpoint(&pairing.candidates, 1);
+            let mut booked = pairing.model.book(&Work { tpot: Some(0.0195), ..Work::whole(near, 1, true) });
+            booked.first_token();
+            booked
+        })
+        .collect();
+    for position in 1..3 {
+        let load = endpoint(&pairing.candidates, position).load();
+        load.waiting.set(0.0, NOW);
+        load.running.set(30.0, NOW);
+    }
+    assert_eq!(pair(), (0, 2));
+    drop(crowd);
+    assert_eq!(pair(), (0, 1));
+}
+
+#[test]
+fn an_endpoint_alone_is_compared_by_the_same_targets() {
+    let candidates = racks(&["a", "a"]);
+    let pairing = Pairing::decided_by(None, "links: {rack: 20000}", &[1.0], &[1.0], candidates);
+    let pair = |headers: &[(&str, &str)]| pairing.pair_for(&asking(headers), 1).unwrap();
+    assert_eq!(pair(&[]), (1, 1), "no transfer");
+    let waiting = pairing.model.book(&Work::whole(endpoint(&pairing.candidates, 1), 900, false));
+    assert_eq!(pair(&[(TTFT, "1300")]), (0, 1), "two seconds there, and one elsewhere");
+    drop(waiting);
+}
+
+#[test]
+fn answers_of_pairs_teach_how_long_tokens_take_and_how_wrong_that_was() {
+    let (clock, model) = model();
+    let candidates = pool(2, |_, _| {});
+    let (prefill, decode) = (endpoint(&candidates, 0), endpoint(&candidates, 1));
+    let reported = Reported::default();
+    for _ in 0..200 {
+        let mut booked = model.book(&Work {
+            prefill,
+            reported: Some(reported),
+            apart: Some(Apart { decode: Some(reported), transfer: Some(0.1) }),
+            ..Work::whole(decode, 1000, true)
+        });
+        clock.set(clock.elapsed() + Duration::from_millis(1130));
+        booked.first_token();
+        clock.set(clock.elapsed() + Duration::from_secs(3));
+        booked.finish(Some(101));
+    }
+    let table = model.read();
+    let ask = Ask { uncached: 1000.0, prompt: 1000.0, output: 101.0 };
+    let tpot = table.tpot(decode, &ask, &reported);
+    assert!((tpot - 0.03).abs() < 0.002, "{tpot}");
+    let chance = |milliseconds: f64| table.tpot_residuals(decode).within(0.1, tpot, milliseconds / 1000.0);
+    assert!(chance(25.0) < 0.05 && chance(35.0) > 0.95, "{} {}", chance(25.0), chance(35.0));
+    let prediction = model.prediction();
+    let counted = |bands: &[usher::schedule::latency::BandAccuracy]| -> u64 {
+        bands.iter().map(|band| band.predictions).sum()
+    };
+    assert_eq!((counted(&prediction.ttft), counted(&prediction.tpot)), (200, 200));
+    let error = prediction.ttft[0].median_error;
+    assert!(error < 0.1, "the transfer is taken off: {error}");
+}
