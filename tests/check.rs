@@ -310,6 +310,17 @@ fn constants_far_from_what_a_running_picker_has_learned_are_warned_of() {
 }
 
 #[test]
+fn a_picker_that_has_learned_nothing_is_noted() {
+    let (thread, url) = admin(&json!({"peak_prefill_throughput": 5000.0, "groups": []}).to_string());
+    let (code, report, err) = check_with(&url);
+    thread.join().unwrap();
+    assert_eq!((code, err.as_str(), &report["warnings"]), (0, "", &json!([])));
+    let notes = report["notes"].as_array().unwrap();
+    let note = notes.iter().filter_map(Value::as_str).find(|note| note.contains("first tokens so far"));
+    assert!(note.is_some_and(|note| note.starts_with("nothing was learned yet")), "{notes:?}");
+}
+
+#[test]
 fn a_picker_without_the_model_and_one_that_is_not_there_are_told_apart() {
     let (thread, url) = admin("null");
     let (code, report, _) = check_with(&url);

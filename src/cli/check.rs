@@ -91,7 +91,9 @@ fn check(args: &CheckArgs, input: &mut dyn Read) -> Result<String, (u8, String)>
     let (mut notes, mut warnings) = (pipeline.notes, pipeline.warnings);
     notes.extend(stale);
     if let Some(admin) = &args.admin {
-        warnings.extend(learned::warnings(admin, &pipeline.resolved).map_err(|line| (1, line))?);
+        let learned = learned::learned(admin, &pipeline.resolved).map_err(|line| (1, line))?;
+        warnings.extend(learned.warnings);
+        notes.extend(learned.notes);
     }
     if pipeline.discovery.is_none() {
         notes.push(format!("dataLayer.discovery: {NO_DISCOVERY}"));

@@ -10,6 +10,7 @@ use usher::schedule::latency::{Ask, Model, Reported, Work};
 use usher::schedule::{Follower, Kept};
 
 use crate::expected_latency::{RATE, model};
+use crate::pool::{Pool, labelled, profile_of};
 
 /// A store with one endpoint, whose server can become another one.
 fn store(accelerator: &str) -> Store {
@@ -222,4 +223,14 @@ fn predictions_are_compared_with_what_comes() {
     let ratio = report.groups[0].throughput_ratio.unwrap();
     assert!((ratio / 3.0 - 1.0).abs() < 0.2 && report.groups[0].is_far(), "{ratio}");
     assert_eq!((report.groups[0].accelerator.as_str(), report.peak_prefill_throughput), ("a", RATE));
+}
+
+#[test]
+fn a_configured_rate_counts_before_the_first_request() {
+    let config = profile_of(&["type: expected-latency-scorer, parameters: {peakPrefillThroughput: 4000}"]);
+    let pool = Pool::new(&config, labelled(&[&[][..]]));
+    let peak = || Model::find(&pool.state).unwrap().report().peak_prefill_throughput;
+    assert_eq!(peak(), 4000.0);
+    let _reloaded = pool.reloaded(&config.replace("4000", "5000"));
+    assert_eq!(peak(), 5000.0);
 }

@@ -7,7 +7,7 @@ use http::Method;
 use serde::Deserialize;
 
 use crate::load::client::{Client, request};
-use crate::schedule::latency::{FAR, GroupReport};
+use crate::schedule::latency::{FAR, FEWEST, GroupReport};
 use crate::schedule::registry::Resolved;
 
 /// Path of the picker's page.
@@ -24,27 +24,42 @@ struct Page {
     groups: Vec<GroupReport>,
 }
 
-/// Sentences about what is configured far from what was learned.
+/// Sentences about a running picker.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Learned {
+    /// Constants that are far from what it has learned.
+    pub(super) warnings: Vec<String>,
+    /// Where too little was learned to say so.
+    pub(super) notes: Vec<String>,
+}
+
+/// Compares the picker at an admin port with a configuration.
 ///
 /// # Errors
 /// When the page can't be read, in one line.
-pub(super) fn warnings(admin: &str, resolved: &Resolved) -> Result<Vec<String>, String> {
+pub(super) fn learned(admin: &str, resolved: &Resolved) -> Result<Learned, String> {
     let mut plugins = resolved.plugins.iter();
     let configured = plugins.find_map(|plugin| plugin.parameters.get(THROUGHPUT)?.as_f64());
     let base = if admin.contains("://") { admin.to_owned() } else { format!("http://{admin}") };
     let url = format!("{}{PAGE}", base.trim_end_matches('/'));
     let page = read(&url).map_err(|error| format!("--admin: {url}: {error}"))?;
-    let (Some(configured), Some(page)) = (configured, page) else { return Ok(Vec::new()) };
+    let (Some(configured), Some(page)) = (configured, page) else { return Ok(Learned::default()) };
     Ok(compare(&page.groups, configured))
 }
 
-fn compare(groups: &[GroupReport], configured: f64) -> Vec<String> {
-    let groups = groups.iter().filter(|group| group.throughput_ratio.is_some());
-    let far = groups.filter(|group| {
+fn compare(groups: &[GroupReport], configured: f64) -> Learned {
+    let mut notes: Vec<String> = groups.iter().filter_map(GroupReport::shortage).collect();
+    if groups.is_empty() {
+        notes.push(format!(
+            "nothing was learned yet to judge {THROUGHPUT}: 0 first tokens so far, and it takes {FEWEST}"
+        ));
+    }
+    let known = groups.iter().filter(|group| group.throughput_ratio.is_some());
+    let far = known.filter(|group| {
         let ratio = group.prefill_throughput / configured;
         !(1.0 / FAR..=FAR).contains(&ratio)
     });
-    far.map(|group| group.advice(configured)).collect()
+    Learned { warnings: far.map(|group| group.advice(configured)).collect(), notes }
 }
 
 /// The page; `None` where the picker has no model of latencies.
@@ -76,11 +91,21 @@ mod tests {
     #[test]
     fn only_what_is_more_than_twice_off_is_told() {
         let groups = [group("a", 500.0, true), group("b", 1900.0, true), group("c", 2100.0, true)];
-        let told = compare(&groups, 1000.0);
+        let told = compare(&groups, 1000.0).warnings;
         assert_eq!(told.len(), 1);
         assert!(told[0].contains("peakPrefillThroughput is 1000") && told[0].contains("of c compute 2100"));
-        let told = compare(&groups, 3900.0);
+        let told = compare(&groups, 3900.0).warnings;
         assert!(told.len() == 2 && told[0].contains("of a") && told[1].contains("of b"), "{told:?}");
-        assert!(compare(&[group("a", 9.0, false)], 1000.0).is_empty(), "too little was learned");
+    }
+
+    #[test]
+    fn too_little_is_said_with_how_much_there_is() {
+        let Learned { warnings, notes } =
+            compare(&[group("a", 9.0, false), group("b", 1000.0, true)], 1000.0);
+        assert_eq!(warnings, [""; 0]);
+        let [only] = &notes[..] else { panic!("{notes:?}") };
+        assert!(only.contains("of a to judge") && only.contains("80 first tokens"), "{only}");
+        let nothing = compare(&[], 1000.0).notes;
+        assert!(nothing.len() == 1 && nothing[0].contains("0 first tokens so far"), "{nothing:?}");
     }
 }

@@ -50,5 +50,5 @@ pub use rate::InitialRate;
 pub(super) use rate::throughput;
 pub use reader::Reader;
 pub(super) use reader::{fresh, reported, targets};
-pub use report::{FAR, GroupReport, Report};
+pub use report::{FAR, FEWEST, GroupReport, Report};
 pub use residuals::{BANDS, Residuals, band};

@@ -62,7 +62,7 @@ impl Reader {
 
     /// The model as it is now.
     pub fn read(&self) -> Table<'_> {
-        // Not when the plugin is made: its configuration may be refused yet.
+        // An earlier configuration decides its last requests beside the present one.
         self.model.starts_at(self.rate.get());
         self.model.read()
     }

@@ -9,7 +9,7 @@ use super::group::{Group, GroupKey};
 use super::model::Model;
 
 /// Learned times to a first token from which on a learned throughput says something.
-const FEWEST: u64 = 50;
+pub const FEWEST: u64 = 50;
 
 /// Times that a configured throughput may be above or below the learned one.
 pub const FAR: f64 = 2.0;
@@ -74,15 +74,29 @@ impl GroupReport {
         self.throughput_ratio.is_some_and(|ratio| !(1.0 / FAR..=FAR).contains(&ratio))
     }
 
-    /// One sentence about a configured throughput that is far from the learned one.
-    pub fn advice(&self, configured: f64) -> String {
-        let learned = self.prefill_throughput.round();
-        let of = match (self.accelerator.as_str(), self.role.as_str()) {
+    /// One sentence about a throughput of which too little was learned; `None`: enough was.
+    pub fn shortage(&self) -> Option<String> {
+        let (samples, of) = (self.samples, self.endpoints());
+        self.throughput_ratio.is_none().then(|| {
+            format!(
+                "too little was learned of endpoints{of} to judge peakPrefillThroughput: {samples} first tokens so far, and it takes {FEWEST}"
+            )
+        })
+    }
+
+    /// Says by their labels whose times these are.
+    fn endpoints(&self) -> String {
+        match (self.accelerator.as_str(), self.role.as_str()) {
             ("", "") => String::new(),
             (accelerator, "") => format!(" of {accelerator}"),
             ("", role) => format!(" of role {role}"),
             (accelerator, role) => format!(" of {accelerator}, role {role},"),
-        };
+        }
+    }
+
+    /// One sentence about a configured throughput that is far from the learned one.
+    pub fn advice(&self, configured: f64) -> String {
+        let (learned, of) = (self.prefill_throughput.round(), self.endpoints());
         format!(
             "peakPrefillThroughput is {configured}, and endpoints{of} compute {learned} tokens per second as learned from {} first tokens: set it near that, so that decisions are good from the start",
             self.samples

@@ -1,6 +1,7 @@
 //! The plugins of a configuration, built.
 
 use crate::config::{ConfigError, Name, Node, Plugin, Position, Value};
+use crate::schedule::latency::Model;
 use crate::schedule::{DataType, SchedulerMetrics, State};
 
 use super::keys::{Keys, Missing};
@@ -91,6 +92,14 @@ impl<'a> Instances<'a> {
             }
         }
         self.reserved.check()
+    }
+
+    /// Tells the model of latencies, if a plugin asked for it, how fast endpoints are configured
+    /// to compute prompts.
+    pub(super) fn expect_rate(&self) {
+        if let Some(model) = Model::find(self.state) {
+            model.starts_at(self.reserved.rate.get());
+        }
     }
 
     fn nobody_produces(&self, missing: &Missing, at: Position) -> ConfigError {

@@ -170,6 +170,8 @@ impl Pipeline {
             .filter(|instance| asked.contains(&instance.name))
             .filter_map(|instance| Some((instance.name.clone(), instance.built.staleness?)))
             .collect();
+        // Nothing is refused from here on.
+        instances.expect_rate();
         Ok(Self {
             scheduler: Scheduler::new(built_profiles, &handler_id, handler_plugin, metrics),
             stages: Arc::new(stages),
