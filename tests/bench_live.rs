@@ -12,6 +12,8 @@ mod commands;
 mod events;
 #[path = "../benches/live/metrics.rs"]
 mod metrics;
+#[path = "../benches/common/processes.rs"]
+mod processes;
 #[path = "../benches/live/table.rs"]
 mod table;
 

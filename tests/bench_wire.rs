@@ -16,6 +16,8 @@ mod metric;
 mod pickers;
 #[path = "../benches/wire/plot.rs"]
 mod plot;
+#[path = "../benches/common/processes.rs"]
+mod processes;
 #[path = "../benches/wire/report.rs"]
 mod report;
 #[path = "../benches/wire/text.rs"]

@@ -4,6 +4,7 @@ use usher::cli::demo::ports::{Ports, local};
 use usher::replay::{Cell, Script};
 
 use crate::arguments::{Arguments, PolicyName};
+use crate::processes::picker_flags;
 
 /// Servers are called this and their number.
 pub const NAME: &str = "server";
@@ -46,35 +47,16 @@ pub fn servers(place: &Place, arguments: &Arguments, cell: &Cell) -> Vec<String>
 
 /// Usher with a policy.
 pub fn usher(place: &Place, policy: PolicyName) -> Vec<String> {
-    let ports = &place.ports;
     let mut words = vec![
         place.usher.clone(),
         "serve".to_owned(),
         "--bind-address=127.0.0.1".to_owned(),
-        format!("--grpc-port={}", ports.extproc),
-        format!("--grpc-health-port={}", ports.health),
-        format!("--metrics-port={}", ports.metrics),
-        format!("--admin-address={}", local(ports.admin)),
-        "--refresh-metrics-interval=50ms".to_owned(),
-        "--secure-serving=false".to_owned(),
-        // Envoy asks on the ext_proc port.
-        "--health-checking=true".to_owned(),
-        // Nothing here could answer a question about rights, or receives traces.
-        "--metrics-endpoint-auth=false".to_owned(),
-        "--tracing=false".to_owned(),
+        format!("--admin-address={}", local(place.ports.admin)),
     ];
+    words.extend(picker_flags(&place.ports));
     words.push(match policy.configuration() {
         Some(_) => format!("--config-file={}", place.config),
         None => format!("--endpoints-file={}", place.endpoints),
     });
     words
-}
-
-/// Envoy, on one thread.
-pub fn envoy(place: &Place) -> Vec<String> {
-    [&place.envoy, "--disable-hot-restart", "--concurrency", "1", "--log-level", "error", "-c"]
-        .map(str::to_owned)
-        .into_iter()
-        .chain([place.envoy_config.clone()])
-        .collect()
 }

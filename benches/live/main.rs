@@ -9,6 +9,8 @@ mod client;
 mod commands;
 mod events;
 mod metrics;
+#[path = "../common/processes.rs"]
+mod processes;
 mod stage;
 mod table;
 

@@ -3,11 +3,8 @@
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::Duration;
 
-use anyhow::{Context, bail};
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 use usher::cli::demo::children::Group;
 use usher::cli::demo::envoy::{self, Extras};
 use usher::cli::demo::ports::{Ports, local};
@@ -16,18 +13,7 @@ use crate::arguments::{Arguments, PolicyName};
 use crate::client::Client;
 use crate::commands::{self, NAME, Place};
 use crate::metrics::{self, FirstTokens};
-
-/// Time to get ready.
-const START: Duration = Duration::from_secs(30);
-
-/// Between two looks at whether something is ready.
-const LOOK: Duration = Duration::from_millis(50);
-
-/// After everything is ready: first scrapes, and the end of what is done once.
-const SETTLE: Duration = Duration::from_secs(1);
-
-/// The line of a configuration that names the endpoints.
-const ENDPOINTS: &str = "path: endpoints.yaml";
+use crate::processes::{self, SETTLE, command, until_listed, until_ready, with_endpoints, write};
 
 /// Paths and ports of a run.
 #[derive(Debug)]
@@ -55,9 +41,7 @@ impl Stage {
     /// One line: what is missing, and why.
     pub async fn new(scratch: &Path, arguments: &Arguments) -> anyhow::Result<Self> {
         let ports = Ports::choose(0, arguments.servers)?;
-        let folder = scratch.join(format!("live-{}", ports.envoy));
-        let _ = fs::remove_dir_all(&folder);
-        fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        let folder = processes::folder(scratch, &format!("live-{}", ports.envoy))?;
         let group = Group::new(&folder)?;
         let envoy = envoy::install(&arguments.envoy_dir, group.id()).await?;
         let file = |name: &str| folder.join(name).to_string_lossy().into_owned();
@@ -90,16 +74,16 @@ impl Stage {
         let log = |name: &str| self.folder.join(format!("{name}.log"));
         let sim = command(&commands::servers(place, arguments, cell));
         let sim = group.spawn("usher sim", sim, log("sim"))?;
-        // The file is written after the last server listens.
-        while !Path::new(&place.endpoints).exists() {
-            group.check()?;
-            sleep(LOOK).await;
-        }
+        until_listed(&mut group, &place.endpoints).await?;
         if let Some(text) = policy.configuration() {
             write(&place.config, &with_endpoints(text, &place.endpoints)?)?;
         }
         let usher = group.spawn("usher serve", command(&commands::usher(place, policy)), log("usher"))?;
-        let envoy = group.spawn("Envoy", command(&commands::envoy(place)), log("envoy"))?;
+        let envoy = group.spawn(
+            "Envoy",
+            command(&processes::envoy(&place.envoy, &place.envoy_config)),
+            log("envoy"),
+        )?;
         let processes = vec![("servers", sim), ("Usher", usher), ("Envoy", envoy)];
         let servers = place.ports.servers.iter().copied().map(local).collect();
         let mut running = Running { group, gateway: local(place.ports.envoy), servers, processes };
@@ -159,38 +143,14 @@ impl Running {
     }
 
     async fn ready(&mut self, client: &Client) -> anyhow::Result<()> {
-        let deadline = Instant::now() + START;
-        loop {
-            let last = match client.get(self.gateway, "/v1/models").await {
-                Ok((200, _)) => return Ok(()),
-                Ok((status, _)) => format!("the last answer was {status}"),
-                Err(error) => format!("{error:#}"),
-            };
-            self.check()?;
-            if Instant::now() >= deadline {
-                bail!("Envoy was not ready within {} s: {last}", START.as_secs());
+        let gateway = self.gateway;
+        let look = || async move {
+            match client.get(gateway, "/v1/models").await {
+                Ok((200, _)) => Ok(()),
+                Ok((status, _)) => Err(format!("the last answer was {status}")),
+                Err(error) => Err(format!("{error:#}")),
             }
-            sleep(LOOK).await;
-        }
+        };
+        until_ready(&mut self.group, "Envoy", look).await
     }
-}
-
-/// A configuration whose endpoints are in this file.
-fn with_endpoints(text: &str, file: &str) -> anyhow::Result<String> {
-    if !text.contains(ENDPOINTS) {
-        bail!("the configuration has no line {ENDPOINTS:?}");
-    }
-    // A JSON text is a YAML text.
-    Ok(text.replace(ENDPOINTS, &format!("path: {}", serde_json::Value::from(file))))
-}
-
-fn command(words: &[String]) -> Command {
-    let (program, arguments) = words.split_first().map_or(("", words), |(first, rest)| (first, rest));
-    let mut command = Command::new(program);
-    command.args(arguments);
-    command
-}
-
-fn write(path: &str, text: &str) -> anyhow::Result<()> {
-    fs::write(path, text).with_context(|| format!("cannot write {path}"))
 }

@@ -11,6 +11,8 @@ mod machine;
 mod metric;
 mod pickers;
 mod plot;
+#[path = "../common/processes.rs"]
+mod processes;
 mod report;
 mod stage;
 mod text;

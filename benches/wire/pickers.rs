@@ -2,6 +2,8 @@
 
 use usher::cli::demo::ports::{PortError, Ports, local};
 
+use crate::processes::picker_flags;
+
 /// The limit among the pickers.
 pub const LIMIT: &str = "limit";
 
@@ -144,20 +146,9 @@ fn limit(place: &Place) -> Vec<String> {
 
 /// What Usher and any other picker are started with.
 fn flags(place: &Place) -> Vec<String> {
-    let ports = &place.ports;
-    vec![
-        format!("--grpc-port={}", ports.extproc),
-        format!("--grpc-health-port={}", ports.health),
-        format!("--metrics-port={}", ports.metrics),
-        format!("--config-file={}", place.config),
-        "--refresh-metrics-interval=50ms".to_owned(),
-        "--secure-serving=false".to_owned(),
-        // Envoy asks on the ext_proc port.
-        "--health-checking=true".to_owned(),
-        // Nothing here could answer a question about rights, or receives traces.
-        "--metrics-endpoint-auth=false".to_owned(),
-        "--tracing=false".to_owned(),
-    ]
+    let mut flags = picker_flags(&place.ports);
+    flags.push(format!("--config-file={}", place.config));
+    flags
 }
 
 /// The simulated servers.
@@ -170,13 +161,4 @@ pub fn servers(place: &Place) -> Vec<String> {
         format!("--port={}", place.ports.servers.first().copied().unwrap_or_default()),
         format!("--write-endpoints={}", place.endpoints),
     ]
-}
-
-/// Envoy, on one thread.
-pub fn envoy(place: &Place) -> Vec<String> {
-    [&place.envoy, "--disable-hot-restart", "--concurrency", "1", "--log-level", "error", "-c"]
-        .map(str::to_owned)
-        .into_iter()
-        .chain([place.envoy_config.clone()])
-        .collect()
 }

@@ -7,6 +7,7 @@ use crate::machine::Machine;
 use crate::metric::{ENVOY, Metric, Run};
 use crate::pickers::{self, LIMIT, Picker, Place, USHER};
 use crate::plot::Bar;
+use crate::processes;
 use crate::text::{number, percent, with_unit};
 use crate::verdict::{Summary, Verdict, summary, values};
 use crate::workloads::{Bound, Check, Way, Workload};
@@ -243,7 +244,11 @@ parses, scrapes and decides nothing. What Usher costs more than that is what it 
         for picker in &self.pickers {
             let _ = writeln!(page, "    {}", picker.shown(&self.place));
         }
-        let _ = writeln!(page, "    {}\n", pickers::envoy(&self.place).join(" "));
+        let _ = writeln!(
+            page,
+            "    {}\n",
+            processes::envoy(&self.place.envoy, &self.place.envoy_config).join(" ")
+        );
         *page += "\
 `config.yaml` is [deploy/config/default.yaml](../deploy/config/default.yaml) with the endpoints that the servers write.
 `envoy.json` is [deploy/envoy/original-dst.yaml](../deploy/envoy/original-dst.yaml) with these ports, without TLS and

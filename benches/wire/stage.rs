@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -15,25 +14,14 @@ use usher::load::process::usage;
 use crate::generator::{self, Times};
 use crate::metric::{ENVOY, LoadReport, Run};
 use crate::pickers::{self, Picker, Place, SERVERS};
+use crate::processes::{self, SETTLE, START, command, until_listed, until_ready, with_endpoints, write};
 use crate::workloads::{Way, Workload};
-
-/// Time to get ready.
-const START: Duration = Duration::from_secs(30);
-
-/// Between two looks at whether something is ready.
-const LOOK: Duration = Duration::from_millis(100);
-
-/// After a picker is ready: its first scrapes and the end of what it does once.
-const SETTLE: Duration = Duration::from_secs(1);
 
 /// How long a picker without requests is looked at.
 const IDLE: Duration = Duration::from_secs(2);
 
 /// The configuration of the pickers, but for the place of its endpoints.
 const CONFIG: &str = include_str!("../../deploy/config/default.yaml");
-
-/// The line of it that names the endpoints.
-const ENDPOINTS: &str = "path: endpoints.yaml";
 
 /// Simulated servers that run, and where everything else will. Dropped, it ends them.
 #[derive(Debug)]
@@ -52,10 +40,7 @@ impl Stage {
     /// One line: what didn't start, and why.
     pub async fn start(scratch: &Path, envoy_dir: &Path, limit: String, quick: bool) -> anyhow::Result<Self> {
         let ports = Ports::choose(0, SERVERS)?;
-        let folder = scratch.join(format!("wire-{}", ports.envoy));
-        // Left by a run that was killed: its endpoints must not be taken for these.
-        let _ = fs::remove_dir_all(&folder);
-        fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        let folder = processes::folder(scratch, &format!("wire-{}", ports.envoy))?;
         let mut servers = Group::new(&folder)?;
         let envoy = envoy::install(envoy_dir, servers.id()).await?;
         let file = |name: &str| folder.join(name).to_string_lossy().into_owned();
@@ -70,11 +55,7 @@ impl Stage {
         };
         write(&place.envoy_config, &envoy::config(&place.ports, Extras::None)?)?;
         servers.spawn("usher sim", command(&pickers::servers(&place)), folder.join("sim.log"))?;
-        // The file is written after the last server listens.
-        while !Path::new(&place.endpoints).exists() {
-            servers.check()?;
-            sleep(LOOK).await;
-        }
+        until_listed(&mut servers, &place.endpoints).await?;
         Ok(Self { place, folder, servers, quick })
     }
 
@@ -108,7 +89,7 @@ impl Stage {
         let ports = self.place.ports.clone();
         let pool = self.folder.join("pool.yaml").to_string_lossy().into_owned();
         write(&pool, &first_endpoints(&read(&self.place.endpoints)?, workload.pods))?;
-        write(&self.place.config, &configuration(&pool)?)?;
+        write(&self.place.config, &with_endpoints(CONFIG, &pool)?)?;
         let mut group = Group::new(&self.folder)?;
         let log = |name: &str| self.folder.join(format!("{}-{round}-{name}.log", workload.name));
         let pid = group.spawn(&picker.name, command(&picker.words(&self.place)), log(&picker.name))?;
@@ -116,7 +97,11 @@ impl Stage {
         let mut watched = vec![format!("{}={pid}", picker.name)];
         let target = generator::target(workload.way, &ports);
         if workload.way == Way::Envoy {
-            let envoy = group.spawn("Envoy", command(&pickers::envoy(&self.place)), log("envoy"))?;
+            let envoy = group.spawn(
+                "Envoy",
+                command(&processes::envoy(&self.place.envoy, &self.place.envoy_config)),
+                log("envoy"),
+            )?;
             self.ready(&mut group, "Envoy", &target).await?;
             watched.push(format!("{ENVOY}={envoy}"));
         }
@@ -146,20 +131,15 @@ impl Stage {
 
     /// Waits until a request gets an answer.
     async fn ready(&self, group: &mut Group, name: &str, target: &str) -> anyhow::Result<()> {
-        let deadline = Instant::now() + START;
-        let words = generator::probe(target);
-        loop {
-            let last = match generator::run(&self.place.usher, &words, group.id(), START).await {
-                Ok(report) if report.requests.completed > 0 => return Ok(()),
-                Ok(report) => format!("the first request failed: {:?}", report.errors),
-                Err(error) => format!("{error:#}"),
-            };
-            group.check()?;
-            if Instant::now() >= deadline {
-                bail!("{name} was not ready within {} s: {last}", START.as_secs());
+        let (words, of) = (&generator::probe(target), group.id());
+        let look = || async move {
+            match generator::run(&self.place.usher, words, of, START).await {
+                Ok(report) if report.requests.completed > 0 => Ok(()),
+                Ok(report) => Err(format!("the first request failed: {:?}", report.errors)),
+                Err(error) => Err(format!("{error:#}")),
             }
-            sleep(LOOK).await;
-        }
+        };
+        until_ready(group, name, look).await
     }
 
     /// Ends the servers and removes what was written, which is of use after a failure only.
@@ -180,30 +160,11 @@ async fn cores(pid: u32, time: Duration) -> anyhow::Result<f64> {
     Ok((after.cpu.saturating_sub(before.cpu)).as_secs_f64() / begin.elapsed().as_secs_f64())
 }
 
-fn configuration(endpoints: &str) -> anyhow::Result<String> {
-    if !CONFIG.contains(ENDPOINTS) {
-        bail!("deploy/config/default.yaml has no line {ENDPOINTS:?}");
-    }
-    // A JSON text is a YAML text.
-    Ok(CONFIG.replace(ENDPOINTS, &format!("path: {}", serde_json::Value::from(endpoints))))
-}
-
 /// The first endpoints of a file of `usher sim`, which has one on each line below the first.
 fn first_endpoints(file: &str, count: u16) -> String {
     file.lines().take(1 + usize::from(count)).map(|line| format!("{line}\n")).collect()
 }
 
-fn command(words: &[String]) -> Command {
-    let (program, arguments) = words.split_first().map_or(("", words), |(first, rest)| (first, rest));
-    let mut command = Command::new(program);
-    command.args(arguments);
-    command
-}
-
 fn read(path: &str) -> anyhow::Result<String> {
     fs::read_to_string(path).with_context(|| format!("cannot read {path}"))
-}
-
-fn write(path: &str, text: &str) -> anyhow::Result<()> {
-    fs::write(path, text).with_context(|| format!("cannot write {path}"))
 }

@@ -1,0 +1,118 @@
+//! Processes of a benchmark with a real gateway: their files, flags and starts.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use tokio::time::{Instant, sleep};
+use usher::cli::demo::children::Group;
+use usher::cli::demo::ports::Ports;
+
+/// Time to get ready.
+pub const START: Duration = Duration::from_secs(30);
+
+/// After everything is ready: first scrapes, and the end of what is done once.
+pub const SETTLE: Duration = Duration::from_secs(1);
+
+/// Between two looks at whether something is ready.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// The line of a shipped configuration that names the endpoints.
+const ENDPOINTS: &str = "path: endpoints.yaml";
+
+/// An empty folder of this name.
+///
+/// # Errors
+/// When it can't be made.
+pub fn folder(scratch: &Path, name: &str) -> anyhow::Result<PathBuf> {
+    let folder = scratch.join(name);
+    // Left by a run that was killed: its endpoints must not be taken for these.
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    Ok(folder)
+}
+
+/// Writes a file.
+///
+/// # Errors
+/// When it can't be written, with its path.
+pub fn write(path: &str, text: &str) -> anyhow::Result<()> {
+    fs::write(path, text).with_context(|| format!("cannot write {path}"))
+}
+
+/// A configuration whose endpoints are in this file.
+///
+/// # Errors
+/// When it names no endpoints file.
+pub fn with_endpoints(text: &str, file: &str) -> anyhow::Result<String> {
+    if !text.contains(ENDPOINTS) {
+        bail!("the configuration has no line {ENDPOINTS:?}");
+    }
+    // A JSON text is a YAML text.
+    Ok(text.replace(ENDPOINTS, &format!("path: {}", serde_json::Value::from(file))))
+}
+
+/// A program and its arguments, to be started.
+pub fn command(words: &[String]) -> Command {
+    let (program, arguments) = words.split_first().map_or(("", words), |(first, rest)| (first, rest));
+    let mut command = Command::new(program);
+    command.args(arguments);
+    command
+}
+
+/// Flags of a picker behind Envoy at these ports.
+pub fn picker_flags(ports: &Ports) -> Vec<String> {
+    vec![
+        format!("--grpc-port={}", ports.extproc),
+        format!("--grpc-health-port={}", ports.health),
+        format!("--metrics-port={}", ports.metrics),
+        "--refresh-metrics-interval=50ms".to_owned(),
+        "--secure-serving=false".to_owned(),
+        // Envoy asks on the ext_proc port.
+        "--health-checking=true".to_owned(),
+        // Nothing here could answer a question about rights, or receives traces.
+        "--metrics-endpoint-auth=false".to_owned(),
+        "--tracing=false".to_owned(),
+    ]
+}
+
+/// Envoy with a configuration, on one thread.
+pub fn envoy(program: &str, config: &str) -> Vec<String> {
+    [program, "--disable-hot-restart", "--concurrency", "1", "--log-level", "error", "-c", config]
+        .map(str::to_owned)
+        .to_vec()
+}
+
+/// Waits until the simulated servers listen: their endpoints file is written after the last one
+/// does.
+///
+/// # Errors
+/// Names the process that ended by itself.
+pub async fn until_listed(group: &mut Group, endpoints: &str) -> anyhow::Result<()> {
+    while !Path::new(endpoints).exists() {
+        group.check()?;
+        sleep(LOOK).await;
+    }
+    Ok(())
+}
+
+/// Waits until a look at something says that it is ready; otherwise the look says why not.
+///
+/// # Errors
+/// When it takes too long, or a process of the group ends by itself.
+pub async fn until_ready<F>(group: &mut Group, name: &str, mut look: impl FnMut() -> F) -> anyhow::Result<()>
+where
+    F: Future<Output = Result<(), String>>,
+{
+    let deadline = Instant::now() + START;
+    while let Err(last) = look().await {
+        group.check()?;
+        if Instant::now() >= deadline {
+            bail!("{name} was not ready within {} s: {last}", START.as_secs());
+        }
+        sleep(LOOK).await;
+    }
+    Ok(())
+}
