@@ -15,20 +15,16 @@ use usher::schedule::latency::{Booked, InitialRate, Model, Reader, Reported, Wor
 use usher::schedule::{ExpectedLatencyParams, ExpectedLatencyScorer, Facts, Key, State};
 
 use crate::pool::{Pool, at, profile_of};
+use crate::reported::{
+    FIRST, FIRST_PER_REQUEST, Numbers, OUTPUT, STEP, STEP_PER_CACHED, STEP_PER_REQUEST, longest, numbers,
+};
 use crate::support::{NOW, column, pool, request};
 
 const TOKENS: u32 = 0;
 const PREFIX: u32 = 1;
 
-/// Tokens per second that endpoints are taken to compute, and the other times that are
-/// expected before anything is learned.
+/// Tokens per second that endpoints are taken to compute.
 pub(crate) const RATE: f64 = 1000.0;
-const FIRST: f64 = 0.03;
-const FIRST_PER_REQUEST: f64 = 5e-4;
-const STEP: f64 = 0.015;
-const STEP_PER_REQUEST: f64 = 1.5e-4;
-const STEP_PER_CACHED: f64 = 5e-8;
-const OUTPUT: f64 = 200.0;
 
 /// Costs that differ by less are equal.
 const EQUAL: f64 = 5e-4;
@@ -62,37 +58,15 @@ fn scores(model: &Arc<Model>, facts: &Facts, candidates: &Candidates) -> Vec<f32
     scores_of(model, &request(), facts, candidates)
 }
 
-/// An endpoint of the property test.
+/// An endpoint of the property test, with a KV cache of 10,000 tokens.
 #[derive(Clone, Debug)]
 struct Drawn {
-    /// Requests that wait and that run, as it says; how full its KV cache of 10,000 tokens
-    /// is, in tenths.
-    waiting: Option<u8>,
-    running: Option<u8>,
-    kv_usage: Option<u8>,
-    /// Requests of ours there, beside those whose prompts are booked, and whether its
-    /// numbers show them.
-    in_flight: u8,
-    is_seen: bool,
-    /// Prompts that are booked there, in tokens.
-    backlog: Vec<u64>,
+    numbers: Numbers,
     cached: u32,
 }
 
 fn drawn() -> impl Strategy<Value = Drawn> {
-    let few = |most: u8| prop_oneof![4 => (0..most).prop_map(Some), 1 => Just(None)];
-    let backlog = proptest::collection::vec(1u64..3000, 0..3);
-    (few(9), few(20), few(9), 0u8..4, any::<bool>(), backlog, 0u32..=10).prop_map(
-        |(waiting, running, kv_usage, in_flight, is_seen, backlog, cached)| Drawn {
-            waiting,
-            running,
-            kv_usage,
-            in_flight,
-            is_seen,
-            backlog,
-            cached,
-        },
-    )
+    (numbers(1..=2999, 8), 0u32..=10).prop_map(|(numbers, cached)| Drawn { numbers, cached })
 }
 
 /// The cost of a request of `prompt` tokens at an endpoint, in seconds, from the numbers
@@ -109,18 +83,11 @@ struct Plain {
 
 impl Plain {
     fn cost(&self, drawn: &Drawn) -> f64 {
-        let waiting = f64::from(drawn.waiting.unwrap_or(self.longest));
-        let in_flight = f64::from(drawn.in_flight);
-        let running = drawn.running.map_or((in_flight - waiting).max(0.0), f64::from);
-        let ours = in_flight.max(drawn.backlog.len() as f64);
-        let unseen = if drawn.is_seen { 0.0 } else { in_flight };
-        let requests = (waiting + running + unseen).max(ours);
-        let others = (waiting + running - (ours - unseen)).min(waiting).max(0.0);
-        let head = drawn.backlog.first().map_or(0.0, |head| *head as f64);
-        let backlog = drawn.backlog.iter().sum::<u64>() as f64 - head.min(self.passed * RATE);
-        let queued = backlog + others * self.mean;
-        let cached = match drawn.kv_usage {
-            Some(tenths) => f64::from(tenths) * 1000.0 + unseen * self.mean_prompt,
+        let numbers = &drawn.numbers;
+        let requests = numbers.requests(self.longest);
+        let queued = numbers.queued(self.longest, self.mean, self.passed * RATE);
+        let cached = match numbers.kv_usage {
+            Some(tenths) => f64::from(tenths) * 1000.0 + numbers.unseen() * self.mean_prompt,
             None => requests * self.mean_prompt,
         };
         // The end of a prompt is computed again.
@@ -150,17 +117,10 @@ proptest! {
         for (position, drawn) in drawn.iter().enumerate() {
             let endpoint = endpoint(&candidates, position);
             let load = endpoint.load();
-            for (gauge, value) in [(&load.waiting, drawn.waiting), (&load.running, drawn.running)] {
-                value.into_iter().for_each(|value| gauge.set(f64::from(value), NOW));
-            }
             load.block_size.set(100.0, NOW);
             load.num_blocks.set(100.0, NOW);
-            drawn.kv_usage.into_iter().for_each(|tenths| load.kv_usage.set(f64::from(tenths) / 10.0, NOW));
-            held.extend((0..drawn.in_flight).map(|_| load.book()));
-            if drawn.is_seen {
-                load.seen(load.sent());
-            }
-            for &prompt in &drawn.backlog {
+            held.extend(drawn.numbers.report(load));
+            for &prompt in &drawn.numbers.backlog {
                 let work = Work { prompt: prompt + 500, ..Work::whole(endpoint, prompt, true) };
                 booked.push(model.book(&work));
                 let blend = |mean: f64, value: f64| if count == 0.0 { value } else { mean * 0.98 + value * 0.02 };
@@ -181,7 +141,7 @@ proptest! {
             arrivals: count * rate,
             busy: tokens * rate / RATE,
             passed,
-            longest: drawn.iter().filter_map(|drawn| drawn.waiting).max().unwrap_or(0),
+            longest: longest(drawn.iter().map(|drawn| &drawn.numbers)),
         };
         let costs: Vec<f64> = drawn.iter().map(|drawn| plain.cost(drawn)).collect();
         let equal = costs.iter().copied().fold(f64::INFINITY, f64::min) + EQUAL;

@@ -9,7 +9,10 @@ use usher::schedule::latency::{Pool, Work};
 use usher::schedule::{AlwaysDecider, Decider, Key, ScheduleError};
 
 use crate::joint::{At, PROMPT, Pairing, RATE};
-use crate::support::{NOW, pool};
+use crate::reported::{
+    FIRST, FIRST_PER_REQUEST, Numbers, OUTPUT, STEP, STEP_PER_CACHED, STEP_PER_REQUEST, longest, numbers,
+};
+use crate::support::pool;
 
 /// An endpoint of the property test.
 #[derive(Clone, Debug)]
@@ -19,37 +22,20 @@ struct Drawn {
     /// Names of its rack and its zone, and its revision; 0: it has none.
     places: [u8; 2],
     revision: u8,
-    /// Requests that wait and that run, as it says; how full its KV cache is, in tenths.
-    waiting: Option<u8>,
-    running: Option<u8>,
-    kv_usage: Option<u8>,
-    /// Requests of ours that are under way there, beside those whose prompts are booked, and
-    /// whether its numbers show them.
-    in_flight: u8,
-    is_seen: bool,
-    /// Prompts that are booked there, in tokens.
-    backlog: Vec<u64>,
+    numbers: Numbers,
     /// Seconds for which a request holds a slot.
     hold: u8,
     cached: u32,
 }
 
 fn drawn() -> impl Strategy<Value = Drawn> {
-    let few = |most: u8| prop_oneof![2 => Just(Some(0u8)), 4 => (0..most).prop_map(Some), 1 => Just(None)];
-    let backlog = prop_oneof![1 => Just(Vec::new()), 2 => proptest::collection::vec(0u64..3000, 0..3)];
     let places = (0u8..4, 0u8..3, 0u8..3);
-    let in_flight = (0u8..4, any::<bool>());
-    (places, few(9), few(9), few(11), in_flight, backlog, 0u8..3, 0u32..=10).prop_map(
-        |((rack, zone, revision), waiting, running, kv_usage, in_flight, backlog, hold, cached)| Drawn {
+    (places, numbers(0..=2999, 10), 0u8..3, 0u32..=10).prop_map(
+        |((rack, zone, revision), numbers, hold, cached)| Drawn {
             number: 0,
             places: [rack, zone],
             revision,
-            waiting,
-            running,
-            kv_usage,
-            in_flight: in_flight.0,
-            is_seen: in_flight.1,
-            backlog,
+            numbers,
             hold,
             cached,
         },
@@ -100,16 +86,6 @@ fn rules() -> impl Strategy<Value = Rules> {
     )
 }
 
-/// Seconds to a first token with nothing to compute, and more per request there, before
-/// anything is learned.
-const FIRST: f64 = 0.03;
-const FIRST_PER_REQUEST: f64 = 5e-4;
-
-const STEP: f64 = 0.015;
-const STEP_PER_REQUEST: f64 = 1.5e-4;
-const STEP_PER_CACHED: f64 = 5e-8;
-const OUTPUT: f64 = 200.0;
-
 /// The model's knowledge, worked out again.
 struct Plain {
     /// Mean tokens of the prompts that were booked, the recent ones counting more.
@@ -121,42 +97,28 @@ struct Plain {
 }
 
 impl Plain {
-    /// Requests that wait and that run.
-    fn queue(side: &[(Drawn, f32)], drawn: &Drawn) -> (f64, f64) {
-        let longest = side.iter().filter_map(|(drawn, _)| drawn.waiting).max().unwrap_or(0);
-        let waiting = f64::from(drawn.waiting.unwrap_or(longest));
-        let running = drawn.running.map_or(f64::from(drawn.in_flight) - waiting, f64::from);
-        (waiting, running.max(0.0))
-    }
-
-    /// Requests of ours there, and those of them that its numbers don't show.
-    fn ours(drawn: &Drawn) -> (f64, f64) {
-        let in_flight = f64::from(drawn.in_flight);
-        (in_flight.max(drawn.backlog.len() as f64), if drawn.is_seen { 0.0 } else { in_flight })
+    fn longest(side: &[(Drawn, f32)]) -> u8 {
+        longest(side.iter().map(|(drawn, _)| &drawn.numbers))
     }
 
     fn requests(side: &[(Drawn, f32)], drawn: &Drawn) -> f64 {
-        let ((waiting, running), (ours, unseen)) = (Self::queue(side, drawn), Self::ours(drawn));
-        (waiting + running + unseen).max(ours)
+        drawn.numbers.requests(Self::longest(side))
     }
 
     /// Only a full KV cache makes wait, as no number of slots is known.
     fn slot_wait(side: &[(Drawn, f32)], drawn: &Drawn) -> f64 {
-        if drawn.kv_usage.is_none_or(|tenths| tenths < 10) {
+        if drawn.numbers.kv_usage.is_none_or(|tenths| tenths < 10) {
             return 0.0;
         }
-        let (_, running) = Self::queue(side, drawn);
+        let (_, running) = drawn.numbers.queue(Self::longest(side));
         let ahead = (Self::requests(side, drawn) - running).max(0.0) + 1.0;
         ahead * f64::from(drawn.hold) / running.max(1.0)
     }
 
     fn ttft(&self, side: &[(Drawn, f32)], drawn: &Drawn) -> f64 {
-        let ((waiting, running), (ours, unseen)) = (Self::queue(side, drawn), Self::ours(drawn));
-        let others = (waiting + running - (ours - unseen).max(0.0)).clamp(0.0, waiting);
         // Only of the first some is computed.
-        let first = drawn.backlog.first().map_or(0.0, |first| *first as f64);
-        let booked = drawn.backlog.iter().sum::<u64>() as f64 - first.min(self.passed * RATE);
-        let computing = (booked + others * self.mean + Self::uncached(drawn)) / RATE;
+        let queued = drawn.numbers.queued(Self::longest(side), self.mean, self.passed * RATE);
+        let computing = (queued + Self::uncached(drawn)) / RATE;
         FIRST + FIRST_PER_REQUEST * Self::requests(side, drawn) + computing + Self::slot_wait(side, drawn)
     }
 
@@ -180,7 +142,7 @@ impl Plain {
     /// who come behind it.
     fn prefill(&self, side: &[(Drawn, f32)], drawn: &Drawn) -> f64 {
         let (own, stretch) = self.own(drawn);
-        let decoding = (Self::requests(side, drawn) - drawn.backlog.len() as f64).max(0.0);
+        let decoding = (Self::requests(side, drawn) - drawn.numbers.backlog.len() as f64).max(0.0);
         let (takes, first) = (Self::uncached(drawn) / RATE, self.ttft(side, drawn));
         first + takes * (decoding + own.arrivals * (first + takes)) * stretch
     }
@@ -264,16 +226,8 @@ proptest! {
             held.finish(None);
         }
         for (endpoint, drawn) in endpoints.iter().zip(&all) {
-            let load = endpoint.load();
-            for (gauge, reading) in [(&load.waiting, drawn.waiting), (&load.running, drawn.running)] {
-                reading.into_iter().for_each(|reading| gauge.set(f64::from(reading), NOW));
-            }
-            drawn.kv_usage.into_iter().for_each(|usage| load.kv_usage.set(f64::from(usage) / 10.0, NOW));
-            in_flight.extend((0..drawn.in_flight).map(|_| load.book()));
-            if drawn.is_seen {
-                load.seen(load.sent());
-            }
-            for &tokens in &drawn.backlog {
+            in_flight.extend(drawn.numbers.report(endpoint.load()));
+            for &tokens in &drawn.numbers.backlog {
                 booked.push(pairing.model.book(&Work::whole(endpoint, tokens, true)));
                 mean = if mean == 0.0 { tokens as f64 } else { mean * 0.98 + tokens as f64 * 0.02 };
             }
@@ -298,7 +252,7 @@ proptest! {
             let alone = few.iter().map(|(d, _)| whole(d)).filter(|_| !always);
             pair.map(|pair| alone.fold(pair, f64::min))
         };
-        let has_room = |(drawn, _): &&(Drawn, f32)| drawn.kv_usage.is_none_or(|usage| usage <= rules.kv_limit);
+        let has_room = |(drawn, _): &&(Drawn, f32)| drawn.numbers.kv_usage.is_none_or(|usage| usage <= rules.kv_limit);
         let with_room: Vec<_> = decode.iter().filter(has_room).cloned().collect();
         let expected = expected(&with_room).or_else(|| expected(&decode));
         let got = pairing.pair(seed).map(|(p, d)| {

@@ -41,6 +41,7 @@ mod prefix_parameters;
 mod prefix_scorers;
 mod producers;
 mod references;
+mod reported;
 mod saturation;
 mod scorers;
 mod scorers_affinity;
