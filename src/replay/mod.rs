@@ -48,8 +48,8 @@ pub use scale::{ScaleComparison, ScaleSettings, ScaleSummary, compare_sizes};
 pub use script::{Script, Seen, summarize};
 pub use servers::{MOST_SERVERS, Server, parse as parse_servers};
 pub use suite::{Case, Cell, Size};
-pub use summary::{Goodput, Latency, ServerSummary, Summary};
-pub use workload::{Arrival, Piece, of_trace, repeat, speed_up, utilize};
+pub use summary::{ClassGoodput, Goodput, Latency, ServerSummary, Summary};
+pub use workload::{Arrival, LatencyClass, Piece, classify, of_trace, repeat, speed_up, utilize};
 pub use world::{Events, Interconnect};
 
 use policy::{BuildError, Picker, Reading};
@@ -101,7 +101,13 @@ impl Settings {
             server.slow_down(1.0 / times);
             faster(&mut server.joins);
         }
-        self.arrivals.iter_mut().for_each(|arrival| faster(&mut arrival.at));
+        for arrival in &mut self.arrivals {
+            faster(&mut arrival.at);
+            if let Some(class) = &mut arrival.class {
+                faster(&mut class.ttft);
+                faster(&mut class.tpot);
+            }
+        }
         faster(&mut self.gateway_delay);
         faster(&mut self.ttft_limit);
         faster(&mut self.tpot_limit);

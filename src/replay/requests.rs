@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use bytes::Bytes;
 
 use super::servers::Server;
-use super::workload::{Arrival, Piece};
+use super::workload::{Arrival, LatencyClass, Piece};
 use crate::load::body::{Message, Style};
 use crate::load::settings::Api;
 use crate::load::text::{TOKEN_CHARS, words};
@@ -35,6 +35,8 @@ const MOST_KEPT: usize = 256 << 20;
 pub(super) struct Prepared {
     pub(super) prompt_tokens: u32,
     pub(super) output_tokens: u32,
+    /// Its latency targets.
+    pub(super) class: Option<LatencyClass>,
     /// Hashes of the full blocks of the prompt, and of the answer where it is repeated
     /// later, by tokens of a block; see [`Numbers`].
     blocks: Vec<(u32, Vec<u64>)>,
@@ -144,6 +146,8 @@ impl Requests {
         {
             return Ok(request.clone());
         }
+        let arrival = &self.arrivals[position];
+        let targets: Vec<_> = arrival.class.into_iter().flat_map(LatencyClass::headers).collect();
         let headers: Headers = [
             (":method", "POST"),
             (":path", API.path()),
@@ -151,9 +155,10 @@ impl Requests {
             ("content-type", "application/json"),
         ]
         .into_iter()
+        .chain(targets.iter().map(|(name, value)| (*name, value.as_str())))
         .collect();
         let mut parser = RequestParser::new(headers, parsers);
-        parser.push(self.body(&self.arrivals[position], |_| None));
+        parser.push(self.body(arrival, |_| None));
         let bytes = parser.body_len() + size_of::<Request>();
         let request = parser.finish()?;
         if let Some(api) = api {
@@ -175,6 +180,7 @@ impl Requests {
         Prepared {
             prompt_tokens: arrival.prompt_tokens().max(1),
             output_tokens: arrival.output_tokens.max(1),
+            class: arrival.class,
             blocks: self.block_sizes.iter().map(blocks).collect(),
         }
     }

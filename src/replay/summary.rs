@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::servers::Server;
+use super::workload::LatencyClass;
 use super::world::{Events, Fate, Fates};
 use crate::schedule::latency::Report;
 
@@ -31,6 +32,9 @@ pub struct Summary {
     /// Requests whose first token came within its limit, and whose other tokens came within
     /// theirs on average.
     pub goodput: Goodput,
+    /// The same of each latency class, by its own limits, the tightest first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub classes: Vec<ClassGoodput>,
     /// Share of the answered requests' prompt tokens that did not have to be computed: the
     /// server's prefix cache had them.
     pub token_hits: f64,
@@ -77,6 +81,19 @@ pub struct Goodput {
     pub per_second: f64,
 }
 
+/// Requests of a latency class.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct ClassGoodput {
+    /// Until then a first token is in time, in seconds.
+    pub ttft_limit_s: f64,
+    /// Mean milliseconds between two tokens up to which an answer is fast enough.
+    pub tpot_limit_ms: f64,
+    /// Requests of the class.
+    pub requests: u64,
+    /// Share of them that was answered in time, refused ones included.
+    pub share: f64,
+}
+
 /// What a server got.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ServerSummary {
@@ -90,7 +107,7 @@ pub struct ServerSummary {
     pub cached_tokens: u64,
 }
 
-/// What all policies are measured by.
+/// What all policies are measured by. A request with a latency class has limits of its own.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Measure {
     pub(super) ttft_limit: Duration,
@@ -121,6 +138,7 @@ impl Summary {
             tpot: Latency::of_all(answered.iter().filter_map(|fate| fate.tpot())),
             e2e: Latency::of_all(answered.iter().filter_map(|fate| fate.last)),
             goodput,
+            classes: fates.classes(by),
             token_hits: ratio(cached, computed + cached),
             busiest_by_mean: busiest_by_mean(servers, &got),
             prefilled_elsewhere: ratio(split as f64, answered.len() as f64),
@@ -148,11 +166,7 @@ impl Fates {
 
     /// Times to the first token, and how many requests were in time.
     pub(super) fn in_time(&self, by: Measure) -> (Option<Latency>, Goodput) {
-        let good = |fate: &&Fate| {
-            fate.first.is_some_and(|first| first <= by.ttft_limit)
-                && fate.tpot().is_none_or(|tpot| tpot <= by.tpot_limit)
-        };
-        let count = self.answered().filter(good).count();
+        let count = self.answered().filter(|fate| fate.is_in_time(by)).count();
         let goodput = Goodput {
             requests: count as u64,
             share: ratio(count as f64, self.requests.len() as f64),
@@ -160,9 +174,31 @@ impl Fates {
         };
         (Latency::of_all(self.answered().filter_map(|fate| fate.first)), goodput)
     }
+
+    fn classes(&self, by: Measure) -> Vec<ClassGoodput> {
+        let mut counts: BTreeMap<LatencyClass, [u64; 2]> = BTreeMap::new();
+        for (fate, class) in self.requests.iter().filter_map(|fate| Some((fate, fate.class?))) {
+            let [all, good] = counts.entry(class).or_default();
+            *all += 1;
+            *good += u64::from(fate.last.is_some() && fate.is_in_time(by));
+        }
+        let goodput = |(class, [all, good]): (&LatencyClass, &[u64; 2])| ClassGoodput {
+            ttft_limit_s: class.ttft.as_secs_f64(),
+            tpot_limit_ms: class.tpot.as_secs_f64() * 1e3,
+            requests: *all,
+            share: ratio(*good as f64, *all as f64),
+        };
+        counts.iter().map(goodput).collect()
+    }
 }
 
 impl Fate {
+    fn is_in_time(&self, by: Measure) -> bool {
+        let Measure { ttft_limit, tpot_limit } = by;
+        let (ttft, tpot) = self.class.map_or((ttft_limit, tpot_limit), |class| (class.ttft, class.tpot));
+        self.first.is_some_and(|first| first <= ttft) && self.tpot().is_none_or(|own| own <= tpot)
+    }
+
     /// Mean time per output token after the first; `None` without a second one.
     pub(super) fn tpot(&self) -> Option<Duration> {
         let (first, last) = (self.first?, self.last?);
@@ -237,6 +273,7 @@ mod tests {
             prompt_tokens: 100,
             cached_tokens: cached,
             output_tokens: 10,
+            class: None,
         }
     }
 
@@ -277,6 +314,22 @@ mod tests {
         let slow = Fate { last: Some(Duration::from_millis(101)), ..fate(Some(0), 10, 0) };
         let summary = summary(vec![slow, fate(Some(0), 10, 0)], vec![slow; 2]);
         assert_eq!(summary.goodput.requests, 1);
+    }
+
+    #[test]
+    fn a_class_is_judged_by_its_own_limits() {
+        let ms = Duration::from_millis;
+        let class = |ttft, tpot| Some(LatencyClass { ttft: ms(ttft), tpot: ms(tpot), is_named: true });
+        // 10 ms per token.
+        let (tight, loose) = (class(20, 10), class(200, 5));
+        let of = |class, ttft| Fate { class, ..fate(Some(0), ttft, 0) };
+        let refused = Fate { class: tight, ..fate(None, 0, 0) };
+        let requests = vec![of(tight, 20), of(tight, 21), refused, of(loose, 10), of(None, 50)];
+        let summary = summary(requests.clone(), requests);
+        assert_eq!(summary.goodput.requests, 2);
+        let classes: Vec<_> = summary.classes.iter().map(|class| (class.requests, class.share)).collect();
+        assert_eq!(classes, [(3, 1.0 / 3.0), (1, 0.0)], "the tightest first");
+        assert_eq!((summary.classes[0].ttft_limit_s, summary.classes[0].tpot_limit_ms), (0.02, 10.0));
     }
 
     #[test]

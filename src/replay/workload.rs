@@ -3,9 +3,14 @@
 use std::time::Duration;
 
 use super::capacity;
+use super::draw::Draw;
 use super::servers::Server;
 use crate::load::trace::Row;
+use crate::request::Slo;
 use crate::sim::mix;
+
+/// Stream of random numbers by which classes are drawn: another one than lengths and times have.
+const CLASSES: u64 = 64;
 
 /// One request to come.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,6 +27,36 @@ pub struct Arrival {
     /// Seed of the answer's text, for later prompts that repeat it; its blocks stay in the
     /// prefix cache then. `None`: nobody repeats it, and it leaves nothing there.
     pub answer: Option<u64>,
+    /// Its latency class; `None`: it is judged by the limits of the replay.
+    pub class: Option<LatencyClass>,
+}
+
+/// Latency targets of a class of requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LatencyClass {
+    /// Until then a first token is in time.
+    pub ttft: Duration,
+    /// Mean time between two tokens of an answer up to which it is fast enough.
+    pub tpot: Duration,
+    /// Requests name the targets in their headers.
+    pub is_named: bool,
+}
+
+impl LatencyClass {
+    /// Headers that name the targets, and their milliseconds.
+    pub(super) fn headers(self) -> impl Iterator<Item = (&'static str, String)> {
+        let [ttft, tpot] = Slo::HEADERS;
+        let all = [(ttft, self.ttft), (tpot, self.tpot)].into_iter().filter(move |_| self.is_named);
+        all.map(|(name, target)| (name, (target.as_secs_f64() * 1e3).to_string()))
+    }
+}
+
+/// Draws the class of each request, all equally probable.
+pub fn classify(arrivals: &mut [Arrival], classes: &[LatencyClass], seed: u64) {
+    let mut draw = Draw::new(seed, CLASSES);
+    for arrival in arrivals {
+        arrival.class = classes.get(draw.below(classes.len() as u64) as usize).copied();
+    }
 }
 
 /// A part of a prompt.
@@ -126,6 +161,25 @@ mod tests {
         let arrivals = of_trace(&rows, 9);
         assert_eq!([arrivals[0].at, arrivals[1].at], [0, 1500].map(Duration::from_millis));
         assert_eq!((arrivals[0].prompt_tokens(), arrivals[0].output_tokens), (700, 1));
+    }
+
+    #[test]
+    fn classes_are_equally_probable_and_name_their_targets() {
+        let mut arrivals = vec![Arrival::default(); 4000];
+        let ms = Duration::from_millis;
+        let tight = LatencyClass { ttft: ms(500), tpot: Duration::from_micros(20_500), is_named: true };
+        let loose = LatencyClass { ttft: ms(9000), tpot: ms(90), is_named: false };
+        classify(&mut arrivals, &[tight, loose], 3);
+        let count = |class| arrivals.iter().filter(|arrival| arrival.class == Some(class)).count();
+        assert_eq!(count(tight) + count(loose), 4000);
+        // Six standard deviations.
+        assert!(count(tight).abs_diff(2000) < 190, "{}", count(tight));
+        let named: Vec<_> = tight.headers().collect();
+        let expected = [("x-llm-d-slo-ttft-ms", "500"), ("x-llm-d-slo-tpot-ms", "20.5")];
+        assert_eq!(named, expected.map(|(name, value)| (name, value.to_owned())));
+        assert_eq!(loose.headers().count(), 0);
+        classify(&mut arrivals, &[], 3);
+        assert!(arrivals.iter().all(|arrival| arrival.class.is_none()));
     }
 
     #[test]

@@ -26,6 +26,7 @@ use super::policy::{Picker, Route};
 use super::requests::{Prepared, Requests};
 use super::scale::Fleet;
 use super::servers::Server;
+use super::workload::LatencyClass;
 use crate::endpoints::health::Verdict;
 use crate::flow::{Rejection, Routed};
 use crate::request::usage::Usage;
@@ -80,6 +81,8 @@ pub(super) struct Fate {
     /// Tokens of the prompt that the prefix cache had of who computed the others.
     pub(super) cached_tokens: u32,
     pub(super) output_tokens: u32,
+    /// Its own limits, if it has some.
+    pub(super) class: Option<LatencyClass>,
 }
 
 /// A request that a server has.
@@ -251,6 +254,7 @@ impl World {
             computed_by: prefiller.or(server),
             prompt_tokens: request.prompt_tokens,
             output_tokens: request.output_tokens,
+            class: request.class,
             ..Fate::default()
         };
         match choice {

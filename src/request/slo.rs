@@ -19,6 +19,9 @@ pub struct Slo {
 }
 
 impl Slo {
+    /// Headers with the targets of the first token and per output token, in milliseconds.
+    pub const HEADERS: [&str; 2] = [TTFT[0], TPOT[0]];
+
     /// Reads the targets, in milliseconds with or without a fraction. 0 is no target, and
     /// neither is what is no number.
     pub fn of(headers: &Headers) -> Self {

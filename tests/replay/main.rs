@@ -162,6 +162,38 @@ fn goodput_depends_on_both_limits() {
 }
 
 #[test]
+fn requests_of_a_latency_class_are_judged_by_its_targets_whether_they_name_them_or_not() {
+    let classes = ["--latency-class", "200ms/15ms", "--latency-class", "1h/1h", "--latency-class", "1us/1h"];
+    let workload = ["--workload", "poisson", "--requests", "200", "--baseline", "round-robin"];
+    let run = |more: &[&str]| json(&[&workload[..], &classes[..], more].concat());
+    let shown = run(&[]);
+    let policy = &shown["policies"][0];
+    let of = |key: &str| -> Vec<f64> {
+        policy["classes"].as_array().unwrap().iter().map(|class| number(&class[key])).collect()
+    };
+    assert_eq!(of("ttft_limit_s"), [0.000_001, 0.2, 3600.0]);
+    assert_eq!(of("requests").iter().sum::<f64>(), 200.0);
+    let share = of("share");
+    assert!(share[0] == 0.0 && share[1] > 0.02 && share[1] < 0.98 && share[2] == 1.0, "{share:?}");
+    assert_eq!(run(&["--hide-targets"])["policies"], shown["policies"], "in turns as ever");
+    let table = text(&[&workload[..], &classes[..]].concat());
+    let line = table.lines().find(|line| line.starts_with("good of the class of")).unwrap();
+    assert!(line.contains("0.2 s, 15 ms") && line.ends_with("3600 s, 3600000 ms"), "{line}");
+}
+
+#[test]
+fn targets_in_headers_are_told_to_the_picker() {
+    let config = "deploy/config/expected-latency.yaml";
+    let classes = ["--latency-class", "1s/20ms", "--latency-class", "1h/1h"];
+    let workload = ["--workload", "poisson", "--requests", "400", "--config", config];
+    let differ = |more: &[&str]| {
+        let run = json(&[&workload[..], &classes[..], more].concat());
+        run["policies"][0]["servers"].clone()
+    };
+    assert_ne!(differ(&[]), differ(&["--hide-targets"]));
+}
+
+#[test]
 fn the_table_compares_and_tells_once_what_is_ignored() {
     let arguments = ["--trace", TRACE, "--requests", "40", "--rate", "2", "--config", DEFAULT];
     let lora = ["--config", "deploy/config/lora.yaml", "--baseline", "random"];
@@ -332,7 +364,13 @@ fn what_is_wrong_is_one_line_with_its_file() {
     );
     let poisson = ["--workload", "poisson", "--requests", "10"];
     let random = ["--baseline", "random"];
-    let table: [(&[&str], &[&str]); 20] = [
+    let table: [(&[&str], &[&str]); 23] = [
+        (
+            &[&random[..], &poisson[..], &["--latency-class", "1s"]].concat(),
+            &["--latency-class", "500ms/25ms"],
+        ),
+        (&[&random[..], &poisson[..], &["--latency-class", "0/1s"]].concat(), &["longer than 0"]),
+        (&[&random[..], &poisson[..], &["--hide-targets"]].concat(), &["--latency-class"]),
         (&[&poisson[..]].concat(), &["--config", "--baseline"]),
         (&random, &["--trace", "--workload"]),
         (&[&poisson[..], &["--config", &broken]].concat(), &["broken.yaml:2:10", "no-such-scorer"]),

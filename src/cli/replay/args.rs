@@ -14,8 +14,8 @@ use crate::config::units::parse_duration;
 use crate::config::{ConfigError, EndpointPickerConfig};
 use crate::load::trace::{self, Row};
 use crate::replay::{
-    Arrival, Formula, Interconnect, MOST_SERVERS, Policy, Server, Settings, Workload, of_trace,
-    parse_servers, repeat, speed_up, utilize,
+    Arrival, Formula, Interconnect, LatencyClass, MOST_SERVERS, Policy, Server, Settings, Workload, classify,
+    of_trace, parse_servers, repeat, speed_up, utilize,
 };
 use crate::sim::{EngineConfig, KV_BYTES_PER_TOKEN, Links};
 
@@ -70,6 +70,15 @@ pub struct ReplayArgs {
     /// prefix in a cache. Default: 0.7 with --workload.
     #[arg(long, value_name = "SHARE", value_parser = above_zero, help_heading = "Requests")]
     pub utilization: Option<f64>,
+
+    /// A latency class, such as 500ms/25ms: the time to the first token and the time per output
+    /// token that its requests name as their targets and are judged by. Given several times,
+    /// each request is of one of them, all equally probable.
+    #[arg(long, value_name = "TTFT/TPOT", value_parser = latency_class, help_heading = "Requests")]
+    pub latency_class: Vec<LatencyClass>,
+    /// Requests don't name the targets of their class; they are judged by them all the same.
+    #[arg(long, requires = "latency_class", help_heading = "Requests")]
+    pub hide_targets: bool,
 
     /// Simulated servers, all equal. Default: 8.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MOST_SERVERS as u64), conflicts_with = "servers_file", help_heading = "Servers")]
@@ -239,6 +248,15 @@ pub(in crate::cli) fn above_zero(text: &str) -> Result<f64, String> {
     }
 }
 
+fn latency_class(text: &str) -> Result<LatencyClass, String> {
+    let (ttft, tpot) = text.split_once('/').ok_or("give two times, such as 500ms/25ms")?;
+    let time = |text| match parse_duration(text)? {
+        Duration::ZERO => Err("a target is longer than 0".to_owned()),
+        time => Ok(time),
+    };
+    Ok(LatencyClass { ttft: time(ttft)?, tpot: time(tpot)?, is_named: true })
+}
+
 /// What to replay, and what the report calls it.
 #[derive(Debug)]
 pub struct Plan {
@@ -273,6 +291,12 @@ impl ReplayArgs {
             )?),
             None => self.rate.inspect(|factor| speed_up(&mut arrivals, *factor)),
         };
+        let classes: Vec<LatencyClass> = self
+            .latency_class
+            .iter()
+            .map(|class| LatencyClass { is_named: !self.hide_targets, ..*class })
+            .collect();
+        classify(&mut arrivals, &classes, self.seed);
         let recorded = !closed && self.workload.is_none_or(|workload| workload == WorkloadName::Chat);
         let settings = Settings {
             servers,

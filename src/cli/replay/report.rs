@@ -5,7 +5,7 @@ use std::fmt::{self, Display, Formatter};
 use serde::Serialize;
 
 use crate::cli::table::{grouped, line};
-use crate::replay::{Comparison, Latency, Summary};
+use crate::replay::{ClassGoodput, Comparison, Latency, Summary};
 
 /// Names of policies that are longer are cut, from their start: the end of a path says more.
 const LONGEST_NAME: usize = 40;
@@ -84,6 +84,7 @@ impl Display for Report<'_> {
              hits: prompt tokens that a server's prefix cache had. busiest: prompt tokens computed by the\n\
              busiest server, by the mean. differ: requests sent elsewhere than by the first line."
         )?;
+        classes(f, policies, width.max(22))?;
         for summary in policies.iter().filter(|summary| summary.prefilled_elsewhere > 0.0) {
             let (share, refused) = (summary.prefilled_elsewhere * 100.0, summary.prefills_refused);
             write!(f, "\nprefill elsewhere by {}: {share:.1} % of requests", summary.policy)?;
@@ -106,6 +107,22 @@ impl Display for Report<'_> {
         }
         Ok(())
     }
+}
+
+/// Goodput of each latency class, where there are some.
+fn classes(f: &mut Formatter<'_>, policies: &[Summary], width: usize) -> fmt::Result {
+    let Some(first) = policies.first().filter(|summary| !summary.classes.is_empty()) else { return Ok(()) };
+    write!(f, "\n{:width$}", "good of the class of")?;
+    for ClassGoodput { ttft_limit_s, tpot_limit_ms, .. } in &first.classes {
+        write!(f, "  {:>18}", format!("{ttft_limit_s} s, {tpot_limit_ms} ms"))?;
+    }
+    for summary in policies {
+        write!(f, "\n{:width$}", shown(&summary.policy))?;
+        for class in &summary.classes {
+            write!(f, "  {:>18}", format!("{:.1} %", class.share * 100.0))?;
+        }
+    }
+    writeln!(f)
 }
 
 fn row(f: &mut Formatter<'_>, summary: &Summary, width: usize) -> fmt::Result {

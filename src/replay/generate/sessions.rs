@@ -68,6 +68,7 @@ impl Users {
             prompt: prompt.into(),
             output_tokens,
             answer: Some(draw.number()),
+            class: None,
         };
         let whole = arrival.prompt.iter().copied().chain(arrival.answered()).collect();
         self.arrivals.push(arrival);
