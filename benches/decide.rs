@@ -129,5 +129,13 @@ fn threads(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, decide, threads, latency::decide, latency::threads, labels::labels_of);
+criterion_group!(
+    benches,
+    decide,
+    threads,
+    latency::decide,
+    latency::decide_with_targets,
+    latency::threads,
+    labels::labels_of
+);
 criterion_main!(benches);

@@ -57,11 +57,17 @@ fn store(count: u32) -> Arc<Store> {
 
 /// A chat request of about 200 tokens that begins like every tenth other one.
 fn request(number: usize) -> Request {
+    request_with(number, &[])
+}
+
+/// The same with these headers.
+fn request_with(number: usize, headers: &[(&str, &str)]) -> Request {
     let shared = format!("You are assistant {}. ", number % 10).repeat(30);
     let body = format!(
         r#"{{"model":"m","stream":true,"messages":[{{"role":"system","content":"{shared}"}},{{"role":"user","content":"question {number}"}}]}}"#
     );
-    let headers: Headers = [(":path", "/v1/chat/completions")].into_iter().collect();
+    let path = (":path", "/v1/chat/completions");
+    let headers: Headers = headers.iter().copied().chain([path]).collect();
     let mut parser = RequestParser::new(headers, &Parsers::new(&[ParserKind::OpenAi]));
     parser.push(body.into());
     parser.finish().unwrap()
@@ -81,23 +87,40 @@ fn send(dispatcher: &Dispatcher, request: &Request, rng: &mut StdRng) -> Routed 
 
 /// The decision alone: what is cached where is known.
 pub fn decide(c: &mut Criterion) {
-    let mut group = c.benchmark_group("expected_latency/decide");
+    decide_for(c, "expected_latency/decide", [1, 1].map(request));
+}
+
+/// The same with latency targets. Half the requests under way have the tight ones, and the one
+/// that is decided has the loose ones, so that harm and packing count.
+pub fn decide_with_targets(c: &mut Criterion) {
+    let targets = [("2000", "20"), ("10000", "100")];
+    let requests = targets
+        .map(|(ttft, tpot)| request_with(1, &[("x-llm-d-slo-ttft-ms", ttft), ("x-llm-d-slo-tpot-ms", tpot)]));
+    decide_for(c, "expected_latency/decide_with_targets", requests);
+}
+
+/// Decides for the second request where both are under way, as many of the one as of the other.
+fn decide_for(c: &mut Criterion, name: &str, requests: [Request; 2]) {
+    let mut group = c.benchmark_group(name);
     for count in [100, 1000] {
         let (store, Pipeline { scheduler, stages, .. }) = (store(count), pipeline());
         let candidates = store.snapshot().all();
-        let request = request(1);
-        let situation = Situation { request: &request, now_ms: 10, max_age: Duration::from_secs(2) };
+        let request = &requests[1];
+        let situation = Situation { request, now_ms: 10, max_age: Duration::from_secs(2) };
         let (mut rng, mut scratch) = (StdRng::seed_from_u64(1), Scratch::default());
         let mut facts = Facts::default();
         stages.produce(&situation, &candidates, &mut facts);
-        let cx = Context { facts: &facts, ..Context::new(&request, 10, Duration::from_secs(2)) };
+        let context =
+            |request| Context { facts: &facts, ..Context::new(request, 10, Duration::from_secs(2)) };
         let mut under_way = Vec::new();
-        for _ in 0..count as usize * UNDER_WAY {
+        for number in 0..count as usize * UNDER_WAY {
+            let cx = context(&requests[number % 2]);
             let decision = scheduler.decide(&cx, &candidates, &mut rng, &mut scratch, Record::No).unwrap();
             let mut effects = Effects::default();
             stages.act(&cx, &decision, &mut effects);
             under_way.push((decision.primary_endpoint().load().book(), effects));
         }
+        let cx = context(request);
         group.bench_function(BenchmarkId::from_parameter(count), |b| {
             b.iter(|| black_box(scheduler.decide(&cx, &candidates, &mut rng, &mut scratch, Record::No)));
         });
