@@ -72,8 +72,8 @@ fn decoding(model: &Arc<Model>, endpoint: &Endpoint, tpot: f64) -> Booked {
 #[test]
 fn a_tight_target_decides_before_the_cost() {
     let (_, model) = model();
-    let candidates = running(&[8.0, 0.0]);
-    // 16.4 and 15.2 ms per token, and all but the end of the prompt is cached at the first.
+    let candidates = running(&[30.0, 0.0]);
+    // 19.7 and 15.2 ms per token, and all but the end of the prompt is cached at the first.
     let best_for = |headers: &[(&str, &str)]| best(&scores(&model, &asking(headers), &[9, 0], &candidates));
     let mut short = request();
     short.max_output_tokens = Some(1);
@@ -113,9 +113,9 @@ fn a_target_counts_from_the_arrival_of_the_request() {
 #[test]
 fn loose_requests_pack_while_tighter_ones_come() {
     let (clock, model) = model();
-    let candidates = running(&[80.0, 0.0, 5.0]);
+    let candidates = running(&[10.0, 0.0, 5.0]);
     let loose = asking(&[(TPOT, "500")]);
-    let place = |request: &Request| best(&scores(&model, request, &[0, 0, 0], &candidates));
+    let place = |request: &Request| best(&scores(&model, request, &[10; 3], &candidates));
     assert_eq!(place(&loose), 1, "nobody needs the short steps");
     // A tight one is booked elsewhere, and is gone.
     drop(decoding(&model, endpoint(&pool(1, |_, _| {}), 0), 20.0));
@@ -124,6 +124,8 @@ fn loose_requests_pack_while_tighter_ones_come() {
     assert_eq!(place(&request()), 1, "without a target as ever");
     assert_eq!(place(&asking(&[(TTFT, "60000")])), 0, "any target is tighter than none");
     assert_eq!(place(&asking(&[(TPOT, "21")])), 1, "nearly as tight");
+    let deeper = running(&[80.0, 0.0, 5.0]);
+    assert_eq!(best(&scores(&model, &loose, &[10; 3], &deeper)), 2, "packing has a price");
     clock.set(clock.elapsed() + Duration::from_secs(61));
     assert_eq!(place(&loose), 1, "tight ones don't come any more");
 }
@@ -139,14 +141,14 @@ fn nothing_is_kept_free_for_a_target_that_no_endpoint_keeps() {
 #[test]
 fn loose_requests_stay_where_their_own_target_is_kept() {
     let (_, model) = model();
-    let candidates = running(&[400.0, 80.0, 0.0]);
-    drop(decoding(&model, endpoint(&pool(1, |_, _| {}), 0), 20.0));
-    // 75, 27 and 15 ms per token.
-    let place = |tpot: &str, matched| best(&scores(&model, &asking(&[(TPOT, tpot)]), matched, &candidates));
-    assert_eq!(place("80", &[10, 0, 0]), 1);
-    assert_eq!(place("25", &[10, 0, 0]), 2, "none to pack into");
+    let candidates = running(&[400.0, 8.0, 0.0]);
+    drop(decoding(&model, endpoint(&pool(1, |_, _| {}), 0), 16.0));
+    // 75, 16.2 and 15 ms per token.
+    let place = |tpot: &str| best(&scores(&model, &asking(&[(TPOT, tpot)]), &[10; 3], &candidates));
+    assert_eq!(place("80"), 1);
+    assert_eq!(place("17"), 2, "nearly as tight");
     // Of two batches that are too deep for the tight one the cheaper.
-    assert_eq!(place("500", &[0, 0, 0]), 1);
+    assert_eq!(place("500"), 1);
 }
 
 #[test]

@@ -25,34 +25,37 @@ fn place(part: Part, model: &Arc<Model>, request: &Request, matched: &[u32], at:
 #[test]
 fn prefill_weighs_the_target_of_the_first_token_alone() {
     let (_, model) = model();
-    let candidates = running(&[8.0, 0.0]);
+    let candidates = running(&[30.0, 0.0]);
+    // Four seconds of prompts wait at the second.
+    let _waiting = model.book(&Work::whole(endpoint(&candidates, 1), 4000, true));
     let place = |part, headers: &[(&str, &str)], matched: &[u32]| {
         let mut request = asking(headers);
         request.max_output_tokens = Some(1);
         place(part, &model, &request, matched, &candidates)
     };
-    // 16.4 and 15.2 ms per token, and all but the end of the prompt is cached at the first.
+    // 19.7 and 15.3 ms per token, and all but the end of the prompt is cached at the first.
     let tight = [(TPOT, "15.7")];
     assert_eq!(place(Part::Whole, &tight, &[9, 0]), 1);
     assert_eq!(place(Part::Prefill, &tight, &[9, 0]), 0, "another one decodes");
     assert_eq!(place(Part::Prefill, &[(TTFT, "300"), (TPOT, "15.7")], &[9, 0]), 0);
-    assert_eq!(place(Part::Prefill, &[(TTFT, "300"), (TPOT, "15.7")], &[0, 9]), 1);
+    assert_eq!(place(Part::Prefill, &[(TPOT, "15.7")], &[0, 9]), 1, "the cheaper");
+    assert_eq!(place(Part::Prefill, &[(TTFT, "1500"), (TPOT, "15.7")], &[0, 9]), 0);
 }
 
 #[test]
 fn prefill_does_not_pack_for_tighter_classes() {
     let (_, model) = model();
-    let candidates = running(&[80.0, 0.0]);
+    let candidates = running(&[10.0, 0.0]);
     drop(model.book(&Work { tpot: Some(0.02), ..Work::whole(endpoint(&candidates, 0), 100, true) }));
     let loose = asking(&[(TTFT, "60000"), (TPOT, "500")]);
-    assert_eq!(place(Part::Whole, &model, &loose, &[0, 0], &candidates), 0, "the deepest batch");
-    assert_eq!(place(Part::Prefill, &model, &loose, &[0, 0], &candidates), 1);
+    assert_eq!(place(Part::Whole, &model, &loose, &[10, 10], &candidates), 0, "the deepest batch");
+    assert_eq!(place(Part::Prefill, &model, &loose, &[10, 10], &candidates), 1);
 }
 
 #[test]
 fn decode_weighs_the_target_per_output_token_and_its_own_slots() {
     let (clock, model) = model();
-    let candidates = running(&[8.0, 0.0]);
+    let candidates = running(&[30.0, 0.0]);
     let place =
         |headers: &[(&str, &str)]| place(Part::Decode, &model, &asking(headers), &[0, 0], &candidates);
     // Prompts of 60 seconds wait at the second.

@@ -20,7 +20,7 @@ const GOOD: f64 = 0.5;
 pub(in crate::schedule) const ENOUGH: f64 = 0.95;
 
 /// Difference of chances that counts as none.
-pub(in crate::schedule) const EQUAL_CHANCE: f64 = 0.02;
+pub(in crate::schedule) const EQUAL_CHANCE: f64 = 0.1;
 
 /// Smaller chances are all the same.
 const LEAST: f64 = 1e-3;

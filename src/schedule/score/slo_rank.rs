@@ -2,6 +2,10 @@
 
 use crate::schedule::latency::{ENOUGH, EQUAL_CHANCE};
 
+/// Times the least cost that packing may cost: more than that is work for the pool, and what is
+/// packed where its prompt isn't cached, or behind a queue, takes from all classes.
+const PACKING: f64 = 1.5;
+
 /// Part of the deepest batch's time per token within which batches are equally deep: less than
 /// one request makes of a difference.
 const EQUAL_DEPTH: f64 = 0.002;
@@ -31,22 +35,24 @@ impl Choice {
 /// Scores the endpoints where most requests keep their targets 0.5 to 1, and others less than
 /// that.
 ///
-/// Of the former those go first that are good for the fewest tighter classes: they are no loss
-/// to these, and the cost decides among them. Where all are good for some, the deepest batch
-/// goes first, so that soon there is one that isn't. Costs that differ by less than `equal`
-/// seconds are equal.
+/// Of the former, as long as they don't cost much more than the cheapest of them, those go first
+/// that are good for the fewest tighter classes: they are no loss to these, and the cost decides
+/// among them. Where all are good for some, the deepest batch goes first, so that soon there is
+/// one that isn't. Costs that differ by less than `equal` seconds are equal.
 pub(super) fn rank(choices: &[Choice], equal: f64, out: &mut [f32]) {
     let best = choices.iter().map(Choice::gain).fold(f64::NEG_INFINITY, f64::max);
     let fits = |choice: &&Choice| choice.gain() >= best - EQUAL_CHANCE;
-    let fewest = choices.iter().filter(fits).map(|choice| choice.serves).min().unwrap_or(0);
-    let packs = |choice: &&Choice| fits(choice) && choice.serves == fewest;
-    let deepest = choices.iter().filter(packs).map(|choice| choice.depth).fold(0.0, f64::max);
-    let is_deep = |choice: &Choice| choice.depth >= deepest * (1.0 - EQUAL_DEPTH);
-    let is_first = |choice: &&Choice| packs(choice) && (fewest == 0 || is_deep(choice));
     let least = |of: &dyn Fn(&&Choice) -> bool| {
         choices.iter().filter(of).map(|choice| choice.cost).fold(f64::INFINITY, f64::min)
     };
-    let (first, second) = (least(&is_first), least(&fits));
+    let second = least(&fits);
+    let may_pack = |choice: &&Choice| fits(choice) && choice.cost <= second * PACKING;
+    let fewest = choices.iter().filter(may_pack).map(|choice| choice.serves).min().unwrap_or(0);
+    let packs = |choice: &&Choice| may_pack(choice) && choice.serves == fewest;
+    let deepest = choices.iter().filter(packs).map(|choice| choice.depth).fold(0.0, f64::max);
+    let is_deep = |choice: &Choice| choice.depth >= deepest * (1.0 - EQUAL_DEPTH);
+    let is_first = |choice: &&Choice| packs(choice) && (fewest == 0 || is_deep(choice));
+    let first = least(&is_first);
     for (cell, choice) in out.iter_mut().zip(choices) {
         let by_cost = |least: f64| ((least + equal) / choice.cost.max(f64::MIN_POSITIVE)).min(1.0);
         *cell = if is_first(&choice) {
@@ -100,19 +106,22 @@ mod tests {
         let serving = |serves, choice| Choice { serves, ..choice };
         let all = [
             serving(1, choice(1.0, 0.0, 1.0)),
-            serving(0, choice(0.97, 0.0, 6.0)),
-            serving(0, choice(0.99, 0.0, 5.0)),
+            serving(0, choice(0.97, 0.0, 1.3)),
+            serving(0, choice(0.99, 0.0, 1.2)),
             serving(0, choice(0.3, 0.0, 1.0)),
-            serving(2, choice(0.99, 0.0, 0.5)),
+            serving(2, choice(0.99, 0.0, 0.9)),
         ];
         assert_eq!(order(&all), (vec![2, 1, 4, 0, 3], 1.0));
+        let dear = [serving(1, choice(1.0, 0.0, 1.0)), serving(0, choice(1.0, 0.0, 1.6))];
+        assert_eq!(order(&dear).0, [0, 1], "packing has a price");
     }
 
     #[test]
     fn the_deepest_batch_packs_where_all_are_good_for_tighter_classes() {
         let deep = |ms: f64, cost| Choice { serves: 1, depth: ms / 1000.0, ..choice(1.0, 0.0, cost) };
-        assert_eq!(order(&[deep(15.0, 1.0), deep(15.6, 9.0), deep(15.3, 2.0)]).0[0], 1);
-        assert_eq!(order(&[deep(15.6, 9.0), deep(15.58, 2.0)]).0[0], 1, "equally deep");
+        assert_eq!(order(&[deep(15.0, 1.0), deep(15.6, 1.4), deep(15.3, 1.2)]).0[0], 1);
+        assert_eq!(order(&[deep(15.0, 1.0), deep(15.6, 9.0), deep(15.3, 1.2)]).0[0], 2);
+        assert_eq!(order(&[deep(15.6, 1.4), deep(15.58, 1.0)]).0[0], 1, "equally deep");
     }
 
     #[test]
