@@ -11,13 +11,14 @@
 //! its answer    o·(a + b·(n + 1) + e·(k + x))
 //! others        o·(b + e·x)·n                 they decode beside its answer
 //!               u·σ·n/2                       their steps wait for its prompt
-//!               u·τ·λ·(t + u·τ)/(1 − ρ)       they come behind its prompt
+//!               u·τ·λ·(v + u·τ)/(1 − ρ)       they come behind its prompt
 //! ```
 //!
 //! - The last line is what a job of length `u·τ` adds to the waiting of others in a queue with
 //!   arrivals at random, first come first served: those that come in the busy period that
-//!   begins with `t + u·τ` of work, which lasts `1/(1 − ρ)` times as long (Kleinrock 1975, the
-//!   busy period of M/G/1), wait that much longer. So the price of uncached tokens rises with
+//!   begins with `v + u·τ` of work, which lasts `1/(1 − ρ)` times as long (Kleinrock 1975, the
+//!   busy period of M/G/1), wait that much longer. They go where they wait the least, so `v` is
+//!   the wait there, and the price of uncached tokens is the same everywhere. It rises with
 //!   utilization.
 //! - Where one endpoint computes the prompt and another one decodes, each has its own lines:
 //!   [`Speed::prefill_cost`] and [`Speed::decode_cost`].
@@ -27,6 +28,8 @@
 //! - The factors 2 in `w` and 1/2 of the steps that wait are not derived: of 1, 1.5, 2 and 3, and of
 //!   1, 1/2 and 1/3, they did best for first tokens without slower answers, in `usher replay --suite`
 //!   on one of its two engine models.
+//! - `v` is the time for the tokens before a prompt and for a slot, at the endpoint where that is
+//!   the least.
 
 /// Highest utilization that counts: beyond it no estimate is good.
 const MOST_BUSY: f64 = 0.9;
@@ -114,6 +117,14 @@ pub struct Pool {
     pub urgency: f64,
 }
 
+impl Pool {
+    /// Requests that a job of a second adds its length to, for each second of work that is there
+    /// before it.
+    fn behind(&self) -> f64 {
+        self.arrivals / (1.0 - self.busy.clamp(0.0, MOST_BUSY))
+    }
+}
+
 impl Default for Pool {
     /// An idle one.
     fn default() -> Self {
@@ -128,14 +139,24 @@ pub struct Cost {
     pub first: f64,
     /// From the first token to the last.
     pub answer: f64,
-    /// Delay of others, all of them together.
+    /// Delay of others, all of them together, but for the next part.
     pub others: f64,
+    /// Seconds that a prompt waits there before it is computed.
+    pub wait: f64,
+    /// Delay of those who come behind its prompt, for each second that prompts wait where they
+    /// wait the least.
+    pub per_wait: f64,
 }
 
 impl Cost {
-    /// Sum of the parts.
+    /// Sum of the parts where some endpoint has no queue.
     pub fn total(&self) -> f64 {
         self.first + self.answer + self.others
+    }
+
+    /// Sum of the parts where prompts wait so many seconds at least.
+    pub fn behind(&self, wait: f64) -> f64 {
+        self.total() + self.per_wait * wait
     }
 }
 
@@ -147,10 +168,14 @@ impl State {
 }
 
 impl Speed {
+    /// Seconds that a prompt waits for those before it, and for a slot.
+    pub fn wait(&self, state: &State) -> f64 {
+        state.queued * self.per_token + state.slot_wait
+    }
+
     /// Seconds to the first token.
     pub fn first_token(&self, state: &State, uncached: f64) -> f64 {
-        let queue = (state.queued + uncached) * self.per_token;
-        self.first + self.first_per_request * state.requests + queue + state.slot_wait
+        self.first + self.first_per_request * state.requests + uncached * self.per_token + self.wait(state)
     }
 
     /// Seconds of a step that decodes for so many requests with so many tokens cached.
@@ -170,23 +195,29 @@ impl Speed {
         let first = self.first_token(state, ask.uncached);
         let (answer, beside) = self.decoding(state, ask);
         let stalled = ask.uncached * self.step_per_computed * state.requests * STALL;
-        let behind = self.behind(first, ask, pool);
-        Cost { first: pool.urgency * first, answer, others: beside + stalled + behind }
+        let prompt = ask.uncached * self.per_token;
+        let per_wait = prompt * pool.behind();
+        let others = beside + stalled + per_wait * prompt;
+        Cost { first: pool.urgency * first, answer, others, wait: self.wait(state), per_wait }
     }
 
     /// The part of an endpoint that computes the prompt, where another one may decode. Only
-    /// streams that it decodes itself wait for the prompt. `own`: what comes there.
+    /// streams that it decodes itself wait for the prompt. `own`: what comes there, and waits
+    /// there.
     pub fn prefill_cost(&self, state: &State, ask: &Ask, own: &Pool) -> Cost {
         let first = self.first_token(state, ask.uncached);
         let decoding = (state.requests - state.prompts).max(0.0);
         let stalled = ask.uncached * self.step_per_computed * decoding * self.stretch(own);
-        Cost { first: own.urgency * first, answer: 0.0, others: stalled + self.behind(first, ask, own) }
+        let prompt = ask.uncached * self.per_token;
+        let behind = prompt * own.behind() * (first + prompt);
+        Cost { first: own.urgency * first, others: stalled + behind, ..Cost::default() }
     }
 
     /// The part of an endpoint that decodes, where another one may compute the prompt.
     pub fn decode_cost(&self, state: &State, ask: &Ask, own: &Pool) -> Cost {
         let ((answer, others), stretch) = (self.decoding(state, ask), self.stretch(own));
-        Cost { first: own.urgency * state.slot_wait, answer: answer * stretch, others: others * stretch }
+        let first = own.urgency * state.slot_wait;
+        Cost { first, answer: answer * stretch, others: others * stretch, ..Cost::default() }
     }
 
     /// Times that decoding takes longer for the prompts that come meanwhile. In a second there
@@ -202,12 +233,6 @@ impl Speed {
         let answer = ask.output * self.step(state.requests + 1.0, state.cached + own);
         let beside = ask.output * (self.step_per_request + self.step_per_cached * own) * state.requests;
         (answer, beside)
-    }
-
-    /// Delay of those who come behind its prompt.
-    fn behind(&self, first: f64, ask: &Ask, pool: &Pool) -> f64 {
-        let prompt = ask.uncached * self.per_token;
-        prompt * pool.arrivals * (first + prompt) / (1.0 - pool.busy.clamp(0.0, MOST_BUSY))
     }
 }
 
@@ -237,14 +262,16 @@ mod tests {
         assert!((cost.answer - 200.0 * (0.02 + 0.0011 + 0.00221)).abs() < 1e-9, "{cost:?}");
         let beside = 200.0 * (1e-4 + 2.1e-4) * 10.0;
         let stalled = 500.0 * 5e-5 * 10.0 / 2.0;
-        let behind = 0.05 * 2.0 * (first + 0.05) / 0.5;
-        assert!((cost.others - beside - stalled - behind).abs() < 1e-9, "{cost:?}");
-        assert_eq!(cost.total(), cost.first + cost.answer + cost.others);
+        let behind = |wait: f64| 0.05 * 2.0 * (wait + 0.05) / 0.5;
+        assert!((cost.others - beside - stalled - behind(0.0)).abs() < 1e-9, "{cost:?}");
+        let total = cost.first + cost.answer + beside + stalled + behind(0.3);
+        assert!((cost.behind(0.3) - total).abs() < 1e-9);
+        assert!((cost.wait - 0.6).abs() < 1e-12);
         let prefill = SPEED.prefill_cost(&state, &ask, &pool);
         assert_eq!((prefill.first, prefill.answer), (cost.first, 0.0));
         // Prompts take a quarter of the time of those who decode. Three of them do.
         let stretch = 1.0 / (1.0 - 0.25);
-        assert!((prefill.others - 500.0 * 5e-5 * 3.0 * stretch - behind).abs() < 1e-9, "{prefill:?}");
+        assert!((prefill.others - 500.0 * 5e-5 * 3.0 * stretch - behind(first)).abs() < 1e-9, "{prefill:?}");
         let decode = SPEED.decode_cost(&state, &ask, &pool);
         assert_eq!((decode.first, decode.answer), (3.0 * 0.5, cost.answer * stretch));
         assert!((decode.others - beside * stretch).abs() < 1e-9, "{decode:?}");
@@ -266,7 +293,7 @@ mod tests {
             let state = State { requests, ..State::default() };
             let pool = Pool { arrivals: 3.0, busy, ..Pool::default() };
             let cost = |uncached| {
-                SPEED.cost(&state, &Ask { uncached, prompt: 2000.0, output: 100.0 }, &pool).total()
+                SPEED.cost(&state, &Ask { uncached, prompt: 2000.0, output: 100.0 }, &pool).behind(0.02)
             };
             cost(2000.0) - cost(16.0)
         };

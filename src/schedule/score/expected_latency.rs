@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
 use crate::config::{ConfigError, Node, Positioned};
-use crate::endpoints::{Endpoint, View};
+use crate::endpoints::View;
 use crate::request::Slo;
 use crate::schedule::latency::{
-    Ask, Outlook, Reader, Reported, SloMetrics, Table, reported, targets, throughput,
+    Ask, Cost, Outlook, Reader, SloMetrics, Table, reported, targets, throughput,
 };
 use crate::schedule::{Context, Decision, Effects, Part, PreRequest, Scorer};
 
@@ -54,6 +54,9 @@ impl ExpectedLatencyParams {
     }
 }
 
+/// Costs of all candidates, in seconds.
+type Costs = SmallVec<[f64; 32]>;
+
 /// Scores the smallest cost over an endpoint's own, and learns from the responses. See
 /// [`latency`](crate::schedule::latency) for the formula. Of a request with latency targets the
 /// chance that they are kept decides first.
@@ -79,24 +82,45 @@ impl ExpectedLatencyScorer {
     /// candidate.
     fn score_by_chance(&self, cx: &Context<'_>, candidates: View<'_>, slo: &Slo, out: &mut [f32]) {
         let table = self.reader.read();
-        let cost_of = cost_of(&table, cx.part, candidates.len());
         let (prompt, uncached_at) = (self.reader.prompt(cx) as f64, self.reader.uncached(cx));
         let expected = table.expected(self.reader.kind(cx), cx.request.max_output_tokens);
         // A prompt that another endpoint decodes makes no batch deeper.
         let tighter = if cx.part == Part::Prefill { SmallVec::new() } else { table.tighter(slo.tpot) };
+        let costs = self.costs(cx, &table, candidates, out);
         let mut choices: SmallVec<[Choice; 32]> = SmallVec::with_capacity(candidates.len());
-        for ((cell, endpoint), &position) in out.iter().zip(candidates.iter()).zip(candidates.indices()) {
+        let places = candidates.iter().zip(candidates.indices());
+        for ((cell, (endpoint, &position)), cost) in out.iter().zip(places).zip(costs) {
             let reported = reported(cx, endpoint.load(), f64::from(*cell));
-            let uncached = uncached_at(position) as f64;
-            let ask = Ask { uncached, prompt, output: expected.mean };
-            let cost = cost_of(endpoint, &ask, &reported);
-            let long = Ask { output: expected.high, ..ask };
+            let long = Ask { uncached: uncached_at(position) as f64, prompt, output: expected.high };
             let outlook = table.outlook(endpoint, &long, &reported, slo, cx.part);
             let serves = table.serves(endpoint, &outlook, &tighter);
             let Outlook { chance, harm, depth, .. } = outlook;
             choices.push(Choice { chance, harm, serves, depth, cost });
         }
         rank(&choices, EQUAL, out);
+    }
+
+    /// Costs of the request's part at the candidates, in seconds. `waiting`: requests that wait
+    /// there.
+    fn costs(&self, cx: &Context<'_>, table: &Table<'_>, candidates: View<'_>, waiting: &[f32]) -> Costs {
+        let (pool, urgency) = (table.pool(candidates.len()), table.urgency());
+        let (prompt, uncached_at) = (self.reader.prompt(cx) as f64, self.reader.uncached(cx));
+        let output = table.expected(self.reader.kind(cx), cx.request.max_output_tokens).mean;
+        let places = candidates.iter().zip(candidates.indices());
+        let mut least = f64::INFINITY;
+        let mut costs: SmallVec<[Cost; 32]> = SmallVec::with_capacity(candidates.len());
+        for ((endpoint, &position), waiting) in places.zip(waiting) {
+            let reported = reported(cx, endpoint.load(), f64::from(*waiting));
+            let ask = Ask { uncached: uncached_at(position) as f64, prompt, output };
+            let cost = match cx.part {
+                Part::Whole => table.cost(endpoint, &ask, &pool, &reported),
+                Part::Prefill => table.prefill_part(endpoint, &ask, urgency, &reported).cost,
+                Part::Decode => table.decode_part(endpoint, &ask, urgency, &reported).cost,
+            };
+            least = least.min(cost.wait);
+            costs.push(cost);
+        }
+        costs.iter().map(|cost| cost.behind(least)).collect()
     }
 }
 
@@ -107,41 +131,11 @@ impl Scorer for ExpectedLatencyScorer {
         if !slo.is_empty() {
             return self.score_by_chance(cx, candidates, &slo, out);
         }
-        let table = self.reader.read();
-        let cost_of = cost_of(&table, cx.part, candidates.len());
-        let (prompt, uncached_at) = (self.reader.prompt(cx) as f64, self.reader.uncached(cx));
-        let output = table.expected(self.reader.kind(cx), cx.request.max_output_tokens).mean;
-        let mut smallest = f32::INFINITY;
-        for ((cell, endpoint), &position) in out.iter_mut().zip(candidates.iter()).zip(candidates.indices()) {
-            let reported = reported(cx, endpoint.load(), f64::from(*cell));
-            let uncached = uncached_at(position) as f64;
-            let ask = Ask { uncached, prompt, output };
-            *cell = cost_of(endpoint, &ask, &reported) as f32;
-            smallest = smallest.min(*cell);
-        }
-        let smallest = f64::from(smallest);
-        let equal = smallest + EQUAL;
-        for cell in out {
-            let cost = f64::from(*cell);
+        let costs = self.costs(cx, &self.reader.read(), candidates, out);
+        let equal = costs.iter().copied().fold(f64::INFINITY, f64::min) + EQUAL;
+        for (cell, cost) in out.iter_mut().zip(costs) {
             *cell = if cost <= equal { 1.0 } else { (equal / cost) as f32 };
         }
-    }
-}
-
-/// The cost, in seconds, of this part of a request at one of so many endpoints.
-fn cost_of<'a>(
-    table: &'a Table<'_>,
-    part: Part,
-    endpoints: usize,
-) -> impl Fn(&Endpoint, &Ask, &Reported) -> f64 + 'a {
-    let (pool, urgency) = (table.pool(endpoints), table.urgency());
-    move |endpoint, ask, reported| {
-        let cost = match part {
-            Part::Whole => table.cost(endpoint, ask, &pool, reported),
-            Part::Prefill => table.prefill_part(endpoint, ask, urgency, reported).cost,
-            Part::Decode => table.decode_part(endpoint, ask, urgency, reported).cost,
-        };
-        cost.total()
     }
 }
 
