@@ -70,7 +70,7 @@ fn drawn() -> impl Strategy<Value = Drawn> {
 }
 
 /// The cost of a request of `prompt` tokens at an endpoint, in seconds, from the numbers
-/// alone. `mean` and `mean_prompt`: of the booked prompts, tokens to compute and all.
+/// alone. `least`: seconds that prompts wait where they wait the least. `mean` and `mean_prompt`: of the booked prompts, tokens to compute and all.
 struct Plain {
     prompt: f64,
     mean: f64,
@@ -82,10 +82,14 @@ struct Plain {
 }
 
 impl Plain {
-    fn cost(&self, drawn: &Drawn) -> f64 {
+    fn queued(&self, drawn: &Drawn) -> f64 {
+        drawn.numbers.queued(self.longest, self.mean, self.passed * RATE)
+    }
+
+    fn cost(&self, drawn: &Drawn, least: f64) -> f64 {
         let numbers = &drawn.numbers;
         let requests = numbers.requests(self.longest);
-        let queued = numbers.queued(self.longest, self.mean, self.passed * RATE);
+        let queued = self.queued(drawn);
         let cached = match numbers.kv_usage {
             Some(tenths) => f64::from(tenths) * 1000.0 + numbers.unseen() * self.mean_prompt,
             None => requests * self.mean_prompt,
@@ -98,7 +102,7 @@ impl Plain {
         let step = STEP + STEP_PER_REQUEST * (requests + 1.0) + STEP_PER_CACHED * (cached + own);
         let beside = OUTPUT * (STEP_PER_REQUEST + STEP_PER_CACHED * own) * requests;
         let computing = uncached / RATE;
-        let behind = self.arrivals * (first + computing) / (1.0 - self.busy.min(0.9));
+        let behind = self.arrivals * (least + computing) / (1.0 - self.busy.min(0.9));
         2.0 * first + OUTPUT * step + beside + computing * (requests / 2.0 + behind)
     }
 }
@@ -143,7 +147,8 @@ proptest! {
             passed,
             longest: longest(drawn.iter().map(|drawn| &drawn.numbers)),
         };
-        let costs: Vec<f64> = drawn.iter().map(|drawn| plain.cost(drawn)).collect();
+        let least = drawn.iter().map(|drawn| plain.queued(drawn) / RATE).fold(f64::INFINITY, f64::min);
+        let costs: Vec<f64> = drawn.iter().map(|drawn| plain.cost(drawn, least)).collect();
         let equal = costs.iter().copied().fold(f64::INFINITY, f64::min) + EQUAL;
         let matched: Vec<u32> = drawn.iter().map(|drawn| drawn.cached).collect();
         let got = scores(&model, &facts(1000 + extra, &matched), &candidates);

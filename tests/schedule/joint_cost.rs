@@ -86,6 +86,9 @@ fn rules() -> impl Strategy<Value = Rules> {
     )
 }
 
+/// Weight of a second before a first token where none has been seen.
+const URGENT: f64 = 2.0;
+
 /// The model's knowledge, worked out again.
 struct Plain {
     /// Mean tokens of the prompts that were booked, the recent ones counting more.
@@ -144,7 +147,7 @@ impl Plain {
         let (own, stretch) = self.own(drawn);
         let decoding = (Self::requests(side, drawn) - drawn.numbers.backlog.len() as f64).max(0.0);
         let (takes, first) = (Self::uncached(drawn) / RATE, self.ttft(side, drawn));
-        first + takes * (decoding + own.arrivals * (first + takes)) * stretch
+        URGENT * first + takes * (decoding + own.arrivals * takes) * stretch
     }
 
     /// Its answer, and those beside it.
@@ -157,7 +160,7 @@ impl Plain {
     }
 
     fn decode(&self, side: &[(Drawn, f32)], drawn: &Drawn) -> f64 {
-        Self::slot_wait(side, drawn) + self.answer(side, drawn)
+        URGENT * Self::slot_wait(side, drawn) + self.answer(side, drawn)
     }
 
     fn whole(&self, side: &[(Drawn, f32)], drawn: &Drawn) -> f64 {
@@ -241,7 +244,7 @@ proptest! {
             let shares = |level: usize| p.places[level] > 0 && p.places[level] == d.places[level];
             let level = (0..2).find(|level| shares(*level)).unwrap_or(2);
             let is_mixed = rules.has_revisions && p.revision * d.revision > 0 && p.revision != d.revision;
-            let way = Plain::missing(d) / f64::from(rules.speeds[level]);
+            let way = URGENT * Plain::missing(d) / f64::from(rules.speeds[level]);
             let total = plain.prefill(&prefill, p) + way + plain.decode(&decode, d);
             (level <= rules.required && !is_mixed).then_some(total)
         };

@@ -139,12 +139,12 @@ fn a_prompt_stays_where_most_of_it_is_cached() {
     assert_eq!(pairing.pair(1), Ok((1, 1)));
     // Others decode there, and would wait for the prompt.
     let load = Arc::clone(pairing.candidates.snapshot().endpoints()[1].load());
-    load.running.set(30.0, NOW);
+    load.running.set(60.0, NOW);
     load.waiting.set(0.0, NOW);
     pairing.facts.set(Key::new(1), cached(0));
     assert_eq!(pairing.pair(1), Ok((0, 1)));
     pairing.facts.set(Key::new(1), cached(20));
-    assert_eq!(pairing.pair(1), Ok((0, 1)), "a block is computed again, and 30 requests wait for it");
+    assert_eq!(pairing.pair(1), Ok((0, 1)), "a block is computed again, and 60 requests wait for it");
 }
 
 #[test]

@@ -90,13 +90,13 @@ impl Numbers {
         (waiting + running + self.unseen()).max(self.ours())
     }
 
-    /// Prompt tokens to compute there, `computed` of the first prompt being done. `mean`: tokens
-    /// of a prompt that others sent.
+    /// Prompt tokens to compute there. Of the first prompt `computed` should be done, of which
+    /// half counts. `mean`: tokens of a prompt that others sent.
     pub(crate) fn queued(&self, longest: u8, mean: f64, computed: f64) -> f64 {
         let (waiting, running) = self.queue(longest);
         let others = (waiting + running - (self.ours() - self.unseen())).min(waiting).max(0.0);
         let head = self.backlog.first().map_or(0.0, |head| *head as f64);
-        self.backlog.iter().sum::<u64>() as f64 - head.min(computed) + others * mean
+        self.backlog.iter().sum::<u64>() as f64 - head.min(computed) / 2.0 + others * mean
     }
 }
 

@@ -1,13 +1,15 @@
 //! Flags of a single run: the suite says itself what they say.
 
 /// Arguments that `--suite` refuses, by the names of their fields.
-pub(super) const SINGLE: [&str; 27] = [
+pub(super) const SINGLE: [&str; 29] = [
     "trace",
     "workload",
     "requests",
     "users",
     "rate",
     "utilization",
+    "latency_class",
+    "hide_targets",
     "servers",
     "servers_file",
     "engine_model",
@@ -57,7 +59,7 @@ mod tests {
     fn suite_takes_every_flag_or_refuses_it_by_name() {
         let command = ReplayArgs::augment_args(Command::new("replay"));
         // One of these is good for each flag.
-        let values = ["1", "1s", "linear", "poisson", "zone=1G"];
+        let values = ["1", "1s", "linear", "poisson", "zone=1G", "1s/50ms"];
         let mut refused = 0;
         for argument in command.get_arguments() {
             let Some(name) = argument.get_long().filter(|name| !SUITE.contains(name)) else { continue };

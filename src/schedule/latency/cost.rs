@@ -202,22 +202,28 @@ impl Speed {
     }
 
     /// The part of an endpoint that computes the prompt, where another one may decode. Only
-    /// streams that it decodes itself wait for the prompt. `own`: what comes there, and waits
-    /// there.
+    /// streams that it decodes itself wait for the prompt. `own`: what comes there.
     pub fn prefill_cost(&self, state: &State, ask: &Ask, own: &Pool) -> Cost {
         let first = self.first_token(state, ask.uncached);
         let decoding = (state.requests - state.prompts).max(0.0);
         let stalled = ask.uncached * self.step_per_computed * decoding * self.stretch(own);
         let prompt = ask.uncached * self.per_token;
-        let behind = prompt * own.behind() * (first + prompt);
-        Cost { first: own.urgency * first, others: stalled + behind, ..Cost::default() }
+        let per_wait = prompt * own.behind();
+        let others = stalled + per_wait * prompt;
+        Cost { first: own.urgency * first, answer: 0.0, others, wait: self.wait(state), per_wait }
     }
 
     /// The part of an endpoint that decodes, where another one may compute the prompt.
     pub fn decode_cost(&self, state: &State, ask: &Ask, own: &Pool) -> Cost {
         let ((answer, others), stretch) = (self.decoding(state, ask), self.stretch(own));
         let first = own.urgency * state.slot_wait;
-        Cost { first, answer: answer * stretch, others: others * stretch, ..Cost::default() }
+        Cost {
+            first,
+            answer: answer * stretch,
+            others: others * stretch,
+            wait: state.slot_wait,
+            per_wait: 0.0,
+        }
     }
 
     /// Times that decoding takes longer for the prompts that come meanwhile. In a second there
@@ -271,7 +277,8 @@ mod tests {
         assert_eq!((prefill.first, prefill.answer), (cost.first, 0.0));
         // Prompts take a quarter of the time of those who decode. Three of them do.
         let stretch = 1.0 / (1.0 - 0.25);
-        assert!((prefill.others - 500.0 * 5e-5 * 3.0 * stretch - behind(first)).abs() < 1e-9, "{prefill:?}");
+        assert!((prefill.others - 500.0 * 5e-5 * 3.0 * stretch - behind(0.0)).abs() < 1e-9, "{prefill:?}");
+        assert!((prefill.behind(0.3) - prefill.total() - (behind(0.3) - behind(0.0))).abs() < 1e-9);
         let decode = SPEED.decode_cost(&state, &ask, &pool);
         assert_eq!((decode.first, decode.answer), (3.0 * 0.5, cost.answer * stretch));
         assert!((decode.others - beside * stretch).abs() < 1e-9, "{decode:?}");

@@ -216,11 +216,12 @@ impl Model {
         note(&self.mean_answer, answer.as_secs_f64());
     }
 
-    /// Geometric mean of 1 and the ratio of mean answers to mean times to a first token.
-    fn relative_urgency(&self) -> f64 {
+    /// Twice the geometric mean of 1 and the ratio of mean answers to mean times to a first token.
+    fn urgency(&self) -> f64 {
         let mean = |bits: &AtomicU64| f64::from_bits(bits.load(Relaxed));
         let (first, answer) = (mean(&self.mean_first), mean(&self.mean_answer));
-        if first > 0.0 { (answer / first).sqrt().clamp(1.0, MOST_URGENT) } else { 1.0 }
+        let ratio = if first > 0.0 { answer / first } else { 1.0 };
+        URGENT * ratio.sqrt().clamp(1.0, MOST_URGENT)
     }
 
     pub(super) fn mean_output(&self) -> f64 {
@@ -340,10 +341,9 @@ impl Table<'_> {
         self.known(endpoint).map_or(&*self.model.default, Backlog::group)
     }
 
-    /// Weight of a second before a first token, of a second of an answer being 1, where
-    /// endpoints have parts of a request.
+    /// Weight of a second before a first token, of a second of an answer being 1.
     pub fn urgency(&self) -> f64 {
-        self.model.relative_urgency()
+        self.model.urgency()
     }
 
     /// A pool of so many endpoints.
@@ -351,7 +351,7 @@ impl Table<'_> {
         let (requests, tokens) = self.model.arrivals.rates(self.now);
         let endpoints = endpoints.max(1) as f64;
         let (arrivals, busy) = (requests / endpoints, tokens * self.default.per_token / endpoints);
-        Pool { arrivals, busy, urgency: URGENT * self.model.relative_urgency() }
+        Pool { arrivals, busy, urgency: self.urgency() }
     }
 
     /// An endpoint's state, for a request with a prompt of so many tokens, and its speed.
