@@ -318,13 +318,13 @@ impl Backlog {
         (tokens as f64 / self.rate() * 1e9) as u64
     }
 
-    /// A prompt is computed, after so many seconds, that was sent when there were so many
-    /// requests and so many tokens to compute with its own. `None` for the seconds: something
-    /// else made it wait.
-    pub(super) fn computed(&self, sent: (f64, f64), tokens: u64, seconds: Option<f64>, now: Duration) {
+    /// A prompt is computed. `first`: the first token came after so many seconds, of which
+    /// the KV cache moved for the second number as configured; `None`: something else made it wait.
+    /// `sent`: requests that were there, and tokens to compute with its own.
+    pub(super) fn computed(&self, sent: (f64, f64), tokens: u64, first: Option<(f64, f64)>, now: Duration) {
         let mut inner = self.inner();
-        if let Some(seconds) = seconds {
-            let ratio = self.group.first_token(sent.0, sent.1, seconds, self.first_factor());
+        if let Some((seconds, moved)) = first {
+            let ratio = self.group.first_token(sent.0, sent.1, moved, seconds, self.first_factor());
             inner.first.observe(ratio);
             self.first_factor.store(inner.first.value().to_bits(), Relaxed);
         }
@@ -398,7 +398,7 @@ impl Backlog {
             return false;
         };
         if let Some((requests, tokens, seconds)) = means.first {
-            let ratio = self.group.first_token(requests, tokens, seconds, self.first_factor());
+            let ratio = self.group.first_token(requests, tokens, 0.0, seconds, self.first_factor());
             inner.first.observe(ratio);
             self.first_factor.store(inner.first.value().to_bits(), Relaxed);
         }

@@ -250,13 +250,13 @@ impl Booked {
             return;
         }
         let took = now.saturating_sub(self.sent).as_secs_f64();
-        let moved = moving.map_or(0.0, |moving| moving.arrived(took));
+        let moved = moving.map(|moving| moving.arrived(took)).unwrap_or_default();
         if let Some(predicted) = &self.predicted {
-            predicted.first_token(&self.prefill, self.model.accuracies(), took - moved);
+            predicted.first_token(&self.prefill, self.model.accuracies(), took - moved.expected);
         }
         let cached = self.prompt as f64 + self.model.mean_output() / 2.0;
-        let took = self.met.map(|_| (took - moved).max(0.0));
-        self.prefill.computed(self.met.unwrap_or_default(), self.tokens, took, now);
+        let first = self.met.map(|_| (took, moved.configured));
+        self.prefill.computed(self.met.unwrap_or_default(), self.tokens, first, now);
         self.decodes = Some((self.decode.stream_begins(cached, now), cached));
     }
 

@@ -75,7 +75,7 @@ pub(super) struct Group {
 
 #[derive(Debug)]
 struct Inner {
-    first: Fit<3>,
+    first: Fit<4>,
     step: Fit<4>,
     per_output: Fit<3>,
 }
@@ -168,11 +168,23 @@ impl Group {
     }
 
     /// A first token came after so many seconds, with so many requests there and so many
-    /// tokens to compute, at an endpoint that takes `factor` times as long as the others.
-    /// Returns how many times the predicted time it took.
-    pub(super) fn first_token(&self, requests: f64, tokens: f64, seconds: f64, factor: f64) -> f64 {
+    /// tokens to compute, at an endpoint that takes `factor` times as long as the others. `moved`:
+    /// seconds that its KV cache takes to another endpoint, as configured. Returns how many
+    /// times the predicted time it took.
+    ///
+    /// How long transfers really take has a coefficient of its own. Were the learned time of
+    /// one taken off before, a link that looks slow would make prompts look fast, and those the
+    /// link slower.
+    pub(super) fn first_token(
+        &self,
+        requests: f64,
+        tokens: f64,
+        moved: f64,
+        seconds: f64,
+        factor: f64,
+    ) -> f64 {
         let mut inner = self.inner();
-        let inputs = [1.0, requests, tokens];
+        let inputs = [1.0, requests, tokens, moved / factor];
         let ratio = seconds / inner.first.predict(&inputs);
         inner.first.observe(&inputs, seconds / factor);
         self.publish(&inner);
@@ -198,7 +210,7 @@ impl Group {
     }
 
     fn publish(&self, inner: &Inner) {
-        let [first, first_per_request, per_token] = inner.first.coefficients();
+        let [first, first_per_request, per_token, _] = inner.first.coefficients();
         let [step, step_per_request, step_per_cached, step_per_computed] = inner.step.coefficients();
         let times =
             [first, first_per_request, per_token, step, step_per_request, step_per_cached, step_per_computed];
@@ -215,7 +227,7 @@ impl Group {
 
 impl Inner {
     fn new(rate: f64) -> Self {
-        let first = [FIRST, FIRST_PER_REQUEST, 1.0 / rate];
+        let first = [FIRST, FIRST_PER_REQUEST, 1.0 / rate, 1.0];
         let step = [STEP, STEP_PER_REQUEST, STEP_PER_CACHED, 1.0 / rate];
         let per_output = [STEP, STEP_PER_REQUEST, STEP_PER_CACHED];
         Self {
@@ -238,10 +250,10 @@ mod tests {
             let takes = 0.02 + tokens / 8000.0;
             // Every fourth request is at an endpoint of half the speed, which is known.
             let factor = if n % 4 == 0 { 2.0 } else { 1.0 };
-            group.first_token(0.0, tokens, takes * factor, factor);
+            group.first_token(0.0, tokens, 0.0, takes * factor, factor);
         }
         assert!((group.speed().per_token * 8000.0 - 1.0).abs() < 0.05, "{:?}", group.speed());
-        assert!((group.first_token(0.0, 4000.0, 2.08, 2.0) / 4.0 - 1.0).abs() < 0.1);
+        assert!((group.first_token(0.0, 4000.0, 0.0, 2.08, 2.0) / 4.0 - 1.0).abs() < 0.1);
     }
 
     #[test]
@@ -266,7 +278,7 @@ mod tests {
         let group = Group::new(1000.0);
         group.expect(2000.0);
         assert_eq!(group.speed().per_token, 1.0 / 2000.0);
-        group.first_token(0.0, 1000.0, 0.5, 1.0);
+        group.first_token(0.0, 1000.0, 0.0, 0.5, 1.0);
         let learned = group.speed();
         group.expect(9000.0);
         assert_eq!(group.speed().per_token, learned.per_token);

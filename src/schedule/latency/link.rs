@@ -92,6 +92,15 @@ impl Link {
     }
 }
 
+/// Seconds of a transfer, with others on its link.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Moved {
+    /// With links as fast as learned.
+    pub(super) expected: f64,
+    /// With links as fast as configured.
+    pub(super) configured: f64,
+}
+
 /// A KV cache that is yet to come to the endpoint that decodes.
 #[derive(Debug)]
 pub(super) struct Moving {
@@ -129,14 +138,18 @@ impl Moving {
     }
 
     /// The first token came after so many seconds. Returns how many of them the transfer should
-    /// have taken, with others on its link.
-    pub(super) fn arrived(&self, seconds: f64) -> f64 {
+    /// have taken with others on its link.
+    pub(super) fn arrived(&self, seconds: f64) -> Moved {
         let link = self.decode.link();
-        let expected = self.others + self.alone * link.factor();
+        let factor = link.factor();
+        let moved = Moved {
+            expected: self.others + self.alone * factor,
+            configured: self.others / factor + self.alone,
+        };
         if let Some(computed) = self.computed {
             link.observe(computed + self.others, self.alone, seconds);
         }
-        expected
+        moved
     }
 }
 
@@ -148,6 +161,7 @@ impl Drop for Moving {
 
 #[cfg(test)]
 mod tests {
+    use super::super::cost::State;
     use super::super::group::Group;
     use super::*;
     use crate::sim::mix;
@@ -169,7 +183,7 @@ mod tests {
         assert_eq!(decode.link().tokens(), 2000.0, "as far as it will be seen when they are there");
         assert_eq!([ms(0), ms(700), ms(1600)].map(busy), [1500.0, 800.0, 0.0]);
         assert!(
-            (moving(true).arrived(1.9) - 1.9).abs() < 1e-9,
+            (moving(true).arrived(1.9).expected - 1.9).abs() < 1e-9,
             "its own half and what is left of the others"
         );
         drop(booked);
@@ -190,6 +204,25 @@ mod tests {
             let factor = decode.link().factor();
             assert!((factor / truth).ln().abs() < 0.35, "{truth}: {factor}");
         }
+    }
+
+    #[test]
+    fn transfers_as_long_as_prompts_are_told_apart_well_enough() {
+        // Nothing is cached, so that one is always so many times the other.
+        let (prefill, decode) = (endpoint(), endpoint());
+        let draw = |n: u64| (mix(n) >> 11) as f64 / (1u64 << 53) as f64;
+        let (per_token, per_moved) = (1.0 / 16_000.0, 1.0 / 20_000.0);
+        for n in 0..20_000 {
+            let (tokens, now) = (100 + (4000.0 * draw(2 * n)) as u64, ms(5000 * n));
+            let (computing, alone) = (tokens as f64 * per_token, tokens as f64 * per_moved);
+            let computed = prefill.speed().first_token(&State::default(), tokens as f64);
+            let moving = Moving::new(&decode, alone, Some(computed), tokens, true, now);
+            let seconds = (0.02 + computing + alone) * (0.8 + 0.4 * draw(2 * n + 1));
+            let moved = moving.arrived(seconds).configured;
+            prefill.computed((0.0, tokens as f64), tokens, Some((seconds, moved)), now);
+        }
+        let (speed, factor) = (prefill.speed().per_token / per_token, decode.link().factor());
+        assert!((0.6..1.6).contains(&speed) && (0.6..1.6).contains(&factor), "{speed} {factor}");
     }
 
     #[test]
