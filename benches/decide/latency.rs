@@ -87,7 +87,7 @@ fn send(dispatcher: &Dispatcher, request: &Request, rng: &mut StdRng) -> Routed 
 
 /// The decision alone: what is cached where is known.
 pub fn decide(c: &mut Criterion) {
-    decide_for(c, "expected_latency/decide", [1, 1].map(request));
+    decide_for(c, "expected_latency/decide", &[1, 1].map(request));
 }
 
 /// The same with latency targets. Half the requests under way have the tight ones, and the one
@@ -96,11 +96,11 @@ pub fn decide_with_targets(c: &mut Criterion) {
     let targets = [("2000", "20"), ("10000", "100")];
     let requests = targets
         .map(|(ttft, tpot)| request_with(1, &[("x-llm-d-slo-ttft-ms", ttft), ("x-llm-d-slo-tpot-ms", tpot)]));
-    decide_for(c, "expected_latency/decide_with_targets", requests);
+    decide_for(c, "expected_latency/decide_with_targets", &requests);
 }
 
 /// Decides for the second request where both are under way, as many of the one as of the other.
-fn decide_for(c: &mut Criterion, name: &str, requests: [Request; 2]) {
+fn decide_for(c: &mut Criterion, name: &str, requests: &[Request; 2]) {
     let mut group = c.benchmark_group(name);
     for count in [100, 1000] {
         let (store, Pipeline { scheduler, stages, .. }) = (store(count), pipeline());
