@@ -9,7 +9,6 @@ use usher::schedule::Part;
 use usher::schedule::latency::{Apart, Ask, Model, Reported, Work};
 
 use crate::expected_latency::{endpoint, model};
-use crate::joint::{Pairing, racks};
 use crate::pool::asking;
 use crate::slo::{TPOT, TTFT, best, running, scores_of};
 use crate::support::{NOW, pool};
@@ -71,68 +70,6 @@ fn decode_weighs_the_target_per_output_token_and_its_own_slots() {
     endpoint(&candidates, 1).load().kv_usage.set(1.0, NOW);
     assert_eq!(place(&[(TPOT, "15.9")]), 1);
     assert_eq!(place(&[(TTFT, "3000"), (TPOT, "1000")]), 0, "no slot in time");
-}
-
-/// One endpoint that computes prompts, and two that decode: the near one has 80 requests, the
-/// far one none. The prompt takes 50 ms to the one and ten seconds to the other.
-fn near_or_far(more: &str) -> Pairing {
-    let candidates = racks(&["a", "a", "b"]);
-    for (position, running) in [0.0, 80.0, 0.0].into_iter().enumerate() {
-        let load = endpoint(&candidates, position).load();
-        load.waiting.set(0.0, NOW);
-        load.running.set(running, NOW);
-    }
-    Pairing::new(&format!("links: {{rack: 20000, region: 100}}{more}"), &[1.0], &[1.0; 2], candidates)
-}
-
-#[test]
-fn a_pair_keeps_the_targets_of_both_its_endpoints() {
-    let pairing = near_or_far("");
-    let pair = |headers: &[(&str, &str)]| pairing.pair_for(&asking(headers), 1).unwrap();
-    // 27 and 15 ms per token.
-    assert_eq!(pair(&[]), (0, 1), "the cheapest without a target");
-    assert_eq!(pair(&[(TPOT, "18")]), (0, 2));
-    assert_eq!(pair(&[(TPOT, "500")]), (0, 1));
-    assert_eq!(pair(&[(TTFT, "60000"), (TPOT, "18")]), (0, 2));
-    assert_eq!(pair(&[(TTFT, "3000"), (TPOT, "25")]), (0, 1), "ten seconds are too long");
-    assert_eq!(pair(&[(TTFT, "1"), (TPOT, "1")]), (0, 1), "none is kept anywhere, so the cost decides");
-}
-
-#[test]
-fn a_pair_does_not_break_the_targets_of_those_that_decode() {
-    let candidates = racks(&["a", "a", "b"]);
-    let pairing = Pairing::new("links: {rack: 20000, region: 5000}", &[1.0], &[1.0; 2], candidates);
-    let loose = asking(&[(TPOT, "500")]);
-    let pair = || pairing.pair_for(&loose, 1).unwrap();
-    assert_eq!(pair(), (0, 1));
-    // Their target is what a token takes there now.
-    let crowd: Vec<_> = (0..30)
-        .map(|_| {
-            let near = endpoint(&pairing.candidates, 1);
-            let mut booked = pairing.model.book(&Work { tpot: Some(0.0195), ..Work::whole(near, 1, true) });
-            booked.first_token();
-            booked
-        })
-        .collect();
-    for position in 1..3 {
-        let load = endpoint(&pairing.candidates, position).load();
-        load.waiting.set(0.0, NOW);
-        load.running.set(30.0, NOW);
-    }
-    assert_eq!(pair(), (0, 2));
-    drop(crowd);
-    assert_eq!(pair(), (0, 1));
-}
-
-#[test]
-fn an_endpoint_alone_is_compared_by_the_same_targets() {
-    let candidates = racks(&["a", "a"]);
-    let pairing = Pairing::decided_by(None, "links: {rack: 20000}", &[1.0], &[1.0], candidates);
-    let pair = |headers: &[(&str, &str)]| pairing.pair_for(&asking(headers), 1).unwrap();
-    assert_eq!(pair(&[]), (1, 1), "no transfer");
-    let waiting = pairing.model.book(&Work::whole(endpoint(&pairing.candidates, 1), 900, false));
-    assert_eq!(pair(&[(TTFT, "1300")]), (0, 1), "two seconds there, and one elsewhere");
-    drop(waiting);
 }
 
 #[test]

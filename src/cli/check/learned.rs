@@ -81,7 +81,7 @@ mod tests {
 
     fn group(accelerator: &str, throughput: f64, is_learned: bool) -> GroupReport {
         let page = serde_json::json!({
-            "accelerator": accelerator, "role": "", "samples": 80, "prefill_throughput": throughput,
+            "accelerator": accelerator, "role": "", "samples": if is_learned { 80 } else { 40 }, "prefill_throughput": throughput,
             "throughput_ratio": is_learned.then_some(1.0), "first_token_s": 0.0, "first_token_per_request_s": 0.0,
             "output_token_s": 0.0, "output_token_per_request_s": 0.0, "output_token_per_cached_token_s": 0.0,
         });
@@ -104,7 +104,7 @@ mod tests {
             compare(&[group("a", 9.0, false), group("b", 1000.0, true)], 1000.0);
         assert_eq!(warnings, [""; 0]);
         let [only] = &notes[..] else { panic!("{notes:?}") };
-        assert!(only.contains("of a to judge") && only.contains("80 first tokens"), "{only}");
+        assert!(only.contains("of a to judge") && only.contains("40 first tokens"), "{only}");
         let nothing = compare(&[], 1000.0).notes;
         assert!(nothing.len() == 1 && nothing[0].contains("0 first tokens so far"), "{nothing:?}");
     }

@@ -16,6 +16,9 @@ use super::model::{Model, Reported};
 use super::predicted::Predicted;
 use super::targets::Aim;
 
+/// Seconds that a prompt takes at least: a transfer may seem to have taken longer than all.
+const LEAST_TIME: f64 = 1e-3;
+
 /// Who does what of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Work<'a> {
@@ -252,7 +255,8 @@ impl Booked {
         let took = now.saturating_sub(self.sent).as_secs_f64();
         let moved = moving.map(|moving| moving.arrived(took)).unwrap_or_default();
         if let Some(predicted) = &self.predicted {
-            predicted.first_token(&self.prefill, self.model.accuracies(), took - moved.expected);
+            let took = (took - moved.expected).max(LEAST_TIME);
+            predicted.first_token(&self.prefill, self.model.accuracies(), took);
         }
         let cached = self.prompt as f64 + self.model.mean_output() / 2.0;
         let first = self.met.map(|_| (took, moved.configured));

@@ -22,9 +22,6 @@ pub(in crate::schedule) const ENOUGH: f64 = 0.95;
 /// Difference of chances that counts as none.
 pub(in crate::schedule) const EQUAL_CHANCE: f64 = 0.1;
 
-/// Smaller chances are all the same.
-const LEAST: f64 = 1e-3;
-
 /// Latency targets at an endpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Outlook {
@@ -39,18 +36,17 @@ pub struct Outlook {
     load: f64,
 }
 
-/// Steps by which an endpoint is worse than one that keeps all targets: a whole number, 0 or
-/// more. `chance`, 0..=1: that the request keeps its own; `harm`: others that miss theirs for it.
-/// Steps of endpoints that have parts of a request add up, as logarithms of chances do.
-pub(in crate::schedule) fn shortfall(chance: f64, harm: f64) -> f64 {
-    (((ENOUGH / chance.clamp(LEAST, ENOUGH)).ln() + harm) / EQUAL_CHANCE).floor()
-}
-
 impl Table<'_> {
     /// Predicted seconds to the first token, and per output token after it.
     pub fn latencies(&self, endpoint: &Endpoint, ask: &Ask, reported: &Reported) -> (f64, f64) {
         let (state, speed) = self.look(endpoint, ask.prompt, reported);
-        (speed.first_token(&state, ask.uncached), speed.per_output_token(&state, ask))
+        (speed.first_token(&state, self.likely(ask)), speed.per_output_token(&state, ask))
+    }
+
+    /// Tokens that the prompt should need, as the times and errors of predictions were learned.
+    fn likely(&self, ask: &Ask) -> f64 {
+        // Casts from floats saturate.
+        self.model.hits().likely(ask.uncached as u64, ask.prompt as u64) as f64
     }
 
     /// Latency targets of a request at an endpoint that does this part of it, and of those that
@@ -72,7 +68,7 @@ impl Table<'_> {
         let load = self.load_of(endpoint, &state);
         let ttft = match part {
             Part::Decode => state.slot_wait,
-            Part::Whole | Part::Prefill => speed.first_token(&state, ask.uncached),
+            Part::Whole | Part::Prefill => speed.first_token(&state, self.likely(ask)),
         };
         let ttft_chance =
             slo.ttft.map_or(1.0, |limit| self.first_token_residuals(endpoint).within(load, ttft, limit));

@@ -27,7 +27,8 @@
 //!   seconds alike, and of the ratio, which counts relative delays alike.
 //! - The factors 2 in `w` and 1/2 of the steps that wait are not derived: of 1, 1.5, 2 and 3, and of
 //!   1, 1/2 and 1/3, they did best for first tokens without slower answers, in `usher replay --suite`
-//!   on one of its two engine models.
+//!   on one of its two engine models. So did a third: of a prompt that should be computed in part, half of
+//!   that counts.
 //! - `v` is the time for the tokens before a prompt and for a slot, at the endpoint where that is
 //!   the least.
 

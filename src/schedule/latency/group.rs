@@ -37,6 +37,11 @@ const FEWEST_REQUESTS: f64 = 8.0;
 /// Coefficients are at least this part of those expected: no load is ever free.
 const LEAST: f64 = 0.05;
 
+/// Standard deviation at first of how many times as long as configured transfers take, in the
+/// time to a first token. Where nothing is cached, prompts and transfers are as long as each other, and
+/// only what is expected of the two tells them apart: it should be prompts that differ.
+const TRANSFER_DEVIATION: f64 = 0.1;
+
 /// Labels by which endpoints are told apart.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct GroupKey([Option<String>; 2]);
@@ -228,10 +233,11 @@ impl Group {
 impl Inner {
     fn new(rate: f64) -> Self {
         let first = [FIRST, FIRST_PER_REQUEST, 1.0 / rate, 1.0];
+        let deviation = [FIRST, FIRST_PER_REQUEST, 1.0 / rate, TRANSFER_DEVIATION];
         let step = [STEP, STEP_PER_REQUEST, STEP_PER_CACHED, 1.0 / rate];
         let per_output = [STEP, STEP_PER_REQUEST, STEP_PER_CACHED];
         Self {
-            first: Fit::new(first, first.map(|value| value * LEAST)),
+            first: Fit::with_deviation(first, first.map(|value| value * LEAST), deviation),
             step: Fit::new(step, step.map(|value| value * LEAST)),
             per_output: Fit::new(per_output, per_output.map(|value| value * LEAST)),
         }

@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn transfers_as_long_as_prompts_are_told_apart_well_enough() {
+    fn prompts_and_transfers_that_grow_alike_do_not_drift() {
         // Nothing is cached, so that one is always so many times the other.
         let (prefill, decode) = (endpoint(), endpoint());
         let draw = |n: u64| (mix(n) >> 11) as f64 / (1u64 << 53) as f64;

@@ -39,7 +39,7 @@ pub use apart::{DecodePart, PrefillPart};
 pub use backlog::Backlog;
 pub use booking::{Apart, Booked, Work};
 pub use chance::Outlook;
-pub(super) use chance::{ENOUGH, EQUAL_CHANCE, shortfall};
+pub(super) use chance::{ENOUGH, EQUAL_CHANCE};
 pub use cost::{Ask, Cost, PerOutput, Pool, Speed, State};
 pub use ignored::SloMetrics;
 pub use lengths::{Expected, Kind};

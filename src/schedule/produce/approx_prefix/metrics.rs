@@ -90,7 +90,7 @@ impl PrefixFamilies {
             dropped: IntCounterVec::new(
                 opts(
                     "usher_prefix_index_dropped_total",
-                    "Requests whose blocks did not get into the index of prefixes, as too many waited.",
+                    "Times that a request's blocks did not get into the index of prefixes, as too many waited: when it was sent, or when it ended.",
                 ),
                 &LABELS,
             )?,

@@ -83,16 +83,13 @@ pub enum Alone {
 }
 
 /// Costs and places of endpoints, by position in the snapshot.
-pub struct Costs<P, D, L, F> {
+pub struct Costs<P, D, L> {
     /// Their part if they compute the prompt.
     pub prefill: P,
     /// Their part if they decode.
     pub decode: D,
     /// Where an endpoint is.
     pub place: L,
-    /// Cost, in seconds, of a first token that takes so many seconds and whose prompt this
-    /// endpoint computes for another one, beyond the weight of these seconds: a target may be missed.
-    pub late: F,
     /// From the one to the other.
     pub ways: Ways,
     /// Weight of a second before the first token.
@@ -103,36 +100,34 @@ pub struct Costs<P, D, L, F> {
 /// cheaper ones are better. If every pair of the best is forbidden, all pairs are looked at.
 /// Of choices that cost the same, one endpoint alone, then the pair with the higher scores; of
 /// equals, the first from `start` on, which should be random. `None` when nothing is allowed.
-pub fn cheapest<P, D, L, F>(
+pub fn cheapest<P, D, L>(
     prefill: &(impl Iterator<Item = Side> + Clone),
     decode: &(impl Iterator<Item = Side> + Clone),
     k: usize,
     start: usize,
-    costs: &Costs<P, D, L, F>,
+    costs: &Costs<P, D, L>,
 ) -> Option<Choice>
 where
     P: Fn(u32) -> Prefill,
     D: Fn(u32) -> Decode,
     L: Fn(u32) -> Place,
-    F: Fn(u32, f64) -> f64,
 {
     let k = k.clamp(1, MOST);
-    let (ways, urgency, late) = (costs.ways, costs.urgency, &costs.late);
+    let (ways, urgency) = (costs.ways, costs.urgency);
     let of_prefill =
         |side: Side| From { side, part: (costs.prefill)(side.position), place: (costs.place)(side.position) };
     let of_decode =
         |side: Side| To { side, part: (costs.decode)(side.position), place: (costs.place)(side.position) };
-    let few_prefill =
-        best(prefill, k, start, of_prefill, |one| one.part.cost + late(one.side.position, one.part.computed));
+    let few_prefill = best(prefill, k, start, of_prefill, |one| one.part.cost);
     let few_decode = best(decode, k, start, of_decode, |one| one.least(&ways, urgency));
     let mut pairs = Least::default();
     for one in &few_prefill {
-        few_decode.iter().for_each(|other| pairs.offer(one, other, &ways, urgency, late));
+        few_decode.iter().for_each(|other| pairs.offer(one, other, &ways, urgency));
     }
     if pairs.0.is_none() && (few_prefill.len() == k || few_decode.len() == k) {
         let groups = Groups::of(from(decode, start).map(of_decode), ways, urgency);
         for one in from(prefill, start).map(of_prefill) {
-            groups.fitting(&one).for_each(|other| pairs.offer(&one, other, &ways, urgency, late));
+            groups.fitting(&one).for_each(|other| pairs.offer(&one, other, &ways, urgency));
         }
     }
     let score = few_prefill.iter().map(|one| one.side.score).reduce(f64::max).unwrap_or_default();
@@ -263,14 +258,7 @@ impl Rank {
 struct Least(Option<(Rank, Choice)>);
 
 impl Least {
-    fn offer(
-        &mut self,
-        prefill: &From,
-        decode: &To,
-        ways: &Ways,
-        urgency: f64,
-        late: &impl Fn(u32, f64) -> f64,
-    ) {
+    fn offer(&mut self, prefill: &From, decode: &To, ways: &Ways, urgency: f64) {
         let (p, d) = (prefill.side, decode.side);
         if !decode.part.is_paired {
             return;
@@ -285,7 +273,6 @@ impl Least {
         let Some(per_token) = ways.between(&prefill.place, &decode.place) else { return };
         let waits = (decode.part.busy - prefill.part.computed).max(0.0);
         let cost = prefill.part.cost + decode.cost_from(per_token, urgency) + urgency * waits;
-        let cost = cost + late(p.position, prefill.part.computed + per_token * decode.part.moves + waits);
         self.take(cost, p.score + d.score, Choice::Pair(p.position, d.position));
     }
 
@@ -298,14 +285,14 @@ impl Least {
 }
 
 /// The decoding endpoints by the places and revisions that a pair has to share. The wider
-/// a place, the slower the way, so of each group only the cheapest has to be looked at: if
+/// a place, the slower the way, so of each group only the cheapest other one has to be looked at: if
 /// it is nearer than the group says, it costs less than was thought. That makes as many
 /// steps as there are endpoints, and not as many as there are pairs. What is on their links
 /// counts in full here, however long the prompt takes.
 struct Groups {
     decodes: Vec<To>,
-    /// The best of each place; `None`: of all places.
-    best: HashMap<(Option<NonZeroU64>, Revisions), Best>,
+    /// The best two of each place; `None`: of all places. One may be who computes the prompt.
+    best: HashMap<(Option<NonZeroU64>, Revisions), BestTwo>,
     /// The same endpoint, whatever it shares with itself.
     own: HashMap<u32, usize>,
     ways: Ways,
@@ -320,8 +307,26 @@ enum Revisions {
     Known,
 }
 
-/// The best of a group, by its place in the list.
-type Best = (Rank, usize);
+/// The best two of a group, by their places in the list.
+#[derive(Default)]
+struct BestTwo([Option<(Rank, usize)>; 2]);
+
+impl BestTwo {
+    fn offer(&mut self, rank: Rank, index: usize) {
+        let [best, second] = &mut self.0;
+        let beats = |other: &Option<(Rank, usize)>| other.is_none_or(|(other, _)| rank < other);
+        if beats(best) {
+            *second = best.replace((rank, index));
+        } else if beats(second) {
+            *second = Some((rank, index));
+        }
+    }
+
+    /// The better one that isn't this.
+    fn other_than(&self, own: Option<usize>) -> Option<usize> {
+        self.0.iter().flatten().map(|(_, index)| *index).find(|index| Some(*index) != own)
+    }
+}
 
 impl Groups {
     fn of(decodes: impl Iterator<Item = To>, ways: Ways, urgency: f64) -> Self {
@@ -335,10 +340,7 @@ impl Groups {
                 let of = Revisions::Of(decode.place.revision);
                 let known = decode.place.revision.map(|_| Revisions::Known);
                 for revisions in [Some(of), known].into_iter().flatten() {
-                    let best = groups.best.entry((place, revisions)).or_insert((rank, index));
-                    if rank < best.0 {
-                        *best = (rank, index);
-                    }
+                    groups.best.entry((place, revisions)).or_default().offer(rank, index);
                 }
             }
         }
@@ -352,7 +354,7 @@ impl Groups {
         let others = prefill.place.revision.map_or(Revisions::Known, |own| Revisions::Of(Some(own)));
         let keys = shared(&prefill.place, &self.ways)
             .flat_map(move |(_, place)| [(place, Revisions::Of(None)), (place, others)]);
-        let best = keys.filter_map(|key| self.best.get(&key).map(|(_, index)| *index));
+        let best = keys.filter_map(move |key| self.best.get(&key)?.other_than(own));
         own.into_iter().chain(best).filter_map(|index| self.decodes.get(index))
     }
 }

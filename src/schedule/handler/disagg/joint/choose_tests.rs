@@ -94,7 +94,6 @@ fn choose(
         prefill: |p: u32| drawn[p as usize].prefill(),
         decode: |d: u32| drawn[d as usize].decode(),
         place: |position: u32| places[position as usize],
-        late: |_, _| 0.0,
         ways,
         urgency: 1.0,
     };
@@ -154,6 +153,25 @@ fn of_equals_scores_decide_and_then_the_start() {
 }
 
 #[test]
+fn an_endpoint_that_decodes_best_is_paired_with_the_next_of_its_place() {
+    // The best two fit nobody but themselves; the second computes prompts, and decodes at a price.
+    let mut drawn = [Drawn::rack(1), Drawn::rack(2), Drawn::rack(2)];
+    (drawn[1].whole, drawn[2].decode) = (Some(9.0), 1.0);
+    let places = places(&drawn);
+    let side = |position, score| Side { position, score };
+    let costs = Costs {
+        prefill: |p: u32| drawn[p as usize].prefill(),
+        decode: |d: u32| drawn[d as usize].decode(),
+        place: |position: u32| places[position as usize],
+        ways: ways(EQUAL, Nearness::Rack),
+        urgency: 1.0,
+    };
+    let (prefill, decode) = ([side(0, 1.0), side(1, 0.0)], [side(1, 0.0), side(2, 0.0)]);
+    let choice = cheapest(&prefill.into_iter(), &decode.into_iter(), 1, 0, &costs);
+    assert_eq!(choice, Some(Choice::Pair(1, 2)), "2 instead of 9");
+}
+
+#[test]
 fn an_endpoint_may_always_work_with_itself() {
     let both = [Side { position: 0, score: 1.0 }];
     let choose = |drawn: Drawn| {
@@ -161,7 +179,6 @@ fn an_endpoint_may_always_work_with_itself() {
             prefill: |_| drawn.prefill(),
             decode: |_| drawn.decode(),
             place: |_| Place::default(),
-            late: |_, _| 0.0,
             ways: ways([1.0; 5], Nearness::Host),
             urgency: 1.0,
         };
@@ -178,7 +195,6 @@ fn two(decode: Decode, required: Nearness) -> Option<Choice> {
         prefill: |_| Prefill { cost: 2.0, computed: 0.5 },
         decode: |_| decode,
         place: |_| Place::default(),
-        late: |_, _| 0.0,
         ways: ways([100.0; 5], required),
         urgency: 3.0,
     };
@@ -287,7 +303,6 @@ proptest! {
             prefill: |p: u32| drawn[p as usize].prefill(),
             decode: |d: u32| drawn[d as usize].decode(),
             place: |position: u32| places[position as usize],
-        late: |_, _| 0.0,
             ways,
             urgency: 1.0,
         };

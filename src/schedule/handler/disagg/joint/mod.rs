@@ -17,19 +17,13 @@ use rand::{Rng, RngExt};
 
 use crate::endpoints::{Candidates, Endpoint, Nearness};
 use crate::schedule::label_values::LabelValues;
-use crate::schedule::latency::{
-    Ask, Outlook, Reader, Reported, Table, Transfers, fresh, reported, shortfall, targets,
-};
+use crate::schedule::latency::{Ask, Reader, Reported, Table, Transfers, fresh, reported};
 use crate::schedule::per_snapshot::PerSnapshot;
-use crate::schedule::{Context, Decider, Decision, Effects, Part, ScheduleError, Scores, Settlement};
+use crate::schedule::{Context, Decider, Decision, Effects, ScheduleError, Scores, Settlement};
 
 use choose::{Alone, Choice, Costs, Decode, Prefill, Side, cheapest};
 pub use params::{JointParams, Written};
 use ways::{Place, Ways};
-
-/// Seconds that a step of a chance counts for by which latency targets are kept: more than any
-/// cost, so that the chance decides first.
-const MISSED: f64 = 1e5;
 
 /// Chooses pairs.
 #[derive(Debug)]
@@ -128,17 +122,8 @@ impl Joint {
         let decode_queues = queues_of(sides.decodes);
         let urgency = table.urgency();
         let (prompt, uncached) = (self.reader.prompt(cx) as f64, self.reader.uncached(cx));
-        let output = table.expected(self.reader.kind(cx), cx.request.max_output_tokens);
-        let ask = |position| Ask { uncached: uncached(position) as f64, prompt, output: output.mean };
-        let slo = targets(cx);
-        let missed = |endpoint: &Endpoint, ask: Ask, reported: &Reported, part| {
-            if slo.is_empty() {
-                return 0.0;
-            }
-            let long = Ask { output: output.high, ..ask };
-            let Outlook { chance, harm, .. } = table.outlook(endpoint, &long, reported, &slo, part);
-            MISSED * shortfall(chance, harm)
-        };
+        let output = table.expected(self.reader.kind(cx), cx.request.max_output_tokens).mean;
+        let ask = |position| Ask { uncached: uncached(position) as f64, prompt, output };
         let costs = Costs {
             prefill: |position| match at(position) {
                 Some(endpoint) => {
@@ -151,12 +136,11 @@ impl Joint {
             decode: |position| match at(position) {
                 Some(endpoint) => {
                     let reported = decode_queues.at(cx, endpoint);
-                    let ask = ask(position);
-                    let part = table.decode_part(endpoint, &ask, urgency, &reported);
+                    let part = table.decode_part(endpoint, &ask(position), urgency, &reported);
                     let (is_paired, alone) = sides.may(cx, position);
                     Decode {
-                        cost: part.cost.total() + missed(endpoint, ask, &reported, Part::Decode),
-                        whole: part.whole.total() + missed(endpoint, ask, &reported, Part::Whole),
+                        cost: part.cost.total(),
+                        whole: part.whole.total(),
                         moves: self.reader.missing(cx, position) as f64 * part.factor,
                         busy: part.busy,
                         is_paired,
@@ -168,14 +152,6 @@ impl Joint {
             place: |position| Place {
                 topology: at(position).map_or_else(Default::default, |endpoint| *endpoint.topology()),
                 revision: revisions.and_then(|revisions| revisions.number(position)),
-            },
-            late: |position, seconds| match (slo.ttft, at(position)) {
-                (Some(limit), Some(endpoint)) => {
-                    let load = table.load(endpoint, &prefill_queues.at(cx, endpoint));
-                    let chance = table.first_token_residuals(endpoint).within(load, seconds, limit);
-                    MISSED * shortfall(chance, 0.0)
-                }
-                _ => 0.0,
             },
             ways: Ways::new(self.transfers, self.required),
             urgency,
