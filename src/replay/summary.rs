@@ -107,7 +107,7 @@ pub struct ServerSummary {
     pub cached_tokens: u64,
 }
 
-/// What all policies are measured by. A request with a latency class has limits of its own.
+/// Limits of a good request, the same for all policies. A request with a latency class has its own.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Measure {
     pub(super) ttft_limit: Duration,

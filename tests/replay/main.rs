@@ -162,7 +162,7 @@ fn goodput_depends_on_both_limits() {
 }
 
 #[test]
-fn requests_of_a_latency_class_are_judged_by_its_targets_whether_they_name_them_or_not() {
+fn hidden_targets_still_judge_requests() {
     let classes = ["--latency-class", "200ms/15ms", "--latency-class", "1h/1h", "--latency-class", "1us/1h"];
     let workload = ["--workload", "poisson", "--requests", "200", "--baseline", "round-robin"];
     let run = |more: &[&str]| json(&[&workload[..], &classes[..], more].concat());

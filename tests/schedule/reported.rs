@@ -79,7 +79,7 @@ impl Numbers {
         f64::from(self.in_flight).max(self.backlog.len() as f64)
     }
 
-    /// Those of them that its numbers don't show.
+    /// Requests of ours that its numbers don't show.
     pub(crate) fn unseen(&self) -> f64 {
         if self.is_seen { 0.0 } else { f64::from(self.in_flight) }
     }

@@ -52,7 +52,7 @@ fn prefill_does_not_pack_for_tighter_classes() {
 }
 
 #[test]
-fn decode_weighs_the_target_per_output_token_and_its_own_slots() {
+fn decode_weighs_token_times_and_slots() {
     let (clock, model) = model();
     let candidates = running(&[30.0, 0.0]);
     let place =
@@ -73,7 +73,7 @@ fn decode_weighs_the_target_per_output_token_and_its_own_slots() {
 }
 
 #[test]
-fn answers_of_pairs_teach_how_long_tokens_take_and_how_wrong_that_was() {
+fn answers_of_pairs_teach_token_times_and_errors() {
     let (clock, model) = model();
     let candidates = pool(2, |_, _| {});
     let (prefill, decode) = (endpoint(&candidates, 0), endpoint(&candidates, 1));

@@ -29,7 +29,7 @@ struct Page {
 pub(super) struct Learned {
     /// Constants that are far from what it has learned.
     pub(super) warnings: Vec<String>,
-    /// Where too little was learned to say so.
+    /// Groups of endpoints that have learned too little to judge a constant by.
     pub(super) notes: Vec<String>,
 }
 

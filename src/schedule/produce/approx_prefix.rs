@@ -142,7 +142,7 @@ fn reported(gauge: &Gauge) -> Option<f64> {
 /// answer ends that they were used last.
 struct Sent {
     learner: Arc<Learner>,
-    /// Who serves, or should.
+    /// The endpoint that serves, or the first choice until that is known.
     endpoint: Arc<Endpoint>,
     /// Until it is known who serves.
     blocks: Option<Arc<Blocks>>,

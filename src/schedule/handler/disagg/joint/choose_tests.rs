@@ -153,7 +153,7 @@ fn of_equals_scores_decide_and_then_the_start() {
 }
 
 #[test]
-fn an_endpoint_that_decodes_best_is_paired_with_the_next_of_its_place() {
+fn the_best_decoder_may_compute_for_the_next_best() {
     // The best two fit nobody but themselves; the second computes prompts, and decodes at a price.
     let mut drawn = [Drawn::rack(1), Drawn::rack(2), Drawn::rack(2)];
     (drawn[1].whole, drawn[2].decode) = (Some(9.0), 1.0);
