@@ -7,7 +7,7 @@
 use crate::endpoints::Endpoint;
 
 use super::cost::{Ask, Cost, Pool};
-use super::model::{Reported, Table};
+use super::table::{Reported, Table};
 
 /// Part of the endpoint that computes the prompt.
 #[derive(Clone, Copy, Debug, PartialEq)]

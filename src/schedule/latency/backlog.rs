@@ -11,9 +11,11 @@ use crate::endpoints::Load;
 use super::arrivals::Arrivals;
 use super::cost::Speed;
 use super::factor::Factor;
-use super::group::{Group, Steps};
+use super::group::Group;
 use super::histograms::{Histograms, Met};
 use super::link::Link;
+use super::past::Past;
+use super::plateau::Plateau;
 use super::targets::Targets;
 
 /// A prompt whose first token isn't seen leaves after so many times as long as it should
@@ -83,42 +85,6 @@ struct Inner {
     histograms: Histograms,
     plateau: Plateau,
 }
-
-/// Sums over the time so far, of which the difference between two moments is a mean.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Past {
-    pub(super) at: Duration,
-    /// Streams that decode now.
-    streams: f64,
-    /// Their tokens in the cache.
-    cached: f64,
-    /// Streams and cached tokens, each times seconds.
-    stream_seconds: f64,
-    cached_seconds: f64,
-    /// Prompt tokens computed.
-    computed: f64,
-}
-
-impl Past {
-    fn pass(&mut self, now: Duration) {
-        let seconds = now.saturating_sub(self.at).as_secs_f64();
-        self.stream_seconds += self.streams * seconds;
-        self.cached_seconds += self.cached * seconds;
-        self.at = self.at.max(now);
-    }
-}
-
-/// Most requests that ran while others waited.
-#[derive(Clone, Copy, Debug, Default)]
-struct Plateau {
-    most: f64,
-    /// Readings of just so many, in a row.
-    times: u32,
-    read_at_ms: Option<u64>,
-}
-
-/// Readings of the same number that say that there are no more slots.
-const PLATEAU: u32 = 8;
 
 /// A prompt whose first token hasn't come.
 #[derive(Debug)]
@@ -329,17 +295,12 @@ impl Backlog {
             self.first_factor.store(inner.first.value().to_bits(), Relaxed);
         }
         inner.histograms.streamed();
-        inner.past.pass(now);
-        inner.past.computed += tokens as f64;
+        inner.past.compute(tokens as f64, now);
     }
 
     /// A stream with so many tokens in the cache begins to decode. Returns the past until now.
     pub(super) fn stream_begins(&self, cached: f64, now: Duration) -> Past {
-        let mut inner = self.inner();
-        inner.past.pass(now);
-        inner.past.streams += 1.0;
-        inner.past.cached += cached;
-        inner.past
+        self.inner().past.begin(cached, now)
     }
 
     /// A stream has ended that began to decode when the past was `since`: after so many
@@ -353,23 +314,11 @@ impl Backlog {
         now: Duration,
     ) {
         let mut inner = self.inner();
-        inner.past.pass(now);
-        let past = inner.past;
-        inner.past.streams -= 1.0;
-        inner.past.cached -= cached;
-        let seconds = now.saturating_sub(since.at).as_secs_f64();
+        inner.past.end(cached, now);
         let Some(steps) = steps(tokens) else { return };
-        if seconds <= 0.0 {
-            return;
-        }
-        let mean = |sum: fn(&Past) -> f64| (sum(&past) - sum(since)) / seconds;
-        let steps_seen = Steps {
-            requests: mean(|past| past.stream_seconds) + others,
-            cached: mean(|past| past.cached_seconds),
-            computed: (past.computed - since.computed) / steps,
-        };
+        let Some((steps_seen, seconds)) = inner.past.steps_since(since, steps, others) else { return };
         let factor = f64::from_bits(self.step_factor.load(Relaxed));
-        let ratio = self.group.steps(&steps_seen, seconds / steps, factor);
+        let ratio = self.group.steps(&steps_seen, seconds, factor);
         inner.step.observe(ratio);
         self.step_factor.store(inner.step.value().to_bits(), Relaxed);
     }
@@ -414,20 +363,8 @@ impl Backlog {
 
     /// A reading said that so many requests run and so many wait.
     pub(super) fn note_running(&self, running: f64, waiting: f64, read_at_ms: Option<u64>) {
-        let mut inner = self.inner();
-        let plateau = &mut inner.plateau;
-        if plateau.read_at_ms == read_at_ms || !running.is_finite() {
-            return;
-        }
-        plateau.read_at_ms = read_at_ms;
-        if running > plateau.most {
-            (plateau.most, plateau.times) = (running, 0);
-            self.slots.store(f64::INFINITY.to_bits(), Relaxed);
-        } else if running == plateau.most && waiting > 0.0 {
-            plateau.times += 1;
-            if plateau.times >= PLATEAU {
-                self.slots.store(plateau.most.to_bits(), Relaxed);
-            }
+        if let Some(slots) = self.inner().plateau.note(running, waiting, read_at_ms) {
+            self.slots.store(slots.to_bits(), Relaxed);
         }
     }
 

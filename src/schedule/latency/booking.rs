@@ -7,13 +7,15 @@ use crate::endpoints::Endpoint;
 use crate::request::usage::Usage;
 use crate::schedule::{AnswerHead, Attribute, Follower, Header};
 
-use super::backlog::{Backlog, Past, steps};
+use super::backlog::{Backlog, steps};
 use super::cost::Ask;
 use super::histograms::Met;
 use super::lengths::Kind;
 use super::link::Moving;
-use super::model::{Model, Reported};
+use super::model::Model;
+use super::past::Past;
 use super::predicted::Predicted;
+use super::table::Reported;
 use super::targets::Aim;
 
 /// Seconds that a prompt takes at least: a transfer may seem to have taken longer than all.

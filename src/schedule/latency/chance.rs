@@ -8,7 +8,7 @@ use crate::schedule::Part;
 
 use super::cost::{Ask, State};
 use super::lengths::{Expected, Kind};
-use super::model::{Reported, Table};
+use super::table::{Reported, Table};
 
 /// Part of its own target that another must be below to count as tighter.
 const TIGHTER: f64 = 0.9;

@@ -10,9 +10,10 @@ use crate::schedule::{Context, Decision, Effects, Key, State};
 use super::booking::{Apart, Work};
 use super::lengths::Kind;
 use super::link::Transfers;
-use super::model::{Model, Reported, Table};
+use super::model::Model;
 use super::rate::InitialRate;
 use super::running::running;
+use super::table::{Reported, Table};
 
 /// Name of a pool's only [`Model`] in its [`State`].
 const STATE_KEY: &str = "latency-model";

@@ -1,0 +1,55 @@
+//! Requests that an endpoint can run at a time: those that it runs whenever others wait.
+
+/// Readings of the same number that say that there are no more slots.
+const READINGS: u32 = 8;
+
+/// Most requests that ran while others waited.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Plateau {
+    most: f64,
+    /// Readings of just so many while others waited.
+    times: u32,
+    read_at_ms: Option<u64>,
+}
+
+impl Plateau {
+    /// A reading said that so many requests run and so many wait. Returns the requests that can
+    /// run at a time, infinite while that isn't known; `None`: as before.
+    pub(super) fn note(&mut self, running: f64, waiting: f64, read_at_ms: Option<u64>) -> Option<f64> {
+        if self.read_at_ms == read_at_ms || !running.is_finite() {
+            return None;
+        }
+        self.read_at_ms = read_at_ms;
+        if running > self.most {
+            (self.most, self.times) = (running, 0);
+            return Some(f64::INFINITY);
+        }
+        if running == self.most && waiting > 0.0 {
+            self.times += 1;
+        }
+        (self.times >= READINGS).then_some(self.most)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_known_after_some_readings_with_others_waiting() {
+        let mut plateau = Plateau::default();
+        let mut at = 0;
+        let mut note = |running, waiting| {
+            at += 1;
+            plateau.note(running, waiting, Some(at))
+        };
+        assert_eq!(note(8.0, 0.0), Some(f64::INFINITY), "more than ever");
+        assert_eq!(note(8.0, 0.0), None, "nobody waits");
+        for _ in 1..READINGS {
+            assert_eq!(note(8.0, 2.0), None);
+        }
+        assert_eq!(note(8.0, 2.0), Some(8.0));
+        assert_eq!(note(9.0, 2.0), Some(f64::INFINITY), "there were more");
+        assert_eq!(plateau.note(10.0, 0.0, Some(at)), None, "the same reading");
+    }
+}
