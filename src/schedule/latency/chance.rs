@@ -32,8 +32,8 @@ pub struct Outlook {
     pub harm: f64,
     /// Mean seconds per output token of those that are there, without the request.
     pub depth: f64,
-    /// Load of the endpoint, 0..=1.
-    load: f64,
+    /// Tighter targets that it keeps with its present batch.
+    pub serves: usize,
 }
 
 impl Table<'_> {
@@ -56,6 +56,8 @@ impl Table<'_> {
     ///
     /// The errors of the two predictions count as independent at a given load: what they have
     /// in common is mostly the load.
+    ///
+    /// `tighter`: targets per output token of other requests, in seconds.
     pub fn outlook(
         &self,
         endpoint: &Endpoint,
@@ -63,6 +65,7 @@ impl Table<'_> {
         reported: &Reported,
         slo: &Slo,
         part: Part,
+        tighter: &[f64],
     ) -> Outlook {
         let (state, speed) = self.look(endpoint, ask.prompt, reported);
         let load = self.load_of(endpoint, &state);
@@ -73,25 +76,18 @@ impl Table<'_> {
         let ttft_chance =
             slo.ttft.map_or(1.0, |limit| self.first_token_residuals(endpoint).within(load, ttft, limit));
         if part == Part::Prefill {
-            return Outlook { chance: ttft_chance, load, ..Outlook::default() };
+            return Outlook { chance: ttft_chance, ..Outlook::default() };
         }
-        let steps = self.tpot_residuals(endpoint);
+        let steps = self.tpot_residuals(endpoint).at(load);
         let tpot = speed.per_output_token(&state, ask);
         let without = State { requests: (state.requests - 1.0).max(0.0), ..state };
         let depth = speed.per_output_token(&without, &Ask::default());
-        let tpot_chance = slo.tpot.map_or(1.0, |limit| steps.within(load, tpot, limit));
+        let tpot_chance = slo.tpot.map_or(1.0, |limit| steps.within(tpot, limit));
         let harm = self.running_targets(endpoint).map_or(0.0, |(target, requests)| {
-            requests * (steps.within(load, depth, target) - steps.within(load, tpot, target)).max(0.0)
+            requests * (steps.within(depth, target) - steps.within(tpot, target)).max(0.0)
         });
-        Outlook { chance: ttft_chance * tpot_chance, harm, depth, load }
-    }
-
-    /// How many of these targets per output token, in seconds, the endpoint keeps with its
-    /// present batch.
-    pub fn serves(&self, endpoint: &Endpoint, outlook: &Outlook, targets: &[f64]) -> usize {
-        let steps = self.tpot_residuals(endpoint);
-        let is_kept = |target: &&f64| steps.within(outlook.load, outlook.depth, **target) >= GOOD;
-        targets.iter().filter(is_kept).count()
+        let serves = tighter.iter().filter(|target| steps.within(depth, **target) >= GOOD).count();
+        Outlook { chance: ttft_chance * tpot_chance, harm, depth, serves }
     }
 
     /// Targets per output token that requests named lately and that are tighter than `own`, in

@@ -54,5 +54,5 @@ pub(super) use rate::throughput;
 pub use reader::Reader;
 pub(super) use reader::{fresh, reported, targets};
 pub use report::{FAR, FEWEST, GroupReport, Report};
-pub use residuals::{BANDS, Residuals, band};
+pub use residuals::{BANDS, Distribution, Residuals, band};
 pub use table::{Reported, Table};

@@ -117,49 +117,17 @@ impl Residuals {
     /// Ratio of measured to predicted time below which a share `p` (0..=1) of the times is
     /// at this load.
     pub fn quantile(&self, load: f64, p: f64) -> f64 {
-        let values = self.values(load);
-        let p = p.clamp(1e-4, 1.0 - 1e-4);
-        let (first, last) = (f64::from(GRID[0].0), f64::from(GRID[POINTS - 1].0));
-        let log = if p < first {
-            values[0] + tail(&values, 0) * (p / first).ln()
-        } else if p > last {
-            values[POINTS - 1] - tail(&values, POINTS - 1) * ((1.0 - p) / (1.0 - last)).ln()
-        } else {
-            let above = GRID.partition_point(|point| f64::from(point.0) <= p).clamp(1, POINTS - 1);
-            let (low, high) = (f64::from(GRID[above - 1].0), f64::from(GRID[above].0));
-            let share = (p - low) / (high - low);
-            values[above - 1] + share * (values[above] - values[above - 1])
-        };
-        log.exp()
+        self.at(load).quantile(p)
     }
 
     /// Probability, 0..=1, that a time that is predicted to be `predicted` at this load is at
     /// most `limit`, both in seconds.
     pub fn within(&self, load: f64, predicted: f64, limit: f64) -> f64 {
-        if limit.is_nan() || predicted.is_nan() || limit <= 0.0 {
-            return 0.0;
-        }
-        if predicted <= 0.0 || limit.is_infinite() {
-            return 1.0;
-        }
-        let log = (limit / predicted).ln();
-        let values = self.values(load);
-        let (first, last) = (f64::from(GRID[0].0), f64::from(GRID[POINTS - 1].0));
-        if log < values[0] {
-            return first * ((log - values[0]) / tail(&values, 0)).exp();
-        }
-        if log >= values[POINTS - 1] {
-            let beyond = (values[POINTS - 1] - log) / tail(&values, POINTS - 1);
-            return 1.0 - (1.0 - last) * beyond.exp();
-        }
-        let above = values.partition_point(|value| *value <= log).clamp(1, POINTS - 1);
-        let (low, high) = (f64::from(GRID[above - 1].0), f64::from(GRID[above].0));
-        let width = values[above] - values[above - 1];
-        if width > 0.0 { low + (high - low) * (log - values[above - 1]) / width } else { high }
+        self.at(load).within(predicted, limit)
     }
 
-    /// Quantiles of the logarithm at this load, rising.
-    fn values(&self, load: f64) -> [f64; POINTS] {
+    /// Distribution of the ratio at this load.
+    pub fn at(&self, load: f64) -> Distribution {
         let own = &self.bands[band(load)];
         let samples = own.samples.load(Relaxed) as f32;
         let share = samples * samples / (samples * samples + LEAN * LEAN);
@@ -171,13 +139,65 @@ impl Residuals {
             highest = highest.max(f64::from(blended));
             *value = highest;
         }
-        values
+        Distribution { values }
     }
 }
 
-/// Scale of the exponential beyond an outermost quantile.
-fn tail(values: &[f64; POINTS], outermost: usize) -> f64 {
-    ((values[outermost] - values[MEDIAN]).abs() * TAIL).max(LEAST_TAIL)
+/// Distribution of the ratio of measured to predicted times at one load.
+#[derive(Clone, Copy, Debug)]
+pub struct Distribution {
+    /// Quantiles of the logarithm, rising.
+    values: [f64; POINTS],
+}
+
+impl Distribution {
+    /// Ratio below which a share `p` (0..=1) of the times is.
+    pub fn quantile(&self, p: f64) -> f64 {
+        let values = &self.values;
+        let p = p.clamp(1e-4, 1.0 - 1e-4);
+        let (first, last) = (f64::from(GRID[0].0), f64::from(GRID[POINTS - 1].0));
+        let log = if p < first {
+            values[0] + self.tail(0) * (p / first).ln()
+        } else if p > last {
+            values[POINTS - 1] - self.tail(POINTS - 1) * ((1.0 - p) / (1.0 - last)).ln()
+        } else {
+            let above = GRID.partition_point(|point| f64::from(point.0) <= p).clamp(1, POINTS - 1);
+            let (low, high) = (f64::from(GRID[above - 1].0), f64::from(GRID[above].0));
+            let share = (p - low) / (high - low);
+            values[above - 1] + share * (values[above] - values[above - 1])
+        };
+        log.exp()
+    }
+
+    /// Probability, 0..=1, that a time that is predicted to be `predicted` is at most `limit`,
+    /// both in seconds.
+    pub fn within(&self, predicted: f64, limit: f64) -> f64 {
+        if limit.is_nan() || predicted.is_nan() || limit <= 0.0 {
+            return 0.0;
+        }
+        if predicted <= 0.0 || limit.is_infinite() {
+            return 1.0;
+        }
+        let log = (limit / predicted).ln();
+        let values = &self.values;
+        let (first, last) = (f64::from(GRID[0].0), f64::from(GRID[POINTS - 1].0));
+        if log < values[0] {
+            return first * ((log - values[0]) / self.tail(0)).exp();
+        }
+        if log >= values[POINTS - 1] {
+            let beyond = (values[POINTS - 1] - log) / self.tail(POINTS - 1);
+            return 1.0 - (1.0 - last) * beyond.exp();
+        }
+        let above = values.partition_point(|value| *value <= log).clamp(1, POINTS - 1);
+        let (low, high) = (f64::from(GRID[above - 1].0), f64::from(GRID[above].0));
+        let width = values[above] - values[above - 1];
+        if width > 0.0 { low + (high - low) * (log - values[above - 1]) / width } else { high }
+    }
+
+    /// Scale of the exponential beyond an outermost quantile.
+    fn tail(&self, outermost: usize) -> f64 {
+        ((self.values[outermost] - self.values[MEDIAN]).abs() * TAIL).max(LEAST_TAIL)
+    }
 }
 
 impl Quantiles {

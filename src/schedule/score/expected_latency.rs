@@ -92,9 +92,8 @@ impl ExpectedLatencyScorer {
         for ((cell, (endpoint, &position)), cost) in out.iter().zip(places).zip(costs) {
             let reported = reported(cx, endpoint.load(), f64::from(*cell));
             let long = Ask { uncached: uncached_at(position) as f64, prompt, output: expected.high };
-            let outlook = table.outlook(endpoint, &long, &reported, slo, cx.part);
-            let serves = table.serves(endpoint, &outlook, &tighter);
-            let Outlook { chance, harm, depth, .. } = outlook;
+            let outlook = table.outlook(endpoint, &long, &reported, slo, cx.part, &tighter);
+            let Outlook { chance, harm, serves, depth } = outlook;
             choices.push(Choice { chance, harm, serves, depth, cost });
         }
         rank(&choices, EQUAL, out);
