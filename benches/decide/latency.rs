@@ -1,9 +1,10 @@
 //! `expected-latency-scorer`: a decision at 100 and 1,000 endpoints whose speeds are known and
 //! that have work, and a dispatcher that decides and books on several threads.
 
+use std::collections::VecDeque;
 use std::hint::black_box;
 use std::net::Ipv4Addr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, Throughput};
@@ -128,35 +129,37 @@ fn decide_for(c: &mut Criterion, name: &str, requests: &[Request; 2]) {
     group.finish();
 }
 
-/// Decision and booking on several threads at once: the time is that of all together, for so many
-/// requests each. They have no bodies, as a thread of its own keeps the hashes of prompts, which is
-/// one more than there are here.
+/// Decision and booking on several threads at once: the time is that of all together, for so
+/// many requests each. With every request that is sent one ends that was sent long before, so that
+/// as many stay under way. They have no bodies, as a thread of its own keeps the hashes of
+/// prompts, which is one more than there are here.
 pub fn threads(c: &mut Criterion) {
     let store = store(100);
     let dispatcher = dispatcher(&store);
     let parsers = Parsers::new(&[ParserKind::PassThrough]);
-    let requests: Vec<Request> =
-        (0..256).map(|_| RequestParser::new(Headers::default(), &parsers).without_body()).collect();
+    let request = RequestParser::new(Headers::default(), &parsers).without_body();
     // Only what the cache of candidates knows is decided at once.
-    drop(dispatcher.dispatch(&requests[0], &SubsetHint::Missing).now_or_never().unwrap().unwrap());
-    let mut rng = StdRng::seed_from_u64(7);
-    let under_way: Vec<Routed> =
-        (0..100 * UNDER_WAY).map(|n| send(&dispatcher, &requests[n % 256], &mut rng)).collect();
+    drop(dispatcher.dispatch(&request, &SubsetHint::Missing).now_or_never().unwrap().unwrap());
     let mut group = c.benchmark_group("expected_latency/dispatch");
     for count in [1, 2] {
         group.throughput(Throughput::Elements(count));
+        let under_way: Vec<_> = (0..count).map(|_| Mutex::new(VecDeque::new())).collect();
+        let mut rng = StdRng::seed_from_u64(7);
+        for n in 0..100 * UNDER_WAY {
+            under_way[n % under_way.len()].lock().unwrap().push_back(send(&dispatcher, &request, &mut rng));
+        }
         group.bench_function(BenchmarkId::from_parameter(count), |b| {
             b.iter_custom(|repetitions| {
                 crate::timed(count, |seed| {
                     let mut rng = StdRng::seed_from_u64(seed);
-                    for n in 0..repetitions as usize {
-                        let request = &requests[(n * 7 + seed as usize * 128) % 256];
-                        drop(black_box(send(&dispatcher, request, &mut rng)));
+                    let mut under_way = under_way[seed as usize].lock().unwrap();
+                    for _ in 0..repetitions {
+                        under_way.push_back(black_box(send(&dispatcher, &request, &mut rng)));
+                        drop(under_way.pop_front());
                     }
                 })
             });
         });
     }
     group.finish();
-    drop(under_way);
 }
