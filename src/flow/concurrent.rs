@@ -5,7 +5,8 @@
 //! A decision notes how many bookings are complete, chooses, and then begins its own, unless one
 //! that it may not have counted went to an endpoint that it has chosen: then it chooses again.
 //! A booking makes its endpoint worse for others and no other one better, so those that went
-//! elsewhere would not have changed the choice.
+//! elsewhere would not have changed the choice. Nor would, but for less than any estimate is off
+//! by, those of small requests at an endpoint that has many times as many.
 
 use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Release};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -20,8 +21,22 @@ const MOST_AGAIN: u32 = 8;
 /// Endpoints of the last bookings that are remembered.
 const RECENT: usize = 64;
 
-/// Slot numbers of the endpoints that a decision books.
-type Slots = SmallVec<[u32; 3]>;
+/// Bytes of a body up to which a request is small: its prompt takes no endpoint long.
+pub(super) const SMALL_BODY: usize = 16 << 10;
+
+/// Requests that an endpoint has for each small one that a decision need not count.
+const EACH: i64 = 8;
+
+/// Slot numbers of the endpoints that a decision books, and their requests in flight.
+type Places = SmallVec<[(u32, i64); 3]>;
+
+/// A booking at one endpoint.
+#[derive(Clone, Copy, Debug, Default)]
+struct Booking {
+    number: u64,
+    slot: u32,
+    is_small: bool,
+}
 
 /// The order of bookings.
 #[derive(Debug, Default)]
@@ -37,8 +52,8 @@ pub(super) struct Bookings {
 struct Inner {
     /// Number of the next booking.
     next: u64,
-    /// Numbers of bookings and slots of their endpoints, as a ring.
-    recent: [(u64, u32); RECENT],
+    /// The last bookings, as a ring.
+    recent: [Booking; RECENT],
     /// Entries ever written to the ring.
     written: usize,
     /// Numbers of the bookings that aren't complete.
@@ -47,27 +62,41 @@ struct Inner {
 
 impl Default for Inner {
     fn default() -> Self {
-        Self { next: 0, recent: [(0, 0); RECENT], written: 0, open: SmallVec::new() }
+        Self { next: 0, recent: [Booking::default(); RECENT], written: 0, open: SmallVec::new() }
     }
 }
 
 impl Inner {
-    /// Whether a booking from the number `since` on may have gone to one of these endpoints.
-    fn conflicts(&self, since: u64, slots: &[u32]) -> bool {
+    /// Whether bookings from the number `since` on would have changed the choice of these endpoints,
+    /// or may have.
+    fn conflicts(&self, since: u64, places: &[(u32, i64)]) -> bool {
         if since == self.next {
             return false;
         }
         let known = self.written.min(RECENT);
         // The ring may have forgotten one.
-        let forgot = known == RECENT && self.recent[self.written % RECENT].0 >= since;
-        forgot || self.recent[..known].iter().any(|(number, slot)| *number >= since && slots.contains(slot))
+        if known == RECENT && self.recent[self.written % RECENT].number >= since {
+            return true;
+        }
+        let uncounted = |slot| {
+            let recent = self.recent[..known].iter();
+            recent.filter(move |booking| booking.number >= since && booking.slot == slot)
+        };
+        places.iter().any(|&(slot, in_flight)| {
+            let most = in_flight / EACH;
+            let mut small = 0;
+            uncounted(slot).any(|booking| {
+                small += 1;
+                !booking.is_small || small > most
+            })
+        })
     }
 
-    fn begin(&mut self, slots: &[u32]) -> u64 {
+    fn begin(&mut self, places: &[(u32, i64)], is_small: bool) -> u64 {
         let number = self.next;
         self.next += 1;
-        for &slot in slots {
-            self.recent[self.written % RECENT] = (number, slot);
+        for &(slot, _) in places {
+            self.recent[self.written % RECENT] = Booking { number, slot, is_small };
             self.written += 1;
         }
         self.open.push(number);
@@ -98,13 +127,14 @@ impl Drop for Begun<'_> {
 }
 
 impl Bookings {
-    /// Decides and begins the booking: `decide` runs again while another thread books an
-    /// endpoint that it chose.
+    /// Decides and begins the booking: `decide` runs again while another thread books an endpoint
+    /// that it chose. `is_small`: the booking is one that others need not count where there are many.
     ///
     /// # Errors
     /// The errors of `decide`.
     pub(super) fn decide<T, E>(
         &self,
+        is_small: bool,
         decision: impl Fn(&T) -> &Decision,
         mut decide: impl FnMut() -> Result<T, E>,
     ) -> Result<(T, Begun<'_>), E> {
@@ -113,10 +143,10 @@ impl Bookings {
         loop {
             let since = self.complete.load(Acquire);
             let decided = decide()?;
-            let slots = booked(decision(&decided));
+            let places = booked(decision(&decided));
             let mut inner = self.inner();
-            if times == MOST_AGAIN || !inner.conflicts(since, &slots) {
-                let number = inner.begin(&slots);
+            if times == MOST_AGAIN || !inner.conflicts(since, &places) {
+                let number = inner.begin(&places, is_small);
                 drop(inner);
                 return Ok((decided, Begun { bookings: self, number }));
             }
@@ -133,10 +163,10 @@ impl Bookings {
     }
 }
 
-/// Slots of the endpoints that get work: the first pick of every profile.
-fn booked(decision: &Decision) -> Slots {
+/// The endpoints that get work: the first pick of every profile.
+fn booked(decision: &Decision) -> Places {
     let first = decision.runs().iter().filter_map(|run| decision.endpoints_of(run).next());
-    first.map(|endpoint| endpoint.slot().number()).collect()
+    first.map(|endpoint| (endpoint.slot().number(), endpoint.load().in_flight())).collect()
 }
 
 #[cfg(test)]
@@ -146,26 +176,39 @@ mod tests {
     #[test]
     fn uncounted_bookings_of_the_same_endpoint_conflict() {
         let mut inner = Inner::default();
-        let first = inner.begin(&[7]);
-        assert!(inner.conflicts(0, &[3, 7]));
-        assert!(!inner.conflicts(0, &[3]));
-        let second = inner.begin(&[8, 9]);
+        let first = inner.begin(&[(7, 0)], false);
+        assert!(inner.conflicts(0, &[(3, 0), (7, 0)]));
+        assert!(!inner.conflicts(0, &[(3, 0)]));
+        let second = inner.begin(&[(8, 0), (9, 0)], false);
         assert_eq!(inner.end(second), first, "the first is still open");
-        assert!(inner.conflicts(first, &[9]), "complete, and not counted by who asked before");
+        assert!(inner.conflicts(first, &[(9, 0)]), "complete, and not counted by who asked before");
         assert_eq!(inner.end(first), 2);
-        assert!(!inner.conflicts(2, &[7, 8, 9]));
+        assert!(!inner.conflicts(2, &[(7, 0), (8, 0), (9, 0)]));
+    }
+
+    #[test]
+    fn small_bookings_conflict_where_few_requests_are() {
+        let mut inner = Inner::default();
+        inner.begin(&[(7, 0)], true);
+        assert!(inner.conflicts(0, &[(7, EACH - 1)]));
+        assert!(!inner.conflicts(0, &[(7, EACH)]));
+        inner.begin(&[(7, 0)], true);
+        assert!(inner.conflicts(0, &[(7, 2 * EACH - 1)]), "two of them");
+        assert!(!inner.conflicts(0, &[(7, 2 * EACH)]));
+        inner.begin(&[(7, 0)], false);
+        assert!(inner.conflicts(0, &[(7, 1000 * EACH)]), "one may be long");
     }
 
     #[test]
     fn forgotten_bookings_conflict_with_everything() {
         let mut inner = Inner::default();
         for slot in 0..RECENT as u32 {
-            let number = inner.begin(&[slot]);
+            let number = inner.begin(&[(slot, 0)], true);
             inner.end(number);
         }
-        assert!(inner.conflicts(0, &[1000]), "what came before the oldest is not known");
-        assert!(!inner.conflicts(1, &[1000]));
+        assert!(inner.conflicts(0, &[(1000, 0)]), "what came before the oldest is not known");
+        assert!(!inner.conflicts(1, &[(1000, 0)]));
         let last = RECENT as u64;
-        assert!(!inner.conflicts(last, &[RECENT as u32 - 1]));
+        assert!(!inner.conflicts(last, &[(RECENT as u32 - 1, 0)]));
     }
 }

@@ -13,7 +13,7 @@ use crate::schedule::{
     Context, Decision, Effects, Facts, Finding, Record, ScheduleError, Scheduler, Scratch, Situation, Stages,
 };
 
-use super::concurrent::Bookings;
+use super::concurrent::{Bookings, SMALL_BODY};
 use super::routed::Sent;
 use super::sick::{Attempt, Choice, Sickbay};
 use super::{Attempts, Code, Demand, Gate, Permit, Rejection, Routed};
@@ -276,7 +276,10 @@ impl Dispatcher {
             .map_err(|denied| Rejection::saturated(format!("request cannot be admitted: {denied}")))?;
         let mut choose = || self.choose(&context, candidates, among.as_ref(), spread, rng, scratch);
         let (chosen, _begun) = if self.policy.stages.books() || spread {
-            let (chosen, begun) = self.bookings.decide(|chosen: &Chosen| &chosen.decision, choose)?;
+            // Where a filter has a limit, every booking counts.
+            let is_small = request.body.len() <= SMALL_BODY && !self.policy.scheduler.drops_the_busy();
+            let (chosen, begun) =
+                self.bookings.decide(is_small, |chosen: &Chosen| &chosen.decision, choose)?;
             (chosen, Some(begun))
         } else {
             (choose()?, None)

@@ -52,6 +52,11 @@ impl Profile {
         &self.name
     }
 
+    /// Whether a filter removes candidates for their load alone.
+    pub(super) fn drops_the_busy(&self) -> bool {
+        self.filters.iter().any(|filter| filter.plugin.drops_the_busy())
+    }
+
     /// Runs the profile. `mark` is the time of the last measurement; each
     /// plugin is charged with what passed since, so that one reading of the
     /// clock ends one measurement and starts the next.

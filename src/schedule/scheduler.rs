@@ -68,6 +68,11 @@ impl Scheduler {
         &self.profiles
     }
 
+    /// Whether a filter of a profile removes candidates for their load alone.
+    pub fn drops_the_busy(&self) -> bool {
+        self.profiles.iter().any(Profile::drops_the_busy)
+    }
+
     /// Chooses endpoints among the candidates. A function of its arguments and
     /// the live load of the candidates: it books nothing and sends nothing.
     ///
