@@ -2,22 +2,25 @@
 //! stream.
 
 use std::convert::Infallible;
+use std::error::Error;
 use std::io;
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::{Request, Response};
 use http_body::Body;
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
-use hyper::service::Service;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
 
+use super::arrivals::{self, Counted, RequestBody};
 use super::preface::Greeted;
 use super::router::BoxError;
-use crate::memory::Windows;
+use crate::memory::ConnectionRoom;
 
 /// Time for the TLS handshake, if any, and the client's HTTP/2 preface.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
@@ -32,12 +35,6 @@ const PING_TIMEOUT: Duration = Duration::from_secs(20);
 /// Largest frame we take. Gateways send bodies in chunks of 32 KiB or 64 KiB: one frame
 /// each, if the gateway makes use of it.
 const MAX_FRAME: u32 = 64 * 1024;
-
-/// Streams a connection may have open. The peer has no limit, and hyper's default of 200
-/// would queue requests inside the gateway, where nobody sees them: every HTTP request
-/// in progress holds a stream until its response ends. The gateway's own circuit
-/// breaker (40,000 in the sample configurations) is meant to act first.
-const MAX_STREAMS: u32 = 100_000;
 
 /// Streams a gateway may open and reset before we have looked at them. h2's default of
 /// 20 would end the connection, with all requests on it, when a few dozen users hang up
@@ -90,6 +87,19 @@ pub enum ConnectionError {
     /// The client breaks HTTP/2, went away, or no longer answers.
     #[error("HTTP/2: {0}")]
     Http(#[from] hyper::Error),
+    /// Its unread data took too much memory.
+    #[error("too much unread data")]
+    Evicted,
+}
+
+impl ConnectionError {
+    /// The reason of the GOAWAY frame with which we ended the connection, if we did.
+    #[must_use]
+    pub fn go_away(&self) -> Option<h2::Reason> {
+        let Self::Http(error) = self else { return None };
+        let error = error.source()?.downcast_ref::<h2::Error>()?;
+        error.reason().filter(|_| error.is_go_away() && error.is_library())
+    }
 }
 
 /// Waits for `transport` (a TLS handshake, or nothing) and for the client's HTTP/2
@@ -114,7 +124,7 @@ pub async fn open<I: AsyncRead + Unpin>(
 }
 
 /// Serves HTTP/2 on `io` until the client leaves or the lifetime ends. Streams run as
-/// tasks of the current runtime. `windows` bound what they hold that nobody has read.
+/// tasks of the current runtime. What they hold that nobody has read counts in `room`.
 ///
 /// Clients may ping as often as they like: keepalive pings of Envoy and grpc-go are
 /// answered, and never a reason to close. A client that has been silent for a minute is
@@ -126,14 +136,19 @@ pub async fn serve<I, S, B>(
     io: Greeted<I>,
     service: S,
     lifetime: &Lifetime,
-    windows: &Windows,
+    room: ConnectionRoom,
 ) -> Result<(), ConnectionError>
 where
     I: AsyncRead + AsyncWrite + Unpin,
-    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
+    S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible>,
     S::Future: Send + 'static,
     B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
 {
+    let (windows, evicted) = (*room.windows(), room.evicted());
+    let (streams, lingering) = arrivals::streams(Arc::clone(room.unread()));
+    let service = service_fn(move |request: Request<Incoming>| {
+        service.call(request.map(|incoming| RequestBody::new(incoming, &streams)))
+    });
     let mut connection = pin!(
         http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
@@ -142,7 +157,7 @@ where
             .initial_stream_window_size(windows.stream)
             .initial_connection_window_size(windows.connection)
             .max_frame_size(MAX_FRAME)
-            .max_concurrent_streams(MAX_STREAMS)
+            .max_concurrent_streams(windows.streams)
             .max_pending_accept_reset_streams(MAX_RESET_UNSEEN)
             // What a gateway still sends on streams that ended early counts here: a connection
             // would be closed on which many requests were refused, and all the others with it.
@@ -151,16 +166,18 @@ where
             .max_send_buf_size(windows.unsent as usize)
             // gRPC has no use for a date.
             .auto_date_header(false)
-            .serve_connection(TokioIo::new(io), service)
+            .serve_connection(TokioIo::new(Counted::new(io, room)), service)
     );
     tokio::select! {
         result = connection.as_mut() => return Ok(result?),
-        () = lifetime.drain.cancelled() => connection.as_mut().graceful_shutdown(),
+        () = lingering.read(&lifetime.drain) => connection.as_mut().graceful_shutdown(),
         () = lifetime.close.cancelled() => return Ok(()),
+        () = evicted.cancelled() => return Err(ConnectionError::Evicted),
     }
     tokio::select! {
         result = connection => Ok(result?),
         () = lifetime.close.cancelled() => Ok(()),
+        () = evicted.cancelled() => Err(ConnectionError::Evicted),
     }
 }
 
@@ -174,6 +191,7 @@ mod tests {
 
     use super::*;
     use crate::extproc::preface::PREFACE;
+    use crate::memory::Windows;
 
     const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
     const PING: u8 = 6;
@@ -186,7 +204,8 @@ mod tests {
             let lifetime = Lifetime::new();
             let Some(io) = open(std::future::ready(Ok(server)), &lifetime).await? else { return Ok(()) };
             let service = service_fn(|_| async { Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new())) });
-            serve(io, service, &lifetime, &Windows::LARGEST).await
+            let room = ConnectionRoom::new(&Arc::default(), Windows::LARGEST);
+            serve(io, service, &lifetime, room).await
         });
         (client, served)
     }

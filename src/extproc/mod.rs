@@ -3,11 +3,13 @@
 
 pub mod accept;
 mod answer;
+pub mod arrivals;
 pub mod call;
 pub mod conn;
 pub mod envoy;
 pub mod event;
 pub mod exchange;
+pub mod frames;
 pub mod health;
 pub mod inbox;
 pub mod listen;
@@ -21,6 +23,7 @@ pub mod router;
 pub mod series;
 pub mod server;
 pub mod service;
+pub mod small;
 pub mod stop;
 pub mod tls;
 pub(crate) mod wire;

@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::future::ready;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -10,13 +11,15 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Either, Map};
 use http::{Request, Response};
 use http_body::{Body, Frame};
-use hyper::body::Incoming;
 use hyper::service::Service;
 use tonic::Status;
 use tonic::body::Body as TonicBody;
 use tonic::codegen::Service as TowerService;
 
+use super::arrivals::RequestBody;
 use super::health::HealthService;
+use super::small::{Small, SmallBody};
+use crate::memory::Budget;
 
 const PROCESS: &str = "/envoy.service.ext_proc.v3.ExternalProcessor/Process";
 const HEALTH_PREFIX: &str = "/grpc.health.v1.Health/";
@@ -31,7 +34,7 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// A gRPC service: it answers, and never fails itself.
 pub trait GrpcService:
-    TowerService<Request<Incoming>, Response = Response<Self::Body>, Error = Infallible>
+    TowerService<Request<RequestBody>, Response = Response<Self::Body>, Error = Infallible>
 {
     /// What it answers with.
     type Body: GrpcBody;
@@ -39,7 +42,7 @@ pub trait GrpcService:
 
 impl<T, B> GrpcService for T
 where
-    T: TowerService<Request<Incoming>, Response = Response<B>, Error = Infallible>,
+    T: TowerService<Request<RequestBody>, Response = Response<B>, Error = Infallible>,
     B: GrpcBody,
 {
     type Body = B;
@@ -50,19 +53,19 @@ where
 #[derive(Debug, Clone)]
 pub struct Router<E> {
     extproc: E,
-    health: HealthService,
+    health: Small<HealthService>,
 }
 
 impl<E> Router<E> {
     /// A router in front of both services.
-    pub fn new(extproc: E, health: HealthService) -> Self {
-        Self { extproc, health }
+    pub fn new(extproc: E, health: HealthService, budget: &Arc<Budget>) -> Self {
+        Self { extproc, health: Small::new(health, budget) }
     }
 }
 
 type Answer<B> = Result<Response<B>, Infallible>;
 
-impl<E: GrpcService + Clone> Service<Request<Incoming>> for Router<E> {
+impl<E: GrpcService + Clone> Service<Request<RequestBody>> for Router<E> {
     type Response = Response<EitherBody<E::Body>>;
     type Error = Infallible;
     type Future = Either<
@@ -70,20 +73,31 @@ impl<E: GrpcService + Clone> Service<Request<Incoming>> for Router<E> {
         BoxFuture<'static, Answer<EitherBody<E::Body>>>,
     >;
 
-    fn call(&self, request: Request<Incoming>) -> Self::Future {
+    fn call(&self, request: Request<RequestBody>) -> Self::Future {
         let path = request.uri().path();
         if path == PROCESS {
             // These services are always ready, and cloning one counts references.
             let answer = self.extproc.clone().call(request);
             return Either::Left(answer.map(|answer| answer.map(|answer| answer.map(EitherBody::ExtProc))));
         }
-        let other = |answer: Answer<TonicBody>| answer.map(|answer| answer.map(EitherBody::Other));
-        Either::Right(if path.starts_with(HEALTH_PREFIX) {
-            self.health.clone().call(request).map(other).boxed()
-        } else {
-            let status = Status::unimplemented("no such service; this port serves ext_proc and health");
-            ready(other(Ok(status.into_http()))).boxed()
-        })
+        let refuse = |status: Status| {
+            let response = status.into_http::<TonicBody>().map(|body| EitherBody::Other(body.into()));
+            Either::Right(ready(Ok(response)).boxed())
+        };
+        if !path.starts_with(HEALTH_PREFIX) {
+            return refuse(Status::unimplemented("no such service; this port serves ext_proc and health"));
+        }
+        let Some(place) = request.body().small_place() else {
+            return refuse(Status::resource_exhausted("too many health checks at once on this connection"));
+        };
+        let answer = self.health.clone().call(request);
+        Either::Right(
+            answer
+                .map(|answer| {
+                    answer.map(|answer| answer.map(|body| EitherBody::Other(body.with_place(place))))
+                })
+                .boxed(),
+        )
     }
 }
 
@@ -93,7 +107,7 @@ pub enum EitherBody<B> {
     /// Of ext_proc.
     ExtProc(B),
     /// Of any other.
-    Other(TonicBody),
+    Other(SmallBody),
 }
 
 impl<B: GrpcBody> Body for EitherBody<B> {

@@ -1,5 +1,6 @@
 //! The gRPC server as a whole: accepts, serves, and stops in order.
 
+use std::collections::VecDeque;
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::pin::pin;
@@ -8,19 +9,21 @@ use std::time::Duration;
 
 use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpListener;
+use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use tonic::body::Body as TonicBody;
 
 use super::accept::accept;
 use super::conn::{self, Lifetime};
-use super::health::{self, HealthService, HealthState};
+use super::health::{self, HealthState};
 use super::router::{GrpcService, Router};
+use super::small::Small;
 use super::stop::{Stop, Stops};
 use super::tls::Tls;
 use super::workers::{ConnectionMetrics, Workers};
 use crate::config::settings::TlsSettings;
-use crate::memory::{Budget, Windows};
+use crate::memory::{Budget, ConnectionRoom, Windows, small};
 use crate::tls::{CertError, RELOAD_INTERVAL};
 
 /// How long a server that drains still says that it is ready, if a third of its drain
@@ -29,9 +32,6 @@ use crate::tls::{CertError, RELOAD_INTERVAL};
 /// it of that one only just before it told us to stop. Nobody else needs to hear it sooner:
 /// to Kubernetes a pod that is being deleted is not ready, whatever it says.
 const STILL_READY: Duration = Duration::from_secs(10);
-
-/// Connections to the health port. Probes connect, ask and leave.
-const MAX_HEALTH_CONNECTIONS: usize = 256;
 
 /// What a server is made of, besides its listeners and its service.
 #[derive(Debug, Clone)]
@@ -99,7 +99,7 @@ impl Server {
         E::Future: Send + 'static,
     {
         let tls = options.tls.as_ref().map(Tls::new).transpose()?;
-        let router = Router::new(service, health::service(health.clone()));
+        let router = Router::new(service, health::service(health.clone()), &options.budget);
         let config = tls.as_ref().map(|tls| tls.config.clone());
         let workers = Workers::start(options.threads, &router, config, Arc::clone(&options.budget))?;
         Ok(Self {
@@ -143,10 +143,12 @@ impl Server {
             "serving"
         );
         let health_lifetime = Lifetime::new();
-        let health_port = AbortOnDropHandle::new(tokio::spawn(serve_health(
+        let health_port = AbortOnDropHandle::new(tokio::spawn(serve_small(
             health_port,
             health::service(health.clone()),
             health_lifetime.clone(),
+            Arc::clone(&options.budget),
+            Windows::SMALLEST,
         )));
         let reload = tls
             .filter(|_| options.tls.as_ref().is_some_and(|tls| tls.reload))
@@ -221,30 +223,36 @@ fn hand_over(workers: &Workers, stream: tokio::net::TcpStream, peer: SocketAddr)
     }
 }
 
-/// Health in plain text, for probes that know no TLS. Few and small, so it stays on this
-/// runtime and answers even when the workers are busy. Returns once the lifetime and all
-/// connections have ended.
-async fn serve_health(listener: TcpListener, service: HealthService, lifetime: Lifetime) {
-    serve_plain(listener, service, lifetime, MAX_HEALTH_CONNECTIONS).await;
-}
-
-/// A gRPC service in plain text on this runtime, for a few clients. Returns once the lifetime and all
-/// connections have ended.
-pub async fn serve_plain<S>(listener: TcpListener, service: S, lifetime: Lifetime, most: usize)
-where
+/// A gRPC service of [small] requests in plain text on this runtime, which answers even when the
+/// workers are busy. Returns once the lifetime and all connections have ended.
+pub async fn serve_small<S>(
+    listener: TcpListener,
+    service: S,
+    lifetime: Lifetime,
+    budget: Arc<Budget>,
+    windows: Windows,
+) where
     S: GrpcService<Body = TonicBody, Future: Send + 'static> + Clone + Send + 'static,
 {
+    let service = Small::new(service, &budget);
     let open = TaskTracker::new();
+    let mut oldest: VecDeque<AbortHandle> = VecDeque::new();
     let accepting = accept(&listener, |stream, peer| {
-        if open.len() >= most {
-            tracing::debug!(%peer, "connection refused, as there are too many");
-            return;
+        if oldest.len() >= small::MAX_CONNECTIONS {
+            oldest.retain(|connection| !connection.is_finished());
+        }
+        if oldest.len() >= small::MAX_CONNECTIONS
+            && let Some(oldest) = oldest.pop_front()
+        {
+            tracing::debug!(%peer, "oldest connection closed for another, as there are too many");
+            oldest.abort();
         }
         let service = TowerToHyperService::new(service.clone());
         let lifetime = lifetime.child();
-        open.spawn(async move {
+        let room = ConnectionRoom::new(&budget, windows);
+        let serving = open.spawn(async move {
             let served = match conn::open(std::future::ready(Ok(stream)), &lifetime).await {
-                Ok(Some(stream)) => conn::serve(stream, service, &lifetime, &Windows::SMALLEST).await,
+                Ok(Some(stream)) => conn::serve(stream, service, &lifetime, room).await,
                 Ok(None) => Ok(()),
                 Err(error) => Err(error),
             };
@@ -252,6 +260,7 @@ where
                 tracing::debug!(%peer, %error, "connection ended");
             }
         });
+        oldest.push_back(serving.abort_handle());
     });
     tokio::select! {
         () = accepting => {}

@@ -12,7 +12,6 @@ use std::thread::JoinHandle;
 
 use http::{Request, Response};
 use http_body::Body;
-use hyper::body::Incoming;
 use hyper::service::Service;
 use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -22,6 +21,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
+use super::arrivals::RequestBody;
 use super::conn::{self, ConnectionError, Lifetime};
 use super::router::BoxError;
 use crate::memory::{Budget, ConnectionRoom, Windows};
@@ -39,12 +39,14 @@ const MAX_CONNECTIONS: usize = 16_384;
 pub struct ConnectionMetrics {
     /// Handed to a thread.
     pub accepted: AtomicU64,
-    /// Closed at once: too many were open or being opened, or no memory was left.
+    /// Closed at once: too many were open or being opened.
     pub refused: AtomicU64,
     /// TLS handshakes and HTTP/2 prefaces that failed or took too long.
     pub unopened: AtomicU64,
     /// Ended because the client broke HTTP/2, went away, or no longer answered.
     pub broken: AtomicU64,
+    /// Of those, ended by a GOAWAY frame of ours.
+    pub goaway: AtomicU64,
 }
 
 /// The worker threads of one port.
@@ -104,7 +106,7 @@ impl Workers {
         budget: Arc<Budget>,
     ) -> io::Result<Self>
     where
-        S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
+        S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
         S::Future: Send + 'static,
         B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
     {
@@ -139,9 +141,8 @@ impl Workers {
         if self.open.len() >= MAX_CONNECTIONS {
             return self.refuse(peer, "too many connections");
         }
-        let Ok(room) = ConnectionRoom::new(&self.budget) else {
-            return self.refuse(peer, "no memory is left for its windows");
-        };
+        let windows = self.budget.process().map_or(Windows::LARGEST, Windows::within);
+        let room = ConnectionRoom::new(&self.budget, windows);
         let Some(worker) = self.workers.iter().min_by_key(|worker| worker.open.load(Relaxed)) else {
             return;
         };
@@ -209,7 +210,7 @@ impl<S> ConnectionServer<S> {
     /// end with the runtime.
     async fn run<B>(self, mut connections: mpsc::UnboundedReceiver<Connection>)
     where
-        S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
+        S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
         S::Future: Send + 'static,
         B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
     {
@@ -236,19 +237,21 @@ async fn serve<S, B>(
     metrics: &ConnectionMetrics,
 ) -> Result<(), ConnectionError>
 where
-    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
+    S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible>,
     S::Future: Send + 'static,
     B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
 {
-    let Connection { stream, opening, room, guard: _guard, .. } = connection;
-    let windows = room.windows();
+    let Connection { stream, opening, room, guard: _guard, peer } = connection;
     let stream = TcpStream::from_std(stream)?;
-    match acceptor {
-        None => serve_on(std::future::ready(Ok(stream)), opening, service, lifetime, windows, metrics).await,
-        Some(acceptor) => {
-            serve_on(acceptor.accept(stream), opening, service, lifetime, windows, metrics).await
-        }
+    let served = match acceptor {
+        None => serve_on(std::future::ready(Ok(stream)), opening, service, lifetime, room, metrics).await,
+        Some(acceptor) => serve_on(acceptor.accept(stream), opening, service, lifetime, room, metrics).await,
+    };
+    if let Some(reason) = served.as_ref().err().and_then(ConnectionError::go_away) {
+        metrics.goaway.fetch_add(1, Relaxed);
+        tracing::warn!(%peer, ?reason, "connection ended with GOAWAY");
     }
+    served
 }
 
 /// Opens the connection that `transport` becomes, gives `opening` back, and serves.
@@ -257,12 +260,12 @@ async fn serve_on<I, S, B>(
     opening: OwnedSemaphorePermit,
     service: S,
     lifetime: &Lifetime,
-    windows: &Windows,
+    room: ConnectionRoom,
     metrics: &ConnectionMetrics,
 ) -> Result<(), ConnectionError>
 where
     I: AsyncRead + AsyncWrite + Unpin,
-    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
+    S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible>,
     S::Future: Send + 'static,
     B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
 {
@@ -271,7 +274,7 @@ where
     });
     drop(opening);
     let Some(io) = opened? else { return Ok(()) };
-    conn::serve(io, service, lifetime, windows).await.inspect_err(|_| {
+    conn::serve(io, service, lifetime, room).await.inspect_err(|_| {
         metrics.broken.fetch_add(1, Relaxed);
     })
 }

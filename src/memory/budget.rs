@@ -2,8 +2,9 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, OnceLock, TryLockError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, TryLockError, Weak};
 
+use super::connection::Unread;
 use super::watch::Watch;
 
 /// What is counted.
@@ -17,14 +18,16 @@ pub enum Kind {
     Records,
     /// Streams that are open: [`STREAM`](Budget::STREAM) each.
     Streams,
-    /// Connections: what gateways may send on them before anybody reads it.
+    /// Connections: their buffers, and what arrives on them between two turns of their streams.
     Connections,
+    /// Data that has arrived on connections and that their streams don't read.
+    Unread,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 5] =
-        [Self::Bodies, Self::PrefixIndex, Self::Records, Self::Streams, Self::Connections];
+    pub const ALL: [Self; 6] =
+        [Self::Bodies, Self::PrefixIndex, Self::Records, Self::Streams, Self::Connections, Self::Unread];
 }
 
 /// Requests that wait, and can be refused to make room.
@@ -67,10 +70,14 @@ pub struct Budget {
     shedding: Mutex<()>,
     refused: AtomicU64,
     shed: AtomicU64,
+    /// Unread data of each open connection. Taken when one opens or closes, and where unread data
+    /// takes too much.
+    pub(super) connections: Mutex<Vec<Arc<Unread>>>,
+    pub(super) evicted: AtomicU64,
 }
 
 /// At least so much is left for what isn't counted, where the budget is large enough: the
-/// program, and what gateways have sent that no stream has read yet, 4 MiB a connection.
+/// program.
 const UNCOUNTED: u64 = 48 << 20;
 
 /// Promised until it is known how much is shed: what is given back meanwhile may be part of it.
@@ -130,6 +137,8 @@ impl Budget {
             shedding: Mutex::default(),
             refused: AtomicU64::new(0),
             shed: AtomicU64::new(0),
+            connections: Mutex::default(),
+            evicted: AtomicU64::new(0),
         }
     }
 

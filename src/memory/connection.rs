@@ -1,72 +1,198 @@
-//! What a connection may make the process hold before anybody reads it.
+//! Memory that a connection takes, and what was sent on it that nobody has read.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, PoisonError};
 
-use super::{Budget, Full, Kind, Reservation};
+use tokio_util::sync::CancellationToken;
 
-/// Room of a connection in each direction, in bytes.
+use super::{Budget, Kind, Reservation, small};
+
+/// Room of a connection in each direction; sizes are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Windows {
-    /// What a gateway may send on all streams before they have read it.
+    /// Data of all streams that a client may send before they have read it.
     pub connection: u32,
-    /// What it may send on one.
+    /// Data of one stream.
     pub stream: u32,
-    /// What a stream may have to send before it has to wait.
+    /// Replies of a stream that may wait to be sent.
     pub unsent: u32,
+    /// Streams that may be open.
+    pub streams: u32,
 }
 
 /// A connection's own buffers, and what the system's library keeps for it.
 const BUFFERS: u64 = 32 << 10;
 
+/// Bytes that a connection may receive before its streams get a turn to read.
+pub const TURN: u64 = 64 << 10;
+
 impl Windows {
-    /// Without a budget. A gateway puts all its requests on few connections, so that of a
-    /// connection is many streams' worth. On one stream a prompt of 50k tokens arrives without
-    /// waiting for the window to open.
-    pub const LARGEST: Self = Self { connection: 4 << 20, stream: 256 << 10, unsent: 256 << 10 };
+    /// For gateways. One that puts all its requests on one connection never waits for that of the
+    /// connection, and a prompt of 50k tokens arrives without waiting for that of the stream.
+    ///
+    /// The window of a connection must not depend on the memory budget: h2 charges `256 - length`
+    /// of half of it for every unread DATA frame that is shorter than 256 bytes and doesn't end its
+    /// stream, and ends the connection where that is used up. This is enough for 65,793 of one byte.
+    ///
+    /// The peer has no limit of streams, and hyper's default of 200 would queue requests inside the
+    /// gateway, where nobody sees them: every HTTP request in progress holds a stream until its
+    /// response ends. The gateway's own circuit breaker (40,000 in the sample configurations) is
+    /// meant to act first.
+    pub const LARGEST: Self =
+        Self { connection: 32 << 20, stream: 256 << 10, unsent: 256 << 10, streams: 100_000 };
 
-    /// What HTTP/2 begins with, and less can't be said before the first stream.
-    pub const SMALLEST: Self = Self { connection: 64 << 10, stream: 64 << 10, unsent: 16 << 10 };
+    /// For [small] requests. HTTP/2 begins with these windows, and less can't be said before the
+    /// first stream.
+    pub const SMALLEST: Self =
+        Self { connection: 64 << 10, stream: 64 << 10, unsent: 16 << 10, streams: small::MAX_STREAMS };
 
-    /// For one more connection of a process of so many bytes, where those that are open count so
-    /// many: a 64th of them, and a quarter of what is left of an eighth where that is less. So
-    /// however many there are, they come to little more than an eighth.
-    pub fn within(process: u64, open: u64) -> Self {
-        let room = (process / 8).saturating_sub(open) / 4;
-        let within = |bytes: u64, smallest: u32, largest: u32| {
-            u32::try_from(bytes).unwrap_or(u32::MAX).clamp(smallest, largest)
-        };
-        let (least, most) = (Self::SMALLEST, Self::LARGEST);
-        let connection = within(room.min(process / 64), least.connection, most.connection);
-        Self {
-            connection,
-            stream: connection.min(most.stream),
-            unsent: within(process / 1024, least.unsent, most.unsent),
-        }
+    /// For gateways, in a process that may take so many bytes.
+    pub fn within(process: u64) -> Self {
+        let unsent = u32::try_from(process / 1024).unwrap_or(u32::MAX);
+        Self { unsent: unsent.clamp(Self::SMALLEST.unsent, Self::LARGEST.unsent), ..Self::LARGEST }
     }
 }
 
-/// An open connection: its windows count until this is dropped.
+/// Data of a connection that has arrived and that no stream has read.
+#[derive(Debug, Default)]
+pub struct Unread {
+    /// In bytes. Below zero for a moment where a stream ends while data of another arrives.
+    bytes: AtomicI64,
+    /// The part that was there when streams had a turn to read.
+    kept: AtomicU64,
+    /// Streams that read.
+    readers: AtomicUsize,
+    evicted: CancellationToken,
+}
+
+impl Unread {
+    /// Data has arrived.
+    pub fn add(&self, bytes: i64) {
+        self.bytes.fetch_add(bytes, Relaxed);
+    }
+
+    /// A stream has read data.
+    pub fn read(&self, bytes: i64) {
+        self.bytes.fetch_sub(bytes, Relaxed);
+    }
+
+    /// A stream begins to read.
+    pub fn open(&self) {
+        self.readers.fetch_add(1, Relaxed);
+    }
+
+    /// A stream will read no more. What nobody has read of it was dropped when no other stream is
+    /// left: the count is right again then, even if data came for streams that had ended.
+    pub fn close(&self) {
+        if self.readers.fetch_sub(1, Relaxed) == 1 {
+            self.bytes.store(0, Relaxed);
+        }
+    }
+
+    /// In bytes.
+    pub fn bytes(&self) -> u64 {
+        u64::try_from(self.bytes.load(Relaxed)).unwrap_or(0)
+    }
+}
+
+/// Memory of an open connection, counted until this is dropped.
 #[derive(Debug)]
 pub struct ConnectionRoom {
+    budget: Arc<Budget>,
     windows: Windows,
-    _held: Reservation,
+    unread: Arc<Unread>,
+    /// What it takes while nothing is sent, and what arrives in a turn.
+    _own: Reservation,
+    /// What is [kept](Unread::kept).
+    kept: Reservation,
 }
 
 impl ConnectionRoom {
-    /// Room for one more connection.
-    ///
-    /// # Errors
-    /// When there is none, even for the smallest.
-    pub fn new(budget: &Arc<Budget>) -> Result<Self, Full> {
-        let open = budget.used(Kind::Connections);
-        let windows = budget.process().map_or(Windows::LARGEST, |process| Windows::within(process, open));
-        let mut held = Reservation::new(budget, Kind::Connections);
-        held.grow_to(u64::from(windows.connection) + BUFFERS, || None)?;
-        Ok(Self { windows, _held: held })
+    /// Memory of one more connection with these windows. It counts also where there is no room: a
+    /// gateway that can't connect takes the server for a dead one, and requests find their answer
+    /// on the connection.
+    pub fn new(budget: &Arc<Budget>, windows: Windows) -> Self {
+        let mut own = Reservation::new(budget, Kind::Connections);
+        own.set(BUFFERS + TURN);
+        let unread = Arc::new(Unread::default());
+        budget.connections.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&unread));
+        let kept = Reservation::new(budget, Kind::Unread);
+        Self { budget: Arc::clone(budget), windows, unread, _own: own, kept }
     }
 
     /// Its windows.
     pub fn windows(&self) -> &Windows {
         &self.windows
+    }
+
+    /// Its unread data.
+    pub fn unread(&self) -> &Arc<Unread> {
+        &self.unread
+    }
+
+    /// Cancelled when it has to be closed, as its unread data takes too much memory.
+    pub fn evicted(&self) -> CancellationToken {
+        self.unread.evicted.clone()
+    }
+
+    /// Whether unread data is counted, and should be [settled](Self::settle) when streams have read.
+    pub fn is_unsettled(&self) -> bool {
+        self.kept.bytes() > 0
+    }
+
+    /// Counts the data that streams have not read, except for the last `recent` bytes that have
+    /// arrived: streams had no turn yet to read those. Counted in steps, so that little is written
+    /// to numbers that all threads share.
+    pub fn settle(&mut self, recent: u64) {
+        let kept = self.unread.bytes().saturating_sub(recent).next_multiple_of(TURN);
+        if kept == self.kept.bytes() {
+            return;
+        }
+        self.unread.kept.store(kept, Relaxed);
+        let grows = kept > self.kept.bytes();
+        let is_full = self.kept.grow_to(kept, || None).is_err();
+        self.kept.set(kept);
+        if grows {
+            self.budget.evict_unread(is_full);
+        }
+    }
+}
+
+impl Drop for ConnectionRoom {
+    fn drop(&mut self) {
+        let mut open = self.budget.connections.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(at) = open.iter().position(|unread| Arc::ptr_eq(unread, &self.unread)) {
+            open.swap_remove(at);
+        }
+    }
+}
+
+impl Budget {
+    /// Closes the connection with the most unread data where that of all is more than an eighth of
+    /// the budget, or a 32nd where everything else has taken the rest.
+    fn evict_unread(&self, is_full: bool) {
+        let Some(process) = self.process() else { return };
+        let most = process / if is_full { 32 } else { 8 };
+        if self.used(Kind::Unread) <= most {
+            return;
+        }
+        let open = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
+        let staying = || open.iter().filter(|unread| !unread.evicted.is_cancelled());
+        let kept = |unread: &&Arc<Unread>| unread.kept.load(Relaxed);
+        if staying().map(|unread| kept(&unread)).sum::<u64>() <= most {
+            // Those that are about to go make room enough.
+            return;
+        }
+        if let Some(largest) = staying().max_by_key(kept) {
+            let (unread, connections) = (kept(&largest), open.len());
+            largest.evicted.cancel();
+            self.evicted.fetch_add(1, Relaxed);
+            tracing::warn!(unread, connections, "connection closed, as it keeps the most unread data");
+        }
+    }
+
+    /// Connections that were closed, as their unread data took too much memory.
+    pub fn evicted(&self) -> u64 {
+        self.evicted.load(Relaxed)
     }
 }

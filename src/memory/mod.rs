@@ -11,10 +11,11 @@ pub mod cgroup;
 mod connection;
 mod meter;
 mod reservation;
+pub mod small;
 mod watch;
 
 pub use budget::{Budget, Full, Kind, Sheds};
-pub use connection::{ConnectionRoom, Windows};
+pub use connection::{ConnectionRoom, TURN, Unread, Windows};
 pub use reservation::Reservation;
 pub use watch::keep_measuring;
 

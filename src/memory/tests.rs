@@ -49,40 +49,73 @@ fn streams_count_while_they_are_open_and_may_be_some_more_than_the_limit_says() 
     assert_eq!(budget.used(Kind::Streams), 0);
 }
 
+const MI: u64 = 1 << 20;
+
 #[test]
-fn windows_of_connections_are_small_where_the_budget_is() {
-    const MI: u64 = 1 << 20;
-    let within = |process, open| {
-        let Windows { connection, stream, unsent } = Windows::within(process, open);
-        (connection >> 10, stream >> 10, unsent >> 10)
-    };
-    // budget, other connections, windows in KiB
-    for (process, open, windows) in [
-        (16 * MI, 0, (256, 256, 16)),
-        (64 * MI, 0, (1024, 256, 64)),
-        (64 * MI, 6 * MI, (512, 256, 64)),
-        (64 * MI, 8 * MI, (64, 64, 64)),
-        (64 * MI, 80 * MI, (64, 64, 64)),
-        (1024 * MI, 0, (4096, 256, 256)),
-        (1 << 50, 0, (4096, 256, 256)),
-    ] {
-        assert_eq!(within(process, open), windows, "{process} {open}");
+fn only_what_is_unsent_depends_on_the_budget() {
+    // budget, window for replies in KiB
+    for (process, unsent) in [(16 * MI, 16), (64 * MI, 64), (1024 * MI, 256), (1 << 50, 256)] {
+        let windows = Windows { unsent: unsent << 10, ..Windows::LARGEST };
+        assert_eq!(Windows::within(process), windows, "{process}");
     }
-    let budget = Arc::new(Budget::of_process(96 * MI, None));
-    let mut open: Vec<_> = (0..100).map(|_| ConnectionRoom::new(&budget).unwrap()).collect();
-    let all: u64 = open.iter().map(|room| u64::from(room.windows().connection)).sum();
-    assert_eq!(open[0].windows().connection as u64, 96 * MI / 64);
-    assert!((12 * MI..19 * MI).contains(&all), "{all}");
-    assert_eq!(budget.used(Kind::Connections), all + 100 * (32 << 10));
-    // Where nothing is left there is none for the smallest either.
-    let mut rest = bodies(&budget);
-    rest.grow_to(budget.limit().unwrap() - budget.used(Kind::Connections), any).unwrap();
-    assert!(ConnectionRoom::new(&budget).is_err());
-    open.truncate(99);
-    assert!(ConnectionRoom::new(&budget).is_ok());
-    drop(open);
-    assert_eq!(budget.used(Kind::Connections), 0);
-    assert_eq!(*ConnectionRoom::new(&Arc::default()).unwrap().windows(), Windows::LARGEST);
+}
+
+/// A connection on which so much is unread that streams had time to read.
+fn keeping(budget: &Arc<Budget>, unread: u64) -> ConnectionRoom {
+    let mut room = ConnectionRoom::new(budget, Windows::LARGEST);
+    room.unread().open();
+    room.unread().add(unread as i64);
+    room.settle(0);
+    room
+}
+
+#[test]
+fn unread_data_counts_while_streams_do_not_read_it() {
+    let budget = budget(u64::MAX);
+    let mut room = ConnectionRoom::new(&budget, Windows::LARGEST);
+    let unread = Arc::clone(room.unread());
+    assert_eq!(budget.used(Kind::Connections), 96 << 10);
+    unread.open();
+    unread.add(300 << 10);
+    room.settle(300 << 10);
+    assert_eq!(budget.used(Kind::Unread), 0, "streams had no turn yet");
+    room.settle(100 << 10);
+    assert_eq!(budget.used(Kind::Unread), 256 << 10, "200 KiB in steps");
+    unread.read(300 << 10);
+    assert!(room.is_unsettled());
+    room.settle(0);
+    assert!(!room.is_unsettled());
+    assert_eq!(budget.used(Kind::Unread), 0);
+    // Data for a stream that had ended is forgotten with the last one.
+    unread.add(70 << 10);
+    unread.close();
+    assert_eq!(unread.bytes(), 0);
+    drop((room, keeping(&budget, 1)));
+    assert_eq!((budget.used(Kind::Connections), budget.used(Kind::Unread)), (0, 0));
+}
+
+#[test]
+fn the_connection_with_the_most_unread_data_is_closed() {
+    let budget = Arc::new(Budget::of_process(64 * MI, None));
+    let small: Vec<_> = (0..5).map(|_| keeping(&budget, MI)).collect();
+    let large = keeping(&budget, 3 * MI);
+    assert_eq!(budget.evicted(), 0, "an eighth");
+    let mut last = keeping(&budget, MI);
+    assert!(large.evicted().is_cancelled() && budget.evicted() == 1);
+    last.unread().add(MI as i64);
+    last.settle(0);
+    assert_eq!(budget.evicted(), 1, "when it is gone, there is room");
+    last.unread().add(2 * MI as i64);
+    last.settle(0);
+    assert!(last.evicted().is_cancelled() && budget.evicted() == 2);
+    assert!(small.iter().all(|room| !room.evicted().is_cancelled()));
+    drop((large, last));
+    // Where everything else is full there is less.
+    let mut body = bodies(&budget);
+    let used = Kind::ALL.iter().map(|kind| budget.used(*kind)).sum::<u64>();
+    body.grow_to(budget.limit().unwrap() - used, any).unwrap();
+    let _more = keeping(&budget, 1);
+    assert_eq!(budget.evicted(), 3);
 }
 
 #[test]

@@ -96,7 +96,7 @@ impl Watch {
 
     fn read(&self, meter: &mut Meter, budget: &Budget) -> Option<Reading> {
         let counted = || {
-            let kinds = [Kind::Bodies, Kind::PrefixIndex, Kind::Records];
+            let kinds = [Kind::Bodies, Kind::PrefixIndex, Kind::Records, Kind::Unread];
             let streams = budget.used(Kind::Streams) / IDLE_SHARE;
             kinds.iter().map(|kind| budget.used(*kind)).fold(streams, u64::saturating_add)
         };

@@ -16,8 +16,9 @@ use crate::config::settings::ServeSettings;
 use crate::endpoints::{Clock, Store};
 use crate::extproc::conn::Lifetime;
 use crate::extproc::health::HealthState;
-use crate::extproc::server::serve_plain;
+use crate::extproc::server::serve_small;
 use crate::flow::Dispatcher;
+use crate::memory::{Budget, Windows};
 use crate::observe::http::Routes;
 use crate::scaling::file::PolicyFile;
 use crate::scaling::objects::{PolicyObjects, Surveyor, Teller};
@@ -31,8 +32,9 @@ use crate::scrape::{ScrapeConfig, ScrapeMetrics};
 /// Who the numbers' places belong to.
 const OWNER: &str = "capacity-policy";
 
-/// Connections of KEDA: its operator and its metrics server keep one each.
-const MAX_KEDA_CONNECTIONS: usize = 64;
+/// Streams of a connection of KEDA, which keeps one to an address: its triggers of the type
+/// `external-push` have a stream each that stays open.
+const KEDA_STREAMS: u32 = 256;
 
 const JSON: &str = "application/json";
 
@@ -102,6 +104,7 @@ pub(super) struct Seen<'a> {
     pub(super) health: Arc<HealthState>,
     pub(super) clock: &'a Clock,
     pub(super) scrapes: ScrapeMetrics,
+    pub(super) budget: Arc<Budget>,
     /// The cluster that the endpoints are in, if any.
     pub(super) cluster: Option<Cluster>,
 }
@@ -122,7 +125,7 @@ pub(super) fn start(
     let Policies { file, groups, sources, servers, gpus, prometheus } = policies;
     let gate = seen.dispatcher.gate().cloned();
     let (health, leading) = (Arc::clone(&seen.health), seen.health);
-    let cluster = seen.cluster;
+    let (cluster, budget) = (seen.cluster, seen.budget);
     let live = Live {
         store: seen.store,
         clock: seen.clock.clone(),
@@ -179,7 +182,8 @@ pub(super) fn start(
         tracing::info!(address = %listener.local_addr()?, "external scaler for KEDA open");
         let lifetime = Lifetime { close: background.shutdown.clone(), ..Lifetime::new() };
         let service = keda::service(Arc::clone(&board));
-        background.tasks.spawn(serve_plain(listener, service, lifetime, MAX_KEDA_CONNECTIONS));
+        let windows = Windows { streams: KEDA_STREAMS, ..Windows::SMALLEST };
+        background.tasks.spawn(serve_small(listener, service, lifetime, budget, windows));
     }
     Ok(board)
 }

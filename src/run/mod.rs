@@ -247,8 +247,16 @@ async fn serve(
         Some(policies) => {
             let (store, health) = (Arc::clone(&store), Arc::clone(&health));
             let cluster = cluster.clone();
-            let seen =
-                capacity::Seen { dispatcher: &dispatcher, store, health, clock: &clock, scrapes, cluster };
+            let budget = Arc::clone(state.budget());
+            let seen = capacity::Seen {
+                dispatcher: &dispatcher,
+                store,
+                health,
+                clock: &clock,
+                scrapes,
+                budget,
+                cluster,
+            };
             Some(capacity::start(policies, seen, keda, &settings, &registry, background)?)
         }
         None => None,

@@ -87,8 +87,8 @@ fn register_locator(dispatcher: &Arc<Dispatcher>, registry: &Registry) -> promet
 
 pub(super) fn register_memory(budget: &Arc<Budget>, registry: &Registry) -> prometheus::Result<()> {
     use Kind::{Counter, Gauge};
-    use memory::Kind::{Bodies, Connections, PrefixIndex, Records, Streams};
-    let numbers: [(&str, &str, Kind, fn(&Budget) -> u64); 10] = [
+    use memory::Kind::{Bodies, Connections, PrefixIndex, Records, Streams, Unread};
+    let numbers: [(&str, &str, Kind, fn(&Budget) -> u64); 12] = [
         (
             "usher_memory_budget_bytes",
             "What the process as a whole may take; 0 without a budget.",
@@ -119,9 +119,21 @@ pub(super) fn register_memory(budget: &Arc<Budget>, registry: &Registry) -> prom
         ("usher_memory_streams_bytes", "What open streams take of it.", Gauge, |budget| budget.used(Streams)),
         (
             "usher_memory_connections_bytes",
-            "What connections take of it, with what may be sent on them before it is read.",
+            "What connections take of it, with what arrives between two turns of their streams.",
             Gauge,
             |budget| budget.used(Connections),
+        ),
+        (
+            "usher_memory_unread_bytes",
+            "What data takes of it that has arrived and that streams don't read.",
+            Gauge,
+            |budget| budget.used(Unread),
+        ),
+        (
+            "usher_connections_evicted_total",
+            "Connections closed, as their unread data took too much memory.",
+            Counter,
+            Budget::evicted,
         ),
         ("usher_memory_refused_total", "Requests refused for want of memory.", Counter, Budget::refused),
         (
@@ -142,13 +154,11 @@ pub(super) fn register_connections(
     metrics: &Arc<ConnectionMetrics>,
     registry: &Registry,
 ) -> prometheus::Result<()> {
-    let counts: [(&str, &str, fn(&ConnectionMetrics) -> &AtomicU64); 4] = [
+    let counts: [(&str, &str, fn(&ConnectionMetrics) -> &AtomicU64); 5] = [
         ("usher_connections_accepted_total", "Connections that a worker thread took.", |m| &m.accepted),
-        (
-            "usher_connections_refused_total",
-            "Connections closed at once: too many were open, or no memory was left.",
-            |m| &m.refused,
-        ),
+        ("usher_connections_refused_total", "Connections closed at once: too many were open.", |m| {
+            &m.refused
+        }),
         ("usher_connections_unopened_total", "Connections that did not start HTTP/2, or not in time.", |m| {
             &m.unopened
         }),
@@ -156,6 +166,11 @@ pub(super) fn register_connections(
             "usher_connections_broken_total",
             "Connections that broke HTTP/2, went away or no longer answered.",
             |m| &m.broken,
+        ),
+        (
+            "usher_connections_goaway_total",
+            "Connections that Usher ended with GOAWAY for what the client sent.",
+            |m| &m.goaway,
         ),
     ];
     for (name, help, count) in counts {

@@ -15,7 +15,7 @@ use crate::health::check;
 use crate::support::{Call, EchoServer, Running, echo, listener, plain, secure};
 
 fn router() -> Router<EchoServer> {
-    Router::new(echo(), health::service(Arc::new(HealthState::new(false))))
+    Router::new(echo(), health::service(Arc::new(HealthState::new(false))), &Arc::default())
 }
 
 #[tokio::test]

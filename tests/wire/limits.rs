@@ -19,8 +19,8 @@ async fn a_message_over_the_limit_ends_its_stream_and_no_other() {
     let connection = picker.connect().await;
     let open = connection.stream().await;
     open.send(headers(&POST, false));
-    // More than the connection's window of 4 MiB: what is refused must not stay in it.
-    for _ in 0..24 {
+    // More than the connection's window of 32 MiB: what is refused must not stay in it.
+    for _ in 0..120 {
         let mut refused = connection.stream().await;
         refused.send(headers(&POST, false));
         refused.send(body(vec![b'x'; 300_000], true));
@@ -28,7 +28,7 @@ async fn a_message_over_the_limit_ends_its_stream_and_no_other() {
         assert_eq!(status.code(), Code::Unknown, "{status}");
         assert!(status.message().contains("--grpc-max-recv-msg-size"), "{status}");
     }
-    assert_eq!(ended_with(&picker, "Unknown"), Some(24.0));
+    assert_eq!(ended_with(&picker, "Unknown"), Some(120.0));
     let late = connection.stream().await;
     late.send(headers(&POST, false));
     let text = format!(r#"{{"model":"m","prompt":"{}"}}"#, "x".repeat(60_000));

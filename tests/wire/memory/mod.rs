@@ -5,7 +5,9 @@
 #![cfg(target_os = "linux")]
 
 mod bodies;
+mod frames;
 mod process;
+mod raw;
 mod streams;
 mod unread;
 mod waiting;

@@ -1,0 +1,250 @@
+//! Counts the data that arrives on a connection, and the data that its streams read.
+//!
+//! HTTP/2 keeps what streams haven't read, and says neither how much that is nor when it drops it.
+//! So it is counted on both sides of it: [`Counted`] sees what a client sends, and [`RequestBody`]
+//! what streams take.
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio_util::sync::CancellationToken;
+
+use super::frames::{OVERHEAD, Received, ResetStreams};
+use super::preface::PREFACE;
+use crate::memory::{ConnectionRoom, TURN, Unread, small};
+
+/// Time that a client has to end its side of a stream which has ended on ours. HTTP/2 forgets a
+/// stream that we reset, and counts small frames against the connection for ever that arrive
+/// on it later; so the stream is read until the client has noticed.
+const LINGER: Duration = Duration::from_secs(10);
+
+/// Such streams of a connection. More are reset at once.
+const MAX_LINGERING: usize = 256;
+
+/// A connection whose DATA frames are counted as they arrive. Its streams get a turn to read after
+/// every [`TURN`] bytes.
+#[derive(Debug)]
+pub struct Counted<I> {
+    io: I,
+    room: ConnectionRoom,
+    received: Received,
+    reset: ResetStreams,
+    /// Arrived since the last turn.
+    recent: u64,
+    yielded: bool,
+}
+
+impl<I> Counted<I> {
+    /// A connection from its preface on.
+    pub fn new(io: I, room: ConnectionRoom) -> Self {
+        let (received, reset) = (Received::after(PREFACE.len()), ResetStreams::new());
+        Self { io, room, received, reset, recent: 0, yielded: false }
+    }
+}
+
+impl<I: AsyncRead + Unpin> AsyncRead for Counted<I> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        if this.yielded {
+            this.room.settle(this.recent);
+            (this.recent, this.yielded) = (0, false);
+        } else if this.recent >= TURN {
+            this.yielded = true;
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        } else if this.room.is_unsettled() {
+            this.room.settle(this.recent);
+        }
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut this.io).poll_read(context, buffer))?;
+        let arrived = this.received.read(&buffer.filled()[before..], &this.reset);
+        if arrived != 0 {
+            this.room.unread().add(arrived);
+            this.recent = this.recent.saturating_add_signed(arrived);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<I: AsyncWrite + Unpin> AsyncWrite for Counted<I> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = ready!(Pin::new(&mut self.io).poll_write(context, bytes))?;
+        self.reset.sent(&bytes[..written]);
+        Poll::Ready(Ok(written))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(context)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = ready!(Pin::new(&mut self.io).poll_write_vectored(context, slices))?;
+        let mut rest = written;
+        for slice in slices {
+            let part = rest.min(slice.len());
+            self.reset.sent(&slice[..part]);
+            rest -= part;
+        }
+        Poll::Ready(Ok(written))
+    }
+}
+
+/// The body of a request, whose data is counted as it is read. When it is dropped before its end,
+/// its stream lingers until the client ends it.
+#[derive(Debug)]
+pub struct RequestBody {
+    /// `None` when it was handed on.
+    body: Option<CountedBody>,
+}
+
+/// What is left of a [`RequestBody`].
+#[derive(Debug)]
+struct CountedBody {
+    incoming: Incoming,
+    streams: Arc<Streams>,
+    has_ended: bool,
+}
+
+impl RequestBody {
+    /// The body of a stream of a connection.
+    pub fn new(incoming: Incoming, streams: &Arc<Streams>) -> Self {
+        streams.unread.open();
+        Self { body: Some(CountedBody { incoming, streams: Arc::clone(streams), has_ended: false }) }
+    }
+
+    /// A place among the [small](crate::memory::small) calls of its connection, if there is one.
+    #[must_use]
+    pub fn small_place(&self) -> Option<OwnedSemaphorePermit> {
+        let small = Arc::clone(&self.body.as_ref()?.streams.small);
+        small.try_acquire_owned().ok()
+    }
+}
+
+impl Drop for RequestBody {
+    fn drop(&mut self) {
+        if let Some(mut body) = self.body.take()
+            && body.drain(&mut Context::from_waker(Waker::noop())).is_pending()
+        {
+            let lingering = body.streams.lingering.clone();
+            // The only error is that the connection ends: this resets the stream.
+            let _ = lingering.send(body);
+        }
+    }
+}
+
+impl CountedBody {
+    fn poll_frame(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let frame = ready!(Pin::new(&mut self.incoming).poll_frame(context));
+        match &frame {
+            Some(Ok(frame)) => {
+                if let Some(data) = frame.data_ref() {
+                    self.streams.unread.read(data.len() as i64 + OVERHEAD);
+                }
+            }
+            Some(Err(_)) | None => self.has_ended = true,
+        }
+        Poll::Ready(frame)
+    }
+
+    /// Reads and drops what is there, and is ready after the last.
+    fn drain(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        while !self.has_ended {
+            let _ = ready!(self.poll_frame(context));
+        }
+        Poll::Ready(())
+    }
+}
+
+impl Drop for CountedBody {
+    fn drop(&mut self) {
+        self.streams.unread.close();
+    }
+}
+
+impl Body for RequestBody {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        self.body.as_mut().map_or(Poll::Ready(None), |body| body.poll_frame(context))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.as_ref().is_none_or(|body| body.incoming.is_end_stream())
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.as_ref().map_or_else(SizeHint::default, |body| body.incoming.size_hint())
+    }
+}
+
+/// The streams of a connection.
+#[derive(Debug)]
+pub struct Streams {
+    unread: Arc<Unread>,
+    lingering: mpsc::UnboundedSender<CountedBody>,
+    small: Arc<Semaphore>,
+}
+
+/// Streams that have ended on our side, and not on the client's.
+#[derive(Debug)]
+pub struct Lingering(mpsc::UnboundedReceiver<CountedBody>);
+
+/// The streams of a connection with this unread data.
+pub fn streams(unread: Arc<Unread>) -> (Arc<Streams>, Lingering) {
+    let (lingering, receiver) = mpsc::unbounded_channel();
+    let small = Arc::new(Semaphore::new(small::MAX_STREAMS as usize));
+    (Arc::new(Streams { unread, lingering, small }), Lingering(receiver))
+}
+
+impl Lingering {
+    /// Reads them until `drain` is cancelled, or for ever. They are reset then: nobody is to wait
+    /// for them.
+    pub async fn read(mut self, drain: &CancellationToken) {
+        let mut bodies = FuturesUnordered::new();
+        loop {
+            tokio::select! {
+                Some(mut body) = self.0.recv() => if bodies.len() < MAX_LINGERING {
+                    let ended = async move { poll_fn(|context| body.drain(context)).await };
+                    bodies.push(tokio::time::timeout(LINGER, ended));
+                },
+                Some(_) = bodies.next() => {}
+                () = drain.cancelled() => return,
+            }
+        }
+    }
+}

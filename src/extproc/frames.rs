@@ -1,0 +1,245 @@
+//! Heads of HTTP/2 frames, as bytes of them arrive.
+
+use std::collections::{HashSet, VecDeque};
+
+/// Bytes of a frame's head: length, type, flags and stream (RFC 9113, section 4.1).
+const HEAD: usize = 9;
+
+const DATA: u8 = 0;
+const RST_STREAM: u8 = 3;
+const END_STREAM: u8 = 0x1;
+const PADDED: u8 = 0x8;
+
+/// Memory that an unread DATA frame takes besides its payload, in bytes: an entry of h2's queue,
+/// and its share of a read buffer.
+pub const OVERHEAD: i64 = 256;
+
+/// Finds frames in the bytes of one direction of a connection, which may be cut anywhere.
+#[derive(Debug)]
+struct Heads {
+    /// Bytes of the payload, or of the preface, that are still to come.
+    skip: usize,
+    /// The beginning of a head whose rest is still to come.
+    head: [u8; HEAD],
+    have: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Head {
+    length: usize,
+    kind: u8,
+    flags: u8,
+    stream: u32,
+}
+
+impl Heads {
+    fn after(preface: usize) -> Self {
+        Self { skip: preface, head: [0; HEAD], have: 0 }
+    }
+
+    /// The next frame whose head ends within `bytes`, which are then those of its payload and after.
+    #[inline]
+    fn next(&mut self, bytes: &mut &[u8]) -> Option<Head> {
+        let skipped = self.skip.min(bytes.len());
+        self.skip -= skipped;
+        *bytes = &bytes[skipped..];
+        if bytes.is_empty() {
+            return None;
+        }
+        let head = if self.have == 0
+            && let Some((head, rest)) = bytes.split_first_chunk::<HEAD>()
+        {
+            *bytes = rest;
+            *head
+        } else {
+            let (part, rest) = bytes.split_at(bytes.len().min(HEAD - self.have));
+            self.head[self.have..self.have + part.len()].copy_from_slice(part);
+            self.have += part.len();
+            *bytes = rest;
+            if self.have < HEAD {
+                return None;
+            }
+            self.have = 0;
+            self.head
+        };
+        let [high, middle, low, kind, flags, stream @ ..] = head;
+        self.skip = usize::from(high) << 16 | usize::from(middle) << 8 | usize::from(low);
+        Some(Head { length: self.skip, kind, flags, stream: u32::from_be_bytes(stream) & (u32::MAX >> 1) })
+    }
+}
+
+/// Counts the DATA frames that a client sends.
+#[derive(Debug)]
+pub struct Received {
+    heads: Heads,
+    /// A padded DATA frame whose first byte, the length of its padding, is the next.
+    padded: Option<Data>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Data {
+    length: i64,
+    is_last: bool,
+}
+
+impl Data {
+    /// Memory that it takes until it is read. h2 drops empty frames unless they end the stream.
+    fn taken(self) -> i64 {
+        if self.length > 0 || self.is_last { self.length + OVERHEAD } else { 0 }
+    }
+}
+
+impl Received {
+    /// For a connection whose first so many bytes are the preface.
+    pub fn after(preface: usize) -> Self {
+        Self { heads: Heads::after(preface), padded: None }
+    }
+
+    /// Memory that the DATA frames take whose heads end within the next `bytes`: their payload, and
+    /// [`OVERHEAD`] each. The padding of a frame is taken off when its length is read. Frames on
+    /// streams that were `reset` take none.
+    pub fn read(&mut self, mut bytes: &[u8], reset: &ResetStreams) -> i64 {
+        let mut sum = 0;
+        loop {
+            if let (Some(data), Some(padding)) = (self.padded, bytes.first()) {
+                let length = (data.length - 1 - i64::from(*padding)).max(0);
+                sum += Data { length, ..data }.taken() - data.taken();
+                self.padded = None;
+            }
+            let Some(head) = self.heads.next(&mut bytes) else { return sum };
+            if head.kind == DATA && !reset.has(head.stream) {
+                let data = Data { length: head.length as i64, is_last: head.flags & END_STREAM != 0 };
+                sum += data.taken();
+                self.padded = (head.flags & PADDED != 0 && head.length > 0).then_some(data);
+            }
+        }
+    }
+}
+
+/// Streams whose resets are remembered. More may be reset at a time, but few send for long after.
+const MAX_RESET: usize = 4096;
+
+/// Streams that we have reset lately. What a client still sends there is dropped.
+#[derive(Debug)]
+pub struct ResetStreams {
+    heads: Heads,
+    streams: HashSet<u32>,
+    order: VecDeque<u32>,
+}
+
+impl ResetStreams {
+    /// None yet.
+    pub fn new() -> Self {
+        Self { heads: Heads::after(0), streams: HashSet::new(), order: VecDeque::new() }
+    }
+
+    /// These bytes were sent.
+    pub fn sent(&mut self, mut bytes: &[u8]) {
+        while let Some(head) = self.heads.next(&mut bytes) {
+            if head.kind == RST_STREAM && self.streams.insert(head.stream) {
+                self.order.push_back(head.stream);
+                if self.order.len() > MAX_RESET
+                    && let Some(oldest) = self.order.pop_front()
+                {
+                    self.streams.remove(&oldest);
+                }
+            }
+        }
+    }
+
+    fn has(&self, stream: u32) -> bool {
+        !self.streams.is_empty() && self.streams.contains(&stream)
+    }
+}
+
+impl Default for ResetStreams {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const HEADERS: u8 = 1;
+
+    fn frame(kind: u8, flags: u8, payload: &[u8]) -> Vec<u8> {
+        let length = (payload.len() as u32).to_be_bytes();
+        [&length[1..], &[kind, flags, 0, 0, 0, 1], payload].concat()
+    }
+
+    #[test]
+    fn only_data_counts_and_padding_does_not() {
+        // Type, flags, payload; bytes that it takes.
+        let table: [(u8, u8, &[u8], i64); 9] = [
+            (DATA, 0, b"x", 257),
+            (DATA, END_STREAM, b"abc", 259),
+            (DATA, 0, b"", 0),
+            (DATA, END_STREAM, b"", 256),
+            (DATA, PADDED, &[3, b'a', 0, 0, 0], 257),
+            (DATA, PADDED, &[2, 0, 0], 0),
+            (DATA, PADDED | END_STREAM, &[2, 0, 0], 256),
+            (DATA, PADDED, &[200, 0, 0], 0),
+            (HEADERS, 0, b"anything", 0),
+        ];
+        for (kind, flags, payload, taken) in table {
+            let read = Received::after(0).read(&frame(kind, flags, payload), &ResetStreams::new());
+            assert_eq!(read, taken, "{flags} {payload:?}");
+        }
+    }
+
+    #[test]
+    fn data_on_reset_streams_does_not_count() {
+        let mut reset = ResetStreams::new();
+        let sent = [frame(DATA, 0, &[RST_STREAM; 30]), frame(RST_STREAM, 0, &[0; 4])].concat();
+        sent.chunks(4).for_each(|part| reset.sent(part));
+        let mut late = frame(DATA, 0, b"x");
+        assert_eq!(Received::after(0).read(&late, &reset), 0);
+        late[8] = 3;
+        assert_eq!(Received::after(0).read(&late, &reset), 257, "another stream");
+        (0..MAX_RESET as u32).for_each(|stream| {
+            let mut bytes = frame(RST_STREAM, 0, &[0; 4]);
+            bytes[5..9].copy_from_slice(&(2 * stream + 5).to_be_bytes());
+            reset.sent(&bytes);
+        });
+        assert!(!reset.has(1) && reset.has(5) && reset.order.len() == MAX_RESET);
+    }
+
+    proptest! {
+        #[test]
+        fn frames_are_found_however_they_are_cut(
+            frames in prop::collection::vec((0u8..3, any::<u8>(), 0usize..300), 0..20),
+            cuts in prop::collection::vec(1usize..40, 1..9),
+        ) {
+            let mut wire = vec![b'p'; 24];
+            let mut want = 0;
+            for (kind, flags, length) in frames {
+                let payload = vec![1; length];
+                wire.extend(frame(kind, flags, &payload));
+                if kind == DATA {
+                    let padding = if flags & PADDED != 0 { length.min(2) } else { 0 };
+                    let is_last = flags & END_STREAM != 0;
+                    want += Data { length: (length - padding) as i64, is_last }.taken();
+                }
+            }
+            let (mut received, mut got, mut rest) = (Received::after(24), 0, &wire[..]);
+            for cut in cuts.iter().cycle() {
+                let (now, later) = rest.split_at(rest.len().min(*cut));
+                got += received.read(now, &ResetStreams::new());
+                rest = later;
+                if rest.is_empty() {
+                    break;
+                }
+            }
+            prop_assert_eq!(got, want);
+        }
+
+        #[test]
+        fn random_bytes_end_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            Received::after(3).read(&bytes, &ResetStreams::new());
+            ResetStreams::new().sent(&bytes);
+        }
+    }
+}
