@@ -16,9 +16,6 @@ const INTERVAL: Duration = Duration::from_millis(100);
 /// The same while resident memory is near the budget. It then costs more not to know.
 const NEAR_INTERVAL: Duration = Duration::from_millis(10);
 
-/// How long the allocator keeps what it has, where it isn't near. It may be used again at once.
-const KEPT: Duration = Duration::from_millis(500);
-
 /// This part of what a stream counts is taken by one that does nothing: 2 KiB.
 const IDLE_SHARE: u64 = 4;
 
@@ -31,14 +28,13 @@ pub(super) struct Watch {
     // Guards what earlier samples said. Taken by one thread at a time; the others go on.
     seen: Mutex<Seen>,
     base: AtomicU64,
+    left_over: AtomicU64,
     is_near: AtomicBool,
 }
 
 #[derive(Debug)]
 struct Seen {
     meter: Meter,
-    /// When the allocator last gave back what it had.
-    released: Option<Duration>,
     /// It was said that the process alone takes nearly all.
     warned: bool,
 }
@@ -55,8 +51,9 @@ impl Watch {
             resident,
             start: Instant::now(),
             process,
-            seen: Mutex::new(Seen { meter: Meter::new(process), released: None, warned: false }),
+            seen: Mutex::new(Seen { meter: Meter::new(process), warned: false }),
             base: AtomicU64::new(0),
+            left_over: AtomicU64::new(0),
             is_near: AtomicBool::new(false),
         })
     }
@@ -70,14 +67,8 @@ impl Watch {
     /// `None` where somebody else looks, or nothing can be seen.
     pub(super) fn look(&self, budget: &Budget) -> Option<(u64, u64)> {
         let mut seen = self.seen.try_lock().ok()?;
-        let mut reading = self.read(&mut seen.meter, budget)?;
-        let now = self.start.elapsed();
-        let pause = if reading.is_near { NEAR_INTERVAL } else { KEPT };
-        if reading.left_over > self.process / 32 && seen.released.is_none_or(|last| now > last + pause) {
-            release();
-            seen.released = Some(now);
-            reading = self.read(&mut seen.meter, budget)?;
-        }
+        let reading = self.read(&mut seen.meter, budget)?;
+        self.left_over.store(reading.left_over, Relaxed);
         let nearly_all = reading.base > self.process - self.process / 8;
         if nearly_all && !seen.warned {
             let (base, budget) = (reading.base, self.process);
@@ -110,26 +101,31 @@ impl Watch {
     }
 }
 
-/// Looks at the process again and again, if the budget is [measured](Budget::measure). For a task
-/// of its own, which costs some microseconds each time.
+/// Looks at the process again and again, if the budget is [measured](Budget::measure), and has the
+/// allocator give back what nobody uses. For a task of its own beside the threads that serve
+/// requests: a look takes microseconds, giving back a GiB takes milliseconds.
 pub async fn keep_measuring(budget: Arc<Budget>) {
     let Some(watch) = budget.watch() else { return };
     loop {
         let pause = if watch.is_near.load(Relaxed) { NEAR_INTERVAL } else { INTERVAL };
         tokio::time::sleep(pause).await;
         budget.look();
+        if watch.left_over.load(Relaxed) > watch.process / 32 {
+            release();
+        }
     }
 }
 
-/// More than any system has.
-const IMPOSSIBLE: usize = usize::MAX / 4;
+/// A block that mimalloc takes from the memory of all threads, and returns there when it is freed
+/// (those of 512 KiB and less come from and go to pages of a thread).
+const SHARED_BLOCK: usize = 1 << 20;
 
-/// Makes the allocator give back to the system what nobody uses. It does so by itself, but a
-/// second later, and only when a thread frees more then. Nothing in it can be called without
-/// unsafe code; but before it says that there is no memory, it looks for what it could give back.
+/// Has the allocator give back to the system what has been free for a second (its `purge_delay`).
+/// It looks for that whenever memory returns to what all threads share, and never otherwise: a
+/// process without requests would keep what the last storm left. Nothing is written to the block,
+/// so that it takes no memory itself.
 fn release() {
-    let mut none: Vec<u8> = Vec::new();
-    let _ = black_box(none.try_reserve_exact(black_box(IMPOSSIBLE)));
+    drop(black_box(Vec::<u8>::with_capacity(black_box(SHARED_BLOCK))));
 }
 
 /// Reads how much memory of this process is resident.
