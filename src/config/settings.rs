@@ -109,7 +109,7 @@ pub struct ListenSettings {
     pub keda: Option<SocketAddr>,
 }
 
-/// Bounds on messages and bodies, in bytes.
+/// Bounds on messages and bodies; sizes are in bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct MessageLimits {
     /// Largest gRPC message that is read.
@@ -118,6 +118,9 @@ pub struct MessageLimits {
     pub max_send_message: usize,
     /// Largest HTTP request body that is collected; a larger one is answered with 413.
     pub max_request_body: usize,
+    /// Time without progress after which an incomplete request body is answered with 408; `None`
+    /// is no bound.
+    pub body_idle_timeout: Option<Duration>,
 }
 
 /// How much memory the process may take.

@@ -49,6 +49,11 @@ pub trait Call {
     /// more to do. Called after messages, and whenever the task is woken.
     fn poll(&mut self, context: &mut Context<'_>, out: &mut Outbox) -> ControlFlow<End>;
 
+    /// All that has arrived was read.
+    fn on_pending(&mut self, context: &mut Context<'_>) {
+        let _ = context;
+    }
+
     /// The client has sent its last message, or its stream has broken.
     fn on_end(&mut self, received: End) -> End;
 
@@ -149,7 +154,10 @@ impl<C: Call, B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin> CallBody<C, 
             }
             let Some(incoming) = &mut self.incoming else { break };
             match Pin::new(incoming).poll_frame(context) {
-                Poll::Pending => break,
+                Poll::Pending => {
+                    self.call.on_pending(context);
+                    break;
+                }
                 Poll::Ready(Some(Ok(frame))) => {
                     if let Ok(data) = frame.into_data() {
                         self.inbox.push(data);

@@ -150,7 +150,7 @@ impl Call for ProcessCall {
     }
 
     fn poll(&mut self, context: &mut Context<'_>, out: &mut Outbox) -> ControlFlow<End> {
-        if let Some(step) = self.exchange.turn_away(Instant::now()) {
+        if let Some(step) = self.exchange.turn_away(Instant::now) {
             return self.reply(after(&step), out);
         }
         let Some(deciding) = &mut self.deciding else {
@@ -164,6 +164,10 @@ impl Call for ProcessCall {
         self.deciding = None;
         let step = self.exchange.decided(result, Instant::now());
         self.reply(after(&step), out)
+    }
+
+    fn on_pending(&mut self, context: &mut Context<'_>) {
+        self.exchange.on_pending(context.waker());
     }
 
     fn on_end(&mut self, received: End) -> End {

@@ -9,6 +9,8 @@ pub enum Code {
     BadRequest,
     /// What the request depends on is not so.
     PreconditionFailed,
+    /// The body doesn't come. Ours: the peer waits for it.
+    RequestTimeout,
     /// The body is larger than allowed. Ours: the peer has no limit.
     PayloadTooLarge,
     /// The pool is saturated.
@@ -24,6 +26,7 @@ impl Code {
     pub fn status(self) -> u16 {
         match self {
             Self::BadRequest => 400,
+            Self::RequestTimeout => 408,
             Self::PreconditionFailed => 412,
             Self::PayloadTooLarge => 413,
             Self::ResourceExhausted | Self::Evicted => 429,
@@ -36,6 +39,7 @@ impl Code {
         match self {
             Self::BadRequest => "BadRequest",
             Self::PreconditionFailed => "PreconditionFailed",
+            Self::RequestTimeout => "RequestTimeout",
             Self::PayloadTooLarge => "PayloadTooLarge",
             Self::ResourceExhausted | Self::Evicted => "ResourceExhausted",
             Self::ServiceUnavailable => "ServiceUnavailable",

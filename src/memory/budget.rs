@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, TryLockError, Weak};
 
 use super::connection::Unread;
+use super::uploads::Uploads;
 use super::watch::Watch;
 
 /// What is counted.
@@ -74,6 +75,7 @@ pub struct Budget {
     /// takes too much.
     pub(super) connections: Mutex<Vec<Arc<Unread>>>,
     pub(super) evicted: AtomicU64,
+    pub(super) uploads: Uploads,
 }
 
 /// At least so much is left for what isn't counted, where the budget is large enough: the
@@ -139,6 +141,7 @@ impl Budget {
             shed: AtomicU64::new(0),
             connections: Mutex::default(),
             evicted: AtomicU64::new(0),
+            uploads: Uploads::default(),
         }
     }
 
@@ -331,8 +334,15 @@ impl Budget {
             total = self.total();
         }
         // Those that were told to go hold theirs for a moment longer.
-        let leaving = Some(self.promised.load(Relaxed)).filter(|promised| *promised < UNKNOWN);
-        if total > limit.saturating_add(leaving.unwrap_or(0).min(beyond(limit))) { Err(Full) } else { Ok(()) }
+        let leaving =
+            || Some(self.promised.load(Relaxed)).filter(|promised| *promised < UNKNOWN).unwrap_or(0);
+        if total > limit.saturating_add(leaving()) {
+            self.one_sheds(|promised| {
+                let missing = total.saturating_sub(limit.saturating_add(promised));
+                if missing > 0 { self.give_up_slow_uploads(missing.saturating_add(limit / 16)) } else { 0 }
+            });
+        }
+        if total > limit.saturating_add(leaving().min(beyond(limit))) { Err(Full) } else { Ok(()) }
     }
 
     /// Sheds requests that wait for so many bytes and a sixteenth of the budget, but for what
@@ -342,19 +352,25 @@ impl Budget {
             return;
         }
         let Some(sheds) = self.sheds.get().and_then(Weak::upgrade) else { return };
+        let shed = self.one_sheds(|promised| {
+            let missing = bytes.saturating_sub(promised);
+            if missing > 0 { sheds.shed(missing.saturating_add(limit / 16), highest) } else { 0 }
+        });
+        self.shed.fetch_add(shed, Relaxed);
+    }
+
+    /// Lets one thread at a time tell some to go; the others go on. It is told how much is promised
+    /// already. What those held that were told is promised, too, from then on. Returns how much that is.
+    fn one_sheds(&self, shed: impl FnOnce(u64) -> u64) -> u64 {
         let _one_at_a_time = match self.shedding.try_lock() {
             Ok(guard) => guard,
             Err(TryLockError::Poisoned(guard)) => guard.into_inner(),
-            Err(TryLockError::WouldBlock) => return,
+            Err(TryLockError::WouldBlock) => return 0,
         };
-        let missing = bytes.saturating_sub(self.promised.load(Relaxed));
-        if missing > 0 {
-            self.promised.fetch_add(UNKNOWN, Relaxed);
-            let shed = sheds.shed(missing.saturating_add(limit / 16), highest);
-            let known = |promised: u64| Some(promised.saturating_sub(UNKNOWN.saturating_sub(shed)));
-            let _ = self.promised.fetch_update(Relaxed, Relaxed, known);
-            self.shed.fetch_add(shed, Relaxed);
-        }
+        let shed = shed(self.promised.fetch_add(UNKNOWN, Relaxed));
+        let known = |promised: u64| Some(promised.saturating_sub(UNKNOWN.saturating_sub(shed)));
+        let _ = self.promised.fetch_update(Relaxed, Relaxed, known);
+        shed
     }
 }
 

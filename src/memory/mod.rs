@@ -12,11 +12,13 @@ mod connection;
 mod meter;
 mod reservation;
 pub mod small;
+mod uploads;
 mod watch;
 
 pub use budget::{Budget, Full, Kind, Sheds};
 pub use connection::{ConnectionRoom, TURN, Unread, Windows};
 pub use reservation::Reservation;
+pub use uploads::{GivenUp, Upload, watch_uploads};
 pub use watch::keep_measuring;
 
 #[cfg(test)]

@@ -28,7 +28,7 @@ use crate::extproc::server::{Ended, Server, ServerOptions, StartError};
 use crate::extproc::service::ProcessCall;
 use crate::extproc::stop::Stops;
 use crate::flow::{Attempts, Dispatcher, Gate, GateCollector, GateMetrics, Policy, keep_bands, keep_moving};
-use crate::memory::{Sheds, keep_measuring};
+use crate::memory::{Sheds, keep_measuring, watch_uploads};
 use crate::metrics::{self};
 use crate::observe::http::{HttpServer, Routes};
 use crate::observe::{self, endpoints};
@@ -280,6 +280,8 @@ async fn serve(
         let routes = capacity::with_pages(routes, board.as_ref(), &clock).with_index();
         background.pages.push(HttpServer::start(admin, routes)?);
     }
+    let uploads = watch_uploads(Arc::clone(&memory_budget), settings.limits.body_idle_timeout);
+    background.tasks.spawn(background.shutdown.clone().run_until_cancelled_owned(uploads).map(|_| ()));
     if memory_budget.measure() {
         let measuring = keep_measuring(Arc::clone(&memory_budget));
         background.tasks.spawn(background.shutdown.clone().run_until_cancelled_owned(measuring).map(|_| ()));

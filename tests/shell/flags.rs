@@ -15,7 +15,7 @@ fn serve(flags: &[&str]) -> Result<ServeSettings, String> {
 
 /// Name, and a value that differs from the default. Each is valid alone or with what the
 /// third column adds.
-const FLAGS: [(&str, &str, &[&str]); 47] = [
+const FLAGS: [(&str, &str, &[&str]); 48] = [
     ("grpc-port", "19002", &[]),
     ("grpc-health-port", "19003", &[]),
     ("metrics-port", "19090", &[]),
@@ -58,6 +58,7 @@ const FLAGS: [(&str, &str, &[&str]); 47] = [
     ("bind-address", "127.0.0.1", &[]),
     ("admin-address", "127.0.0.1:19095", &[]),
     ("max-request-body-bytes", "64Mi", &[]),
+    ("body-idle-timeout", "1m", &[]),
     ("endpoints-file", "/etc/endpoints.yaml", &[]),
     ("worker-threads", "3", &[]),
     ("locator-ttl", "0s", &[]),

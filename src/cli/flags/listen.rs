@@ -64,6 +64,11 @@ pub struct ListenFlags {
     #[arg(long, value_name = "SIZE", default_value = "32Mi", value_parser = body_size)]
     pub max_request_body_bytes: usize,
 
+    /// Time without progress after which a request body is given up and answered with 408; 0s:
+    /// never.
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_duration)]
+    pub body_idle_timeout: Duration,
+
     /// Memory that the process may take, like 512Mi or 2Gi; "auto": the memory limit of the
     /// container, if it has one; "off": no bound. What has no room is answered with 429.
     #[arg(long, value_name = "SIZE", default_value = "auto", value_parser = memory_budget)]
@@ -120,6 +125,7 @@ impl ListenFlags {
             max_recv_message: self.grpc_max_recv_msg_size,
             max_send_message: self.grpc_max_send_msg_size,
             max_request_body: self.max_request_body_bytes,
+            body_idle_timeout: Some(self.body_idle_timeout).filter(|timeout| !timeout.is_zero()),
         }
     }
 

@@ -37,6 +37,7 @@ fn defaults_are_the_peers() {
     assert_eq!(settings.limits.max_recv_message, 4 << 20);
     assert_eq!(settings.limits.max_send_message, i32::MAX as usize);
     assert_eq!(settings.limits.max_request_body, 32 << 20);
+    assert_eq!(settings.limits.body_idle_timeout, Some(Duration::from_secs(30)));
     assert!(settings.worker_threads >= 1);
     assert_eq!(settings.drain_timeout, Duration::from_secs(30));
     assert_eq!(settings.refresh_metrics_interval, Duration::from_millis(50));
@@ -176,6 +177,7 @@ fn sizes_and_intervals() {
     let refreshed = |text| serve(&["--refresh-metrics-interval", text]).unwrap().refresh_metrics_interval;
     assert_eq!(refreshed("1ms"), Duration::from_millis(50));
     assert_eq!(refreshed("1s"), Duration::from_secs(1));
+    assert_eq!(serve(&["--body-idle-timeout=0s"]).unwrap().limits.body_idle_timeout, None);
     assert_eq!(serve(&["--drain-timeout=24h"]).unwrap().drain_timeout, Duration::from_secs(86_400));
     assert_eq!(serve(&["--worker-threads=3"]).unwrap().worker_threads, 3);
     assert!(serve(&["--admin-address=off"]).unwrap().listen.admin.is_none());

@@ -180,6 +180,7 @@ fn pieces() -> impl Strategy<Value = Pieces> {
 fn rejection() -> impl Strategy<Value = Rejection> {
     let code = select(vec![
         Code::BadRequest,
+        Code::RequestTimeout,
         Code::PayloadTooLarge,
         Code::ResourceExhausted,
         Code::ServiceUnavailable,

@@ -11,13 +11,13 @@ mod request;
 mod response;
 
 use std::sync::Arc;
-use std::task::Context;
+use std::task::{Context, Waker};
 use std::time::Instant;
 
 use self::request::series_key;
 use crate::endpoints::SubsetHint;
 use crate::flow::{Code, Rejection, Routed};
-use crate::memory::{Budget, Kind, Reservation};
+use crate::memory::{Budget, GivenUp, Kind, Reservation, Upload};
 use crate::request::{Headers, ParserKind, Parsers, Request, RequestParser, RuleBook};
 use crate::schedule::{Served, Stages};
 
@@ -28,6 +28,9 @@ use super::parsing::Parsing;
 use super::replies::Replies;
 use super::reply::Reply;
 use super::series::SeriesKey;
+
+/// What a client is told whose body doesn't go on.
+const IDLE_BODY: &str = "no more of the request body came for too long (--body-idle-timeout)";
 
 /// What a client is told whose body there is no room for.
 const NO_MEMORY: &str = "no memory is left for the request; it may be sent again";
@@ -121,6 +124,8 @@ pub struct Exchange {
     /// Room for the request's body, from its first chunk until the last is on its way, and for
     /// headers that are large.
     held: Option<Reservation>,
+    /// The request's body, while some of it is missing that didn't come at once.
+    upload: Option<Arc<Upload>>,
     answer: Answer,
     replies: Replies,
 }
@@ -139,6 +144,7 @@ impl Exchange {
             started: None,
             routed: None,
             held: None,
+            upload: None,
             answer,
             replies: Replies::default(),
         }
@@ -167,9 +173,29 @@ impl Exchange {
         self.answer.parser()
     }
 
-    /// Ends the stream where no memory is left for it. To be asked before its first message.
-    pub fn turn_away(&mut self, now: Instant) -> Option<Step> {
-        (!std::mem::replace(&mut self.has_stream, true)).then(|| self.refuse_for_memory(now))
+    /// Ends the stream where no memory is left for it, or where its body doesn't come. To be asked
+    /// before its first message, and whenever its task is woken.
+    pub fn turn_away(&mut self, now: impl FnOnce() -> Instant) -> Option<Step> {
+        if !std::mem::replace(&mut self.has_stream, true) {
+            return Some(self.refuse_for_memory(now()));
+        }
+        match self.upload.as_ref()?.given_up()? {
+            GivenUp::Slow => Some(self.refuse_for_memory(now())),
+            GivenUp::Idle => {
+                let rejection = Rejection::new(Code::RequestTimeout, IDLE_BODY);
+                Some(self.refuse(rejection, &SeriesKey::unknown(), now()))
+            }
+        }
+    }
+
+    /// Nothing more is there to read for now. Where some of the request's body is missing, the task
+    /// that `waker` wakes is to be told when that takes too long.
+    #[inline]
+    pub fn on_pending(&mut self, waker: &Waker) {
+        if matches!(self.state, State::Body(_)) && self.upload.is_none() {
+            let received = self.held.as_ref().map_or(0, Reservation::bytes);
+            self.upload = Some(self.shared.budget.begin_upload(received, waker));
+        }
     }
 
     /// Takes a message.
@@ -189,6 +215,9 @@ impl Exchange {
         if !matches!(self.state, State::Idle | State::Body(_) | State::Deciding(..)) {
             // Nothing is kept of the body, or it is on its way and has its room with it.
             self.held = None;
+        }
+        if !matches!(self.state, State::Body(_)) {
+            self.upload = None;
         }
         if step.is_err() {
             self.shared.metrics.violations.inc();
@@ -282,7 +311,7 @@ impl Exchange {
     /// room, but for higher priorities than this one has; its headers are those of the body that
     /// is being read, or these.
     fn has_room(&mut self, bytes: usize, headers: Option<&Headers>) -> bool {
-        let Self { shared, held, state, .. } = self;
+        let Self { shared, held, state, upload, .. } = self;
         let priority = || {
             let of = |headers: &Headers| shared.rules.current().priority(headers);
             match state {
@@ -292,6 +321,9 @@ impl Exchange {
         };
         if bytes == 0 {
             return shared.budget.make_way(priority).is_ok();
+        }
+        if let Some(upload) = upload {
+            upload.received(bytes as u64);
         }
         let held = held.get_or_insert_with(|| Reservation::new(&shared.budget, Kind::Bodies));
         held.grow_to(bytes as u64, priority).is_ok()
@@ -310,7 +342,7 @@ impl Exchange {
             metrics.request_processing.observe(now.saturating_duration_since(started).as_secs_f64());
         }
         self.state = State::Refused;
-        self.held = None;
+        (self.held, self.upload) = (None, None);
         self.replies.immediate(rejection);
         Step::End
     }

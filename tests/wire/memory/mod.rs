@@ -8,6 +8,7 @@ mod bodies;
 mod frames;
 mod process;
 mod raw;
+mod stalled;
 mod streams;
 mod unread;
 mod waiting;

@@ -1,0 +1,225 @@
+//! Request bodies of which some is missing: how fast they come, and which of them are given up.
+
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use super::Budget;
+
+/// Longest time between two looks at bodies that are coming.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Looks at a body before it may be given up to make room: one that has only begun is not slow.
+const LOOKS: u32 = 3;
+
+/// A request's body of which some is missing. Its stream keeps this until the rest is there.
+#[derive(Debug)]
+pub struct Upload {
+    received: AtomicU64,
+    verdict: AtomicU8,
+    stream: Waker,
+}
+
+/// Why a body is given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GivenUp {
+    /// Nothing came for too long.
+    Idle,
+    /// It was slower than others, and memory is needed.
+    Slow,
+}
+
+const IDLE: u8 = 1;
+const SLOW: u8 = 2;
+
+impl Upload {
+    /// So much of it is there, in bytes.
+    pub fn received(&self, bytes: u64) {
+        self.received.store(bytes, Relaxed);
+    }
+
+    /// Whether it is given up, and why. The stream is woken for that.
+    #[inline]
+    pub fn given_up(&self) -> Option<GivenUp> {
+        match self.verdict.load(Relaxed) {
+            IDLE => Some(GivenUp::Idle),
+            SLOW => Some(GivenUp::Slow),
+            _ => None,
+        }
+    }
+
+    fn give_up(&self, verdict: u8) {
+        self.verdict.store(verdict, Relaxed);
+        self.stream.wake_by_ref();
+    }
+}
+
+/// All bodies of which some is missing.
+#[derive(Debug, Default)]
+pub(super) struct Uploads {
+    // Taken when a body begins that doesn't come at once, when all are looked at, and when memory is
+    // short.
+    open: Mutex<Vec<Open>>,
+}
+
+#[derive(Debug)]
+struct Open {
+    upload: Arc<Upload>,
+    looks: u32,
+    /// Bytes at the last look, and of those the ones that came lately.
+    received: u64,
+    rate: u64,
+    progressed: Option<Instant>,
+}
+
+impl Open {
+    fn is_over(&self) -> bool {
+        // Its stream has dropped it.
+        Arc::strong_count(&self.upload) == 1
+    }
+}
+
+impl Uploads {
+    fn open(&self) -> std::sync::MutexGuard<'_, Vec<Open>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Budget {
+    /// A body has begun whose rest doesn't come at once; `stream` reads it.
+    pub fn begin_upload(&self, received: u64, stream: &Waker) -> Arc<Upload> {
+        let upload = Arc::new(Upload {
+            received: AtomicU64::new(received),
+            verdict: AtomicU8::new(0),
+            stream: stream.clone(),
+        });
+        let mut open = self.uploads.open();
+        if open.len() == open.capacity() {
+            // Those that are over go before more memory is taken.
+            open.retain(|open| !open.is_over());
+        }
+        open.push(Open { upload: Arc::clone(&upload), looks: 0, received: 0, rate: 0, progressed: None });
+        upload
+    }
+
+    /// Looks at all bodies, and gives up those of which nothing came for `timeout`.
+    pub fn look_at_uploads(&self, now: Instant, timeout: Option<Duration>) {
+        self.uploads.open().retain_mut(|open| {
+            if open.is_over() || open.upload.given_up().is_some() {
+                return false;
+            }
+            let received = open.upload.received.load(Relaxed);
+            open.looks = open.looks.saturating_add(1);
+            open.rate = open.rate / 2 + received.saturating_sub(open.received);
+            let last = *open.progressed.get_or_insert(now);
+            if received != open.received {
+                (open.received, open.progressed) = (received, Some(now));
+            } else if timeout.is_some_and(|timeout| now.saturating_duration_since(last) >= timeout) {
+                open.upload.give_up(IDLE);
+                return false;
+            }
+            true
+        });
+    }
+
+    /// Gives up bodies, the slowest first, that hold so many bytes together. Returns how many they
+    /// hold: those are given back a moment later.
+    pub(super) fn give_up_slow_uploads(&self, bytes: u64) -> u64 {
+        let open = self.uploads.open();
+        let mut slow: Vec<&Open> = open
+            .iter()
+            .filter(|open| open.looks >= LOOKS && open.received > 0)
+            .filter(|open| !open.is_over() && open.upload.given_up().is_none())
+            .collect();
+        slow.sort_by_key(|open| (open.rate, open.progressed));
+        let mut freed = 0;
+        for open in slow {
+            if freed >= bytes {
+                break;
+            }
+            open.upload.give_up(SLOW);
+            freed += open.received;
+        }
+        freed
+    }
+}
+
+/// Looks at bodies that are coming again and again. Those of which nothing came for `timeout` are
+/// given up; without it none is for that.
+pub async fn watch_uploads(budget: Arc<Budget>, timeout: Option<Duration>) {
+    let interval = timeout.map_or(LOOK, |timeout| (timeout / 4).clamp(Duration::from_millis(10), LOOK));
+    let mut ticks = tokio::time::interval(interval);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        budget.look_at_uploads(Instant::now(), timeout);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::{Kind, Reservation};
+
+    const TIMEOUT: Option<Duration> = Some(Duration::from_secs(30));
+
+    fn after(start: Instant, seconds: u64) -> Instant {
+        start + Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn a_body_without_progress_is_given_up() {
+        let budget = Budget::default();
+        let start = Instant::now();
+        let stalls = budget.begin_upload(100, Waker::noop());
+        let trickles = budget.begin_upload(100, Waker::noop());
+        let ends = budget.begin_upload(100, Waker::noop());
+        for second in 0..30 {
+            trickles.received(100 + second);
+            budget.look_at_uploads(after(start, second), TIMEOUT);
+            assert_eq!(stalls.given_up(), None, "{second}");
+        }
+        drop(ends);
+        budget.look_at_uploads(after(start, 30), TIMEOUT);
+        assert_eq!((stalls.given_up(), trickles.given_up()), (Some(GivenUp::Idle), None));
+        assert_eq!(budget.uploads.open().len(), 1);
+        budget.look_at_uploads(after(start, 1000), None);
+        assert_eq!(trickles.given_up(), None, "without a timeout none is");
+    }
+
+    #[test]
+    fn bodies_that_are_over_do_not_pile_up() {
+        let budget = Budget::default();
+        let _open = budget.begin_upload(0, Waker::noop());
+        (0..10_000).for_each(|_| drop(budget.begin_upload(0, Waker::noop())));
+        assert!(budget.uploads.open().capacity() < 100);
+    }
+
+    #[test]
+    fn the_slowest_bodies_make_room() {
+        let budget = Arc::new(Budget::new(800, u64::MAX));
+        let start = Instant::now();
+        let begin = || {
+            let mut held = Reservation::new(&budget, Kind::Bodies);
+            held.grow_to(100, || None).unwrap();
+            (budget.begin_upload(100, Waker::noop()), held)
+        };
+        let uploads: Vec<_> = (0..8).map(|_| begin()).collect();
+        for second in 0..4 {
+            // The third comes fastest, and the first two not at all.
+            for (index, (upload, _)) in uploads.iter().enumerate().skip(2) {
+                upload.received(100 + second * (10 - index as u64));
+            }
+            budget.look_at_uploads(after(start, second), TIMEOUT);
+        }
+        let given_up = || uploads.iter().map(|(upload, _)| upload.given_up().is_some()).collect::<Vec<_>>();
+        let _young = budget.begin_upload(100, Waker::noop());
+        let mut new = Reservation::new(&budget, Kind::Bodies);
+        assert!(new.grow_to(40, || None).is_ok(), "those that leave make room");
+        let slow = [true, false, false, false, false, false, false, false];
+        assert_eq!(given_up(), slow);
+        assert!(new.grow_to(120, || None).is_err(), "nothing was given back yet");
+        assert_eq!(given_up()[..3], [true, true, false]);
+    }
+}

@@ -1,0 +1,67 @@
+//! Clients that begin to send a body and stop.
+
+use super::*;
+
+/// Requests with a MiB of their body each, and no more.
+async fn stall(process: &Process, count: usize) -> Vec<Stream> {
+    let connection = process.connect().await;
+    let chunk = vec![b'z'; MI];
+    let mut stalled = Vec::new();
+    for _ in 0..count {
+        let stream = connection.stream().await;
+        stream.try_send(headers(&POST, false));
+        stream.try_send(body(&chunk, false));
+        stalled.push(stream);
+    }
+    stalled
+}
+
+#[tokio::test]
+async fn a_body_without_progress_is_answered_and_its_memory_given_back() {
+    let process = Process::start(96, 1, &["--body-idle-timeout=1s"]);
+    let mut stalled = stall(&process, 4).await;
+    // One without any body, too.
+    let silent = process.connect().await.stream().await;
+    silent.send(headers(&POST, false));
+    stalled.push(silent);
+    for stream in &mut stalled {
+        let refusal = stream.immediate().await;
+        assert_eq!(refusal.status.unwrap().code, 408);
+        assert_eq!(
+            String::from_utf8(refusal.body).unwrap(),
+            "inference error: RequestTimeout - no more of the request body came for too long (--body-idle-timeout)"
+        );
+    }
+    settle(|| process.held() == 0.0).await;
+    is_served(&process.connect().await).await;
+}
+
+/// More of them than there is memory for.
+#[tokio::test]
+async fn stalled_bodies_make_room_for_others() {
+    let process = Process::start(96, 1, &["--body-idle-timeout=10m"]);
+    let limit = process.limit();
+    let stalled = stall(&process, 60).await;
+    let refused = || process.metric("usher_memory_refused_total");
+    settle(|| refused() > 0.0).await;
+    let before = refused();
+    // Whoever comes now may be refused until those that stall have been looked at a few times.
+    let text = format!(r#"{{"model":"m","prompt":"{}"}}"#, "z".repeat(2 * MI));
+    let mut tries = 0;
+    loop {
+        let mut stream = process.connect().await.stream().await;
+        stream.try_send(headers(&COMPLETION, false));
+        stream.try_send(body(&text, true));
+        match stream.reply().await.response {
+            Some(Reply::RequestHeaders(_)) => break,
+            Some(Reply::ImmediateResponse(refusal)) => assert!(has_reason(&refusal, "rejected-saturated")),
+            other => panic!("{other:?}"),
+        }
+        tries += 1;
+        assert!(tries < 1000, "it is never served");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert!(refused() > before + f64::from(tries), "those that stall were refused");
+    drop(stalled);
+    stayed_within(&process, 96, limit).await;
+}
