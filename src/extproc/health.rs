@@ -2,8 +2,10 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
+use futures_util::stream::{BoxStream, unfold};
+use futures_util::{Stream, StreamExt};
+use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
 use proto::health_check_response::ServingStatus;
@@ -22,6 +24,9 @@ mod proto {
 /// The full name of the ext_proc service, which is also a name to ask the health of.
 pub const EXTPROC_SERVICE: &str = "envoy.service.ext_proc.v3.ExternalProcessor";
 
+/// Largest request, in bytes. There is only a name in it.
+const MAX_REQUEST: usize = 4096;
+
 /// Names that are distinguished when a leader is elected. Chart probes use them.
 const LIVENESS: &str = "liveness";
 const READINESS: &str = "readiness";
@@ -34,18 +39,7 @@ pub type HealthService = HealthServer<HealthReporter>;
 /// Starts as not synced, plugins ready, protocols matching, not draining, not leading.
 #[derive(Debug)]
 pub struct HealthState {
-    /// Endpoints have been loaded once.
-    synced: AtomicBool,
-    /// Every plugin that has to prepare itself has done so.
-    plugins_ready: AtomicBool,
-    /// The configured parsers understand the pool's protocol.
-    protocols_match: AtomicBool,
-    /// The server stops, and nobody should begin to use it any more.
-    draining: AtomicBool,
-    /// Whether a leader is elected at all.
-    leader_election: bool,
-    /// Whether this process leads.
-    leader: AtomicBool,
+    view: watch::Sender<HealthView>,
 }
 
 /// [`HealthState`] at one moment.
@@ -78,52 +72,71 @@ impl HealthState {
     /// A server that has just started.
     #[must_use]
     pub fn new(leader_election: bool) -> Self {
-        Self {
-            synced: AtomicBool::new(false),
-            plugins_ready: AtomicBool::new(true),
-            protocols_match: AtomicBool::new(true),
-            draining: AtomicBool::new(false),
-            leader_election,
-            leader: AtomicBool::new(false),
-        }
+        let view = HealthView {
+            synced: false,
+            plugins_ready: true,
+            protocols_match: true,
+            draining: false,
+            leads: leader_election.then_some(false),
+        };
+        Self { view: watch::Sender::new(view) }
     }
 
     /// Endpoints have been loaded, or the pool is gone.
     pub fn set_synced(&self, synced: bool) {
-        self.synced.store(synced, Ordering::Relaxed);
+        self.set(|view| view.synced = synced);
     }
 
     /// All plugins are prepared, or one is no longer.
     pub fn set_plugins_ready(&self, ready: bool) {
-        self.plugins_ready.store(ready, Ordering::Relaxed);
+        self.set(|view| view.plugins_ready = ready);
     }
 
     /// The parsers understand the pool's protocol, or don't.
     pub fn set_protocols_match(&self, matching: bool) {
-        self.protocols_match.store(matching, Ordering::Relaxed);
+        self.set(|view| view.protocols_match = matching);
     }
 
     /// The server stops; there is no way back.
     pub fn set_draining(&self) {
-        self.draining.store(true, Ordering::Relaxed);
+        self.set(|view| view.draining = true);
     }
 
     /// This process won or lost the lease. Without leader election nobody asks.
     pub fn set_leader(&self, leader: bool) {
-        self.leader.store(leader, Ordering::Relaxed);
+        self.set(|view| view.leads = view.leads.map(|_| leader));
+    }
+
+    fn set(&self, change: impl FnOnce(&mut HealthView)) {
+        self.view.send_if_modified(|view| {
+            let before = *view;
+            change(view);
+            *view != before
+        });
     }
 
     /// What holds now.
     #[must_use]
     pub fn view(&self) -> HealthView {
-        let load = |flag: &AtomicBool| flag.load(Ordering::Relaxed);
-        HealthView {
-            synced: load(&self.synced),
-            plugins_ready: load(&self.plugins_ready),
-            protocols_match: load(&self.protocols_match),
-            draining: load(&self.draining),
-            leads: self.leader_election.then(|| load(&self.leader)),
-        }
+        *self.view.borrow()
+    }
+
+    /// The health of a service name now and whenever it changes. Ends after the last change, which
+    /// is that the server stops, so that nobody has to wait for the stream.
+    fn watch(&self, service: String) -> impl Stream<Item = Serving> + Send + use<> {
+        unfold((self.view.subscribe(), None, service), |(mut views, told, service)| async move {
+            loop {
+                let view = *views.borrow_and_update();
+                let serving = view.of(&service);
+                if told != Some(serving) {
+                    return Some((serving, (views, Some(serving), service)));
+                }
+                if view.draining {
+                    return None;
+                }
+                views.changed().await.ok()?;
+            }
+        })
     }
 }
 
@@ -171,7 +184,7 @@ pub struct HealthReporter {
 /// The health service over `state`.
 #[must_use]
 pub fn service(state: Arc<HealthState>) -> HealthService {
-    HealthServer::new(HealthReporter { state })
+    HealthServer::new(HealthReporter { state }).max_decoding_message_size(MAX_REQUEST)
 }
 
 #[tonic::async_trait]
@@ -193,18 +206,21 @@ impl Health for HealthReporter {
         Ok(Response::new(HealthListResponse { statuses }))
     }
 
-    type WatchStream = futures_util::stream::Empty<Result<HealthCheckResponse, Status>>;
+    type WatchStream = BoxStream<'static, Result<HealthCheckResponse, Status>>;
 
     async fn watch(
         &self,
-        _request: Request<HealthCheckRequest>,
+        request: Request<HealthCheckRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
-        Err(Status::unimplemented("watching health is not supported; use Check"))
+        let states = self.state.watch(request.into_inner().service);
+        Ok(Response::new(states.map(|serving| Ok(serving.into())).boxed()))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt;
+
     use super::Serving::{NotServing, ServiceUnknown, Serving};
     use super::*;
 
@@ -263,5 +279,21 @@ mod tests {
         assert_eq!(elected.view().of(READINESS), NotServing);
         elected.set_leader(true);
         assert_eq!(elected.view().of(READINESS), Serving);
+    }
+
+    #[tokio::test]
+    async fn watchers_hear_of_changes_until_the_server_stops() {
+        let state = HealthState::new(true);
+        let mut names = ["", LIVENESS, "elsewhere"]
+            .map(|name| Box::pin(state.watch(name.to_owned())) as BoxStream<'static, super::Serving>);
+        let mut next = |at: usize| names[at].next().now_or_never();
+        assert_eq!([next(0), next(1), next(2)], [NotServing, Serving, ServiceUnknown].map(|s| Some(Some(s))));
+        assert_eq!(next(0), None, "nothing has changed");
+        state.set_synced(true);
+        assert_eq!(next(0), None, "another leads");
+        state.set_leader(true);
+        assert_eq!([next(0), next(0), next(1), next(2)], [Some(Some(Serving)), None, None, None]);
+        state.set_draining();
+        assert_eq!([next(0), next(0), next(1)], [Some(Some(NotServing)), Some(None), Some(None)]);
     }
 }

@@ -27,16 +27,15 @@ use tokio_util::task::AbortOnDropHandle;
 use super::access::{Access, Refusal};
 use super::page::Page;
 use super::tls::MetricsTls;
+use crate::memory::{Budget, Kind, Reservation, small};
 
-/// Time for the handshake of TLS, and then to send the head of a request.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time for the handshake of TLS, and then to send the head of a request: half of what a request
+/// has to be complete.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(small::COMPLETE.as_secs() / 2);
 
 /// Time for a connection as a whole, until the last byte of the answer is taken. Slow
 /// readers hold a page and a place for no longer.
 const TOTAL_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// Connections of one server. Metrics have a few readers, administration has people.
-const MAX_CONNECTIONS: usize = 64;
 
 /// Time for the requests in progress when the server stops.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
@@ -46,6 +45,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
 /// Largest head of a request, in bytes.
 const MAX_HEAD: usize = 16 * 1024;
+
+/// Memory that a connection counts, in bytes: its buffers in both directions, and those of TLS.
+const CONNECTION: u64 = 64 << 10;
 
 /// The content type of the Prometheus text format.
 const PROMETHEUS_TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -183,13 +185,15 @@ fn respond(status: StatusCode, content_type: &'static str, body: Bytes) -> Respo
     response
 }
 
-/// How a server is protected. By default: not at all.
+/// How a server is protected. By default: not at all, but for [limits](small).
 #[derive(Clone, Debug, Default)]
 pub struct Protection {
     /// TLS, or plain text.
     pub tls: Option<Arc<MetricsTls>>,
     /// Who is asked whether somebody may read; `None`: everybody may.
     pub access: Option<Arc<Access>>,
+    /// Where connections count.
+    pub budget: Arc<Budget>,
 }
 
 /// An HTTP/1.1 server that serves as long as it is kept.
@@ -263,12 +267,15 @@ async fn accept(listener: &TcpListener, site: &Site, open: &mut JoinSet<()>, shu
         while open.try_join_next().is_some() {}
         match accepted {
             // Closes the connection: whoever holds the others open is answered first.
-            Ok((_, peer)) if open.len() >= MAX_CONNECTIONS => {
+            Ok((_, peer)) if open.len() >= small::MAX_CONNECTIONS => {
                 tracing::debug!(%peer, "HTTP connection refused");
             }
             Ok((stream, peer)) => {
                 let served = shake_hands(stream, site.clone(), shutdown.clone());
+                let mut held = Reservation::new(&site.protection.budget, Kind::Connections);
+                held.set(CONNECTION);
                 open.spawn(async move {
+                    let _held = held;
                     if tokio::time::timeout(TOTAL_TIMEOUT, served).await.is_err() {
                         tracing::debug!(%peer, "HTTP connection took too long");
                     }

@@ -49,5 +49,5 @@ pub(super) fn protect(
             "metrics are encrypted, and there is no API server to ask who may read them; give --metrics-client-ca-file, or bind or firewall the port"
         );
     }
-    Ok(Protection { tls, access })
+    Ok(Protection { tls, access, ..Protection::default() })
 }

@@ -30,7 +30,7 @@ use crate::extproc::stop::Stops;
 use crate::flow::{Attempts, Dispatcher, Gate, GateCollector, GateMetrics, Policy, keep_bands, keep_moving};
 use crate::memory::{Sheds, keep_measuring, watch_uploads};
 use crate::metrics::{self};
-use crate::observe::http::{HttpServer, Routes};
+use crate::observe::http::{HttpServer, Protection, Routes};
 use crate::observe::{self, endpoints};
 use crate::request::{Parsers, RuleBook};
 use crate::schedule::latency;
@@ -271,6 +271,7 @@ async fn serve(
     let protection =
         metrics_port::protect(&settings.metrics_port, metrics_tls, cluster, &clock, &registry, background)?;
     tracing::info!(%address, tls = protection.tls.is_some(), auth = protection.access.is_some(), "metrics port open");
+    let protection = Protection { budget: Arc::clone(&memory_budget), ..protection };
     background.pages.push(HttpServer::start_protected(metrics_port, routes, protection)?);
     if let Some(admin) = admin {
         let (known, time) = (Arc::clone(&store), clock.clone());
@@ -278,7 +279,8 @@ async fn serve(
             .with_page("/endpoints", "application/json", move || endpoints::page(&known, &time, &attributes))
             .with_page("/latency", "application/json", move || observe::latency::page(latencies.as_deref()));
         let routes = capacity::with_pages(routes, board.as_ref(), &clock).with_index();
-        background.pages.push(HttpServer::start(admin, routes)?);
+        let open_to_all = Protection { budget: Arc::clone(&memory_budget), ..Protection::default() };
+        background.pages.push(HttpServer::start_protected(admin, routes, open_to_all)?);
     }
     let uploads = watch_uploads(Arc::clone(&memory_budget), settings.limits.body_idle_timeout);
     background.tasks.spawn(background.shutdown.clone().run_until_cancelled_owned(uploads).map(|_| ()));

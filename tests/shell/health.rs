@@ -53,7 +53,7 @@ async fn both_ports_answer_over_tls_and_in_plain_text() {
 }
 
 #[tokio::test]
-async fn list_names_the_service_and_watch_is_unimplemented() {
+async fn list_names_the_service_and_watch_tells_of_changes() {
     let server = Running::plain();
     for port in [server.health_port, server.extproc] {
         let channel = plain(port).await;
@@ -61,7 +61,31 @@ async fn list_names_the_service_and_watch_is_unimplemented() {
         let statuses: Vec<_> = list.statuses.iter().map(|(name, it)| (name.as_str(), it.status())).collect();
         assert_eq!(statuses, [("envoy.service.ext_proc.v3.ExternalProcessor", ServingStatus::Serving)]);
         let watch = HealthClient::new(channel).watch(HealthCheckRequest::default()).await;
-        assert_eq!(watch.unwrap_err().code(), Code::Unimplemented);
+        let mut watch = watch.unwrap().into_inner();
+        let mut next = async || watch.message().await.unwrap().map(|it| it.status());
+        assert_eq!(next().await, Some(ServingStatus::Serving));
+        server.health.set_synced(false);
+        assert_eq!(next().await, Some(ServingStatus::NotServing));
+        server.health.set_synced(true);
+        assert_eq!(next().await, Some(ServingStatus::Serving));
+    }
+}
+
+/// Whoever watches doesn't keep a server from stopping.
+#[tokio::test]
+async fn a_watch_ends_with_the_server() {
+    let server = Running::plain();
+    let mut watches = Vec::new();
+    for port in [server.health_port, server.extproc] {
+        let watch = HealthClient::new(plain(port).await).watch(HealthCheckRequest::default()).await;
+        let mut watch = watch.unwrap().into_inner();
+        assert!(watch.message().await.unwrap().is_some());
+        watches.push(watch);
+    }
+    server.health.set_draining();
+    for mut watch in watches {
+        assert_eq!(watch.message().await.unwrap().map(|it| it.status()), Some(ServingStatus::NotServing));
+        assert_eq!(watch.message().await.unwrap(), None);
     }
 }
 

@@ -78,7 +78,7 @@ async fn connections_beyond_the_bound_are_closed() {
     let address = listener.local_addr().unwrap();
     let _server = HttpServer::start(listener, Routes::new().with_index()).unwrap();
     let mut held = Vec::new();
-    for _ in 0..64 {
+    for _ in 0..256 {
         let mut stream = TcpStream::connect(address).await.unwrap();
         stream.write_all(b"GET /healthz HTTP/1.1\r\n").await.unwrap();
         held.push(stream);
@@ -111,7 +111,7 @@ async fn the_silent_and_those_who_do_not_read_give_their_place_back() {
         never_read.push(ask_only(address).await);
     }
     let mut silent = Vec::new();
-    for _ in 0..61 {
+    for _ in 0..253 {
         silent.push(TcpStream::connect(address).await.unwrap());
     }
     assert_eq!(rest(TcpStream::connect(address).await.unwrap()).await, 0, "there is place left");

@@ -52,7 +52,7 @@ fn serve(folder: &Path, authority: &Authority, client_ca: Option<&Authority>) ->
         path
     });
     let tls = MetricsTls::new(&MetricsTlsSettings { cert_dir: folder.to_owned(), client_ca }).unwrap();
-    let protection = Protection { tls: Some(Arc::new(tls)), access: None };
+    let protection = Protection { tls: Some(Arc::new(tls)), ..Protection::default() };
     let listener = listener();
     let address = listener.local_addr().unwrap();
     let routes = Routes::new().with_metrics(|| "up 1\n");

@@ -5,6 +5,7 @@
 #![cfg(target_os = "linux")]
 
 mod bodies;
+mod checks;
 mod frames;
 mod process;
 mod raw;

@@ -54,6 +54,7 @@ async fn the_process_stays_below_its_budget_whatever_nobody_reads() {
     assert!(peak < 96 * MI, "{peak} bytes");
     connections.iter().for_each(|(.., task)| task.abort());
     drop(connections);
-    settle(|| process.metric("usher_memory_connections_bytes") == 0.0).await;
+    // The one that asks for metrics counts.
+    settle(|| process.metric("usher_memory_connections_bytes") <= 65536.0).await;
     stayed_within(&process, 96, limit).await;
 }
