@@ -36,6 +36,6 @@ pub use locator::{Located, PodLocator, StoreLocator};
 pub use scrapes::ScrapeHealth;
 pub use slot::Slot;
 pub use store::{Change, StartingPod, Store};
-pub use subset::SubsetHint;
 pub(crate) use subset::parse_address;
+pub use subset::{MAX_ADDRESSES, SubsetHint};
 pub use topology::{Nearness, PLACE_LABELS, Topology};

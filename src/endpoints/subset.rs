@@ -17,15 +17,22 @@ pub enum SubsetHint {
     Only(Arc<[(IpAddr, Option<u16>)]>),
 }
 
+/// Addresses of a hint that are read.
+pub const MAX_ADDRESSES: usize = 16_384;
+
+/// Smaller lists are no more than the streams that they came on, in bytes.
+const COUNTED: usize = 4096;
+
 impl SubsetHint {
     /// Reads entries like `10.0.0.1:8000`, `10.0.0.1`, `[::1]:8000`, `::1`.
     /// Each string may hold several, separated by commas; what is not an address
-    /// allows nothing.
+    /// allows nothing, and neither does what comes behind [`MAX_ADDRESSES`].
     pub fn from_entries<'a>(entries: impl IntoIterator<Item = &'a str>) -> Self {
         let mut list: Vec<(IpAddr, Option<u16>)> = entries
             .into_iter()
             .flat_map(|text| text.split(','))
             .filter_map(|text| parse_address(text.trim()))
+            .take(MAX_ADDRESSES)
             .collect();
         list.sort_unstable();
         list.dedup();
@@ -38,6 +45,13 @@ impl SubsetHint {
             Self::Missing => None,
             Self::Only(addresses) => Some(addresses),
         }
+    }
+
+    /// Bytes of memory that are worth counting while a request with this hint is kept: from 4
+    /// KiB on.
+    pub fn counted(&self) -> usize {
+        let bytes = self.addresses().map_or(0, size_of_val);
+        if bytes < COUNTED { 0 } else { bytes }
     }
 
     /// A hash for the cache, where equal hints meet. It costs two multiplications for an
@@ -74,7 +88,7 @@ pub(crate) fn parse_address(text: &str) -> Option<(IpAddr, Option<u16>)> {
 
 #[cfg(test)]
 mod tests {
-    use super::SubsetHint;
+    use super::{MAX_ADDRESSES, SubsetHint};
 
     fn hint(entries: &[&str]) -> SubsetHint {
         SubsetHint::from_entries(entries.iter().copied())
@@ -95,6 +109,19 @@ mod tests {
         assert_eq!(hint(&["[::1]:80"]), hint(&["[0:0:0:0:0:0:0:1]:80"]));
         assert_eq!(hint(&["::1"]), hint(&["[::1]"]));
         assert_ne!(hint(&["::1"]), hint(&["[::1]:80"]));
+    }
+
+    #[test]
+    fn a_hint_is_bounded_and_a_long_one_counts() {
+        let entries = |count: u32| {
+            let text = |i| format!("{}:80", std::net::Ipv4Addr::from(i));
+            let list: Vec<String> = (0..count).map(text).collect();
+            SubsetHint::from_entries([list.join(",").as_str()])
+        };
+        let most = MAX_ADDRESSES as u32;
+        assert_eq!(entries(most + 9), entries(most));
+        assert!(entries(most).counted() > 4096);
+        assert_eq!((entries(9).counted(), SubsetHint::Missing.counted()), (0, 0));
     }
 
     #[test]

@@ -8,6 +8,7 @@ use prometheus::{
 
 use crate::flow::Code;
 use crate::metrics::{Legacy, register};
+use crate::request::Headers;
 
 use super::event::Mode;
 use super::series::{Series, SeriesKey, SeriesTable};
@@ -63,6 +64,8 @@ pub struct ExtProcMetrics {
     rewrites: IntCounterVec,
     /// Exchanges with a gateway that is not set to full duplex.
     other_modes: IntCounterVec,
+    /// Requests with a name that was too long.
+    ignored: IntCounterVec,
     /// Streams that broke the protocol.
     pub(super) violations: IntCounter,
     /// Streams, where they are counted.
@@ -219,6 +222,12 @@ impl ExtProcMetrics {
                 &["direction", "mode"],
                 None,
             )?,
+            ignored: counter(
+                "usher_long_headers_ignored_total",
+                "Requests with a name of more than 1,024 bytes in a header that is read, by header.",
+                &["header"],
+                None,
+            )?,
             violations: register(
                 registry,
                 IntCounter::new(
@@ -241,6 +250,16 @@ impl ExtProcMetrics {
     pub fn refused(&self, series: &Series, code: Code) {
         let [model, target, flow, priority] = series.labels.each_ref().map(String::as_str);
         self.errors.with_label_values(&[model, target, flow, priority, code.name()]).inc();
+    }
+
+    /// Counts a header that was ignored, as the name in it is too long.
+    pub(super) fn ignored(&self, headers: &Headers) {
+        if let Some(header) = headers.ignored() {
+            // As it is looked up: only those have a series.
+            let header = String::from_utf8_lossy(header).to_ascii_lowercase();
+            tracing::debug!(header, "header ignored: its value has more than 1,024 bytes");
+            self.ignored.with_label_values(&[&header]).inc();
+        }
     }
 
     /// Counts a model that a rule of the object `by` chose.

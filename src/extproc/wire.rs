@@ -19,7 +19,7 @@ pub(crate) enum Value<'a> {
     Fixed,
 }
 
-/// The bytes are not a message.
+/// The bytes are not a message, or one of more parts than any gateway sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Malformed;
 

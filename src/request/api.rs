@@ -202,7 +202,11 @@ impl Parsers {
 
     /// The path that decides: `:path`, or what a gateway that rewrote it left.
     pub fn path_of(headers: &Headers) -> &str {
-        headers.first_text(&[":path", "x-original-path", "x-forwarded-path"]).unwrap_or(Self::DEFAULT_PATH)
+        // A path is no name: it is read here and not kept, however long its query is.
+        let text = |name: &&str| headers.get(name).and_then(|path| std::str::from_utf8(path).ok());
+        let names = [":path", "x-original-path", "x-forwarded-path"];
+        let mut paths = names.iter().filter_map(text);
+        paths.find(|path| !path.is_empty()).unwrap_or(Self::DEFAULT_PATH)
     }
 }
 

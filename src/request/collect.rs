@@ -134,6 +134,15 @@ impl Collector {
         }
     }
 
+    /// Bytes that are kept of what the body said: its texts aren't, but their places are.
+    pub(super) fn counted(&self) -> usize {
+        let system = self.system_blocks.as_ref().map_or(0, |blocks| blocks.counted());
+        let features = self.features.as_ref().map_or(0, |features| features.counted());
+        // What the system says is put before the other parts at the end.
+        let lists = prompt::bytes(&self.parsed.prompt.parts) + 2 * prompt::bytes(&self.system);
+        lists + system + self.messages.counted() + features
+    }
+
     /// What the body said. Call it once, at the end.
     ///
     /// # Errors

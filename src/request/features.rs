@@ -9,7 +9,7 @@ use std::ops::Range;
 use super::body::Span;
 use super::collect::{count, text};
 use super::json::Token;
-use super::prompt::{self, Feature, MAX_PARTS, Modality, Part};
+use super::prompt::{self, Feature, MAX_FEATURES, Modality, Part};
 
 /// Modalities that are told apart, and one for others, of which the last in a body is read.
 const MODALITIES: [Option<Modality>; 4] =
@@ -110,13 +110,13 @@ impl Features {
                     Member::Other => {}
                 }
             }
-            (2, Member::Hashes) if self.listed => prompt::push(hashes, [text(token, span)]),
+            (2, Member::Hashes) if self.listed => prompt::push_feature(hashes, text(token, span)),
             (2, Member::Places) if self.listed => {
-                prompt::push(places, [Place::default()]);
+                prompt::push_feature(places, Place::default());
                 self.field = Field::Other;
             }
             // Behind the bound there is no place for it.
-            (3, Member::Places) if self.listed && places.len() < MAX_PARTS => {
+            (3, Member::Places) if self.listed && places.len() < MAX_FEATURES => {
                 if let Some(place) = places.last_mut() {
                     match self.field {
                         Field::Offset => place.offset = count(token, span, head),
@@ -129,6 +129,13 @@ impl Features {
         }
     }
 
+    /// Bytes that are kept of the items, and those of the list that they will be in.
+    pub(super) fn counted(&self) -> usize {
+        let hashes =
+            self.hashes.iter().map(|hashes| prompt::bytes(hashes) + hashes.len() * size_of::<Feature>());
+        hashes.chain(self.places.iter().map(prompt::bytes)).sum()
+    }
+
     /// The items, by their place in the prompt.
     pub(super) fn finish(&mut self) -> Vec<Feature> {
         let mut features = Vec::new();
@@ -136,8 +143,7 @@ impl Features {
             let places = &self.places[index];
             for (at, hash) in self.hashes[index].iter().enumerate() {
                 let tokens = places.get(at).and_then(|place| place.range());
-                let feature = hash.map(|hash| Feature { modality, hash, tokens });
-                prompt::push(&mut features, feature);
+                features.extend(hash.map(|hash| Feature { modality, hash, tokens }));
             }
         }
         features.sort_by_key(|feature| feature.tokens.as_ref().map_or(u32::MAX, |tokens| tokens.start));

@@ -1,8 +1,11 @@
 //! Request headers as the gateway sent them.
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use bytes::Bytes;
+
+use super::MAX_NAME;
 
 /// The headers of a request, pseudo-headers (`:path`) included, in their order.
 ///
@@ -12,10 +15,21 @@ use bytes::Bytes;
 pub struct Headers {
     block: Bytes,
     entries: Vec<Entry>,
+    ignored: Ignored,
 }
 
-/// Smaller blocks are no more than the streams that they came on.
+/// Smaller ones are no more than the streams that they came on, in bytes.
 const COUNTED: usize = 4096;
+
+/// The last header that was read and ignored: its place, from 1 on; 0 is none.
+#[derive(Debug, Default)]
+struct Ignored(AtomicU32);
+
+impl Clone for Ignored {
+    fn clone(&self) -> Self {
+        Self(self.0.load(Relaxed).into())
+    }
+}
 
 /// Where a header is in the block.
 #[derive(Clone, Copy, Debug)]
@@ -28,13 +42,14 @@ impl Headers {
     /// No headers yet, of those in `block`, of at most 4 GiB.
     pub fn of(block: Bytes) -> Self {
         // A gateway adds some to what a client sends: 20 is what a chat request comes to.
-        Self { block, entries: Vec::with_capacity(20) }
+        Self { block, entries: Vec::with_capacity(20), ignored: Ignored::default() }
     }
 
     /// Bytes of memory that are worth counting while a request with these headers is kept: those
-    /// of the block from 4 KiB on.
+    /// of the block, and those of its index, from 4 KiB on.
     pub fn counted(&self) -> usize {
-        if self.block.len() < COUNTED { 0 } else { self.block.len() }
+        let index = self.entries.capacity() * size_of::<Entry>();
+        [self.block.len(), index].into_iter().filter(|bytes| *bytes >= COUNTED).sum()
     }
 
     /// Gives the headers memory of their own: the block may keep a larger frame alive.
@@ -48,17 +63,42 @@ impl Headers {
         self.entries.push(Entry { name: place(name), value: place(value) });
     }
 
-    /// The value of a header; of several with its name, the last.
+    /// The value of a header, however long it is; of several with its name, the last.
     /// `name` is in lower case; case is ignored.
     pub fn get(&self, name: &str) -> Option<&[u8]> {
-        self.entries
-            .iter()
-            .rev()
-            .find(|entry| {
-                (entry.name.1 - entry.name.0) as usize == name.len()
-                    && self.at(entry.name).eq_ignore_ascii_case(name.as_bytes())
-            })
-            .map(|entry| self.at(entry.value))
+        self.find(name).map(|index| self.at(self.entries[index].value))
+    }
+
+    /// The value of a header that gives a name: [ignored](Self::ignored) if it has more than
+    /// [`MAX_NAME`] bytes.
+    pub fn name(&self, name: &str) -> Option<&[u8]> {
+        let index = self.find(name)?;
+        let value = self.at(self.entries[index].value);
+        if value.len() > MAX_NAME {
+            self.ignored.0.store(index as u32 + 1, Relaxed);
+            return None;
+        }
+        Some(value)
+    }
+
+    /// Notes that a header is ignored: a name in it is too long. `name` is in lower case.
+    pub fn ignore(&self, name: &str) {
+        if let Some(index) = self.find(name) {
+            self.ignored.0.store(index as u32 + 1, Relaxed);
+        }
+    }
+
+    /// The last header that gave a name which was too long to be read.
+    pub fn ignored(&self) -> Option<&[u8]> {
+        let index = (self.ignored.0.load(Relaxed) as usize).checked_sub(1)?;
+        self.entries.get(index).map(|entry| self.at(entry.name))
+    }
+
+    fn find(&self, name: &str) -> Option<usize> {
+        self.entries.iter().rposition(|entry| {
+            (entry.name.1 - entry.name.0) as usize == name.len()
+                && self.at(entry.name).eq_ignore_ascii_case(name.as_bytes())
+        })
     }
 
     /// The values of every header with this name, in their order. `name` is in lower
@@ -72,9 +112,9 @@ impl Headers {
         self.block.get(start as usize..end as usize).unwrap_or_default()
     }
 
-    /// The value of a header, if it is text.
+    /// The value of a header that gives a [name](Self::name), if it is text.
     pub fn text(&self, name: &str) -> Option<&str> {
-        self.get(name).and_then(|value| std::str::from_utf8(value).ok())
+        self.name(name).and_then(|value| std::str::from_utf8(value).ok())
     }
 
     /// The first of these headers that is there and not empty.
@@ -104,13 +144,13 @@ impl<'a> FromIterator<(&'a str, &'a str)> for Headers {
         for (name, value) in iter {
             entries.push(Entry { name: add(name), value: add(value) });
         }
-        Self { block: block.into(), entries }
+        Self { block: block.into(), entries, ignored: Ignored::default() }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Headers;
+    use super::{Headers, MAX_NAME};
     use bytes::Bytes;
 
     #[test]
@@ -136,6 +176,27 @@ mod tests {
             assert!(len == 0 || block.is_unique());
             assert_eq!(headers.get(&"x".repeat(len / 2)), Some(&block[len / 2..]));
         }
+    }
+
+    #[test]
+    fn many_headers_count_with_their_index() {
+        let headers: Headers = std::iter::repeat_n(("", ""), 10_000).collect();
+        assert!(headers.counted() >= 160_000, "{}", headers.counted());
+    }
+
+    #[test]
+    fn names_that_are_too_long_are_ignored() {
+        let (long, longest) = ("x".repeat(MAX_NAME + 1), "y".repeat(MAX_NAME));
+        let headers: Headers =
+            [("X-Long", long.as_str()), ("x-longest", &longest), ("x-other", &long)].into_iter().collect();
+        assert_eq!(headers.text("x-longest"), Some(longest.as_str()));
+        assert_eq!(headers.get("x-long"), Some(long.as_bytes()));
+        assert_eq!(headers.ignored(), None);
+        assert_eq!((headers.text("x-long"), headers.name("x-long")), (None, None));
+        assert_eq!(headers.first_text(&["x-long", "x-longest"]), Some(longest.as_str()));
+        assert_eq!(headers.clone().ignored(), Some(&b"X-Long"[..]));
+        headers.ignore("x-other");
+        assert_eq!(headers.ignored(), Some(&b"x-other"[..]));
     }
 
     #[test]

@@ -140,6 +140,11 @@ impl Messages {
         }
     }
 
+    /// Bytes that are kept of the current message.
+    pub(super) fn counted(&self) -> usize {
+        self.blocks.as_ref().map_or(0, |blocks| blocks.counted())
+    }
+
     pub(super) fn end(&mut self, level: usize, span: Span, parts: &mut Vec<Part>) {
         if level == 0 {
             if let Some(role) = self.role.take().filter(|_| parts.len() < MAX_PARTS) {
@@ -179,6 +184,11 @@ struct Block {
 impl Blocks {
     pub(super) fn new(format: &'static BlockFormat) -> Self {
         Self { format, block: Block::EMPTY, inner: Block::EMPTY, nested: Vec::new() }
+    }
+
+    /// Bytes that are kept of the blocks inside of one.
+    pub(super) fn counted(&self) -> usize {
+        prompt::bytes(&self.nested)
     }
 
     /// The name of a member; `false` when it means nothing.

@@ -48,6 +48,10 @@ pub use prompt::{Feature, Modality, Part, PartKind, Prompt};
 pub use rules::{RuleBook, Rules};
 pub use slo::Slo;
 
+/// Longest name that a request may give for something that outlives its parsing (model, flow,
+/// objective, session, salt, id), in bytes.
+pub const MAX_NAME: usize = 1024;
+
 /// The flow of requests that name none, as the peer calls it.
 pub const DEFAULT_FAIRNESS_ID: &str = "default-flow";
 

@@ -12,10 +12,13 @@ use super::json::JsonError;
 use super::reading::Reading;
 use super::rules::Rules;
 use super::text;
-use super::{Request, Rewrite};
+use super::{MAX_NAME, Part, Request, Rewrite};
 
 /// Header that names the model to send upstream, and its older name.
 const REWRITE_HEADERS: [&str; 2] = ["x-llm-d-model-name-rewrite", "x-gateway-model-name-rewrite"];
+
+/// What was read out of a smaller body is no more than its stream, in bytes.
+const COUNTED: usize = 4096;
 
 /// Why a request can't be routed. Every variant is answered with 400.
 #[derive(Debug, Error, PartialEq, Eq)]
@@ -32,6 +35,9 @@ pub enum ParseError {
     /// The body is JSON, but not a request of its API.
     #[error("{0}")]
     Shape(&'static str),
+    /// A name in the body is longer than [`MAX_NAME`].
+    #[error("{0} has more than {MAX_NAME} bytes")]
+    LongName(&'static str),
     /// Neither the body nor a header names a model.
     #[error("model not found in request body")]
     NoModel,
@@ -70,10 +76,11 @@ impl RequestParser {
         self.body.len()
     }
 
-    /// Bytes of memory that count: those of the body so far, and [large
-    /// headers](Headers::counted).
+    /// Bytes of memory that count: those of the body so far, of what was read out of it, from
+    /// 4 KiB on, and of [large headers](Headers::counted).
     pub fn counted(&self) -> usize {
-        self.headers.counted() + self.body.len()
+        let read = self.reading.as_ref().map_or(0, |reading| reading.counted());
+        self.headers.counted() + self.body.len() + if read < COUNTED { 0 } else { read }
     }
 
     /// The next chunk of the body.
@@ -111,6 +118,10 @@ impl RequestParser {
         };
         let parsed = reading.finish()?;
         let mut request = Request::new(self.headers, api, self.body);
+        if parsed.cache_salt.is_some_and(|salt| salt.is_longer(MAX_NAME, &request.body)) {
+            let field = if api == Api::SglangGenerate { "extra_key" } else { "cache_salt" };
+            return Err(ParseError::LongName(field));
+        }
         name_model(&mut request, &parsed, rules, rng)?;
         request.stream = parsed.stream;
         request.max_output_tokens = parsed.max_output_tokens;
@@ -129,8 +140,7 @@ fn name_model(
     rules: &Rules,
     rng: &mut dyn Rng,
 ) -> Result<(), ParseError> {
-    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-    request.model = parsed.model.map(|part| text(part.bytes(&request.body).into_owned())).unwrap_or_default();
+    request.model = parsed.model.map(|part| model(&part, &request.body)).transpose()?.unwrap_or_default();
     if !request.api.rewrites_model() {
         request.target_model = request.model.clone();
         return Ok(());
@@ -159,6 +169,17 @@ fn name_model(
     }
     request.target_model = target;
     Ok(())
+}
+
+/// The name of a model.
+fn model(part: &Part, body: &Body) -> Result<String, ParseError> {
+    let long = || ParseError::LongName("model");
+    if part.is_longer(MAX_NAME, body) {
+        return Err(long());
+    }
+    let name = String::from_utf8_lossy(&part.bytes(body)).into_owned();
+    // What is no UTF-8 becomes longer.
+    if name.len() > MAX_NAME { Err(long()) } else { Ok(name) }
 }
 
 /// A client's text in an error message: bounded, and without control characters.

@@ -66,6 +66,60 @@ fn a_request_that_passes_through_is_not_read() {
 }
 
 #[test]
+fn names_have_a_bound() {
+    let named = |member: &str, name: &str| format!(r#"{{"model":"m","prompt":"x","{member}":"{name}"}}"#);
+    for field in ["model", "cache_salt"] {
+        for longest in
+            ["x".repeat(MAX_NAME), r"\u0041".repeat(MAX_NAME), r"\ud83d\ude00".repeat(MAX_NAME / 4)]
+        {
+            let request = parse(&[], named(field, &longest)).unwrap();
+            assert_eq!(request.model.len(), if field == "model" { MAX_NAME } else { 1 });
+            let error = parse(&[], named(field, &format!("{longest}y"))).unwrap_err();
+            assert_eq!(error, ParseError::LongName(field));
+            assert_eq!(error.to_string(), format!("{field} has more than 1024 bytes"));
+        }
+    }
+    // What is no UTF-8 becomes longer.
+    let bytes = [br#"{"prompt":"x","model":""#, &[0xff; MAX_NAME][..], br#""}"#].concat();
+    assert_eq!(parse(&[], bytes).unwrap_err(), ParseError::LongName("model"));
+    let long = "x".repeat(MAX_NAME + 1);
+    let generate = format!(r#"{{"input_ids":[1],"extra_key":"{long}"}}"#);
+    assert_eq!(parse(&[(":path", "/generate")], generate).unwrap_err(), ParseError::LongName("extra_key"));
+    // A header that is too long is as good as none.
+    let headers = [("x-llm-d-model-name-rewrite", long.as_str()), ("x-gateway-model-name-rewrite", "t")];
+    let request = parse(&headers, r#"{"model":"m","prompt":"x"}"#).unwrap();
+    assert_eq!(request.target_model, "t");
+    assert_eq!(request.headers.ignored(), Some(&b"x-llm-d-model-name-rewrite"[..]));
+}
+
+#[test]
+fn what_is_read_out_of_a_body_counts() {
+    let counted = |path: &str, body: &str| {
+        let headers = [(":path", path)].into_iter().collect();
+        let mut parser = RequestParser::new(headers, &Parsers::new(&ParserKind::ALL));
+        parser.push(Bytes::copy_from_slice(body.as_bytes()));
+        parser.counted() - body.len()
+    };
+    let many = |element: &str, count: usize| vec![element; count].join(",");
+    let texts = |count| format!(r#"{{"model":"m","prompt":[{}]}}"#, many(r#""""#, count));
+    assert_eq!(counted("/v1/completions", &texts(100)), 0);
+    assert!(counted("/v1/completions", &texts(10_000)) >= 10_000 * size_of::<Part>());
+    let roles = format!(r#"{{"messages":[{}]}}"#, many(r#"{"role":"u","content":"x"}"#, 5000));
+    assert!(counted("/v1/chat/completions", &roles) >= 10_000 * size_of::<Part>());
+    let block = r#"{"type":"text","text":""}"#;
+    let system = format!(r#"{{"system":[{}]}}"#, many(block, 10_000));
+    assert!(counted("/v1/messages", &system) >= 20_000 * size_of::<Part>());
+    let result = format!(r#"{{"type":"tool_result","content":[{}"#, many(block, 10_000));
+    let nested = format!(r#"{{"messages":[{{"content":[{result}"#);
+    assert!(counted("/v1/messages", &nested) >= 10_000 * size_of::<Part>());
+    for (list, element, size) in [("mm_hashes", r#""a""#, 60), ("mm_placeholders", "{}", 32)] {
+        let items = format!(r#"{{"features":{{"{list}":{{"image":[{}]}}}}}}"#, many(element, 1000));
+        let counted = counted("/inference/v1/generate", &items);
+        assert!(counted >= 1000 * size, "{list}: {counted}");
+    }
+}
+
+#[test]
 fn errors_say_what_is_wrong() {
     assert_eq!(parse(&[], r#"{"prompt":"x"}"#).unwrap_err(), ParseError::NoModel);
     assert_eq!(

@@ -4,11 +4,15 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use super::body::{Body, Span};
+use super::cursor::Cursor;
 use super::text;
 
-/// Parts and multimodal items of a prompt that are kept. What comes after them is not
-/// looked at: an estimate is too small then, and memory has a bound.
+/// Parts of a prompt that are kept. What comes after them is not looked at: an estimate is
+/// too small then, and memory has a bound.
 pub const MAX_PARTS: usize = 1 << 16;
+
+/// Multimodal items of a modality that are kept of a prompt of token ids.
+pub const MAX_FEATURES: usize = 1 << 12;
 
 /// What a part of a prompt is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +55,12 @@ impl Part {
     /// A part whose bytes are those in the body.
     pub(super) fn plain(kind: PartKind, span: Span) -> Self {
         Self { kind, span, escaped: false }
+    }
+
+    /// Whether the text has more bytes than so many, escapes undone. Nothing is copied.
+    pub(super) fn is_longer(&self, limit: usize, body: &Body) -> bool {
+        self.span.len() > limit
+            && (!self.escaped || text::unescaped_len(Cursor::new(body).pieces(self.span)) > limit)
     }
 
     /// The bytes as a model sees them: escapes undone, copied only where there
@@ -107,7 +117,7 @@ pub struct Prompt {
     /// Every part is a prompt of its own: a request with a list of texts.
     pub separate: bool,
     /// The multimodal items of a prompt of token ids, by their place in it;
-    /// [`MAX_PARTS`] at most.
+    /// [`MAX_FEATURES`] of each modality at most.
     pub features: Vec<Feature>,
 }
 
@@ -119,11 +129,23 @@ impl Prompt {
     }
 }
 
-/// Adds to a list that is bounded.
-pub(super) fn push<T>(list: &mut Vec<T>, items: impl IntoIterator<Item = T>) {
+/// Adds to a list of parts, which is bounded.
+pub(super) fn push(list: &mut Vec<Part>, items: impl IntoIterator<Item = Part>) {
     for item in items {
         if list.len() < MAX_PARTS {
             list.push(item);
         }
     }
+}
+
+/// Adds to a list about multimodal items, which is bounded.
+pub(super) fn push_feature<T>(list: &mut Vec<T>, item: T) {
+    if list.len() < MAX_FEATURES {
+        list.push(item);
+    }
+}
+
+/// Bytes that a list takes.
+pub(super) fn bytes<T>(list: &Vec<T>) -> usize {
+    list.capacity() * size_of::<T>()
 }

@@ -48,6 +48,15 @@ impl Reading {
         }
     }
 
+    /// Bytes that are kept of what the body said so far, besides the body.
+    pub(super) fn counted(&self) -> usize {
+        match self {
+            Self::Json(reading) => reading.counted(),
+            Self::VllmGrpc(reading) => reading.counted(),
+            Self::Vertex(reading) => reading.counted(),
+        }
+    }
+
     /// What the body said. Call it once, at the end.
     ///
     /// # Errors
@@ -79,6 +88,11 @@ impl JsonReading {
         if self.error.is_none() {
             self.error = self.scanner.feed(chunk, &mut self.collector).err();
         }
+    }
+
+    /// Bytes that are kept of what the document said.
+    pub(super) fn counted(&self) -> usize {
+        self.collector.counted()
     }
 
     pub(super) fn finish(&mut self) -> Result<Parsed, ParseError> {

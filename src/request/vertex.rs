@@ -56,6 +56,11 @@ impl Reading {
         self.frames.feed(chunk, &mut self.request);
     }
 
+    /// Bytes that are kept of what the body said.
+    pub(super) fn counted(&self) -> usize {
+        self.request.json.counted()
+    }
+
     pub(super) fn finish(&mut self) -> Result<Parsed, ParseError> {
         first_frame(self.request.result)?;
         self.request.json.finish()

@@ -81,6 +81,13 @@ impl Reading {
         self.frames.feed(chunk, &mut self.request);
     }
 
+    /// Bytes that are kept of what the body said.
+    pub(super) fn counted(&self) -> usize {
+        let Request { input, hashes, places, .. } = &self.request;
+        let features = hashes.len() * size_of::<Feature>();
+        prompt::bytes(&input.ids) + prompt::bytes(hashes) + prompt::bytes(places) + features
+    }
+
     pub(super) fn finish(&mut self) -> Result<Parsed, ParseError> {
         first_frame(self.request.result)?;
         let Request { input, stream, max_output_tokens, hashes, places, .. } = &mut self.request;
@@ -143,10 +150,10 @@ impl FrameSink for Request {
             [4] | [7] if self.generates => return Enter::Message,
             // A number that is not written is 0.
             [7, 5] => {
-                prompt::push(&mut self.places, [Place { offset: Some(0), length: Some(0) }]);
+                prompt::push_feature(&mut self.places, Place { offset: Some(0), length: Some(0) });
                 return Enter::Message;
             }
-            [7, 6] => prompt::push(&mut self.hashes, [text]),
+            [7, 6] => prompt::push_feature(&mut self.hashes, text),
             _ => {}
         }
         Enter::Skip

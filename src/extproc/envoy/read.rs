@@ -8,9 +8,9 @@ use super::super::event::{Event, Message, Mode, Modes};
 use super::super::inbox::Payload;
 use super::super::wire::{self, Field, Fields, Malformed, Value};
 use super::{LB_NAMESPACE, SERVED, SUBSET_KEY, SUBSET_NAMESPACE};
-use crate::endpoints::SubsetHint;
 use crate::endpoints::health::AnswerStatus;
-use crate::request::{Body, Headers, Pieces, Span};
+use crate::endpoints::{MAX_ADDRESSES, SubsetHint};
+use crate::request::{Body, Headers, MAX_NAME, Pieces, Span};
 use crate::schedule::Served;
 
 /// Parts of a `ProcessingRequest`, by their number.
@@ -53,6 +53,20 @@ pub fn read(payload: Payload) -> Result<Message, Status> {
 /// times. Then it means what they mean one behind the other.
 type Runs<'a> = SmallVec<[&'a [u8]; 1]>;
 
+/// Runs of one message at most: a place takes eight times an empty run.
+const MAX_RUNS: usize = 64;
+
+/// Headers of a message at most: a place takes eight times an empty header.
+const MAX_HEADERS: usize = 10_000;
+
+fn add<'a>(run: &'a [u8], runs: &mut Runs<'a>) -> Result<(), Malformed> {
+    if runs.len() == MAX_RUNS {
+        return Err(Malformed);
+    }
+    runs.push(run);
+    Ok(())
+}
+
 /// The fields of a message in a message, in order.
 fn fields<'a>(runs: &Runs<'a>) -> impl Iterator<Item = Result<Field<'a>, Malformed>> {
     runs.iter().flat_map(|run| Fields::of(run))
@@ -70,7 +84,7 @@ impl<'a> Beside<'a> {
         match (field.number, field.value) {
             // Gateways send it empty when there is nothing to tell.
             (part::METADATA_CONTEXT, Value::Bytes(metadata)) if !metadata.is_empty() => {
-                self.metadata.push(metadata);
+                add(metadata, &mut self.metadata)?;
             }
             (part::PROTOCOL_CONFIG, Value::Bytes(config)) => {
                 let modes = self.modes.get_or_insert(Modes { request: Mode::None, response: Mode::None });
@@ -118,7 +132,9 @@ impl<'a> Content<'a> {
         };
         for field in Fields::of(content) {
             match field? {
-                Field { number: 1, value: Value::Bytes(bytes) } if flag == 3 => self.headers.push(bytes),
+                Field { number: 1, value: Value::Bytes(bytes) } if flag == 3 => {
+                    add(bytes, &mut self.headers)?
+                }
                 Field { number: 1, value: Value::Bytes(bytes) } => self.body = bytes,
                 Field { number, value: Value::Varint(value) } if number == flag => {
                     self.end_of_stream = value != 0;
@@ -258,13 +274,20 @@ fn walk_headers<'a>(map: &Runs<'a>, mut each: impl FnMut(&'a [u8], &'a [u8])) ->
 /// The headers of a `HeaderMap` that lies in `message`.
 fn read_headers(message: &Bytes, map: &Runs<'_>) -> Result<Headers, Malformed> {
     let mut headers = Headers::of(message.clone());
+    let mut is_full = false;
     let place = |part: &[u8]| {
         // An empty one may be anywhere.
         let start = (part.as_ptr().addr()).saturating_sub(message.as_ptr().addr()).min(message.len());
         start..start + part.len()
     };
-    walk_headers(map, |key, value| headers.push(place(key), place(value)))?;
-    Ok(headers)
+    walk_headers(map, |key, value| {
+        if headers.len() < MAX_HEADERS {
+            headers.push(place(key), place(value));
+        } else {
+            is_full = true;
+        }
+    })?;
+    if is_full { Err(Malformed) } else { Ok(headers) }
 }
 
 /// How an answer went, and whether it is a stream of events. Of several headers with a name
@@ -299,7 +322,7 @@ fn entry<'a>(message: &Runs<'a>, wanted: &str) -> Result<Option<Runs<'a>>, Malfo
         for field in Fields::of(entry) {
             match field? {
                 Field { number: 1, value: Value::Bytes(bytes) } => name = bytes,
-                Field { number: 2, value: Value::Bytes(bytes) } => value.push(bytes),
+                Field { number: 2, value: Value::Bytes(bytes) } => add(bytes, &mut value)?,
                 _ => {}
             }
         }
@@ -346,7 +369,9 @@ fn read_subset(context: &Runs<'_>) -> Result<Option<SubsetHint>, Malformed> {
             (3, Value::Bytes(text)) => entries.push(text),
             (6, Value::Bytes(list)) => {
                 for item in Fields::of(list) {
-                    if let Field { number: 1, value: Value::Bytes(item) } = item? {
+                    if let Field { number: 1, value: Value::Bytes(item) } = item?
+                        && entries.len() < MAX_ADDRESSES
+                    {
                         entries.extend(string_value(Fields::of(item))?);
                     }
                 }
@@ -363,7 +388,9 @@ fn read_served(context: &Runs<'_>) -> Result<Served, Malformed> {
     let Some(namespace) = entry(context, LB_NAMESPACE)? else { return Ok(Served::Unknown) };
     let Some(value) = entry(&namespace, SERVED)? else { return Ok(Served::Missing) };
     let text = string_value(fields(&value))?.and_then(|text| std::str::from_utf8(text).ok()).map(str::trim);
-    Ok(text.filter(|text| !text.is_empty()).map_or(Served::Missing, |text| Served::By(text.to_owned())))
+    Ok(text
+        .filter(|text| !text.is_empty() && text.len() <= MAX_NAME)
+        .map_or(Served::Missing, |text| Served::By(text.to_owned())))
 }
 
 #[cfg(test)]

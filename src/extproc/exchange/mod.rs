@@ -229,7 +229,7 @@ impl Exchange {
     pub fn on_part(&mut self, bytes: usize, now: Instant) -> Step {
         let before = match &self.state {
             State::Idle => 0,
-            State::Body(parser) => parser.counted(),
+            State::Body(parser) => self.subset.counted() + parser.counted(),
             // Parts of answers, which pass through.
             _ => return Step::Continue,
         };
@@ -264,13 +264,16 @@ impl Exchange {
                 return Step::Continue;
             }
         };
-        match result {
+        let step = match result {
             Ok(routed) => {
                 self.route(&request, end, routed, now);
                 Step::Continue
             }
             Err(rejection) => self.refuse(rejection, &series_key(&request), now),
-        }
+        };
+        // By now all of them have been read that are.
+        self.shared.metrics.ignored(&request.headers);
+        step
     }
 
     /// Whether the request runs and is to end, as others need its room. Wakes the task

@@ -30,7 +30,7 @@ impl Exchange {
         self.started = Some(now);
         if !end_of_stream {
             // They are kept until the body is there, or while the request waits.
-            if !self.has_room(headers.counted(), Some(&headers)) {
+            if !self.has_room(headers.counted() + self.subset.counted(), Some(&headers)) {
                 return Ok(self.refuse_for_memory(now));
             }
             if self.shared.budget.copies() {
@@ -56,6 +56,7 @@ impl Exchange {
         end_of_stream: bool,
         now: Instant,
     ) -> Result<Step, Violation> {
+        let subset = self.subset.counted();
         match &mut self.state {
             State::Body(parser) => {
                 if parser.body_len() + data.len() > self.shared.max_request_body_bytes {
@@ -64,7 +65,7 @@ impl Exchange {
                     let rejection = Rejection::new(Code::PayloadTooLarge, message);
                     return Ok(self.refuse(rejection, &SeriesKey::unknown(), now));
                 }
-                let counted = parser.counted() + data.len();
+                let counted = subset + parser.counted() + data.len();
                 if !self.has_room(counted, None) {
                     return Ok(self.refuse_for_memory(now));
                 }
@@ -73,6 +74,10 @@ impl Exchange {
                 data.into_iter().for_each(|piece| {
                     parser.push(if copies { Bytes::copy_from_slice(&piece) } else { piece });
                 });
+                let read = subset + parser.counted();
+                if read > counted && !self.has_room(read, None) {
+                    return Ok(self.refuse_for_memory(now));
+                }
                 if end_of_stream { Ok(self.finish(BodyEnd::Flag, now)) } else { Ok(Step::Continue) }
             }
             State::Relaying | State::Deciding(_, BodyEnd::NotOurs { ended: false }) => {
@@ -159,7 +164,7 @@ impl Exchange {
     pub(super) fn route(&mut self, request: &Request, end: BodyEnd, mut routed: Routed, now: Instant) {
         let held = self.held.take();
         let body = request.outgoing();
-        let has_id = request.headers.get("x-request-id").is_some_and(|id| !id.is_empty());
+        let has_id = request.headers.name("x-request-id").is_some_and(|id| !id.is_empty());
         let route = Route {
             destination: routed.destination(),
             request_id: (!has_id).then(new_request_id),

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{ConfigError, Name, Node};
 use crate::endpoints::Candidates;
-use crate::request::Headers;
+use crate::request::{Headers, MAX_NAME};
 use crate::schedule::data::SessionId;
 use crate::schedule::params::header_name;
 use crate::schedule::{Facts, Key, Producer, Situation};
@@ -72,7 +72,11 @@ impl Producer for SessionIdProducer {
             SessionIdParams::HeaderName(name) => headers.text(name),
             SessionIdParams::CookieName(name) => cookie(headers, name),
         };
-        if let Some(session) = found.filter(|session| !session.is_empty()) {
+        let found = found.filter(|session| !session.is_empty());
+        if found.is_some_and(|session| session.len() > MAX_NAME) {
+            return headers.ignore("cookie");
+        }
+        if let Some(session) = found {
             facts.set(self.session, SessionId(session.to_owned()));
         }
     }

@@ -7,6 +7,7 @@
 mod bodies;
 mod checks;
 mod frames;
+mod names;
 mod process;
 mod raw;
 mod stalled;

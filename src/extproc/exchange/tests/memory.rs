@@ -7,6 +7,7 @@ use super::*;
 use crate::extproc::outbox::KEEP;
 use crate::extproc::reply::CHUNK_LIMIT;
 use crate::memory::Sheds;
+use crate::request::MAX_NAME;
 use proptest::prelude::*;
 
 /// Large enough to be kept in replies as they are.
@@ -150,6 +151,33 @@ fn large_headers_count_with_the_body_that_they_wait_for() {
     assert_eq!(used(&budget), 60_000);
     harness.answer(&question);
     assert_eq!(used(&budget), 0);
+}
+
+#[test]
+fn what_a_parser_keeps_of_a_body_counts_with_it() {
+    let budget = Arc::new(Budget::new(ROOM, 0));
+    let mut harness = Harness::within(1, &budget);
+    harness.send(headers(&POST, false)).unwrap();
+    let mut texts = r#"{"model":"m","prompt":["""#.to_owned() + &r#","""#.repeat(1000);
+    harness.send(body(&texts, false)).unwrap();
+    assert!(used(&budget) >= texts.len() + 1000 * 24, "{}", used(&budget));
+    // The places of so many have no room, though the body has.
+    texts = r#","""#.repeat(10_000);
+    assert_eq!(kinds(&harness.send(body(&texts, false)).unwrap()), ["immediate429"]);
+    assert_eq!((used(&budget), budget.refused()), (0, 1));
+}
+
+#[test]
+fn a_name_that_is_too_long_is_counted_by_its_header() {
+    let mut harness = Harness::new(1);
+    let long = "x".repeat(MAX_NAME + 1);
+    let ignored = [("X-Request-Id", long.as_str()), ("x-other", &long)];
+    harness.send(headers(&ignored, false)).unwrap();
+    let Reply::RequestHeaders(route) = &harness.send(body(PROMPT, true)).unwrap()[0] else { panic!() };
+    assert!(route.request_id.is_some(), "as if there were none");
+    let count =
+        |header: &str| harness.metric(&format!("usher_long_headers_ignored_total{{header=\"{header}\"}}"));
+    assert_eq!((count("x-request-id"), count("x-other")), (Some(1.0), None));
 }
 
 #[test]
