@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use prometheus::IntGauge;
 use tempfile::TempDir;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -28,6 +29,7 @@ struct Watched {
     directory: TempDir,
     store: Arc<Store>,
     changes: watch::Receiver<u64>,
+    current: IntGauge,
     stop: CancellationToken,
     task: JoinHandle<()>,
 }
@@ -35,15 +37,21 @@ struct Watched {
 impl Watched {
     /// Prepares the directory, loads `endpoints.yaml` in it and starts to watch.
     fn start(prepare: impl FnOnce(&Path)) -> Self {
+        Self::start_with(prepare, |discovery| discovery)
+    }
+
+    fn start_with(prepare: impl FnOnce(&Path), change: impl FnOnce(FileDiscovery) -> FileDiscovery) -> Self {
         let directory = tempfile::tempdir().unwrap();
         prepare(directory.path());
         let store = Arc::new(Store::default());
-        let mut discovery = FileDiscovery::new(directory.path().join("endpoints.yaml"), true);
+        let current = IntGauge::new("current", "Help.").unwrap();
+        let discovery = FileDiscovery::new(directory.path().join("endpoints.yaml"), true);
+        let mut discovery = change(discovery).report_to(current.clone());
         discovery.load_into(&store).unwrap();
         let changes = store.subscribe();
         let stop = CancellationToken::new();
         let task = tokio::spawn(discovery.watch(Arc::clone(&store), stop.clone()));
-        Self { directory, store, changes, stop, task }
+        Self { directory, store, changes, current, stop, task }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -93,9 +101,47 @@ async fn a_file_is_followed_as_it_is_replaced_and_written() {
             break;
         }
     }
+    watched.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_that_becomes_empty_keeps_the_last_endpoints() {
+    let mut watched = Watched::start(|dir| fs::write(dir.join("endpoints.yaml"), text(&["a"])).unwrap());
+    let bad = "endpoints:\n- {name: bad, address: nowhere, port: \"1\"}\n";
+    for empty in [text(&[]).as_str(), "endpoints:\n", bad] {
+        assert_eq!(watched.current.get(), 1);
+        let before = watched.names();
+        watched.put(empty);
+        watched.looks().await;
+        assert_eq!((watched.names(), watched.current.get()), (before.clone(), 0), "{empty:?}");
+        let next = if before == ["a"] { "b" } else { "a" };
+        watched.put(&text(&[next]));
+        assert_eq!(watched.changed().await, [next], "recovers from {empty:?}");
+    }
+    watched.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_empties_the_pool_where_that_is_meant() {
+    let prepare = |dir: &Path| fs::write(dir.join("endpoints.yaml"), text(&["a"])).unwrap();
+    let mut watched = Watched::start_with(prepare, |discovery| discovery.allow_empty(true));
     watched.put(&text(&[]));
     assert!(watched.changed().await.is_empty());
+    assert_eq!(watched.current.get(), 1);
+    watched.put(&text(&["b"]));
+    assert_eq!(watched.changed().await, ["b"]);
+    fs::remove_file(watched.path("endpoints.yaml")).unwrap();
+    watched.looks().await;
+    assert_eq!((watched.names(), watched.current.get()), (vec!["b".to_owned()], 0), "gone is not empty");
     watched.end().await;
+}
+
+#[test]
+fn a_pool_may_begin_empty() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("endpoints.yaml");
+    fs::write(&path, text(&[])).unwrap();
+    assert!(FileDiscovery::new(&path, true).load_into(&Store::default()).unwrap().is_empty());
 }
 
 #[tokio::test(start_paused = true)]

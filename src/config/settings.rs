@@ -26,6 +26,8 @@ pub struct ServeSettings {
     pub allow_experimental_plugins: bool,
     /// A file of endpoints to watch, without a discovery plugin in the configuration.
     pub endpoints_file: Option<PathBuf>,
+    /// A file of endpoints that lists none any more empties the pool.
+    pub allow_empty_endpoints: bool,
     /// The pool this picker serves.
     pub pool: PoolSettings,
     /// Ignore the gateway's subset hint.

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use prometheus::IntGauge;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 use xxhash_rust::xxh3::xxh3_128;
@@ -51,6 +52,9 @@ pub enum FileError {
         /// What is wrong with its text.
         source: Box<ConfigError>,
     },
+    /// No endpoint, where there were some.
+    #[error("{path}: the endpoints file lists no endpoint that can be used (--allow-empty-endpoints makes the pool empty then)", path = .0.display())]
+    Empty(PathBuf),
 }
 
 /// Discovery by an endpoints file.
@@ -64,6 +68,10 @@ pub struct FileDiscovery {
     loaded: Option<u128>,
     /// The last load failed and was reported.
     failing: bool,
+    /// A file without an endpoint empties the pool.
+    allow_empty: bool,
+    /// 1 while the endpoints are those of the file, 0 while they are older.
+    current: Option<IntGauge>,
 }
 
 /// The metadata that any way to change a file changes: writing it in place,
@@ -109,7 +117,30 @@ impl FileDiscovery {
     /// Discovery by the file at `path`, which is followed if `watch` is set.
     /// Nothing is read yet.
     pub fn new(path: impl Into<PathBuf>, watch: bool) -> Self {
-        Self { path: path.into(), watch, seen: None, loaded: None, failing: false }
+        Self {
+            path: path.into(),
+            watch,
+            seen: None,
+            loaded: None,
+            failing: false,
+            allow_empty: false,
+            current: None,
+        }
+    }
+
+    /// Whether a file that lists no endpoint any more makes the pool empty, instead of leaving it
+    /// as it was. Default false.
+    #[must_use]
+    pub fn allow_empty(self, allow_empty: bool) -> Self {
+        Self { allow_empty, ..self }
+    }
+
+    /// Sets `gauge` to 1 while the endpoints are those of the file, and to 0 while they are older,
+    /// as the file is gone or can't be used.
+    #[must_use]
+    pub fn report_to(self, gauge: IntGauge) -> Self {
+        gauge.set(1);
+        Self { current: Some(gauge), ..self }
     }
 
     /// Reads the file for the start and makes it the membership. Entries that
@@ -124,7 +155,8 @@ impl FileDiscovery {
     }
 
     /// Follows the file until `shutdown`; returns at once if it isn't to be
-    /// watched. A file that can't be used leaves the membership as it was.
+    /// watched. A file that is gone, can't be used or lists no endpoint any more leaves the
+    /// membership as it was.
     pub async fn watch(self, store: Arc<Store>, shutdown: CancellationToken) {
         self.watch_with(shutdown, move |discovery| discovery.look(&store)).await;
     }
@@ -168,9 +200,9 @@ impl FileDiscovery {
             Some(seen) => self.seen = Some(Seen { stamp, settled: seen.stamp == stamp }),
             None => self.seen = Some(Seen { stamp, settled: false }),
         }
-        match load(&self.path) {
+        match load(&self.path).and_then(|loaded| self.keep(loaded, store)) {
             Ok(loaded) => {
-                if std::mem::take(&mut self.failing) {
+                if self.failed(false) {
                     info!(path = %self.path.display(), "endpoints file can be used again");
                 }
                 self.publish(loaded, store);
@@ -180,18 +212,37 @@ impl FileDiscovery {
                     // Reading may work next time without a change to the file.
                     self.seen = None;
                 }
-                if !std::mem::replace(&mut self.failing, true) {
+                if !self.failed(true) {
                     let endpoints = store.snapshot().endpoints().len();
-                    warn!(%error, endpoints, "endpoints file can't be used, keeping the endpoints as they are");
+                    error!(%error, endpoints, "endpoints file can't be used, keeping the endpoints as they are");
                 }
             }
         }
     }
 
+    /// What was loaded, unless it would empty a pool that has endpoints.
+    fn keep(&mut self, loaded: Loaded, store: &Store) -> Result<Loaded, FileError> {
+        if self.allow_empty || !loaded.specs.is_empty() || store.snapshot().endpoints().is_empty() {
+            return Ok(loaded);
+        }
+        if self.loaded.replace(loaded.hash) != Some(loaded.hash) {
+            self.log(&loaded.problems);
+        }
+        Err(FileError::Empty(self.path.clone()))
+    }
+
+    /// Notes whether the file can't be used; returns whether it couldn't before.
+    fn failed(&mut self, failing: bool) -> bool {
+        if let Some(current) = &self.current {
+            current.set(i64::from(!failing));
+        }
+        std::mem::replace(&mut self.failing, failing)
+    }
+
     /// Tells once that looking at the file ended in a panic. It is a mistake in the
     /// program, not a reason to stop following the file.
     fn panicked(&mut self) {
-        if !std::mem::replace(&mut self.failing, true) {
+        if !self.failed(true) {
             error!(path = %self.path.display(), "reading the endpoints file panicked, keeping the endpoints as they are; report this");
         }
     }
@@ -201,6 +252,18 @@ impl FileDiscovery {
         if self.loaded.replace(hash) == Some(hash) {
             return Change::default();
         }
+        self.log(&problems);
+        let path = self.path.display();
+        let endpoints = specs.len();
+        let change = store.replace(specs);
+        if !change.is_empty() {
+            let Change { added, removed, updated } = change;
+            info!(%path, endpoints, added, removed, updated, "endpoints changed");
+        }
+        change
+    }
+
+    fn log(&self, problems: &[Problem]) {
         let path = self.path.display();
         let file = path.to_string();
         for problem in problems.iter().take(LOGGED_PROBLEMS) {
@@ -210,13 +273,6 @@ impl FileDiscovery {
         if let Some(more) = problems.len().checked_sub(LOGGED_PROBLEMS).filter(|more| *more > 0) {
             warn!(%path, more, "more problems in the endpoints file");
         }
-        let endpoints = specs.len();
-        let change = store.replace(specs);
-        if !change.is_empty() {
-            let Change { added, removed, updated } = change;
-            info!(%path, endpoints, added, removed, updated, "endpoints changed");
-        }
-        change
     }
 }
 

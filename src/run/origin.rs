@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use prometheus::Registry;
+use prometheus::{IntGauge, Registry};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -94,7 +94,13 @@ pub(super) async fn start(
             kubernetes(cluster.clone(), membership, &parts, background)?;
             return Ok(Some(cluster));
         }
-        Some(Origin::File(mut file)) => {
+        Some(Origin::File(file)) => {
+            let current = IntGauge::new(
+                "usher_endpoints_file_current",
+                "1 while the endpoints are those of the endpoints file; 0 while they are older, as it is gone, empty or broken.",
+            )?;
+            let current = crate::metrics::register(parts.registry, current, None)?;
+            let mut file = file.allow_empty(parts.settings.allow_empty_endpoints).report_to(current);
             file.load_into(store)?;
             background.tasks.spawn(file.watch(Arc::clone(store), shutdown));
         }

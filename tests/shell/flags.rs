@@ -15,7 +15,7 @@ fn serve(flags: &[&str]) -> Result<ServeSettings, String> {
 
 /// Name, and a value that differs from the default. Each is valid alone or with what the
 /// third column adds.
-const FLAGS: [(&str, &str, &[&str]); 48] = [
+const FLAGS: [(&str, &str, &[&str]); 49] = [
     ("grpc-port", "19002", &[]),
     ("grpc-health-port", "19003", &[]),
     ("metrics-port", "19090", &[]),
@@ -60,6 +60,7 @@ const FLAGS: [(&str, &str, &[&str]); 48] = [
     ("max-request-body-bytes", "64Mi", &[]),
     ("body-idle-timeout", "1m", &[]),
     ("endpoints-file", "/etc/endpoints.yaml", &[]),
+    ("allow-empty-endpoints", "true", &[]),
     ("worker-threads", "3", &[]),
     ("locator-ttl", "0s", &[]),
     ("locator-max-subsets", "100", &[]),
@@ -67,7 +68,7 @@ const FLAGS: [(&str, &str, &[&str]); 48] = [
     ("prefix-index-bytes", "64Mi", &["--memory-budget=off"]),
 ];
 
-const BOOLEANS: [&str; 12] = [
+const BOOLEANS: [&str; 13] = [
     "ha-enable-leader-election",
     "disable-endpoint-subset-filter",
     "emit-endpoint-scores",
@@ -80,6 +81,7 @@ const BOOLEANS: [&str; 12] = [
     "metrics-endpoint-auth",
     "enable-grpc-stream-metrics",
     "allow-experimental-plugins",
+    "allow-empty-endpoints",
 ];
 
 #[test]

@@ -317,6 +317,8 @@ fn serve_command(program: &Path, ports: &Ports, endpoints: &Path) -> Command {
         .arg(format!("--grpc-health-port={}", ports.health))
         .arg(format!("--metrics-port={}", ports.metrics))
         .arg(format!("--admin-address={}", local(ports.admin)))
+        // The demo that scales to zero means it.
+        .arg("--allow-empty-endpoints")
         .arg("--endpoints-file")
         .arg(endpoints);
     command

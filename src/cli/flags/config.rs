@@ -27,6 +27,11 @@ pub struct ConfigFlags {
     #[arg(long, value_name = "FILE")]
     pub endpoints_file: Option<String>,
 
+    /// Let a file of endpoints that lists none any more make the pool empty. Without it the
+    /// endpoints stay that it had last, and the log says so.
+    #[arg(long, value_name = BOOL, default_value = "false", value_parser = parse_bool, action = ArgAction::Set)]
+    pub allow_empty_endpoints: bool,
+
     /// Allow plugins that are marked as experimental.
     #[arg(long, value_name = BOOL, default_value = "false", value_parser = parse_bool, action = ArgAction::Set)]
     pub allow_experimental_plugins: bool,

@@ -78,6 +78,7 @@ impl ServeArgs {
             config: self.config.source()?,
             allow_experimental_plugins: self.config.allow_experimental_plugins,
             endpoints_file: given(&self.config.endpoints_file).map(Into::into),
+            allow_empty_endpoints: self.config.allow_empty_endpoints,
             disable_subset_filter: self.config.disable_endpoint_subset_filter,
             locator: self.config.locator(),
             emit_endpoint_scores: self.config.emit_endpoint_scores,

@@ -28,6 +28,11 @@ impl Exchange {
             _ => return Err(Violation("request headers came twice")),
         }
         self.started = Some(now);
+        let is_ours = self.modes.is_none_or(|modes| modes.request == Mode::FullDuplex);
+        if !end_of_stream && is_ours && self.is_too_large(content_length(&headers)) {
+            // Before any of it is sent.
+            return Ok(self.refuse_as_too_large(now));
+        }
         if !end_of_stream {
             // They are kept until the body is there, or while the request waits.
             if !self.has_room(headers.counted() + self.subset.counted(), Some(&headers)) {
@@ -38,11 +43,10 @@ impl Exchange {
             }
         }
         let parser = RequestParser::new(headers, &self.shared.parsers);
-        let bodies = self.modes.map_or(Mode::FullDuplex, |modes| modes.request);
         if end_of_stream {
             return Ok(self.decide(parser.without_body(), BodyEnd::Headers, now));
         }
-        if bodies != Mode::FullDuplex {
+        if !is_ours {
             // The gateway waits for this reply before it sends a body, or never sends one.
             return Ok(self.decide(parser.without_body(), BodyEnd::NotOurs { ended: false }, now));
         }
@@ -59,13 +63,11 @@ impl Exchange {
         let subset = self.subset.counted();
         match &mut self.state {
             State::Body(parser) => {
-                if parser.body_len() + data.len() > self.shared.max_request_body_bytes {
-                    let limit = self.shared.max_request_body_bytes;
-                    let message = format!("the request body is larger than {limit} bytes");
-                    let rejection = Rejection::new(Code::PayloadTooLarge, message);
-                    return Ok(self.refuse(rejection, &SeriesKey::unknown(), now));
-                }
+                let length = parser.body_len() + data.len();
                 let counted = subset + parser.counted() + data.len();
+                if self.is_too_large(length) {
+                    return Ok(self.refuse_as_too_large(now));
+                }
                 if !self.has_room(counted, None) {
                     return Ok(self.refuse_for_memory(now));
                 }
@@ -125,6 +127,16 @@ impl Exchange {
             }
         }
         Step::Continue
+    }
+
+    fn is_too_large(&self, length: usize) -> bool {
+        length > self.shared.max_request_body_bytes
+    }
+
+    fn refuse_as_too_large(&mut self, now: Instant) -> Step {
+        let limit = self.shared.max_request_body_bytes;
+        let message = format!("the request body is larger than {limit} bytes");
+        self.refuse(Rejection::new(Code::PayloadTooLarge, message), &SeriesKey::unknown(), now)
     }
 
     /// The request's body is complete.
@@ -197,6 +209,16 @@ impl Exchange {
         }
         self.answer.expect(request, series, self.started);
     }
+}
+
+/// Length of the body, as the headers say; 0 where they don't, or not in digits.
+fn content_length(headers: &Headers) -> usize {
+    let digits = headers.get("content-length").filter(|value| value.iter().all(u8::is_ascii_digit));
+    digits.map_or(0, |digits| {
+        let add =
+            |length: usize, digit: &u8| length.saturating_mul(10).saturating_add(usize::from(digit - b'0'));
+        digits.iter().fold(0, add)
+    })
 }
 
 /// The chunks of a body. The last of which the outbox keeps a piece has the room with it that

@@ -269,6 +269,23 @@ fn a_body_over_the_limit_is_refused_before_it_ends() {
 }
 
 #[test]
+fn a_body_that_will_be_too_large_is_refused_on_its_headers() {
+    let length = |length: &str, end| headers(&[POST[0], ("Content-Length", length)], end);
+    let (most, more) = (LIMIT.to_string(), (LIMIT + 1).to_string());
+    for too_large in [more.as_str(), &"9".repeat(40), &format!("000{more}")] {
+        assert_eq!(kinds(&Harness::new(1).send(length(too_large, false)).unwrap()), ["immediate413"]);
+    }
+    for fine in [most.as_str(), "", "-1", "1e9", "many"] {
+        assert!(Harness::new(1).send(length(fine, false)).unwrap().is_empty(), "{fine}");
+    }
+    // Without a body, or with one that doesn't come to us, it says nothing.
+    assert_eq!(kinds(&Harness::new(1).send(length(&more, true)).unwrap()), ["headers"]);
+    let modes = Some(Modes { request: Mode::OneToOne, response: Mode::FullDuplex });
+    let message = Message { modes, ..message(length(&more, false)) };
+    assert_eq!(kinds(&Harness::new(1).send_message(message).unwrap()), ["headers"]);
+}
+
+#[test]
 fn usage_and_duration_are_counted_when_the_answer_ends() {
     let mut harness = Harness::new(1);
     harness.send(headers(&POST, false)).unwrap();
