@@ -28,8 +28,12 @@ pub fn run(picker: &Picker, headers: &[(&str, &str)], chunks: &[Bytes], answer: 
             &mut sent,
         );
     }
-    let event =
-        Event::ResponseHeaders { status: AnswerStatus::default(), event_stream: false, end_of_stream: false };
+    let event = Event::ResponseHeaders {
+        status: AnswerStatus::default(),
+        event_stream: false,
+        encoded: false,
+        end_of_stream: false,
+    };
     step(picker, &mut exchange, event, &mut sent);
     let event = Event::ResponseBody { data: answer.clone().into(), end_of_stream: true };
     step(picker, &mut exchange, event, &mut sent);

@@ -102,7 +102,8 @@ impl Reader {
                 let address = digit.map(|digit| format!("10.0.0.{}:8000", digit - b'0'));
                 served = address.map_or(Served::Unknown, Served::By);
                 let status = AnswerStatus::default();
-                Event::ResponseHeaders { status, event_stream: has(b'e'), end_of_stream: has(b'.') }
+                let (event_stream, encoded) = (has(b'e'), has(b'c'));
+                Event::ResponseHeaders { status, event_stream, encoded, end_of_stream: has(b'.') }
             }
             b'a' | b'A' => Event::ResponseBody { data: Bytes::copy_from_slice(rest).into(), end_of_stream },
             b'y' | b'Y' => Event::ResponseBody { data: self.large(rest).into(), end_of_stream },

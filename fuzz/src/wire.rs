@@ -96,7 +96,10 @@ fn check(message: &theirs::ProcessingRequest, request: &Incoming, read: &Message
             assert_eq!((bytes_of(data), *end_of_stream), (part.body.clone(), part.end_of_stream));
         }
         (Event::RequestTrailers, Incoming::RequestTrailers(_)) => served = Served::Unknown,
-        (Event::ResponseHeaders { status, event_stream, end_of_stream }, Incoming::ResponseHeaders(part)) => {
+        (
+            Event::ResponseHeaders { status, event_stream, encoded, end_of_stream },
+            Incoming::ResponseHeaders(part),
+        ) => {
             subset = None;
             assert_eq!(*end_of_stream, part.end_of_stream);
             let last = |name: &str| {
@@ -107,6 +110,9 @@ fn check(message: &theirs::ProcessingRequest, request: &Incoming, read: &Message
             };
             let kind = last("content-type");
             assert_eq!(*event_stream, kind.is_some_and(|value| value.contains("text/event-stream")));
+            let is_encoding = |value: String| !matches!(value.trim_ascii(), "" | "identity");
+            let by = ["content-encoding", "grpc-encoding"].map(|name| last(name).is_some_and(is_encoding));
+            assert_eq!(*encoded, by.contains(&true));
             assert_eq!(status.http, last(":status").and_then(|value| value.trim().parse().ok()));
             assert_eq!(status.grpc, last("grpc-status").and_then(|value| value.trim().parse().ok()));
             assert_eq!(status.overloaded, last("x-envoy-overloaded").is_some());

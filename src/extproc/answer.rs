@@ -23,6 +23,15 @@ enum State {
     Done,
 }
 
+/// How an answer comes, as its headers have it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Kind {
+    /// As a stream of server-sent events.
+    pub(super) event_stream: bool,
+    /// Compressed, or encoded in another way that can't be read.
+    pub(super) encoded: bool,
+}
+
 /// Search for the first token.
 #[derive(Debug)]
 enum First {
@@ -111,6 +120,11 @@ impl Answer {
         self.usage = UsageReader::of(api);
     }
 
+    /// Whether something is read out of the answer, or replaced in it: it has to come as it is.
+    pub(super) fn is_read(&self) -> bool {
+        self.usage.is_some() || self.restorer.is_some()
+    }
+
     /// The parser that reads the answer, while it does.
     pub(super) fn parser(&self) -> Option<ParserKind> {
         self.usage.as_ref().map(|_| self.api.parser())
@@ -126,9 +140,16 @@ impl Answer {
         self.state == State::Waiting
     }
 
-    pub(super) fn headers(&mut self, event_stream: bool, end: bool) -> Result<(), &'static str> {
+    /// Takes the headers. Returns true where the body is encoded that would be read: it passes
+    /// as it is.
+    pub(super) fn headers(&mut self, kind: Kind, end: bool) -> Result<bool, &'static str> {
         if self.state != State::Waiting {
             return Err("response headers came twice");
+        }
+        let Kind { event_stream, encoded } = kind;
+        let unread = encoded && !end && self.is_read();
+        if encoded {
+            (self.usage, self.restorer) = (None, None);
         }
         self.streaming |= event_stream;
         if let Some(usage) = self.usage.as_mut().filter(|_| event_stream) {
@@ -136,12 +157,12 @@ impl Answer {
         }
         // A gRPC answer doesn't say whether it is a stream; one without a body is an error.
         let is_stream = event_stream || self.api == Api::VllmGrpcGenerate && self.streaming && !end;
-        if is_stream {
+        if is_stream && !encoded {
             self.first = FirstTokenReader::of(self.api).map_or(First::Bytes, First::Token);
         }
         self.is_stream = is_stream;
         self.state = if end { State::Ended } else { State::Body };
-        Ok(())
+        Ok(unread)
     }
 
     /// Whether it comes token by token, as its headers have it.

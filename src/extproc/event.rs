@@ -43,6 +43,8 @@ pub enum Event {
         status: AnswerStatus,
         /// The answer is a stream of server-sent events.
         event_stream: bool,
+        /// Its body is compressed, or encoded in another way that can't be read.
+        encoded: bool,
         /// There is no body.
         end_of_stream: bool,
     },

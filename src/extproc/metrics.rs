@@ -66,6 +66,8 @@ pub struct ExtProcMetrics {
     other_modes: IntCounterVec,
     /// Requests with a name that was too long.
     ignored: IntCounterVec,
+    /// Answers that could not be read.
+    pub(super) encoded: IntCounter,
     /// Streams that broke the protocol.
     pub(super) violations: IntCounter,
     /// Streams, where they are counted.
@@ -226,6 +228,14 @@ impl ExtProcMetrics {
                 "usher_long_headers_ignored_total",
                 "Requests with a name of more than 1,024 bytes in a header that is read, by header.",
                 &["header"],
+                None,
+            )?,
+            encoded: register(
+                registry,
+                IntCounter::new(
+                    "usher_encoded_answers_total",
+                    "Answers that came encoded though the request didn't accept it, and passed unread.",
+                )?,
                 None,
             )?,
             violations: register(

@@ -62,6 +62,8 @@ pub struct Route {
     pub request_id: Option<String>,
     /// Headers that plugins set.
     pub headers: Vec<Header>,
+    /// The answer is read: the request accepts no encoding of it.
+    pub plain: bool,
     /// Length of the body, where it changed.
     pub content_length: Option<usize>,
     /// Total score per candidate that was not filtered out, where asked for.

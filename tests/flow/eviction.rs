@@ -87,8 +87,12 @@ async fn the_client_of_a_request_that_is_given_up_is_told_so() {
     settle().await;
     assert!(exchange.is_revoked(context));
     // The answer has begun: it is cut off.
-    let event =
-        Event::ResponseHeaders { status: AnswerStatus::default(), event_stream: true, end_of_stream: false };
+    let event = Event::ResponseHeaders {
+        status: AnswerStatus::default(),
+        event_stream: true,
+        encoded: false,
+        end_of_stream: false,
+    };
     exchange.on_message(message(event), Instant::now()).unwrap();
     assert!(matches!(exchange.revoke(), Step::End));
     let Some(Reply::Immediate(rejection)) = exchange.next_reply() else { panic!("no reply") };
@@ -109,8 +113,12 @@ async fn an_answer_that_is_complete_is_left_alone() {
     let mut exchange = running(&pool).await;
     let next = pool.send(of("a", 0));
     settle().await;
-    let event =
-        Event::ResponseHeaders { status: AnswerStatus::default(), event_stream: false, end_of_stream: true };
+    let event = Event::ResponseHeaders {
+        status: AnswerStatus::default(),
+        event_stream: false,
+        encoded: false,
+        end_of_stream: true,
+    };
     exchange.on_message(message(event), Instant::now()).unwrap();
     assert!(!exchange.is_revoked(&mut Context::from_waker(Waker::noop())));
     assert!(next.now().await.is_ok());

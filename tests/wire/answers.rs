@@ -30,6 +30,38 @@ async fn only_our_own_header_is_set() {
     assert!(mutation.removed.is_empty());
 }
 
+/// A model server that encodes its answers could not be read.
+#[tokio::test]
+async fn an_answer_that_is_read_is_asked_for_without_an_encoding() {
+    let picker = Picker::start(&TWO, &[]).await;
+    for (path, removed) in [("/v1/completions", true), ("/v1/completions/render", false), ("/x", false)] {
+        let mut stream = picker.stream().await;
+        stream.send(headers(&[(":path", path), ("accept-encoding", "gzip")], false));
+        stream.send(body(PROMPT, true));
+        let mutation = stream.request_headers().await;
+        assert_eq!(mutation.removed.iter().any(|name| name == "accept-encoding"), removed, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_is_encoded_passes_as_it_is_and_is_counted() {
+    let picker = Picker::start(&TWO, &[]).await;
+    let text = r#"{"model":"t","usage":{"prompt_tokens":7}}"#;
+    let restored = text.replace("\"t\"", "\"m\"");
+    for (encoding, want, encoded) in
+        [("gzip", text, 1.0), ("br", text, 2.0), ("identity", &restored, 2.0), ("", &restored, 2.0)]
+    {
+        let (mut stream, _) = routed(&picker, &[("x-llm-d-model-name-rewrite", "t")]).await;
+        stream.send(response_headers(&[JSON[0], JSON[1], ("content-encoding", encoding)], false));
+        stream.response_headers().await;
+        stream.send(response_body(text, true));
+        assert_eq!(stream.response_body().await, (want.as_bytes().to_vec(), true), "{encoding}");
+        assert_eq!(picker.metric("usher_encoded_answers_total"), Some(encoded), "{encoding}");
+    }
+    let tokens = "inference_objective_input_tokens_count{model_name=\"m\",target_model_name=\"t\"}";
+    assert_eq!(picker.metric(tokens), Some(2.0), "of those that were read");
+}
+
 #[tokio::test]
 async fn json_passes_as_it_comes_and_its_usage_is_counted() {
     let picker = Picker::start(&TWO, &[]).await;

@@ -171,8 +171,8 @@ fn read_whole(message: &Bytes) -> Result<Option<Message>, Malformed> {
             Event::RequestHeaders { headers: read_headers(message, &headers)?, end_of_stream }
         }
         part::RESPONSE_HEADERS => {
-            let (status, event_stream) = read_answer(&headers)?;
-            Event::ResponseHeaders { status, event_stream, end_of_stream }
+            let Answer { status, event_stream, encoded } = read_answer(&headers)?;
+            Event::ResponseHeaders { status, event_stream, encoded, end_of_stream }
         }
         part::REQUEST_BODY | part::RESPONSE_BODY => {
             body_event(number, message.slice_ref(body).into(), end_of_stream)
@@ -290,10 +290,24 @@ fn read_headers(message: &Bytes, map: &Runs<'_>) -> Result<Headers, Malformed> {
     if is_full { Err(Malformed) } else { Ok(headers) }
 }
 
-/// How an answer went, and whether it is a stream of events. Of several headers with a name
-/// the last counts.
-fn read_answer(map: &Runs<'_>) -> Result<(AnswerStatus, bool), Malformed> {
-    let (mut status, mut event_stream) = (AnswerStatus::default(), false);
+/// What an answer's headers say.
+#[derive(Default)]
+struct Answer {
+    status: AnswerStatus,
+    /// It is a stream of events.
+    event_stream: bool,
+    encoded: bool,
+}
+
+/// Reads the headers of an answer. Of several with a name the last counts; HTTP and gRPC have
+/// an encoding each.
+fn read_answer(map: &Runs<'_>) -> Result<Answer, Malformed> {
+    let Answer { mut status, mut event_stream, .. } = Answer::default();
+    let (mut content, mut messages) = (false, false);
+    let is_encoding = |value: &[u8]| {
+        let value = value.trim_ascii();
+        !value.is_empty() && !value.eq_ignore_ascii_case(b"identity")
+    };
     walk_headers(map, |key, value| match key.len() {
         7 if key.eq_ignore_ascii_case(b":status") => status.http = number(value),
         11 if key.eq_ignore_ascii_case(b"grpc-status") => status.grpc = number(value),
@@ -301,10 +315,12 @@ fn read_answer(map: &Runs<'_>) -> Result<(AnswerStatus, bool), Malformed> {
             let wanted = b"text/event-stream";
             event_stream = value.windows(wanted.len()).any(|part| part.eq_ignore_ascii_case(wanted));
         }
+        13 if key.eq_ignore_ascii_case(b"grpc-encoding") => messages = is_encoding(value),
+        16 if key.eq_ignore_ascii_case(b"content-encoding") => content = is_encoding(value),
         18 if key.eq_ignore_ascii_case(b"x-envoy-overloaded") => status.overloaded = true,
         _ => {}
     })?;
-    Ok((status, event_stream))
+    Ok(Answer { status, event_stream, encoded: content || messages })
 }
 
 /// A header that is a number.

@@ -19,8 +19,18 @@ use super::super::super::inbox::Inbox;
 use super::*;
 
 /// Header names, in the case in which they are looked up.
-const NAMES: [&str; 8] =
-    [":path", "content-type", "x-request-id", "x-long", "", ":status", "grpc-status", "x-envoy-overloaded"];
+const NAMES: [&str; 10] = [
+    ":path",
+    "content-type",
+    "x-request-id",
+    "x-long",
+    "",
+    ":status",
+    "grpc-status",
+    "x-envoy-overloaded",
+    "content-encoding",
+    "grpc-encoding",
+];
 
 /// Texts of metadata.
 const TEXTS: [&str; 6] = ["10.0.0.1:8000", "10.0.0.2", "[::1]:80", " 10.0.0.3:1 ,10.0.0.4", "pod-1", ""];
@@ -40,8 +50,8 @@ enum Part {
     Headers(usize, Vec<Option<Vec<u8>>>, bool),
     Body(Vec<u8>, bool),
     Trailers,
-    /// How it went, and whether an event stream follows, or nothing.
-    AnswerHeaders(AnswerStatus, bool, bool),
+    /// How it went, and whether an event stream follows, is encoded, or nothing follows.
+    AnswerHeaders(AnswerStatus, bool, bool, bool),
     AnswerBody(Vec<u8>, bool),
     AnswerTrailers,
 }
@@ -56,8 +66,8 @@ fn read_of(message: Message) -> Meant {
         }
         Event::RequestBody { data, end_of_stream } => Part::Body(bytes(data), end_of_stream),
         Event::RequestTrailers => Part::Trailers,
-        Event::ResponseHeaders { status, event_stream, end_of_stream } => {
-            Part::AnswerHeaders(status, event_stream, end_of_stream)
+        Event::ResponseHeaders { status, event_stream, encoded, end_of_stream } => {
+            Part::AnswerHeaders(status, event_stream, encoded, end_of_stream)
         }
         Event::ResponseBody { data, end_of_stream } => Part::AnswerBody(bytes(data), end_of_stream),
         Event::ResponseTrailers => Part::AnswerTrailers,
@@ -99,7 +109,10 @@ fn meant(message: &ProcessingRequest) -> Option<Meant> {
                 grpc: last("grpc-status").and_then(|status| status.trim().parse().ok()),
                 overloaded: last("x-envoy-overloaded").is_some(),
             };
-            Part::AnswerHeaders(status, event_stream, part.end_of_stream)
+            let is_encoding = |value: String| !matches!(value.trim_ascii(), "" | "identity");
+            let encoded = ["content-encoding", "grpc-encoding"];
+            let encoded = encoded.map(|name| last(name).is_some_and(is_encoding)).contains(&true);
+            Part::AnswerHeaders(status, event_stream, encoded, part.end_of_stream)
         }
         Request::ResponseBody(part) => Part::AnswerBody(part.body.clone(), part.end_of_stream),
         Request::ResponseTrailers(_) => Part::AnswerTrailers,

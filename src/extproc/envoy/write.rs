@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 use super::super::outbox::Outbox;
 use super::super::reply::{Reply, Route};
 use super::super::wire::{field_len, put_bytes, put_head, put_true};
-use super::{DESTINATION, DROPPED_REASON, LB_NAMESPACE, ROUTING_HEADERS, SCORES};
+use super::{DESTINATION, DROPPED_REASON, ENCODINGS, LB_NAMESPACE, ROUTING_HEADERS, SCORES};
 use crate::flow::Rejection;
 use crate::request::Pieces;
 use crate::schedule::{Attribute, Header};
@@ -25,17 +25,22 @@ mod part {
     pub(super) const DYNAMIC_METADATA: u8 = 8;
 }
 
-/// `HeaderMutation.remove_headers` of every request: what a client may not set.
-static REMOVED: LazyLock<Vec<u8>> = LazyLock::new(|| {
+/// `HeaderMutation.remove_headers` of every request: what a client may not set. That of those
+/// whose answer is read is the whole of it, of others the part before the length.
+static REMOVED: LazyLock<(Vec<u8>, usize)> = LazyLock::new(|| {
     let mut fields = Vec::new();
-    put_removed(&mut fields, &[]);
-    fields
+    put_removed(&mut fields, &[], false);
+    let length = fields.len();
+    fields.clear();
+    put_removed(&mut fields, &[], true);
+    (fields, length)
 });
 
 /// The names to remove: all but those that are set.
-fn put_removed(out: &mut Vec<u8>, set: &[Header]) {
+fn put_removed(out: &mut Vec<u8>, set: &[Header], plain: bool) {
     let is_set = |name: &str| name == DESTINATION || set.iter().any(|header| &*header.name == name);
-    for name in ROUTING_HEADERS.iter().filter(|name| !is_set(name)) {
+    let encodings: &[&str] = if plain { &ENCODINGS } else { &[] };
+    for name in ROUTING_HEADERS.iter().chain(encodings).filter(|name| !is_set(name)) {
         put_bytes(out, 2, name.as_bytes());
     }
 }
@@ -156,12 +161,13 @@ fn request_headers(route: &Route, out: &mut Outbox) {
         put_header(&mut mutation, "content-length", length.to_string().as_bytes());
     }
     if route.headers.is_empty() {
-        mutation.extend_from_slice(&REMOVED);
+        let (all, length) = &*REMOVED;
+        mutation.extend_from_slice(if route.plain { all } else { &all[..*length] });
     } else {
         for header in &route.headers {
             put_header(&mut mutation, &header.name, &header.value);
         }
-        put_removed(&mut mutation, &route.headers);
+        put_removed(&mut mutation, &route.headers, route.plain);
     }
     let metadata = route_metadata(route);
     // And `clear_route_cache`.

@@ -98,7 +98,9 @@ fn mutation_of(route: &Route) -> HeaderMutation {
     set_headers.extend(length.map(|length| header("content-length", length.as_bytes())));
     set_headers.extend(route.headers.iter().map(|set| header(&set.name, &set.value)));
     let is_set = |name: &str| route.headers.iter().any(|header| &*header.name == name);
-    let removed = ROUTING_HEADERS.iter().filter(|name| **name != DESTINATION && !is_set(name));
+    let encodings: &[&str] = if route.plain { &ENCODINGS } else { &[] };
+    let removed = ROUTING_HEADERS.iter().filter(|name| **name != DESTINATION);
+    let removed = removed.chain(encodings).filter(|name| !is_set(name));
     HeaderMutation { set_headers, remove_headers: removed.map(|name| (*name).to_owned()).collect() }
 }
 
@@ -142,13 +144,15 @@ fn route() -> impl Strategy<Value = Route> {
     let score = prop_oneof![Just(0.0), any::<f64>()];
     let scores = btree_map(".{0,30}", score, 0..20)
         .prop_map(|scores| scores.into_iter().map(|(name, score)| (Arc::from(name), score)).collect());
-    (".{0,300}", option::of(".{0,40}"), option::of(any::<usize>()), option::of(scores), headers()).prop_map(
-        |(destination, request_id, content_length, scores, headers)| Route {
+    let ids = (option::of(".{0,40}"), option::of(any::<usize>()));
+    (".{0,300}", ids, option::of(scores), headers(), any::<bool>()).prop_map(
+        |(destination, (request_id, content_length), scores, headers, plain)| Route {
             destination: destination.into(),
             request_id,
             content_length,
             scores,
             headers,
+            plain,
         },
     )
 }

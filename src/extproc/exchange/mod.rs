@@ -21,7 +21,7 @@ use crate::memory::{Budget, GivenUp, Kind, Reservation, Upload};
 use crate::request::{Headers, ParserKind, Parsers, Request, RequestParser, RuleBook};
 use crate::schedule::{Served, Stages};
 
-use super::answer::Answer;
+use super::answer::{self, Answer};
 use super::event::{Event, Message, Mode, Modes};
 use super::metrics::ExtProcMetrics;
 use super::parsing::Parsing;
@@ -246,8 +246,9 @@ impl Exchange {
             }
             Event::RequestBody { data, end_of_stream } => self.request_body(data, end_of_stream, now),
             Event::RequestTrailers => self.request_trailers(now),
-            Event::ResponseHeaders { status, event_stream, end_of_stream } => {
-                self.response_headers(status, event_stream, end_of_stream, served, now)
+            Event::ResponseHeaders { status, event_stream, encoded, end_of_stream } => {
+                let kind = answer::Kind { event_stream, encoded };
+                self.response_headers(status, kind, end_of_stream, served, now)
             }
             Event::ResponseBody { data, end_of_stream } => self.response_body(data, end_of_stream, now),
             Event::ResponseTrailers => self.response_trailers(now),

@@ -176,38 +176,43 @@ impl Exchange {
     pub(super) fn route(&mut self, request: &Request, end: BodyEnd, mut routed: Routed, now: Instant) {
         let held = self.held.take();
         let body = request.outgoing();
+        let series = match end {
+            BodyEnd::Flag | BodyEnd::Trailers => {
+                let series = self.shared.metrics.series(&series_key(request));
+                self.answer.expect(request, Arc::clone(&series), self.started);
+                Some(series)
+            }
+            // Without its body a request is not counted, as with the peer.
+            BodyEnd::Headers | BodyEnd::NotOurs { .. } => {
+                self.answer.read_as(request.api);
+                None
+            }
+        };
+        let is_shown = self.modes.is_none_or(|modes| modes.response != Mode::None);
         let has_id = request.headers.name("x-request-id").is_some_and(|id| !id.is_empty());
         let route = Route {
             destination: routed.destination(),
             request_id: (!has_id).then(new_request_id),
             content_length: (body.len() != request.body.len()).then_some(body.len()),
             headers: routed.headers().to_vec(),
+            plain: is_shown && self.answer.is_read(),
             scores: routed.take_scores(),
         };
         self.replies.request_headers(route);
         self.routed = Some(routed);
-        match end {
-            BodyEnd::Flag | BodyEnd::Trailers => self.state = State::Sent(end),
-            // Without its body a request is not counted, as with the peer.
-            BodyEnd::Headers | BodyEnd::NotOurs { .. } => {
-                let more = end == BodyEnd::NotOurs { ended: false };
-                self.state = if more { State::Relaying } else { State::Sent(end) };
-                return self.answer.read_as(request.api);
-            }
-        }
+        let more = end == BodyEnd::NotOurs { ended: false };
+        self.state = if more { State::Relaying } else { State::Sent(end) };
+        let Some(series) = series else { return };
         self.replies.request_body(outgoing(&body, held), end == BodyEnd::Flag);
         if end == BodyEnd::Trailers {
             self.replies.push(Reply::RequestTrailers);
         }
-        let metrics = &self.shared.metrics;
-        let series = metrics.series(&series_key(request));
         series.total.inc();
         series.request_size.observe(body.len() as f64);
         if let Some(started) = self.started {
             let taken = now.saturating_duration_since(started);
-            metrics.request_processing.observe(taken.as_secs_f64());
+            self.shared.metrics.request_processing.observe(taken.as_secs_f64());
         }
-        self.answer.expect(request, series, self.started);
     }
 }
 

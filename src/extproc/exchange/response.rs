@@ -6,6 +6,7 @@ use crate::endpoints::health::AnswerStatus;
 use crate::request::Pieces;
 use crate::schedule::{Attribute, Served};
 
+use super::super::answer::Kind;
 use super::super::event::Mode;
 use super::super::reply::Reply;
 use super::{Exchange, State, Step, Violation};
@@ -14,7 +15,7 @@ impl Exchange {
     pub(super) fn response_headers(
         &mut self,
         status: AnswerStatus,
-        event_stream: bool,
+        kind: Kind,
         end_of_stream: bool,
         served: &Served,
         now: Instant,
@@ -32,7 +33,9 @@ impl Exchange {
             // answers only. A body that is still on its way to us belongs to nobody.
             self.state = State::Abandoned;
         }
-        self.answer.headers(event_stream, end_of_stream).map_err(Violation)?;
+        if self.answer.headers(kind, end_of_stream).map_err(Violation)? {
+            self.shared.metrics.encoded.inc();
+        }
         // A body that comes buffered, or not at all, says nothing about a first token.
         let is_shown = self.modes.is_none_or(|modes| modes.response == Mode::FullDuplex);
         let is_stream = self.answer.is_stream() && is_shown;

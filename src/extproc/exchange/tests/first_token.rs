@@ -39,7 +39,12 @@ fn followed() -> (Harness, Calls) {
 }
 
 fn begin_answer(event_stream: bool) -> Event {
-    Event::ResponseHeaders { status: AnswerStatus::default(), event_stream, end_of_stream: false }
+    Event::ResponseHeaders {
+        status: AnswerStatus::default(),
+        event_stream,
+        encoded: false,
+        end_of_stream: false,
+    }
 }
 
 #[test]

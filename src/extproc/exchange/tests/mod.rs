@@ -125,7 +125,12 @@ fn body(text: &str, end_of_stream: bool) -> Event {
 }
 
 fn answer_headers() -> Event {
-    Event::ResponseHeaders { status: AnswerStatus::default(), event_stream: false, end_of_stream: false }
+    Event::ResponseHeaders {
+        status: AnswerStatus::default(),
+        event_stream: false,
+        encoded: false,
+        end_of_stream: false,
+    }
 }
 
 fn answer_body(text: &str, end_of_stream: bool) -> Event {

@@ -17,9 +17,9 @@ pub(super) fn any_event() -> impl Strategy<Value = Event> {
         (path, any::<bool>()).prop_map(|(path, end)| headers(&[(":path", path)], end)),
         (text.clone(), any::<bool>()).prop_map(|(text, end)| body(&text, end)),
         Just(Event::RequestTrailers),
-        (any::<bool>(), any::<bool>()).prop_map(|(event_stream, end_of_stream)| {
+        any::<[bool; 3]>().prop_map(|[event_stream, encoded, end_of_stream]| {
             let status = AnswerStatus::default();
-            Event::ResponseHeaders { status, event_stream, end_of_stream }
+            Event::ResponseHeaders { status, event_stream, encoded, end_of_stream }
         }),
         (text, any::<bool>()).prop_map(|(text, end)| answer_body(&text, end)),
         Just(Event::ResponseTrailers),
