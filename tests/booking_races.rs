@@ -138,7 +138,7 @@ fn traffic(pool: &Pool, seed: u64) -> Vec<Held> {
                 *has_tokens = false;
             }
             75..85 => {
-                routed.answer_ends(&Usage::default());
+                routed.answer_ends(&Usage::default(), 0);
             }
             _ => drop(held.swap_remove(at)),
         }

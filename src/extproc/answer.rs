@@ -251,6 +251,11 @@ impl Answer {
         self.usage.as_ref().and_then(UsageReader::found).unwrap_or_default()
     }
 
+    /// Bytes of its body so far.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// The answer is complete.
     pub(super) fn complete(&mut self, metrics: &ExtProcMetrics, now: Instant) {
         if self.state == State::Body {

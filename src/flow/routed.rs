@@ -190,19 +190,26 @@ impl Routed {
         }
     }
 
-    /// The answer is complete. Returns numbers for the gateway.
-    pub fn answer_ends(&mut self, usage: &Usage) -> Vec<Attribute> {
+    /// The answer is complete, after so many bytes of its body. Returns numbers for the gateway.
+    pub fn answer_ends(&mut self, usage: &Usage, bytes: u64) -> Vec<Attribute> {
         let mut attributes = Vec::new();
         if let Some(server) = self.server.take() {
             server.health().finished();
         }
         if let Some(permit) = &mut self.permit {
-            permit.used(usage);
+            permit.used(usage, bytes, true);
         }
         if let Some(follows) = &mut self.follows {
             follows.followers.ends(usage, &mut attributes);
         }
         attributes
+    }
+
+    /// The answer was cut off after so many bytes of its body, or never came.
+    pub fn cut_off(&mut self, usage: &Usage, bytes: u64) {
+        if let Some(permit) = &mut self.permit {
+            permit.used(usage, bytes, false);
+        }
     }
 
     /// The port to use instead of the endpoints' own.

@@ -377,7 +377,7 @@ impl World {
                 if let Some(routed) = &mut under_way.routed {
                     routed.answer_begins(&Served::By(self.picker.address(server)), Verdict::Good, false);
                     routed.first_token();
-                    routed.answer_ends(&Usage::default());
+                    routed.answer_ends(&Usage::default(), 0);
                 }
                 self.picker.ended(id as usize);
                 self.refuse(id as usize, by_server(refusal), now);
@@ -423,11 +423,12 @@ impl World {
             if !self.requests.streams() {
                 routed.answer_begins(&Served::By(self.picker.address(request.server)), Verdict::Good, false);
             }
-            routed.answer_ends(&Usage {
+            let usage = Usage {
                 prompt_tokens: Some(fate.prompt_tokens.into()),
                 completion_tokens: Some(output.generated.into()),
                 cached_tokens: Some(fate.cached_tokens.into()),
-            });
+            };
+            routed.answer_ends(&usage, 0);
         }
         self.picker.ended(id);
         self.ended(id, output.at);

@@ -61,6 +61,22 @@ fn message(event: Event) -> Message {
 
 /// An exchange whose request, of priority -1, is on its way.
 async fn running(pool: &Pool) -> Exchange {
+    running_with(pool, -1).await
+}
+
+/// An exchange of which so many bytes of the answer have passed.
+pub async fn streamed(pool: &Pool, bytes: usize) -> Exchange {
+    let mut exchange = running_with(pool, 0).await;
+    let status = AnswerStatus::default();
+    let begins = Event::ResponseHeaders { status, event_stream: true, encoded: false, end_of_stream: false };
+    let data = bytes::Bytes::from(vec![b'x'; bytes]).into();
+    for event in [begins, Event::ResponseBody { data, end_of_stream: false }] {
+        exchange.on_message(message(event), Instant::now()).unwrap();
+    }
+    exchange
+}
+
+async fn running_with(pool: &Pool, priority: i32) -> Exchange {
     let mut exchange = pool.exchange();
     let headers = [(":path", "/v1/completions")].into_iter().collect();
     let event = Event::RequestHeaders { headers, end_of_stream: false };
@@ -70,7 +86,7 @@ async fn running(pool: &Pool) -> Exchange {
     let step = exchange.on_message(message(event), Instant::now()).unwrap();
     let Step::Decide(question) = step else { panic!("{step:?}") };
     let mut request = (*question.request).clone();
-    request.priority = -1;
+    request.priority = priority;
     let routed = pool.pass(request).await;
     exchange.decided(Ok(routed), Instant::now());
     while exchange.next_reply().is_some() {}

@@ -243,9 +243,62 @@ async fn who_used_most_goes_last_in_a_program_aware_band() {
     let (big, small) = (pool.send(of("big", 0)), pool.send(of("small", 0)));
     settle().await;
     let usage = Usage { prompt_tokens: Some(5000), completion_tokens: Some(900), ..Usage::default() };
-    running.answer_ends(&usage);
+    running.answer_ends(&usage, 0);
     drop(running);
     assert!(small.is_answered().await && !big.is_answered().await, "big waits longer, and got a lot");
+}
+
+/// Which flow goes first once the other's answer of so many bytes has ended as it does.
+async fn who_goes(bytes: u64, usage: Option<Usage>, is_complete: bool) -> &'static str {
+    let pool = Pool::new(&config(1, "defaultPriorityBand: {fairnessPolicyRef: program-aware-fairness}"), 1);
+    let mut honest = pool.pass(of("honest", 0)).await;
+    honest.answer_ends(&Usage { completion_tokens: Some(1000), ..Usage::default() }, 4000);
+    drop(honest);
+    let mut other = pool.pass(of("other", 0)).await;
+    let (first, second) = (pool.send(of("other", 0)), pool.send(of("honest", 0)));
+    settle().await;
+    if is_complete {
+        other.answer_ends(&usage.unwrap_or_default(), bytes);
+    } else {
+        other.cut_off(&usage.unwrap_or_default(), bytes);
+    }
+    drop(other);
+    match (first.is_answered().await, second.is_answered().await) {
+        (true, false) => "other",
+        (false, true) => "honest",
+        answered => panic!("{answered:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_counts_by_its_bytes_where_its_usage_is_not_known() {
+    let says = |completion_tokens| Some(Usage { completion_tokens, ..Usage::default() });
+    // Bytes of the other's answer, its usage, whether it is complete, who goes.
+    let table = [
+        (4100, None, true, "honest"),
+        (4100, None, false, "honest"),
+        (3000, None, true, "other"),
+        (0, None, false, "other"),
+        // It says so at its start, and goes on.
+        (4100, says(Some(1)), false, "honest"),
+        (100, says(Some(1100)), false, "honest"),
+        (1_000_000, says(Some(900)), true, "other"),
+        (1_000_000, says(Some(1100)), true, "honest"),
+    ];
+    for (bytes, usage, is_complete, goes) in table {
+        assert_eq!(who_goes(bytes, usage, is_complete).await, goes, "{bytes} {usage:?} {is_complete}");
+    }
+}
+
+/// A stream that hangs up has streamed what it did.
+#[tokio::test(start_paused = true)]
+async fn an_exchange_that_is_dropped_tells_what_was_streamed() {
+    let pool = Pool::new(&config(1, "defaultPriorityBand: {fairnessPolicyRef: program-aware-fairness}"), 1);
+    let exchange = crate::eviction::streamed(&pool, 4_000).await;
+    let (dropped, other) = (pool.send(of("default-flow", 0)), pool.send(of("other", 0)));
+    settle().await;
+    drop(exchange);
+    assert!(other.is_answered().await && !dropped.is_answered().await);
 }
 
 #[tokio::test(start_paused = true)]

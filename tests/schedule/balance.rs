@@ -264,7 +264,7 @@ fn run(steps: Vec<Step>, passes: bool) {
             }
             Step::Ends { request } => {
                 let Some(key) = nth(request, &requests) else { continue };
-                requests.get_mut(&key).unwrap().0.answer_ends(&Usage::default());
+                requests.get_mut(&key).unwrap().0.answer_ends(&Usage::default(), 0);
             }
             Step::Drop { request } => {
                 let Some(key) = nth(request, &requests) else { continue };

@@ -246,7 +246,7 @@ fn slow_links_and_steps_of_decoding_endpoints_are_learned() {
         clock.set(clock.elapsed() + Duration::from_secs(4));
         let usage = Usage { completion_tokens: Some(101), ..Usage::default() };
         for stream in &mut streams {
-            stream.answer_ends(&usage);
+            stream.answer_ends(&usage, 0);
         }
     }
     let model = Model::of(&pool.state);

@@ -322,7 +322,7 @@ fn answer(pool: &Pool, mut routed: Routed, first: u64, rest: u64) {
     pass(first);
     routed.first_token();
     pass(rest);
-    routed.answer_ends(&Usage { completion_tokens: Some(11), ..Usage::default() });
+    routed.answer_ends(&Usage { completion_tokens: Some(11), ..Usage::default() }, 0);
 }
 
 #[test]

@@ -87,7 +87,7 @@ fn predicted_and_cached(kept: u32, reports: bool) -> (f64, f64) {
         }
         routed.answer_begins(&Served::Missing, Verdict::Good, false);
         routed.first_token();
-        routed.answer_ends(&if reports { usage } else { Usage { cached_tokens: None, ..usage } });
+        routed.answer_ends(&if reports { usage } else { Usage { cached_tokens: None, ..usage } }, 0);
     }
     (predicted, cached)
 }
@@ -120,7 +120,7 @@ fn value(pool: &Pool, name: &str) -> f64 {
 fn ends(mut routed: Routed, served: &Served, usage: &Usage) {
     routed.answer_begins(served, Verdict::Good, false);
     routed.first_token();
-    routed.answer_ends(usage);
+    routed.answer_ends(usage, 0);
 }
 
 #[test]

@@ -348,12 +348,12 @@ fn whoever_finishes_answers_is_not_demoted_for_its_scrapes() {
     while let Some(mut stream) = streams.pop() {
         (0..2).for_each(|_| health.scrape_failed());
         assert!(!health.is_demoted());
-        stream.answer_ends(&Usage::default());
+        stream.answer_ends(&Usage::default(), 0);
     }
     // The end of an error is no sign of life, nor is a stream that breaks.
     let (mut error, broken) = (begun(Verdict::Failed(503)), begun(Verdict::Good));
     (0..2).for_each(|_| health.scrape_failed());
-    error.answer_ends(&Usage::default());
+    error.answer_ends(&Usage::default(), 0);
     drop(broken);
     health.scrape_failed();
     assert!(health.is_demoted());

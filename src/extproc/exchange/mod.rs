@@ -285,13 +285,20 @@ impl Exchange {
 
     /// Ends a request that runs.
     pub fn revoke(&mut self) -> Step {
-        self.routed = None;
+        self.cut_off();
         if let Some(series) = self.answer.series() {
             self.shared.metrics.refused(series, Code::Evicted);
         }
         self.state = State::Refused;
         self.replies.immediate(Rejection::evicted());
         Step::End
+    }
+
+    /// Gives back what was booked for an answer that doesn't end. What there was of it counts.
+    fn cut_off(&mut self) {
+        if let Some(mut routed) = self.routed.take() {
+            routed.cut_off(&self.answer.used(), self.answer.bytes());
+        }
     }
 
     fn note_modes(&mut self, modes: Modes) {
@@ -355,6 +362,7 @@ impl Exchange {
 impl Drop for Exchange {
     fn drop(&mut self) {
         self.shared.budget.close_stream();
+        self.cut_off();
         // An answer that was cut off: what it used so far is counted.
         self.answer.cut_off(&self.shared.metrics);
     }

@@ -86,7 +86,7 @@ impl Exchange {
     /// What the gateway is told once the answer is complete.
     fn attributes(&mut self) -> Vec<Attribute> {
         match &mut self.routed {
-            Some(routed) => routed.answer_ends(&self.answer.used()),
+            Some(routed) => routed.answer_ends(&self.answer.used(), self.answer.bytes()),
             None => Vec::new(),
         }
     }

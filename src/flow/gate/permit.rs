@@ -10,7 +10,8 @@ use super::Gate;
 use crate::flow::queue::{Nanos, Ticket};
 use crate::request::usage::Usage;
 
-/// Bytes of a body for a token, where nobody says how many there were.
+/// Bytes of a body for a token, of a request or of an answer, where nobody says how many there
+/// were.
 const BYTES_PER_TOKEN: f64 = 4.0;
 
 /// Room in the pool for one request. Dropping it gives the room back.
@@ -54,14 +55,16 @@ impl Permit {
         self.gate.nudge();
     }
 
-    /// The answer is complete. Generated tokens count twice, as with the peer. Where an
-    /// answer doesn't say what it used, the body's length does: a flow that hides its usage
-    /// must not go before all others for it.
-    pub(in crate::flow) fn used(&mut self, usage: &Usage) {
-        if usage.prompt_tokens.is_some() || usage.completion_tokens.is_some() {
-            let tokens = |count: Option<u64>| count.unwrap_or(0) as f64;
-            self.cost = tokens(usage.prompt_tokens) + 2.0 * tokens(usage.completion_tokens);
-        }
+    /// The answer ended after so many bytes, or was cut off. Generated tokens count twice, as
+    /// with the peer. Where an answer doesn't say what it used, or didn't come to it, the lengths
+    /// of both bodies do: a flow that hides its usage or hangs up must not go before all others
+    /// for it. Framing makes that more than was generated, never less.
+    pub(in crate::flow) fn used(&mut self, usage: &Usage, bytes: u64, is_complete: bool) {
+        let Usage { prompt_tokens, completion_tokens, .. } = *usage;
+        let says = is_complete && (prompt_tokens.is_some() || completion_tokens.is_some());
+        let seen = if says { 0.0 } else { bytes as f64 / BYTES_PER_TOKEN };
+        let generated = (completion_tokens.unwrap_or(0) as f64).max(seen);
+        self.cost = prompt_tokens.map_or(self.cost, |tokens| tokens as f64) + 2.0 * generated;
     }
 
     /// Ready when the request is given up for another.

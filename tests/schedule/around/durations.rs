@@ -43,7 +43,7 @@ fn a_follower_is_timed_wherever_it_comes_from() {
         let served = store.snapshot().endpoints().iter().find(|e| (e.id() != first.id()) == moves).cloned();
         routed.answer_begins(&Served::By(served.unwrap().authority().to_string()), Verdict::Good, true);
         routed.first_token();
-        routed.answer_ends(&Usage::default());
+        routed.answer_ends(&Usage::default(), 0);
     }
     let text = render(&registry);
     let types = [("rollout", "disaggregatedset-rollout-screener"), ("counts", "inflight-load-producer")];
