@@ -2,6 +2,7 @@
 //! on the way; dashboards and autoscalers read either. A family is counted once,
 //! under its new name, and the old one is made from it when it is read.
 
+mod client_series;
 mod spans;
 mod timing;
 
@@ -13,6 +14,7 @@ use prometheus::Registry;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType};
 
+pub use client_series::ClientSeries;
 pub use spans::{Span, Spans};
 pub use timing::{PARTS, Timing, Timings, part};
 

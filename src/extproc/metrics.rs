@@ -7,7 +7,7 @@ use prometheus::{
 };
 
 use crate::flow::Code;
-use crate::metrics::{Legacy, register};
+use crate::metrics::{ClientSeries, Legacy, OTHER, register};
 use crate::request::Headers;
 
 use super::event::Mode;
@@ -45,7 +45,7 @@ const STREAM: [f64; 14] =
 #[derive(Debug)]
 pub struct ExtProcMetrics {
     pub(super) total: IntCounterVec,
-    errors: IntCounterVec,
+    pub(super) errors: IntCounterVec,
     pub(super) duration: HistogramVec,
     pub(super) request_size: HistogramVec,
     pub(super) response_size: HistogramVec,
@@ -73,7 +73,11 @@ pub struct ExtProcMetrics {
     /// Streams, where they are counted.
     pub(super) streams: Option<StreamMetrics>,
     pub(super) series: SeriesTable,
+    rewritten: ClientSeries<Rewritten, IntCounter>,
 }
+
+/// Who chose a model, the one that was asked for, and the one that was chosen.
+type Rewritten = (String, String, String);
 
 /// `--enable-grpc-stream-metrics`
 #[derive(Debug)]
@@ -248,12 +252,13 @@ impl ExtProcMetrics {
             )?,
             streams,
             series: SeriesTable::default(),
+            rewritten: ClientSeries::default(),
         })
     }
 
     /// The series of a request.
     pub fn series(&self, key: &SeriesKey) -> Arc<Series> {
-        self.series.get(key, |labels| Series::new(labels, self))
+        self.series.get(key, self)
     }
 
     /// Counts a refusal.
@@ -274,8 +279,30 @@ impl ExtProcMetrics {
 
     /// Counts a model that a rule of the object `by` chose.
     pub(super) fn rewritten(&self, by: &str, series: &Series) {
-        let [model, target, ..] = series.labels.each_ref().map(String::as_str);
-        self.rewrites.with_label_values(&[by, model, target]).inc();
+        let [model, target, ..] = &*series.labels;
+        let key = || (by.to_owned(), model.clone(), target.clone());
+        let other = || (by.to_owned(), OTHER.to_owned(), OTHER.to_owned());
+        let make = |(by, model, target): &Rewritten| self.rewrites.with_label_values(&[by, model, target]);
+        let forget = |(by, model, target): &Rewritten, _: &IntCounter| {
+            // Absent only if somebody else removed it, which is all the same.
+            let _ = self.rewrites.remove_label_values(&[by, model, target]);
+        };
+        self.rewritten.get(key(), other, "rewritten models", make, forget).inc();
+    }
+
+    /// The families of histograms by [`LABELS`].
+    pub(super) fn histograms(&self) -> [&HistogramVec; 9] {
+        [
+            &self.duration,
+            &self.request_size,
+            &self.response_size,
+            &self.input_tokens,
+            &self.output_tokens,
+            &self.cached_tokens,
+            &self.ntpot,
+            &self.tpot,
+            &self.itl,
+        ]
     }
 
     /// Counts a stream whose bodies are not in full duplex. Says whether it is the

@@ -1,20 +1,14 @@
 //! The series of one model, flow and priority, made once and kept.
 
-use std::hash::{Hash, Hasher};
 use std::sync::{Arc, OnceLock};
 
-use dashmap::DashMap;
 use prometheus::{Histogram, HistogramVec, IntCounter, IntGauge};
 
-use crate::metrics::{BoundedLabel, MAX_LABEL_VALUES, OTHER, Overflow};
+use crate::flow::Code;
+use crate::metrics::{ClientSeries, OTHER};
 use crate::request::DEFAULT_FAIRNESS_ID;
 
 use super::metrics::ExtProcMetrics;
-
-/// Keys whose series are kept, and so the bound of the metrics page: labels are
-/// bounded one by one, but a thousand models in a thousand flows would be a
-/// million series.
-pub(super) const MAX_KEYS: usize = MAX_LABEL_VALUES;
 
 /// Whose request it is: the values of the request families' labels.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -111,70 +105,78 @@ impl Series {
         }
     }
 
-    /// Whether the labels are the key's own values, none of them `other` for it.
-    fn is_of(&self, key: &SeriesKey) -> bool {
-        let [model, target, flow, _] = &*self.labels;
-        *model == key.model && *target == key.target_model && *flow == key.fairness_id
+    /// Takes the series out of their families.
+    pub(super) fn forget(&self, families: &ExtProcMetrics) {
+        let values = self.labels.each_ref().map(String::as_str);
+        // Absent where nothing was observed.
+        let _ = families.total.remove_label_values(&values);
+        let _ = families.running.remove_label_values(&values);
+        for family in families.histograms() {
+            let _ = family.remove_label_values(&values);
+        }
+        let [model, target, flow, priority] = values;
+        for streaming in ["false", "true"] {
+            let _ = families.ttft.remove_label_values(&[model, target, flow, priority, streaming]);
+        }
+        for code in Code::ALL {
+            let _ = families.errors.remove_label_values(&[model, target, flow, priority, code.name()]);
+        }
     }
 }
 
-/// The series that were made, by key.
+/// The series that were made, by their labels.
 #[derive(Debug, Default)]
-pub(super) struct SeriesTable {
-    by_hash: DashMap<u64, Vec<(SeriesKey, Arc<Series>)>>,
-    models: BoundedLabel,
-    flows: BoundedLabel,
-    overflow: Overflow,
-}
+pub(super) struct SeriesTable(ClientSeries<SeriesKey, Series>);
+
+/// What has no series left, as the log has it.
+const OF: &str = "requests";
 
 impl SeriesTable {
-    /// The series of a key. Takes a shared lock on a part of the table; makes them
-    /// when the key is new. Beyond the bounds the labels are `other`, and the
-    /// handles are looked up per request.
-    pub(super) fn get(&self, key: &SeriesKey, make: impl FnOnce(Labels) -> Series) -> Arc<Series> {
-        let mut hasher = xxhash_rust::xxh3::Xxh3Default::new();
-        key.hash(&mut hasher);
-        let hash = hasher.finish();
-        let found = |held: &Vec<(SeriesKey, Arc<Series>)>| {
-            held.iter().find(|(k, _)| k == key).map(|(_, series)| Arc::clone(series))
-        };
-        if let Some(series) = self.by_hash.get(&hash).and_then(|held| found(&held)) {
+    /// The series of a key.
+    pub(super) fn get(&self, key: &SeriesKey, families: &ExtProcMetrics) -> Arc<Series> {
+        if let Some(series) = self.0.find(key) {
             return series;
         }
-        let full = self.by_hash.len() >= MAX_KEYS;
-        let series = Arc::new(make(self.labels(key, full)));
-        if !series.is_of(key) {
-            self.overflow.tell("requests");
-        } else if !full {
-            let mut held = self.by_hash.entry(hash).or_default();
-            if let Some(series) = found(&held) {
-                return series;
-            }
-            held.push((key.clone(), Arc::clone(&series)));
-        }
-        series
-    }
-
-    fn labels(&self, key: &SeriesKey, full: bool) -> Labels {
-        let label = |bound: &BoundedLabel, value| if full { OTHER } else { bound.bounded(value) }.to_owned();
-        Arc::new([
-            label(&self.models, &key.model),
-            label(&self.models, &key.target_model),
-            label(&self.flows, &key.fairness_id),
-            key.priority.to_string(),
-        ])
+        let label = |value| self.0.label(value, OF).to_owned();
+        let labels = SeriesKey {
+            model: label(&key.model),
+            target_model: label(&key.target_model),
+            fairness_id: label(&key.fairness_id),
+            priority: key.priority,
+        };
+        let other = || SeriesKey {
+            model: OTHER.to_owned(),
+            target_model: OTHER.to_owned(),
+            fairness_id: OTHER.to_owned(),
+            priority: key.priority,
+        };
+        let make = |key: &SeriesKey| {
+            let values = [
+                key.model.clone(),
+                key.target_model.clone(),
+                key.fairness_id.clone(),
+                key.priority.to_string(),
+            ];
+            Series::new(Arc::new(values), families)
+        };
+        self.0.get(labels, other, OF, make, |_, series| series.forget(families))
     }
 
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
-        self.by_hash.len()
+        self.0.len()
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_full(&self) -> bool {
+        self.0.is_full()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::MAX_LABEL_BYTES;
+    use crate::metrics::{MAX_LABEL_BYTES, MAX_LABEL_VALUES};
     use prometheus::Registry;
 
     fn key(model: &str) -> SeriesKey {
@@ -192,7 +194,7 @@ mod tests {
         let metrics = ExtProcMetrics::register(&registry, false).unwrap();
         for index in 0..3 * MAX_LABEL_VALUES {
             metrics.series(&key(&format!("model-{index}"))).total.inc();
-            assert_eq!(metrics.series.overflow.is_told(), index >= MAX_LABEL_VALUES);
+            assert_eq!(metrics.series.is_full(), index >= MAX_LABEL_VALUES);
         }
         let text = crate::metrics::render(&registry);
         let series = text.lines().filter(|line| line.starts_with("llm_d_epp_request_total{")).count();
@@ -209,24 +211,58 @@ mod tests {
         let registry = Registry::new();
         let metrics = ExtProcMetrics::register(&registry, false).unwrap();
         metrics.series(&key(&"x".repeat(MAX_LABEL_BYTES))).total.inc();
-        metrics.series(&key(&"y".repeat(MAX_LABEL_BYTES + 1))).total.inc();
+        for name in ["y", "z"] {
+            metrics.series(&key(&name.repeat(MAX_LABEL_BYTES + 1))).total.inc();
+        }
         let text = crate::metrics::render(&registry);
         assert!(text.contains("xxx") && !text.contains("yyy"), "{text}");
         assert!(text.lines().any(|l| l.starts_with("llm_d_epp_request_total{") && l.contains("\"other\"")));
-        assert_eq!(metrics.series.len(), 1);
+        assert_eq!(metrics.series.len(), 2, "all that are too long share one");
     }
 
     #[test]
     fn combinations_of_label_values_are_bounded() {
         let registry = Registry::new();
         let metrics = ExtProcMetrics::register(&registry, false).unwrap();
-        for index in 0..MAX_KEYS + 500 {
+        for index in 0..MAX_LABEL_VALUES + 500 {
             let fairness_id = format!("flow-{}", index / 100);
             metrics.series(&SeriesKey { fairness_id, ..key(&format!("m-{}", index % 100)) }).total.inc();
         }
         let text = crate::metrics::render(&registry);
         let series = text.lines().filter(|line| line.starts_with("llm_d_epp_request_total{")).count();
-        assert_eq!(series, MAX_KEYS + 1);
+        assert_eq!(series, MAX_LABEL_VALUES + 1);
+    }
+
+    #[test]
+    fn series_that_leave_are_taken_out_of_all_families() {
+        let registry = Registry::new();
+        let metrics = ExtProcMetrics::register(&registry, true).unwrap();
+        let page = || crate::metrics::render(&registry).replace("_bucket", "");
+        let before = page();
+        let series = metrics.series(&key("gone"));
+        series.total.inc();
+        series.running.as_ref().unwrap().inc();
+        for lazy in [
+            &series.duration,
+            &series.request_size,
+            &series.response_size,
+            &series.input_tokens,
+            &series.output_tokens,
+            &series.cached_tokens,
+            &series.ntpot,
+            &series.ttft,
+            &series.ttft_streaming,
+            &series.tpot,
+            &series.itl,
+        ] {
+            lazy.observe(1.0);
+        }
+        for code in Code::ALL {
+            metrics.refused(&series, code);
+        }
+        assert!(page().contains("gone"));
+        series.forget(&metrics);
+        assert_eq!(page(), before);
     }
 
     #[test]

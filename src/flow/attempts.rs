@@ -7,7 +7,7 @@ use dashmap::DashMap;
 use prometheus::{IntCounter, IntCounterVec, Opts, Registry};
 
 use crate::endpoints::{Endpoint, Snapshot};
-use crate::metrics::{BoundedLabel, Legacy, OTHER, register};
+use crate::metrics::{ClientSeries, Legacy, OTHER, register};
 
 const LABELS: [&str; 5] = ["status", "target_model_name", "endpoint_name", "namespace", "port"];
 const LEGACY: Legacy = Legacy {
@@ -21,12 +21,16 @@ const LEGACY: Legacy = Legacy {
     ],
 };
 
+/// What has no series left, as the log has it.
+const OF: &str = "decisions";
+
 /// Counts decisions. The counters of an endpoint are kept with it and go with it,
 /// so that a pool whose pods come and go doesn't collect series.
 #[derive(Debug)]
 pub struct Attempts {
     family: IntCounterVec,
-    models: BoundedLabel,
+    /// Models that have series of their own.
+    models: ClientSeries<String, String>,
     chosen: DashMap<Arc<str>, Chosen>,
 }
 
@@ -39,6 +43,12 @@ struct Chosen {
 impl Chosen {
     fn of(endpoint: &Arc<Endpoint>) -> Self {
         Self { endpoint: Arc::clone(endpoint), by_model: HashMap::new() }
+    }
+
+    /// The labels of a model's counter.
+    fn labels<'a>(&'a self, model: &'a str) -> [&'a str; 5] {
+        let endpoint = &self.endpoint;
+        ["success", model, endpoint.pod(), endpoint.namespace(), endpoint.port_text()]
     }
 
     /// Whether the counters are those of this endpoint as it is now.
@@ -57,24 +67,24 @@ impl Attempts {
         let family = IntCounterVec::new(Opts::new("llm_d_epp_scheduler_attempts_total", help), &LABELS)?;
         Ok(Self {
             family: register(registry, family, Some(LEGACY))?,
-            models: BoundedLabel::default(),
+            models: ClientSeries::default(),
             chosen: DashMap::new(),
         })
     }
 
     /// An endpoint was chosen.
     pub fn success(&self, model: &str, endpoint: &Arc<Endpoint>) {
+        let label = self.label(model);
         let counted = self
             .chosen
             .get(endpoint.id())
             .filter(|chosen| chosen.is_for(endpoint))
-            .and_then(|chosen| chosen.by_model.get(model).cloned());
+            .and_then(|chosen| chosen.by_model.get(&*label).cloned());
         if let Some(counter) = counted {
             return counter.inc();
         }
-        let label = self.models.bounded(model);
         let port = endpoint.port_text();
-        let labels = ["success", label, endpoint.pod(), endpoint.namespace(), port];
+        let labels = ["success", &label, endpoint.pod(), endpoint.namespace(), port];
         let counter = self.family.with_label_values(&labels);
         counter.inc();
         let mut chosen = self.chosen.entry(Arc::clone(endpoint.id())).or_insert_with(|| Chosen::of(endpoint));
@@ -83,14 +93,32 @@ impl Attempts {
             self.forget(&chosen);
             *chosen = Chosen::of(endpoint);
         }
-        if label == model {
-            chosen.by_model.insert(model.to_owned(), counter);
-        }
+        chosen.by_model.insert(label.to_string(), counter);
     }
 
     /// No endpoint could be chosen.
     pub fn failure(&self, model: &str) {
-        self.family.with_label_values(&["failure", self.models.bounded(model), "", "", ""]).inc();
+        self.family.with_label_values(&["failure", &self.label(model), "", "", ""]).inc();
+    }
+
+    /// The label of a model. Its series don't go while it is held.
+    fn label(&self, model: &str) -> Arc<String> {
+        if let Some(label) = self.models.find(model) {
+            return label;
+        }
+        let label = self.models.label(model, OF).to_owned();
+        let forget = |model: &String, _: &String| self.forget_model(model);
+        self.models.get(label, || OTHER.to_owned(), OF, Clone::clone, forget)
+    }
+
+    fn forget_model(&self, model: &str) {
+        // Absent where nothing was counted.
+        let _ = self.family.remove_label_values(&["failure", model, "", "", ""]);
+        for mut chosen in self.chosen.iter_mut() {
+            if chosen.by_model.remove(model).is_some() {
+                let _ = self.family.remove_label_values(&chosen.labels(model));
+            }
+        }
     }
 
     /// Forgets the endpoints that are not in the snapshot.
@@ -108,11 +136,9 @@ impl Attempts {
 
     /// Removes the series of an endpoint.
     fn forget(&self, chosen: &Chosen) {
-        let endpoint = &chosen.endpoint;
-        for model in chosen.by_model.keys().map(String::as_str).chain([OTHER]) {
-            let labels = ["success", model, endpoint.pod(), endpoint.namespace(), endpoint.port_text()];
-            // Absent when the model was never sent there: nothing to remove then.
-            let _ = self.family.remove_label_values(&labels);
+        for model in chosen.by_model.keys() {
+            // Absent only if somebody else removed it, which is all the same.
+            let _ = self.family.remove_label_values(&chosen.labels(model));
         }
     }
 }
@@ -149,5 +175,21 @@ mod tests {
         let text = crate::metrics::render(&registry);
         assert!(text.contains(r#"port="9000",status="success",target_model_name="m"} 1"#), "{text}");
         assert!(!text.contains(r#"port="8000""#), "{text}");
+    }
+
+    #[test]
+    fn the_series_of_a_model_go_with_it() {
+        let registry = Registry::new();
+        let attempts = Attempts::register(&registry).unwrap();
+        let store = Store::default();
+        store.replace(["a", "b"].map(|name| EndpointSpec::new(name, ([10, 0, 0, 1], 8000))).into());
+        for model in ["gone", "stays"] {
+            store.snapshot().endpoints().iter().for_each(|endpoint| attempts.success(model, endpoint));
+            attempts.failure(model);
+        }
+        attempts.forget_model("gone");
+        let text = crate::metrics::render(&registry);
+        assert!(!text.contains("gone"), "{text}");
+        assert_eq!(text.matches("stays").count(), 6, "three, under two names: {text}");
     }
 }

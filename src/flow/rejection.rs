@@ -22,6 +22,16 @@ pub enum Code {
 }
 
 impl Code {
+    /// All of them.
+    pub const ALL: [Self; 6] = [
+        Self::BadRequest,
+        Self::PreconditionFailed,
+        Self::PayloadTooLarge,
+        Self::ResourceExhausted,
+        Self::Evicted,
+        Self::ServiceUnavailable,
+    ];
+
     /// The HTTP status.
     pub fn status(self) -> u16 {
         match self {

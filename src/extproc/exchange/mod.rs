@@ -228,7 +228,8 @@ impl Exchange {
     /// A message is arriving, and so much of it is kept until the rest is there.
     pub fn on_part(&mut self, bytes: usize, now: Instant) -> Step {
         let before = match &self.state {
-            State::Idle => 0,
+            // Headers are put together when all of them are there, and are there twice then.
+            State::Idle => bytes,
             State::Body(parser) => self.subset.counted() + parser.counted(),
             // Parts of answers, which pass through.
             _ => return Step::Continue,

@@ -15,6 +15,9 @@ use super::super::reply::{CHUNK_LIMIT, Reply, Route};
 use super::super::series::SeriesKey;
 use super::{BodyEnd, Exchange, NO_MEMORY, Question, State, Step, Violation};
 
+/// Largest frame that gateways may send, in bytes.
+const FRAME: usize = 64 << 10;
+
 impl Exchange {
     pub(super) fn request_headers(
         &mut self,
@@ -38,7 +41,8 @@ impl Exchange {
             if !self.has_room(headers.counted() + self.subset.counted(), Some(&headers)) {
                 return Ok(self.refuse_for_memory(now));
             }
-            if self.shared.budget.copies() {
+            // What is larger than any frame has been put together, and is its own.
+            if self.shared.budget.copies() && headers.counted() <= FRAME {
                 headers.detach();
             }
         }

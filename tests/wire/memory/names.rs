@@ -148,7 +148,11 @@ async fn the_process_stays_below_its_budget_whichever_header_is_long() {
     let text =
         "plugins:\n- {type: agent-identity}\n- {type: session-id-producer, parameters: {cookieName: sid}}\n";
     std::fs::write(&file, text).unwrap();
-    let flags = [&format!("--config-file={}", file.display()), "--grpc-max-recv-msg-size=32MiB"];
+    let flags = [
+        &format!("--config-file={}", file.display()),
+        "--grpc-max-recv-msg-size=32MiB",
+        "--allow-experimental-plugins",
+    ];
     let process = Process::start(96, 1, &flags);
     let limit = process.limit();
     let long = format!("sid={}", "x".repeat(LONG));
@@ -163,6 +167,13 @@ async fn the_process_stays_below_its_budget_whichever_header_is_long() {
         let peak = process.peak();
         assert!(peak < 96 * MI, "{name}: {peak} bytes");
         settle(|| process.held() == 0.0).await;
+    }
+    for name in READ.into_iter().chain(OTHERS) {
+        let value = format!("sid={}", "x".repeat(2000));
+        let stream = process.connect().await.stream().await;
+        stream.send(headers(&[COMPLETION[0], COMPLETION[1], (name, &value)], false));
+        stream.send(body(PROMPT, true));
+        assert!(ends(stream, name).await, "{name}");
     }
     let ignored =
         |name: &str| process.metric(&format!("usher_long_headers_ignored_total{{header=\"{name}\"}}"));

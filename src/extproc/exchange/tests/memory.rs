@@ -154,6 +154,16 @@ fn large_headers_count_with_the_body_that_they_wait_for() {
 }
 
 #[test]
+fn headers_in_several_frames_count_twice_until_they_are_read() {
+    let budget = Arc::new(Budget::new(ROOM, 0));
+    let mut harness = Harness::within(1, &budget);
+    assert!(matches!(harness.exchange.on_part(30_000, Instant::now()), Step::Continue));
+    assert_eq!(used(&budget), 60_000, "they are put together when they are complete");
+    assert!(matches!(harness.exchange.on_part(60_000, Instant::now()), Step::End));
+    assert_eq!((used(&budget), budget.refused()), (0, 1));
+}
+
+#[test]
 fn what_a_parser_keeps_of_a_body_counts_with_it() {
     let budget = Arc::new(Budget::new(ROOM, 0));
     let mut harness = Harness::within(1, &budget);
@@ -262,7 +272,7 @@ fn who_waits_is_asked_for_room_with_the_priority_of_who_needs_it() {
         let objectives = [("some".to_owned(), priority)].into();
         harness.rules.replace(Rules { objectives, ..Rules::default() });
         // Nobody knows it before the headers are there.
-        assert!(matches!(harness.exchange.on_part(5, Instant::now()), Step::Continue));
+        assert!(matches!(harness.exchange.on_part(2, Instant::now()), Step::Continue));
         let named = [OTHER[0], ("x-llm-d-inference-objective", "some")];
         step(&mut harness.exchange, headers(&named, false));
         assert!(matches!(harness.exchange.on_part(10, Instant::now()), Step::Continue));

@@ -1,12 +1,11 @@
 //! `disagg_decision_total` and `pd_decision_total`: which stages ran on endpoints of their
 //! own.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use dashmap::DashMap;
 use prometheus::{IntCounter, IntCounterVec, Opts, Registry};
 
-use crate::metrics::{BoundedLabel, Legacy, register};
+use crate::metrics::{ClientSeries, Legacy, OTHER, register};
 use crate::schedule::PluginId;
 
 const LABELS: [&str; 4] = ["plugin_name", "plugin_type", "model_name", "decision_type"];
@@ -31,11 +30,10 @@ impl Split {
     }
 }
 
-/// A family of decisions. Models are bounded, as clients name them.
+/// A family of decisions.
 #[derive(Debug)]
 struct Family {
     counter: IntCounterVec,
-    models: BoundedLabel,
 }
 
 impl Family {
@@ -47,7 +45,7 @@ impl Family {
     ) -> prometheus::Result<Arc<Self>> {
         let counter = IntCounterVec::new(Opts::new(name, help), &LABELS)?;
         let counter = register(registry, counter, Some(Legacy { name: older, labels: OLDER }))?;
-        Ok(Arc::new(Self { counter, models: BoundedLabel::default() }))
+        Ok(Arc::new(Self { counter }))
     }
 }
 
@@ -93,35 +91,50 @@ impl PdFamily {
     }
 }
 
+/// The label of a model, and its counters.
+type Counters = (String, [OnceLock<IntCounter>; 4]);
+
 /// Counts the decisions of one plugin.
 #[derive(Debug)]
 pub struct Decisions {
     family: Arc<Family>,
     plugin: PluginId,
-    /// By model; as many as the label has values. Counters are made when they are needed.
-    known: DashMap<String, [Option<IntCounter>; 4]>,
+    /// By model. Counters are made when they are needed.
+    known: ClientSeries<String, Counters>,
 }
 
 impl Decisions {
     fn new(family: &Arc<Family>, plugin: PluginId) -> Self {
-        Self { family: Arc::clone(family), plugin, known: DashMap::new() }
+        Self { family: Arc::clone(family), plugin, known: ClientSeries::default() }
     }
 
     /// A request for this model is decided.
     pub(super) fn count(&self, model: &str, split: Split) {
         let model = if model.is_empty() { UNKNOWN } else { model };
-        if let Some(counters) = self.known.get(model)
-            && let Some(counter) = &counters[split.index()]
-        {
-            return counter.inc();
+        let counters = self.known.find(model).unwrap_or_else(|| self.counters(model));
+        if let Some(counter) = counters.1.get(split.index()) {
+            let make = || self.family.counter.with_label_values(&self.labels(&counters.0, split.index()));
+            counter.get_or_init(make).inc();
         }
-        let label = self.family.models.bounded(model);
-        let labels = [&*self.plugin.name, &*self.plugin.plugin_type, label, Split::LABELS[split.index()]];
-        let counter = self.family.counter.with_label_values(&labels);
-        counter.inc();
-        if label == model {
-            self.known.entry(model.to_owned()).or_default()[split.index()] = Some(counter);
+    }
+
+    fn counters(&self, model: &str) -> Arc<Counters> {
+        const OF: &str = "decisions of disaggregation";
+        let label = self.known.label(model, OF).to_owned();
+        let make = |label: &String| (label.clone(), Default::default());
+        let forget = |label: &String, _: &Counters| self.forget(label);
+        self.known.get(label, || OTHER.to_owned(), OF, make, forget)
+    }
+
+    fn forget(&self, model: &str) {
+        for index in 0..Split::LABELS.len() {
+            // Absent where that was never decided.
+            let _ = self.family.counter.remove_label_values(&self.labels(model, index));
         }
+    }
+
+    fn labels<'a>(&'a self, model: &'a str, split: usize) -> [&'a str; 4] {
+        [&self.plugin.name, &self.plugin.plugin_type, model, Split::LABELS[split]]
     }
 }
 
@@ -183,9 +196,11 @@ mod tests {
         for model in 0..MAX_LABEL_VALUES + 5 {
             decisions.count(&format!("m{model}"), split);
         }
-        assert_eq!(decisions.known.len(), MAX_LABEL_VALUES);
+        assert_eq!(decisions.known.len(), MAX_LABEL_VALUES + 1, "and `other`");
         let page = render(&registry);
         let other = page.lines().find(|line| line.starts_with("llm_d_epp") && line.contains("\"other\""));
         assert!(other.is_some_and(|line| line.ends_with(" 5")), "{other:?}");
+        decisions.forget("other");
+        assert!(!render(&registry).contains("\"other\""));
     }
 }

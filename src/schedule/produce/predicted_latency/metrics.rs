@@ -3,10 +3,9 @@
 
 use std::sync::Arc;
 
-use dashmap::DashMap;
 use prometheus::{GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry};
 
-use crate::metrics::{BoundedLabel, Legacy, MAX_LABEL_VALUES, OTHER, Overflow, register};
+use crate::metrics::{ClientSeries, Legacy, OTHER, register};
 
 const PLUGIN_TYPE: &str = "predicted-latency-producer";
 const LABELS: [&str; 4] = ["plugin_name", "plugin_type", "model_name", "target_model_name"];
@@ -31,8 +30,6 @@ pub struct PredictionFamilies {
     tpot: HistogramVec,
     violations: IntCounterVec,
     latest: GaugeVec,
-    models: BoundedLabel,
-    overflow: Overflow,
 }
 
 impl PredictionFamilies {
@@ -80,8 +77,6 @@ impl PredictionFamilies {
                 GaugeVec::new(latest, &TYPED)?,
                 Some(Legacy { name: "inference_objective_inference_request_metric", labels: MODELS_TYPE }),
             )?,
-            models: BoundedLabel::default(),
-            overflow: Overflow::default(),
         })
     }
 }
@@ -95,13 +90,12 @@ pub(super) enum Kind {
     Tpot,
 }
 
-/// Series of one producer by models, at most [`MAX_LABEL_VALUES`]; what is beyond counts
-/// as `other`.
+/// Series of one producer by models.
 #[derive(Debug)]
 pub struct PredictionSeries {
     families: Arc<PredictionFamilies>,
     plugin: String,
-    by_models: DashMap<(String, String), Arc<[String; 2]>>,
+    by_models: ClientSeries<[String; 2], [String; 2]>,
 }
 
 /// Labels of one request.
@@ -114,29 +108,37 @@ pub(super) struct Labels {
 impl PredictionSeries {
     /// The series of the producer of this name.
     pub fn new(families: Arc<PredictionFamilies>, plugin: &str) -> Self {
-        Self { families, plugin: plugin.to_owned(), by_models: DashMap::new() }
+        Self { families, plugin: plugin.to_owned(), by_models: ClientSeries::default() }
     }
 
     /// Labels of a request for these models.
     pub(super) fn of(self: &Arc<Self>, model: &str, target: &str) -> Labels {
-        let key = (model.to_owned(), target.to_owned());
-        let known = self.by_models.get(&key).map(|models| Arc::clone(&models));
-        let models = known.unwrap_or_else(|| self.add(key));
+        const OF: &str = "predicted latencies";
+        let models = [model, target].map(|value| self.by_models.label(value, OF).to_owned());
+        let other = || [OTHER, OTHER].map(str::to_owned);
+        let models = self.by_models.get(models, other, OF, Clone::clone, |models, _| self.forget(models));
         Labels { series: Arc::clone(self), models }
     }
 
-    fn add(&self, key: (String, String)) -> Arc<[String; 2]> {
-        let is_full = self.by_models.len() >= MAX_LABEL_VALUES;
-        let label = |value| if is_full { OTHER } else { self.families.models.bounded(value) }.to_owned();
-        let models = Arc::new([label(&key.0), label(&key.1)]);
-        if models[0] == key.0 && models[1] == key.1 {
-            self.by_models.insert(key, Arc::clone(&models));
-        } else {
-            self.families.overflow.tell("predicted latencies");
+    /// Takes the series of these models out of their families.
+    fn forget(&self, [model, target]: &[String; 2]) {
+        let labels = [self.plugin.as_str(), PLUGIN_TYPE, model, target];
+        let PredictionFamilies { ttft, tpot, violations, latest } = &*self.families;
+        // Absent where nothing was observed.
+        for family in [ttft, tpot] {
+            let _ = family.remove_label_values(&labels);
         }
-        models
+        let [plugin, plugin_type, model, target] = labels;
+        for kind in KINDS {
+            let _ = latest.remove_label_values(&[plugin, plugin_type, model, target, kind]);
+            let _ = violations.remove_label_values(&[plugin, plugin_type, model, target, kind]);
+        }
     }
 }
+
+/// Values of the label `type`.
+const KINDS: [&str; 6] =
+    ["ttft", "tpot", "predicted_ttft", "predicted_tpot", "ttft_slo_violation", "tpot_slo_violation"];
 
 impl Labels {
     fn values(&self) -> [&str; 4] {
