@@ -117,11 +117,21 @@ impl Body {
                 if part.len() == span.len() {
                     return Cow::Borrowed(part);
                 }
+                if joined.is_empty() {
+                    joined.reserve_exact(span.len());
+                }
                 joined.extend_from_slice(part);
             }
             offset = end;
         }
         Cow::Owned(joined)
+    }
+
+    /// The bytes of a sealed body, put together; chunks go as they are copied.
+    pub fn into_bytes(self) -> Bytes {
+        let mut joined = Vec::with_capacity(self.len);
+        self.chunks.into_iter().for_each(|chunk| joined.extend_from_slice(&chunk));
+        joined.into()
     }
 
     /// Replaces the bytes of a span. The chunks that it touches become one new
@@ -170,6 +180,15 @@ mod tests {
         }
         body.seal();
         body
+    }
+
+    #[test]
+    fn a_body_is_put_together_without_room_to_spare() {
+        let parts = [vec![b'x'; 5000], vec![b'y'; 3], vec![b'z'; 7000]];
+        let body = body(&parts.each_ref().map(Vec::as_slice));
+        let Cow::Owned(joined) = body.bytes(Span { start: 0, end: body.len() }) else { panic!("one chunk") };
+        assert_eq!((joined.len(), joined.capacity()), (12_003, 12_003));
+        assert_eq!(body.into_bytes(), joined);
     }
 
     #[test]

@@ -34,10 +34,7 @@ pub fn read(payload: Payload) -> Result<Message, Status> {
         Payload::One(message) => read_whole(&message),
         Payload::Many(body) => match read_body(&body) {
             Some(message) => Ok(Some(message)),
-            None => {
-                let all = Span { start: 0, end: body.len() };
-                read_whole(&Bytes::from(body.bytes(all).into_owned()))
-            }
+            None => read_whole(&body.into_bytes()),
         },
     };
     match read {

@@ -35,6 +35,10 @@ const IDLE_BODY: &str = "no more of the request body came for too long (--body-i
 /// What a client is told whose body there is no room for.
 const NO_MEMORY: &str = "no memory is left for the request; it may be sent again";
 
+/// Largest headers of a request, in bytes: they are put together when all of them are there, and
+/// are there twice then.
+const MAX_HEADERS: usize = 1 << 20;
+
 /// What all exchanges of a server share.
 #[derive(Debug)]
 pub struct Shared {
@@ -228,8 +232,12 @@ impl Exchange {
     /// A message is arriving, and so much of it is kept until the rest is there.
     pub fn on_part(&mut self, bytes: usize, now: Instant) -> Step {
         let before = match &self.state {
-            // Headers are put together when all of them are there, and are there twice then.
-            State::Idle => bytes,
+            State::Idle if bytes > MAX_HEADERS => {
+                let message = format!("the request's headers are larger than {MAX_HEADERS} bytes");
+                let rejection = Rejection::new(Code::PayloadTooLarge, message);
+                return self.refuse(rejection, &SeriesKey::unknown(), now);
+            }
+            State::Idle => 0,
             State::Body(parser) => self.subset.counted() + parser.counted(),
             // Parts of answers, which pass through.
             _ => return Step::Continue,

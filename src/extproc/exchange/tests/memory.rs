@@ -154,13 +154,14 @@ fn large_headers_count_with_the_body_that_they_wait_for() {
 }
 
 #[test]
-fn headers_in_several_frames_count_twice_until_they_are_read() {
-    let budget = Arc::new(Budget::new(ROOM, 0));
+fn headers_that_are_too_large_are_refused_before_all_of_them_are_there() {
+    let budget = Arc::new(Budget::new(4 << 20, 0));
     let mut harness = Harness::within(1, &budget);
-    assert!(matches!(harness.exchange.on_part(30_000, Instant::now()), Step::Continue));
-    assert_eq!(used(&budget), 60_000, "they are put together when they are complete");
-    assert!(matches!(harness.exchange.on_part(60_000, Instant::now()), Step::End));
-    assert_eq!((used(&budget), budget.refused()), (0, 1));
+    assert!(matches!(harness.exchange.on_part(1 << 20, Instant::now()), Step::Continue));
+    assert_eq!(used(&budget), 1 << 20);
+    assert!(matches!(harness.exchange.on_part((1 << 20) + 1, Instant::now()), Step::End));
+    assert_eq!(kinds(&harness.exchange.next_reply().into_iter().collect::<Vec<_>>()), ["immediate413"]);
+    assert_eq!((used(&budget), budget.refused()), (0, 0));
 }
 
 #[test]
@@ -272,7 +273,7 @@ fn who_waits_is_asked_for_room_with_the_priority_of_who_needs_it() {
         let objectives = [("some".to_owned(), priority)].into();
         harness.rules.replace(Rules { objectives, ..Rules::default() });
         // Nobody knows it before the headers are there.
-        assert!(matches!(harness.exchange.on_part(2, Instant::now()), Step::Continue));
+        assert!(matches!(harness.exchange.on_part(5, Instant::now()), Step::Continue));
         let named = [OTHER[0], ("x-llm-d-inference-objective", "some")];
         step(&mut harness.exchange, headers(&named, false));
         assert!(matches!(harness.exchange.on_part(10, Instant::now()), Step::Continue));
