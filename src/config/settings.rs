@@ -213,6 +213,9 @@ pub struct SickPodSettings {
     pub failures: u32,
     /// Scrapes that fail in a row until an endpoint is demoted; 0: never.
     pub failed_scrapes: u32,
+    /// Shortest time without a first byte after which a request counts as failed; zero:
+    /// never.
+    pub first_byte: Duration,
     /// Pause before the first probe, and the shortest after one that fails.
     pub first_pause: Duration,
     /// The longest pause between two probes.

@@ -129,6 +129,8 @@ pub struct Load {
     /// done when the last readings were asked for.
     sent: AtomicU64,
     seen: AtomicU64,
+    /// Requests that wait for a first byte and should be in the last readings, and aren't.
+    unreported: AtomicU64,
     /// The same as the configuration's producers count it.
     tracked: [InFlight; InFlightId::MAX],
 }
@@ -175,6 +177,21 @@ impl Load {
     pub fn unseen(&self) -> u64 {
         let unseen = self.sent().saturating_sub(self.seen.load(Relaxed));
         unseen.min(u64::try_from(self.in_flight()).unwrap_or(0))
+    }
+
+    /// Requests of this process that wait there for the first byte of their response, and that
+    /// the last readings should show and don't: they weigh as waiting.
+    #[inline]
+    pub fn unreported(&self) -> u64 {
+        self.unreported.load(Relaxed)
+    }
+
+    /// Notes requests that the last readings should show and don't.
+    pub fn set_unreported(&self, requests: u64) {
+        // Nearly always nothing changes, and readers keep what they have cached.
+        if self.unreported() != requests {
+            self.unreported.store(requests, Relaxed);
+        }
     }
 
     /// Tokens that its KV cache holds, as it said last; 0 while it hasn't.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rand::Rng;
 
-use crate::endpoints::health::Ward;
+use crate::endpoints::health::{RequestClass, Ward};
 use crate::endpoints::{CachedLocator, Candidates, Clock, SubsetHint};
 use crate::request::Request;
 use crate::schedule::{
@@ -289,7 +289,13 @@ impl Dispatcher {
         }
         let attempt = among.and_then(|choice| choice.attempt).filter(|_| chosen.probes);
         let probe = attempt.map(|attempt| attempt.probe.used());
-        let sent = Sent { at_ms: now_ms, asks_only, probe, clock: Some(self.clock.clone()) };
+        let class = RequestClass::of(request.body.len(), request.stream, request.max_output_tokens);
+        // Of a pair either may be the one that hangs, so that nobody is blamed.
+        let awaited = (self.sickbay.is_some() && !asks_only && !is_pair(&chosen.decision))
+            .then(|| chosen.decision.primary_endpoint().health().awaits(class, now_ms))
+            .flatten();
+        let clock = Some(self.clock.clone());
+        let sent = Sent { at_ms: now_ms, asks_only, probe, class, awaited, unproven: false, clock };
         Ok(self.book(&context, chosen.decision, effects, sent))
     }
 
@@ -360,6 +366,13 @@ impl Dispatcher {
 fn asks_only(request: &Request) -> bool {
     let method = || request.headers.get(":method");
     request.body.is_empty() && matches!(method(), Some(b"GET" | b"HEAD" | b"OPTIONS"))
+}
+
+/// Whether another endpoint computes the prompt.
+fn is_pair(decision: &Decision) -> bool {
+    let computes = decision.prefill().and_then(|run| decision.endpoints_of(run).next());
+    let number = decision.primary_endpoint().slot().number();
+    computes.is_some_and(|endpoint| endpoint.slot().number() != number)
 }
 
 /// Every failure to schedule is 429, as with the peer, but for one that it can't have:

@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use crate::endpoints::health::{Failure, Probe, Verdict};
+use crate::endpoints::health::{AwaitedByte, Failure, Probe, RequestClass, Verdict};
 use crate::endpoints::{Booking, Clock, Endpoint};
 use crate::request::usage::Usage;
 use crate::schedule::{AnswerHead, Attribute, Decision, Effects, Followers, Header, Record, Served};
@@ -39,6 +39,13 @@ pub(super) struct Sent {
     pub(super) asks_only: bool,
     /// It is the probe of its first choice.
     pub(super) probe: Option<Probe>,
+    /// Requests like it.
+    pub(super) class: RequestClass,
+    /// The first byte of the answer is waited for.
+    pub(super) awaited: Option<AwaitedByte>,
+    /// A good answer has begun, and what it is good for comes with its first token: a
+    /// server may send headers and then hang.
+    pub(super) unproven: bool,
     /// The clock that tells when the first token has passed; `None` once it has, and where it isn't
     /// seen as it comes.
     pub(super) clock: Option<Clock>,
@@ -117,7 +124,7 @@ impl Routed {
     /// as they come. Returns headers to set on the answer.
     pub fn answer_begins(&mut self, served: &Served, verdict: Verdict, is_stream: bool) -> Vec<Header> {
         let named = self.named(served);
-        self.report(served, named.as_ref(), verdict);
+        self.report(served, named.as_ref(), verdict, is_stream);
         if let Some(endpoint) = &named {
             self.booking.move_to(endpoint.load());
         }
@@ -139,8 +146,10 @@ impl Routed {
     /// Tells the endpoints how the request went. Those that the gateway was to try before
     /// the one that served have failed; an answer of somebody whom the pool doesn't know
     /// says nothing.
-    fn report(&mut self, served: &Served, named: Option<&Arc<Endpoint>>, verdict: Verdict) {
+    fn report(&mut self, served: &Served, named: Option<&Arc<Endpoint>>, verdict: Verdict, is_stream: bool) {
+        let mut awaited = self.sent.awaited.take();
         if named.is_none() && matches!(served, Served::By(_)) {
+            awaited.map(AwaitedByte::forget);
             return;
         }
         let Sent { at_ms, asks_only, .. } = self.sent;
@@ -151,20 +160,61 @@ impl Routed {
             server.health().named_as_server();
         }
         let same = |one: &Arc<Endpoint>| one.slot().number() == server.slot().number();
+        // A request that took too long is one failure, whatever becomes of it.
+        let ends = !same(first) || matches!(verdict, Verdict::Failed(_) | Verdict::Unclear);
+        let failed = awaited.take_if(|_| ends).is_some_and(AwaitedByte::forget);
         for skipped in self.decision.endpoints().take_while(|pick| !same(pick)) {
-            skipped.health().failed(Failure::Elsewhere, at_ms);
+            if !(failed && Arc::ptr_eq(skipped, first)) {
+                skipped.health().failed(Failure::Elsewhere, at_ms);
+            }
         }
-        server.health().ended(verdict, at_ms);
-        self.server = (verdict == Verdict::Good).then(|| Arc::clone(server));
-        let answered = !same(first) || verdict != Verdict::Unclear;
+        let is_good = verdict == Verdict::Good;
+        self.sent.unproven = is_good && is_stream;
+        if self.sent.unproven {
+            self.sent.awaited = match same(first) {
+                true => awaited,
+                false => server.health().awaits(self.sent.class, at_ms),
+            };
+        } else {
+            if let Some((awaited, clock)) = awaited.zip(self.sent.clock.as_ref()) {
+                awaited.came(clock.now_ms());
+            }
+            if !(failed && same(first)) {
+                server.health().ended(verdict, at_ms);
+            }
+        }
+        self.server = is_good.then(|| Arc::clone(server));
+        let answered = !same(first) || !(verdict == Verdict::Unclear || self.sent.unproven);
         if let Some(probe) = self.sent.probe.take_if(|_| answered) {
             probe.answered();
         }
     }
 
+    /// What a good answer streams has begun to come, or it ended.
+    fn prove(&mut self) {
+        if !std::mem::take(&mut self.sent.unproven) {
+            return;
+        }
+        if let Some((awaited, clock)) = self.sent.awaited.take().zip(self.sent.clock.as_ref()) {
+            awaited.came(clock.now_ms());
+        }
+        if let Some(server) = &self.server {
+            server.health().succeeded(self.sent.at_ms);
+        }
+        if let Some(probe) = self.sent.probe.take() {
+            probe.answered();
+        }
+    }
+
+    /// The request is given up, which says nothing about its endpoint.
+    pub fn withdraw(mut self) {
+        self.sent.awaited.take().map(AwaitedByte::forget);
+    }
+
     /// The first token of the answer has passed; of an answer whose content isn't recognised, the
     /// first bytes of its body. Counts once.
     pub fn first_token(&mut self) {
+        self.prove();
         self.learn_first_token();
         if let Some(follows) = self.follows.as_mut().filter(|follows| !follows.begun) {
             follows.begun = true;
@@ -193,6 +243,7 @@ impl Routed {
     /// The answer is complete, after so many bytes of its body. Returns numbers for the gateway.
     pub fn answer_ends(&mut self, usage: &Usage, bytes: u64) -> Vec<Attribute> {
         let mut attributes = Vec::new();
+        self.prove();
         if let Some(server) = self.server.take() {
             server.health().finished();
         }

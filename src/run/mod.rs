@@ -14,9 +14,11 @@ use futures_util::FutureExt;
 use futures_util::future::join_all;
 use prometheus::Registry;
 use tokio::task::JoinSet;
+use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::settings::ServeSettings;
+use crate::endpoints::health::{SWEEP_INTERVAL, Ward};
 use crate::endpoints::{CachedLocator, Clock, Store, StoreLocator};
 use crate::extproc::call::{Calls, MessageLimits};
 use crate::extproc::exchange::Shared;
@@ -173,7 +175,9 @@ async fn serve(
         CachedLocator::new(locator, clock.clone(), settings.locator.ttl, settings.locator.max_subsets);
     let mut dispatcher = Dispatcher::new(locator, policy, clock.clone(), Arc::clone(&attempts));
     if let Some(ward) = ward {
-        dispatcher = dispatcher.watched(ward);
+        dispatcher = dispatcher.watched(Arc::clone(&ward));
+        let sweeping = sweep(ward, Arc::clone(&store));
+        background.tasks.spawn(background.shutdown.clone().run_until_cancelled_owned(sweeping).map(|_| ()));
     }
     let dispatcher = Arc::new(match gate.transpose()? {
         Some(gate) => {
@@ -331,6 +335,16 @@ fn gate(
     let gate = Gate::new(waiting, clock.clone(), shows_after, metrics);
     registry.register(Box::new(GateCollector::new(Arc::clone(&gate))?))?;
     Ok(gate)
+}
+
+/// Looks at the requests that wait for a first byte, again and again.
+async fn sweep(ward: Arc<Ward>, store: Arc<Store>) {
+    let mut ticks = tokio::time::interval(SWEEP_INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        ward.sweep(&store.snapshot());
+    }
 }
 
 /// Drops what is kept for endpoints that are gone.

@@ -105,8 +105,9 @@ impl Setup {
 
 /// Who watches how well endpoints are.
 fn watch(settings: SickPodSettings, registry: &Registry, state: &State) -> Result<Arc<Ward>, RunError> {
-    let SickPodSettings { failures, failed_scrapes, first_pause, longest_pause, successes } = settings;
-    let params = HealthParams { failures, failed_scrapes, first_pause, longest_pause, successes };
+    let SickPodSettings { failures, failed_scrapes, first_byte, first_pause, longest_pause, successes } =
+        settings;
+    let params = HealthParams { failures, failed_scrapes, first_byte, first_pause, longest_pause, successes };
     Ok(Arc::new(Ward::new(params, state.clock().clone(), WardMetrics::register(registry)?)))
 }
 

@@ -103,6 +103,11 @@ impl ScrapeError {
         }
     }
 
+    /// Whether nobody listens at the port.
+    pub(super) fn is_refused(&self) -> bool {
+        matches!(self, Self::Connect(error) if error.kind() == io::ErrorKind::ConnectionRefused)
+    }
+
     /// Whether the server said that it doesn't have the page, or doesn't understand.
     pub(super) fn is_refusal(&self) -> bool {
         matches!(self, Self::Page(PageError::Status(400..500)))

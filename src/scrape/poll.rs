@@ -52,6 +52,7 @@ pub(super) async fn poll(endpoint: Arc<Endpoint>, source: Arc<Source>) {
                     endpoint.load().scrapes.succeeded();
                     endpoint.load().seen(sent);
                     endpoint.health().scrape_succeeded();
+                    endpoint.health().page_read(endpoint.load());
                 }
                 store.loads_changed();
                 complete
@@ -63,7 +64,8 @@ pub(super) async fn poll(endpoint: Arc<Endpoint>, source: Arc<Source>) {
                 if config.keeps_health {
                     endpoint.load().scrapes.failed(client.connected() || error.is_of_tls(), now_ms);
                     if error.is_of_the_server() {
-                        endpoint.health().scrape_failed();
+                        let is_theirs = address == endpoint.address();
+                        endpoint.health().scrape_failed(is_theirs && error.is_refused());
                     }
                 }
                 failures = failures.saturating_add(1);

@@ -94,3 +94,35 @@ async fn a_server_that_fails_at_once_draws_nothing_and_comes_back() {
     println!("{failed} of 2000 requests went to the server that is gone");
     assert!(failed < 60 && served[5] == 0, "{failed} {served:?}");
 }
+
+/// Eight servers under 100 requests per second, one of which takes requests and never
+/// answers. Clients wait for three seconds.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_never_answers_costs_a_handful_of_requests() {
+    const PATIENCE: Duration = Duration::from_secs(3);
+    let servers = Servers::start_many(8).await;
+    let usher = Usher::start(&servers.addresses, &[]).await;
+    let envoy = Envoy::start(ORIGINAL_DST, usher.address, &servers.addresses[..SERVERS], &[]).await;
+    let (failed, _) = send(&envoy, 500).await;
+    assert_eq!(failed, 0);
+
+    servers.set_fault(0, &Fault { hang: true, ..Fault::default() }).await;
+    let mut ticks = tokio::time::interval(Duration::from_millis(10));
+    let requests = (0..1000).map(|number| {
+        let body = chat(100).replacen("All work", &format!("Idle {number}"), 1);
+        async move {
+            let mut client = Client::connect(envoy.address, Protocol::Http1).await.unwrap();
+            matches!(tokio::time::timeout(PATIENCE, client.exchange(post_chat(body))).await, Ok(Ok(answer)) if answer.status == 200)
+        }
+    });
+    let mut asked = tokio::task::JoinSet::new();
+    for request in requests {
+        ticks.tick().await;
+        asked.spawn(request);
+    }
+    let answered = asked.join_all().await;
+    let timeouts = answered.iter().filter(|answered| !**answered).count();
+    println!("{timeouts} of 1000 requests were not answered");
+    // Three or more until it is demoted, and its probes.
+    assert!((1..=20).contains(&timeouts), "{timeouts}");
+}

@@ -21,6 +21,7 @@ mod filters_labels;
 mod filters_load;
 mod filters_parameters;
 mod handlers;
+mod hanging;
 mod joint;
 mod joint_cost;
 mod joint_load;

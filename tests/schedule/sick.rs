@@ -17,7 +17,7 @@ use usher::request::{ParserKind, Parsers, Request, RequestParser};
 use usher::schedule::registry::Pipeline;
 use usher::schedule::{Record, SchedulerMetrics, Served, State};
 
-const BY_QUEUE: &str = "
+pub(crate) const BY_QUEUE: &str = "
 plugins: [{type: queue-scorer}, {type: header-based-testing-filter}]
 schedulingProfiles:
 - {name: default, plugins: [{pluginRef: queue-scorer}]}
@@ -39,7 +39,7 @@ schedulingProfiles:
   plugins: [{pluginRef: concurrency-detector}, {pluginRef: header-based-testing-filter}, {pluginRef: queue-scorer}]
 ";
 
-const BY_REQUESTS: &str = "
+pub(crate) const BY_REQUESTS: &str = "
 plugins: [{type: active-request-scorer}]
 schedulingProfiles:
 - {name: default, plugins: [{pluginRef: active-request-scorer}]}
@@ -69,20 +69,21 @@ const ONLY: &str = "test-epp-endpoint-selection";
 /// It takes any of four.
 const ANY: &[(&str, &str)] = &[(ONLY, "10.0.0.1,10.0.0.2,10.0.0.3,10.0.0.4")];
 
-struct Pool {
-    clock: Clock,
-    ward: Arc<Ward>,
-    store: Arc<Store>,
-    dispatcher: Dispatcher,
+pub(crate) struct Pool {
+    registry: Registry,
+    pub(crate) clock: Clock,
+    pub(crate) ward: Arc<Ward>,
+    pub(crate) store: Arc<Store>,
+    pub(crate) dispatcher: Dispatcher,
 }
 
 impl Pool {
     /// `pod-1` … with these roles, the first ones with the longest queues.
-    fn new(config: &str, roles: &[Option<&str>]) -> Self {
+    pub(crate) fn new(config: &str, roles: &[Option<&str>]) -> Self {
         Self::with(config, roles, HealthParams::default())
     }
 
-    fn with(config: &str, roles: &[Option<&str>], params: HealthParams) -> Self {
+    pub(crate) fn with(config: &str, roles: &[Option<&str>], params: HealthParams) -> Self {
         let (registry, clock) = (Registry::new(), Clock::stopped());
         let metrics = WardMetrics::register(&registry).unwrap();
         let ward = Arc::new(Ward::new(params, clock.clone(), metrics));
@@ -108,7 +109,7 @@ impl Pool {
         let cached = CachedLocator::new(locator, clock.clone(), Duration::from_secs(3600), 16);
         let attempts = Arc::new(Attempts::register(&registry).unwrap());
         let dispatcher = Dispatcher::new(cached, policy, clock.clone(), attempts).watched(Arc::clone(&ward));
-        Self { clock, ward, store, dispatcher }
+        Self { registry, clock, ward, store, dispatcher }
     }
 
     fn try_send(&self, headers: &[(&str, &str)]) -> Result<Routed, Rejection> {
@@ -116,7 +117,7 @@ impl Pool {
         self.dispatcher.dispatch(&request, &SubsetHint::Missing).now_or_never().unwrap()
     }
 
-    fn send(&self, headers: &[(&str, &str)]) -> Routed {
+    pub(crate) fn send(&self, headers: &[(&str, &str)]) -> Routed {
         self.try_send(headers).unwrap()
     }
 
@@ -138,12 +139,18 @@ impl Pool {
         assert!(health.is_demoted());
     }
 
+    pub(crate) fn demotions(&self) -> f64 {
+        let families = self.registry.gather();
+        let demotions = families.iter().filter(|family| family.name() == "usher_endpoint_demotions_total");
+        demotions.flat_map(|family| family.get_metric()).map(|metric| metric.get_counter().get_value()).sum()
+    }
+
     fn pass(&self, time: Duration) {
         self.clock.set(self.clock.elapsed() + time);
     }
 }
 
-fn request(headers: &[(&str, &str)]) -> Request {
+pub(crate) fn request(headers: &[(&str, &str)]) -> Request {
     let headers =
         [(":method", "POST"), (":path", "/v1/completions")].iter().chain(headers).copied().collect();
     let mut parser = RequestParser::new(headers, &Parsers::new(&[ParserKind::OpenAi]));
@@ -151,7 +158,7 @@ fn request(headers: &[(&str, &str)]) -> Request {
     parser.finish().unwrap()
 }
 
-fn destination(routed: &Routed) -> String {
+pub(crate) fn destination(routed: &Routed) -> String {
     String::from_utf8(routed.destination().to_vec()).unwrap()
 }
 
@@ -325,10 +332,10 @@ fn of_a_pair_the_one_that_decodes_answers_for_it() {
     assert_eq!(pair(&pool.send(&[])), ("pod-2".to_owned(), "pod-4".to_owned()), "the probe is a pair, too");
     // One that computes prompts and can't be scraped any more.
     let health = Arc::clone(pool.endpoint(2).health());
-    (0..9).for_each(|_| health.scrape_failed());
+    (0..9).for_each(|_| health.scrape_failed(false));
     assert!(!health.is_demoted(), "it may never have shown its metrics at this port");
     health.scrape_succeeded();
-    (0..3).for_each(|_| health.scrape_failed());
+    (0..3).for_each(|_| health.scrape_failed(false));
     assert_eq!(pair(&pool.send(&[])), ("pod-1".to_owned(), "pod-3".to_owned()));
     (0..4).for_each(|_| health.scrape_succeeded());
     assert_eq!(pair(&pool.send(&[])), ("pod-2".to_owned(), "pod-3".to_owned()));
@@ -346,16 +353,16 @@ fn whoever_finishes_answers_is_not_demoted_for_its_scrapes() {
     };
     let mut streams: Vec<_> = (0..5).map(|_| begun(Verdict::Good)).collect();
     while let Some(mut stream) = streams.pop() {
-        (0..2).for_each(|_| health.scrape_failed());
+        (0..2).for_each(|_| health.scrape_failed(false));
         assert!(!health.is_demoted());
         stream.answer_ends(&Usage::default(), 0);
     }
     // The end of an error is no sign of life, nor is a stream that breaks.
     let (mut error, broken) = (begun(Verdict::Failed(503)), begun(Verdict::Good));
-    (0..2).for_each(|_| health.scrape_failed());
+    (0..2).for_each(|_| health.scrape_failed(false));
     error.answer_ends(&Usage::default(), 0);
     drop(broken);
-    health.scrape_failed();
+    health.scrape_failed(false);
     assert!(health.is_demoted());
 }
 
@@ -365,7 +372,7 @@ fn whoever_no_request_can_probe_keeps_no_one_else_from_a_probe() {
     let pool = Pool::new(PAIRS, &roles);
     let prefill = Arc::clone(pool.endpoint(1).health());
     prefill.scrape_succeeded();
-    (0..3).for_each(|_| prefill.scrape_failed());
+    (0..3).for_each(|_| prefill.scrape_failed(false));
     pool.demote(2);
     let decode = Arc::clone(pool.endpoint(2).health());
     let works_again = 3 * SECOND;
@@ -433,4 +440,40 @@ fn one_of_ten_that_fails_gets_less_than_a_hundredth_and_is_back_in_five_seconds(
     assert!(watched.broken > 0.0 && watched.broken < 0.01, "{}", watched.broken);
     assert!(watched.recovered.is_some_and(|after| after <= 5 * SECOND), "{:?}", watched.recovered);
     assert!((0.05..0.2).contains(&watched.after), "{}", watched.after);
+}
+
+#[test]
+fn a_stream_that_only_begins_is_no_success() {
+    let pool = Pool::new(BY_QUEUE, &[None; 4]);
+    for _ in 0..2 {
+        pool.answered(Verdict::Failed(503));
+        // It sends headers at once, and tokens never.
+        pool.send(&[]).answer_begins(&Served::Unknown, Verdict::Good, true);
+    }
+    pool.answered(Verdict::Failed(503));
+    assert!(pool.endpoint(4).health().is_demoted());
+    pool.pass(SECOND);
+    let mut probe = pool.send(&[]);
+    probe.answer_begins(&Served::Unknown, Verdict::Good, true);
+    pool.pass(2 * SECOND);
+    assert_eq!(destination(&pool.send(&[])), "10.0.0.3:8000", "the probe is still out");
+    probe.first_token();
+    drop(probe);
+    pool.pass(SECOND);
+    assert_eq!(destination(&pool.send(&[])), "10.0.0.4:8000");
+}
+
+#[test]
+fn whoever_refuses_connections_gets_no_probe() {
+    let pool = Pool::new(BY_QUEUE, &[None; 4]);
+    let health = Arc::clone(pool.endpoint(4).health());
+    health.scrape_succeeded();
+    pool.demote(4);
+    health.scrape_failed(true);
+    for _ in 0..60 {
+        pool.pass(SECOND);
+        assert_eq!(destination(&pool.send(&[])), "10.0.0.3:8000");
+    }
+    health.scrape_succeeded();
+    assert_eq!(destination(&pool.send(&[])), "10.0.0.4:8000");
 }

@@ -27,6 +27,11 @@ pub struct SickFlags {
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub sick_after_failed_scrapes: u32,
 
+    /// Shortest time without the first byte of a response after which a request counts as
+    /// failed; longer where requests like it usually take longer. 0s: never.
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = parse_duration)]
+    pub sick_first_byte_timeout: Duration,
+
     /// Pause before the first request to a demoted endpoint, and the shortest after one
     /// that fails.
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = parse_duration)]
@@ -47,6 +52,7 @@ impl SickFlags {
         self.sick_pods.then_some(SickPodSettings {
             failures: self.sick_after_failures,
             failed_scrapes: self.sick_after_failed_scrapes,
+            first_byte: self.sick_first_byte_timeout,
             first_pause: self.sick_probe_pause,
             longest_pause: self.sick_probe_longest_pause,
             successes: self.sick_recovery_successes,

@@ -56,6 +56,7 @@ fn defaults_are_the_peers() {
     let sick = SickPodSettings {
         failures: 3,
         failed_scrapes: 3,
+        first_byte: 2 * second,
         first_pause: second,
         longest_pause: 2 * second,
         successes: 4,
@@ -70,6 +71,7 @@ fn the_detection_of_sick_pods_can_be_tuned_and_turned_off() {
     let flags = [
         "--sick-after-failures=5",
         "--sick-after-failed-scrapes=0",
+        "--sick-first-byte-timeout=7s",
         "--sick-probe-pause=500ms",
         "--sick-probe-longest-pause=1m",
         "--sick-recovery-successes=2",
@@ -77,6 +79,7 @@ fn the_detection_of_sick_pods_can_be_tuned_and_turned_off() {
     let want = SickPodSettings {
         failures: 5,
         failed_scrapes: 0,
+        first_byte: Duration::from_secs(7),
         first_pause: Duration::from_millis(500),
         longest_pause: Duration::from_secs(60),
         successes: 2,

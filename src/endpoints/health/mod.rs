@@ -6,6 +6,8 @@
 //! [`Health`]; the [`Ward`] counts who is demoted, so that a decision sees with one load
 //! that nobody is.
 
+mod first_byte;
+mod pending;
 mod verdict;
 mod vitals;
 mod ward;
@@ -13,9 +15,16 @@ mod ward;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+pub use first_byte::RequestClass;
+pub use pending::AwaitedByte;
 pub use verdict::{AnswerStatus, Verdict};
 pub use vitals::{Change, Condition, Demotion, Failure, HealthParams, Vitals};
-pub use ward::{Ward, WardMetrics};
+pub use ward::{SWEEP_INTERVAL, Ward, WardMetrics};
+
+use first_byte::FirstBytes;
+use pending::{Bound, Page, Pending};
+
+use super::Load;
 
 /// How well one endpoint is. Belongs to an endpoint at an address: another address is
 /// another server.
@@ -27,6 +36,11 @@ pub struct Health {
     // Guards the state; taken by failures, and by successes only of those who are in
     // trouble, for some nanoseconds.
     vitals: Mutex<Vitals>,
+    // Guards the requests that wait for a first byte; taken when one is sent, when its first
+    // byte comes, with every page and every sweep, for some nanoseconds.
+    pending: Mutex<Pending>,
+    /// There was a sign of life since the last sweep.
+    lives: AtomicBool,
     /// A success would change something.
     troubled: AtomicBool,
     /// A page would change something.
@@ -44,6 +58,8 @@ impl Health {
             id,
             ward,
             vitals: Mutex::default(),
+            pending: Mutex::default(),
+            lives: AtomicBool::default(),
             troubled: AtomicBool::default(),
             troubled_scrapes: AtomicBool::default(),
             has_pages: AtomicBool::default(),
@@ -56,8 +72,8 @@ impl Health {
         self.due_ms().is_some()
     }
 
-    /// From when on it may be probed, in milliseconds of the ward's clock; `None`: it isn't
-    /// demoted.
+    /// From when on it may be probed, in milliseconds of the ward's clock; `u64::MAX` while it
+    /// refuses connections; `None`: it isn't demoted.
     pub fn due_ms(&self) -> Option<u64> {
         Some(self.due_ms.load(Relaxed)).filter(|due_ms| *due_ms != 0)
     }
@@ -77,6 +93,7 @@ impl Health {
 
     /// A good answer came to its end there, however long ago it began.
     pub fn finished(&self) {
+        self.lives();
         // As above: a failed scrape makes it troubled.
         if self.troubled.load(Relaxed) {
             self.change(|vitals, _, _| {
@@ -103,10 +120,11 @@ impl Health {
     }
 
     /// A scrape failed, in a way that says something about the server. Of one that never showed a page it
-    /// says nothing: it may serve at this port and show none here.
-    pub fn scrape_failed(&self) {
+    /// says nothing: it may serve at this port and show none here. `refused`: nobody listens where
+    /// requests go, too.
+    pub fn scrape_failed(&self, refused: bool) {
         if self.has_pages.load(Relaxed) {
-            self.change(Vitals::scrape_failed);
+            self.change(|vitals, params, now_ms| vitals.scrape_failed(params, refused, now_ms));
         }
     }
 
@@ -118,6 +136,33 @@ impl Health {
         if self.troubled_scrapes.load(Relaxed) {
             self.change(Vitals::scrape_succeeded);
         }
+    }
+
+    /// A request was sent there at `sent_ms` that waits for the first byte of its response;
+    /// `None`: nobody watches that.
+    pub fn awaits(self: &Arc<Self>, class: RequestClass, sent_ms: u64) -> Option<AwaitedByte> {
+        let watched = self.ward.as_ref().is_some_and(|ward| !ward.params().first_byte.is_zero());
+        watched.then(|| AwaitedByte::new(self, class, sent_ms))
+    }
+
+    /// Compares the readings of a page with the one before, and with the requests that wait
+    /// for a first byte: those that should be in the readings and aren't are noted.
+    pub fn page_read(&self, load: &Load) {
+        if self.ward.is_none() {
+            return;
+        }
+        let (waiting, running) = (load.waiting.last(), load.running.last());
+        let mut pending = self.pending();
+        let works = pending.page(Page { waiting, running, kv_usage: load.kv_usage.last() });
+        let awaited = pending.len() as f64;
+        drop(pending);
+        if works {
+            self.lives();
+        }
+        let shown = waiting + running + load.unseen() as f64;
+        // Of a server that doesn't say how many it runs nothing is missing.
+        let missing = if load.running.read_at_ms().is_some() { (awaited - shown).max(0.0) } else { 0.0 };
+        load.set_unreported(missing as u64);
     }
 
     /// What there is to see of it.
@@ -153,6 +198,37 @@ impl Health {
                 tracing::info!(endpoint = %self.id, after_ms, "endpoint is well again");
             }
         }
+    }
+
+    /// Learns from the first bytes since the last sweep. Returns when there was a sign of
+    /// life last.
+    fn listen(&self, times: &mut FirstBytes, now_ms: u64) -> u64 {
+        let lives = self.lives.load(Relaxed) && self.lives.swap(false, Relaxed);
+        self.pending().listen(lives, times, now_ms)
+    }
+
+    /// Counts requests as failed whose first byte takes too long.
+    fn judge(&self, bound: &Bound<'_>, now_ms: u64) {
+        let failures = self.pending().failures(bound, now_ms);
+        failures.into_iter().for_each(|sent_ms| self.failed(Failure::Timeout, sent_ms));
+    }
+
+    /// There was a sign of life.
+    fn lives(&self) {
+        // Once between two sweeps there is something to write.
+        if !self.lives.load(Relaxed) {
+            self.lives.store(true, Relaxed);
+        }
+    }
+
+    /// The first byte of a request came that counted as failed.
+    fn answered_late(&self) {
+        self.change(|vitals, params, now_ms| vitals.answered_late(params, now_ms));
+    }
+
+    // Nothing panics while it holds this lock.
+    fn pending(&self) -> MutexGuard<'_, Pending> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What readers see without the lock, which the caller holds.
@@ -223,5 +299,7 @@ impl Drop for Probe {
     }
 }
 
+#[cfg(test)]
+mod first_byte_tests;
 #[cfg(test)]
 mod tests;

@@ -114,7 +114,7 @@ fn nobody_is_demoted_where_nobody_watches() {
     for _ in 0..100 {
         health.ended(Verdict::Failed(503), 1);
         health.failed(Failure::Elsewhere, 1);
-        health.scrape_failed();
+        health.scrape_failed(false);
     }
     assert!(!health.is_demoted() && health.claim(u64::MAX).is_none());
     assert_eq!(health.condition(), Condition::default());

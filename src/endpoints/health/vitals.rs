@@ -29,6 +29,9 @@ pub struct HealthParams {
     /// Requests that succeed in a row until a demoted endpoint is as good as any other; 0
     /// counts as 1. Default 4.
     pub successes: u32,
+    /// Shortest time without a first byte after which a request counts as failed; zero:
+    /// never. Default 2 s. More where that is usual for requests of its class.
+    pub first_byte: Duration,
 }
 
 impl Default for HealthParams {
@@ -39,6 +42,7 @@ impl Default for HealthParams {
             first_pause: Duration::from_secs(1),
             longest_pause: Duration::from_secs(2),
             successes: 4,
+            first_byte: Duration::from_secs(2),
         }
     }
 }
@@ -52,11 +56,13 @@ pub enum Failure {
     Elsewhere,
     /// It could not be scraped.
     Scrape,
+    /// No first byte of a response came for longer than its fellows take.
+    Timeout,
 }
 
 impl Failure {
     /// Names in metrics, in the order of [`number`](Self::number).
-    pub const NAMES: [&'static str; 3] = ["status", "elsewhere", "scrapes"];
+    pub const NAMES: [&'static str; 4] = ["status", "elsewhere", "scrapes", "timeout"];
 
     /// The position of its name.
     pub fn number(self) -> usize {
@@ -64,6 +70,7 @@ impl Failure {
             Self::Status(_) => 0,
             Self::Elsewhere => 1,
             Self::Scrape => 2,
+            Self::Timeout => 3,
         }
     }
 }
@@ -74,6 +81,7 @@ impl std::fmt::Display for Failure {
             Self::Status(status) => write!(f, "status {status}"),
             Self::Elsewhere => f.write_str("another endpoint served"),
             Self::Scrape => f.write_str("can't be scraped"),
+            Self::Timeout => f.write_str("no first byte in time"),
         }
     }
 }
@@ -106,6 +114,8 @@ pub struct Vitals {
     /// Requests said that it is well while its scrapes failed: those don't count until one
     /// brings a page.
     excused: bool,
+    /// The last scrape found nobody who listens where requests go: a probe would fail.
+    refused: bool,
     /// When it was demoted or recovered last; 0: never. Requests that were sent before say
     /// nothing about it any more.
     changed_ms: u64,
@@ -165,7 +175,14 @@ impl Vitals {
             return if enough { self.demote(params, failure, now_ms) } else { Change::Nothing };
         };
         let (first, longest) = pauses(params);
-        sick.cause = failure;
+        // Pages bring back who was demoted for its scrapes, whatever its probes met meanwhile.
+        if sick.cause != Failure::Scrape {
+            sick.cause = failure;
+        }
+        if failure == Failure::Timeout {
+            // The probe is waited for no longer.
+            sick.out = None;
+        }
         (sick.good, sick.good_scrapes) = (0, 0);
         sick.pause_ms = sick.pause_ms.saturating_mul(2).clamp(first, longest);
         sick.next_ms = now_ms.saturating_add(sick.pause_ms);
@@ -190,6 +207,19 @@ impl Vitals {
         Change::Nothing
     }
 
+    /// The first byte of a request came that counted as failed: a success, also where it was
+    /// sent before the demotion that it led to.
+    pub fn answered_late(&mut self, params: &HealthParams, now_ms: u64) -> Change {
+        match self.cause() {
+            Some(Failure::Timeout) => self.succeeded(params, u64::MAX, now_ms),
+            Some(_) => Change::Nothing,
+            None => {
+                self.failures = 0;
+                Change::Nothing
+            }
+        }
+    }
+
     /// An answer came to its end: the server lives, whatever keeps it from answering scrapes.
     pub fn finished(&mut self) {
         if self.sick.is_none() {
@@ -197,8 +227,10 @@ impl Vitals {
         }
     }
 
-    /// A scrape failed, in a way that says something about the server.
-    pub fn scrape_failed(&mut self, params: &HealthParams, now_ms: u64) -> Change {
+    /// A scrape failed, in a way that says something about the server. `refused`: nobody
+    /// listens where requests go.
+    pub fn scrape_failed(&mut self, params: &HealthParams, refused: bool, now_ms: u64) -> Change {
+        self.refused = refused;
         if self.excused {
             return Change::Nothing;
         }
@@ -213,7 +245,7 @@ impl Vitals {
 
     /// A scrape brought a page. That brings back who was demoted for nothing else.
     pub fn scrape_succeeded(&mut self, params: &HealthParams, now_ms: u64) -> Change {
-        (self.scrapes, self.excused) = (0, false);
+        (self.scrapes, self.excused, self.refused) = (0, false, false);
         let Some(sick) = self.sick.as_mut().filter(|sick| sick.cause == Failure::Scrape) else {
             return Change::Nothing;
         };
@@ -251,9 +283,13 @@ impl Vitals {
         }
     }
 
-    /// When a probe can be claimed; `None` for an endpoint that is well.
+    /// When a probe can be claimed: `u64::MAX` while nobody listens there; `None` for an
+    /// endpoint that is well.
     pub fn due_ms(&self) -> Option<u64> {
         let sick = self.sick.as_ref()?;
+        if self.refused {
+            return Some(u64::MAX);
+        }
         Some(sick.out.map_or(sick.next_ms, |(_, until)| until.max(sick.next_ms)))
     }
 
@@ -264,7 +300,7 @@ impl Vitals {
 
     /// Whether a scrape that brings a page would change nothing.
     pub fn is_quiet_for_scrapes(&self) -> bool {
-        self.scrapes == 0 && !self.excused && self.cause() != Some(Failure::Scrape)
+        self.scrapes == 0 && !self.excused && !self.refused && self.cause() != Some(Failure::Scrape)
     }
 
     /// What there is to see of it.

@@ -5,6 +5,7 @@ use super::*;
 const PARAMS: HealthParams = HealthParams {
     failures: 3,
     failed_scrapes: 3,
+    first_byte: Duration::ZERO,
     first_pause: Duration::from_millis(1000),
     longest_pause: Duration::from_millis(2000),
     successes: 4,
@@ -102,20 +103,20 @@ fn requests_that_were_sent_before_say_nothing_about_it_now() {
 #[test]
 fn scrapes_demote_and_bring_back() {
     let mut vitals = Vitals::default();
-    vitals.scrape_failed(&PARAMS, 5);
-    vitals.scrape_failed(&PARAMS, 6);
+    vitals.scrape_failed(&PARAMS, false, 5);
+    vitals.scrape_failed(&PARAMS, false, 6);
     vitals.scrape_succeeded(&PARAMS, 7);
-    vitals.scrape_failed(&PARAMS, 8);
-    vitals.scrape_failed(&PARAMS, 9);
+    vitals.scrape_failed(&PARAMS, false, 8);
+    vitals.scrape_failed(&PARAMS, false, 9);
     // A request that succeeds begins the row anew.
     vitals.succeeded(&PARAMS, 9, 10);
-    vitals.scrape_failed(&PARAMS, 11);
-    vitals.scrape_failed(&PARAMS, 12);
-    assert_eq!(vitals.scrape_failed(&PARAMS, 13), Change::Demoted(Failure::Scrape));
+    vitals.scrape_failed(&PARAMS, false, 11);
+    vitals.scrape_failed(&PARAMS, false, 12);
+    assert_eq!(vitals.scrape_failed(&PARAMS, false, 13), Change::Demoted(Failure::Scrape));
     for _ in 0..3 {
         assert_eq!(vitals.scrape_succeeded(&PARAMS, 20), Change::Nothing);
     }
-    vitals.scrape_failed(&PARAMS, 21);
+    vitals.scrape_failed(&PARAMS, false, 21);
     for _ in 0..3 {
         assert_eq!(vitals.scrape_succeeded(&PARAMS, 22), Change::Nothing);
     }
@@ -126,8 +127,8 @@ fn scrapes_demote_and_bring_back() {
 fn an_answer_that_ends_begins_the_row_of_failed_scrapes_anew_and_no_other() {
     let mut vitals = Vitals::default();
     for _ in 0..5 {
-        vitals.scrape_failed(&PARAMS, 5);
-        vitals.scrape_failed(&PARAMS, 6);
+        vitals.scrape_failed(&PARAMS, false, 5);
+        vitals.scrape_failed(&PARAMS, false, 6);
         vitals.finished();
     }
     assert!(vitals.is_quiet() && vitals.is_quiet_for_scrapes());
@@ -145,9 +146,11 @@ fn an_answer_that_ends_begins_the_row_of_failed_scrapes_anew_and_no_other() {
 fn pages_do_not_bring_back_who_fails_requests() {
     let mut vitals = Vitals::default();
     for _ in 0..3 {
-        vitals.scrape_failed(&PARAMS, 5);
+        vitals.failed(&PARAMS, DOWN, 5, 5);
     }
-    probe(&mut vitals, false);
+    for _ in 0..3 {
+        vitals.scrape_failed(&PARAMS, false, 5);
+    }
     for _ in 0..10 {
         assert_eq!(vitals.scrape_succeeded(&PARAMS, 3000), Change::Nothing);
     }
@@ -155,24 +158,73 @@ fn pages_do_not_bring_back_who_fails_requests() {
 }
 
 #[test]
+fn a_failed_probe_keeps_the_reason_and_begins_the_row_of_pages_anew() {
+    let mut vitals = Vitals::default();
+    for _ in 0..3 {
+        vitals.scrape_failed(&PARAMS, false, 5);
+    }
+    for _ in 0..3 {
+        assert_eq!(vitals.scrape_succeeded(&PARAMS, 900), Change::Nothing);
+    }
+    probe(&mut vitals, false);
+    for _ in 0..3 {
+        assert_eq!(vitals.scrape_succeeded(&PARAMS, 3000), Change::Nothing);
+    }
+    assert!(matches!(vitals.scrape_succeeded(&PARAMS, 3000), Change::Recovered(_)));
+}
+
+#[test]
+fn nobody_is_probed_where_connections_are_refused() {
+    let mut vitals = Vitals::default();
+    for _ in 0..3 {
+        vitals.failed(&PARAMS, DOWN, 5, 5);
+    }
+    vitals.scrape_failed(&PARAMS, true, 6);
+    assert_eq!((vitals.due_ms(), vitals.claim(1 << 40)), (Some(u64::MAX), None));
+    assert!(!vitals.is_quiet_for_scrapes());
+    vitals.scrape_failed(&PARAMS, false, 7);
+    assert_eq!(vitals.due_ms(), Some(1005), "a scrape that takes too long is no refusal");
+    vitals.scrape_failed(&PARAMS, true, 8);
+    vitals.scrape_succeeded(&PARAMS, 9);
+    assert_eq!(vitals.due_ms(), Some(1005));
+}
+
+#[test]
+fn a_first_byte_that_comes_late_is_a_success() {
+    let mut vitals = Vitals::default();
+    for _ in 0..3 {
+        vitals.failed(&PARAMS, Failure::Timeout, 5, 2005);
+    }
+    let probe = vitals.claim(vitals.due_ms().unwrap()).unwrap();
+    vitals.failed(&PARAMS, Failure::Timeout, 3005, 5005);
+    assert_eq!(vitals.due_ms(), Some(7005), "a probe that takes too long is out no longer");
+    vitals.unanswered(probe, 6000);
+    assert_eq!(vitals.due_ms(), Some(7005));
+    for _ in 0..3 {
+        assert_eq!(vitals.answered_late(&PARAMS, 8000), Change::Nothing);
+    }
+    assert_eq!(vitals.answered_late(&PARAMS, 8000), Change::Recovered(5995));
+}
+
+#[test]
 fn a_server_without_metrics_is_demoted_once_only() {
     let mut vitals = Vitals::default();
     for _ in 0..3 {
-        vitals.scrape_failed(&PARAMS, 5);
+        vitals.scrape_failed(&PARAMS, false, 5);
     }
     // Its scrapes go on failing.
     let mut last = 0;
     while vitals.due_ms().is_some() {
-        vitals.scrape_failed(&PARAMS, last + 1);
+        vitals.scrape_failed(&PARAMS, false, last + 1);
         last = probe(&mut vitals, true).0;
     }
     for now in last..last + 100 {
-        assert_eq!(vitals.scrape_failed(&PARAMS, now), Change::Nothing);
+        assert_eq!(vitals.scrape_failed(&PARAMS, false, now), Change::Nothing);
     }
     assert!(vitals.is_quiet() && !vitals.is_quiet_for_scrapes());
     // Until there was a page.
     vitals.scrape_succeeded(&PARAMS, last);
-    let changes: Vec<_> = (0..3).map(|_| vitals.scrape_failed(&PARAMS, last + 200)).collect();
+    let changes: Vec<_> = (0..3).map(|_| vitals.scrape_failed(&PARAMS, false, last + 200)).collect();
     assert_eq!(changes.last(), Some(&Change::Demoted(Failure::Scrape)));
 }
 
@@ -181,7 +233,7 @@ fn without_a_threshold_scrapes_say_nothing() {
     let params = HealthParams { failed_scrapes: 0, ..PARAMS };
     let mut vitals = Vitals::default();
     for now in 1..1000 {
-        assert_eq!(vitals.scrape_failed(&params, now), Change::Nothing);
+        assert_eq!(vitals.scrape_failed(&params, false, now), Change::Nothing);
     }
 }
 
@@ -228,7 +280,8 @@ fn params() -> impl Strategy<Value = HealthParams> {
     (0..5u32, 0..5u32, 1..3000u64, 1..5000u64, 0..6u32).prop_map(
         |(failures, failed_scrapes, a, b, successes)| {
             let (first_pause, longest_pause) = (Duration::from_millis(a), Duration::from_millis(b));
-            HealthParams { failures, failed_scrapes, first_pause, longest_pause, successes }
+            let first_byte = Duration::ZERO;
+            HealthParams { failures, failed_scrapes, first_byte, first_pause, longest_pause, successes }
         },
     )
 }
@@ -262,7 +315,7 @@ proptest! {
                 Event::Scrape(ok) => {
                     (good_scrapes, bad_scrapes) =
                         if ok { (good_scrapes + 1, 0) } else { (0, bad_scrapes + 1) };
-                    if ok { vitals.scrape_succeeded(&params, now) } else { vitals.scrape_failed(&params, now) }
+                    if ok { vitals.scrape_succeeded(&params, now) } else { vitals.scrape_failed(&params, false, now) }
                 }
                 Event::Claim => {
                     let claimed = vitals.claim(now);

@@ -294,7 +294,10 @@ impl Exchange {
 
     /// Ends a request that runs.
     pub fn revoke(&mut self) -> Step {
-        self.cut_off();
+        if let Some(mut routed) = self.routed.take() {
+            routed.cut_off(&self.answer.used(), self.answer.bytes());
+            routed.withdraw();
+        }
         if let Some(series) = self.answer.series() {
             self.shared.metrics.refused(series, Code::Evicted);
         }

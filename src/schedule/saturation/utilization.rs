@@ -130,10 +130,13 @@ impl SaturationDetector for UtilizationDetector {
         mean_or_full(endpoints.iter().map(|endpoint| self.fullness(now_ms, endpoint, 0.0)), 1.0)
     }
 
-    /// What was sent to an endpoint since its numbers were asked for counts as waiting there.
+    /// What was sent to an endpoint since its numbers were asked for counts as waiting there,
+    /// as does what they don't show.
     fn level(&self, now_ms: u64, endpoints: View<'_>) -> Level {
-        let fullness =
-            |endpoint: &Arc<Endpoint>| self.fullness(now_ms, endpoint, endpoint.load().unseen() as f64);
+        let fullness = |endpoint: &Arc<Endpoint>| {
+            let load = endpoint.load();
+            self.fullness(now_ms, endpoint, (load.unseen() + load.unreported()) as f64)
+        };
         let saturation = mean_or_full(endpoints.iter().map(fullness), 1.0);
         let slots = endpoints.len() as f64 * self.params.queue_depth_threshold;
         let per_request = if endpoints.is_empty() { 0.0 } else { 1.0 / slots };

@@ -125,7 +125,7 @@ impl ExpectedLatencyScorer {
 
 impl Scorer for ExpectedLatencyScorer {
     fn score(&self, cx: &Context<'_>, candidates: View<'_>, out: &mut [f32]) {
-        readings(cx, candidates, out, |load| &load.waiting);
+        readings(cx, candidates, out, |load| (&load.waiting, load.unreported()));
         let slo = targets(cx);
         if !slo.is_empty() {
             return self.score_by_chance(cx, candidates, &slo, out);

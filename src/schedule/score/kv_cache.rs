@@ -10,7 +10,7 @@ pub struct KvCacheUtilizationScorer;
 
 impl Scorer for KvCacheUtilizationScorer {
     fn score(&self, cx: &Context<'_>, candidates: View<'_>, out: &mut [f32]) {
-        readings(cx, candidates, out, |load| &load.kv_usage);
+        readings(cx, candidates, out, |load| (&load.kv_usage, 0));
         for score in out {
             *score = 1.0 - *score;
         }

@@ -50,7 +50,7 @@ impl LoadAwareScorer {
 
 impl Scorer for LoadAwareScorer {
     fn score(&self, cx: &Context<'_>, candidates: View<'_>, out: &mut [f32]) {
-        readings(cx, candidates, out, |load| &load.waiting);
+        readings(cx, candidates, out, |load| (&load.waiting, load.unreported()));
         for score in out {
             *score = 0.5 * (1.0 - score.min(self.threshold) / self.threshold);
         }

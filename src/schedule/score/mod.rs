@@ -53,17 +53,19 @@ struct Range {
 /// the others, so that an endpoint that nobody hears from doesn't draw the
 /// traffic; if there is no other, all get 0.
 ///
-/// Returns the range of the readings; 0 to 0 when there is none.
+/// Returns the range of the readings; 0 to 0 when there is none. `gauge`: the reading, and what
+/// to add to it.
 fn readings(
     cx: &Context<'_>,
     candidates: View<'_>,
     out: &mut [f32],
-    gauge: impl Fn(&Load) -> &Gauge,
+    gauge: impl Fn(&Load) -> (&Gauge, u64),
 ) -> Range {
     let mut range = Range { min: f32::INFINITY, max: f32::NEG_INFINITY };
     let mut missing = false;
     for (reading, endpoint) in out.iter_mut().zip(candidates.iter()) {
-        let fresh = gauge(endpoint.load()).fresh(cx.now_ms, cx.max_age).map(|value| value as f32);
+        let (gauge, more) = gauge(endpoint.load());
+        let fresh = gauge.fresh(cx.now_ms, cx.max_age).map(|value| value as f32 + more as f32);
         if let Some(value) = fresh.filter(|value| value.is_finite()) {
             range = Range { min: range.min.min(value), max: range.max.max(value) };
             *reading = value;
@@ -85,7 +87,12 @@ fn readings(
 
 /// Scores (max − reading) / (max − min) over the candidates; all 1 when the readings
 /// are equal.
-fn smallest_first(cx: &Context<'_>, candidates: View<'_>, out: &mut [f32], gauge: impl Fn(&Load) -> &Gauge) {
+fn smallest_first(
+    cx: &Context<'_>,
+    candidates: View<'_>,
+    out: &mut [f32],
+    gauge: impl Fn(&Load) -> (&Gauge, u64),
+) {
     let Range { min, max } = readings(cx, candidates, out, gauge);
     let span = max - min;
     for score in out {

@@ -11,6 +11,6 @@ pub struct QueueScorer;
 
 impl Scorer for QueueScorer {
     fn score(&self, cx: &Context<'_>, candidates: View<'_>, out: &mut [f32]) {
-        smallest_first(cx, candidates, out, |load| &load.waiting);
+        smallest_first(cx, candidates, out, |load| (&load.waiting, load.unreported()));
     }
 }

@@ -11,6 +11,6 @@ pub struct RunningRequestsScorer;
 
 impl Scorer for RunningRequestsScorer {
     fn score(&self, cx: &Context<'_>, candidates: View<'_>, out: &mut [f32]) {
-        smallest_first(cx, candidates, out, |load| &load.running);
+        smallest_first(cx, candidates, out, |load| (&load.running, load.unreported()));
     }
 }

@@ -20,7 +20,7 @@ pub(super) fn score(
     let weights = [params.composite_kv_weight, params.composite_queue_weight, params.composite_prefix_weight];
     let sum: f64 = weights.iter().sum();
     let [kv, queue, cached] = if sum > 0.0 { weights.map(|weight| weight / sum) } else { [1.0, 0.0, 0.0] };
-    let longest = f64::from(readings(cx, candidates, out, |load| &load.waiting).max);
+    let longest = f64::from(readings(cx, candidates, out, |load| (&load.waiting, load.unreported())).max);
     for ((cell, endpoint), position) in out.iter_mut().zip(candidates.iter()).zip(candidates.indices()) {
         let usage = endpoint.load().kv_usage.fresh(cx.now_ms, cx.max_age).filter(|value| value.is_finite());
         let free = 1.0 - usage.unwrap_or(1.0).clamp(0.0, 1.0);

@@ -1,0 +1,164 @@
+//! Requests that wait for a first byte, as the sweep judges them.
+
+use std::time::Duration;
+
+use prometheus::Registry;
+
+use super::*;
+use crate::endpoints::{Clock, Endpoint, EndpointSpec, Store};
+
+const SMALL: usize = 500;
+const LARGE: usize = 100_000;
+
+struct Pool {
+    clock: Clock,
+    ward: Arc<Ward>,
+    store: Store,
+}
+
+impl Pool {
+    /// Two endpoints; the first byte of a small request takes a tenth of a second.
+    fn new() -> Self {
+        let (registry, clock) = (Registry::new(), Clock::stopped());
+        let metrics = WardMetrics::register(&registry).unwrap();
+        let ward = Arc::new(Ward::new(HealthParams::default(), clock.clone(), metrics));
+        let store = Store::watched(Arc::clone(&ward));
+        let spec = |name: &str, last| EndpointSpec::new(name, ([10, 0, 0, last], 8000));
+        store.replace(vec![spec("a", 1), spec("b", 2)]);
+        let pool = Self { clock, ward, store };
+        for _ in 0..20 {
+            pool.answers(1, SMALL, 100);
+        }
+        pool
+    }
+
+    fn endpoint(&self, index: usize) -> Arc<Endpoint> {
+        Arc::clone(&self.store.snapshot().endpoints()[index])
+    }
+
+    fn send(&self, index: usize, bytes: usize) -> AwaitedByte {
+        let class = RequestClass::of(bytes, true, None);
+        self.endpoint(index).health().awaits(class, self.clock.now_ms()).unwrap()
+    }
+
+    /// Lets time pass, as the sweep sees it.
+    fn pass(&self, ms: u64) {
+        for _ in 0..ms.div_ceil(250) {
+            self.clock.set(self.clock.elapsed() + Duration::from_millis(ms.min(250)));
+            self.ward.sweep(&self.store.snapshot());
+        }
+    }
+
+    fn answers(&self, index: usize, bytes: usize, ms: u64) {
+        let awaited = self.send(index, bytes);
+        self.pass(ms);
+        awaited.came(self.clock.now_ms());
+        self.pass(1);
+    }
+
+    fn failures(&self, index: usize) -> u32 {
+        self.endpoint(index).health().condition().failures
+    }
+}
+
+#[test]
+fn a_request_without_a_first_byte_fails_once_and_three_demote() {
+    let pool = Pool::new();
+    let awaited: Vec<_> = (0..2).map(|_| pool.send(0, SMALL)).collect();
+    pool.answers(1, SMALL, 100);
+    pool.pass(1500);
+    assert_eq!(pool.failures(0), 0);
+    pool.pass(1000);
+    assert_eq!(pool.failures(0), 2);
+    pool.pass(60_000);
+    assert_eq!(pool.failures(0), 2);
+    let third = pool.send(0, SMALL);
+    pool.answers(1, SMALL, 100);
+    pool.pass(2500);
+    assert!(pool.endpoint(0).health().is_demoted());
+    assert_eq!(pool.endpoint(0).health().condition().demotion.unwrap().cause, Failure::Timeout);
+    drop((awaited, third));
+}
+
+#[test]
+fn nobody_is_slower_than_fellows_that_say_nothing() {
+    let pool = Pool::new();
+    let _awaited: Vec<_> = (0..9).map(|_| pool.send(0, SMALL)).collect();
+    let _others: Vec<_> = (0..9).map(|_| pool.send(1, SMALL)).collect();
+    pool.pass(60_000);
+    assert_eq!((pool.failures(0), pool.failures(1)), (0, 0));
+}
+
+#[test]
+fn an_endpoint_that_answers_anything_lives() {
+    let pool = Pool::new();
+    let _awaited: Vec<_> = (0..9).map(|_| pool.send(0, SMALL)).collect();
+    for _ in 0..60 {
+        pool.answers(1, SMALL, 100);
+        pool.answers(0, SMALL, 900);
+    }
+    assert_eq!(pool.failures(0), 0);
+}
+
+#[test]
+fn pages_that_show_work_are_signs_of_life() {
+    let pool = Pool::new();
+    let endpoint = pool.endpoint(0);
+    let _awaited: Vec<_> = (0..9).map(|_| pool.send(0, SMALL)).collect();
+    for step in 0..60 {
+        endpoint.load().kv_usage.set(f64::from(step) / 100.0, pool.clock.now_ms());
+        endpoint.health().page_read(endpoint.load());
+        pool.answers(1, SMALL, 1000);
+    }
+    assert_eq!(pool.failures(0), 0);
+    for _ in 0..9 {
+        endpoint.health().page_read(endpoint.load());
+        pool.answers(1, SMALL, 1000);
+    }
+    assert!(endpoint.health().is_demoted());
+}
+
+#[test]
+fn a_long_prompt_takes_long_and_those_behind_it_too() {
+    let pool = Pool::new();
+    let _long = pool.send(0, LARGE);
+    let _behind: Vec<_> = (0..9).map(|_| pool.send(0, SMALL)).collect();
+    for _ in 0..60 {
+        pool.answers(1, SMALL, 1000);
+    }
+    assert_eq!(pool.failures(0), 0);
+}
+
+#[test]
+fn clients_that_give_up_count_when_they_have_waited_as_long_as_others_take() {
+    let pool = Pool::new();
+    let abort_after = |ms| {
+        let awaited = pool.send(0, SMALL);
+        pool.answers(1, SMALL, 50);
+        pool.pass(ms);
+        drop(awaited);
+        pool.pass(1);
+    };
+    (0..9).for_each(|_| abort_after(200));
+    assert_eq!(pool.failures(0), 0, "they hurry");
+    (0..2).for_each(|_| abort_after(1000));
+    assert_eq!(pool.failures(0), 2);
+}
+
+#[test]
+fn what_the_readings_should_show_and_do_not_weighs_as_waiting() {
+    let pool = Pool::new();
+    let (endpoint, now_ms) = (pool.endpoint(0), pool.clock.now_ms());
+    let load = endpoint.load();
+    let _sent: Vec<_> = (0..5).map(|_| (load.book(), pool.send(0, SMALL))).collect();
+    let reads = |waiting: f64, running: f64| {
+        load.waiting.set(waiting, now_ms);
+        load.running.set(running, now_ms);
+        endpoint.health().page_read(load);
+        load.unreported()
+    };
+    assert_eq!(reads(0.0, 0.0), 0, "the page was asked for before they were sent");
+    load.seen(load.sent());
+    assert_eq!(reads(0.0, 0.0), 5);
+    assert_eq!((reads(1.0, 2.0), reads(1.0, 4.0), reads(9.0, 9.0)), (2, 0, 0));
+}

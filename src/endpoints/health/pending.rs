@@ -1,0 +1,203 @@
+//! Requests of one endpoint that wait for the first byte of their response.
+
+use std::sync::Arc;
+
+use super::Health;
+use super::first_byte::{FirstBytes, RequestClass};
+
+/// First bytes that are kept until they are learned from.
+const MOST_ANSWERED: usize = 64;
+/// Requests whose clients went away that are kept until they are judged.
+const MOST_ABORTED: usize = 16;
+
+/// Requests that wait for a first byte, and signs that their endpoint lives.
+#[derive(Debug, Default)]
+pub(super) struct Pending {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    /// First bytes since the last look, with their times in milliseconds.
+    answered: Vec<(RequestClass, u64)>,
+    /// Requests whose clients went away since the last look.
+    aborted: Vec<Aborted>,
+    /// When there was a sign of life last.
+    heard_ms: u64,
+    /// Readings of the last page.
+    page: Page,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    /// 0: free.
+    sent_ms: u64,
+    class: RequestClass,
+    /// It counts as failed.
+    failed: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Aborted {
+    sent_ms: u64,
+    until_ms: u64,
+    class: RequestClass,
+}
+
+/// Readings of a page of metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Page {
+    pub(super) waiting: f64,
+    pub(super) running: f64,
+    pub(super) kv_usage: f64,
+}
+
+/// How long requests may wait for a first byte.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bound<'a> {
+    pub(super) times: &'a FirstBytes,
+    /// The shortest bound in milliseconds.
+    pub(super) floor_ms: f64,
+    /// When another endpoint gave a sign of life last: where nobody does, nobody is slower
+    /// than its fellows.
+    pub(super) others_heard_ms: u64,
+}
+
+impl Pending {
+    pub(super) fn insert(&mut self, class: RequestClass, sent_ms: u64) -> u32 {
+        let slot = Slot { sent_ms, class, failed: false };
+        if let Some(index) = self.free.pop()
+            && let Some(place) = self.slots.get_mut(index as usize)
+        {
+            *place = slot;
+            return index;
+        }
+        self.slots.push(slot);
+        (self.slots.len() - 1) as u32
+    }
+
+    fn remove(&mut self, index: u32) -> Option<Slot> {
+        let place = self.slots.get_mut(index as usize).filter(|slot| slot.sent_ms != 0)?;
+        let slot = *place;
+        place.sent_ms = 0;
+        self.free.push(index);
+        Some(slot)
+    }
+
+    /// Requests that wait.
+    pub(super) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Compares a page with the one before. Returns whether work was done in between.
+    pub(super) fn page(&mut self, page: Page) -> bool {
+        let before = std::mem::replace(&mut self.page, page);
+        // A queue that grows shows that requests arrive, not that they are worked on.
+        page.waiting < before.waiting || page.running != before.running || page.kv_usage != before.kv_usage
+    }
+
+    /// Learns from the first bytes since the last look. Returns when there was a sign of
+    /// life last.
+    pub(super) fn listen(&mut self, lives: bool, times: &mut FirstBytes, now_ms: u64) -> u64 {
+        for (class, ms) in self.answered.drain(..) {
+            times.learn(class, ms);
+        }
+        if lives {
+            self.heard_ms = now_ms;
+        }
+        self.heard_ms
+    }
+
+    /// Requests that failed since the last look, by when they were sent: their endpoint has
+    /// given no sign of life for longer than they should have taken.
+    pub(super) fn failures(&mut self, bound: &Bound<'_>, now_ms: u64) -> Vec<u64> {
+        let heard_ms = self.heard_ms;
+        let mut failed = Vec::new();
+        if self.aborted.is_empty() && self.len() == 0 {
+            return failed;
+        }
+        let usual = |class: RequestClass, others: &[Slot]| {
+            let own = bound.times.usual_ms(class)?;
+            // It may wait for a larger prompt.
+            let larger =
+                others.iter().filter(|other| other.sent_ms != 0 && other.class.is_larger_than(class));
+            Some(larger.filter_map(|other| bound.times.usual_ms(other.class)).fold(own, f64::max))
+        };
+        let silent = |sent_ms: u64, until_ms: u64| {
+            let since = heard_ms.max(sent_ms);
+            let ms = until_ms.saturating_sub(since) as f64;
+            (bound.others_heard_ms > since).then_some(ms)
+        };
+        for aborted in std::mem::take(&mut self.aborted) {
+            let Aborted { sent_ms, until_ms, class } = aborted;
+            let Some(ms) = silent(sent_ms, until_ms) else { continue };
+            // Clients that hurry are no reason to doubt an endpoint.
+            if usual(class, &self.slots).is_some_and(|usual| ms >= usual.max(bound.floor_ms / 4.0)) {
+                failed.push(sent_ms);
+            }
+        }
+        for index in 0..self.slots.len() {
+            let Some(slot) = self.slots.get(index).filter(|slot| slot.sent_ms != 0 && !slot.failed) else {
+                continue;
+            };
+            let Some(ms) = silent(slot.sent_ms, now_ms).filter(|ms| *ms >= bound.floor_ms) else { continue };
+            if usual(slot.class, &self.slots).is_some_and(|usual| ms >= 2.0 * usual) {
+                failed.push(slot.sent_ms);
+                if let Some(slot) = self.slots.get_mut(index) {
+                    slot.failed = true;
+                }
+            }
+        }
+        failed
+    }
+}
+
+/// A request that waits for the first byte of its response. Dropped, it was aborted.
+#[derive(Debug)]
+pub struct AwaitedByte {
+    health: Arc<Health>,
+    slot: u32,
+    ended: bool,
+}
+
+impl AwaitedByte {
+    pub(super) fn new(health: &Arc<Health>, class: RequestClass, sent_ms: u64) -> Self {
+        let slot = health.pending().insert(class, sent_ms);
+        Self { health: Arc::clone(health), slot, ended: false }
+    }
+
+    /// The first byte of a good response came.
+    pub fn came(mut self, now_ms: u64) {
+        self.ended = true;
+        let mut pending = self.health.pending();
+        let slot = pending.remove(self.slot);
+        if let Some(slot) = slot
+            && pending.answered.len() < MOST_ANSWERED
+        {
+            pending.answered.push((slot.class, now_ms.saturating_sub(slot.sent_ms)));
+        }
+        drop(pending);
+        self.health.lives();
+        if slot.is_some_and(|slot| slot.failed) {
+            self.health.answered_late();
+        }
+    }
+
+    /// It is waited for no longer, and that says nothing. Returns whether it already counts
+    /// as failed.
+    pub fn forget(mut self) -> bool {
+        self.ended = true;
+        self.health.pending().remove(self.slot).is_some_and(|slot| slot.failed)
+    }
+}
+
+impl Drop for AwaitedByte {
+    fn drop(&mut self) {
+        if self.ended {
+            return;
+        }
+        let until_ms = self.health.now_ms();
+        let mut pending = self.health.pending();
+        let Some(Slot { sent_ms, class, failed: false }) = pending.remove(self.slot) else { return };
+        if pending.aborted.len() < MOST_ABORTED {
+            pending.aborted.push(Aborted { sent_ms, until_ms, class });
+        }
+    }
+}
