@@ -11,6 +11,7 @@
 mod support;
 
 mod failures;
+mod headers;
 mod load;
 mod pd;
 mod sick;
@@ -47,7 +48,9 @@ impl Stack {
     }
 
     async fn with_fallbacks() -> Self {
-        Self::start(OVERRIDE_HOST, &["--config-text", WITH_FALLBACK], &[]).await
+        // As its comment says: clients may choose a model.
+        let edits = [("              - remove: x-llm-d-model-name-rewrite\n", "")];
+        Self::start(OVERRIDE_HOST, &["--config-text", WITH_FALLBACK], &edits).await
     }
 }
 
@@ -55,6 +58,7 @@ impl Stack {
 async fn destination_by_header() {
     let mut stack = Stack::start(ORIGINAL_DST, &[], &[]).await;
     traffic::passes(&stack).await;
+    headers::trusted_headers_of_clients_are_removed(&stack.envoy, &stack, &[]).await;
     failures::requests_that_are_refused(&stack).await;
     failures::a_server_that_is_down_answers_503(&mut stack).await;
     failures::without_usher_requests_go_on(stack).await;
@@ -64,6 +68,11 @@ async fn destination_by_header() {
 async fn destination_with_fallbacks() {
     let mut stack = Stack::with_fallbacks().await;
     traffic::passes(&stack).await;
+    for protocol in traffic::BOTH {
+        traffic::models_are_renamed_and_named_back(&stack, protocol).await;
+    }
+    headers::trusted_headers_of_clients_are_removed(&stack.envoy, &stack, &["x-llm-d-model-name-rewrite"])
+        .await;
     failures::requests_that_are_refused(&stack).await;
     failures::the_next_endpoint_serves_for_one_that_is_down(&mut stack).await;
     failures::without_usher_requests_go_on(stack).await;

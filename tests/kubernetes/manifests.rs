@@ -18,7 +18,7 @@ const NOT_OBJECTS: [(&str, &str); 2] =
     [("llm-d.ai/v1alpha1", "EndpointPickerConfig"), ("kustomize.config.k8s.io/v1beta1", "Kustomization")];
 
 /// Kinds that have to be among them, or this tests less than it says.
-const KINDS: [&str; 28] = [
+const KINDS: [&str; 30] = [
     "BackendTLSPolicy",
     "BackendTrafficPolicy",
     "CapacityPolicy",
@@ -30,6 +30,7 @@ const KINDS: [&str; 28] = [
     "Deployment",
     "DestinationRule",
     "EnvoyExtensionPolicy",
+    "EnvoyFilter",
     "GCPBackendPolicy",
     "Gateway",
     "GatewayClass",
@@ -38,6 +39,7 @@ const KINDS: [&str; 28] = [
     "InferenceModelRewrite",
     "InferenceObjective",
     "InferencePool",
+    "ListenerPolicy",
     "NetworkPolicy",
     "PodDisruptionBudget",
     "PodMonitoring",

@@ -26,7 +26,7 @@ async fn a_request_goes_through_the_sidecar() {
     let free = || listener().local_addr().unwrap().port();
     let (admin, ready) = (free(), free());
     let values = format!(
-        "router.modelServers.matchLabels.app=m,router.modelServers.targetPorts[0].number={},router.proxy.enabled=true,router.proxy.failOpen=false,router.proxy.readyPort={ready},router.epp.flags.secure-serving=false",
+        "router.modelServers.matchLabels.app=m,router.modelServers.targetPorts[0].number={},router.proxy.enabled=true,router.proxy.failOpen=false,router.proxy.clientHeaders={{x-llm-d-slo-ttft-ms}},router.proxy.readyPort={ready},router.epp.flags.secure-serving=false",
         servers.addresses[0].port()
     );
     let release = Release::apply(server, &helm, &values, None).await;
@@ -45,11 +45,27 @@ async fn a_request_goes_through_the_sidecar() {
         .header("content-type", "application/json")
         // Nobody listens there; the client's wish doesn't count.
         .header("x-gateway-destination-endpoint", "192.0.2.1:666")
+        // Nor does its word for what Usher believes, but for one that the values allow.
+        .header("x-llm-d-inference-objective", "forged")
+        .header("x-gateway-inference-objective", "forged")
+        .header("x-llm-d-inference-fairness-id", "forged")
+        .header("x-gateway-inference-fairness-id", "forged")
+        .header("x-llm-d-model-name-rewrite", "forged")
+        .header("x-gateway-model-name-rewrite", "forged")
+        .header("x-llm-d-slo-ttft-ms", "1")
+        .header("x-slo-ttft-ms", "1")
+        .header("x-llm-d-slo-tpot-ms", "1")
+        .header("x-slo-tpot-ms", "1")
         .body(client::full(body))
         .unwrap();
     let answer = client::send(envoy.address, Protocol::Http1, request).await;
     assert_eq!(answer.status, StatusCode::OK);
     assert_eq!(answer.json()["usage"]["completion_tokens"], 5);
+    let headers = servers.last_headers(0).await;
+    let headers = headers.as_object().unwrap().keys();
+    let trusted = ["-inference-", "-rewrite", "slo-"];
+    let passed: Vec<_> = headers.filter(|name| trusted.iter().any(|part| name.contains(part))).collect();
+    assert_eq!(passed, ["x-llm-d-slo-ttft-ms"]);
     for (path, status) in [("/ready", 200), ("/stats/prometheus", 200), ("/quitquitquit", 404)] {
         let request = Request::get(path).body(client::empty()).unwrap();
         let answer = client::send(([127, 0, 0, 1], ready).into(), Protocol::Http1, request).await;

@@ -81,6 +81,11 @@ static_resources:
               - remove: x-data-parallel-host-port
               - remove: x-kv-cache-source-host-port
               - remove: x-llm-d-request-dropped-reason
+              {{- range $header := include "usher.trustedHeaders" . | fromJsonArray }}
+              {{- if not (has $header $proxy.clientHeaders) }}
+              - remove: {{ $header }}
+              {{- end }}
+              {{- end }}
 
           http_filters:
           - name: envoy.filters.http.ext_proc
@@ -253,6 +258,20 @@ static_resources:
         {{- else }}
         - endpoint: { address: { socket_address: { address: {{ include "usher.allName" . }}.{{ $domain }}, port_value: {{ .Values.router.epp.extProcPort }} } } }
         {{- end }}
+{{- end }}
+
+{{/* Headers that Usher believes: priority, flow, model and latency targets. */}}
+{{- define "usher.trustedHeaders" -}}
+["x-llm-d-inference-objective",
+ "x-gateway-inference-objective",
+ "x-llm-d-inference-fairness-id",
+ "x-gateway-inference-fairness-id",
+ "x-llm-d-model-name-rewrite",
+ "x-gateway-model-name-rewrite",
+ "x-llm-d-slo-ttft-ms",
+ "x-slo-ttft-ms",
+ "x-llm-d-slo-tpot-ms",
+ "x-slo-tpot-ms"]
 {{- end }}
 
 {{/* How the model servers are spoken to. */}}
