@@ -230,6 +230,9 @@ pub struct SickPodSettings {
 pub struct TlsSettings {
     /// Folder with `tls.crt` and `tls.key`; `None` makes a self-signed certificate.
     pub cert_dir: Option<PathBuf>,
+    /// Certificates of the authorities that gateways' have to be signed with; `None` asks
+    /// gateways for none.
+    pub client_ca: Option<PathBuf>,
     /// Read the files again when they change.
     pub reload: bool,
     /// Refuse TLS 1.2.
@@ -251,8 +254,8 @@ pub struct MetricsPortSettings {
 /// TLS of the metrics port.
 #[derive(Debug, Clone)]
 pub struct MetricsTlsSettings {
-    /// Folder with `tls.crt` and `tls.key`.
-    pub cert_dir: PathBuf,
+    /// Folder with `tls.crt` and `tls.key`; `None` makes a self-signed certificate.
+    pub cert_dir: Option<PathBuf>,
     /// Certificates of the authorities that clients' have to be signed with; `None` asks
     /// clients for none.
     pub client_ca: Option<PathBuf>,

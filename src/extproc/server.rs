@@ -152,7 +152,7 @@ impl Server {
         )));
         let reload = tls
             .filter(|_| options.tls.as_ref().is_some_and(|tls| tls.reload))
-            .map(|tls| AbortOnDropHandle::new(tokio::spawn(tls.certificate.keep_fresh(RELOAD_INTERVAL))));
+            .map(|tls| AbortOnDropHandle::new(tokio::spawn(tls.keep_fresh(RELOAD_INTERVAL))));
 
         let stopped = accept_until_stopped(extproc, &workers, &health, options.drain_timeout, stops).await;
         finishing.cancel();

@@ -1,13 +1,15 @@
 //! TLS of the ext_proc port: protocol versions, cipher suites, ALPN.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::server::danger::ClientCertVerifier;
 use rustls::version::{TLS12, TLS13};
 use rustls::{CipherSuite, ProtocolVersion, ServerConfig};
 
 use crate::config::settings::TlsSettings;
-use crate::tls::{CertError, Certificate};
+use crate::tls::{CertError, Certificate, ClientAuthorities};
 
 /// Cipher suites of TLS 1.2 by their Go names.
 const TLS12_SUITES: [(&str, CipherSuite); 8] = [
@@ -97,14 +99,15 @@ pub struct Tls {
     pub config: Arc<ServerConfig>,
     /// The certificate in use; may be replaced at any time.
     pub certificate: Arc<Certificate>,
+    clients: Option<Arc<ClientAuthorities>>,
 }
 
 impl Tls {
-    /// Loads or makes the certificate and puts the rest around it: HTTP/2 by ALPN, no
-    /// client certificates, aws-lc-rs.
+    /// Loads or makes the certificate and puts the rest around it: HTTP/2 by ALPN, clients'
+    /// certificates where the settings ask for them, aws-lc-rs.
     ///
     /// # Errors
-    /// When the certificate can't be loaded.
+    /// When a certificate can't be loaded.
     pub fn new(settings: &TlsSettings) -> Result<Self, CertError> {
         let provider = Arc::new(provider(settings));
         let certificate = Arc::new(match &settings.cert_dir {
@@ -115,13 +118,31 @@ impl Tls {
         let has_tls12 =
             provider.cipher_suites.iter().any(|suite| suite.version().version == ProtocolVersion::TLSv1_2);
         let versions: &[_] = if has_tls12 { &[&TLS13, &TLS12] } else { &[&TLS13] };
-        let mut config = ServerConfig::builder_with_provider(provider)
+        let load = |path| ClientAuthorities::load(path, "--client-ca-path", Arc::clone(&provider));
+        let clients = settings.client_ca.as_deref().map(load).transpose()?.map(Arc::new);
+        let builder = ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(versions)
-            .map_err(CertError::Setup)?
-            .with_no_client_auth()
-            .with_cert_resolver(certificate.clone());
+            .map_err(CertError::Setup)?;
+        let builder = match &clients {
+            None => builder.with_no_client_auth(),
+            Some(clients) => {
+                builder.with_client_cert_verifier(Arc::clone(clients) as Arc<dyn ClientCertVerifier>)
+            }
+        };
+        let mut config = builder.with_cert_resolver(certificate.clone());
         config.alpn_protocols = vec![b"h2".to_vec()];
-        Ok(Self { config: Arc::new(config), certificate })
+        Ok(Self { config: Arc::new(config), certificate, clients })
+    }
+
+    /// Watches the files, and uses what they hold when they change; never returns, unless
+    /// there are none.
+    pub async fn keep_fresh(self, interval: Duration) {
+        let clients = async {
+            if let Some(clients) = self.clients {
+                clients.keep_fresh(interval).await;
+            }
+        };
+        tokio::join!(self.certificate.keep_fresh(interval), clients);
     }
 }
 

@@ -46,7 +46,7 @@ pub(super) fn protect(
     let checks_clients = settings.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
     if access.is_none() && tls.is_some() && !checks_clients {
         tracing::warn!(
-            "metrics are encrypted, and there is no API server to ask who may read them; give --metrics-client-ca-file, or bind or firewall the port"
+            "metrics are encrypted, and there is no API server to ask who may read them; give --metrics-client-ca-file or --client-ca-path, or bind or firewall the port"
         );
     }
     Ok(Protection { tls, access, ..Protection::default() })

@@ -214,8 +214,9 @@ async fn serve(
         budget: Arc::clone(state.budget()),
     };
     let Listeners { extproc, health: health_port, metrics: metrics_port, admin, keda } = listeners;
-    let metrics_tls = metrics_port::tls(&settings.metrics_port)?;
     let server = Server::start(extproc, health_port, service, Arc::clone(&health), options)?;
+    // After the server: files that both share are named with the flag of the ext_proc port.
+    let metrics_tls = metrics_port::tls(&settings.metrics_port)?;
     register_connections(&server.connection_metrics(), &registry)?;
     if let Some(gate) = dispatcher.gate() {
         let moving = keep_moving(Arc::clone(&dispatcher), Arc::clone(&store));

@@ -2,9 +2,11 @@
 //! client's is for.
 
 mod cert;
+mod clients;
 mod reload;
 pub mod subject;
 
 pub use cert::{CertError, Certificate};
+pub use clients::ClientAuthorities;
 pub use reload::RELOAD_INTERVAL;
 pub(crate) use reload::keep_fresh;

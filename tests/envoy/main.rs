@@ -13,6 +13,7 @@ mod support;
 mod failures;
 mod headers;
 mod load;
+mod mtls;
 mod pd;
 mod sick;
 mod traffic;

@@ -15,7 +15,7 @@ fn serve(flags: &[&str]) -> Result<ServeSettings, String> {
 
 /// Name, and a value that differs from the default. Each is valid alone or with what the
 /// third column adds.
-const FLAGS: [(&str, &str, &[&str]); 49] = [
+const FLAGS: [(&str, &str, &[&str]); 51] = [
     ("grpc-port", "19002", &[]),
     ("grpc-health-port", "19003", &[]),
     ("metrics-port", "19090", &[]),
@@ -62,6 +62,8 @@ const FLAGS: [(&str, &str, &[&str]); 49] = [
     ("endpoints-file", "/etc/endpoints.yaml", &[]),
     ("allow-empty-endpoints", "true", &[]),
     ("worker-threads", "3", &[]),
+    ("client-ca-path", "/etc/ca.crt", &[]),
+    ("sick-first-byte-timeout", "5s", &[]),
     ("locator-ttl", "0s", &[]),
     ("locator-max-subsets", "100", &[]),
     ("memory-budget", "512Mi", &[]),

@@ -19,13 +19,13 @@ use usher::observe::tls::MetricsTls;
 
 use crate::support::listener;
 
-struct Authority {
+pub(crate) struct Authority {
     issuer: Issuer<'static, KeyPair>,
-    pem: String,
+    pub(crate) pem: String,
 }
 
 impl Authority {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate().unwrap();
@@ -34,7 +34,7 @@ impl Authority {
     }
 
     /// A certificate and its key in PEM.
-    fn sign(&self, usage: ExtendedKeyUsagePurpose) -> (String, String) {
+    pub(crate) fn sign(&self, usage: ExtendedKeyUsagePurpose) -> (String, String) {
         let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
         params.extended_key_usages = vec![usage];
         let key = KeyPair::generate().unwrap();
@@ -51,12 +51,41 @@ fn serve(folder: &Path, authority: &Authority, client_ca: Option<&Authority>) ->
         std::fs::write(&path, &authority.pem).unwrap();
         path
     });
-    let tls = MetricsTls::new(&MetricsTlsSettings { cert_dir: folder.to_owned(), client_ca }).unwrap();
+    let tls = MetricsTls::new(&MetricsTlsSettings { cert_dir: Some(folder.to_owned()), client_ca }).unwrap();
     let protection = Protection { tls: Some(Arc::new(tls)), ..Protection::default() };
     let listener = listener();
     let address = listener.local_addr().unwrap();
     let routes = Routes::new().with_metrics(|| "up 1\n");
     (HttpServer::start_protected(listener, routes, protection).unwrap(), address)
+}
+
+#[tokio::test]
+async fn another_authority_counts_once_it_is_in_the_file() {
+    let (folder, ours, old, new) = (tempdir().unwrap(), Authority::new(), Authority::new(), Authority::new());
+    let (certificate, key) = ours.sign(ExtendedKeyUsagePurpose::ServerAuth);
+    std::fs::write(folder.path().join("tls.crt"), certificate).unwrap();
+    std::fs::write(folder.path().join("tls.key"), key).unwrap();
+    let path = folder.path().join("ca.pem");
+    std::fs::write(&path, &old.pem).unwrap();
+    let settings =
+        MetricsTlsSettings { cert_dir: Some(folder.path().to_owned()), client_ca: Some(path.clone()) };
+    let tls = Arc::new(MetricsTls::new(&settings).unwrap());
+    let watching = tokio::spawn(Arc::clone(&tls).keep_fresh(std::time::Duration::from_millis(1)));
+    let listener = listener();
+    let address = listener.local_addr().unwrap();
+    let protection = Protection { tls: Some(tls), ..Protection::default() };
+    let _server =
+        HttpServer::start_protected(listener, Routes::new().with_metrics(|| "up 1\n"), protection).unwrap();
+    let with = async |client| {
+        let client = Some((client, ExtendedKeyUsagePurpose::ClientAuth));
+        ask(address, &ours, client, &[&TLS13]).await.is_ok_and(|answer| answer.ends_with("up 1\n"))
+    };
+    assert!(with(&old).await && !with(&new).await);
+    std::fs::write(&path, &new.pem).unwrap();
+    let replaced = async { while !with(&new).await {} };
+    tokio::time::timeout(crate::support::PATIENCE, replaced).await.unwrap();
+    assert!(!with(&old).await);
+    watching.abort();
 }
 
 /// Asks for the metrics with a certificate that `client` has signed for this use.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::{ArgAction, Args};
 
 use super::{BOOL, Unused, given, parse_bool};
-use crate::config::settings::{MetricsPortSettings, MetricsTlsSettings};
+use crate::config::settings::{MetricsPortSettings, MetricsTlsSettings, TlsSettings};
 use crate::config::units::parse_duration;
 
 /// The shortest pause between two scrapes. As in the peer a shorter one is raised.
@@ -90,14 +90,19 @@ impl MetricsFlags {
         }
     }
 
-    /// How the metrics port is protected.
-    pub(super) fn port(&self, unused: &mut Unused) -> Result<MetricsPortSettings, String> {
+    /// How the metrics port is protected, beside an ext_proc port with this TLS.
+    pub(super) fn port(
+        &self,
+        extproc: Option<&TlsSettings>,
+        unused: &mut Unused,
+    ) -> Result<MetricsPortSettings, String> {
         let (cert_dir, client_ca) = (given(&self.metrics_cert_dir), given(&self.metrics_client_ca_file));
         let auth = self.metrics_endpoint_auth.unwrap_or(true);
         if client_ca.is_some() && cert_dir.is_none() {
             return Err("--metrics-client-ca-file needs TLS; give --metrics-cert-dir, too".to_owned());
         }
-        if cert_dir.is_some() && client_ca.is_none() && !auth {
+        let shared = extproc.filter(|tls| tls.client_ca.is_some());
+        if cert_dir.is_some() && client_ca.is_none() && shared.is_none() && !auth {
             return Err("--metrics-cert-dir without --metrics-client-ca-file would let everybody read; \
                         give the file or leave out --metrics-endpoint-auth=false"
                 .to_owned());
@@ -112,9 +117,11 @@ impl MetricsFlags {
             "--enable-pprof",
             "there are no profiles of a Go runtime",
         );
-        let tls = cert_dir.map(|folder| MetricsTlsSettings {
-            cert_dir: folder.into(),
-            client_ca: client_ca.map(Into::into),
+        let shared_ca = shared.and_then(|tls| tls.client_ca.clone());
+        let shared_cert = shared.and_then(|tls| tls.cert_dir.clone());
+        let tls = (cert_dir.is_some() || shared.is_some()).then(|| MetricsTlsSettings {
+            cert_dir: cert_dir.map(Into::into).or(shared_cert),
+            client_ca: client_ca.map(Into::into).or(shared_ca),
         });
         Ok(MetricsPortSettings { auth, tls })
     }

@@ -68,13 +68,15 @@ impl ServeArgs {
     pub fn settings(self, environment: Environment) -> Result<ServeSettings, String> {
         let mut unused = Unused::default();
         self.metrics.refuse_deprecated()?;
+        let tls = self.tls.settings(&mut unused)?;
         Ok(ServeSettings {
+            metrics_port: self.metrics.port(tls.as_ref(), &mut unused)?,
             listen: self.listen.addresses(self.capacity.keda()?)?,
             limits: self.listen.limits(),
             memory: self.listen.memory()?,
             worker_threads: self.listen.threads(),
             drain_timeout: self.listen.drain_timeout,
-            tls: self.tls.settings(&mut unused)?,
+            tls,
             config: self.config.source()?,
             allow_experimental_plugins: self.config.allow_experimental_plugins,
             endpoints_file: given(&self.config.endpoints_file).map(Into::into),
@@ -88,7 +90,6 @@ impl ServeArgs {
             refresh_pool_metrics_interval: self.metrics.refresh_prometheus_metrics_interval,
             metrics_staleness: self.metrics.metrics_staleness_threshold,
             stream_metrics: self.metrics.enable_grpc_stream_metrics,
-            metrics_port: self.metrics.port(&mut unused)?,
             capacity_policy: self.capacity.policy()?,
             capacity_policies: self.capacity.capacity_policies,
             prometheus: self.capacity.prometheus()?,

@@ -224,6 +224,7 @@ fn mistakes_are_one_line_with_the_flag_and_what_to_do() {
         (&["--tls-min-version=VersionTLS14"], &["--tls-min-version", "VersionTLS13"]),
         (&["--tls-cipher-suites=NONE"], &["--tls-cipher-suites", "NONE", "TLS_ECDHE_RSA_WITH_AES"]),
         (&["--metrics-client-ca-file=ca"], &["--metrics-client-ca-file", "--metrics-cert-dir"]),
+        (&["--client-ca-path=ca", "--secure-serving=false"], &["--client-ca-path", "--secure-serving"]),
         (
             &["--metrics-cert-dir=d", "--metrics-endpoint-auth=false"],
             &["--metrics-cert-dir", "--metrics-client-ca-file"],
@@ -300,10 +301,24 @@ fn the_metrics_port_is_protected_unless_a_flag_says_otherwise() {
     assert!(default.auth && default.tls.is_none());
     assert!(!port(&["--metrics-endpoint-auth=false"]).auth);
     let tls = port(&["--metrics-cert-dir=certs"]).tls.unwrap();
-    assert!(tls.cert_dir.ends_with("certs") && tls.client_ca.is_none());
+    assert!(tls.cert_dir.unwrap().ends_with("certs") && tls.client_ca.is_none());
     let checked =
         port(&["--metrics-cert-dir=certs", "--metrics-client-ca-file=ca", "--metrics-endpoint-auth=false"]);
     assert!(!checked.auth && checked.tls.unwrap().client_ca.unwrap().ends_with("ca"));
+    // Whoever is checked at one port is checked at the other.
+    let shared = port(&["--client-ca-path=gateways"]).tls.unwrap();
+    assert!(shared.cert_dir.is_none() && shared.client_ca.unwrap().ends_with("gateways"));
+    let shared = port(&[
+        "--client-ca-path=gateways",
+        "--cert-path=certs",
+        "--metrics-client-ca-file=ca",
+        "--metrics-cert-dir=own",
+    ]);
+    let shared = shared.tls.unwrap();
+    assert!(shared.cert_dir.unwrap().ends_with("own") && shared.client_ca.unwrap().ends_with("ca"));
+    let shared =
+        port(&["--client-ca-path=gateways", "--metrics-cert-dir=own", "--metrics-endpoint-auth=false"]);
+    assert!(shared.tls.unwrap().client_ca.unwrap().ends_with("gateways"));
     // Without a file the right to read is asked for, and nothing is worth a warning.
     assert_eq!(unused(&["--pool-name=p", "--metrics-endpoint-auth"], false), Vec::<&str>::new());
 }

@@ -18,6 +18,12 @@ pub struct TlsFlags {
     #[arg(long, value_name = "DIR")]
     pub cert_path: Option<String>,
 
+    /// File with the authorities, in PEM, one of which must have signed the certificate of
+    /// whoever connects to the ext_proc port and to the metrics port. The latter serves TLS
+    /// then, with the certificate of this one unless --metrics-cert-dir gives another.
+    #[arg(long, value_name = "FILE")]
+    pub client_ca_path: Option<String>,
+
     /// Use new certificate files as soon as they are there.
     #[arg(long, value_name = BOOL, default_value = "false", value_parser = parse_bool, action = ArgAction::Set)]
     pub enable_cert_reload: bool,
@@ -47,7 +53,10 @@ impl TlsFlags {
     pub(super) fn settings(self, unused: &mut Unused) -> Result<Option<TlsSettings>, String> {
         let names: Vec<_> = self.tls_cipher_suites.into_iter().filter(|name| !name.is_empty()).collect();
         let suites = choose_suites(&names).map_err(|error| format!("--tls-cipher-suites: {error}"))?;
-        let cert_dir = given(&self.cert_path);
+        let (cert_dir, client_ca) = (given(&self.cert_path), given(&self.client_ca_path));
+        if client_ca.is_some() && !self.secure_serving {
+            return Err("--client-ca-path needs TLS; leave out --secure-serving=false".to_owned());
+        }
         unused.note(
             self.tls_min_version == MinVersion::Old,
             "--tls-min-version",
@@ -59,9 +68,9 @@ impl TlsFlags {
             "some of these suites are no longer safe and not supported; the others are used",
         );
         unused.note(
-            self.enable_cert_reload && cert_dir.is_none(),
+            self.enable_cert_reload && cert_dir.is_none() && client_ca.is_none(),
             "--enable-cert-reload",
-            "without --cert-path there is no file to watch",
+            "without --cert-path and --client-ca-path there is no file to watch",
         );
         unused.note(
             !self.secure_serving && cert_dir.is_some(),
@@ -70,6 +79,7 @@ impl TlsFlags {
         );
         Ok(self.secure_serving.then(|| TlsSettings {
             cert_dir: cert_dir.map(Into::into),
+            client_ca: client_ca.map(Into::into),
             reload: self.enable_cert_reload,
             only_tls13: self.tls_min_version == MinVersion::Tls13,
             tls12_suites: suites.tls12,
