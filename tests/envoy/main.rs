@@ -15,6 +15,7 @@ mod headers;
 mod load;
 mod mtls;
 mod pd;
+mod restarts;
 mod sick;
 mod traffic;
 

@@ -86,6 +86,21 @@ impl Envoy {
         .await;
     }
 
+    /// Waits until Envoy sends to so many pickers.
+    pub(crate) async fn has_pickers(&self, count: usize) {
+        eventually("Envoy to find pickers", async || {
+            let clusters = ask(self.admin, "/clusters?format=json").await.json();
+            let clusters = clusters["cluster_statuses"].as_array()?;
+            let pickers = clusters.iter().find(|cluster| cluster["name"] == "usher")?;
+            let usable = pickers["host_statuses"].as_array()?.iter().filter(|host| {
+                let health = &host["health_status"];
+                health["failed_active_health_check"] != true && health["failed_outlier_check"] != true
+            });
+            (usable.count() == count).then_some(())
+        })
+        .await;
+    }
+
     /// The end of the access log: where to look for what is written from now on.
     pub(crate) fn access_end(&self) -> usize {
         self.access.end()

@@ -91,6 +91,13 @@ impl Usher {
         &self.log
     }
 
+    /// Ends it as an orchestrator does, and waits until it has ended.
+    pub(crate) async fn terminate(&mut self) {
+        let process = self.child.id().unwrap().to_string();
+        assert!(Command::new("kill").arg(process).status().await.unwrap().success());
+        assert!(self.child.wait().await.unwrap().success());
+    }
+
     /// Ends it without a warning.
     pub(crate) async fn kill(&mut self) {
         self.child.kill().await.unwrap();

@@ -125,3 +125,36 @@ async fn waiting_ends_with_its_time_and_with_the_picker() {
     let reason = refused.headers.unwrap().set_headers[0].header.clone().unwrap();
     assert_eq!(reason.raw_value, b"rejected-shutting-down");
 }
+
+#[tokio::test]
+async fn a_body_that_was_on_its_way_is_served_while_the_picker_stops_if_it_fits() {
+    let (picker, _file) = picker(&config(1, "defaultRequestTTL: 0s"), 1).await;
+    let connection = picker.connect().await;
+    let (begin, rest) = PROMPT.split_at(10);
+    let half = async || {
+        let stream = connection.stream().await;
+        stream.send(headers(&POST, false));
+        stream.send(body(begin, false));
+        stream
+    };
+    let (mut fits, mut waits) = (half().await, half().await);
+    let mut first = post(&connection).await;
+    first.request_headers().await;
+    let mut second = post(&connection).await;
+    until_waiting(&picker, 1).await;
+    picker.stop();
+    assert_eq!(second.immediate().await.status.unwrap().code, 503);
+
+    // There is room, and then none.
+    first.disconnect();
+    while picker.in_flight() > 0 {
+        tokio::task::yield_now().await;
+    }
+    fits.send(body(rest, true));
+    assert_eq!(fits.request_headers().await.destination(), "127.0.0.1:1");
+    waits.send(body(rest, true));
+    let refused = waits.immediate().await;
+    assert_eq!(refused.status.unwrap().code, 503);
+    let reason = refused.headers.unwrap().set_headers[0].header.clone().unwrap();
+    assert_eq!(reason.raw_value, b"rejected-shutting-down");
+}

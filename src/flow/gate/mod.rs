@@ -193,7 +193,8 @@ impl Gate {
         }
     }
 
-    /// Refuses everybody who waits, and everybody who comes: the picker stops.
+    /// Refuses everybody who waits, and from now on everybody who would have to: the picker
+    /// stops.
     pub fn close(&self) {
         self.during(|inner, now, told| {
             inner.queue.close(now, &mut inner.actions);

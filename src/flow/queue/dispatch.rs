@@ -2,7 +2,7 @@
 
 use super::evictions::Demand;
 use super::requests::Stage;
-use super::{Action, Capacity, Count, EPSILON, NEVER, Nanos, Queue};
+use super::{Action, Capacity, Count, EPSILON, NEVER, Nanos, Outcome, Queue};
 use crate::schedule::waiting::Ceiling;
 
 /// The unit in which a soft ceiling opens and closes: the peer's cycle.
@@ -20,8 +20,16 @@ enum Next {
 
 impl Queue {
     /// Lets go as many as the pool has room for. When a band with requests is blocked, and
-    /// evictions are on, running requests of lower priority may have to end.
+    /// evictions are on, running requests of lower priority may have to end. Those for whom a
+    /// closed queue has no room are refused.
     pub fn dispatch(&mut self, now: Nanos, capacity: &Capacity, actions: &mut Vec<Action>) {
+        self.let_go(now, capacity, actions);
+        if self.is_closed && self.waiting.requests > 0 {
+            self.refuse_waiting(now, Outcome::RejectedOther, actions);
+        }
+    }
+
+    fn let_go(&mut self, now: Nanos, capacity: &Capacity, actions: &mut Vec<Action>) {
         self.soft_opens = NEVER;
         if self.waiting.requests == 0 || !self.recovery.is_open(now) {
             return;
@@ -35,7 +43,10 @@ impl Queue {
                     }
                 }
                 Next::Blocked(rank) => {
-                    self.evict(now, rank, saturation, actions);
+                    // Nobody waits in a closed queue for what would end.
+                    if !self.is_closed {
+                        self.evict(now, rank, saturation, actions);
+                    }
                     break;
                 }
                 Next::Nobody => break,

@@ -177,14 +177,12 @@ impl Queue {
         }
     }
 
-    /// A request begins to wait.
+    /// A request begins to wait, in a closed queue until the next
+    /// [`dispatch`](Self::dispatch).
     ///
     /// # Errors
-    /// When it may not: there is no room to wait in, or the queue is closed.
+    /// When it may not: there is no room to wait in.
     pub fn enqueue(&mut self, now: Nanos, arrival: &Arrival<'_>) -> Result<Ticket, Outcome> {
-        if self.is_closed {
-            return Err(Outcome::RejectedOther);
-        }
         let full = if self.recovery.is_empty_pool() {
             Outcome::RejectedNoEndpoints
         } else {
@@ -283,15 +281,19 @@ impl Queue {
         self.bands.sweep(now);
     }
 
-    /// Refuses everybody who waits, and everybody who comes.
+    /// Refuses everybody who waits, and from now on everybody who would have to.
     pub fn close(&mut self, now: Nanos, actions: &mut Vec<Action>) {
         self.is_closed = true;
+        self.refuse_waiting(now, Outcome::EvictedOther, actions);
+    }
+
+    fn refuse_waiting(&mut self, now: Nanos, outcome: Outcome, actions: &mut Vec<Action>) {
         let slots: Vec<u32> = self.requests.waiting().map(|(slot, _)| slot).collect();
         for slot in slots {
             if let Some((_, held)) = self.requests.at(slot) {
                 self.expiry.remove(slot, held);
             }
-            self.refuse(now, slot, Outcome::EvictedOther, actions);
+            self.refuse(now, slot, outcome, actions);
         }
     }
 

@@ -10,7 +10,7 @@ pub enum Outcome {
     RejectedCapacity,
     /// There was no room left to wait in, and no endpoint either.
     RejectedNoEndpoints,
-    /// It came while the picker stopped.
+    /// It came while the picker stopped, and would have had to wait.
     RejectedOther,
     /// It waited as long as it may.
     EvictedTtl,

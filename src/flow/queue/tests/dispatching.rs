@@ -311,8 +311,19 @@ fn a_closed_queue_lets_nobody_wait() {
     let mut rejected = pool.told(actions).rejected;
     rejected.sort_unstable_by_key(|(name, _)| *name);
     assert_eq!(rejected, [("b", Outcome::EvictedOther), ("c", Outcome::EvictedOther)]);
-    assert_eq!(pool.arrive("d", &pool.arrival("f", 0, 1)), Err(Outcome::RejectedOther));
+    pool.enqueue("d", "f", 0);
+    let happened = pool.pump();
+    assert_eq!(happened.rejected, [("d", Outcome::RejectedOther)]);
     assert_eq!(pool.queue.waiting(), Count::default());
     pool.end("a", 0.0);
+    // There is room again: who needn't wait is served to the end.
+    pool.enqueue("e", "f", 0);
+    pool.enqueue("f", "f", 0);
+    let happened = pool.pump();
+    assert_eq!(
+        (&happened.dispatched[..], &happened.rejected[..]),
+        (&["e"][..], &[("f", Outcome::RejectedOther)][..])
+    );
+    pool.end("e", 0.0);
     assert_eq!(pool.queue.in_flight(), 0);
 }

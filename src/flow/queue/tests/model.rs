@@ -85,10 +85,9 @@ impl Naive {
             && all_bytes + request.bytes <= self.rules.max_bytes.unwrap_or(u64::MAX)
             && band < rules.max_requests
             && band_bytes + request.bytes <= rules.max_bytes;
-        match (self.closed, fits, self.endpoints) {
-            (true, ..) => Err(Outcome::RejectedOther),
-            (_, false, 0) => Err(Outcome::RejectedNoEndpoints),
-            (_, false, _) => Err(Outcome::RejectedCapacity),
+        match (fits, self.endpoints) {
+            (false, 0) => Err(Outcome::RejectedNoEndpoints),
+            (false, _) => Err(Outcome::RejectedCapacity),
             _ => {
                 if !self.turns[request.band].contains(&request.flow) {
                     self.turns[request.band].push(request.flow);
@@ -388,6 +387,10 @@ fn agree(rules: WaitingRules, events: Vec<Event>) -> Result<(), TestCaseError> {
         queue.dispatch(now, &capacity, &mut actions);
         naive.advance(now, &mut told);
         naive.dispatch(now, &mut told);
+        while naive.closed && !naive.waiting.is_empty() {
+            let request = naive.gone(0);
+            told.rejected.push((request.id, Outcome::RejectedOther));
+        }
 
         let mut got = names.told(&actions);
         got.rejected.sort_unstable_by_key(|(id, _)| *id);

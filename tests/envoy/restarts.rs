@@ -1,0 +1,100 @@
+//! Pickers that are restarted one after the other, under load and with flow control.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde_json::json;
+
+use crate::ORIGINAL_DST;
+use crate::support::client::{Client, Protocol};
+use crate::support::envoy::Envoy;
+use crate::support::servers::Servers;
+use crate::support::usher::Usher;
+use crate::traffic::{chat, post_chat};
+
+const RESTARTS: usize = 20;
+const CLIENTS: usize = 8;
+
+const FLOW_CONTROL: &str = "
+featureGates: [flowControl]
+plugins:
+- {type: concurrency-detector, parameters: {maxConcurrency: 64}}
+- {type: queue-scorer}
+schedulingProfiles: [{name: default, plugins: [{pluginRef: queue-scorer}]}]
+flowControl: {saturationDetector: {pluginRef: concurrency-detector}}
+";
+
+/// Asks until `done`, with bodies of all sizes, every third for a stream. Returns how many were
+/// answered, and what went wrong.
+async fn ask(envoy: std::net::SocketAddr, client: usize, done: Arc<AtomicBool>) -> (usize, Vec<String>) {
+    let protocol = if client.is_multiple_of(2) { Protocol::Http1 } else { Protocol::Http2 };
+    let (mut answered, mut wrong) = (0, Vec::new());
+    let mut connection = Client::connect(envoy, protocol).await.unwrap();
+    for number in 0.. {
+        if done.load(Ordering::Relaxed) {
+            break;
+        }
+        let size = [50, 2_000, 40_000, 200_000][number % 4];
+        let mut body: serde_json::Value = serde_json::from_str(&chat(size)).unwrap();
+        if number.is_multiple_of(3) {
+            body["stream"] = true.into();
+            body["max_tokens"] = json!(100);
+        }
+        match connection.exchange(post_chat(body.to_string())).await {
+            Ok(answer) if answer.status == 200 => answered += 1,
+            Ok(answer) => wrong.push(format!("{} {}", answer.status, answer.text())),
+            Err(error) => {
+                wrong.push(error.to_string());
+                connection = Client::connect(envoy, protocol).await.unwrap();
+            }
+        }
+    }
+    (answered, wrong)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_request_fails_over_twenty_restarts() {
+    let servers = Servers::start().await;
+    let flags = ["--config-text", FLOW_CONTROL, "--drain-timeout=3s"];
+    let mut ushers = Vec::new();
+    for _ in 0..2 {
+        ushers.push(Usher::start(&servers.addresses, &flags).await);
+    }
+    let endpoint = |usher: &Usher| {
+        format!(
+            "        - endpoint: {{ address: {{ socket_address: {{ address: 127.0.0.1, port_value: {} }} }} }}\n",
+            usher.address.port()
+        )
+    };
+    let (one, both) = (endpoint(&ushers[0]), endpoint(&ushers[0]) + &endpoint(&ushers[1]));
+    let edits = [
+        ("failure_mode_allow: true", "failure_mode_allow: false"),
+        (
+            "      interval: 2s\n      no_traffic_interval: 2s\n",
+            "      interval: 0.1s\n      no_traffic_interval: 0.1s\n",
+        ),
+        (one.trim_end(), both.trim_end()),
+    ];
+    let envoy = Envoy::start(ORIGINAL_DST, ushers[0].address, &servers.addresses, &edits).await;
+    envoy.has_pickers(2).await;
+
+    let done = Arc::new(AtomicBool::new(false));
+    let clients: Vec<_> =
+        (0..CLIENTS).map(|client| tokio::spawn(ask(envoy.address, client, Arc::clone(&done)))).collect();
+    for _ in 0..RESTARTS {
+        let mut usher = ushers.remove(0);
+        usher.terminate().await;
+        ushers.push(usher.restart().await);
+        envoy.has_pickers(2).await;
+    }
+    done.store(true, Ordering::Relaxed);
+    let (mut answered, mut wrong) = (0, Vec::new());
+    for client in clients {
+        let (more, failed) = client.await.unwrap();
+        answered += more;
+        wrong.extend(failed);
+    }
+    println!("{answered} requests, {RESTARTS} restarts, {} failures", wrong.len());
+    assert!(answered > 1000, "{answered}");
+    assert_eq!(wrong, Vec::<String>::new());
+}
