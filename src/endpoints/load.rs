@@ -129,7 +129,7 @@ pub struct Load {
     /// done when the last readings were asked for.
     sent: AtomicU64,
     seen: AtomicU64,
-    /// Requests that wait for a first byte and should be in the last readings, and aren't.
+    /// Requests that wait for a first byte, and that nothing else shows.
     unreported: AtomicU64,
     /// The same as the configuration's producers count it.
     tracked: [InFlight; InFlightId::MAX],
@@ -180,13 +180,14 @@ impl Load {
     }
 
     /// Requests of this process that wait there for the first byte of their response, and that
-    /// the last readings should show and don't: they weigh as waiting.
+    /// the last readings should show and don't, or that have waited for long: they weigh as
+    /// waiting.
     #[inline]
     pub fn unreported(&self) -> u64 {
         self.unreported.load(Relaxed)
     }
 
-    /// Notes requests that the last readings should show and don't.
+    /// Notes requests that wait for a first byte, and that nothing else shows.
     pub fn set_unreported(&self, requests: u64) {
         // Nearly always nothing changes, and readers keep what they have cached.
         if self.unreported() != requests {

@@ -8,10 +8,18 @@ use rand::rngs::StdRng;
 use usher::endpoints::SubsetHint;
 use usher::endpoints::health::{HealthParams, Verdict};
 use usher::flow::Routed;
+use usher::request::Request;
 use usher::request::usage::Usage;
 use usher::schedule::Served;
 
 use crate::sick::{BY_REQUESTS, Pool, destination, request};
+
+/// A request whose answer may be a stream.
+fn request_of(stream: bool) -> Request {
+    let mut request = request(&[]);
+    request.stream = stream;
+    request
+}
 
 const BY_GAUGES: &str = "
 plugins: [{type: queue-scorer}, {type: kv-cache-utilization-scorer}]
@@ -20,40 +28,67 @@ schedulingProfiles:
   plugins: [{pluginRef: queue-scorer, weight: 2}, {pluginRef: kv-cache-utilization-scorer, weight: 2}]
 ";
 
+/// Requests and what becomes of them.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    /// How long clients wait.
+    patience_ms: u64,
+    /// From the start of an answer to its first token, if it is a stream.
+    first_ms: Option<u64>,
+    /// From the start of an answer to its end.
+    service_ms: u64,
+}
+
 /// A server that takes some requests at once, and shows how many every 50 ms.
 #[derive(Default)]
 struct Server {
-    /// When they end, and what they are.
-    running: VecDeque<(u64, Routed)>,
+    /// When they begin to answer.
+    begins: VecDeque<(u64, Routed)>,
+    /// When they end.
+    ends: VecDeque<(u64, Routed)>,
     waiting: VecDeque<Routed>,
 }
 
+impl Server {
+    fn running(&self) -> usize {
+        self.begins.len() + self.ends.len()
+    }
+
+    fn work(&mut self, case: Case, ms: u64) {
+        const ROOM: usize = 64;
+        let is_stream = case.first_ms.is_some();
+        let first_ms = case.first_ms.unwrap_or(case.service_ms);
+        while let Some((at, mut routed)) = self.begins.pop_front_if(|(at, _)| *at <= ms) {
+            routed.answer_begins(&Served::Unknown, Verdict::Good, is_stream);
+            routed.first_token();
+            self.ends.push_back((at + case.service_ms - first_ms, routed));
+        }
+        while let Some((_, mut routed)) = self.ends.pop_front_if(|(at, _)| *at <= ms) {
+            routed.answer_ends(&Usage::default(), 0);
+        }
+        while self.running() < ROOM
+            && let Some(routed) = self.waiting.pop_front()
+        {
+            self.begins.push_back((ms + first_ms, routed));
+        }
+    }
+}
+
 /// 150 requests per second for 20.8 s over eight servers, the first of which answers nothing
-/// that it gets from the third second on, for 15 s, and shows empty gauges. Clients wait for
-/// `patience_ms`. Returns how many wait in vain, and how many demotions there were.
-fn hang(params: HealthParams, patience_ms: u64, service_ms: u64) -> (usize, f64) {
-    const ROOM: usize = 16;
-    let pool = Pool::with(BY_GAUGES, &[None; 8], params);
-    let (request, mut rng) = (request(&[]), StdRng::seed_from_u64(7));
+/// that it gets from the third second on, for 15 s, and doesn't show it. Returns how many
+/// clients wait in vain, and how many demotions there were.
+fn hang(config: &str, params: HealthParams, case: Case) -> (usize, f64) {
+    let pool = Pool::with(config, &[None; 8], params);
+    let (request, mut rng) = (request_of(case.first_ms.is_some()), StdRng::seed_from_u64(7));
     drop(pool.send(&[]));
     let endpoints = pool.store.snapshot().endpoints().to_vec();
     let mut servers: Vec<Server> = endpoints.iter().map(|_| Server::default()).collect();
     let mut hung: VecDeque<(u64, Routed)> = VecDeque::new();
     let (mut timeouts, mut requests) = (0, 0);
     let (hangs, works, end) = (3_000, 18_000, 20_800);
-    for ms in 0..end + patience_ms {
+    for ms in 0..end + case.patience_ms {
         pool.clock.set(Duration::from_millis(ms));
-        for server in &mut servers {
-            while let Some((_, mut routed)) = server.running.pop_front_if(|(ends, _)| *ends <= ms) {
-                routed.answer_begins(&Served::Unknown, Verdict::Good, false);
-                routed.answer_ends(&Usage::default(), 0);
-            }
-            while server.running.len() < ROOM
-                && let Some(routed) = server.waiting.pop_front()
-            {
-                server.running.push_back((ms + service_ms, routed));
-            }
-        }
+        servers.iter_mut().for_each(|server| server.work(case, ms));
         while hung.pop_front_if(|(until, _)| *until <= ms).is_some() {
             timeouts += 1;
         }
@@ -61,23 +96,27 @@ fn hang(params: HealthParams, patience_ms: u64, service_ms: u64) -> (usize, f64)
             for (server, endpoint) in servers.iter().zip(&endpoints) {
                 let (load, now_ms) = (endpoint.load(), pool.clock.now_ms());
                 load.waiting.set(server.waiting.len() as f64, now_ms);
-                load.running.set(server.running.len() as f64, now_ms);
-                load.kv_usage.set(server.running.len() as f64 / 32.0, now_ms);
+                load.running.set(server.running() as f64, now_ms);
+                load.kv_usage.set(server.running() as f64 / 128.0, now_ms);
                 load.seen(load.sent());
                 endpoint.health().page_read(load);
             }
         }
-        if ms % 250 == 0 {
+        if ms % 100 == 0 {
             pool.ward.sweep(&pool.store.snapshot());
         }
         while ms < end && requests * 1000 < ms * 150 {
             requests += 1;
             let routed = pool.dispatcher.try_dispatch_with(&request, &SubsetHint::Missing, &mut rng);
-            let routed = routed.unwrap().unwrap();
+            let mut routed = routed.unwrap().unwrap();
             let server =
                 endpoints.iter().position(|e| e.authority().as_bytes() == destination(&routed).as_bytes());
             if server == Some(0) && (hangs..works).contains(&ms) {
-                hung.push_back((ms + patience_ms, routed));
+                // Its front end lives, and begins streams.
+                if case.first_ms.is_some() {
+                    routed.answer_begins(&Served::Unknown, Verdict::Good, true);
+                }
+                hung.push_back((ms + case.patience_ms, routed));
             } else {
                 servers[server.unwrap()].waiting.push_back(routed);
             }
@@ -89,12 +128,37 @@ fn hang(params: HealthParams, patience_ms: u64, service_ms: u64) -> (usize, f64)
 #[test]
 fn one_of_eight_that_hangs_costs_a_handful_of_requests() {
     let unwatched = HealthParams { first_byte: Duration::ZERO, ..HealthParams::default() };
-    for (patience_ms, service_ms) in [(5_000, 50), (5_000, 400), (1_000, 400), (15_000, 700)] {
-        let (before, _) = hang(unwatched, patience_ms, service_ms);
-        let (timeouts, demotions) = hang(HealthParams::default(), patience_ms, service_ms);
-        assert!(before > 300, "{before}");
-        assert!(timeouts <= 20, "{timeouts} of clients that wait {patience_ms} ms");
-        assert_eq!(demotions, 1.0);
+    let whole = |patience_ms, service_ms| Case { patience_ms, first_ms: None, service_ms };
+    let stream =
+        |patience_ms, first_ms, service_ms| Case { patience_ms, first_ms: Some(first_ms), service_ms };
+    for case in [
+        whole(5_000, 50),
+        whole(5_000, 400),
+        whole(1_000, 400),
+        whole(15_000, 700),
+        whole(10_000, 2_500),
+        stream(5_000, 50, 400),
+        stream(5_000, 100, 2_500),
+        stream(15_000, 500, 2_500),
+    ] {
+        let (before, _) = hang(BY_GAUGES, unwatched, case);
+        let (timeouts, demotions) = hang(BY_GAUGES, HealthParams::default(), case);
+        assert!(before > 300, "{before} of {case:?}");
+        assert!(timeouts <= 20, "{timeouts} instead of {before} of {case:?}");
+        assert_eq!(demotions, 1.0, "{case:?}");
+    }
+}
+
+#[test]
+fn whoever_hangs_costs_as_little_where_expected_delays_decide() {
+    let config = "
+plugins: [{type: expected-latency-scorer}]
+schedulingProfiles: [{name: default, plugins: [{pluginRef: expected-latency-scorer}]}]
+";
+    for first_ms in [None, Some(100)] {
+        let case = Case { patience_ms: 5_000, first_ms, service_ms: 1_000 };
+        let (timeouts, _) = hang(config, HealthParams::default(), case);
+        assert!(timeouts <= 20, "{timeouts} of {case:?}");
     }
 }
 
@@ -123,7 +187,7 @@ fn a_slow_server_under_overload_is_not_demoted() {
                 *free = ms + if number == 0 { 500 } else { 50 };
             }
         }
-        if ms % 250 == 0 {
+        if ms % 100 == 0 {
             pool.ward.sweep(&pool.store.snapshot());
         }
         // First as much as they can do, then three times that.

@@ -145,24 +145,24 @@ impl Health {
         watched.then(|| AwaitedByte::new(self, class, sent_ms))
     }
 
-    /// Compares the readings of a page with the one before, and with the requests that wait
-    /// for a first byte: those that should be in the readings and aren't are noted.
+    /// Compares the readings of a page with the one before, and with the requests that this
+    /// process has there: those that it should show and doesn't weigh as waiting.
     pub fn page_read(&self, load: &Load) {
         if self.ward.is_none() {
             return;
         }
         let (waiting, running) = (load.waiting.last(), load.running.last());
+        // Of a server that doesn't say how many it runs nothing is missing.
+        let says = load.running.read_at_ms().is_some();
+        let sent = if says { load.in_flight() as f64 - load.unseen() as f64 } else { 0.0 };
         let mut pending = self.pending();
+        pending.note_missing((sent - waiting - running).max(0.0) as u64);
+        load.set_unreported(pending.unreported());
         let works = pending.page(Page { waiting, running, kv_usage: load.kv_usage.last() });
-        let awaited = pending.len() as f64;
         drop(pending);
         if works {
             self.lives();
         }
-        let shown = waiting + running + load.unseen() as f64;
-        // Of a server that doesn't say how many it runs nothing is missing.
-        let missing = if load.running.read_at_ms().is_some() { (awaited - shown).max(0.0) } else { 0.0 };
-        load.set_unreported(missing as u64);
     }
 
     /// What there is to see of it.
@@ -207,9 +207,13 @@ impl Health {
         self.pending().listen(lives, times, now_ms)
     }
 
-    /// Counts requests as failed whose first byte takes too long.
-    fn judge(&self, bound: &Bound<'_>, now_ms: u64) {
-        let failures = self.pending().failures(bound, now_ms);
+    /// Counts requests whose first byte takes long as load, and as failed if it takes too long.
+    fn judge(&self, bound: &Bound<'_>, load: &Load, now_ms: u64) {
+        let mut pending = self.pending();
+        pending.count_overdue(bound.times, now_ms);
+        load.set_unreported(pending.unreported());
+        let failures = pending.failures(bound, now_ms);
+        drop(pending);
         failures.into_iter().for_each(|sent_ms| self.failed(Failure::Timeout, sent_ms));
     }
 

@@ -10,6 +10,9 @@ const MOST_ANSWERED: usize = 64;
 /// Requests whose clients went away that are kept until they are judged.
 const MOST_ABORTED: usize = 16;
 
+/// Pages in a row that have to miss requests: one alone misses those on their way.
+const PAGES: usize = 2;
+
 /// Requests that wait for a first byte, and signs that their endpoint lives.
 #[derive(Debug, Default)]
 pub(super) struct Pending {
@@ -21,8 +24,14 @@ pub(super) struct Pending {
     aborted: Vec<Aborted>,
     /// When there was a sign of life last.
     heard_ms: u64,
+    /// When a first byte came last.
+    first_byte_ms: u64,
     /// Readings of the last page.
     page: Page,
+    /// Requests that the last pages should show and don't, page by page.
+    missing: [u64; PAGES],
+    /// Requests that have waited for long, with no first byte from the endpoint since.
+    overdue: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -84,6 +93,32 @@ impl Pending {
     /// Requests that wait.
     pub(super) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
+    }
+
+    /// Notes how many requests a page doesn't show of those that it should show: some of
+    /// those that wait for a first byte.
+    pub(super) fn note_missing(&mut self, requests: u64) {
+        self.missing.rotate_right(1);
+        self.missing[0] = requests.min(self.len() as u64);
+    }
+
+    /// Requests that nothing shows but their waiting.
+    pub(super) fn unreported(&self) -> u64 {
+        self.missing.into_iter().min().unwrap_or(0).max(self.overdue)
+    }
+
+    /// Counts those that wait for longer than nearly all like them. As others may be in front,
+    /// the endpoint must have begun no answer since they were sent.
+    pub(super) fn count_overdue(&mut self, times: &FirstBytes, now_ms: u64) {
+        let is_overdue = |slot: &&Slot| {
+            let since = slot.sent_ms.max(self.first_byte_ms);
+            let ms = now_ms.saturating_sub(since) as f64;
+            slot.sent_ms != 0 && times.usual_ms(slot.class).is_some_and(|usual| ms > usual)
+        };
+        self.overdue = match self.len() {
+            0 => 0,
+            _ => self.slots.iter().filter(is_overdue).count() as u64,
+        };
     }
 
     /// Compares a page with the one before. Returns whether work was done in between.
@@ -168,6 +203,7 @@ impl AwaitedByte {
         self.ended = true;
         let mut pending = self.health.pending();
         let slot = pending.remove(self.slot);
+        pending.first_byte_ms = now_ms;
         if let Some(slot) = slot
             && pending.answered.len() < MOST_ANSWERED
         {

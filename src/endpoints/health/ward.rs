@@ -13,7 +13,7 @@ use crate::endpoints::{Clock, Snapshot};
 use crate::metrics::register;
 
 /// Pause between two looks at requests that wait for a first byte.
-pub const SWEEP_INTERVAL: Duration = Duration::from_millis(250);
+pub const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Watches the endpoints of a pool: what they are measured by, and how many are demoted.
 #[derive(Debug)]
@@ -92,7 +92,8 @@ impl Ward {
         let floor_ms = self.params.first_byte.as_secs_f64() * 1e3;
         for (position, endpoint) in snapshot.endpoints().iter().enumerate() {
             let others_heard_ms = if position == last.0 { next } else { last.1 };
-            endpoint.health().judge(&Bound { times: &times, floor_ms, others_heard_ms }, now_ms);
+            let bound = Bound { times: &times, floor_ms, others_heard_ms };
+            endpoint.health().judge(&bound, endpoint.load(), now_ms);
         }
     }
 

@@ -150,7 +150,8 @@ impl Table<'_> {
         } else {
             ahead(requests, running, backlog.slots(), full)
         };
-        let slot_wait = short.max(0.0) * hold;
+        // Whoever waits there though its readings don't show it may wait for long.
+        let slot_wait = (short.max(0.0) + load.unreported() as f64) * hold;
         let queued = backlog.tokens_at(1.0 / speed.per_token, self.now) + of_others * self.mean_uncached;
         (State { queued, requests, cached, slot_wait, prompts }, speed)
     }
