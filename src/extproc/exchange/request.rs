@@ -9,6 +9,7 @@ use crate::flow::{Code, Rejection, Routed};
 use crate::memory::Reservation;
 use crate::request::{Body, Headers, Pieces, Request, RequestParser};
 
+use super::super::envoy::ENCODINGS;
 use super::super::event::Mode;
 use super::super::outbox::KEEP;
 use super::super::reply::{CHUNK_LIMIT, Reply, Route};
@@ -199,7 +200,7 @@ impl Exchange {
             request_id: (!has_id).then(new_request_id),
             content_length: (body.len() != request.body.len()).then_some(body.len()),
             headers: routed.headers().to_vec(),
-            plain: is_shown && self.answer.is_read(),
+            plain: is_shown && self.answer.is_read() && accepts_encodings(&request.headers),
             scores: routed.take_scores(),
         };
         self.replies.request_headers(route);
@@ -218,6 +219,11 @@ impl Exchange {
             self.shared.metrics.request_processing.observe(taken.as_secs_f64());
         }
     }
+}
+
+/// Whether a request accepts an encoded answer; in others there is nothing to remove.
+fn accepts_encodings(headers: &Headers) -> bool {
+    ENCODINGS.iter().any(|name| headers.get(name).is_some())
 }
 
 /// Length of the body, as the headers say; 0 where they don't, or not in digits.
