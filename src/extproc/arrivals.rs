@@ -8,6 +8,7 @@ use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
@@ -32,6 +33,25 @@ const LINGER: Duration = Duration::from_secs(10);
 /// Such streams of a connection. More are reset at once.
 const MAX_LINGERING: usize = 256;
 
+/// Turns of a connection, each of which ends before its streams run.
+#[derive(Clone, Debug, Default)]
+pub struct Turns(Arc<AtomicU64>);
+
+impl Turns {
+    /// Runs the connection. Each time that its task is polled is a turn.
+    pub async fn of<C: Future>(&self, mut connection: Pin<&mut C>) -> C::Output {
+        poll_fn(|context| {
+            self.0.fetch_add(1, Relaxed);
+            connection.as_mut().poll(context)
+        })
+        .await
+    }
+
+    fn now(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
 /// A connection whose DATA frames are counted as they arrive. Its streams get a turn to read after
 /// every [`TURN`] bytes.
 #[derive(Debug)]
@@ -42,14 +62,16 @@ pub struct Counted<I> {
     reset: ResetStreams,
     /// Arrived since the last turn.
     recent: u64,
-    yielded: bool,
+    /// The turn of the connection in which it has yielded.
+    yielded: Option<u64>,
+    turns: Turns,
 }
 
 impl<I> Counted<I> {
     /// A connection from its preface on.
-    pub fn new(io: I, room: ConnectionRoom) -> Self {
+    pub fn new(io: I, room: ConnectionRoom, turns: Turns) -> Self {
         let (received, reset) = (Received::after(PREFACE.len()), ResetStreams::new());
-        Self { io, room, received, reset, recent: 0, yielded: false }
+        Self { io, room, received, reset, recent: 0, yielded: None, turns }
     }
 }
 
@@ -60,11 +82,15 @@ impl<I: AsyncRead + Unpin> AsyncRead for Counted<I> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
-        if this.yielded {
+        if let Some(turn) = this.yielded {
+            if turn == this.turns.now() {
+                // Asked again before streams have run; it is to be woken already.
+                return Poll::Pending;
+            }
             this.room.settle(this.recent);
-            (this.recent, this.yielded) = (0, false);
+            (this.recent, this.yielded) = (0, None);
         } else if this.recent >= TURN {
-            this.yielded = true;
+            this.yielded = Some(this.turns.now());
             context.waker().wake_by_ref();
             return Poll::Pending;
         } else if this.room.is_unsettled() {

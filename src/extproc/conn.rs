@@ -17,7 +17,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
 
-use super::arrivals::{self, Counted, RequestBody};
+use super::arrivals::{self, Counted, RequestBody, Turns};
 use super::preface::Greeted;
 use super::router::BoxError;
 use crate::memory::ConnectionRoom;
@@ -149,6 +149,7 @@ where
     let service = service_fn(move |request: Request<Incoming>| {
         service.call(request.map(|incoming| RequestBody::new(incoming, &streams)))
     });
+    let turns = Turns::default();
     let mut connection = pin!(
         http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
@@ -166,16 +167,16 @@ where
             .max_send_buf_size(windows.unsent as usize)
             // gRPC has no use for a date.
             .auto_date_header(false)
-            .serve_connection(TokioIo::new(Counted::new(io, room)), service)
+            .serve_connection(TokioIo::new(Counted::new(io, room, turns.clone())), service)
     );
     tokio::select! {
-        result = connection.as_mut() => return Ok(result?),
+        result = turns.of(connection.as_mut()) => return Ok(result?),
         () = lingering.read(&lifetime.drain) => connection.as_mut().graceful_shutdown(),
         () = lifetime.close.cancelled() => return Ok(()),
         () = evicted.cancelled() => return Err(ConnectionError::Evicted),
     }
     tokio::select! {
-        result = connection => Ok(result?),
+        result = turns.of(connection) => Ok(result?),
         () = lifetime.close.cancelled() => Ok(()),
         () = evicted.cancelled() => Err(ConnectionError::Evicted),
     }
