@@ -5,6 +5,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use hyper_util::service::TowerToHyperService;
@@ -236,23 +237,32 @@ pub async fn serve_small<S>(
 {
     let service = Small::new(service, &budget);
     let open = TaskTracker::new();
-    let mut oldest: VecDeque<AbortHandle> = VecDeque::new();
+    // Connections by age, and whether they have begun HTTP/2.
+    let mut oldest: VecDeque<(AbortHandle, Arc<AtomicBool>)> = VecDeque::new();
+    let most = small::max_connections(windows.streams);
     let accepting = accept(&listener, |stream, peer| {
-        if oldest.len() >= small::MAX_CONNECTIONS {
-            oldest.retain(|connection| !connection.is_finished());
+        if oldest.len() >= most {
+            oldest.retain(|(connection, _)| !connection.is_finished());
         }
-        if oldest.len() >= small::MAX_CONNECTIONS
-            && let Some(oldest) = oldest.pop_front()
-        {
-            tracing::debug!(%peer, "oldest connection closed for another, as there are too many");
-            oldest.abort();
+        if oldest.len() >= most {
+            // Those that say nothing go first: the oldest of the others may be the gateway's.
+            let silent = oldest.iter().position(|(_, begun)| !begun.load(Relaxed));
+            if let Some((connection, _)) = oldest.remove(silent.unwrap_or(0)) {
+                tracing::debug!(%peer, "connection closed for another, as there are too many");
+                connection.abort();
+            }
         }
         let service = TowerToHyperService::new(service.clone());
         let lifetime = lifetime.child();
-        let room = ConnectionRoom::new(&budget, windows);
+        let (begun, budget) = (Arc::new(AtomicBool::new(false)), Arc::clone(&budget));
+        let begins = Arc::clone(&begun);
         let serving = open.spawn(async move {
             let served = match conn::open(std::future::ready(Ok(stream)), &lifetime).await {
-                Ok(Some(stream)) => conn::serve(stream, service, &lifetime, room).await,
+                Ok(Some(stream)) => {
+                    begins.store(true, Relaxed);
+                    let room = ConnectionRoom::new(&budget, windows);
+                    conn::serve(stream, service, &lifetime, room).await
+                }
                 Ok(None) => Ok(()),
                 Err(error) => Err(error),
             };
@@ -260,7 +270,7 @@ pub async fn serve_small<S>(
                 tracing::debug!(%peer, %error, "connection ended");
             }
         });
-        oldest.push_back(serving.abort_handle());
+        oldest.push_back((serving.abort_handle(), begun));
     });
     tokio::select! {
         () = accepting => {}

@@ -77,7 +77,7 @@ struct Connection {
     stream: StdStream,
     peer: SocketAddr,
     opening: OwnedSemaphorePermit,
-    room: ConnectionRoom,
+    budget: Arc<Budget>,
     guard: ConnectionGuard,
 }
 
@@ -141,15 +141,17 @@ impl Workers {
         if self.open.len() >= MAX_CONNECTIONS {
             return self.refuse(peer, "too many connections");
         }
-        let windows = self.budget.process().map_or(Windows::LARGEST, Windows::within);
-        let room = ConnectionRoom::new(&self.budget, windows);
         let Some(worker) = self.workers.iter().min_by_key(|worker| worker.open.load(Relaxed)) else {
             return;
         };
         worker.open.fetch_add(1, Relaxed);
         let guard = ConnectionGuard { of_worker: worker.open.clone(), _of_all: self.open.token() };
         self.metrics.accepted.fetch_add(1, Relaxed);
-        if worker.connections.send(Connection { stream, peer, opening, room, guard }).is_err() {
+        if worker
+            .connections
+            .send(Connection { stream, peer, opening, budget: self.budget.clone(), guard })
+            .is_err()
+        {
             self.refuse(peer, "its worker thread has ended");
         }
     }
@@ -241,11 +243,13 @@ where
     S::Future: Send + 'static,
     B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
 {
-    let Connection { stream, opening, room, guard: _guard, peer } = connection;
+    let Connection { stream, opening, budget, guard: _guard, peer } = connection;
     let stream = TcpStream::from_std(stream)?;
     let served = match acceptor {
-        None => serve_on(std::future::ready(Ok(stream)), opening, service, lifetime, room, metrics).await,
-        Some(acceptor) => serve_on(acceptor.accept(stream), opening, service, lifetime, room, metrics).await,
+        None => serve_on(std::future::ready(Ok(stream)), opening, service, lifetime, budget, metrics).await,
+        Some(acceptor) => {
+            serve_on(acceptor.accept(stream), opening, service, lifetime, budget, metrics).await
+        }
     };
     if let Some(reason) = served.as_ref().err().and_then(ConnectionError::go_away) {
         metrics.goaway.fetch_add(1, Relaxed);
@@ -260,7 +264,7 @@ async fn serve_on<I, S, B>(
     opening: OwnedSemaphorePermit,
     service: S,
     lifetime: &Lifetime,
-    room: ConnectionRoom,
+    budget: Arc<Budget>,
     metrics: &ConnectionMetrics,
 ) -> Result<(), ConnectionError>
 where
@@ -274,6 +278,9 @@ where
     });
     drop(opening);
     let Some(io) = opened? else { return Ok(()) };
+    // Whoever connects and says nothing takes no room.
+    let windows = budget.process().map_or(Windows::LARGEST, Windows::within);
+    let room = ConnectionRoom::new(&budget, windows);
     conn::serve(io, service, lifetime, room).await.inspect_err(|_| {
         metrics.broken.fetch_add(1, Relaxed);
     })
