@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::server::NoServerSessionStorage;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::version::{TLS12, TLS13};
 use rustls::{CipherSuite, ProtocolVersion, ServerConfig};
@@ -131,6 +132,11 @@ impl Tls {
         };
         let mut config = builder.with_cert_resolver(certificate.clone());
         config.alpn_protocols = vec![b"h2".to_vec()];
+        if clients.is_some() {
+            // A session that is resumed would outlive the authority that vouched for the client.
+            config.session_storage = Arc::new(NoServerSessionStorage {});
+            config.send_tls13_tickets = 0;
+        }
         Ok(Self { config: Arc::new(config), certificate, clients })
     }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use rustls::ServerConfig;
 use rustls::crypto::aws_lc_rs;
+use rustls::server::NoServerSessionStorage;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::version::{TLS12, TLS13};
 
@@ -48,6 +49,11 @@ impl MetricsTls {
         };
         let mut config = builder.with_cert_resolver(Arc::clone(&certificate) as _);
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        if clients.is_some() {
+            // A session that is resumed would outlive the authority that vouched for the client.
+            config.session_storage = Arc::new(NoServerSessionStorage {});
+            config.send_tls13_tickets = 0;
+        }
         Ok(Self { config: Arc::new(config), certificate, clients })
     }
 
