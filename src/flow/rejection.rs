@@ -23,9 +23,10 @@ pub enum Code {
 
 impl Code {
     /// All of them.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::BadRequest,
         Self::PreconditionFailed,
+        Self::RequestTimeout,
         Self::PayloadTooLarge,
         Self::ResourceExhausted,
         Self::Evicted,
