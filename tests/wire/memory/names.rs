@@ -125,7 +125,8 @@ async fn the_process_stays_below_its_budget_whichever_field_is_long() {
             assert!(requests > 1 || answered[0], "{what}: refused for want of memory");
             let peak = process.peak();
             assert!(peak < 96 * MI, "{what}: {peak} bytes");
-            settle(|| process.held() == 0.0).await;
+            // The allocator takes a second to give memory back.
+            settle(|| process.held() == 0.0 && process.limit() > (LONG + 4 * MI) as f64).await;
         }
     }
     stayed_within(&process, 96, limit).await;
