@@ -131,6 +131,8 @@ pub struct Load {
     seen: AtomicU64,
     /// Requests that wait for a first byte, and that nothing else shows.
     unreported: AtomicU64,
+    /// Those of them that have waited for long.
+    overdue: AtomicU64,
     /// The same as the configuration's producers count it.
     tracked: [InFlight; InFlightId::MAX],
 }
@@ -187,11 +189,22 @@ impl Load {
         self.unreported.load(Relaxed)
     }
 
-    /// Notes requests that wait for a first byte, and that nothing else shows.
-    pub fn set_unreported(&self, requests: u64) {
+    /// Requests of this process that have waited for the first byte of their response for longer
+    /// than nearly all like them, with none from the endpoint since.
+    #[inline]
+    pub fn overdue(&self) -> u64 {
+        self.overdue.load(Relaxed)
+    }
+
+    /// Notes requests that wait for a first byte and that nothing else shows, and those of them
+    /// that have waited for long.
+    pub fn set_unreported(&self, (unreported, overdue): (u64, u64)) {
         // Nearly always nothing changes, and readers keep what they have cached.
-        if self.unreported() != requests {
-            self.unreported.store(requests, Relaxed);
+        if self.unreported() != unreported {
+            self.unreported.store(unreported, Relaxed);
+        }
+        if self.overdue() != overdue {
+            self.overdue.store(overdue, Relaxed);
         }
     }
 

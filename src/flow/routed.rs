@@ -206,6 +206,13 @@ impl Routed {
         }
     }
 
+    /// A part of the response has come.
+    pub fn goes_on(&self) {
+        if let Some(server) = &self.server {
+            server.health().lives();
+        }
+    }
+
     /// The request is given up, which says nothing about its endpoint.
     pub fn withdraw(mut self) {
         self.sent.awaited.take().map(AwaitedByte::forget);

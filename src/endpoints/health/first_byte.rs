@@ -2,7 +2,7 @@
 
 /// Sizes of request bodies that are told apart: up to 1 KiB, then each up to four times
 /// the one before.
-const SIZES: usize = 8;
+pub(super) const SIZES: usize = 8;
 /// Kinds of responses that are told apart: a stream, and whole responses by the client's
 /// limit on tokens.
 const KINDS: usize = 7;
@@ -39,9 +39,9 @@ impl RequestClass {
         Self { size: size.min(SIZES as u32 - 1) as u8, kind }
     }
 
-    /// Whether its prompts are larger.
-    pub(super) fn is_larger_than(self, other: Self) -> bool {
-        self.size > other.size
+    /// Its size, below [`SIZES`].
+    pub(super) fn size(self) -> usize {
+        usize::from(self.size)
     }
 }
 
@@ -135,6 +135,6 @@ mod tests {
         assert_eq!(sizes, [0, 0, 1, 1, 2, 6, 7]);
         let kinds = [None, Some(16), Some(17), Some(1024), Some(8192), Some(u64::MAX)];
         assert_eq!(kinds.map(|max| RequestClass::of(1, false, max).kind), [1, 2, 3, 4, 5, 6]);
-        assert!(RequestClass::of(5000, true, None).is_larger_than(RequestClass::of(10, false, None)));
+        assert!(RequestClass::of(5000, true, None).size() > RequestClass::of(10, false, None).size());
     }
 }

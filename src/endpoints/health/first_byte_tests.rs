@@ -171,6 +171,23 @@ fn what_the_readings_should_show_and_do_not_weighs_as_waiting() {
 }
 
 #[test]
+fn what_pages_miss_is_overdue_where_the_endpoint_has_begun_no_answer_for_long() {
+    let pool = Pool::new();
+    let (endpoint, load) = (pool.endpoint(0), Arc::clone(pool.endpoint(0).load()));
+    let _sent: Vec<_> = (0..20).map(|_| (load.book(), pool.send(0, SMALL))).collect();
+    load.seen(load.sent());
+    load.running.set(0.0, pool.clock.now_ms());
+    (0..2).for_each(|_| endpoint.health().page_read(&load));
+    // Twenty of a tenth of a second: one is answered every five milliseconds.
+    pool.pass(10);
+    assert_eq!((load.unreported(), load.overdue()), (20, 0), "some engines tell once a second");
+    pool.pass(30);
+    assert_eq!(load.overdue(), 20);
+    pool.answers(0, SMALL, 1);
+    assert_eq!(load.overdue(), 0);
+}
+
+#[test]
 fn requests_that_wait_for_long_weigh_as_waiting_unless_others_are_answered() {
     let pool = Pool::new();
     let load = Arc::clone(pool.endpoint(0).load());

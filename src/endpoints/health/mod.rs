@@ -217,8 +217,8 @@ impl Health {
         failures.into_iter().for_each(|sent_ms| self.failed(Failure::Timeout, sent_ms));
     }
 
-    /// There was a sign of life.
-    fn lives(&self) {
+    /// There was a sign of life: a part of a response, or a page that shows work.
+    pub fn lives(&self) {
         // Once between two sweeps there is something to write.
         if !self.lives.load(Relaxed) {
             self.lives.store(true, Relaxed);

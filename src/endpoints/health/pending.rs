@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Health;
-use super::first_byte::{FirstBytes, RequestClass};
+use super::first_byte::{FirstBytes, RequestClass, SIZES};
 
 /// First bytes that are kept until they are learned from.
 const MOST_ANSWERED: usize = 64;
@@ -12,6 +12,10 @@ const MOST_ABORTED: usize = 16;
 
 /// Pages in a row that have to miss requests: one alone misses those on their way.
 const PAGES: usize = 2;
+
+/// Times that an endpoint may take as long from one first byte to the next as its requests
+/// usually take, shared among them: where they come at random, one pause in fifty is longer.
+const SILENCE: f64 = 4.0;
 
 /// Requests that wait for a first byte, and signs that their endpoint lives.
 #[derive(Debug, Default)]
@@ -102,23 +106,32 @@ impl Pending {
         self.missing[0] = requests.min(self.len() as u64);
     }
 
-    /// Requests that nothing shows but their waiting.
-    pub(super) fn unreported(&self) -> u64 {
-        self.missing.into_iter().min().unwrap_or(0).max(self.overdue)
+    /// Requests that nothing shows but their waiting, and those of them that have waited for long.
+    pub(super) fn unreported(&self) -> (u64, u64) {
+        (self.missing().max(self.overdue), self.overdue)
     }
 
     /// Counts those that wait for longer than nearly all like them. As others may be in front,
-    /// the endpoint must have begun no answer since they were sent.
+    /// the endpoint must have begun no answer since they were sent. Where it has begun none for
+    /// several times as long as so many requests have between two, those count that its pages miss.
     pub(super) fn count_overdue(&mut self, times: &FirstBytes, now_ms: u64) {
-        let is_overdue = |slot: &&Slot| {
-            let since = slot.sent_ms.max(self.first_byte_ms);
-            let ms = now_ms.saturating_sub(since) as f64;
-            slot.sent_ms != 0 && times.usual_ms(slot.class).is_some_and(|usual| ms > usual)
-        };
-        self.overdue = match self.len() {
-            0 => 0,
-            _ => self.slots.iter().filter(is_overdue).count() as u64,
-        };
+        let first_byte_ms = self.first_byte_ms;
+        let waits = |slot: &Slot| now_ms.saturating_sub(slot.sent_ms.max(first_byte_ms)) as f64;
+        let (mut overdue, mut longest, mut silence) = (0, 0f64, 0f64);
+        if self.len() > 0 {
+            for slot in self.slots.iter().filter(|slot| slot.sent_ms != 0) {
+                let usual = times.usual_ms(slot.class).unwrap_or(f64::INFINITY);
+                overdue += u64::from(waits(slot) > usual);
+                (longest, silence) = (longest.max(usual), silence.max(waits(slot)));
+            }
+        }
+        let is_silent = silence * self.len() as f64 > SILENCE * longest;
+        self.overdue = if is_silent { overdue.max(self.missing()) } else { overdue };
+    }
+
+    /// Requests that the last pages miss, each of them.
+    fn missing(&self) -> u64 {
+        self.missing.into_iter().min().unwrap_or(0)
     }
 
     /// Compares a page with the one before. Returns whether work was done in between.
@@ -148,12 +161,19 @@ impl Pending {
         if self.aborted.is_empty() && self.len() == 0 {
             return failed;
         }
-        let usual = |class: RequestClass, others: &[Slot]| {
+        // Of the requests of each size that wait, and of all larger ones, the longest usual time.
+        let mut longest = [0f64; SIZES + 1];
+        for slot in self.slots.iter().filter(|slot| slot.sent_ms != 0) {
+            let most = &mut longest[slot.class.size()];
+            *most = most.max(bound.times.usual_ms(slot.class).unwrap_or_default());
+        }
+        for size in (0..SIZES).rev() {
+            longest[size] = longest[size].max(longest[size + 1]);
+        }
+        // It may wait for a larger prompt.
+        let usual = |class: RequestClass| {
             let own = bound.times.usual_ms(class)?;
-            // It may wait for a larger prompt.
-            let larger =
-                others.iter().filter(|other| other.sent_ms != 0 && other.class.is_larger_than(class));
-            Some(larger.filter_map(|other| bound.times.usual_ms(other.class)).fold(own, f64::max))
+            Some(own.max(longest[class.size() + 1]))
         };
         let silent = |sent_ms: u64, until_ms: u64| {
             let since = heard_ms.max(sent_ms);
@@ -164,7 +184,7 @@ impl Pending {
             let Aborted { sent_ms, until_ms, class } = aborted;
             let Some(ms) = silent(sent_ms, until_ms) else { continue };
             // Clients that hurry are no reason to doubt an endpoint.
-            if usual(class, &self.slots).is_some_and(|usual| ms >= usual.max(bound.floor_ms / 4.0)) {
+            if usual(class).is_some_and(|usual| ms >= usual.max(bound.floor_ms / 4.0)) {
                 failed.push(sent_ms);
             }
         }
@@ -173,7 +193,7 @@ impl Pending {
                 continue;
             };
             let Some(ms) = silent(slot.sent_ms, now_ms).filter(|ms| *ms >= bound.floor_ms) else { continue };
-            if usual(slot.class, &self.slots).is_some_and(|usual| ms >= 2.0 * usual) {
+            if usual(slot.class).is_some_and(|usual| ms >= 2.0 * usual) {
                 failed.push(slot.sent_ms);
                 if let Some(slot) = self.slots.get_mut(index) {
                     slot.failed = true;

@@ -60,8 +60,11 @@ impl Exchange {
         now: Instant,
     ) -> Result<Step, Violation> {
         let is_first_token = self.answer.chunk(&data, now).map_err(Violation)?;
-        if is_first_token && let Some(routed) = &mut self.routed {
-            routed.first_token();
+        if let Some(routed) = &mut self.routed {
+            routed.goes_on();
+            if is_first_token {
+                routed.first_token();
+            }
         }
         let attributes = if end_of_stream { self.attributes() } else { Vec::new() };
         if self.modes.is_some_and(|modes| modes.response != Mode::FullDuplex) {

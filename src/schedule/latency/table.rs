@@ -150,9 +150,12 @@ impl Table<'_> {
         } else {
             ahead(requests, running, backlog.slots(), full)
         };
-        // Whoever waits there though its readings don't show it may wait for long.
-        let slot_wait = (short.max(0.0) + load.unreported() as f64) * hold;
+        // Where some have waited for long already, all may. That pages miss requests is no reason
+        // alone: some engines change their gauges once a second, and what is in flight counts.
+        let slot_wait = (short.max(0.0) + load.overdue() as f64) * hold;
         let queued = backlog.tokens_at(1.0 / speed.per_token, self.now) + of_others * self.mean_uncached;
+        // What pages miss takes a first token's time each at least.
+        let queued = queued + load.unreported() as f64 * speed.first / speed.per_token;
         (State { queued, requests, cached, slot_wait, prompts }, speed)
     }
 

@@ -131,11 +131,11 @@ impl SaturationDetector for UtilizationDetector {
     }
 
     /// What was sent to an endpoint since its numbers were asked for counts as waiting there,
-    /// as does what they don't show.
+    /// as does what has waited there for long.
     fn level(&self, now_ms: u64, endpoints: View<'_>) -> Level {
         let fullness = |endpoint: &Arc<Endpoint>| {
             let load = endpoint.load();
-            self.fullness(now_ms, endpoint, (load.unseen() + load.unreported()) as f64)
+            self.fullness(now_ms, endpoint, (load.unseen() + load.overdue()) as f64)
         };
         let saturation = mean_or_full(endpoints.iter().map(fullness), 1.0);
         let slots = endpoints.len() as f64 * self.params.queue_depth_threshold;
