@@ -169,7 +169,7 @@ impl RequestBody {
         Self { body: Some(CountedBody { incoming, streams: Arc::clone(streams), has_ended: false }) }
     }
 
-    /// A place among the [small](crate::memory::small) calls of its connection, if there is one.
+    /// A place among the [small] calls of its connection, if there is one.
     #[must_use]
     pub fn small_place(&self) -> Option<OwnedSemaphorePermit> {
         let small = Arc::clone(&self.body.as_ref()?.streams.small);
