@@ -220,7 +220,7 @@ impl FileDiscovery {
         }
     }
 
-    /// What was loaded, unless it would empty a pool that has endpoints.
+    /// Returns the loaded endpoints, or an error where they would empty a pool that has some.
     fn keep(&mut self, loaded: Loaded, store: &Store) -> Result<Loaded, FileError> {
         if self.allow_empty || !loaded.specs.is_empty() || store.snapshot().endpoints().is_empty() {
             return Ok(loaded);

@@ -131,7 +131,7 @@ pub struct Load {
     seen: AtomicU64,
     /// Requests that wait for a first byte, and that nothing else shows.
     unreported: AtomicU64,
-    /// Those of them that have waited for long.
+    /// Number of these requests that have waited for longer than is usual.
     overdue: AtomicU64,
     /// The same as the configuration's producers count it.
     tracked: [InFlight; InFlightId::MAX],

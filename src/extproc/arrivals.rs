@@ -30,7 +30,7 @@ use crate::memory::{ConnectionRoom, TURN, Unread, small};
 /// on it later; so the stream is read until the client has noticed.
 const LINGER: Duration = Duration::from_secs(10);
 
-/// Such streams of a connection. More are reset at once.
+/// Lingering streams of a connection at most. Further ones are reset at once.
 const MAX_LINGERING: usize = 256;
 
 /// Turns of a connection, each of which ends before its streams run.
@@ -154,7 +154,7 @@ pub struct RequestBody {
     body: Option<CountedBody>,
 }
 
-/// What is left of a [`RequestBody`].
+/// Remaining body of a [`RequestBody`].
 #[derive(Debug)]
 struct CountedBody {
     incoming: Incoming,

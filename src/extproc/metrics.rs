@@ -76,7 +76,7 @@ pub struct ExtProcMetrics {
     rewritten: ClientSeries<Rewritten, IntCounter>,
 }
 
-/// Who chose a model, the one that was asked for, and the one that was chosen.
+/// Source of a rewrite, requested model and target model.
 type Rewritten = (String, String, String);
 
 /// `--enable-grpc-stream-metrics`

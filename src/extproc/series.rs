@@ -128,7 +128,7 @@ impl Series {
 #[derive(Debug, Default)]
 pub(super) struct SeriesTable(ClientSeries<SeriesKey, Series>);
 
-/// What has no series left, as the log has it.
+/// Name of these series in the log.
 const OF: &str = "requests";
 
 impl SeriesTable {

@@ -21,7 +21,7 @@ const LEGACY: Legacy = Legacy {
     ],
 };
 
-/// What has no series left, as the log has it.
+/// Name of these series in the log.
 const OF: &str = "decisions";
 
 /// Counts decisions. The counters of an endpoint are kept with it and go with it,

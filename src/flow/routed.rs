@@ -190,7 +190,7 @@ impl Routed {
         }
     }
 
-    /// What a good answer streams has begun to come, or it ended.
+    /// Counts a good answer as a success: its stream has begun, or it has ended.
     fn prove(&mut self) {
         if !std::mem::take(&mut self.sent.unproven) {
             return;

@@ -104,9 +104,9 @@ pub struct ConnectionRoom {
     budget: Arc<Budget>,
     windows: Windows,
     unread: Arc<Unread>,
-    /// What it takes while nothing is sent, and what arrives in a turn.
+    /// Memory of its buffers, and of the data that arrives in one turn.
     _own: Reservation,
-    /// What is [kept](Unread::kept).
+    /// Memory of the [unread](Unread::kept) data.
     kept: Reservation,
 }
 

@@ -271,7 +271,7 @@ async fn who_goes(bytes: u64, usage: Option<Usage>, is_complete: bool) -> &'stat
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_counts_by_its_bytes_where_its_usage_is_not_known() {
+async fn an_answer_without_usage_counts_by_its_bytes() {
     let says = |completion_tokens| Some(Usage { completion_tokens, ..Usage::default() });
     // Bytes of the other's answer, its usage, whether it is complete, who goes.
     let table = [

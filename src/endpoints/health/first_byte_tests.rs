@@ -62,7 +62,7 @@ impl Pool {
 }
 
 #[test]
-fn a_request_without_a_first_byte_fails_once_and_three_demote() {
+fn three_requests_without_a_first_byte_demote() {
     let pool = Pool::new();
     let awaited: Vec<_> = (0..2).map(|_| pool.send(0, SMALL)).collect();
     pool.answers(1, SMALL, 100);
@@ -130,7 +130,7 @@ fn a_long_prompt_takes_long_and_those_behind_it_too() {
 }
 
 #[test]
-fn clients_that_give_up_count_when_they_have_waited_as_long_as_others_take() {
+fn long_waits_that_clients_give_up_are_failures() {
     let pool = Pool::new();
     let abort_after = |ms| {
         let awaited = pool.send(0, SMALL);
@@ -146,7 +146,7 @@ fn clients_that_give_up_count_when_they_have_waited_as_long_as_others_take() {
 }
 
 #[test]
-fn what_the_readings_should_show_and_do_not_weighs_as_waiting() {
+fn requests_missing_from_metrics_weigh_as_waiting() {
     let pool = Pool::new();
     let (endpoint, now_ms) = (pool.endpoint(0), pool.clock.now_ms());
     let load = endpoint.load();
@@ -171,7 +171,7 @@ fn what_the_readings_should_show_and_do_not_weighs_as_waiting() {
 }
 
 #[test]
-fn what_pages_miss_is_overdue_where_the_endpoint_has_begun_no_answer_for_long() {
+fn missing_requests_are_overdue_at_silent_endpoints() {
     let pool = Pool::new();
     let (endpoint, load) = (pool.endpoint(0), Arc::clone(pool.endpoint(0).load()));
     let _sent: Vec<_> = (0..20).map(|_| (load.book(), pool.send(0, SMALL))).collect();
@@ -188,7 +188,7 @@ fn what_pages_miss_is_overdue_where_the_endpoint_has_begun_no_answer_for_long() 
 }
 
 #[test]
-fn requests_that_wait_for_long_weigh_as_waiting_unless_others_are_answered() {
+fn overdue_requests_weigh_as_waiting() {
     let pool = Pool::new();
     let load = Arc::clone(pool.endpoint(0).load());
     let awaited: Vec<_> = (0..5).map(|_| pool.send(0, SMALL)).collect();

@@ -158,7 +158,7 @@ fn pages_do_not_bring_back_who_fails_requests() {
 }
 
 #[test]
-fn a_failed_probe_keeps_the_reason_and_begins_the_row_of_pages_anew() {
+fn a_failed_probe_keeps_the_reason_of_the_demotion() {
     let mut vitals = Vitals::default();
     for _ in 0..3 {
         vitals.scrape_failed(&PARAMS, false, 5);

@@ -287,7 +287,7 @@ fn read_headers(message: &Bytes, map: &Runs<'_>) -> Result<Headers, Malformed> {
     if is_full { Err(Malformed) } else { Ok(headers) }
 }
 
-/// What an answer's headers say.
+/// Status and encoding of an answer, from its headers.
 #[derive(Default)]
 struct Answer {
     status: AnswerStatus,

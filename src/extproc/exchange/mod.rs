@@ -29,7 +29,7 @@ use super::replies::Replies;
 use super::reply::Reply;
 use super::series::SeriesKey;
 
-/// What a client is told whose body doesn't go on.
+/// Error message for a request body that stalls.
 const IDLE_BODY: &str = "no more of the request body came for too long (--body-idle-timeout)";
 
 /// What a client is told whose body there is no room for.

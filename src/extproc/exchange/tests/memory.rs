@@ -154,7 +154,7 @@ fn large_headers_count_with_the_body_that_they_wait_for() {
 }
 
 #[test]
-fn headers_that_are_too_large_are_refused_before_all_of_them_are_there() {
+fn too_large_headers_are_refused_early() {
     let budget = Arc::new(Budget::new(4 << 20, 0));
     let mut harness = Harness::within(1, &budget);
     assert!(matches!(harness.exchange.on_part(1 << 20, Instant::now()), Step::Continue));
