@@ -83,23 +83,25 @@ fn decide(c: &mut Criterion) {
     group.finish();
 }
 
-/// Time that so many threads take together for this work, which gets the number of its thread.
+/// Time that so many threads take together for this work, which gets the number of its thread:
+/// from the first one's start to the last one's end, as they see them.
 fn timed(threads: u64, work: impl Fn(u64) + Sync) -> Duration {
-    let start = Barrier::new(threads as usize + 1);
-    std::thread::scope(|scope| {
+    let start = Barrier::new(threads as usize);
+    let times: Vec<_> = std::thread::scope(|scope| {
         let (start, work) = (&start, &work);
         let spawn = |number| {
             scope.spawn(move || {
                 start.wait();
+                let started = Instant::now();
                 work(number);
+                (started, Instant::now())
             })
         };
         let threads: Vec<_> = (0..threads).map(spawn).collect();
-        start.wait();
-        let started = Instant::now();
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
-        started.elapsed()
-    })
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let first = times.iter().map(|(started, _)| *started).min().unwrap();
+    times.iter().map(|(_, ended)| *ended).max().unwrap() - first
 }
 
 /// Several threads deciding at once on one pool. The time is that of all together, for

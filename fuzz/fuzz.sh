@@ -27,8 +27,11 @@ targets() {
 # otherwise. The address sanitizer is its default, too.
 run() {
     mkdir -p "fuzz/new/$1"
+    leaks=1
+    # The assertion of h2 that it passes over leaves an error behind as it unwinds.
+    if [ "$1" = connection ]; then leaks=0; fi
     echo "== $1, $2 s"
-    cargo fuzz run "$1" "fuzz/new/$1" "fuzz/corpus/$1" "fuzz/seeds/$1" -- \
+    ASAN_OPTIONS="detect_leaks=$leaks" cargo fuzz run "$1" "fuzz/new/$1" "fuzz/corpus/$1" "fuzz/seeds/$1" -- \
         -dict="fuzz/dictionaries/$1.dict" -max_len="$max_len" -max_total_time="$2" \
         -timeout=60 -report_slow_units=5 -print_final_stats=1
 }

@@ -14,7 +14,7 @@ use prometheus::Registry;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType};
 
-pub use client_series::ClientSeries;
+pub use client_series::{ClientSeries, Family};
 pub use spans::{Span, Spans};
 pub use timing::{PARTS, Timing, Timings, part};
 

@@ -12,7 +12,8 @@ mod checks;
 
 type Check = fn(&[u8]);
 
-const TARGETS: [(&str, Check); 7] = [
+const TARGETS: [(&str, Check); 8] = [
+    ("connection", checks::connection),
     ("exchange", checks::exchange),
     ("exposition", checks::exposition),
     ("page", checks::page),
@@ -61,7 +62,7 @@ macro_rules! replays {
     };
 }
 
-replays!(exchange, exposition, page, request_body, usage_json, usage_sse, wire);
+replays!(connection, exchange, exposition, page, request_body, usage_json, usage_sse, wire);
 
 /// A target without a corpus, or a corpus without a test, would go unnoticed.
 #[test]

@@ -78,9 +78,10 @@ pub fn picker_flags(ports: &Ports) -> Vec<String> {
     ]
 }
 
-/// Envoy with a configuration, on one thread.
-pub fn envoy(program: &str, config: &str) -> Vec<String> {
-    [program, "--disable-hot-restart", "--concurrency", "1", "--log-level", "error", "-c", config]
+/// Envoy with a configuration, on so many threads.
+pub fn envoy(program: &str, config: &str, threads: u16) -> Vec<String> {
+    let threads = threads.to_string();
+    [program, "--disable-hot-restart", "--concurrency", &threads, "--log-level", "error", "-c", config]
         .map(str::to_owned)
         .to_vec()
 }

@@ -81,7 +81,7 @@ impl Stage {
         let usher = group.spawn("usher serve", command(&commands::usher(place, policy)), log("usher"))?;
         let envoy = group.spawn(
             "Envoy",
-            command(&processes::envoy(&place.envoy, &place.envoy_config)),
+            command(&processes::envoy(&place.envoy, &place.envoy_config, 1)),
             log("envoy"),
         )?;
         let processes = vec![("servers", sim), ("Usher", usher), ("Envoy", envoy)];

@@ -205,7 +205,9 @@ parses, scrapes and decides nothing. What Usher costs more than that is what it 
   The picker knows two of them, or as many as the workload says.
   Everything runs on this one machine, over loopback, without TLS, the generator too.
 - Rounds alternate: the limit first, then last, and so on, so that what changes slowly hits all alike.
-- Direct means that the generator speaks ext_proc to the picker, over one connection, as Envoy does.
+- Direct means that the generator speaks ext_proc to the picker, over one connection until that has as many streams as
+  the picker allows, and then over another, as Envoy does.
+- Envoy has one thread, or as many as the workload says (`--concurrency`). Each opens connections of its own.
 - CPU is what the operating system counted for all threads of the picker over the measured time. The scraping of the
   servers every 50 ms is part of it, which the limit doesn't do. So where the rate is given, a second line has the CPU
   without that of the same process before there was any request.
@@ -247,7 +249,7 @@ parses, scrapes and decides nothing. What Usher costs more than that is what it 
         let _ = writeln!(
             page,
             "    {}\n",
-            processes::envoy(&self.place.envoy, &self.place.envoy_config).join(" ")
+            processes::envoy(&self.place.envoy, &self.place.envoy_config, 1).join(" ")
         );
         *page += "\
 `config.yaml` is [deploy/config/default.yaml](../deploy/config/default.yaml) with the endpoints that the servers write.

@@ -99,7 +99,11 @@ impl Stage {
         if workload.way == Way::Envoy {
             let envoy = group.spawn(
                 "Envoy",
-                command(&processes::envoy(&self.place.envoy, &self.place.envoy_config)),
+                command(&processes::envoy(
+                    &self.place.envoy,
+                    &self.place.envoy_config,
+                    workload.envoy_threads,
+                )),
                 log("envoy"),
             )?;
             self.ready(&mut group, "Envoy", &target).await?;

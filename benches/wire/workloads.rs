@@ -42,6 +42,8 @@ pub struct Workload {
     pub title: &'static str,
     /// How requests reach the picker.
     pub way: Way,
+    /// Worker threads of Envoy.
+    pub envoy_threads: u16,
     /// Servers that the picker knows, and scrapes every 50 ms.
     pub pods: u16,
     /// Arguments of `usher load` that make it this workload.
@@ -82,6 +84,7 @@ const USUAL: Workload = Workload {
     name: "",
     title: "",
     way: Way::Direct,
+    envoy_threads: 1,
     // The least between which something is to be decided: how requests are handled is
     // looked at here, and scraping where it says so.
     pods: 2,
@@ -116,6 +119,19 @@ pub const WORKLOADS: &[Workload] = &[
             Metric::EnvoyCpuPerRequest,
             Metric::PeakMemory,
         ],
+        ..USUAL
+    },
+    Workload {
+        name: "wide-envoy",
+        title: "200-token bodies, 400 at a time, through two threads of Envoy, 2 pods",
+        way: Way::Envoy,
+        envoy_threads: 2,
+        load: &["--tokens", "200", "--concurrency", "400"],
+        checks: &[
+            check(Metric::CpuPerRequest, Bound::Times(1.5)),
+            check(Metric::Throughput, Bound::Share(0.85)),
+        ],
+        also: &[Metric::P50, Metric::P99, Metric::PeakMemory, Metric::EnvoyCpuPerRequest],
         ..USUAL
     },
     Workload {

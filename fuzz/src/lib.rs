@@ -9,6 +9,7 @@
 //! (see [`input`]), the rest is the data.
 
 mod bodies;
+mod connection;
 mod estimate;
 mod exchange;
 mod exposition;
@@ -26,6 +27,7 @@ mod tree;
 mod usage;
 mod wire;
 
+pub use connection::connection;
 pub use exchange::exchange;
 pub use exposition::exposition;
 pub use page::page;

@@ -1,6 +1,6 @@
 //! The published membership of the pool and views of it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -16,9 +16,19 @@ pub struct Snapshot {
     endpoints: Box<[Arc<Endpoint>]>,
     slots: Box<[u32]>,
     all: Arc<[u32]>,
+    /// Whether endpoints are about to go.
+    drains: Box<[bool]>,
     by_ip: HashMap<IpAddr, Vec<u32>>,
     /// Whether the endpoints listen on more than one port.
     several_ports: bool,
+}
+
+/// Drops the endpoints that are about to go, unless there are no others.
+fn keep_others(indices: &mut Vec<u32>, drains: &[bool]) {
+    let stays = |index: &u32| !drains.get(*index as usize).is_some_and(|drains| *drains);
+    if indices.iter().any(stays) {
+        indices.retain(stays);
+    }
 }
 
 /// The last number of a snapshot in this process.
@@ -27,16 +37,31 @@ static LAST: AtomicU64 = AtomicU64::new(0);
 impl Snapshot {
     /// A snapshot of the given endpoints, in their order.
     pub fn new(generation: u64, endpoints: Vec<Arc<Endpoint>>) -> Self {
+        Self::draining(generation, endpoints, &BTreeSet::new())
+    }
+
+    /// The same, where pods with these uids get no new requests.
+    pub(super) fn draining(
+        generation: u64,
+        endpoints: Vec<Arc<Endpoint>>,
+        draining: &BTreeSet<String>,
+    ) -> Self {
         let mut by_ip: HashMap<IpAddr, Vec<u32>> = HashMap::with_capacity(endpoints.len());
         for (index, endpoint) in (0u32..).zip(&endpoints) {
             by_ip.entry(endpoint.ip().to_canonical()).or_default().push(index);
         }
         let mut ports = endpoints.iter().map(|endpoint| endpoint.address().port());
         let several_ports = ports.next().is_some_and(|first| ports.any(|port| port != first));
-        let all = (0u32..).take(endpoints.len()).collect();
+        let drains =
+            |endpoint: &Arc<Endpoint>| endpoint.spec().uid.as_ref().is_some_and(|uid| draining.contains(uid));
+        let drains: Vec<bool> = endpoints.iter().map(drains).collect();
+        let mut all: Vec<u32> = (0u32..).take(endpoints.len()).collect();
+        keep_others(&mut all, &drains);
+        let (all, drains) = (all.into(), drains.into());
         let number = LAST.fetch_add(1, Relaxed) + 1;
         let slots = endpoints.iter().map(|endpoint| endpoint.slot().number()).collect();
-        Self { number, generation, endpoints: endpoints.into_boxed_slice(), slots, all, by_ip, several_ports }
+        let endpoints = endpoints.into_boxed_slice();
+        Self { number, generation, endpoints, slots, all, drains, by_ip, several_ports }
     }
 
     /// Its own number, which no other snapshot of this process has, of whatever store.
@@ -61,7 +86,7 @@ impl Snapshot {
         &self.slots
     }
 
-    /// Every endpoint as candidates.
+    /// Every endpoint as candidates, but for those that are about to go.
     pub fn all(self: &Arc<Self>) -> Candidates {
         Candidates::new(Arc::clone(self), Arc::clone(&self.all))
     }
@@ -85,6 +110,7 @@ impl Snapshot {
         }
         indices.sort_unstable();
         indices.dedup();
+        keep_others(&mut indices, &self.drains);
         Candidates::new(Arc::clone(self), indices.into())
     }
 

@@ -29,8 +29,8 @@ pub struct EndpointSpec {
     pub rank: u32,
     /// Address of the node that the pod runs on, where discovery knows it.
     pub node: Option<IpAddr>,
-    /// Unique identifier of the pod, where discovery knows it. A pod of the same name may
-    /// come after it.
+    /// Unique identifier of the pod, where discovery knows it. A pod of the same name with
+    /// another one is another server.
     pub uid: Option<String>,
 }
 
@@ -86,12 +86,13 @@ impl Role {
     }
 }
 
-/// A model server with its identity. Immutable: a change of labels or address
-/// makes a new value with the same slot and the same [`Load`]. At another address it is
-/// another server, with a new [`Health`].
+/// A model server with its identity. Immutable: a change of labels makes a new value with the
+/// same slot, [`Load`] and [`Health`]. At another address, or in another pod of the same name,
+/// it is another server, and begins with new ones.
 pub struct Endpoint {
     spec: EndpointSpec,
     id: Arc<str>,
+    identity: Arc<str>,
     authority: Arc<str>,
     port: Arc<str>,
     role: Role,
@@ -99,38 +100,50 @@ pub struct Endpoint {
     slot: Arc<Slot>,
     load: Arc<Load>,
     health: Arc<Health>,
-    incarnation: u64,
 }
 
-/// What of an endpoint outlives a change of what discovery says.
+/// State of a server, which outlives a change of its labels.
 pub(super) struct Lasting {
     pub(super) slot: Arc<Slot>,
     pub(super) load: Arc<Load>,
     pub(super) health: Arc<Health>,
-    pub(super) incarnation: u64,
 }
 
 impl Endpoint {
     pub(super) fn new(spec: EndpointSpec, topology: Topology, lasting: Lasting) -> Self {
-        let Lasting { slot, load, health, incarnation } = lasting;
+        let Lasting { slot, load, health } = lasting;
         // `SocketAddr` prints IPv6 addresses in brackets, as the header needs them.
         let authority = Arc::from(spec.address.to_string());
-        let id = Arc::from(spec.id());
+        let id: Arc<str> = Arc::from(spec.id());
+        let identity = spec.uid.as_ref().map_or_else(|| Arc::clone(&id), |uid| format!("{id}@{uid}").into());
         let port = Arc::from(spec.address.port().to_string());
         let role = Role::from_label(spec.labels.get(ROLE_LABEL).map(String::as_str));
-        Self { spec, id, authority, port, role, topology, slot, load, health, incarnation }
+        Self { spec, id, identity, authority, port, role, topology, slot, load, health }
     }
 
-    /// Number of the server among those that had this name: another address or another pod
-    /// is another server.
-    #[inline]
-    pub fn incarnation(&self) -> u64 {
-        self.incarnation
+    /// Whether this is the server that discovery says this of.
+    pub(super) fn serves(&self, spec: &EndpointSpec) -> bool {
+        self.spec.address == spec.address && self.spec.uid == spec.uid
+    }
+
+    /// State that another value for the same server keeps.
+    pub(super) fn lasting(&self) -> Lasting {
+        Lasting {
+            slot: Arc::clone(&self.slot),
+            load: Arc::clone(&self.load),
+            health: Arc::clone(&self.health),
+        }
     }
 
     /// `namespace/name`, unique in the pool.
     pub fn id(&self) -> &Arc<str> {
         &self.id
+    }
+
+    /// [`id`](Self::id) and the pod's unique identifier, where discovery knows one: what is
+    /// remembered by it is not taken for that of a later pod of the same name.
+    pub fn identity(&self) -> &Arc<str> {
+        &self.identity
     }
 
     /// Namespace of the pod.

@@ -1,6 +1,6 @@
 //! The one writer of membership.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{
     AtomicU64,
@@ -24,7 +24,7 @@ pub struct Change {
     pub added: usize,
     /// Endpoints that are gone.
     pub removed: usize,
-    /// Endpoints whose address or labels changed.
+    /// Endpoints whose labels, address or pod changed.
     pub updated: usize,
 }
 
@@ -57,13 +57,21 @@ pub struct Store {
     slots: Slots,
     // Serialises writers, so that two sources of discovery can't lose each
     // other's change. Guards what only they need; readers never take it.
-    writer: Mutex<Places>,
+    writer: Mutex<Writer>,
     changed: watch::Sender<u64>,
     loads: Notify,
     /// Beside the membership, as no request may go there.
     starting: ArcSwap<Vec<StartingPod>>,
     /// Who watches over the endpoints; `None`: nobody.
     ward: Option<Arc<Ward>>,
+}
+
+/// What only writers need.
+#[derive(Debug, Default)]
+struct Writer {
+    places: Places,
+    /// Uids of pods that get no new requests.
+    draining: BTreeSet<String>,
 }
 
 impl Default for Store {
@@ -114,10 +122,12 @@ impl Store {
     }
 
     /// Makes the given list the membership, in one step. Endpoints are matched
-    /// by `namespace/name`: one that stays keeps its slot and its load, also
-    /// when its address or labels changed. Of two with the same name the last counts.
+    /// by `namespace/name`: one that stays keeps its slot, its load and its health, also
+    /// when its labels changed. One with another address or another pod is another server, and
+    /// begins anew. Of two with the same name the last counts.
     pub fn replace(&self, specs: Vec<EndpointSpec>) -> Change {
-        let mut places = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let Writer { places, draining } = &mut *writer;
         let old = self.snapshot();
         let mut known: HashMap<&str, &Arc<Endpoint>> =
             old.endpoints().iter().map(|e| (e.id().as_ref(), e)).collect();
@@ -126,21 +136,11 @@ impl Store {
         for spec in last_of_each_name(specs) {
             let endpoint = match known.remove(spec.id().as_str()) {
                 Some(same) if *same.spec() == spec => Arc::clone(same),
-                Some(other) => {
-                    change.updated += 1;
-                    let (slot, load) = (Arc::clone(other.slot()), Arc::clone(other.load()));
-                    let moved = other.address() != spec.address || other.spec().uid != spec.uid;
-                    let health = if moved { self.health(spec.id()) } else { Arc::clone(other.health()) };
+                found => {
+                    *if found.is_some() { &mut change.updated } else { &mut change.added } += 1;
+                    let same = found.filter(|found| found.serves(&spec));
+                    let lasting = same.map_or_else(|| self.begin(&spec), |same| same.lasting());
                     let topology = places.of(&spec.labels);
-                    let incarnation = other.incarnation() + u64::from(moved);
-                    Arc::new(Endpoint::new(spec, topology, Lasting { slot, load, health, incarnation }))
-                }
-                None => {
-                    change.added += 1;
-                    let topology = places.of(&spec.labels);
-                    let (slot, load) = (self.slots.take(), Arc::new(Load::default()));
-                    let health = self.health(spec.id());
-                    let lasting = Lasting { slot, load, health, incarnation: 0 };
                     Arc::new(Endpoint::new(spec, topology, lasting))
                 }
             };
@@ -149,12 +149,28 @@ impl Store {
         change.removed = known.len();
         if !change.is_empty() {
             places.keep(next.iter().map(|endpoint| *endpoint.topology()));
-            let generation = old.generation() + 1;
-            self.current.store(Arc::new(Snapshot::new(generation, next)));
-            self.generation.store(generation, Release);
-            self.changed.send_replace(generation);
+            self.publish(Snapshot::draining(old.generation() + 1, next, draining));
         }
         change
+    }
+
+    /// Gives pods with these uids no new requests, and all others some, in one step. They stay what they are
+    /// in all else.
+    pub fn set_draining(&self, pods: BTreeSet<String>) {
+        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        if writer.draining == pods {
+            return;
+        }
+        let old = self.snapshot();
+        self.publish(Snapshot::draining(old.generation() + 1, old.endpoints().to_vec(), &pods));
+        writer.draining = pods;
+    }
+
+    fn publish(&self, snapshot: Snapshot) {
+        let generation = snapshot.generation();
+        self.current.store(Arc::new(snapshot));
+        self.generation.store(generation, Release);
+        self.changed.send_replace(generation);
     }
 
     /// Pods that are to be endpoints and aren't yet, where discovery knows of such. The same list until
@@ -170,8 +186,13 @@ impl Store {
         }
     }
 
-    fn health(&self, id: String) -> Arc<Health> {
-        Arc::new(Health::new(id.into(), self.ward.clone()))
+    /// State of a server of which nothing is known yet.
+    fn begin(&self, spec: &EndpointSpec) -> Lasting {
+        Lasting {
+            slot: self.slots.take(),
+            load: Arc::new(Load::default()),
+            health: Arc::new(Health::new(spec.id().into(), self.ward.clone())),
+        }
     }
 }
 
@@ -200,16 +221,75 @@ mod tests {
         store.replace(vec![spec("a", "10.0.0.1:8000"), spec("b", "10.0.0.2:8000")]);
         let before = store.snapshot();
         before.endpoints()[1].load().waiting.set(7.0, 1);
-        let change = store.replace(vec![spec("b", "10.0.0.9:8000"), spec("c", "10.0.0.3:8000")]);
+        let mut labelled = spec("b", "10.0.0.2:8000");
+        labelled.labels.insert("zone".to_owned(), "z".to_owned());
+        let change = store.replace(vec![labelled, spec("c", "10.0.0.3:8000")]);
         assert_eq!(change, Change { added: 1, removed: 1, updated: 1 });
         let after = store.snapshot();
         let b = &after.endpoints()[0];
         assert_eq!((b.slot().number(), b.load().waiting.last()), (1, 7.0));
-        assert_eq!(b.authority().as_ref(), "10.0.0.9:8000");
+        assert!(Arc::ptr_eq(b.health(), before.endpoints()[1].health()));
+        assert_eq!(b.label("zone"), Some("z"));
         assert_eq!(after.endpoints()[1].slot().number(), 2, "the old snapshot still holds slot 0");
         drop(before);
         store.replace(vec![spec("c", "10.0.0.3:8000"), spec("d", "10.0.0.4:8000")]);
         assert_eq!(store.snapshot().endpoints()[1].slot().number(), 0);
+    }
+
+    #[test]
+    fn another_pod_or_address_under_a_name_begins_anew() {
+        let pod = |uid: &str, address| EndpointSpec { uid: Some(uid.to_owned()), ..spec("a", address) };
+        let table = [
+            (pod("1", "10.0.0.1:8000"), true),
+            (pod("2", "10.0.0.1:8000"), false),
+            (pod("1", "10.0.0.2:8000"), false),
+        ];
+        for (next, stays) in table {
+            let store = Store::default();
+            store.replace(vec![pod("1", "10.0.0.1:8000")]);
+            let before = store.snapshot();
+            let running = before.endpoints()[0].load().book();
+            let mut next = next;
+            next.labels.insert("k".to_owned(), "v".to_owned());
+            let written = format!("{next:?}");
+            assert_eq!(store.replace(vec![next]), Change { updated: 1, ..Change::default() });
+            let after = store.snapshot();
+            let (before, after) = (&before.endpoints()[0], &after.endpoints()[0]);
+            assert_eq!(Arc::ptr_eq(before.slot(), after.slot()), stays, "{written}");
+            assert_eq!(Arc::ptr_eq(before.health(), after.health()), stays, "{written}");
+            assert_eq!(after.load().in_flight(), i64::from(stays), "{written}");
+            drop(running);
+            assert_eq!((before.load().in_flight(), after.load().in_flight()), (0, 0), "{written}");
+        }
+    }
+
+    #[test]
+    fn draining_pods_are_the_last_resort() {
+        let pod =
+            |name: &str, address| EndpointSpec { uid: Some(format!("u-{name}")), ..spec(name, address) };
+        let all = || vec![pod("a", "10.0.0.1:8000"), pod("b", "10.0.0.2:8000")];
+        let store = Store::default();
+        store.replace(all());
+        let mut changed = store.subscribe();
+        let drain = |pods: &[&str]| store.set_draining(pods.iter().map(|pod| (*pod).to_owned()).collect());
+        let seen = |entries: &[&str]| {
+            let hint = SubsetHint::from_entries(entries.iter().copied());
+            let candidates = store.snapshot().subset(&hint);
+            candidates.view().iter().map(|endpoint| endpoint.name().to_owned()).collect::<Vec<_>>()
+        };
+        drain(&["u-b", "u-gone"]);
+        assert!(changed.has_changed().unwrap());
+        changed.mark_unchanged();
+        drain(&["u-b", "u-gone"]);
+        assert!(!changed.has_changed().unwrap(), "nothing is new");
+        assert_eq!((store.snapshot().all().len(), store.snapshot().endpoints().len()), (1, 2));
+        assert_eq!(seen(&["10.0.0.1", "10.0.0.2"]), ["a"]);
+        assert_eq!(seen(&["10.0.0.2"]), ["b"], "better one that is about to go than none");
+        // Another pod of this name is another, and one that comes changes nothing for the others.
+        store.replace(vec![pod("c", "10.0.0.3:8000"), pod("b", "10.0.0.2:8000")]);
+        assert_eq!(seen(&["10.0.0.2", "10.0.0.3"]), ["c"]);
+        drain(&[]);
+        assert_eq!(store.snapshot().all().len(), 2);
     }
 
     #[test]

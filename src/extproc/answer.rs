@@ -6,7 +6,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use prometheus::IntGauge;
 
-use crate::request::first_token::FirstTokenReader;
+use crate::request::first_token::{FirstTokenReader, Generated};
 use crate::request::restore::ModelRestorer;
 use crate::request::usage::{Usage, UsageReader};
 use crate::request::{Api, ParserKind, Parsers, Pieces, Request};
@@ -39,7 +39,8 @@ enum First {
     Bytes,
     /// Its events are read until one has content.
     Token(FirstTokenReader),
-    Passed,
+    /// Counts generated tokens from here on, where events tell how many there are.
+    Passed(Option<Generated>),
 }
 
 /// The state of an answer.
@@ -63,6 +64,15 @@ pub(super) struct Answer {
     usage: Option<UsageReader>,
     /// In a box: hardly any request is sent on under another name.
     restorer: Option<Box<ModelRestorer>>,
+}
+
+/// Bytes of a body for a token, where nothing else tells how many there are.
+const BYTES_PER_TOKEN: u64 = 4;
+
+fn count(generated: &mut Option<Generated>, data: &Pieces) {
+    if let Some(generated) = generated {
+        data.iter().for_each(|piece| generated.feed(piece));
+    }
 }
 
 /// Counts a request as running until it is dropped.
@@ -209,15 +219,22 @@ impl Answer {
 
     /// Whether the first token passes with this chunk, which is not empty.
     fn has_first_token(&mut self, data: &Pieces) -> bool {
-        let passes = match &mut self.first {
-            First::Passed => return false,
-            First::Bytes => true,
-            First::Token(reader) => data.iter().any(|piece| reader.feed(piece)),
+        let mut generated = match &mut self.first {
+            First::Passed(generated) => {
+                count(generated, data);
+                return false;
+            }
+            First::Bytes => None,
+            First::Token(reader) => {
+                if !data.iter().any(|piece| reader.feed(piece)) {
+                    return false;
+                }
+                reader.generated()
+            }
         };
-        if passes {
-            self.first = First::Passed;
-        }
-        passes
+        count(&mut generated, data);
+        self.first = First::Passed(generated);
+        true
     }
 
     /// The chunk as the client gets it.
@@ -251,9 +268,13 @@ impl Answer {
         self.usage.as_ref().and_then(UsageReader::found).unwrap_or_default()
     }
 
-    /// Bytes of its body so far.
-    pub(super) fn bytes(&self) -> u64 {
-        self.bytes
+    /// Tokens that were generated so far, as it looks: by the events of a stream, else a token for
+    /// four bytes of the body.
+    pub(super) fn generated(&self) -> u64 {
+        match &self.first {
+            First::Passed(Some(generated)) => generated.tokens(),
+            _ => self.bytes / BYTES_PER_TOKEN,
+        }
     }
 
     /// The answer is complete.

@@ -21,6 +21,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
+use super::first_settings::FirstSettings;
 use super::frames::{OVERHEAD, Received, ResetStreams};
 use super::preface::PREFACE;
 use crate::memory::{ConnectionRoom, TURN, Unread, small};
@@ -30,7 +31,8 @@ use crate::memory::{ConnectionRoom, TURN, Unread, small};
 /// on it later; so the stream is read until the client has noticed.
 const LINGER: Duration = Duration::from_secs(10);
 
-/// Lingering streams of a connection at most. Further ones are reset at once.
+/// Lingering streams of a connection at most, of those of [all](crate::memory::Budget::lingering). Further ones are
+/// reset at once.
 const MAX_LINGERING: usize = 256;
 
 /// Turns of a connection, each of which ends before its streams run.
@@ -65,13 +67,16 @@ pub struct Counted<I> {
     /// The turn of the connection in which it has yielded.
     yielded: Option<u64>,
     turns: Turns,
+    /// Until it is sent.
+    settings: Option<FirstSettings>,
 }
 
 impl<I> Counted<I> {
     /// A connection from its preface on.
     pub fn new(io: I, room: ConnectionRoom, turns: Turns) -> Self {
         let (received, reset) = (Received::after(PREFACE.len()), ResetStreams::new());
-        Self { io, room, received, reset, recent: 0, yielded: None, turns }
+        let settings = Some(FirstSettings::new(room.windows().streams));
+        Self { io, room, received, reset, recent: 0, yielded: None, turns, settings }
     }
 }
 
@@ -113,8 +118,19 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for Counted<I> {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let written = ready!(Pin::new(&mut self.io).poll_write(context, bytes))?;
-        self.reset.sent(&bytes[..written]);
+        let this = &mut *self;
+        let io = Pin::new(&mut this.io);
+        let written = match &mut this.settings {
+            None => ready!(io.poll_write(context, bytes))?,
+            Some(settings) => {
+                let written = ready!(io.poll_write(context, settings.replace(bytes)))?;
+                if settings.sent(written) {
+                    this.settings = None;
+                }
+                written
+            }
+        };
+        this.reset.sent(&bytes[..written]);
         Poll::Ready(Ok(written))
     }
 
@@ -135,6 +151,11 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for Counted<I> {
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        if self.settings.is_some()
+            && let Some(first) = slices.iter().find(|slice| !slice.is_empty())
+        {
+            return self.poll_write(context, first);
+        }
         let written = ready!(Pin::new(&mut self.io).poll_write_vectored(context, slices))?;
         let mut rest = written;
         for slice in slices {
@@ -248,13 +269,19 @@ pub struct Streams {
 
 /// Streams that have ended on our side, and not on the client's.
 #[derive(Debug)]
-pub struct Lingering(mpsc::UnboundedReceiver<CountedBody>);
+pub struct Lingering {
+    streams: mpsc::UnboundedReceiver<CountedBody>,
+    /// Places of those of all connections.
+    places: Arc<Semaphore>,
+}
 
-/// The streams of a connection with this unread data.
-pub fn streams(unread: Arc<Unread>) -> (Arc<Streams>, Lingering) {
-    let (lingering, receiver) = mpsc::unbounded_channel();
+/// The streams of a connection.
+pub fn streams(room: &ConnectionRoom) -> (Arc<Streams>, Lingering) {
+    let (lingering, streams) = mpsc::unbounded_channel();
     let small = Arc::new(Semaphore::new(small::MAX_STREAMS as usize));
-    (Arc::new(Streams { unread, lingering, small }), Lingering(receiver))
+    let places = Arc::clone(room.budget().lingering());
+    let unread = Arc::clone(room.unread());
+    (Arc::new(Streams { unread, lingering, small }), Lingering { streams, places })
 }
 
 impl Lingering {
@@ -264,9 +291,13 @@ impl Lingering {
         let mut bodies = FuturesUnordered::new();
         loop {
             tokio::select! {
-                Some(mut body) = self.0.recv() => if bodies.len() < MAX_LINGERING {
-                    let ended = async move { poll_fn(|context| body.drain(context)).await };
-                    bodies.push(tokio::time::timeout(LINGER, ended));
+                Some(mut body) = self.streams.recv() => if bodies.len() < MAX_LINGERING
+                    && let Ok(place) = Arc::clone(&self.places).try_acquire_owned()
+                {
+                    bodies.push(tokio::time::timeout(LINGER, async move {
+                        poll_fn(|context| body.drain(context)).await;
+                        drop(place);
+                    }));
                 },
                 Some(_) = bodies.next() => {}
                 () = drain.cancelled() => return,

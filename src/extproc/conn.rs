@@ -5,7 +5,6 @@ use std::convert::Infallible;
 use std::error::Error;
 use std::io;
 use std::pin::pin;
-use std::sync::Arc;
 use std::time::Duration;
 
 use http::{Request, Response};
@@ -13,13 +12,14 @@ use http_body::Body;
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::{Service, service_fn};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
 
 use super::arrivals::{self, Counted, RequestBody, Turns};
 use super::preface::Greeted;
 use super::router::BoxError;
+use super::spread::Streams;
 use crate::memory::ConnectionRoom;
 
 /// Time for the TLS handshake, if any, and the client's HTTP/2 preface.
@@ -123,8 +123,8 @@ pub async fn open<I: AsyncRead + Unpin>(
     }
 }
 
-/// Serves HTTP/2 on `io` until the client leaves or the lifetime ends. Streams run as
-/// tasks of the current runtime. What they hold that nobody has read counts in `room`.
+/// Serves HTTP/2 on `io` until the client leaves or the lifetime ends. `executor` runs the
+/// streams. What they hold that nobody has read counts in `room`.
 ///
 /// Clients may ping as often as they like: keepalive pings of Envoy and grpc-go are
 /// answered, and never a reason to close. A client that has been silent for a minute is
@@ -137,6 +137,7 @@ pub async fn serve<I, S, B>(
     service: S,
     lifetime: &Lifetime,
     room: ConnectionRoom,
+    executor: Streams,
 ) -> Result<(), ConnectionError>
 where
     I: AsyncRead + AsyncWrite + Unpin,
@@ -145,20 +146,21 @@ where
     B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
 {
     let (windows, evicted) = (*room.windows(), room.evicted());
-    let (streams, lingering) = arrivals::streams(Arc::clone(room.unread()));
+    let (streams, lingering) = arrivals::streams(&room);
     let service = service_fn(move |request: Request<Incoming>| {
         service.call(request.map(|incoming| RequestBody::new(incoming, &streams)))
     });
     let turns = Turns::default();
     let mut connection = pin!(
-        http2::Builder::new(TokioExecutor::new())
+        http2::Builder::new(executor)
             .timer(TokioTimer::new())
             .keep_alive_interval(PING_AFTER)
             .keep_alive_timeout(PING_TIMEOUT)
             .initial_stream_window_size(windows.stream)
             .initial_connection_window_size(windows.connection)
             .max_frame_size(MAX_FRAME)
-            .max_concurrent_streams(windows.streams)
+            // The client is told of `windows.streams`, by `Counted`.
+            .max_concurrent_streams(windows.most_streams)
             .max_pending_accept_reset_streams(MAX_RESET_UNSEEN)
             // What a gateway still sends on streams that ended early counts here: a connection
             // would be closed on which many requests were refused, and all the others with it.
@@ -187,6 +189,7 @@ mod tests {
     use bytes::Bytes;
     use http_body_util::Empty;
     use hyper::service::service_fn;
+    use std::sync::Arc;
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
     use tokio::time::Instant;
 
@@ -206,7 +209,7 @@ mod tests {
             let Some(io) = open(std::future::ready(Ok(server)), &lifetime).await? else { return Ok(()) };
             let service = service_fn(|_| async { Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new())) });
             let room = ConnectionRoom::new(&Arc::default(), Windows::LARGEST);
-            serve(io, service, &lifetime, room).await
+            serve(io, service, &lifetime, room, Streams::here()).await
         });
         (client, served)
     }

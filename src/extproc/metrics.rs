@@ -7,7 +7,7 @@ use prometheus::{
 };
 
 use crate::flow::Code;
-use crate::metrics::{ClientSeries, Legacy, OTHER, register};
+use crate::metrics::{ClientSeries, Family, Legacy, OTHER, register};
 use crate::request::Headers;
 
 use super::event::Mode;
@@ -287,7 +287,8 @@ impl ExtProcMetrics {
             // Absent only if somebody else removed it, which is all the same.
             let _ = self.rewrites.remove_label_values(&[by, model, target]);
         };
-        self.rewritten.get(key(), other, "rewritten models", make, forget).inc();
+        let family = Family { of: "rewritten models", other: &other, make: &make, forget: &forget };
+        self.rewritten.get(key(), &family).inc();
     }
 
     /// The families of histograms by [`LABELS`].

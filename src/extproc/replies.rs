@@ -39,9 +39,24 @@ impl Replies {
         self.ready.append(&mut self.early);
     }
 
+    /// Drops those that wait for a reply which will not come.
+    pub(super) fn forget_early(&mut self) {
+        self.early = VecDeque::new();
+    }
+
     /// Adds a part of the request's body.
     pub(super) fn request_body(&mut self, pieces: impl IntoIterator<Item = Bytes>, end_of_stream: bool) {
-        self.chunks(pieces, end_of_stream, |data, end_of_stream| Reply::RequestBody { data, end_of_stream });
+        chunks(&mut self.ready, pieces, end_of_stream, request_chunk);
+    }
+
+    /// Adds a part of the request's body that is not sent before
+    /// [`request_headers`](Self::request_headers), and before the trailers if they wait, too: then it
+    /// is they that end it.
+    pub(super) fn early_request_body(&mut self, pieces: impl IntoIterator<Item = Bytes>, is_last: bool) {
+        let mut early = VecDeque::new();
+        chunks(&mut early, pieces, is_last && self.early.is_empty(), request_chunk);
+        early.append(&mut self.early);
+        self.early = early;
     }
 
     /// Adds a part of the answer's body. With the last goes what the gateway is told.
@@ -51,7 +66,7 @@ impl Replies {
         end_of_stream: bool,
         told: Vec<Attribute>,
     ) {
-        self.chunks(pieces, end_of_stream, |data, end_of_stream| Reply::ResponseBody {
+        chunks(&mut self.ready, pieces, end_of_stream, |data, end_of_stream| Reply::ResponseBody {
             data,
             end_of_stream,
             attributes: Vec::new(),
@@ -66,29 +81,33 @@ impl Replies {
         *self = Self::default();
         self.push(Reply::Immediate(rejection));
     }
+}
 
-    /// Adds a body, or a part of it, in chunks that a gateway takes. Nothing is sent for an
-    /// empty one that doesn't end its body.
-    fn chunks(
-        &mut self,
-        pieces: impl IntoIterator<Item = Bytes>,
-        end_of_stream: bool,
-        reply: fn(Pieces, bool) -> Reply,
-    ) {
-        let mut chunk = Pieces::default();
-        let mut room = CHUNK_LIMIT;
-        for mut piece in pieces {
-            while piece.len() > room {
-                chunk.push(piece.split_to(room));
-                self.ready.push_back(reply(std::mem::take(&mut chunk), false));
-                room = CHUNK_LIMIT;
-            }
-            room -= piece.len();
-            chunk.push(piece);
+fn request_chunk(data: Pieces, end_of_stream: bool) -> Reply {
+    Reply::RequestBody { data, end_of_stream }
+}
+
+/// Adds a body, or a part of it, in chunks that a gateway takes. Nothing is added for an
+/// empty one that doesn't end its body.
+fn chunks(
+    replies: &mut VecDeque<Reply>,
+    pieces: impl IntoIterator<Item = Bytes>,
+    end_of_stream: bool,
+    reply: fn(Pieces, bool) -> Reply,
+) {
+    let mut chunk = Pieces::default();
+    let mut room = CHUNK_LIMIT;
+    for mut piece in pieces {
+        while piece.len() > room {
+            chunk.push(piece.split_to(room));
+            replies.push_back(reply(std::mem::take(&mut chunk), false));
+            room = CHUNK_LIMIT;
         }
-        if !chunk.is_empty() || end_of_stream {
-            self.ready.push_back(reply(chunk, end_of_stream));
-        }
+        room -= piece.len();
+        chunk.push(piece);
+    }
+    if !chunk.is_empty() || end_of_stream {
+        replies.push_back(reply(chunk, end_of_stream));
     }
 }
 

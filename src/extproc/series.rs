@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use prometheus::{Histogram, HistogramVec, IntCounter, IntGauge};
 
 use crate::flow::Code;
-use crate::metrics::{ClientSeries, OTHER};
+use crate::metrics::{ClientSeries, Family, OTHER};
 use crate::request::DEFAULT_FAIRNESS_ID;
 
 use super::metrics::ExtProcMetrics;
@@ -159,7 +159,8 @@ impl SeriesTable {
             ];
             Series::new(Arc::new(values), families)
         };
-        self.0.get(labels, other, OF, make, |_, series| series.forget(families))
+        let forget = |_: &SeriesKey, series: &Series| series.forget(families);
+        self.0.get(labels, &Family { of: OF, other: &other, make: &make, forget: &forget })
     }
 
     #[cfg(test)]

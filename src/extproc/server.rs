@@ -20,6 +20,7 @@ use super::conn::{self, Lifetime};
 use super::health::{self, HealthState};
 use super::router::{GrpcService, Router};
 use super::small::Small;
+use super::spread::{Streams, Threads};
 use super::stop::{Stop, Stops};
 use super::tls::Tls;
 use super::workers::{ConnectionMetrics, Workers};
@@ -127,6 +128,12 @@ impl Server {
         self.workers.metrics()
     }
 
+    /// Streams of the threads that serve the ext_proc port.
+    #[must_use]
+    pub fn threads(&self) -> Arc<Threads> {
+        self.workers.threads()
+    }
+
     /// Serves until told to stop, then stops as asked: after a part of the drain window, if
     /// there is one, health says so; after the whole of it no connection is accepted and
     /// open streams are finished. A further stop closes them.
@@ -148,6 +155,10 @@ impl Server {
             health_port,
             health::service(health.clone()),
             health_lifetime.clone(),
+            {
+                let lifetime = health_lifetime.clone();
+                move || lifetime.child()
+            },
             Arc::clone(&options.budget),
             Windows::SMALLEST,
         )));
@@ -160,7 +171,7 @@ impl Server {
         let ended = match stopped {
             Ended::Forced => Ended::Forced,
             Ended::Gracefully => {
-                tracing::info!(connections = ?workers.connections(), "finishing open streams");
+                tracing::info!(streams = ?workers.threads().open(), "finishing open streams");
                 tokio::select! {
                     () = workers.drain() => Ended::Gracefully,
                     _ = stops.next() => Ended::Forced,
@@ -168,7 +179,7 @@ impl Server {
             }
         };
         if ended == Ended::Forced {
-            tracing::warn!(connections = ?workers.connections(), "stopped again, closing open streams");
+            tracing::warn!(streams = ?workers.threads().open(), "stopped again, closing open streams");
         }
         health_lifetime.close.cancel();
         if let Some(reload) = &reload {
@@ -225,11 +236,13 @@ fn hand_over(workers: &Workers, stream: tokio::net::TcpStream, peer: SocketAddr)
 }
 
 /// A gRPC service of [small] requests in plain text on this runtime, which answers even when the
-/// workers are busy. Returns once the lifetime and all connections have ended.
+/// workers are busy. `each` makes the lifetime of a connection. Returns once `lifetime` and all
+/// connections have ended.
 pub async fn serve_small<S>(
     listener: TcpListener,
     service: S,
     lifetime: Lifetime,
+    each: impl Fn() -> Lifetime,
     budget: Arc<Budget>,
     windows: Windows,
 ) where
@@ -253,7 +266,7 @@ pub async fn serve_small<S>(
             }
         }
         let service = TowerToHyperService::new(service.clone());
-        let lifetime = lifetime.child();
+        let lifetime = each();
         let (begun, budget) = (Arc::new(AtomicBool::new(false)), Arc::clone(&budget));
         let begins = Arc::clone(&begun);
         let serving = open.spawn(async move {
@@ -261,7 +274,7 @@ pub async fn serve_small<S>(
                 Ok(Some(stream)) => {
                     begins.store(true, Relaxed);
                     let room = ConnectionRoom::new(&budget, windows);
-                    conn::serve(stream, service, &lifetime, room).await
+                    conn::serve(stream, service, &lifetime, room, Streams::here()).await
                 }
                 Ok(None) => Ok(()),
                 Err(error) => Err(error),

@@ -1,13 +1,13 @@
 //! The threads that serve connections: one current-thread runtime each.
 //!
-//! A gateway opens few, long connections, so a connection stays on the thread it was
-//! given, and nothing that belongs to it moves between cores.
+//! A connection stays on the thread it was given, and so do its streams, unless that
+//! thread carries more than its [share](super::spread).
 
 use std::convert::Infallible;
 use std::io;
 use std::net::{SocketAddr, TcpStream as StdStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread::JoinHandle;
 
 use http::{Request, Response};
@@ -24,14 +24,15 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 use super::arrivals::RequestBody;
 use super::conn::{self, ConnectionError, Lifetime};
 use super::router::BoxError;
+use super::spread::{Streams, Threads};
 use crate::memory::{Budget, ConnectionRoom, Windows};
 
 /// Connections that have not finished their TLS handshake or their HTTP/2 preface.
 /// Whoever connects and is silent holds one of these until a timeout.
 const MAX_OPENING: usize = 1024;
 
-/// Open connections. A gateway needs one per worker thread; this is room for hundreds
-/// of gateways, and below a usual limit of open files.
+/// Open connections. A gateway needs one per worker thread, and another for every 100
+/// requests in progress; this is below a usual limit of open files.
 const MAX_CONNECTIONS: usize = 16_384;
 
 /// What happened to connections, since the start.
@@ -56,6 +57,7 @@ pub struct ConnectionMetrics {
 #[derive(Debug)]
 pub struct Workers {
     workers: Vec<Worker>,
+    threads: Arc<Threads>,
     lifetime: Lifetime,
     /// Counts the open connections of all threads, to wait for the last.
     open: TaskTracker,
@@ -68,7 +70,6 @@ pub struct Workers {
 #[derive(Debug)]
 struct Worker {
     connections: mpsc::UnboundedSender<Connection>,
-    open: Arc<AtomicUsize>,
     thread: JoinHandle<()>,
 }
 
@@ -78,19 +79,9 @@ struct Connection {
     peer: SocketAddr,
     opening: OwnedSemaphorePermit,
     budget: Arc<Budget>,
-    guard: ConnectionGuard,
-}
-
-/// Counts one open connection for as long as it lives.
-struct ConnectionGuard {
-    of_worker: Arc<AtomicUsize>,
-    _of_all: TaskTrackerToken,
-}
-
-impl Drop for ConnectionGuard {
-    fn drop(&mut self) {
-        self.of_worker.fetch_sub(1, Relaxed);
-    }
+    streams: Streams,
+    /// Counts it as open.
+    open: TaskTrackerToken,
 }
 
 impl Workers {
@@ -113,9 +104,12 @@ impl Workers {
         let lifetime = Lifetime::new();
         let metrics = Arc::new(ConnectionMetrics::default());
         let acceptor = tls.map(TlsAcceptor::from);
+        let runtime = |_| tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtimes = (0..threads.max(1)).map(runtime).collect::<io::Result<Vec<_>>>()?;
+        let threads = runtimes.iter().map(|runtime| runtime.handle().clone()).collect();
+        let threads = Arc::new(Threads::new(threads));
         let mut workers = Vec::new();
-        for index in 0..threads.max(1) {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        for (index, runtime) in runtimes.into_iter().enumerate() {
             let (sender, receiver) = mpsc::unbounded_channel();
             let server = ConnectionServer {
                 service: service.clone(),
@@ -126,14 +120,14 @@ impl Workers {
             let thread = std::thread::Builder::new()
                 .name(format!("usher-worker-{index}"))
                 .spawn(move || runtime.block_on(server.run(receiver)))?;
-            workers.push(Worker { connections: sender, open: Arc::default(), thread });
+            workers.push(Worker { connections: sender, thread });
         }
         let opening = Arc::new(Semaphore::new(MAX_OPENING));
-        Ok(Self { workers, lifetime, open: TaskTracker::new(), opening, budget, metrics })
+        Ok(Self { workers, threads, lifetime, open: TaskTracker::new(), opening, budget, metrics })
     }
 
-    /// Gives a connection to the thread with the fewest, or closes it when there are too
-    /// many. For one acceptor: the count is read, then raised.
+    /// Gives a connection to the thread with the fewest open streams, or closes it when there
+    /// are too many. For one acceptor: the count is read, then raised.
     pub fn serve(&self, stream: StdStream, peer: SocketAddr) {
         let Ok(opening) = self.opening.clone().try_acquire_owned() else {
             return self.refuse(peer, "too many connections are being opened");
@@ -141,17 +135,11 @@ impl Workers {
         if self.open.len() >= MAX_CONNECTIONS {
             return self.refuse(peer, "too many connections");
         }
-        let Some(worker) = self.workers.iter().min_by_key(|worker| worker.open.load(Relaxed)) else {
-            return;
-        };
-        worker.open.fetch_add(1, Relaxed);
-        let guard = ConnectionGuard { of_worker: worker.open.clone(), _of_all: self.open.token() };
+        let place = self.threads.idlest();
+        let (streams, open) = (Streams::of(&self.threads, place), self.open.token());
         self.metrics.accepted.fetch_add(1, Relaxed);
-        if worker
-            .connections
-            .send(Connection { stream, peer, opening, budget: self.budget.clone(), guard })
-            .is_err()
-        {
+        let connection = Connection { stream, peer, opening, budget: self.budget.clone(), streams, open };
+        if self.workers[place].connections.send(connection).is_err() {
             self.refuse(peer, "its worker thread has ended");
         }
     }
@@ -164,10 +152,10 @@ impl Workers {
         }
     }
 
-    /// Open connections per thread.
+    /// Streams of the threads.
     #[must_use]
-    pub fn connections(&self) -> Vec<usize> {
-        self.workers.iter().map(|worker| worker.open.load(Relaxed)).collect()
+    pub fn threads(&self) -> Arc<Threads> {
+        self.threads.clone()
     }
 
     /// What happened to connections.
@@ -243,12 +231,15 @@ where
     S::Future: Send + 'static,
     B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
 {
-    let Connection { stream, opening, budget, guard: _guard, peer } = connection;
+    let Connection { stream, opening, budget, streams, open: _open, peer } = connection;
     let stream = TcpStream::from_std(stream)?;
     let served = match acceptor {
-        None => serve_on(std::future::ready(Ok(stream)), opening, service, lifetime, budget, metrics).await,
+        None => {
+            serve_on(std::future::ready(Ok(stream)), opening, service, lifetime, budget, metrics, streams)
+                .await
+        }
         Some(acceptor) => {
-            serve_on(acceptor.accept(stream), opening, service, lifetime, budget, metrics).await
+            serve_on(acceptor.accept(stream), opening, service, lifetime, budget, metrics, streams).await
         }
     };
     if let Some(reason) = served.as_ref().err().and_then(ConnectionError::go_away) {
@@ -266,6 +257,7 @@ async fn serve_on<I, S, B>(
     lifetime: &Lifetime,
     budget: Arc<Budget>,
     metrics: &ConnectionMetrics,
+    streams: Streams,
 ) -> Result<(), ConnectionError>
 where
     I: AsyncRead + AsyncWrite + Unpin,
@@ -281,7 +273,7 @@ where
     // Whoever connects and says nothing takes no room.
     let windows = budget.process().map_or(Windows::LARGEST, Windows::within);
     let room = ConnectionRoom::new(&budget, windows);
-    conn::serve(io, service, lifetime, room).await.inspect_err(|_| {
+    conn::serve(io, service, lifetime, room, streams).await.inspect_err(|_| {
         metrics.broken.fetch_add(1, Relaxed);
     })
 }

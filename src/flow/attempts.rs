@@ -7,7 +7,7 @@ use dashmap::DashMap;
 use prometheus::{IntCounter, IntCounterVec, Opts, Registry};
 
 use crate::endpoints::{Endpoint, Snapshot};
-use crate::metrics::{ClientSeries, Legacy, OTHER, register};
+use crate::metrics::{ClientSeries, Family, Legacy, OTHER, register};
 
 const LABELS: [&str; 5] = ["status", "target_model_name", "endpoint_name", "namespace", "port"];
 const LEGACY: Legacy = Legacy {
@@ -108,7 +108,8 @@ impl Attempts {
         }
         let label = self.models.label(model, OF).to_owned();
         let forget = |model: &String, _: &String| self.forget_model(model);
-        self.models.get(label, || OTHER.to_owned(), OF, Clone::clone, forget)
+        let other = || OTHER.to_owned();
+        self.models.get(label, &Family { of: OF, other: &other, make: &Clone::clone, forget: &forget })
     }
 
     fn forget_model(&self, model: &str) {

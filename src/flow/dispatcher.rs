@@ -277,7 +277,9 @@ impl Dispatcher {
         let mut choose = || self.choose(&context, candidates, among.as_ref(), spread, rng, scratch);
         let (chosen, _begun) = if self.policy.stages.books() || spread {
             // Where a filter has a limit, every booking counts.
-            let is_small = request.body.len() <= SMALL_BODY && !self.policy.scheduler.drops_the_busy();
+            let is_small = request.body.len() <= SMALL_BODY
+                && !request.is_uploading
+                && !self.policy.scheduler.drops_the_busy();
             let (chosen, begun) =
                 self.bookings.decide(is_small, |chosen: &Chosen| &chosen.decision, choose)?;
             (chosen, Some(begun))
@@ -291,11 +293,13 @@ impl Dispatcher {
         let probe = attempt.map(|attempt| attempt.probe.used());
         let class = RequestClass::of(request.body.len(), request.stream, request.max_output_tokens);
         // Of a pair either may be the one that hangs, so that nobody is blamed.
-        let awaited = (self.sickbay.is_some() && !asks_only && !is_pair(&chosen.decision))
+        let uploading = request.is_uploading;
+        let awaited = (self.sickbay.is_some() && !uploading && !asks_only && !is_pair(&chosen.decision))
             .then(|| chosen.decision.primary_endpoint().health().awaits(class, now_ms))
             .flatten();
         let clock = Some(self.clock.clone());
-        let sent = Sent { at_ms: now_ms, asks_only, probe, class, awaited, unproven: false, clock };
+        let sent =
+            Sent { at_ms: now_ms, uploading, asks_only, probe, class, awaited, unproven: false, clock };
         Ok(self.book(&context, chosen.decision, effects, sent))
     }
 
@@ -365,11 +369,13 @@ impl Dispatcher {
 /// answer it, so that says nothing good about a server.
 fn asks_only(request: &Request) -> bool {
     let method = || request.headers.get(":method");
-    request.body.is_empty() && matches!(method(), Some(b"GET" | b"HEAD" | b"OPTIONS"))
+    request.body.is_empty()
+        && !request.is_uploading
+        && matches!(method(), Some(b"GET" | b"HEAD" | b"OPTIONS"))
 }
 
 /// Whether another endpoint computes the prompt.
-fn is_pair(decision: &Decision) -> bool {
+pub(super) fn is_pair(decision: &Decision) -> bool {
     let computes = decision.prefill().and_then(|run| decision.endpoints_of(run).next());
     let number = decision.primary_endpoint().slot().number();
     computes.is_some_and(|endpoint| endpoint.slot().number() != number)

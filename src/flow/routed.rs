@@ -12,6 +12,7 @@ use crate::request::usage::Usage;
 use crate::schedule::{AnswerHead, Attribute, Decision, Effects, Followers, Header, Record, Served};
 
 use super::Permit;
+use super::dispatcher::is_pair;
 
 /// A decision, what it booked and what followed from it. Dropping it gives back
 /// everything.
@@ -35,6 +36,8 @@ pub struct Routed {
 pub(super) struct Sent {
     /// When, on the clock of the readings.
     pub(super) at_ms: u64,
+    /// Its body is on its way: no answer is late before its end.
+    pub(super) uploading: bool,
     /// It asks for a page only: a good answer says nothing about the server.
     pub(super) asks_only: bool,
     /// It is the probe of its first choice.
@@ -128,7 +131,7 @@ impl Routed {
         if let Some(endpoint) = &named {
             self.booking.move_to(endpoint.load());
         }
-        if !is_stream {
+        if !is_stream || std::mem::take(&mut self.sent.uploading) {
             self.sent.clock = None;
         }
         let Some(follows) = &mut self.follows else { return Vec::new() };
@@ -173,6 +176,7 @@ impl Routed {
         if self.sent.unproven {
             self.sent.awaited = match same(first) {
                 true => awaited,
+                false if self.sent.uploading => None,
                 false => server.health().awaits(self.sent.class, at_ms),
             };
         } else {
@@ -203,6 +207,28 @@ impl Routed {
         }
         if let Some(probe) = self.sent.probe.take() {
             probe.answered();
+        }
+    }
+
+    /// So many bytes of a body have come that nobody reads: they count as its tokens.
+    pub fn relayed(&mut self, bytes: usize) {
+        if let Some(permit) = &mut self.permit {
+            permit.relayed(bytes);
+        }
+    }
+
+    /// All of a body, so many bytes, has gone to the gateway that nobody reads: the answer is waited
+    /// for.
+    pub fn body_sent(&mut self, bytes: usize) {
+        if !std::mem::take(&mut self.sent.uploading) {
+            return;
+        }
+        self.sent.class = RequestClass::of(bytes, false, None);
+        let Some(clock) = &self.sent.clock else { return };
+        self.sent.at_ms = clock.now_ms();
+        if !self.sent.asks_only && !is_pair(&self.decision) {
+            let first = self.decision.primary_endpoint();
+            self.sent.awaited = first.health().awaits(self.sent.class, self.sent.at_ms);
         }
     }
 
@@ -247,15 +273,16 @@ impl Routed {
         }
     }
 
-    /// The answer is complete, after so many bytes of its body. Returns numbers for the gateway.
-    pub fn answer_ends(&mut self, usage: &Usage, bytes: u64) -> Vec<Attribute> {
+    /// The answer is complete. It had so many `generated` tokens as it looked. Returns numbers for the
+    /// gateway.
+    pub fn answer_ends(&mut self, usage: &Usage, generated: u64) -> Vec<Attribute> {
         let mut attributes = Vec::new();
         self.prove();
         if let Some(server) = self.server.take() {
             server.health().finished();
         }
         if let Some(permit) = &mut self.permit {
-            permit.used(usage, bytes, true);
+            permit.used(usage, generated, true);
         }
         if let Some(follows) = &mut self.follows {
             follows.followers.ends(usage, &mut attributes);
@@ -263,10 +290,10 @@ impl Routed {
         attributes
     }
 
-    /// The answer was cut off after so many bytes of its body, or never came.
-    pub fn cut_off(&mut self, usage: &Usage, bytes: u64) {
+    /// The answer was cut off after so many `generated` tokens, as it looked, or never came.
+    pub fn cut_off(&mut self, usage: &Usage, generated: u64) {
         if let Some(permit) = &mut self.permit {
-            permit.used(usage, bytes, false);
+            permit.used(usage, generated, false);
         }
     }
 

@@ -1,6 +1,7 @@
 //! An ext_proc server as the target.
 
 use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,7 +12,7 @@ use super::LoadError;
 use super::decide::{self, Decided};
 use super::exchange::{self, Open, checked};
 use super::failure::Failure;
-use super::link::{Dialer, Link};
+use super::link::{Carrier, Dialer, Link};
 use super::prompt::Messages;
 use super::record::{Numbers, Started};
 use super::settings::TlsMode;
@@ -25,9 +26,11 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// For the answer to the first call.
 const FIRST_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Connections to a server, and what is asked over them.
+/// Connections to a server, and what is asked over them. Like a gateway it opens another where all
+/// have as many requests as the server takes.
 pub(super) struct Direct {
-    links: Vec<Link>,
+    dialer: Dialer,
+    links: RefCell<Vec<Rc<Link>>>,
     next: Cell<usize>,
     call: Request<()>,
     interval: Duration,
@@ -54,10 +57,10 @@ impl Direct {
         {
             call.headers_mut().insert(name, HeaderValue::from_static(value));
         }
-        let links = (0..connections).map(|_| Link::new(dialer.clone())).collect();
-        let direct = Self { links, next: Cell::new(0), call, interval };
-        for link in &direct.links {
-            let first = timeout(FIRST_PATIENCE, direct.first(link)).await.unwrap_or_else(|_| {
+        let links: Vec<_> = (0..connections).map(|_| Rc::new(Link::new(dialer.clone()))).collect();
+        let direct = Self { dialer, links: RefCell::new(links.clone()), next: Cell::new(0), call, interval };
+        for link in links {
+            let first = timeout(FIRST_PATIENCE, direct.first(&link)).await.unwrap_or_else(|_| {
                 Err(Failure::new("timeout", format!("no answer within {} s", FIRST_PATIENCE.as_secs())))
             });
             first.map_err(|failure| {
@@ -85,10 +88,16 @@ impl Direct {
         Ok(())
     }
 
-    fn link(&self) -> &Link {
-        let at = self.next.get();
-        self.next.set((at + 1) % self.links.len());
-        &self.links[at]
+    fn link(&self) -> Carrier {
+        let mut links = self.links.borrow_mut();
+        let (count, next) = (links.len(), self.next.get());
+        let free = (0..count).map(|place| (next + place) % count).find(|at| !links[*at].is_full());
+        let at = free.unwrap_or_else(|| {
+            links.push(Rc::new(Link::new(self.dialer.clone())));
+            count
+        });
+        self.next.set((at + 1) % links.len());
+        Carrier::new(&links[at])
     }
 
     /// A whole request with its answer.
@@ -115,7 +124,8 @@ impl Direct {
     /// # Errors
     /// When the server breaks the protocol or is gone. A request that it refuses is decided.
     pub(super) async fn decide(&self, messages: &Messages, number: u64) -> Result<Decided, Failure> {
-        let decide = decide::decide(self.link(), &self.call, messages, number);
+        let link = self.link();
+        let decide = decide::decide(&link, &self.call, messages, number);
         timeout(PATIENCE, decide).await.unwrap_or_else(|_| Err(late(PATIENCE)))
     }
 

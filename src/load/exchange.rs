@@ -18,7 +18,7 @@ use tokio::time::{Instant, Sleep};
 use crate::extproc::inbox::Inbox;
 
 use super::failure::Failure;
-use super::link::Link;
+use super::link::Carrier;
 use super::message::Chunk;
 use super::prompt::Messages;
 use super::record::{Numbers, Started};
@@ -38,6 +38,7 @@ pub(super) struct Open<'a> {
     replies: Replies,
     numbers: &'a RefCell<Numbers>,
     started: Started,
+    _link: Carrier,
 }
 
 /// Opens an exchange, sends the request and waits for its decision and its body.
@@ -45,7 +46,7 @@ pub(super) struct Open<'a> {
 /// # Errors
 /// When the server fails, refuses the request, or loses a part of it.
 pub(super) async fn open<'a>(
-    link: &Link,
+    link: Carrier,
     call: &Request<()>,
     messages: &Messages,
     numbers: &'a RefCell<Numbers>,
@@ -85,7 +86,7 @@ pub(super) async fn open<'a>(
         let detail = format!("{returned} bytes of a body of {expected} came back");
         return Err(Failure::new("body-mismatch", detail));
     }
-    Ok(Open { stream, replies, numbers, started })
+    Ok(Open { stream, replies, numbers, started, _link: link })
 }
 
 impl Open<'_> {

@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
+use std::ops::Deref;
 use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
@@ -93,9 +94,14 @@ fn failure_of(error: &dyn std::error::Error) -> Failure {
     Failure::new(TLS, error.to_string())
 }
 
+/// Streams of a connection where the server doesn't say how many it takes, or has not yet.
+const STREAMS: usize = 100;
+
 /// One connection.
 pub(super) struct Link {
     dialer: Dialer,
+    /// Requests in progress.
+    carried: Cell<usize>,
     /// The connection while it lives; its driver removes it.
     requests: Rc<RefCell<Option<Requests>>>,
     /// Held by who connects; the others wait for what comes of it.
@@ -112,10 +118,17 @@ impl Link {
     pub(super) fn new(dialer: Dialer) -> Self {
         Self {
             dialer,
+            carried: Cell::new(0),
             requests: Rc::default(),
             attempt: Mutex::new(Attempt::default()),
             attempts: Cell::new(0),
         }
+    }
+
+    /// Whether another request would wait for one of those in progress.
+    pub(super) fn is_full(&self) -> bool {
+        let most = self.requests.borrow().as_ref().map_or(STREAMS, SendRequest::current_max_send_streams);
+        self.carried.get() >= most
     }
 
     /// The connection, ready for a request.
@@ -163,7 +176,7 @@ impl Link {
             .initial_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
             // Until the server has said how many it takes.
-            .initial_max_send_streams(100)
+            .initial_max_send_streams(STREAMS)
             .enable_push(false);
         let handshake = builder.handshake(io).await;
         let (requests, mut connection) =
@@ -181,5 +194,29 @@ impl Link {
             *slot.borrow_mut() = None;
         });
         Ok(())
+    }
+}
+
+/// A connection that carries a request until this is dropped.
+pub(super) struct Carrier(Rc<Link>);
+
+impl Carrier {
+    pub(super) fn new(link: &Rc<Link>) -> Self {
+        link.carried.set(link.carried.get() + 1);
+        Self(Rc::clone(link))
+    }
+}
+
+impl Deref for Carrier {
+    type Target = Link;
+
+    fn deref(&self) -> &Link {
+        &self.0
+    }
+}
+
+impl Drop for Carrier {
+    fn drop(&mut self) {
+        self.0.carried.set(self.0.carried.get() - 1);
     }
 }

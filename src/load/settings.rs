@@ -45,7 +45,7 @@ pub enum Target {
         address: String,
         /// Whether connections are encrypted.
         tls: TlsMode,
-        /// Connections, over which requests are spread in turn; at least 1.
+        /// Connections at first, over which requests are spread in turn; at least 1.
         connections: usize,
         /// The hint that only these endpoints may be picked.
         subset: Option<String>,

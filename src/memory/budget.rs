@@ -4,6 +4,8 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, TryLockError, Weak};
 
+use tokio::sync::Semaphore;
+
 use super::connection::Unread;
 use super::uploads::Uploads;
 use super::watch::Watch;
@@ -76,7 +78,12 @@ pub struct Budget {
     pub(super) connections: Mutex<Vec<Arc<Unread>>>,
     pub(super) evicted: AtomicU64,
     pub(super) uploads: Uploads,
+    lingering: Arc<Semaphore>,
 }
+
+/// Streams at most that are read although they have ended on our side. Each takes some KiB that
+/// aren't counted.
+const MAX_LINGERING: usize = 1024;
 
 /// At least so much is left for what isn't counted, where the budget is large enough: the
 /// program.
@@ -142,6 +149,7 @@ impl Budget {
             connections: Mutex::default(),
             evicted: AtomicU64::new(0),
             uploads: Uploads::default(),
+            lingering: Arc::new(Semaphore::new(MAX_LINGERING)),
         }
     }
 
@@ -189,6 +197,11 @@ impl Budget {
             self.limit.store(limit, Relaxed);
             self.look_at.store(self.total().saturating_add(step), Relaxed);
         }
+    }
+
+    #[cfg(test)]
+    pub(super) fn forget_promised(&self) {
+        self.promised.store(0, Relaxed);
     }
 
     #[cfg(test)]
@@ -272,6 +285,11 @@ impl Budget {
         self.give_back(Kind::Streams, Self::STREAM);
     }
 
+    /// Places of streams that have ended on our side, and not on the client's.
+    pub fn lingering(&self) -> &Arc<Semaphore> {
+        &self.lingering
+    }
+
     /// Whether a request of this priority may go on, which holds nothing yet but its stream.
     /// Where it is tight those that wait with lower priorities make room for it.
     ///
@@ -329,7 +347,8 @@ impl Budget {
         if total <= tight(limit) {
             return Ok(());
         }
-        if let Some(priority) = priority() {
+        let priority = priority();
+        if let Some(priority) = priority {
             self.make_room(total - tight(limit), limit, priority);
             total = self.total();
         }
@@ -339,7 +358,11 @@ impl Budget {
         if total > limit.saturating_add(leaving()) {
             self.one_sheds(|promised| {
                 let missing = total.saturating_sub(limit.saturating_add(promised));
-                if missing > 0 { self.give_up_slow_uploads(missing.saturating_add(limit / 16)) } else { 0 }
+                if missing == 0 {
+                    return 0;
+                }
+                // One that isn't known yet counts as that of a request without an objective.
+                self.give_up_slow_uploads(missing.saturating_add(limit / 16), priority.unwrap_or(0))
             });
         }
         if total > limit.saturating_add(leaving().min(beyond(limit))) { Err(Full) } else { Ok(()) }

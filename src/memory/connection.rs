@@ -16,8 +16,11 @@ pub struct Windows {
     pub stream: u32,
     /// Replies of a stream that may wait to be sent.
     pub unsent: u32,
-    /// Streams that may be open.
+    /// Streams that a client is told it may open.
     pub streams: u32,
+    /// Streams that may be open. More than it is told where a client is not to be refused those
+    /// that it opened before it was told.
+    pub most_streams: u32,
 }
 
 /// A connection's own buffers, and what the system's library keeps for it.
@@ -30,24 +33,36 @@ const SMALL_BUFFERS: u64 = 16 << 10;
 pub const TURN: u64 = 64 << 10;
 
 impl Windows {
-    /// For gateways. One that puts all its requests on one connection never waits for that of the
-    /// connection, and a prompt of 50k tokens arrives without waiting for that of the stream.
+    /// For gateways. A prompt of 50k tokens arrives without waiting for the window of its stream, and
+    /// those of one connection don't wait for that of the connection.
     ///
     /// The window of a connection must not depend on the memory budget: h2 charges `256 - length`
     /// of half of it for every unread DATA frame that is shorter than 256 bytes and doesn't end its
     /// stream, and ends the connection where that is used up. This is enough for 65,793 of one byte.
     ///
-    /// The peer has no limit of streams, and hyper's default of 200 would queue requests inside the
-    /// gateway, where nobody sees them: every HTTP request in progress holds a stream until its
-    /// response ends. The gateway's own circuit breaker (40,000 in the sample configurations) is
-    /// meant to act first.
-    pub const LARGEST: Self =
-        Self { connection: 32 << 20, stream: 256 << 10, unsent: 256 << 10, streams: 100_000 };
+    /// Every HTTP request in progress holds a stream until its response ends. A gateway opens another
+    /// connection where all that it has are full, and each has its thread, so a limit spreads its
+    /// requests. 100 is the least that HTTP/2 recommends, and what clients begin with that wait for
+    /// the limit. Envoy doesn't wait: it sends up to 1,024 streams before it knows better, and those
+    /// above the limit would fail with their requests. They are served; those that follow open
+    /// connections.
+    pub const LARGEST: Self = Self {
+        connection: 32 << 20,
+        stream: 256 << 10,
+        unsent: 256 << 10,
+        streams: 100,
+        most_streams: 100_000,
+    };
 
     /// For [small] requests. HTTP/2 begins with these windows, and less can't be said before the
     /// first stream.
-    pub const SMALLEST: Self =
-        Self { connection: 64 << 10, stream: 64 << 10, unsent: 16 << 10, streams: small::MAX_STREAMS };
+    pub const SMALLEST: Self = Self {
+        connection: 64 << 10,
+        stream: 64 << 10,
+        unsent: 16 << 10,
+        streams: small::MAX_STREAMS,
+        most_streams: small::MAX_STREAMS,
+    };
 
     /// For gateways, in a process that may take so many bytes.
     pub fn within(process: u64) -> Self {
@@ -57,6 +72,15 @@ impl Windows {
 }
 
 /// Data of a connection that has arrived and that no stream has read.
+///
+/// On a connection that is never without streams this may be too much: data for a stream that nobody
+/// reads any more (it was refused, one too many lingers, or it has lingered for long enough) is
+/// dropped as it comes, and counts all the same until RST_STREAM is written. A client that keeps to
+/// the windows adds no more than twice that of the stream each time, and in all 65,793 frames of one
+/// byte, as h2 doesn't give back its allowance for such ones. Nothing that h2 sends corrects the
+/// count: a WINDOW_UPDATE of the connection comes after half of its window, and says nothing of the
+/// number of frames. The worst that comes of it is that the connection is closed as the one with the
+/// most unread data.
 #[derive(Debug, Default)]
 pub struct Unread {
     /// In bytes. Below zero for a moment where a stream ends while data of another arrives.
@@ -85,10 +109,13 @@ impl Unread {
     }
 
     /// A stream will read no more. What nobody has read of it was dropped when no other stream is
-    /// left: the count is right again then, even if data came for streams that had ended.
+    /// left: the count is right again then, even if data came for streams that had ended. Where it
+    /// changes at that moment, data comes for streams that begin to read next: the end of those
+    /// puts it right.
     pub fn close(&self) {
+        let left = self.bytes.load(Relaxed);
         if self.readers.fetch_sub(1, Relaxed) == 1 {
-            self.bytes.store(0, Relaxed);
+            let _ = self.bytes.compare_exchange(left, 0, Relaxed, Relaxed);
         }
     }
 
@@ -128,6 +155,11 @@ impl ConnectionRoom {
     /// Its windows.
     pub fn windows(&self) -> &Windows {
         &self.windows
+    }
+
+    /// The budget that it is counted in.
+    pub fn budget(&self) -> &Arc<Budget> {
+        &self.budget
     }
 
     /// Its unread data.

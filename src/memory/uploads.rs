@@ -66,6 +66,8 @@ pub(super) struct Uploads {
 #[derive(Debug)]
 struct Open {
     upload: Arc<Upload>,
+    /// The request's priority.
+    priority: i32,
     looks: u32,
     /// Bytes at the last look, and of those the ones that came lately.
     received: u64,
@@ -87,8 +89,9 @@ impl Uploads {
 }
 
 impl Budget {
-    /// A body has begun whose rest doesn't come at once; `stream` reads it.
-    pub fn begin_upload(&self, received: u64, stream: &Waker) -> Arc<Upload> {
+    /// A body has begun whose rest doesn't come at once, of a request with this priority; `stream`
+    /// reads it.
+    pub fn begin_upload(&self, received: u64, priority: i32, stream: &Waker) -> Arc<Upload> {
         let upload = Arc::new(Upload {
             received: AtomicU64::new(received),
             verdict: AtomicU8::new(0),
@@ -99,7 +102,9 @@ impl Budget {
             // Those that are over go before more memory is taken.
             open.retain(|open| !open.is_over());
         }
-        open.push(Open { upload: Arc::clone(&upload), looks: 0, received: 0, rate: 0, progressed: None });
+        let begun =
+            Open { upload: Arc::clone(&upload), priority, looks: 0, received: 0, rate: 0, progressed: None };
+        open.push(begun);
         upload
     }
 
@@ -123,23 +128,25 @@ impl Budget {
         });
     }
 
-    /// Gives up bodies, the slowest first, that hold so many bytes together. Returns how many they
-    /// hold: those are given back a moment later.
-    pub(super) fn give_up_slow_uploads(&self, bytes: u64) -> u64 {
+    /// Gives up bodies of at most this priority that hold so many bytes together: those of the lowest
+    /// first, and of these the slowest. Returns how many they hold with their streams: those are
+    /// given back a moment later.
+    pub(super) fn give_up_slow_uploads(&self, bytes: u64, highest: i32) -> u64 {
         let open = self.uploads.open();
         let mut slow: Vec<&Open> = open
             .iter()
-            .filter(|open| open.looks >= LOOKS && open.received > 0)
+            .filter(|open| open.priority <= highest && open.looks >= LOOKS && open.received > 0)
             .filter(|open| !open.is_over() && open.upload.given_up().is_none())
             .collect();
-        slow.sort_by_key(|open| (open.rate, open.progressed));
+        slow.sort_by_key(|open| (open.priority, open.rate, open.progressed));
         let mut freed = 0;
         for open in slow {
             if freed >= bytes {
                 break;
             }
             open.upload.give_up(SLOW);
-            freed += open.received;
+            // Its stream goes, too.
+            freed += open.received + Self::STREAM;
         }
         freed
     }
@@ -172,9 +179,9 @@ mod tests {
     fn a_body_without_progress_is_given_up() {
         let budget = Budget::default();
         let start = Instant::now();
-        let stalls = budget.begin_upload(100, Waker::noop());
-        let trickles = budget.begin_upload(100, Waker::noop());
-        let ends = budget.begin_upload(100, Waker::noop());
+        let stalls = budget.begin_upload(100, 0, Waker::noop());
+        let trickles = budget.begin_upload(100, 0, Waker::noop());
+        let ends = budget.begin_upload(100, 0, Waker::noop());
         for second in 0..30 {
             trickles.received(100 + second);
             budget.look_at_uploads(after(start, second), TIMEOUT);
@@ -191,35 +198,76 @@ mod tests {
     #[test]
     fn bodies_that_are_over_do_not_pile_up() {
         let budget = Budget::default();
-        let _open = budget.begin_upload(0, Waker::noop());
-        (0..10_000).for_each(|_| drop(budget.begin_upload(0, Waker::noop())));
+        let _open = budget.begin_upload(0, 0, Waker::noop());
+        (0..10_000).for_each(|_| drop(budget.begin_upload(0, 0, Waker::noop())));
         assert!(budget.uploads.open().capacity() < 100);
     }
 
     #[test]
     fn the_slowest_bodies_make_room() {
-        let budget = Arc::new(Budget::new(800, u64::MAX));
+        let budget = Arc::new(Budget::new(800_000, u64::MAX));
         let start = Instant::now();
         let begin = || {
             let mut held = Reservation::new(&budget, Kind::Bodies);
-            held.grow_to(100, || None).unwrap();
-            (budget.begin_upload(100, Waker::noop()), held)
+            held.grow_to(100_000, || None).unwrap();
+            (budget.begin_upload(100_000, 0, Waker::noop()), held)
         };
         let uploads: Vec<_> = (0..8).map(|_| begin()).collect();
         for second in 0..4 {
             // The third comes fastest, and the first two not at all.
             for (index, (upload, _)) in uploads.iter().enumerate().skip(2) {
-                upload.received(100 + second * (10 - index as u64));
+                upload.received(100_000 + second * (10 - index as u64));
             }
             budget.look_at_uploads(after(start, second), TIMEOUT);
         }
         let given_up = || uploads.iter().map(|(upload, _)| upload.given_up().is_some()).collect::<Vec<_>>();
-        let _young = budget.begin_upload(100, Waker::noop());
+        let _young = budget.begin_upload(100_000, 0, Waker::noop());
         let mut new = Reservation::new(&budget, Kind::Bodies);
-        assert!(new.grow_to(40, || None).is_ok(), "those that leave make room");
+        assert!(new.grow_to(40_000, || None).is_ok(), "those that leave make room");
         let slow = [true, false, false, false, false, false, false, false];
         assert_eq!(given_up(), slow);
-        assert!(new.grow_to(120, || None).is_err(), "nothing was given back yet");
+        assert!(new.grow_to(120_000, || None).is_err(), "nothing was given back yet");
         assert_eq!(given_up()[..3], [true, true, false]);
+    }
+
+    #[test]
+    fn slow_bodies_make_no_room_for_lower_priorities() {
+        let budget = Arc::new(Budget::new(800, u64::MAX));
+        let start = Instant::now();
+        let priorities = [3, 1, 2, -1, 0, 1, 0, 0];
+        let uploads: Vec<_> = priorities
+            .iter()
+            .map(|priority| {
+                let mut held = Reservation::new(&budget, Kind::Bodies);
+                held.grow_to(100, || None).unwrap();
+                (budget.begin_upload(100, *priority, Waker::noop()), held)
+            })
+            .collect();
+        for second in 0..4 {
+            // The first comes slowest, and the last fastest.
+            for (index, (upload, _)) in uploads.iter().enumerate() {
+                upload.received(100 + second * index as u64);
+            }
+            budget.look_at_uploads(after(start, second), TIMEOUT);
+        }
+        // The priority of who needs room; the bodies that have left then.
+        let table: [(Option<i32>, &[usize]); 5] = [
+            (Some(-2), &[]),
+            (Some(1), &[3]),
+            (None, &[3, 4]),
+            (Some(2), &[3, 4, 6]),
+            (Some(0), &[3, 4, 6, 7]),
+        ];
+        for (priority, gone) in table {
+            let mut new = Reservation::new(&budget, Kind::Bodies);
+            let _ = new.grow_to(40, || priority);
+            // As if those that were told had left.
+            budget.forget_promised();
+            let given_up = |index: &usize| uploads[*index].0.given_up().is_some();
+            assert_eq!((0..uploads.len()).filter(given_up).collect::<Vec<_>>(), gone, "{priority:?}");
+        }
+        let mut new = Reservation::new(&budget, Kind::Bodies);
+        assert!(new.grow_to(40, || Some(0)).is_err(), "those of higher priorities stay");
+        assert!(uploads[..3].iter().all(|(upload, _)| upload.given_up().is_none()));
     }
 }

@@ -2,11 +2,12 @@
 
 use std::borrow::Borrow;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use dashmap::DashMap;
+use tokio::time::Instant;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::{MAX_LABEL_BYTES, MAX_LABEL_VALUES, OTHER, Overflow};
@@ -21,14 +22,49 @@ const SWEEP: Duration = Duration::from_secs(10);
 /// reads a page is to find 0 for a model that rests, not nothing.
 const MANY: usize = MAX_LABEL_VALUES / 2;
 
+/// Idle series that are taken out of their families for each new one. Those that are on their way out
+/// are soon gone, and no request has to wait for hundreds.
+const OUT_PER_NEW: usize = 2;
+
 /// The series of a family by their labels, at most [`MAX_LABEL_VALUES`]. Those that nobody used for
 /// five minutes make room for others; what still finds none counts as `other`.
 #[derive(Debug)]
 pub struct ClientSeries<K: Eq + Hash, S> {
     by_key: DashMap<K, Entry<S>, BuildHasherDefault<ShortHasher>>,
-    // The last sweep; taken by one thread at a time, the others go on.
-    swept: Mutex<Option<Instant>>,
+    /// Entries of `by_key`, which would lock all of its parts to count them.
+    len: AtomicUsize,
+    // Taken to make series and to let them go, before a part of `by_key`. Whoever finds a series
+    // doesn't take it.
+    leaving: Mutex<Leaving<K, S>>,
     overflow: Overflow,
+}
+
+/// How series of a family are made, and taken out of it.
+pub struct Family<'a, K, S> {
+    /// Name of these series in the log.
+    pub of: &'static str,
+    /// The key of what finds no room.
+    pub other: &'a dyn Fn() -> K,
+    /// Makes the series of a key.
+    pub make: &'a dyn Fn(&K) -> S,
+    /// Takes series that nobody holds out of their families.
+    pub forget: &'a dyn Fn(&K, &S),
+}
+
+/// Series that are in the table no more, and still in their families.
+#[derive(Debug)]
+struct Leaving<K, S> {
+    /// The last sweep.
+    swept: Option<Instant>,
+    series: Vec<(K, Arc<S>)>,
+}
+
+impl<K: Eq, S> Leaving<K, S> {
+    /// The series of a key whose labels are used again.
+    fn take_back(&mut self, key: &K) -> Option<Arc<S>> {
+        let at = self.series.iter().position(|(leaving, _)| leaving == key)?;
+        Some(self.series.swap_remove(at).1)
+    }
 }
 
 /// XXH3 of short texts, one after the other: without the state that a stream of them takes. Clients
@@ -62,11 +98,16 @@ struct Entry<S> {
 
 impl<K: Eq + Hash, S> Default for ClientSeries<K, S> {
     fn default() -> Self {
-        Self { by_key: DashMap::default(), swept: Mutex::default(), overflow: Overflow::default() }
+        Self {
+            by_key: DashMap::default(),
+            len: AtomicUsize::new(0),
+            leaving: Mutex::new(Leaving { swept: None, series: Vec::new() }),
+            overflow: Overflow::default(),
+        }
     }
 }
 
-impl<K: Eq + Hash, S> ClientSeries<K, S> {
+impl<K: Clone + Eq + Hash, S> ClientSeries<K, S> {
     /// The series of a key, if they are there. Takes a shared lock on a part of the table.
     pub fn find<Q: Eq + Hash + ?Sized>(&self, key: &Q) -> Option<Arc<S>>
     where
@@ -80,51 +121,44 @@ impl<K: Eq + Hash, S> ClientSeries<K, S> {
     }
 
     /// The series of a key whose values are [labels](Self::label). They are made when the key is
-    /// new; beyond the bound those of `other` are. `forget` takes the series of a key out of
-    /// their families; nobody holds them then. `of`: what has no series left, for the log.
-    pub fn get(
-        &self,
-        key: K,
-        other: impl FnOnce() -> K,
-        of: &'static str,
-        make: impl FnOnce(&K) -> S,
-        forget: impl Fn(&K, &S),
-    ) -> Arc<S> {
-        self.get_at(key, other, of, make, forget, Instant::now())
+    /// new; beyond the bound those of `other` are.
+    pub fn get(&self, key: K, family: &Family<'_, K, S>) -> Arc<S> {
+        self.find(&key).unwrap_or_else(|| self.make(key, family, Instant::now()))
     }
 
-    pub(crate) fn get_at(
-        &self,
-        key: K,
-        other: impl FnOnce() -> K,
-        of: &'static str,
-        make: impl FnOnce(&K) -> S,
-        forget: impl Fn(&K, &S),
-        now: Instant,
-    ) -> Arc<S> {
-        if let Some(series) = self.find(&key) {
-            return series;
+    fn make(&self, key: K, family: &Family<'_, K, S>, now: Instant) -> Arc<S> {
+        let mut leaving = self.leaving.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.len.load(Relaxed) >= MANY {
+            self.sweep(now, &mut leaving);
         }
-        if self.by_key.len() >= MANY {
-            self.sweep(now, forget);
-        }
-        let key = if self.by_key.len() < MAX_LABEL_VALUES {
+        let key = if self.len.load(Relaxed) < MAX_LABEL_VALUES {
             key
         } else {
-            self.overflow.tell(of);
-            other()
+            self.overflow.tell(family.of);
+            (family.other)()
         };
-        match self.by_key.entry(key) {
+        let series = match self.by_key.entry(key) {
             dashmap::Entry::Occupied(known) => {
                 known.get().used.store(true, Relaxed);
                 Arc::clone(&known.get().series)
             }
             dashmap::Entry::Vacant(place) => {
-                let series = Arc::new(make(place.key()));
+                let back = leaving.take_back(place.key());
+                let series = back.unwrap_or_else(|| Arc::new((family.make)(place.key())));
                 place.insert(Entry { series: Arc::clone(&series), used: true.into(), used_at: now });
+                self.len.fetch_add(1, Relaxed);
                 series
             }
-        }
+        };
+        // No part of the table is locked, and nobody makes those again meanwhile.
+        let kept = leaving.series.len().saturating_sub(OUT_PER_NEW);
+        leaving.series.drain(kept..).for_each(|(key, series)| (family.forget)(&key, &series));
+        series
+    }
+
+    /// The series in the table, in no order.
+    pub fn all(&self) -> Vec<Arc<S>> {
+        self.by_key.iter().map(|entry| Arc::clone(&entry.series)).collect()
     }
 
     /// A value as a label: itself, or `other` where it is too long. `of` as with
@@ -137,13 +171,13 @@ impl<K: Eq + Hash, S> ClientSeries<K, S> {
         OTHER
     }
 
-    /// Drops the series that nobody holds and nobody used for a while.
-    fn sweep(&self, now: Instant, forget: impl Fn(&K, &S)) {
-        let Ok(mut swept) = self.swept.try_lock() else { return };
-        if swept.is_some_and(|swept| now.saturating_duration_since(swept) < SWEEP) {
+    /// Takes the series out of the table that nobody holds and nobody used for a while.
+    fn sweep(&self, now: Instant, leaving: &mut Leaving<K, S>) {
+        if leaving.swept.is_some_and(|swept| now.saturating_duration_since(swept) < SWEEP) {
             return;
         }
-        *swept = Some(now);
+        leaving.swept = Some(now);
+        let before = leaving.series.len();
         // A part is locked while it is looked at, so nobody can take series that go.
         self.by_key.retain(|key, entry| {
             if entry.used.swap(false, Relaxed) || Arc::strong_count(&entry.series) > 1 {
@@ -151,15 +185,16 @@ impl<K: Eq + Hash, S> ClientSeries<K, S> {
             }
             let stays = now.saturating_duration_since(entry.used_at) < IDLE;
             if !stays {
-                forget(key, &entry.series);
+                leaving.series.push((key.clone(), Arc::clone(&entry.series)));
             }
             stays
         });
+        self.len.fetch_sub(leaving.series.len() - before, Relaxed);
     }
 
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
-        self.by_key.len()
+        self.len.load(Relaxed)
     }
 
     #[cfg(test)]
@@ -181,8 +216,17 @@ mod tests {
         now: Instant,
         gone: &RefCell<Vec<String>>,
     ) -> Arc<()> {
-        let forget = |key: &String, (): &()| gone.borrow_mut().push(key.clone());
-        table.get_at(model.to_owned(), || OTHER.to_owned(), "models", |_| (), forget, now)
+        let family = Family {
+            of: "models",
+            other: &|| OTHER.to_owned(),
+            make: &|_| (),
+            forget: &|key: &String, (): &()| {
+                // Nothing is locked that others need to find theirs.
+                assert!(table.by_key.try_entry(key.clone()).is_some());
+                gone.borrow_mut().push(key.clone());
+            },
+        };
+        table.find(model).unwrap_or_else(|| table.make(model.to_owned(), &family, now))
     }
 
     fn fill(
@@ -218,8 +262,46 @@ mod tests {
         assert!(table.find("real").is_some() && table.find("used").is_some());
         ask(&table, "more", at(400), &gone);
         assert!(["real", "used", "held"].iter().all(|name| table.find(*name).is_some()));
-        assert_eq!((table.len(), gone.borrow().len()), (5, MAX_LABEL_VALUES - 2));
+        assert_eq!(table.len(), 5);
         drop(held);
+        // Those that leave do so a few at a time.
+        assert!(gone.borrow().len() <= 4 * OUT_PER_NEW, "{}", gone.borrow().len());
+        fill(&table, "new", MAX_LABEL_VALUES / OUT_PER_NEW, at(400), &gone);
+        assert_eq!(gone.borrow().len(), MAX_LABEL_VALUES - 2);
+    }
+
+    #[test]
+    fn series_that_are_asked_for_while_they_leave_are_back() {
+        let (table, gone, start) = (ClientSeries::default(), RefCell::default(), Instant::now());
+        fill(&table, "model", MAX_LABEL_VALUES, start, &gone);
+        let series = Arc::downgrade(&ask(&table, "model-0", start, &gone));
+        for seconds in [11, 400] {
+            ask(&table, "new", start + Duration::from_secs(seconds), &gone);
+        }
+        assert_eq!((table.len(), table.find("model-0").is_none()), (2, true));
+        let back = ask(&table, "model-0", start + Duration::from_secs(400), &gone);
+        assert_eq!(series.as_ptr(), Arc::as_ptr(&back));
+        fill(&table, "more", MAX_LABEL_VALUES / OUT_PER_NEW, start + Duration::from_secs(400), &gone);
+        assert_eq!(gone.borrow().len(), MAX_LABEL_VALUES - 1);
+        assert!(!gone.borrow().contains(&"model-0".to_owned()) && table.find("model-0").is_some());
+    }
+
+    #[test]
+    fn threads_at_once_count_what_is_there() {
+        let table = ClientSeries::<String, ()>::default();
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let table = &table;
+                scope.spawn(move || {
+                    let gone = RefCell::default();
+                    for index in 0..2 * MAX_LABEL_VALUES {
+                        let name = format!("{}-{index}", thread % 2);
+                        ask(table, &name, Instant::now(), &gone);
+                    }
+                });
+            }
+        });
+        assert_eq!((table.len(), table.by_key.len()), (MAX_LABEL_VALUES + 1, MAX_LABEL_VALUES + 1));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use prometheus::core::{Collector, Desc};
-use prometheus::proto::{Counter, Gauge, Metric, MetricFamily, MetricType};
+use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
 
 /// Whether a number only grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,12 +14,14 @@ pub enum Kind {
     Gauge,
 }
 
-type Read = Box<dyn Fn() -> u64 + Send + Sync>;
+type Read = Box<dyn Fn() -> Vec<u64> + Send + Sync>;
 
-/// One number of the process under a name of its own, without labels.
+/// A number of the process under a name of its own, or one for each of its parts.
 pub struct Number {
     desc: Desc,
     kind: Kind,
+    /// Of the parts.
+    label: Option<&'static str>,
     read: Read,
 }
 
@@ -35,7 +37,45 @@ impl Number {
         read: impl Fn() -> u64 + Send + Sync + 'static,
     ) -> prometheus::Result<Self> {
         let desc = Desc::new(name.to_owned(), help.to_owned(), Vec::new(), Default::default())?;
-        Ok(Self { desc, kind, read: Box::new(read) })
+        Ok(Self { desc, kind, label: None, read: Box::new(move || vec![read()]) })
+    }
+
+    /// The same for each of the parts that `read` gives, which `label` numbers from 0.
+    ///
+    /// # Errors
+    /// When a name is not valid.
+    pub fn each(
+        name: &str,
+        help: &str,
+        kind: Kind,
+        label: &'static str,
+        read: impl Fn() -> Vec<u64> + Send + Sync + 'static,
+    ) -> prometheus::Result<Self> {
+        let desc = Desc::new(name.to_owned(), help.to_owned(), vec![label.to_owned()], Default::default())?;
+        Ok(Self { desc, kind, label: Some(label), read: Box::new(read) })
+    }
+
+    fn metric(&self, part: usize, value: u64) -> Metric {
+        let mut metric = Metric::default();
+        if let Some(label) = self.label {
+            let mut pair = LabelPair::default();
+            pair.set_name(label.to_owned());
+            pair.set_value(part.to_string());
+            metric.set_label(vec![pair]);
+        }
+        match self.kind {
+            Kind::Counter => {
+                let mut counter = Counter::default();
+                counter.set_value(value as f64);
+                metric.set_counter(counter);
+            }
+            Kind::Gauge => {
+                let mut gauge = Gauge::default();
+                gauge.set_value(value as f64);
+                metric.set_gauge(gauge);
+            }
+        }
+        metric
     }
 }
 
@@ -45,26 +85,15 @@ impl Collector for Number {
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
-        let value = (self.read)() as f64;
-        let mut metric = Metric::default();
         let mut family = MetricFamily::default();
-        match self.kind {
-            Kind::Counter => {
-                let mut counter = Counter::default();
-                counter.set_value(value);
-                metric.set_counter(counter);
-                family.set_field_type(MetricType::COUNTER);
-            }
-            Kind::Gauge => {
-                let mut gauge = Gauge::default();
-                gauge.set_value(value);
-                metric.set_gauge(gauge);
-                family.set_field_type(MetricType::GAUGE);
-            }
-        }
+        family.set_field_type(match self.kind {
+            Kind::Counter => MetricType::COUNTER,
+            Kind::Gauge => MetricType::GAUGE,
+        });
         family.set_name(self.desc.fq_name.clone());
         family.set_help(self.desc.help.clone());
-        family.set_metric(vec![metric]);
+        let metrics = (self.read)().into_iter().enumerate();
+        family.set_metric(metrics.map(|(part, value)| self.metric(part, value)).collect());
         vec![family]
     }
 }

@@ -88,6 +88,8 @@ pub struct Request {
     pub received: Option<Instant>,
     /// It has no body, so it is for no model and doesn't wait for one.
     pub skips_queue: bool,
+    /// Its body is relayed unread, and its end has yet to come.
+    pub is_uploading: bool,
     rewrite: Option<Rewrite>,
 }
 
@@ -115,6 +117,7 @@ impl Request {
             agent: None,
             received: None,
             skips_queue: false,
+            is_uploading: false,
             rewrite: None,
         }
     }

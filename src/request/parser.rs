@@ -71,6 +71,18 @@ impl RequestParser {
         &self.headers
     }
 
+    /// Whether something is read out of the body. Without that the request is known by its headers.
+    pub fn reads_body(&self) -> bool {
+        self.reading.is_some()
+    }
+
+    /// Why the request can't be routed, whatever comes of its body: what [`finish`](Self::finish)
+    /// would say.
+    #[inline]
+    pub fn problem(&self) -> Option<ParseError> {
+        self.reading.as_ref()?.problem()
+    }
+
     /// Bytes of the body so far.
     pub fn body_len(&self) -> usize {
         self.body.len()

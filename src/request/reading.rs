@@ -57,6 +57,16 @@ impl Reading {
         }
     }
 
+    /// Why it is no request of its API, whatever comes.
+    #[inline]
+    pub(super) fn problem(&self) -> Option<ParseError> {
+        match self {
+            Self::Json(reading) => reading.problem(),
+            Self::VllmGrpc(reading) => reading.problem(),
+            Self::Vertex(reading) => reading.problem(),
+        }
+    }
+
     /// What the body said. Call it once, at the end.
     ///
     /// # Errors
@@ -88,6 +98,11 @@ impl JsonReading {
         if self.error.is_none() {
             self.error = self.scanner.feed(chunk, &mut self.collector).err();
         }
+    }
+
+    /// The first wrong byte.
+    pub(super) fn problem(&self) -> Option<ParseError> {
+        self.error.map(ParseError::from)
     }
 
     /// Bytes that are kept of what the document said.

@@ -56,6 +56,12 @@ impl Reading {
         self.frames.feed(chunk, &mut self.request);
     }
 
+    /// Why its only frame can't be read, or the JSON in it. That isn't known before its end, as a
+    /// field that comes twice counts as it came last.
+    pub(super) fn problem(&self) -> Option<ParseError> {
+        first_frame(Some(self.request.result?)).err().or_else(|| self.request.json.problem())
+    }
+
     /// Bytes that are kept of what the body said.
     pub(super) fn counted(&self) -> usize {
         self.request.json.counted()

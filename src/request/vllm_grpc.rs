@@ -81,6 +81,11 @@ impl Reading {
         self.frames.feed(chunk, &mut self.request);
     }
 
+    /// Why its only frame can't be read, once that is known.
+    pub(super) fn problem(&self) -> Option<ParseError> {
+        first_frame(Some(self.request.result?)).err()
+    }
+
     /// Bytes that are kept of what the body said.
     pub(super) fn counted(&self) -> usize {
         let Request { input, hashes, places, .. } = &self.request;

@@ -183,7 +183,9 @@ pub(super) fn start(
         let lifetime = Lifetime { close: background.shutdown.clone(), ..Lifetime::new() };
         let service = keda::service(Arc::clone(&board));
         let windows = Windows { streams: KEDA_STREAMS, ..Windows::SMALLEST };
-        background.tasks.spawn(serve_small(listener, service, lifetime, budget, windows));
+        let close = background.shutdown.clone();
+        let each = move || Lifetime { close: close.clone(), ..Lifetime::new() };
+        background.tasks.spawn(serve_small(listener, service, lifetime, each, budget, windows));
     }
     Ok(board)
 }

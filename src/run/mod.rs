@@ -41,7 +41,7 @@ use crate::schedule::waiting::Waiting;
 use crate::schedule::{Record, State};
 use crate::scrape::{ScrapeConfig, ScrapeMetrics, Scraper};
 
-use numbers::{attributes, pool_name, register_collectors, register_connections};
+use numbers::{attributes, pool_name, register_collectors, register_connections, register_threads};
 
 use origin::{Origin, Parts};
 
@@ -218,6 +218,7 @@ async fn serve(
     // After the server: files that both share are named with the flag of the ext_proc port.
     let metrics_tls = metrics_port::tls(&settings.metrics_port)?;
     register_connections(&server.connection_metrics(), &registry)?;
+    register_threads(&server.threads(), &registry)?;
     if let Some(gate) = dispatcher.gate() {
         let moving = keep_moving(Arc::clone(&dispatcher), Arc::clone(&store));
         background.tasks.spawn(background.shutdown.clone().run_until_cancelled_owned(moving).map(|_| ()));

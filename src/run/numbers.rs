@@ -7,6 +7,7 @@ use prometheus::Registry;
 
 use crate::config::settings::ServeSettings;
 use crate::endpoints::{CachedLocator, Clock, Store};
+use crate::extproc::spread::Threads;
 use crate::extproc::workers::ConnectionMetrics;
 use crate::flow::Dispatcher;
 use crate::memory::{self, Budget};
@@ -179,6 +180,27 @@ pub(super) fn register_connections(
         registry.register(Box::new(number))?;
     }
     Ok(())
+}
+
+/// Streams of the threads that serve connections.
+pub(super) fn register_threads(threads: &Arc<Threads>, registry: &Registry) -> prometheus::Result<()> {
+    let (open, total) = (Arc::clone(threads), Arc::clone(threads));
+    let open = Number::each(
+        "usher_worker_streams",
+        "Open streams of a worker thread: requests in progress.",
+        Kind::Gauge,
+        "worker",
+        move || open.open().into_iter().map(|count| count as u64).collect(),
+    )?;
+    let total = Number::each(
+        "usher_worker_streams_total",
+        "Streams that a worker thread took: requests and health checks.",
+        Kind::Counter,
+        "worker",
+        move || total.total(),
+    )?;
+    registry.register(Box::new(open))?;
+    registry.register(Box::new(total))
 }
 
 /// What extractors add to what every engine reports, each once.

@@ -10,13 +10,17 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod crash;
 mod failures;
 mod headers;
 mod load;
 mod mtls;
 mod pd;
+#[cfg(target_os = "linux")]
+mod relay;
 mod restarts;
 mod sick;
+mod threads;
 mod traffic;
 
 use support::envoy::{Edit, Envoy};
@@ -80,15 +84,20 @@ async fn destination_with_fallbacks() {
     failures::without_usher_requests_go_on(stack).await;
 }
 
+/// The part of a configuration that makes Envoy speak TLS with Usher.
+fn transport_socket(configuration: &str) -> String {
+    let text = std::fs::read_to_string(support::envoy::folder().join(configuration)).unwrap();
+    let start = text.find("    transport_socket:\n").unwrap();
+    let length = text[start..].find("    load_assignment:\n").unwrap();
+    text[start..start + length].to_owned()
+}
+
 /// The other choices that the comments of the configurations describe.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fail_closed_and_plain_text() {
     for configuration in [ORIGINAL_DST, OVERRIDE_HOST] {
-        let text = std::fs::read_to_string(support::envoy::folder().join(configuration)).unwrap();
-        let start = text.find("    transport_socket:\n").unwrap();
-        let length = text[start..].find("    load_assignment:\n").unwrap();
-        let edits =
-            [(&text[start..start + length], ""), ("failure_mode_allow: true", "failure_mode_allow: false")];
+        let tls = transport_socket(configuration);
+        let edits = [(&*tls, ""), ("failure_mode_allow: true", "failure_mode_allow: false")];
         let stack = Stack::start(configuration, &["--secure-serving=false"], &edits).await;
         failures::without_usher_requests_fail(stack).await;
     }

@@ -86,7 +86,8 @@ async fn a_server_that_fails_at_once_draws_nothing_and_comes_back() {
     assert_eq!(demotions, 1, "told once");
     let (failed, served) = send(&envoy, 1000).await;
     assert_eq!(failed, 0);
-    assert!(served[0] > 20, "{served:?}");
+    // Some 20 to 40: what the others have cached stays with them.
+    assert!(served[0] > 10, "{served:?}");
 
     // One that goes away: Envoy can't connect to it, and says 503.
     servers.kill(5).await;

@@ -211,7 +211,8 @@ impl Pool {
     /// Lets a server load an adapter and keep it in use, and the picker know it.
     pub(crate) async fn load(&mut self, server: usize, adapter: &str) {
         self.occupy(server, adapter);
-        self.until_known(server, |row| row["running"]["value"] == 1.0).await;
+        // The numbers of a page are stored one after the other, adapters last.
+        self.until_known(server, |row| row["adapters"]["running"] == json!([adapter])).await;
     }
 
     /// Sends a server a request that takes as long as any test.

@@ -248,19 +248,19 @@ async fn who_used_most_goes_last_in_a_program_aware_band() {
     assert!(small.is_answered().await && !big.is_answered().await, "big waits longer, and got a lot");
 }
 
-/// Which flow goes first once the other's answer of so many bytes has ended as it does.
-async fn who_goes(bytes: u64, usage: Option<Usage>, is_complete: bool) -> &'static str {
+/// Which flow goes first once the other's answer of so many tokens, as it looked, has ended as it does.
+async fn who_goes(seen: u64, usage: Option<Usage>, is_complete: bool) -> &'static str {
     let pool = Pool::new(&config(1, "defaultPriorityBand: {fairnessPolicyRef: program-aware-fairness}"), 1);
     let mut honest = pool.pass(of("honest", 0)).await;
-    honest.answer_ends(&Usage { completion_tokens: Some(1000), ..Usage::default() }, 4000);
+    honest.answer_ends(&Usage { completion_tokens: Some(1000), ..Usage::default() }, 1000);
     drop(honest);
     let mut other = pool.pass(of("other", 0)).await;
     let (first, second) = (pool.send(of("other", 0)), pool.send(of("honest", 0)));
     settle().await;
     if is_complete {
-        other.answer_ends(&usage.unwrap_or_default(), bytes);
+        other.answer_ends(&usage.unwrap_or_default(), seen);
     } else {
-        other.cut_off(&usage.unwrap_or_default(), bytes);
+        other.cut_off(&usage.unwrap_or_default(), seen);
     }
     drop(other);
     match (first.is_answered().await, second.is_answered().await) {
@@ -271,22 +271,22 @@ async fn who_goes(bytes: u64, usage: Option<Usage>, is_complete: bool) -> &'stat
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_without_usage_counts_by_its_bytes() {
+async fn an_answer_without_usage_counts_by_what_was_seen_of_it() {
     let says = |completion_tokens| Some(Usage { completion_tokens, ..Usage::default() });
-    // Bytes of the other's answer, its usage, whether it is complete, who goes.
+    // Tokens of the other's answer, its usage, whether it is complete, who goes.
     let table = [
-        (4100, None, true, "honest"),
-        (4100, None, false, "honest"),
-        (3000, None, true, "other"),
+        (1025, None, true, "honest"),
+        (1025, None, false, "honest"),
+        (750, None, true, "other"),
         (0, None, false, "other"),
         // It says so at its start, and goes on.
-        (4100, says(Some(1)), false, "honest"),
-        (100, says(Some(1100)), false, "honest"),
-        (1_000_000, says(Some(900)), true, "other"),
-        (1_000_000, says(Some(1100)), true, "honest"),
+        (1025, says(Some(1)), false, "honest"),
+        (25, says(Some(1100)), false, "honest"),
+        (250_000, says(Some(900)), true, "other"),
+        (250_000, says(Some(1100)), true, "honest"),
     ];
-    for (bytes, usage, is_complete, goes) in table {
-        assert_eq!(who_goes(bytes, usage, is_complete).await, goes, "{bytes} {usage:?} {is_complete}");
+    for (seen, usage, is_complete, goes) in table {
+        assert_eq!(who_goes(seen, usage, is_complete).await, goes, "{seen} {usage:?} {is_complete}");
     }
 }
 

@@ -39,7 +39,7 @@ async fn a_request_goes_through_the_sidecar() {
         assert!(text.contains(&from), "no {from:?} in {text}");
         text = text.replace(&from, &format!("port_value: {to} "));
     }
-    let envoy = Envoy::run(&text.replace("0.0.0.0", "127.0.0.1")).await;
+    let envoy = Envoy::run(1, &text.replace("0.0.0.0", "127.0.0.1")).await;
     let body = json!({"model": "base", "prompt": "Once upon a time", "max_tokens": 5}).to_string();
     let request = Request::post("/v1/completions")
         .header("content-type", "application/json")

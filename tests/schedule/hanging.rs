@@ -1,6 +1,7 @@
 //! Endpoints that take requests and never answer, and those that are only slow.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rand::SeedableRng;
@@ -12,7 +13,7 @@ use usher::request::Request;
 use usher::request::usage::Usage;
 use usher::schedule::Served;
 
-use crate::sick::{BY_REQUESTS, Pool, destination, request};
+use crate::sick::{BY_HEADER, BY_REQUESTS, ONLY, Pool, destination, request};
 
 /// A request whose answer may be a stream.
 fn request_of(stream: bool) -> Request {
@@ -78,8 +79,19 @@ impl Server {
 /// that it gets from the third second on, for 15 s, and doesn't show it. Returns how many
 /// clients wait in vain, and how many demotions there were.
 fn hang(config: &str, params: HealthParams, case: Case) -> (usize, f64) {
+    hang_with(config, params, case, &request_of(case.first_ms.is_some()), |_| {})
+}
+
+/// The same with requests like this one, and what is done with each that was sent.
+fn hang_with(
+    config: &str,
+    params: HealthParams,
+    case: Case,
+    request: &Request,
+    sent: impl Fn(&mut Routed),
+) -> (usize, f64) {
     let pool = Pool::with(config, &[None; 8], params);
-    let (request, mut rng) = (request_of(case.first_ms.is_some()), StdRng::seed_from_u64(7));
+    let mut rng = StdRng::seed_from_u64(7);
     drop(pool.send(&[]));
     let endpoints = pool.store.snapshot().endpoints().to_vec();
     let mut servers: Vec<Server> = endpoints.iter().map(|_| Server::default()).collect();
@@ -107,8 +119,9 @@ fn hang(config: &str, params: HealthParams, case: Case) -> (usize, f64) {
         }
         while ms < end && requests * 1000 < ms * 150 {
             requests += 1;
-            let routed = pool.dispatcher.try_dispatch_with(&request, &SubsetHint::Missing, &mut rng);
+            let routed = pool.dispatcher.try_dispatch_with(request, &SubsetHint::Missing, &mut rng);
             let mut routed = routed.unwrap().unwrap();
+            sent(&mut routed);
             let server =
                 endpoints.iter().position(|e| e.authority().as_bytes() == destination(&routed).as_bytes());
             if server == Some(0) && (hangs..works).contains(&ms) {
@@ -147,6 +160,20 @@ fn one_of_eight_that_hangs_costs_a_handful_of_requests() {
         assert!(timeouts <= 20, "{timeouts} instead of {before} of {case:?}");
         assert_eq!(demotions, 1.0, "{case:?}");
     }
+}
+
+#[test]
+fn an_upload_waits_for_its_answer_from_its_end_on() {
+    let case = Case { patience_ms: 5_000, first_ms: None, service_ms: 400 };
+    let mut request = request_of(false);
+    request.is_uploading = true;
+    let params = HealthParams::default;
+    let (timeouts, demotions) =
+        hang_with(BY_GAUGES, params(), case, &request, |routed| routed.body_sent(100));
+    assert!(timeouts <= 20, "{timeouts}");
+    assert_eq!(demotions, 1.0);
+    let (_, demotions) = hang_with(BY_GAUGES, params(), case, &request, |_| {});
+    assert_eq!(demotions, 0.0, "none has ended");
 }
 
 #[test]
@@ -202,4 +229,39 @@ fn a_slow_server_under_overload_is_not_demoted() {
     }
     assert!(aborted > 100 && longest > 10_000, "{aborted} {longest}");
     assert_eq!(pool.demotions(), 0.0);
+}
+
+/// It runs as many requests as it may: others wait, and its gauges stand still.
+#[test]
+fn a_full_server_is_not_demoted_while_its_streams_go_on() {
+    let pool = Pool::new(BY_HEADER, &[None; 2]);
+    let full = Arc::clone(&pool.store.snapshot().endpoints()[0]);
+    let begin = |address| {
+        let mut routed = pool.send(&[(ONLY, address)]);
+        routed.answer_begins(&Served::Unknown, Verdict::Good, true);
+        routed
+    };
+    // The other one answers within a tenth of a second.
+    let pass = || {
+        let mut routed = begin("10.0.0.2");
+        pool.clock.set(pool.clock.elapsed() + Duration::from_millis(100));
+        routed.first_token();
+        routed.answer_ends(&Usage::default(), 0);
+        full.health().page_read(full.load());
+        pool.ward.sweep(&pool.store.snapshot());
+    };
+    (0..20).for_each(|_| pass());
+    let mut streams: Vec<_> = (0..4).map(|_| begin("10.0.0.1")).collect();
+    streams.iter_mut().for_each(Routed::first_token);
+    let _waiting: Vec<_> = (0..9).map(|_| pool.send(&[(ONLY, "10.0.0.1")])).collect();
+    full.load().running.set(4.0, pool.clock.now_ms());
+    full.load().waiting.set(9.0, pool.clock.now_ms());
+    full.load().seen(full.load().sent());
+    for _ in 0..600 {
+        streams.iter().for_each(Routed::goes_on);
+        pass();
+    }
+    assert_eq!(pool.demotions(), 0.0);
+    (0..600).for_each(|_| pass());
+    assert_eq!(pool.demotions(), 1.0, "its streams stand still, too");
 }

@@ -23,7 +23,7 @@ schedulingProfiles:
 - {name: default, plugins: [{pluginRef: queue-scorer}]}
 ";
 
-const BY_HEADER: &str = "
+pub(crate) const BY_HEADER: &str = "
 plugins: [{type: queue-scorer}, {type: header-based-testing-filter}]
 schedulingProfiles:
 - {name: default, plugins: [{pluginRef: header-based-testing-filter}, {pluginRef: queue-scorer}]}
@@ -64,7 +64,7 @@ schedulingProfiles:
 ";
 
 /// Header of the filter that takes endpoints by their address.
-const ONLY: &str = "test-epp-endpoint-selection";
+pub(crate) const ONLY: &str = "test-epp-endpoint-selection";
 
 /// It takes any of four.
 const ANY: &[(&str, &str)] = &[(ONLY, "10.0.0.1,10.0.0.2,10.0.0.3,10.0.0.4")];

@@ -36,19 +36,31 @@ impl Envoy {
         servers: &[SocketAddr],
         edits: &[Edit<'_>],
     ) -> Self {
-        Self::run(&adapted(name, picker, servers, edits)).await
+        Self::start_on(1, name, picker, servers, edits).await
     }
 
-    /// Starts Envoy with this text, and finds the port of its listener `inference`.
-    pub(crate) async fn run(text: &str) -> Self {
+    /// The same with so many worker threads.
+    pub(crate) async fn start_on(
+        threads: usize,
+        name: &str,
+        picker: SocketAddr,
+        servers: &[SocketAddr],
+        edits: &[Edit<'_>],
+    ) -> Self {
+        Self::run(threads, &adapted(name, picker, servers, edits)).await
+    }
+
+    /// Starts Envoy with so many threads and this text, and finds the port of its listener
+    /// `inference`.
+    pub(crate) async fn run(threads: usize, text: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let configuration = folder.path().join("envoy.yaml");
         std::fs::write(&configuration, text).unwrap();
         let mut child = Command::new(binary().await)
             .arg("--config-path")
             .arg(configuration)
-            // Several run side by side; each on one thread, as the machine is shared.
-            .args(["--disable-hot-restart", "--concurrency", "1"])
+            // Several run side by side, mostly on one thread each, as the machine is shared.
+            .args(["--disable-hot-restart", "--concurrency", &threads.to_string()])
             // The access log is waited for.
             .args(["--file-flush-interval-msec", "10"])
             .stdin(Stdio::null())
@@ -99,6 +111,13 @@ impl Envoy {
             (usable.count() == count).then_some(())
         })
         .await;
+    }
+
+    /// A counter or a gauge of its statistics.
+    pub(crate) async fn statistic(&self, name: &str) -> u64 {
+        let page = ask(self.admin, &format!("/stats?filter=^{name}$")).await;
+        let (_, value) = page.text().trim().rsplit_once(": ").unwrap_or_else(|| panic!("no {name}"));
+        value.parse().unwrap()
     }
 
     /// The end of the access log: where to look for what is written from now on.

@@ -91,6 +91,24 @@ impl Usher {
         &self.log
     }
 
+    /// The address of its metrics port.
+    pub(crate) async fn metrics(&self) -> SocketAddr {
+        self.log
+            .find(0, "its metrics port", |line| {
+                let line: Value = serde_json::from_str(line).ok()?;
+                (line["message"] == "metrics port open").then(|| line["address"].as_str()?.parse().ok())?
+            })
+            .await
+    }
+
+    /// The most memory that it has had, in bytes.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn peak_memory(&self) -> usize {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id().unwrap())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() * 1024
+    }
+
     /// Ends it as an orchestrator does, and waits until it has ended.
     pub(crate) async fn terminate(&mut self) {
         let process = self.child.id().unwrap().to_string();

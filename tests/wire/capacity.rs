@@ -172,6 +172,19 @@ async fn keda_is_told_what_is_desired() {
 }
 
 #[tokio::test]
+async fn standing_still_is_counted_in_seconds() {
+    let spec =
+        "interval: 1s, roles: {decode: {min: 0, max: 8}}, total: {metrics: [{name: queue_depth, target: 4}]}";
+    // Nobody answers there.
+    let group = Group::start(&[("d-1", "decode", 1)], &policy("p", spec), &[]).await;
+    let frozen = "usher_capacity_frozen_seconds{policy=\"p\",reason=\"StaleData\"}";
+    group.until("two seconds", |group| group.picker.metric(frozen).filter(|held| *held >= 2.0)).await;
+    let kept = policy("p", "interval: 1s, roles: {decode: {min: 0, max: 8}}");
+    replace(&group.policies, &kept);
+    group.until("no reason", |group| group.picker.metric(frozen).is_none().then_some(())).await;
+}
+
+#[tokio::test]
 async fn a_request_that_waits_at_zero_brings_a_pod_which_takes_it() {
     let group = Group::start(&[], &from_zero(), &[WAITS]).await;
     let before = group.plan("a plan", |_| true).await;

@@ -153,21 +153,40 @@ impl Drop for Picker {
 }
 
 /// One HTTP/2 connection. It ends with the last of its streams.
+///
+/// Like a gateway it opens another after so many streams as the picker allows.
 pub struct Connection {
-    client: ExternalProcessorClient<Channel>,
+    address: SocketAddr,
+    last: tokio::sync::Mutex<(ExternalProcessorClient<Channel>, usize)>,
 }
+
+/// Streams of a connection that the picker allows.
+const STREAMS: usize = 100;
 
 impl Connection {
     /// To whoever serves there.
     pub async fn to(address: SocketAddr) -> Self {
-        Self { client: ExternalProcessorClient::connect(format!("http://{address}")).await.unwrap() }
+        Self { address, last: (Self::client(address).await, 0).into() }
+    }
+
+    async fn client(address: SocketAddr) -> ExternalProcessorClient<Channel> {
+        ExternalProcessorClient::connect(format!("http://{address}")).await.unwrap()
+    }
+
+    async fn free(&self) -> ExternalProcessorClient<Channel> {
+        let mut last = self.last.lock().await;
+        if last.1 == STREAMS {
+            *last = (Self::client(self.address).await, 0);
+        }
+        last.1 += 1;
+        last.0.clone()
     }
 
     /// A new stream on this connection.
     pub async fn stream(&self) -> Stream {
         let (send, messages) = mpsc::unbounded_channel();
         let messages = UnboundedReceiverStream::new(messages);
-        let replies = self.client.clone().process(messages).await.unwrap().into_inner();
+        let replies = self.free().await.process(messages).await.unwrap().into_inner();
         Stream { send, replies }
     }
 }

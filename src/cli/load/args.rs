@@ -32,7 +32,8 @@ pub struct LoadArgs {
     /// server can.
     #[arg(long, value_enum, value_name = "MODE")]
     pub tls: Option<Tls>,
-    /// Direct: connections. Default: 1, as a gateway opens few.
+    /// Direct: connections at first. Default: 1. Where all have as many requests as the server takes,
+    /// another is opened, as a gateway does.
     #[arg(long, value_name = "N", value_parser = positive)]
     pub connections: Option<usize>,
 

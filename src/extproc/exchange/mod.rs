@@ -18,7 +18,7 @@ use self::request::series_key;
 use crate::endpoints::SubsetHint;
 use crate::flow::{Code, Rejection, Routed};
 use crate::memory::{Budget, GivenUp, Kind, Reservation, Upload};
-use crate::request::{Headers, ParserKind, Parsers, Request, RequestParser, RuleBook};
+use crate::request::{Body, Headers, ParserKind, Parsers, Request, RequestParser, RuleBook};
 use crate::schedule::{Served, Stages};
 
 use super::answer::{self, Answer};
@@ -34,6 +34,10 @@ const IDLE_BODY: &str = "no more of the request body came for too long (--body-i
 
 /// What a client is told whose body there is no room for.
 const NO_MEMORY: &str = "no memory is left for the request; it may be sent again";
+
+/// Message for clients whose request still waits when its body exceeds the limit.
+const TOO_MUCH_TO_WAIT: &str =
+    "the request waits, and more of its body came than is kept meanwhile (--max-request-body-bytes)";
 
 /// Largest headers of a request, in bytes: they are put together when all of them are there, and
 /// are there twice then.
@@ -92,8 +96,9 @@ enum BodyEnd {
     Flag,
     /// With trailers, which wait for a reply of their own.
     Trailers,
-    /// It doesn't come to us in full duplex: decided on the headers alone.
-    NotOurs {
+    /// Decided on the headers alone, as nobody reads it, or as it doesn't come to us in full
+    /// duplex: it goes on as it comes.
+    Relayed {
         /// Its last message has been here.
         ended: bool,
     },
@@ -106,7 +111,7 @@ enum State {
     Deciding(Arc<Request>, BodyEnd),
     /// Sent on; nothing more may come.
     Sent(BodyEnd),
-    /// Sent on; every further message gets a reply as it is.
+    /// Sent on; every further part of the body goes on as it is.
     Relaying,
     /// The gateway answered before we did.
     Abandoned,
@@ -130,6 +135,10 @@ pub struct Exchange {
     held: Option<Reservation>,
     /// The request's body, while some of it is missing that didn't come at once.
     upload: Option<Arc<Upload>>,
+    /// Bytes of a body that nobody reads, so far.
+    relayed: usize,
+    /// Part of that body that arrived while the request waited.
+    early: Body,
     answer: Answer,
     replies: Replies,
 }
@@ -149,6 +158,8 @@ impl Exchange {
             routed: None,
             held: None,
             upload: None,
+            relayed: 0,
+            early: Body::default(),
             answer,
             replies: Replies::default(),
         }
@@ -196,9 +207,12 @@ impl Exchange {
     /// that `waker` wakes is to be told when that takes too long.
     #[inline]
     pub fn on_pending(&mut self, waker: &Waker) {
-        if matches!(self.state, State::Body(_)) && self.upload.is_none() {
+        if let State::Body(parser) = &self.state
+            && self.upload.is_none()
+        {
             let received = self.held.as_ref().map_or(0, Reservation::bytes);
-            self.upload = Some(self.shared.budget.begin_upload(received, waker));
+            let priority = self.shared.rules.current().priority(parser.headers());
+            self.upload = Some(self.shared.budget.begin_upload(received, priority, waker));
         }
     }
 
@@ -239,6 +253,15 @@ impl Exchange {
             }
             State::Idle => 0,
             State::Body(parser) => self.subset.counted() + parser.counted(),
+            State::Deciding(request, BodyEnd::Relayed { .. }) => {
+                self.subset.counted() + request.headers.counted() + self.relayed
+            }
+            State::Relaying => {
+                // Counted also where there is no room: it goes on with its next byte.
+                let held = || Reservation::new(&self.shared.budget, Kind::Bodies);
+                self.held.get_or_insert_with(held).set(bytes as u64);
+                return Step::Continue;
+            }
             // Parts of answers, which pass through.
             _ => return Step::Continue,
         };
@@ -295,7 +318,7 @@ impl Exchange {
     /// Ends a request that runs.
     pub fn revoke(&mut self) -> Step {
         if let Some(mut routed) = self.routed.take() {
-            routed.cut_off(&self.answer.used(), self.answer.bytes());
+            routed.cut_off(&self.answer.used(), self.answer.generated());
             routed.withdraw();
         }
         if let Some(series) = self.answer.series() {
@@ -309,7 +332,7 @@ impl Exchange {
     /// Gives back what was booked for an answer that doesn't end. What there was of it counts.
     fn cut_off(&mut self) {
         if let Some(mut routed) = self.routed.take() {
-            routed.cut_off(&self.answer.used(), self.answer.bytes());
+            routed.cut_off(&self.answer.used(), self.answer.generated());
         }
     }
 
@@ -339,6 +362,7 @@ impl Exchange {
             let of = |headers: &Headers| shared.rules.current().priority(headers);
             match state {
                 State::Body(parser) => Some(of(parser.headers())),
+                State::Deciding(request, _) => Some(request.priority),
                 _ => headers.map(of),
             }
         };
@@ -365,7 +389,7 @@ impl Exchange {
             metrics.request_processing.observe(now.saturating_duration_since(started).as_secs_f64());
         }
         self.state = State::Refused;
-        (self.held, self.upload) = (None, None);
+        (self.held, self.upload, self.early) = (None, None, Body::default());
         self.replies.immediate(rejection);
         Step::End
     }

@@ -7,14 +7,14 @@ use bytes::Bytes;
 
 use crate::flow::{Code, Rejection, Routed};
 use crate::memory::Reservation;
-use crate::request::{Body, Headers, Pieces, Request, RequestParser};
+use crate::request::{Body, Headers, ParseError, Pieces, Request, RequestParser};
 
 use super::super::envoy::ENCODINGS;
 use super::super::event::Mode;
 use super::super::outbox::KEEP;
 use super::super::reply::{CHUNK_LIMIT, Reply, Route};
 use super::super::series::SeriesKey;
-use super::{BodyEnd, Exchange, NO_MEMORY, Question, State, Step, Violation};
+use super::{BodyEnd, Exchange, NO_MEMORY, Question, State, Step, TOO_MUCH_TO_WAIT, Violation};
 
 /// Largest frame that gateways may send, in bytes.
 const FRAME: usize = 64 << 10;
@@ -32,11 +32,7 @@ impl Exchange {
             _ => return Err(Violation("request headers came twice")),
         }
         self.started = Some(now);
-        let is_ours = self.modes.is_none_or(|modes| modes.request == Mode::FullDuplex);
-        if !end_of_stream && is_ours && self.is_too_large(content_length(&headers)) {
-            // Before any of it is sent.
-            return Ok(self.refuse_as_too_large(now));
-        }
+        let is_ours = self.is_full_duplex();
         if !end_of_stream {
             // They are kept until the body is there, or while the request waits.
             if !self.has_room(headers.counted() + self.subset.counted(), Some(&headers)) {
@@ -53,10 +49,15 @@ impl Exchange {
         }
         if !is_ours {
             // The gateway waits for this reply before it sends a body, or never sends one.
-            return Ok(self.decide(parser.without_body(), BodyEnd::NotOurs { ended: false }, now));
+            return Ok(self.decide(parser.without_body(), BodyEnd::Relayed { ended: false }, now));
+        }
+        let is_read = parser.reads_body();
+        if is_read && self.is_too_large(content_length(parser.headers())) {
+            // Before any of it is sent.
+            return Ok(self.refuse_as_too_large(now));
         }
         self.state = State::Body(Box::new(parser));
-        Ok(Step::Continue)
+        if is_read { Ok(Step::Continue) } else { Ok(self.finish(BodyEnd::Relayed { ended: false }, now)) }
     }
 
     pub(super) fn request_body(
@@ -65,7 +66,7 @@ impl Exchange {
         end_of_stream: bool,
         now: Instant,
     ) -> Result<Step, Violation> {
-        let subset = self.subset.counted();
+        let (subset, is_full_duplex) = (self.subset.counted(), self.is_full_duplex());
         match &mut self.state {
             State::Body(parser) => {
                 let length = parser.body_len() + data.len();
@@ -81,18 +82,27 @@ impl Exchange {
                 data.into_iter().for_each(|piece| {
                     parser.push(if copies { Bytes::copy_from_slice(&piece) } else { piece });
                 });
+                if let Some(problem) = parser.problem() {
+                    return Ok(self.refuse_as_invalid(&problem, now));
+                }
                 let read = subset + parser.counted();
                 if read > counted && !self.has_room(read, None) {
                     return Ok(self.refuse_for_memory(now));
                 }
                 if end_of_stream { Ok(self.finish(BodyEnd::Flag, now)) } else { Ok(Step::Continue) }
             }
-            State::Relaying | State::Deciding(_, BodyEnd::NotOurs { ended: false }) => {
-                Ok(self.relay(Reply::RequestBodyAsIs, end_of_stream))
+            State::Relaying | State::Deciding(_, BodyEnd::Relayed { ended: false }) => {
+                Ok(self.relay(data, end_of_stream, now))
             }
             // Envoy 1.35 to 1.37 can send the last message of a long body twice
             // (envoyproxy/envoy#46237). The first one counts.
             State::Deciding(_, BodyEnd::Flag) | State::Sent(BodyEnd::Flag) if end_of_stream => {
+                Ok(Step::Continue)
+            }
+            State::Deciding(_, BodyEnd::Relayed { ended: true })
+            | State::Sent(BodyEnd::Relayed { ended: true })
+                if end_of_stream && is_full_duplex =>
+            {
                 Ok(Step::Continue)
             }
             State::Abandoned => Ok(Step::Continue),
@@ -106,8 +116,8 @@ impl Exchange {
     pub(super) fn request_trailers(&mut self, now: Instant) -> Result<Step, Violation> {
         match self.state {
             State::Body(_) => Ok(self.finish(BodyEnd::Trailers, now)),
-            State::Relaying | State::Deciding(_, BodyEnd::NotOurs { ended: false }) => {
-                Ok(self.relay(Reply::RequestTrailers, true))
+            State::Relaying | State::Deciding(_, BodyEnd::Relayed { ended: false }) => {
+                Ok(self.relay_reply(Reply::RequestTrailers, true))
             }
             State::Abandoned => Ok(Step::Continue),
             State::Idle => Err(Violation("request trailers came before their headers")),
@@ -117,21 +127,80 @@ impl Exchange {
         }
     }
 
-    /// Replies to a message that goes on as it is, though not before the headers do.
-    fn relay(&mut self, reply: Reply, last: bool) -> Step {
-        match &mut self.state {
-            State::Deciding(_, BodyEnd::NotOurs { ended }) => {
-                *ended = last;
-                self.replies.push_after_headers(reply);
+    /// Whether the request's body comes at its own pace, and only what we send of it goes on.
+    fn is_full_duplex(&self) -> bool {
+        self.modes.is_none_or(|modes| modes.request == Mode::FullDuplex)
+    }
+
+    /// A part of a body that goes on as it is.
+    fn relay(&mut self, data: Pieces, last: bool, now: Instant) -> Step {
+        if !self.is_full_duplex() {
+            return self.relay_reply(Reply::RequestBodyAsIs, last);
+        }
+        self.relayed = self.relayed.saturating_add(data.len());
+        if let State::Deciding(request, _) = &self.state {
+            let counted = self.subset.counted() + request.headers.counted() + self.relayed;
+            // Whoever doesn't have to wait may send more.
+            if self.is_too_large(self.relayed) {
+                return self.refuse(Rejection::saturated(TOO_MUCH_TO_WAIT), &SeriesKey::unknown(), now);
             }
-            _ => {
-                if last {
-                    self.state = State::Sent(BodyEnd::NotOurs { ended: true });
-                }
-                self.replies.push(reply);
+            if !self.has_room(counted, None) {
+                return self.refuse_for_memory(now);
             }
+            let copies = self.shared.budget.copies();
+            data.into_iter().for_each(|piece| {
+                self.early.push(if copies { Bytes::copy_from_slice(&piece) } else { piece });
+            });
+        } else {
+            self.replies.request_body(data, last);
+            self.tell_relayed();
+        }
+        if last {
+            self.relay_ends();
         }
         Step::Continue
+    }
+
+    /// Replies to a message that goes on as it is, though not before the headers do.
+    fn relay_reply(&mut self, reply: Reply, last: bool) -> Step {
+        if matches!(self.state, State::Deciding(..)) {
+            self.replies.push_after_headers(reply);
+        } else {
+            self.replies.push(reply);
+        }
+        if last {
+            self.relay_ends();
+        }
+        Step::Continue
+    }
+
+    /// The last part of a body went on.
+    fn relay_ends(&mut self) {
+        if let State::Deciding(_, BodyEnd::Relayed { ended }) = &mut self.state {
+            *ended = true;
+            return;
+        }
+        self.state = State::Sent(BodyEnd::Relayed { ended: true });
+        self.note_relayed();
+    }
+
+    /// A body that nobody reads is on its way as a whole, as is the rest of its request.
+    fn note_relayed(&mut self) {
+        if !self.is_full_duplex() {
+            return;
+        }
+        if let Some(series) = self.answer.series() {
+            series.request_size.observe(self.relayed as f64);
+        }
+        if let Some(routed) = &mut self.routed {
+            routed.body_sent(self.relayed);
+        }
+    }
+
+    fn tell_relayed(&mut self) {
+        if let Some(routed) = &mut self.routed {
+            routed.relayed(self.relayed);
+        }
     }
 
     fn is_too_large(&self, length: usize) -> bool {
@@ -144,7 +213,7 @@ impl Exchange {
         self.refuse(Rejection::new(Code::PayloadTooLarge, message), &SeriesKey::unknown(), now)
     }
 
-    /// The request's body is complete.
+    /// The request's body is complete, or nobody reads it.
     fn finish(&mut self, end: BodyEnd, now: Instant) -> Step {
         let State::Body(parser) = std::mem::replace(&mut self.state, State::Abandoned) else {
             return Step::Continue;
@@ -152,17 +221,20 @@ impl Exchange {
         let finished = parser.finish_by(&self.shared.rules.current(), &mut rand::rng());
         match finished {
             Ok(request) => self.decide(request, end, now),
-            Err(error) => {
-                let rejection = Rejection::new(Code::BadRequest, error.to_string());
-                self.refuse(rejection, &SeriesKey::unknown(), now)
-            }
+            Err(error) => self.refuse_as_invalid(&error, now),
         }
+    }
+
+    fn refuse_as_invalid(&mut self, error: &ParseError, now: Instant) -> Step {
+        let rejection = Rejection::new(Code::BadRequest, error.to_string());
+        self.refuse(rejection, &SeriesKey::unknown(), now)
     }
 
     pub(super) fn decide(&mut self, mut request: Request, end: BodyEnd, now: Instant) -> Step {
         request.priority = self.shared.rules.current().priority(&request.headers);
         self.shared.stages.process_headers(&mut request);
-        if request.priority < 0 && !request.body.is_empty() && self.shared.budget.is_tight() {
+        let relays = matches!(end, BodyEnd::Relayed { .. }) && self.is_full_duplex();
+        if request.priority < 0 && (!request.body.is_empty() || relays) && self.shared.budget.is_tight() {
             // These go first: what is left is for the others.
             self.shared.budget.count_refused();
             return self.refuse(Rejection::saturated(NO_MEMORY), &series_key(&request), now);
@@ -173,25 +245,24 @@ impl Exchange {
         }
         request.received = self.started;
         request.skips_queue = end == BodyEnd::Headers;
+        request.is_uploading = relays;
         let request = Arc::new(request);
         self.state = State::Deciding(Arc::clone(&request), end);
         Step::Decide(Question { request, subset: self.subset.clone() })
     }
 
     pub(super) fn route(&mut self, request: &Request, end: BodyEnd, mut routed: Routed, now: Instant) {
-        let held = self.held.take();
+        let mut held = self.held.take();
         let body = request.outgoing();
-        let series = match end {
-            BodyEnd::Flag | BodyEnd::Trailers => {
-                let series = self.shared.metrics.series(&series_key(request));
-                self.answer.expect(request, Arc::clone(&series), self.started);
-                Some(series)
-            }
+        let relays = matches!(end, BodyEnd::Relayed { .. });
+        let series = if end == BodyEnd::Headers || relays && !self.is_full_duplex() {
             // Without its body a request is not counted, as with the peer.
-            BodyEnd::Headers | BodyEnd::NotOurs { .. } => {
-                self.answer.read_as(request.api);
-                None
-            }
+            self.answer.read_as(request.api);
+            None
+        } else {
+            let series = self.shared.metrics.series(&series_key(request));
+            self.answer.expect(request, Arc::clone(&series), self.started);
+            Some(series)
         };
         let is_shown = self.modes.is_none_or(|modes| modes.response != Mode::None);
         let has_id = request.headers.name("x-request-id").is_some_and(|id| !id.is_empty());
@@ -203,17 +274,27 @@ impl Exchange {
             plain: is_shown && self.answer.is_read() && accepts_encodings(&request.headers),
             scores: routed.take_scores(),
         };
+        let more = end == BodyEnd::Relayed { ended: false };
+        let mut early = std::mem::take(&mut self.early);
+        if relays && self.is_full_duplex() {
+            early.seal();
+            self.replies.early_request_body(outgoing(&early, held.take()), !more);
+        }
         self.replies.request_headers(route);
+        routed.relayed(self.relayed);
         self.routed = Some(routed);
-        let more = end == BodyEnd::NotOurs { ended: false };
         self.state = if more { State::Relaying } else { State::Sent(end) };
         let Some(series) = series else { return };
-        self.replies.request_body(outgoing(&body, held), end == BodyEnd::Flag);
+        series.total.inc();
+        if !relays {
+            self.replies.request_body(outgoing(&body, held), end == BodyEnd::Flag);
+            series.request_size.observe(body.len() as f64);
+        } else if !more {
+            self.note_relayed();
+        }
         if end == BodyEnd::Trailers {
             self.replies.push(Reply::RequestTrailers);
         }
-        series.total.inc();
-        series.request_size.observe(body.len() as f64);
         if let Some(started) = self.started {
             let taken = now.saturating_duration_since(started);
             self.shared.metrics.request_processing.observe(taken.as_secs_f64());

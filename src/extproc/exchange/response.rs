@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use crate::endpoints::health::AnswerStatus;
-use crate::request::Pieces;
+use crate::request::{Body, Pieces};
 use crate::schedule::{Attribute, Served};
 
 use super::super::answer::Kind;
@@ -32,6 +32,8 @@ impl Exchange {
             // The gateway answers itself, for example after a time-out, or shows us
             // answers only. A body that is still on its way to us belongs to nobody.
             self.state = State::Abandoned;
+            self.replies.forget_early();
+            self.early = Body::default();
         }
         if self.answer.headers(kind, end_of_stream).map_err(Violation)? {
             self.shared.metrics.encoded.inc();
@@ -89,7 +91,7 @@ impl Exchange {
     /// What the gateway is told once the answer is complete.
     fn attributes(&mut self) -> Vec<Attribute> {
         match &mut self.routed {
-            Some(routed) => routed.answer_ends(&self.answer.used(), self.answer.bytes()),
+            Some(routed) => routed.answer_ends(&self.answer.used(), self.answer.generated()),
             None => Vec::new(),
         }
     }

@@ -183,7 +183,7 @@ impl Gate {
             }
             Ok((receiver, entered)) => {
                 let series = self.series.of(request, entered, &self.metrics);
-                let counted = series.count(request, bytes, entered, &self.metrics);
+                let counted = series.count(request, bytes, &self.metrics);
                 Wait::new(self, ticket, receiver, counted, entered, enqueued).await
             }
         };

@@ -10,8 +10,7 @@ use super::Gate;
 use crate::flow::queue::{Nanos, Ticket};
 use crate::request::usage::Usage;
 
-/// Bytes of a body for a token, of a request or of an answer, where nobody says how many there
-/// were.
+/// Bytes of a request's body for a token, where nobody says how many there were.
 const BYTES_PER_TOKEN: f64 = 4.0;
 
 /// Room in the pool for one request. Dropping it gives the room back.
@@ -50,20 +49,23 @@ impl Permit {
         self.gate.booked(self.ticket);
     }
 
+    /// So many bytes of a body have come that wasn't known when it was placed.
+    pub(in crate::flow) fn relayed(&mut self, bytes: usize) {
+        self.cost = self.cost.max(bytes as f64 / BYTES_PER_TOKEN);
+    }
+
     /// Some of what it takes was given back before its end.
     pub(in crate::flow) fn lighter(&self) {
         self.gate.nudge();
     }
 
-    /// The answer ended after so many bytes, or was cut off. Generated tokens count twice, as
-    /// with the peer. Where an answer doesn't say what it used, or didn't come to it, the lengths
-    /// of both bodies do: a flow that hides its usage or hangs up must not go before all others
-    /// for it. Framing makes that more than was generated, never less.
-    pub(in crate::flow) fn used(&mut self, usage: &Usage, bytes: u64, is_complete: bool) {
+    /// The answer ended after so many `seen` tokens, or was cut off. Generated tokens count twice, as
+    /// with the peer. Where an answer doesn't say what it used, or didn't come to it, what was seen of
+    /// it does: a flow that hides its usage or hangs up must not go before all others for it.
+    pub(in crate::flow) fn used(&mut self, usage: &Usage, seen: u64, is_complete: bool) {
         let Usage { prompt_tokens, completion_tokens, .. } = *usage;
         let says = is_complete && (prompt_tokens.is_some() || completion_tokens.is_some());
-        let seen = if says { 0.0 } else { bytes as f64 / BYTES_PER_TOKEN };
-        let generated = (completion_tokens.unwrap_or(0) as f64).max(seen);
+        let generated = completion_tokens.unwrap_or(0).max(if says { 0 } else { seen }) as f64;
         self.cost = prompt_tokens.map_or(self.cost, |tokens| tokens as f64) + 2.0 * generated;
     }
 

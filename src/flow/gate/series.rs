@@ -89,14 +89,8 @@ impl Series {
     }
 
     /// Counts a request of the series as waiting.
-    pub(super) fn count(
-        self: Arc<Self>,
-        request: &Request,
-        bytes: u64,
-        now: Nanos,
-        metrics: &GateMetrics,
-    ) -> Counted {
-        let demand = self.demand.clone().unwrap_or_else(|| metrics.demand.of(request, now));
+    pub(super) fn count(self: Arc<Self>, request: &Request, bytes: u64, metrics: &GateMetrics) -> Counted {
+        let demand = self.demand.clone().unwrap_or_else(|| metrics.demand.of(request));
         Counted::new(self, demand, bytes)
     }
 
@@ -200,7 +194,6 @@ impl SeriesTable {
             !held.is_empty()
         });
         self.forget_labels(&gone, metrics);
-        metrics.demand.sweep(limit);
     }
 
     /// Removes what flows have apart from models, and makes room for other flows and models.
@@ -247,7 +240,7 @@ fn make(key: Key, request: &Request, now: Nanos, metrics: &GateMetrics) -> Serie
     let priority = key.priority.to_string();
     let labels = key.labels(&priority, &metrics.pool);
     let is_own = key.is_of(request) && key.model != OTHER && key.target != OTHER;
-    let demand = is_own.then(|| metrics.demand.of(request, now));
+    let demand = is_own.then(|| metrics.demand.of(request));
     Series {
         size: metrics.size.with_label_values(&labels),
         bytes: metrics.bytes.with_label_values(&labels),

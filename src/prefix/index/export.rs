@@ -9,7 +9,8 @@ use super::recent::OWN;
 /// Blocks that an endpoint holds, for another process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
-    /// `namespace/name` of the endpoint. Slots mean nothing in another process.
+    /// [Identity](crate::endpoints::Endpoint::identity) of the endpoint. Slots mean nothing in
+    /// another process, and a name may be that of a later pod.
     pub endpoint: Arc<str>,
     /// Block hashes, the blocks of a prompt in their order.
     pub hashes: Vec<u64>,
@@ -171,7 +172,7 @@ impl PrefixIndex {
             let hashes: Vec<u64> =
                 holder.lock().recent.recent_first().filter(own).map(|(key, _)| key.hash()).collect();
             if !hashes.is_empty() {
-                visit(Held { endpoint: Arc::clone(&holder.id), hashes });
+                visit(Held { endpoint: Arc::clone(&holder.identity), hashes });
             }
         }
         mark

@@ -17,8 +17,8 @@ pub(super) struct Holder {
     /// Keeps the number from being given to another endpoint.
     slot: Arc<Slot>,
     number: u16,
-    /// `namespace/name`.
-    pub(super) id: Arc<str>,
+    /// The endpoint's [identity](Endpoint::identity).
+    pub(super) identity: Arc<str>,
     // Guards what the endpoint holds together with its slot in the shards: who changes one
     // changes both. Taken by those that add to this endpoint or evict from it.
     held: Mutex<Held>,
@@ -259,7 +259,7 @@ impl Holders {
     /// The holder for an endpoint, made when there is none. `None` for a slot that can't be
     /// written down.
     fn holder(&self, endpoint: &Endpoint) -> Option<Arc<Holder>> {
-        let (slot, id) = (endpoint.slot(), endpoint.id());
+        let slot = endpoint.slot();
         if let Some(holder) = self.get(slot) {
             return Some(holder);
         }
@@ -270,7 +270,7 @@ impl Holders {
             Arc::new(Holder {
                 slot: Arc::clone(slot),
                 number,
-                id: Arc::clone(id),
+                identity: Arc::clone(endpoint.identity()),
                 held: Mutex::new(Held {
                     recent: Recent::default(),
                     capacity: self.limits.capacity,

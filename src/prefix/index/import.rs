@@ -60,7 +60,7 @@ impl PrefixIndex {
 
     /// Takes what another process exported. It counts as if it had been added here, until
     /// the origin has not reported for `ttl`: an import without blocks is a report, too.
-    /// The endpoints are found in the snapshot by their names.
+    /// The endpoints are found in the snapshot by their identities.
     ///
     /// Where nobody imports, this costs nothing; where somebody does, two bytes for each
     /// place of the endpoints that others told of.
@@ -80,10 +80,10 @@ impl PrefixIndex {
             return done;
         };
         let endpoints = if held.is_empty() { &[] } else { snapshot.endpoints() };
-        let by_id: HashMap<&str, &Arc<Endpoint>> =
-            endpoints.iter().map(|endpoint| (endpoint.id().as_ref(), endpoint)).collect();
+        let known: HashMap<&str, &Arc<Endpoint>> =
+            endpoints.iter().map(|endpoint| (endpoint.identity().as_ref(), endpoint)).collect();
         for Held { endpoint, hashes } in held {
-            match by_id.get(endpoint.as_ref()) {
+            match known.get(endpoint.as_ref()) {
                 Some(endpoint) => {
                     self.holders.add(endpoint, hashes, source, None, |_| {});
                     done.blocks += hashes.len();

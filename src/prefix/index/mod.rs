@@ -110,7 +110,7 @@ impl PrefixIndex {
                 new.push(hash);
             }
         });
-        self.ring.record(endpoint.id(), &new);
+        self.ring.record(endpoint.identity(), &new);
     }
 
     /// Drops everything that an endpoint holds.

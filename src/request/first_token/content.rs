@@ -76,21 +76,15 @@ pub(super) struct Content {
     open: [Place; LEVELS],
     /// Place of the next value, if it is a member's.
     member: Option<Place>,
-    generated: bool,
+    /// Bytes of generated content so far.
+    generated: usize,
     complete: bool,
 }
 
 impl Content {
     /// An event in this dialect.
     pub(super) fn new(dialect: Dialect) -> Self {
-        Self {
-            dialect,
-            depth: 0,
-            open: [Place::Other; LEVELS],
-            member: None,
-            generated: false,
-            complete: false,
-        }
+        Self { dialect, depth: 0, open: [Place::Other; LEVELS], member: None, generated: 0, complete: false }
     }
 
     /// Begins the next event.
@@ -105,7 +99,15 @@ impl Content {
 
     /// Whether the event holds generated content so far.
     pub(super) fn is_generated(&self) -> bool {
-        self.generated
+        self.generated > 0
+    }
+
+    /// Bytes that aren't generated content, of an event of so many that is over and has some. Where
+    /// each event has all of the answer so far, nothing of it counts as content.
+    pub(super) fn framing(&self, event_bytes: usize) -> Option<usize> {
+        let has_all = matches!(self.dialect, Dialect::Sglang);
+        let framing = if has_all { usize::MAX } else { event_bytes.saturating_sub(self.generated) };
+        (self.complete && self.is_generated()).then_some(framing)
     }
 
     /// The place of the innermost container; `None` outside of all.
@@ -148,8 +150,9 @@ impl Sink for Content {
                 self.complete |= self.depth == 0;
             }
             Token::Key => self.member = self.around().map(|around| self.dialect.member(around, head)),
-            Token::String { .. } => self.generated |= self.value() == Place::Content && !span.is_empty(),
-            Token::Number => self.generated |= self.value() == Place::Tokens,
+            Token::String { .. } if self.value() == Place::Content => self.generated += span.len(),
+            Token::Number if self.value() == Place::Tokens => self.generated += span.len(),
+            Token::String { .. } | Token::Number => {}
             Token::True | Token::False | Token::Null => self.member = None,
         }
     }

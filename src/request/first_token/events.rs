@@ -7,6 +7,7 @@
 
 use super::super::json::Scanner;
 use super::content::{Content, Dialect};
+use super::generated::Generated;
 
 /// Mark that may stand before the first line.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
@@ -23,6 +24,10 @@ pub(super) struct EventReader {
     is_open: bool,
     scanner: Scanner,
     content: Content,
+    /// Bytes since the last event's document ended.
+    event_bytes: usize,
+    /// The event's document has just ended.
+    has_ended: bool,
 }
 
 /// Place in the current line.
@@ -47,7 +52,15 @@ impl EventReader {
             is_open: false,
             scanner: Scanner::default(),
             content: Content::new(dialect),
+            event_bytes: 0,
+            has_ended: false,
         }
+    }
+
+    /// Counts the tokens of the events like the last one, if that has generated content.
+    pub(super) fn generated(&self) -> Option<Generated> {
+        // With the ends of its last line and of itself.
+        self.content.framing(self.event_bytes + 2).map(Generated::new)
     }
 
     /// Scans the next chunk; see [`FirstTokenReader::feed`](super::FirstTokenReader::feed).
@@ -85,6 +98,7 @@ impl EventReader {
                 Line::Data | Line::Other => {
                     let end = memchr::memchr2(b'\n', b'\r', rest).unwrap_or(rest.len());
                     if matches!(self.line, Line::Data) && self.scan(&rest[..end]) {
+                        self.event_bytes += end;
                         return true;
                     }
                     match rest.get(end) {
@@ -96,6 +110,10 @@ impl EventReader {
                     }
                 }
             };
+            self.event_bytes += taken;
+            if std::mem::take(&mut self.has_ended) {
+                self.event_bytes = 0;
+            }
             rest = &rest[taken..];
         }
         false
@@ -122,6 +140,7 @@ impl EventReader {
         let broken = self.scanner.feed(text, &mut self.content).is_err();
         // A document that is complete counts, whatever stands behind it.
         let is_complete = self.content.is_complete();
+        self.has_ended |= is_complete;
         self.is_open = !broken && !is_complete && !self.scanner.is_done();
         is_complete && self.content.is_generated()
     }

@@ -6,10 +6,12 @@
 
 mod content;
 mod events;
+mod generated;
 mod vertex;
 
 use self::content::Dialect;
 use self::events::EventReader;
+pub use self::generated::Generated;
 use self::vertex::VertexReader;
 use super::api::Api;
 use super::vllm_grpc;
@@ -63,6 +65,16 @@ impl FirstTokenReader {
             Reader::Events(events) => events.feed(chunk),
             Reader::VllmGrpc(reading) => reading.feed(chunk),
             Reader::Vertex(reading) => reading.feed(chunk),
+        }
+    }
+
+    /// Counts generated tokens of the stream whose first one has passed, from the chunk on that it
+    /// was in; `None` where that can't be told from its events.
+    pub fn generated(&self) -> Option<Generated> {
+        match &self.0 {
+            Reader::Events(events) => events.generated(),
+            Reader::Vertex(reading) => reading.generated(),
+            Reader::VllmGrpc(_) => None,
         }
     }
 }

@@ -367,3 +367,89 @@ proptest! {
         }
     }
 }
+
+/// A stream of these texts, and then of what ends it.
+fn chat_stream(texts: &[&str], logprobs: &str) -> Vec<String> {
+    let head =
+        r#""id":"chatcmpl-7f3a8e6c5d","object":"chat.completion.chunk","created":1750000000,"model":"m""#;
+    let event = |delta: &str, finish: &str| {
+        let choice =
+            format!(r#"{{"index":0,"delta":{delta},"logprobs":{logprobs},"finish_reason":{finish}}}"#);
+        data(&format!(r#"{{{head},"choices":[{choice}],"usage":null}}"#))
+    };
+    let role = event(r#"{"role":"assistant","content":""}"#, "null");
+    let tokens = texts.iter().map(|text| event(&format!(r#"{{"content":"{text}"}}"#), "null"));
+    let end = [event("{}", "\"stop\""), "data: [DONE]\n\n".to_owned()];
+    std::iter::once(role).chain(tokens).chain(end).collect()
+}
+
+/// Tokens that are seen in a stream that comes in these chunks.
+fn seen<'a>(api: Api, chunks: impl Iterator<Item = &'a [u8]>) -> Option<u64> {
+    let (mut reader, mut generated) = (FirstTokenReader::of(api).unwrap(), None);
+    for chunk in chunks {
+        if generated.is_none() && reader.feed(chunk) {
+            generated = reader.generated();
+        }
+        if let Some(generated) = &mut generated {
+            generated.feed(chunk);
+        }
+    }
+    generated.map(|generated| generated.tokens())
+}
+
+#[test]
+fn the_events_of_a_stream_tell_how_many_tokens_it_has() {
+    let words = [" a", " token", "s", ".", " Generated", "\\n\\n", " the", " of"];
+    let one: Vec<&str> = words.iter().cycle().take(200).copied().collect();
+    let five: Vec<String> = one.chunks(5).map(|words| words.concat()).collect();
+    let five: Vec<&str> = five.iter().map(String::as_str).collect();
+    let top = r#"{"content":[{"token":" a","logprob":-0.125,"bytes":[32,97],"top_logprobs":[{"token":" the","logprob":-2.5,"bytes":[32]}]}]}"#;
+    let table = [
+        ("one token", chat_stream(&one, "null"), 200..=210),
+        ("five tokens", chat_stream(&five, "null"), 130..=300),
+        ("probabilities", chat_stream(&one, top), 200..=210),
+        ("one", chat_stream(&one[..1], "null"), 1..=4),
+    ];
+    for (what, events, want) in table {
+        let stream = events.concat();
+        let bytes = stream.as_bytes();
+        let whole = events.iter().map(String::as_bytes);
+        assert!(want.contains(&seen(Api::ChatCompletions, whole).unwrap()), "{what}");
+        // However gateways put events together.
+        for size in [700, 1500, 4096, 1 << 16] {
+            let tokens = seen(Api::ChatCompletions, bytes.chunks(size)).unwrap();
+            let slack = want.end() + want.end() / 4;
+            assert!((want.start() * 9 / 10..=slack).contains(&tokens), "{what}, {size}: {tokens}");
+        }
+    }
+}
+
+#[test]
+fn large_framing_of_the_first_event_hides_no_tokens() {
+    let first =
+        format!(r#"{{"choices":[{{"text":"a","prompt_token_ids":[{}]}}]}}"#, "1,".repeat(20_000) + "1");
+    let mut stream = data(&first);
+    (0..2000).for_each(|_| stream += &data(r#"{"choices":[{"text":" token"}]}"#));
+    for size in [200, 400, 700, 1000, 1024, 4096, 1 << 16] {
+        let tokens = seen(Api::Completions, stream.as_bytes().chunks(size)).unwrap();
+        assert!((1900..3000).contains(&tokens), "{size}: {tokens}");
+    }
+}
+
+#[test]
+fn events_that_repeat_the_answer_so_far_count_once_each() {
+    let stream: Vec<String> = (1..500)
+        .map(|tokens| data(&format!(r#"{{"text":"{}","meta_info":{{}}}}"#, "word ".repeat(tokens))))
+        .collect();
+    assert_eq!(seen(Api::SglangGenerate, stream.iter().map(String::as_bytes)), Some(499));
+}
+
+#[test]
+fn named_events_are_counted() {
+    let event = "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\" token\"}}\n\n";
+    let stream = event.repeat(100);
+    for size in [event.len(), 3 * event.len(), 2000] {
+        let tokens = seen(Api::Messages, stream.as_bytes().chunks(size)).unwrap();
+        assert!((95..=155).contains(&tokens), "{size}: {tokens}");
+    }
+}

@@ -4,6 +4,7 @@ use super::super::body::Span;
 use super::super::frames::{Enter, FrameError, FrameSink, Frames};
 use super::content::Dialect;
 use super::events::EventReader;
+use super::generated::Generated;
 
 /// Looks for generated content in the frames of a stream. An event may be spread over frames.
 #[derive(Debug)]
@@ -30,6 +31,10 @@ impl VertexReader {
     pub(super) fn feed(&mut self, chunk: &[u8]) -> bool {
         self.frames.feed(chunk, &mut self.bodies);
         self.bodies.has_passed
+    }
+
+    pub(super) fn generated(&self) -> Option<Generated> {
+        self.bodies.events.generated()
     }
 }
 

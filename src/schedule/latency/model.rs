@@ -67,15 +67,7 @@ pub struct Model {
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
     slot: Arc<Slot>,
-    /// Which of the servers that had the endpoint's name.
-    incarnation: u64,
     pub(super) backlog: Arc<Backlog>,
-}
-
-impl Entry {
-    pub(super) fn is_of(&self, endpoint: &Endpoint) -> bool {
-        self.incarnation == endpoint.incarnation()
-    }
 }
 
 impl Model {
@@ -153,7 +145,10 @@ impl Model {
         note(&self.mean_uncached, tokens as f64);
         note(&self.mean_prompt, work.prompt as f64);
         self.arrivals.add(tokens, now);
-        [work.prefill, work.decode].into_iter().for_each(|endpoint| self.watch(endpoint));
+        self.watch(work.prefill);
+        if !std::ptr::eq(work.prefill, work.decode) {
+            self.watch(work.decode);
+        }
         if let Some(target) = work.tpot {
             self.recent.note(target, now);
         }
@@ -192,12 +187,10 @@ impl Model {
     /// The endpoint's backlog; an empty one when it is looked at first.
     pub(super) fn backlog(&self, endpoint: &Endpoint) -> Arc<Backlog> {
         let number = endpoint.slot().number() as usize;
-        if let Some(Some(entry)) = self.entries.load().get(number)
-            && entry.is_of(endpoint)
-        {
+        if let Some(Some(entry)) = self.entries.load().get(number) {
             return Arc::clone(&entry.backlog);
         }
-        self.entry(endpoint, |entry| entry.is_of(endpoint))
+        self.entry(endpoint, |_| true)
     }
 
     /// The endpoint's backlog, an empty one unless there is one that stays.
@@ -211,7 +204,6 @@ impl Model {
         let kept = entries[number].take().filter(stays);
         let entry = kept.unwrap_or_else(|| Entry {
             slot: Arc::clone(endpoint.slot()),
-            incarnation: endpoint.incarnation(),
             backlog: Arc::new(Backlog::new(self.group(endpoint))),
         });
         let backlog = Arc::clone(&entry.backlog);

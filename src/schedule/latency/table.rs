@@ -178,8 +178,7 @@ impl Table<'_> {
     }
 
     pub(super) fn known(&self, endpoint: &Endpoint) -> Option<&Backlog> {
-        let entry = self.entries.get(endpoint.slot().number() as usize)?.as_ref();
-        let entry = entry.filter(|entry| entry.is_of(endpoint))?;
+        let entry = self.entries.get(endpoint.slot().number() as usize)?.as_ref()?;
         entry.backlog.expire(self.now);
         Some(&entry.backlog)
     }

@@ -49,3 +49,31 @@ async fn silent_connections_keep_no_health_check_out() {
     }
     is_healthy(process.health).await;
 }
+
+/// As many watchers as the port for health has room for.
+#[tokio::test]
+async fn watchers_of_health_leave_requests_alone() {
+    const CONNECTIONS: usize = 256;
+    const WATCHERS: usize = 16;
+    let process = Process::start(256, 1, &[]);
+    let limit = process.limit();
+    let mut watchers = Vec::new();
+    for _ in 0..CONNECTIONS {
+        let endpoint = Endpoint::new(format!("http://{}", process.health)).unwrap();
+        let mut client = HealthClient::new(endpoint.connect().await.unwrap());
+        for _ in 0..WATCHERS {
+            let mut watcher = client.watch(HealthCheckRequest::default()).await.unwrap().into_inner();
+            let first = watcher.message().await.unwrap().unwrap();
+            assert_eq!(first.status(), ServingStatus::Serving);
+            watchers.push(watcher);
+        }
+    }
+    assert!(process.metric("usher_memory_streams_bytes") >= (CONNECTIONS * WATCHERS * 8192) as f64);
+    for _ in 0..10 {
+        drop(is_served(&process.connect().await).await);
+    }
+    assert_eq!(process.metric("usher_memory_refused_total"), 0.0);
+    drop(watchers);
+    settle(|| process.metric("usher_memory_streams_bytes") <= f64::from(16 * 8192)).await;
+    stayed_within(&process, 256, limit).await;
+}

@@ -96,6 +96,12 @@ impl Process {
         self.lines.lock().unwrap().iter().filter(|line| line.contains(text)).count()
     }
 
+    /// What it warned of.
+    pub fn warnings(&self) -> Vec<String> {
+        let lines = self.lines.lock().unwrap();
+        lines.iter().filter(|line| line.contains("warn") || line.contains("error")).cloned().collect()
+    }
+
     /// The most memory that it has had, in bytes.
     pub fn peak(&self) -> usize {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();

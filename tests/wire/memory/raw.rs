@@ -8,14 +8,14 @@ use prost::Message;
 use crate::support::{body, headers};
 
 pub const DATA: u8 = 0;
-const HEADERS: u8 = 1;
+pub const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
-const SETTINGS: u8 = 4;
+pub const SETTINGS: u8 = 4;
 const PING: u8 = 6;
 pub const GOAWAY: u8 = 7;
 const WINDOW_UPDATE: u8 = 8;
-const END_STREAM: u8 = 1;
-const END_HEADERS: u8 = 4;
+pub const END_STREAM: u8 = 1;
+pub const END_HEADERS: u8 = 4;
 const ACK: u8 = 1;
 
 pub struct Frame {

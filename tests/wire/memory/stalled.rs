@@ -5,11 +5,11 @@ use super::*;
 /// Requests with a MiB of their body each, and no more.
 async fn stall(process: &Process, count: usize) -> Vec<Stream> {
     let connection = process.connect().await;
-    let chunk = vec![b'z'; MI];
+    let chunk = vec![b' '; MI];
     let mut stalled = Vec::new();
     for _ in 0..count {
         let stream = connection.stream().await;
-        stream.try_send(headers(&POST, false));
+        stream.try_send(headers(&COMPLETION, false));
         stream.try_send(body(&chunk, false));
         stalled.push(stream);
     }
@@ -22,7 +22,7 @@ async fn a_body_without_progress_is_answered_and_its_memory_given_back() {
     let mut stalled = stall(&process, 4).await;
     // One without any body, too.
     let silent = process.connect().await.stream().await;
-    silent.send(headers(&POST, false));
+    silent.send(headers(&COMPLETION, false));
     stalled.push(silent);
     for stream in &mut stalled {
         let refusal = stream.immediate().await;

@@ -1,10 +1,24 @@
 //! Gateways that send and don't read: what they send stays unread.
 
-use bytes::Bytes;
-use http::Request;
-use prost::Message;
-use tokio::net::TcpStream;
+use std::convert::Infallible;
+use std::future::ready;
+use std::sync::Arc;
 
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::{BodyExt, Empty};
+use hyper::service::service_fn;
+use prost::Message;
+use tokio::io::{AsyncWriteExt, duplex};
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+use usher::extproc::arrivals::RequestBody;
+use usher::extproc::conn::{Lifetime, open, serve};
+use usher::extproc::preface::PREFACE;
+use usher::extproc::spread::Streams;
+use usher::memory::{Budget, ConnectionRoom, Windows};
+
+use super::raw::{DATA, END_HEADERS, END_STREAM, HEADERS, SETTINGS};
 use super::*;
 
 const CONNECTIONS: usize = 16;
@@ -57,4 +71,44 @@ async fn the_process_stays_below_its_budget_whatever_nobody_reads() {
     // The one that asks for metrics counts.
     settle(|| process.metric("usher_memory_connections_bytes") <= 65536.0).await;
     stayed_within(&process, 96, limit).await;
+}
+
+/// Requests with bodies in small frames, all of which are there before the connection is first read.
+#[tokio::test]
+async fn a_burst_that_streams_read_next_closes_no_connection() {
+    const STREAMS: u32 = 400;
+    // Twice as many in all as h2 leaves unread.
+    const FRAMES: usize = 300;
+    let frame = |kind: u8, flags: u8, stream: u32, payload: &[u8]| {
+        let length = (payload.len() as u32).to_be_bytes();
+        [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+    };
+    let mut burst = [PREFACE, &frame(SETTINGS, 0, 0, &[])].concat();
+    for stream in (0..STREAMS).map(|index| 2 * index + 1) {
+        // POST, http and / by their numbers in the static table, and an authority.
+        burst.extend(frame(HEADERS, END_HEADERS, stream, &[0x83, 0x86, 0x84, 0x01, 1, b'x']));
+        burst.extend(frame(DATA, 0, stream, b"x").repeat(FRAMES));
+        burst.extend(frame(DATA, END_STREAM, stream, b"x"));
+    }
+    let (mut client, server) = duplex(burst.len());
+    client.write_all(&burst).await.unwrap();
+    let budget = Arc::new(Budget::new(64 << 20, 0));
+    let (room, lifetime) = (ConnectionRoom::new(&budget, Windows::LARGEST), Lifetime::new());
+    let served = Arc::new(Semaphore::new(0));
+    let count = Arc::clone(&served);
+    let service = service_fn(move |request: Request<RequestBody>| {
+        let count = Arc::clone(&count);
+        async move {
+            let body = request.into_body().collect().await.unwrap().to_bytes();
+            assert_eq!(body.len(), FRAMES + 1);
+            count.add_permits(1);
+            Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new()))
+        }
+    });
+    let io = open(ready(Ok(server)), &lifetime).await.unwrap().unwrap();
+    tokio::select! {
+        ended = serve(io, service, &lifetime, room, Streams::here()) => panic!("{ended:?}"),
+        all = served.acquire_many(STREAMS) => drop(all.unwrap()),
+    }
+    assert_eq!(budget.evicted(), 0);
 }

@@ -157,3 +157,20 @@ fn time_per_token_counts_from_the_first_token_and_ttft_from_the_first_byte() {
     assert_eq!(sum("streaming_tpot", labels), Some(3.0), "two tokens in six seconds");
     assert_eq!(sum("streaming_itl", labels), Some(9.0), "between chunks");
 }
+
+#[test]
+fn answers_that_are_cut_off_count_by_events_or_bytes() {
+    let chat = "/v1/chat/completions";
+    let token = "data: {\"id\":\"chatcmpl-1\",\"object\":\"chat.completion.chunk\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\" Hi\"},\"finish_reason\":null}]}\n\n";
+    // Whether it is a stream of events, its chunks, and the tokens of 100 of them.
+    for (event_stream, chunk, want) in [(true, token, 100..=101), (false, "{\"x\":1}", 175..=175)] {
+        let mut harness = Harness::new(1);
+        harness.send(headers(&[(":path", chat)], false)).unwrap();
+        let request = r#"{"model":"m","messages":[{"role":"user","content":"hi"}]}"#;
+        harness.send(body(request, true)).unwrap();
+        harness.send(begin_answer(event_stream)).unwrap();
+        (0..100).for_each(|_| drop(harness.send(answer_body(chunk, false)).unwrap()));
+        let generated = harness.exchange.answer.generated();
+        assert!(want.contains(&generated), "{generated}");
+    }
+}

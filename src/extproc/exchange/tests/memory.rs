@@ -20,12 +20,13 @@ fn used(budget: &Arc<Budget>) -> usize {
     budget.used(Kind::Bodies) as usize
 }
 
-/// A body that is no JSON before its end, and a path where that doesn't matter.
+/// A part of a body that is read: white space, and with the last one a request.
 fn part(bytes: usize, end: bool) -> Event {
-    body(&"z".repeat(bytes), end)
+    let request = if end { PROMPT } else { "" };
+    body(&(" ".repeat(bytes.saturating_sub(request.len())) + request), end)
 }
 
-const OTHER: [(&str, &str); 1] = [(":path", "/other")];
+const COMPLETION: [(&str, &str); 1] = [(":path", "/v1/completions")];
 
 fn step(exchange: &mut Exchange, event: Event) -> Step {
     exchange.on_message(message(event), Instant::now()).unwrap()
@@ -35,7 +36,7 @@ fn step(exchange: &mut Exchange, event: Event) -> Step {
 fn a_body_counts_as_it_arrives_and_until_its_last_chunk_is_written() {
     let budget = Arc::new(Budget::new(1 << 20, 0));
     let mut harness = Harness::within(1, &budget);
-    harness.send(headers(&OTHER, false)).unwrap();
+    harness.send(headers(&COMPLETION, false)).unwrap();
     assert_eq!(used(&budget), 0);
     for chunks in 1..=10 {
         // Half of the message, then all of it, which is a little more than the body in it.
@@ -75,19 +76,19 @@ fn kept(replies: Vec<Reply>) -> Vec<Bytes> {
 fn a_body_counts_until_its_last_large_piece_is_written_whatever_follows_that() {
     // Chunks, and whether any is large enough to be kept.
     let chunks: [(&[usize], bool); 7] = [
-        (&[PART, PART, 10], true),
+        (&[PART, PART, 30], true),
         (&[PART, PART, KEEP - 1], true),
         (&[PART, PART, KEEP], true),
         (&[2 * CHUNK_LIMIT + 10], true),
         // The last one is cut in two, and both are small.
         (&[CHUNK_LIMIT - 700, 1400], true),
-        (&[CHUNK_LIMIT + 10, 1400, 5], true),
+        (&[CHUNK_LIMIT + 10, 1400, 30], true),
         (&[KEEP - 1], false),
     ];
     for (chunks, large) in chunks {
         let budget = Arc::new(Budget::new(1 << 20, 0));
         let mut harness = Harness::within(1, &budget);
-        harness.send(headers(&OTHER, false)).unwrap();
+        harness.send(headers(&COMPLETION, false)).unwrap();
         for chunk in &chunks[..chunks.len() - 1] {
             harness.send(part(*chunk, false)).unwrap();
         }
@@ -107,8 +108,9 @@ fn a_body_counts_until_its_last_large_piece_is_written_whatever_follows_that() {
 fn parts_are_copied_from_half_of_the_limit_on() {
     let budget = Arc::new(Budget::new(120_000, 0));
     let mut harness = Harness::within(1, &budget);
-    harness.send(headers(&OTHER, false)).unwrap();
-    let parts: Vec<Bytes> = (0..8).map(|_| Bytes::from(vec![b'z'; PART])).collect();
+    harness.send(headers(&COMPLETION, false)).unwrap();
+    let text = |end: bool| format!("{:>PART$}", if end { PROMPT } else { "" });
+    let parts: Vec<Bytes> = (0..8).map(|number| Bytes::from(text(number == 7))).collect();
     let mut replies = Vec::new();
     for (number, part) in parts.iter().enumerate() {
         let data = part.clone().into();
@@ -123,8 +125,8 @@ fn parts_are_copied_from_half_of_the_limit_on() {
 #[test]
 fn large_headers_count_with_the_body_that_they_wait_for() {
     let budget = Arc::new(Budget::new(ROOM, 0));
-    let long = "v".repeat(60_000 - ":path/otherx-long".len());
-    let large = [OTHER[0], ("x-long", &long)];
+    let long = "v".repeat(60_000 - ":path/v1/completionsx-long".len());
+    let large = [COMPLETION[0], ("x-long", &long)];
     // Without a body nothing waits.
     let mut harness = Harness::within(1, &budget);
     step(&mut harness.exchange, headers(&large, true));
@@ -139,7 +141,7 @@ fn large_headers_count_with_the_body_that_they_wait_for() {
     let mut second = Harness::within(1, &budget);
     assert_eq!(kinds(&second.send(headers(&large, false)).unwrap()), ["immediate429"]);
     assert_eq!((used(&budget), budget.refused()), (60_010, 1));
-    assert_eq!(first.send(part(10, true)).unwrap().len(), 2);
+    assert_eq!(first.send(part(30, true)).unwrap().len(), 2);
     assert_eq!(used(&budget), 0);
     // A gateway that keeps the body to itself: the request waits for its decision.
     let modes = Some(Modes { request: Mode::None, response: Mode::FullDuplex });
@@ -195,9 +197,9 @@ fn a_name_that_is_too_long_is_counted_by_its_header() {
 fn what_has_no_room_is_refused_with_its_reason_and_takes_nothing() {
     let budget = Arc::new(Budget::new(ROOM, 0));
     let (mut first, mut second) = (Harness::within(1, &budget), Harness::within(1, &budget));
-    first.send(headers(&OTHER, false)).unwrap();
+    first.send(headers(&COMPLETION, false)).unwrap();
     first.send(part(70_000, false)).unwrap();
-    second.send(headers(&OTHER, false)).unwrap();
+    second.send(headers(&COMPLETION, false)).unwrap();
     second.send(part(20_000, false)).unwrap();
     let replies = second.send(part(20_000, false)).unwrap();
     let [Reply::Immediate(rejection)] = &replies[..] else { panic!("{replies:?}") };
@@ -205,22 +207,21 @@ fn what_has_no_room_is_refused_with_its_reason_and_takes_nothing() {
         (rejection.code.status(), rejection.reason, rejection.retry_after),
         (429, Some("rejected-saturated"), Some(1))
     );
-    assert!(!rejection.body().contains('z'), "nothing of the prompt");
     assert_eq!((used(&budget), budget.refused()), (70_000, 1));
     // A message that is still arriving has no room either.
     let mut third = Harness::within(1, &budget);
-    third.send(headers(&OTHER, false)).unwrap();
+    third.send(headers(&COMPLETION, false)).unwrap();
     assert!(matches!(third.exchange.on_part(40_000, Instant::now()), Step::End));
     assert_eq!(
         kinds(&std::iter::from_fn(|| third.exchange.next_reply()).collect::<Vec<_>>()),
         ["immediate429"]
     );
     // The first goes on, and when it has gone there is room again.
-    assert_eq!(first.send(part(10, true)).unwrap().len(), 3);
+    assert_eq!(first.send(part(30, true)).unwrap().len(), 3);
     assert_eq!(used(&budget), 0);
     drop((second, third));
     let mut fourth = Harness::within(1, &budget);
-    fourth.send(headers(&OTHER, false)).unwrap();
+    fourth.send(headers(&COMPLETION, false)).unwrap();
     fourth.send(part(100_000, false)).unwrap();
     assert_eq!((used(&budget), budget.refused()), (100_000, 2));
 }
@@ -235,7 +236,7 @@ fn negative_priorities_are_refused_first() {
         let mut harness = Harness::within(1, &budget);
         let objectives = [("some".to_owned(), priority)].into();
         harness.rules.replace(Rules { objectives, ..Rules::default() });
-        harness.send(headers(&OTHER, false)).unwrap();
+        harness.send(headers(&COMPLETION, false)).unwrap();
         let mut request = Request::default();
         request.headers = [("x-llm-d-inference-objective", "some")].into_iter().collect();
         request.body.push(Bytes::from_static(b"x"));
@@ -274,7 +275,7 @@ fn who_waits_is_asked_for_room_with_the_priority_of_who_needs_it() {
         harness.rules.replace(Rules { objectives, ..Rules::default() });
         // Nobody knows it before the headers are there.
         assert!(matches!(harness.exchange.on_part(5, Instant::now()), Step::Continue));
-        let named = [OTHER[0], ("x-llm-d-inference-objective", "some")];
+        let named = [COMPLETION[0], ("x-llm-d-inference-objective", "some")];
         step(&mut harness.exchange, headers(&named, false));
         assert!(matches!(harness.exchange.on_part(10, Instant::now()), Step::Continue));
         step(&mut harness.exchange, part(20, false));
@@ -282,7 +283,7 @@ fn who_waits_is_asked_for_room_with_the_priority_of_who_needs_it() {
     }
     drop(tight);
     let mut harness = Harness::within(1, &budget);
-    harness.send(headers(&OTHER, false)).unwrap();
+    harness.send(headers(&COMPLETION, false)).unwrap();
     step(&mut harness.exchange, part(20, false));
     assert!(waiting.0.lock().unwrap().is_empty());
 }
@@ -308,7 +309,7 @@ fn a_gateway_that_answers_itself_gives_the_room_back() {
     let budget = Arc::new(Budget::new(ROOM, 0));
     for ended in [false, true] {
         let mut harness = Harness::within(1, &budget);
-        step(&mut harness.exchange, headers(&OTHER, false));
+        step(&mut harness.exchange, headers(&COMPLETION, false));
         // Not decided: it waits.
         step(&mut harness.exchange, part(50_000, ended));
         assert_eq!(used(&budget), 50_000);
@@ -348,7 +349,7 @@ struct Stream {
 impl Stream {
     fn new(budget: &Arc<Budget>) -> Self {
         let mut harness = Harness::within(1, budget);
-        harness.send(headers(&OTHER, false)).unwrap();
+        harness.send(headers(&COMPLETION, false)).unwrap();
         Self { harness, question: None, ended: false }
     }
 

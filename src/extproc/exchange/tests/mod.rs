@@ -17,6 +17,8 @@ use std::time::Duration;
 mod first_token;
 mod memory;
 mod order;
+mod relay;
+mod uploads;
 
 const LIMIT: usize = 300_000;
 
@@ -43,7 +45,17 @@ impl Harness {
         Self::of(endpoints, Arc::default(), budget)
     }
 
+    /// One whose configuration has these parsers.
+    fn with_parsers(endpoints: u8, parsers: &[ParserKind]) -> Self {
+        Self::build(endpoints, Arc::default(), &Arc::default(), parsers)
+    }
+
     fn of(endpoints: u8, stages: Arc<Stages>, budget: &Arc<Budget>) -> Self {
+        let parsers = [ParserKind::OpenAi, ParserKind::VllmGrpc, ParserKind::PassThrough];
+        Self::build(endpoints, stages, budget, &parsers)
+    }
+
+    fn build(endpoints: u8, stages: Arc<Stages>, budget: &Arc<Budget>, parsers: &[ParserKind]) -> Self {
         let registry = Registry::new();
         let store = Arc::new(Store::default());
         store.replace((1..=endpoints).map(endpoint).collect());
@@ -65,7 +77,7 @@ impl Harness {
         let dispatcher = Dispatcher::new(cached, policy, clock, attempts);
         let rules = Arc::new(RuleBook::default());
         let shared = Shared {
-            parsers: Parsers::new(&[ParserKind::OpenAi, ParserKind::VllmGrpc, ParserKind::PassThrough]),
+            parsers: Parsers::new(parsers),
             max_request_body_bytes: LIMIT,
             budget: Arc::clone(budget),
             stages: Arc::default(),
@@ -138,6 +150,8 @@ fn answer_body(text: &str, end_of_stream: bool) -> Event {
 }
 
 const POST: [(&str, &str); 2] = [(":path", "/v1/completions"), ("x-request-id", "r-1")];
+/// A path whose bodies nobody reads.
+const OTHER: [(&str, &str); 1] = [(":path", "/other")];
 const PROMPT: &str = r#"{"model":"m","prompt":"hi"}"#;
 
 /// Kind of each reply, with the size of body chunks; `!` ends a body.
@@ -218,15 +232,15 @@ fn a_last_message_that_comes_twice_counts_once() {
 #[test]
 fn an_empty_body_is_one_empty_last_chunk() {
     let mut harness = Harness::new(1);
-    harness.send(headers(&[(":path", "/other")], false)).unwrap();
-    assert_eq!(kinds(&harness.send(body("", true)).unwrap()), ["headers", "body0!"]);
+    assert_eq!(kinds(&harness.send(headers(&OTHER, false)).unwrap()), ["headers"]);
+    assert_eq!(kinds(&harness.send(body("", true)).unwrap()), ["body0!"]);
 }
 
 #[test]
 fn large_chunks_are_cut_and_only_the_last_ends_the_body() {
     let mut harness = Harness::new(1);
-    harness.send(headers(&[(":path", "/other")], false)).unwrap();
-    let replies = harness.send(body(&"x".repeat(130_000), true)).unwrap();
+    harness.send(headers(&POST, false)).unwrap();
+    let replies = harness.send(body(&(" ".repeat(129_973) + PROMPT), true)).unwrap();
     assert_eq!(kinds(&replies), ["headers", "body62000", "body62000", "body6000!"]);
     harness.send(answer_headers()).unwrap();
     let replies = harness.send(answer_body(&"y".repeat(62_001), true)).unwrap();
@@ -267,8 +281,8 @@ fn refusals_have_the_status_of_their_cause() {
 fn a_body_over_the_limit_is_refused_before_it_ends() {
     let mut harness = Harness::new(1);
     harness.send(headers(&POST, false)).unwrap();
-    assert!(harness.send(body(&"x".repeat(LIMIT), false)).unwrap().is_empty());
-    assert_eq!(kinds(&harness.send(body("x", false)).unwrap()), ["immediate413"]);
+    assert!(harness.send(body(&" ".repeat(LIMIT), false)).unwrap().is_empty());
+    assert_eq!(kinds(&harness.send(body(" ", false)).unwrap()), ["immediate413"]);
     let error = "llm_d_epp_request_error_total{error_code=\"PayloadTooLarge\",fairness_id=\"default-flow\",model_name=\"\",priority=\"0\",target_model_name=\"\"}";
     assert_eq!(harness.metric(error), Some(1.0));
 }
@@ -283,8 +297,10 @@ fn a_body_that_will_be_too_large_is_refused_on_its_headers() {
     for fine in [most.as_str(), "", "-1", "1e9", "many"] {
         assert!(Harness::new(1).send(length(fine, false)).unwrap().is_empty(), "{fine}");
     }
-    // Without a body, or with one that doesn't come to us, it says nothing.
+    // Without a body, or with one that nobody reads or that doesn't come to us, it says nothing.
     assert_eq!(kinds(&Harness::new(1).send(length(&more, true)).unwrap()), ["headers"]);
+    let unread = headers(&[OTHER[0], ("content-length", &more)], false);
+    assert_eq!(kinds(&Harness::new(1).send(unread).unwrap()), ["headers"]);
     let modes = Some(Modes { request: Mode::OneToOne, response: Mode::FullDuplex });
     let message = Message { modes, ..message(length(&more, false)) };
     assert_eq!(kinds(&Harness::new(1).send_message(message).unwrap()), ["headers"]);

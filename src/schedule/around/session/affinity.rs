@@ -33,9 +33,11 @@ enum How {
     Session { sources: Vec<SessionSource>, bindings: Arc<Bindings>, ttl_ms: u64 },
 }
 
-/// The id of an endpoint.
+/// The endpoint of a session.
 enum Wanted {
+    /// Its id: what a client sends is of the peer's form, which has no more.
     Sent(Vec<u8>),
+    /// Its identity.
     Bound(Arc<str>),
 }
 
@@ -74,11 +76,10 @@ impl SessionAffinity {
 
 impl Wanted {
     fn is(&self, endpoint: &Endpoint) -> bool {
-        let id = match self {
-            Self::Sent(id) => id.as_slice(),
-            Self::Bound(id) => id.as_bytes(),
-        };
-        endpoint.id().as_bytes() == id
+        match self {
+            Self::Sent(id) => endpoint.id().as_bytes() == id,
+            Self::Bound(identity) => endpoint.identity() == identity,
+        }
     }
 }
 
@@ -127,15 +128,16 @@ impl PreRequest for SessionAffinity {
                 let Some(session) = SessionSource::first(sources, cx.request, cx.facts) else { return };
                 let bound = bindings.get(session, cx.now_ms);
                 let stays = bound.as_ref().filter(|bound| is_candidate(decision, bound));
-                bindings.bind(session, bound.as_ref(), stays.unwrap_or(pick.id()), cx.now_ms, *ttl_ms);
+                bindings.bind(session, bound.as_ref(), stays.unwrap_or(pick.identity()), cx.now_ms, *ttl_ms);
             }
         }
     }
 }
 
 /// Whether the request could have gone there: a session only moves when it couldn't.
-fn is_candidate(decision: &Decision, id: &Arc<str>) -> bool {
-    decision.primary_endpoint().id() == id || decision.candidates().view().iter().any(|e| e.id() == id)
+fn is_candidate(decision: &Decision, identity: &Arc<str>) -> bool {
+    let is_it = |endpoint: &Endpoint| endpoint.identity() == identity;
+    is_it(decision.primary_endpoint()) || decision.candidates().view().iter().any(|e| is_it(e))
 }
 
 /// Tells the client which endpoint its session has.

@@ -50,7 +50,7 @@ impl Bindings {
         Self { table: Mutex::default(), capacity: capacity.max(1), seed: rand::random(), live, evicted }
     }
 
-    /// The id of the endpoint that a session is bound to.
+    /// The [identity](crate::endpoints::Endpoint::identity) of the endpoint that a session is bound to.
     pub fn get(&self, session: &str, now_ms: u64) -> Option<Arc<str>> {
         let key = self.key(session);
         self.lock()
@@ -127,7 +127,8 @@ impl Table {
 
 impl Kept for Bindings {
     /// A session stays bound to an endpoint that is gone: it may only be restarting, and
-    /// a request that doesn't find it among its candidates binds the session anew.
+    /// a request that doesn't find it among its candidates binds the session anew. A later pod of
+    /// the same name is another endpoint.
     fn sweep(&self, _snapshot: &Snapshot, now_ms: u64) {
         let mut table = self.lock();
         table.drop_expired(now_ms);

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use prometheus::{IntCounter, IntCounterVec, Opts, Registry};
 
-use crate::metrics::{ClientSeries, Legacy, OTHER, register};
+use crate::metrics::{ClientSeries, Family as Series, Legacy, OTHER, register};
 use crate::schedule::PluginId;
 
 const LABELS: [&str; 4] = ["plugin_name", "plugin_type", "model_name", "decision_type"];
@@ -123,7 +123,8 @@ impl Decisions {
         let label = self.known.label(model, OF).to_owned();
         let make = |label: &String| (label.clone(), Default::default());
         let forget = |label: &String, _: &Counters| self.forget(label);
-        self.known.get(label, || OTHER.to_owned(), OF, make, forget)
+        let other = || OTHER.to_owned();
+        self.known.get(label, &Series { of: OF, other: &other, make: &make, forget: &forget })
     }
 
     fn forget(&self, model: &str) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use prometheus::{GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry};
 
-use crate::metrics::{ClientSeries, Legacy, OTHER, register};
+use crate::metrics::{ClientSeries, Family, Legacy, OTHER, register};
 
 const PLUGIN_TYPE: &str = "predicted-latency-producer";
 const LABELS: [&str; 4] = ["plugin_name", "plugin_type", "model_name", "target_model_name"];
@@ -116,7 +116,9 @@ impl PredictionSeries {
         const OF: &str = "predicted latencies";
         let models = [model, target].map(|value| self.by_models.label(value, OF).to_owned());
         let other = || [OTHER, OTHER].map(str::to_owned);
-        let models = self.by_models.get(models, other, OF, Clone::clone, |models, _| self.forget(models));
+        let forget = |models: &[String; 2], _: &[String; 2]| self.forget(models);
+        let family = Family { of: OF, other: &other, make: &Clone::clone, forget: &forget };
+        let models = self.by_models.get(models, &family);
         Labels { series: Arc::clone(self), models }
     }
 

@@ -113,8 +113,8 @@ mod tests {
     }
 
     fn replace(store: &Store, names: &[&str]) {
-        let spec = |(index, name): (u8, &&str)| EndpointSpec::new(*name, ([10, 0, 0, index], 8000));
-        store.replace((1..).zip(names).map(spec).collect());
+        let spec = |name: &&str| EndpointSpec::new(*name, ([10, 0, 0, name.as_bytes()[0]], 8000));
+        store.replace(names.iter().map(spec).collect());
     }
 
     fn ranks(order: &ColdOrder, candidates: View<'_>) -> Vec<f32> {

@@ -1,0 +1,33 @@
+//! Bodies that come slowly against the memory budget.
+
+use std::task::Waker;
+
+use super::*;
+
+/// Begins a body of 50,000 bytes of a request with this priority, and looks at it for some seconds.
+fn begin(budget: &Arc<Budget>, priority: i32) -> Harness {
+    let mut harness = Harness::within(1, budget);
+    harness.rules.replace(Rules { objectives: [("some".to_owned(), priority)].into(), ..Rules::default() });
+    let named = [(":path", "/v1/completions"), ("x-llm-d-inference-objective", "some")];
+    harness.send(headers(&named, false)).unwrap();
+    harness.send(body(&format!("{{\"prompt\":\"{}", "z".repeat(50_000)), false)).unwrap();
+    harness.exchange.on_pending(Waker::noop());
+    let start = Instant::now();
+    for second in 0..4 {
+        budget.look_at_uploads(start + Duration::from_secs(second), None);
+    }
+    harness
+}
+
+#[test]
+fn a_slow_body_makes_room_for_its_priority_and_higher_ones() {
+    // Priorities of the slow body and of the one that needs room.
+    for (slow, comes, gives_up) in [(0, 0, true), (1, 0, false), (-1, 0, true), (5, 4, false), (5, 9, true)] {
+        let budget = Arc::new(Budget::new(97_000 + 2 * Budget::STREAM, 0));
+        let mut slow = begin(&budget, slow);
+        let comes = begin(&budget, comes);
+        let refused = slow.exchange.turn_away(Instant::now).is_some();
+        assert_eq!(refused, gives_up);
+        assert_eq!(matches!(comes.exchange.state, State::Body(_)), gives_up, "the other is refused");
+    }
+}
