@@ -60,7 +60,7 @@ fn capacity(criterion: &mut Criterion) {
             let signals = policy.signals.iter().map(signal).collect();
             let mut members = Members::default();
             members.follow(&policy, &snapshot, &Arc::default());
-            (Group { policy, signals }, members)
+            (Group { policy, signals, frozen: None }, members)
         })
         .collect();
     let gathered = || -> Vec<Inputs> {

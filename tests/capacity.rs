@@ -15,8 +15,14 @@ mod definitions;
 mod docs;
 #[path = "capacity/group.rs"]
 mod group;
+#[path = "capacity/growing.rs"]
+mod growing;
 #[path = "capacity/kthena.rs"]
 mod kthena;
+#[path = "capacity/missing.rs"]
+mod missing;
+#[path = "capacity/outage.rs"]
+mod outage;
 #[path = "capacity/policies.rs"]
 mod policies;
 #[path = "capacity/program.rs"]
@@ -25,6 +31,8 @@ mod program;
 mod properties;
 #[path = "capacity/rules.rs"]
 mod rules;
+#[path = "capacity/serving.rs"]
+mod serving;
 #[path = "capacity/shares.rs"]
 mod shares;
 #[path = "capacity/size.rs"]

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::event::{self, Kind};
-use super::gates;
+use super::event::{self, About, Kind};
 use super::hands::Hands;
 use super::knobs::{self, Held};
 use super::observe::Observed;
+use super::shrink::Drained;
 use super::target::Target;
 use crate::capacity::plan::{Open, Reason, RolePlan, State};
 use crate::capacity::policy::Mode;
@@ -26,6 +26,11 @@ pub struct Write {
     pub at: Duration,
     /// Why.
     pub reason: String,
+}
+
+/// How many pods a role may have past its gate, by its target.
+fn replicas_of(target: &Option<Target>) -> u32 {
+    target.as_ref().map_or(u32::MAX, |target| target.replicas)
 }
 
 fn reasons(role: &RolePlan) -> String {
@@ -50,43 +55,134 @@ fn stuck(policy: &str, plan: &Plan, role: &RolePlan) -> Option<String> {
 
 impl Hands {
     /// Does what a plan says, as far as that may be done, and puts what stands in its way into the plan.
-    /// Returns the roles, by place, whose replicas should have been written and were not.
+    /// `frozen`: why nothing is to be written. Returns the roles, by place, whose replicas should have been
+    /// written and were not.
     pub async fn act(
         &mut self,
         policy: &Policy,
         plan: &mut Plan,
         mut observed: Observed,
         now: Duration,
+        frozen: Option<Condition>,
+    ) -> Vec<usize> {
+        self.failed.clear();
+        let unwritten = self.carry_out(policy, plan, &mut observed, now, frozen).await;
+        self.tell_failed(policy, plan, &observed).await;
+        unwritten
+    }
+
+    /// Says of what a policy scales that a write failed, once until none does.
+    async fn tell_failed(&mut self, policy: &Policy, plan: &mut Plan, observed: &Observed) {
+        let failed = std::mem::take(&mut self.failed);
+        if failed.is_empty() {
+            self.failing.remove(&policy.name);
+            return;
+        }
+        plan.conditions.push(Condition::WriteFailed);
+        if self.failing.insert(policy.name.clone()) {
+            let message = format!("{}, by policy {}", failed.join("; "), policy.name);
+            for target in observed.targets.iter().flatten() {
+                self.tell(target, Kind::Warning, "WriteFailed", &message).await;
+            }
+        }
+    }
+
+    async fn carry_out(
+        &mut self,
+        policy: &Policy,
+        plan: &mut Plan,
+        observed: &mut Observed,
+        now: Duration,
+        frozen: Option<Condition>,
     ) -> Vec<usize> {
         let mut unwritten = Vec::new();
+        let is_still =
+            |condition: Option<Condition>| condition.is_some_and(|known| known != Condition::Suspended);
         if policy.mode != Mode::Apply {
+            self.drains.retain(|(name, _), _| *name != policy.name);
+            // Nobody reads here how many there are to be: those that are missing will be made again.
+            self.keep_gates_of(policy, &observed.objects, &[]).await;
             return unwritten;
         }
-        for (place, role) in plan.roles.iter().enumerate() {
+        let mut frozen = frozen;
+        let mut why = String::new();
+        if frozen.is_none()
+            && let Some(found) = self.other_scaler(observed.targets.iter().flatten(), now).await
+        {
+            (frozen, why) = (Some(Condition::OtherScaler), format!("{found}; "));
+            plan.conditions.extend(frozen);
+        }
+        self.tell_frozen(policy, frozen, &why, observed).await;
+        for place in 0..plan.roles.len() {
+            let Some(role) = plan.roles.get_mut(place) else { continue };
+            let Some(replicas) = observed.targets.get(place).and_then(Option::as_ref).map(|of| of.replicas)
+            else {
+                continue;
+            };
+            let may_write = frozen.is_none() && observed.may_write.get(place).copied().unwrap_or(false);
+            if !may_write || role.write >= replicas {
+                let pods = observed.objects.get(place).map_or(&[][..], Vec::as_slice);
+                self.undrain(policy, &role.name, pods, now).await;
+            } else if self.drain(policy, place, role, observed, now).await == Drained::NotYet {
+                role.reasons.push(Reason::Draining);
+                unwritten.push(place);
+                continue;
+            }
             let Some(target) = observed.targets.get_mut(place).and_then(Option::as_mut) else { continue };
-            let may_write = observed.may_write.get(place).copied().unwrap_or(false);
-            if role.write != target.replicas {
+            if role.write != replicas {
                 let is_written = may_write && self.write(policy, role, target, now).await;
                 if !is_written {
                     unwritten.push(place);
+                } else if role.write < replicas {
+                    self.drained(&policy.name, &role.name, now);
                 }
             }
         }
         // Whom others write to, the group is not to be filled beside them.
-        if observed.may_write.iter().zip(&observed.targets).any(|(may, target)| !may && target.is_some()) {
-            if !plan.conditions.contains(&Condition::ForeignWriter) {
-                plan.conditions.push(Condition::ForeignWriter);
-            }
+        let is_foreign =
+            observed.may_write.iter().zip(&observed.targets).any(|(may, target)| !may && target.is_some());
+        if is_foreign && !plan.conditions.contains(&Condition::ForeignWriter) {
+            plan.conditions.push(Condition::ForeignWriter);
+        }
+        if is_foreign || is_still(frozen) {
+            let replicas: Vec<u32> = observed.targets.iter().map(replicas_of).collect();
+            self.keep_gates_of(policy, &observed.objects, &replicas).await;
             return unwritten;
         }
         for place in 0..plan.roles.len() {
             let Some(role) = plan.roles.get(place) else { continue };
-            self.gates(policy, plan, role, place, &observed).await;
+            self.gates(policy, plan, role, place, observed).await;
+            if frozen.is_some() {
+                continue;
+            }
+            self.trim(policy, role, place, observed).await;
             if policy.rollout.as_ref().is_some_and(|rollout| rollout.update.is_some()) {
-                self.hold(policy, role, place, &observed).await;
+                self.hold(policy, role, place, observed).await;
             }
         }
         unwritten
+    }
+
+    /// Says of what a policy scales that nothing is written to it, once.
+    async fn tell_frozen(
+        &mut self,
+        policy: &Policy,
+        frozen: Option<Condition>,
+        why: &str,
+        observed: &Observed,
+    ) {
+        let Some(condition) = frozen else {
+            self.frozen.remove(&policy.name);
+            return;
+        };
+        if self.frozen.insert(policy.name.clone(), condition) == Some(condition) {
+            return;
+        }
+        let message = format!("{why}nothing is written by policy {}", policy.name);
+        tracing::warn!(policy = policy.name, ?condition, why, "nothing is written");
+        for target in observed.targets.iter().flatten() {
+            self.tell(target, Kind::Warning, &format!("{condition:?}"), &message).await;
+        }
     }
 
     /// Says of every role that has a part in a step that gets stuck, or waits for its end to grow.
@@ -103,10 +199,13 @@ impl Hands {
     }
 
     async fn write(&mut self, policy: &Policy, role: &RolePlan, target: &mut Target, now: Duration) -> bool {
+        if !self.term.lasts() {
+            return false;
+        }
         let about = format!("replicas of {} {}", target.reference.kind, target.reference.name);
         let (from, to) = (target.replicas, role.write);
-        if let Err(problem) = target.write(&self.cluster, &self.namespace, to).await {
-            self.complain(&about, &problem);
+        if let Err(problem) = target.write(&self.cluster, &self.term, &self.namespace, to).await {
+            self.fails(&about, &problem);
             return false;
         }
         self.works(&about);
@@ -123,71 +222,42 @@ impl Hands {
         true
     }
 
-    /// Lets the pods of a step through their gates, or gives back those of one that was trimmed.
+    /// Lets the pods of a step through their gates.
     async fn gates(&mut self, policy: &Policy, plan: &Plan, role: &RolePlan, place: usize, seen: &Observed) {
         let pods: Vec<_> = seen.objects.get(place).into_iter().flatten().collect();
         let Some(Some(target)) = seen.targets.get(place) else { return };
-        let is_required = policy
-            .rollout
-            .as_ref()
-            .and_then(|rollout| rollout.topology.as_ref())
-            .is_some_and(|topology| topology.is_required);
         // A role that goes its own way was not counted when the place was chosen.
         let is_placed = policy.rollout.as_ref().is_some_and(|rollout| rollout.is_coordinated(place));
         let placement = plan.placement.as_ref().filter(|_| is_placed);
-        let mut opened = 0;
         // A place that was found without knowing what some pods of the step need is none for the others.
         let is_short =
             |place: &usize| plan.roles.get(*place).is_some_and(|role: &RolePlan| role.admitted > 0);
-        let admitted = if is_placed && seen.unknown.iter().any(is_short) { 0 } else { role.admitted };
-        for pod in gates::to_open(&pods, admitted) {
-            let Some(patch) = gates::opening(pod, placement, is_required) else { continue };
-            let path = format!("/api/v1/namespaces/{}/pods/{}", self.namespace, pod.name());
-            let patched: Result<Value, Problem> = self.cluster.patch(&path, PatchType::Json, &patch).await;
-            match patched {
-                Ok(_) => opened += 1,
-                // It changed since it was read; the next tick sees it as it is.
-                Err(Problem::NotFound(_) | Problem::Conflict(_) | Problem::Refused { code: 422, .. }) => {}
-                Err(problem) => return self.complain("gates of pods", &problem),
-            }
+        let is_known = !(is_placed && seen.unknown.iter().any(is_short));
+        let key = (policy.name.clone(), role.name.clone());
+        let before = self.let_through.get(&key).copied().unwrap_or(0);
+        // Pods that replace others are no step, and wait for nothing.
+        let replaced = before.min(role.desired);
+        let admitted = match plan.state {
+            _ if !is_known => replaced,
+            // What is given up goes no further.
+            State::Failed => role.admitted.max(replaced),
+            _ => role.admitted,
+        };
+        if is_known {
+            self.let_through.insert(key, admitted);
         }
+        let places = self.next_places(policy, &role.name, &pods, (before, admitted), placement);
+        let opened = self.open(policy, &pods, admitted, &places).await;
         if opened > 0 {
-            self.works("gates of pods");
             let to = placement.map(|to| format!(" to {}={}", to.layer, to.domain));
             let message = format!(
-                "{opened} pods of {} may be scheduled{}, {} in all, by policy {}",
+                "{opened} pods of {} may be scheduled{}, {admitted} in all, by policy {}",
                 role.name,
                 to.unwrap_or_default(),
-                role.admitted,
                 policy.name
             );
-            tracing::info!(
-                policy = policy.name,
-                role = role.name,
-                opened,
-                admitted = role.admitted,
-                "gates opened"
-            );
+            tracing::info!(policy = policy.name, role = role.name, opened, admitted, "gates opened");
             self.tell(target, Kind::Normal, "StepAdmitted", &message).await;
-        }
-        let has_gates = pods.iter().any(|pod| pod.is_gated()) || role.write > role.admitted;
-        if has_gates && role.reasons.contains(&Reason::Trimmed) {
-            let mut given = 0;
-            for pod in gates::to_delete(&pods, role.admitted) {
-                let path = format!("/api/v1/namespaces/{}/pods/{}", self.namespace, pod.name());
-                match self.cluster.delete(&path, &pod.metadata.uid).await {
-                    Ok(()) => given += 1,
-                    Err(Problem::NotFound(_) | Problem::Conflict(_)) => {}
-                    Err(problem) => return self.complain("pods that are given back", &problem),
-                }
-            }
-            if given > 0 {
-                self.works("pods that are given back");
-                let message =
-                    format!("{given} pods of {} are given back by policy {}", role.name, policy.name);
-                tracing::info!(policy = policy.name, role = role.name, given, "pods given back");
-                self.tell(target, Kind::Normal, "StepTrimmed", &message).await;
-            }
         }
     }
 
@@ -202,9 +272,9 @@ impl Hands {
         let kept = knobs::kept(object, knob).min(target.replicas);
         let held =
             role.partition.map(|partition| Held { partition: partition.saturating_add(kept), outdated });
-        let Some(patch) = knobs::patch(object, knob, held) else { return };
+        let Some(patch) = knobs::patch(object, knob, held).filter(|_| self.term.lasts()) else { return };
         let patched: Result<Value, Problem> =
-            self.cluster.patch(&target.path, PatchType::Merge, &patch).await;
+            self.term.write(self.cluster.patch(&target.path, PatchType::Merge, &patch)).await;
         match patched {
             Ok(_) => {
                 self.works(&about);
@@ -214,13 +284,16 @@ impl Hands {
                 tracing::info!(role = role.name, %patch, "update held back or let go on");
                 self.tell(target, Kind::Normal, "UpdatePaced", &message).await;
             }
-            Err(problem) => self.complain(&about, &problem),
+            Err(problem) => self.fails(&about, &problem),
         }
     }
 
     /// Says of an object what was done to it, or is not.
-    async fn tell(&mut self, target: &Target, kind: Kind, reason: &str, message: &str) {
-        let event = event::event(&self.namespace, target, kind, reason, message);
+    pub(super) async fn tell(&mut self, target: &Target, kind: Kind, reason: &str, message: &str) {
+        let Target { reference, uid, .. } = target;
+        let about =
+            About { api_version: &reference.api_version, kind: &reference.kind, name: &reference.name, uid };
+        let event = event::event(&self.namespace, about, kind, reason, message);
         let path = event::path(&self.namespace);
         let body = event.to_string().into_bytes();
         let told: Result<Value, Problem> =

@@ -63,6 +63,36 @@ pub(super) fn sent_to<'a>(affinity: Option<&'a Value>, layers: &[String]) -> Opt
     preferred.chain(required).flat_map(|term| list(term, "matchExpressions")).filter_map(in_domain).last()
 }
 
+/// An affinity without that a pod was sent to this domain (`layer=domain`).
+pub(super) fn without(affinity: &Value, sent: &str) -> Value {
+    let Some((layer, domain)) = sent.split_once('=') else { return affinity.clone() };
+    let is_ours = |expression: &Value| {
+        expression.get("key").is_some_and(|key| key == layer)
+            && list(expression, "values") == [Value::from(domain)]
+    };
+    let mut affinity = affinity.clone();
+    // Ours is the last of each, and the pod may have had the same before.
+    if let Some(Value::Array(terms)) = affinity.pointer_mut(REQUIRED) {
+        for term in &mut *terms {
+            if let Some(Value::Array(all)) = term.get_mut("matchExpressions")
+                && all.last().is_some_and(is_ours)
+            {
+                all.pop();
+            }
+        }
+        // A term that says nothing was made by us, and takes no node.
+        terms.retain(|term| {
+            !list(term, "matchExpressions").is_empty() || !list(term, "matchFields").is_empty()
+        });
+        if terms.is_empty()
+            && let Some(Value::Object(node)) = affinity.get_mut("nodeAffinity")
+        {
+            node.remove("requiredDuringSchedulingIgnoredDuringExecution");
+        }
+    }
+    affinity
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -104,6 +134,24 @@ mod tests {
         both["matchExpressions"] = no["matchExpressions"].clone();
         assert!(!takes(Some(&required(&json!([both, {}]))), &node));
         assert!(takes(None, &node) && takes(Some(&json!({"podAntiAffinity": {}})), &node));
+    }
+
+    #[test]
+    fn where_a_pod_was_sent_is_no_wish_of_its_own() {
+        let ours = json!({"key": "rack", "operator": "In", "values": ["r1"]});
+        let own = json!({"key": "gpu", "operator": "In", "values": ["h100"]});
+        let both = required(
+            &json!([{"matchExpressions": [own, ours]}, {"matchFields": [own], "matchExpressions": [ours]}]),
+        );
+        let left =
+            required(&json!([{"matchExpressions": [own]}, {"matchFields": [own], "matchExpressions": []}]));
+        assert_eq!(without(&both, "rack=r1"), left);
+        let only = required(&json!([{"matchExpressions": [ours]}]));
+        assert_eq!(without(&only, "rack=r1"), json!({"nodeAffinity": {}}));
+        assert_eq!(without(&only, "rack=r2"), only, "it was sent somewhere else");
+        // What the pod asked for itself stays, also where that is the same.
+        let twice = required(&json!([{"matchExpressions": [ours, ours]}]));
+        assert_eq!(without(&twice, "rack=r1"), only);
     }
 
     #[test]

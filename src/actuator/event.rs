@@ -3,34 +3,41 @@
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::target::Target;
+/// Object of an event.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct About<'a> {
+    pub(crate) api_version: &'a str,
+    pub(crate) kind: &'a str,
+    pub(crate) name: &'a str,
+    pub(crate) uid: &'a str,
+}
 
 /// The path of a namespace's events.
-pub(super) fn path(namespace: &str) -> String {
+pub(crate) fn path(namespace: &str) -> String {
     format!("/api/v1/namespaces/{namespace}/events")
 }
 
 /// Whether somebody should look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     Normal,
     Warning,
 }
 
 /// An event about an object.
-pub(super) fn event(namespace: &str, target: &Target, kind: Kind, reason: &str, message: &str) -> Value {
+pub(crate) fn event(namespace: &str, about: About<'_>, kind: Kind, reason: &str, message: &str) -> Value {
     let now = Timestamp::now();
     let now = format!("{}", now.round(k8s_openapi::jiff::Unit::Second).unwrap_or(now));
     json!({
         "apiVersion": "v1",
         "kind": "Event",
-        "metadata": {"generateName": format!("{}.", target.reference.name), "namespace": namespace},
+        "metadata": {"generateName": format!("{}.", about.name), "namespace": namespace},
         "involvedObject": {
-            "apiVersion": target.reference.api_version,
-            "kind": target.reference.kind,
-            "name": target.reference.name,
+            "apiVersion": about.api_version,
+            "kind": about.kind,
+            "name": about.name,
             "namespace": namespace,
-            "uid": target.uid,
+            "uid": about.uid,
         },
         "reason": reason,
         "message": message,

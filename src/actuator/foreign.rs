@@ -1,13 +1,19 @@
 //! Whether somebody else writes the number of replicas.
 //!
-//! One foreign write, a `kubectl scale`, is the new baseline: the next plan begins there. Two within two
-//! intervals are another controller that wants something else. Then nothing is written until it has been
-//! quiet for two intervals: two writers that undo each other's work are worse than one that is wrong.
+//! One foreign write, a `kubectl scale`, is the new baseline: the next plan begins there. Two within a minute
+//! (two intervals, where that is longer) are another controller that wants something else: one that acts
+//! every 15 s, as an HPA does, writes more often. Then nothing is written until it has been quiet for as
+//! long: two writers that undo each other's work are worse than one that is wrong. Whoever writes again soon
+//! after that was only quiet because we were: each time it has to be quiet for twice as long, up to an hour.
 
 use std::time::Duration;
 
-/// Within so many intervals a second foreign write means another writer; for so many it has to be quiet.
+/// Within so many intervals, and at least this time, a second foreign write means another writer.
 const INTERVALS: u32 = 2;
+const WINDOW: Duration = Duration::from_secs(60);
+
+/// Longest time for which it has to be quiet.
+const LONGEST: Duration = Duration::from_hours(1);
 
 /// Who writes the replicas of one object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -18,20 +24,31 @@ pub struct Writers {
     foreign: Option<Duration>,
     /// Until when nothing is written.
     until: Option<Duration>,
+    /// For how long it had to be quiet the last time, and when we went on after that.
+    quiet: Duration,
+    resumed: Option<Duration>,
 }
 
 impl Writers {
     /// So many replicas are there now. Says whether they may be changed.
     pub fn see(&mut self, replicas: u32, now: Duration, interval: Duration) -> bool {
-        let window = interval * INTERVALS;
+        let window = WINDOW.max(interval * INTERVALS);
+        if let Some(until) = self.until.filter(|until| now >= *until) {
+            (self.until, self.resumed) = (None, Some(until));
+        }
         if self.known.replace(replicas).is_some_and(|known| known != replicas) {
-            let is_second = self.foreign.is_some_and(|before| now.saturating_sub(before) <= window);
-            if is_second || self.until.is_some_and(|until| now < until) {
-                self.until = Some(now + window);
+            let is_within = |since: Option<Duration>, time: Duration| {
+                since.is_some_and(|since| now.saturating_sub(since) <= time)
+            };
+            let is_back = is_within(self.resumed, self.quiet);
+            if self.until.is_some() {
+                self.until = Some(now + self.quiet);
+            } else if is_back || is_within(self.foreign, window) {
+                self.quiet = if is_back { (self.quiet * 2).min(LONGEST.max(window)) } else { window };
+                self.until = Some(now + self.quiet);
             }
             self.foreign = Some(now);
         }
-        self.until = self.until.filter(|until| now < *until);
         self.until.is_none()
     }
 
@@ -57,15 +74,38 @@ mod tests {
         assert!(see(4, 15));
         assert!(see(7, 30), "one is the new baseline");
         assert!(see(7, 45));
-        assert!(see(9, 61), "31 s later is another one");
-        assert!(!see(5, 75), "and 14 s after that is a writer");
-        assert!(!see(5, 90));
-        assert!(see(5, 105), "it was quiet for two intervals");
-        assert!(see(6, 120));
-        assert!(!see(4, 135));
-        assert!(!see(8, 150), "each one begins the quiet anew");
-        assert!(!see(8, 179));
-        assert!(see(8, 180));
+        assert!(see(9, 91), "61 s later is another one");
+        assert!(!see(5, 151), "and 60 s after that is a writer");
+        assert!(!see(5, 165));
+        assert!(!see(8, 180), "each one begins the quiet anew");
+        assert!(!see(8, 239));
+        assert!(see(8, 240), "it was quiet for a minute");
+    }
+
+    #[test]
+    fn whoever_writes_again_after_a_pause_is_given_longer_ones() {
+        let mut writers = Writers::default();
+        // Every 15 s an HPA writes 3 where another number is, and every second we write 8.
+        let (mut ours, mut replicas) = (Vec::new(), 8);
+        for at in 0..7200 {
+            if at % 15 == 0 {
+                replicas = 3;
+            }
+            if writers.see(replicas, s(at), s(1)) && replicas != 8 {
+                ours.push(at);
+                replicas = 8;
+                writers.wrote(8);
+            }
+        }
+        // Once in the beginning, and after 1, 2, 4, … minutes.
+        assert!(ours.len() <= 8, "{ours:?}");
+        let pauses: Vec<u64> = ours.windows(2).map(|pair| pair[1] - pair[0]).skip(1).collect();
+        assert!(pauses.windows(2).all(|pair| pair[1] > pair[0] + pair[0] / 2), "{ours:?}");
+        // After a long quiet it begins anew.
+        assert!(writers.see(8, s(90_000), s(1)));
+        assert!(writers.see(9, s(95_000), s(1)));
+        assert!(!writers.see(8, s(95_010), s(1)));
+        assert!(writers.see(8, s(95_070), s(1)));
     }
 
     #[test]

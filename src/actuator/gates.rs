@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::GATE;
 use super::pods::PodObject;
+use super::{GATE, SENT};
 use crate::capacity::rollout::Placement;
 
 /// The pods of a role that may go: the oldest that wait, until `admitted` are past the gate.
@@ -42,6 +42,12 @@ pub fn opening(pod: &PodObject, place: Option<&Placement>, is_required: bool) ->
         let affinity = affinity(pod.spec.needs.affinity.as_ref(), place, is_required);
         // `add` replaces what is there.
         patch.push(json!({"op": "add", "path": "/spec/affinity", "value": affinity}));
+        // What was added is not the pod's own wish.
+        let sent = format!("{}={}", place.layer, place.domain);
+        patch.push(match pod.metadata.annotations.is_empty() {
+            true => json!({"op": "add", "path": "/metadata/annotations", "value": {SENT: sent}}),
+            false => json!({"op": "add", "path": format!("/metadata/annotations/{}", SENT.replace('/', "~1")), "value": sent}),
+        });
     }
     // The API server has no empty list of gates.
     let path = if gates.len() == 1 {
@@ -145,7 +151,11 @@ mod tests {
         assert_eq!(terms, &json!([{"matchExpressions": [own]}]));
         let two = of("b", 1, &["other", GATE], &json!([]));
         let patch = opening(&two, Some(&place), false).unwrap();
-        assert_eq!(patch[2], json!({"op": "remove", "path": "/spec/schedulingGates/1"}));
+        assert_eq!(
+            patch[2],
+            json!({"op": "add", "path": "/metadata/annotations", "value": {SENT: "rack=r1"}})
+        );
+        assert_eq!(patch[3], json!({"op": "remove", "path": "/spec/schedulingGates/1"}));
         let preferred = &patch[1]["value"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"];
         assert_eq!(preferred[0]["preference"], json!({"matchExpressions": [own]}));
         assert_eq!(opening(&of("c", 1, &["other"], &json!([])), None, true), None);

@@ -1,18 +1,26 @@
 //! What is followed and remembered to act on plans, and the two moves: to look, and to act.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::watch;
+
 use super::act::Write;
+use super::drain::Drain;
 use super::foreign::Writers;
 use super::kinds::Kinds;
 use super::node::{Needs, NodeObject};
+use super::places::Places;
 use super::pods::PodObject;
+use super::scaler::Scalers;
 use super::watch::Mirror;
-use crate::capacity::Policy;
+use super::whose::both;
 use crate::capacity::policy::Mode;
+use crate::capacity::{Condition, Policy};
 use crate::cluster::{Cluster, Collection, Problem};
 use crate::endpoints::Clock;
+use crate::leader::Term;
 
 /// What is known of pods counts for so many intervals, and at least so long: the API server speaks every
 /// 24 s, also when nothing changes.
@@ -24,17 +32,50 @@ pub(super) const OLDEST: Duration = Duration::from_secs(45);
 pub struct Hands {
     pub(super) cluster: Cluster,
     pub(super) namespace: String,
-    clock: Clock,
+    pub(super) clock: Clock,
+    /// The labels of the pool's pods; `None`: there is no pool, or it isn't known yet.
+    pub(super) pool: watch::Receiver<Option<String>>,
+    /// The time in which this replica may act.
+    pub(super) term: Arc<Term>,
     pub(super) kinds: Kinds,
-    /// The pods of roles, by selector.
+    /// The labels of roles whose pods are followed.
+    roles: Vec<BTreeMap<String, String>>,
+    /// The pods of roles in the pool, by the selector of both.
     pub(super) pods: BTreeMap<String, Mirror<PodObject>>,
     pub(super) nodes: Option<Nodes>,
     /// Who writes, by policy and role.
     pub(super) writers: HashMap<(String, String), Writers>,
     /// What was written last, by policy and role.
     writes: HashMap<(String, String), Write>,
+    /// How many pods were let through their gate, by policy and role.
+    pub(super) let_through: HashMap<(String, String), u32>,
+    /// Domains that pods past the gate were sent to, by policy and role.
+    pub(super) places: BTreeMap<(String, String), Places>,
+    /// Pods that are about to go, by policy and role.
+    pub(super) drains: BTreeMap<(String, String), Drain>,
+    /// The autoscalers of the namespace; `None`: not known.
+    pub(super) scalers: Scalers,
+    /// Why nothing is written, by policy.
+    pub(super) frozen: HashMap<String, Condition>,
+    /// The policies in force, and those that are gone.
+    pub(super) attended: Vec<Arc<Policy>>,
+    pub(super) retired: Vec<Retired>,
     /// What was complained of, and still is so.
     said: HashSet<String>,
+    /// Problems since the last observation began, in sentences.
+    pub(super) problems: Vec<String>,
+    /// Writes that failed since it was begun to act, in sentences.
+    pub(super) failed: Vec<String>,
+    /// Policies of which a write failed, by name.
+    pub(super) failing: HashSet<String>,
+}
+
+/// A policy that is gone.
+#[derive(Clone, Debug)]
+pub(super) struct Retired {
+    pub(super) policy: Arc<Policy>,
+    /// When it was last seen to have pods, or not to be known whether it has.
+    pub(super) seen: Duration,
 }
 
 /// What says how much room nodes have.
@@ -51,18 +92,38 @@ pub(super) fn selector(labels: &BTreeMap<String, String>) -> String {
 }
 
 impl Hands {
-    /// Acts in this namespace.
-    pub fn new(cluster: Cluster, namespace: String, clock: Clock) -> Self {
+    /// Acts in this namespace on the pods of a pool, which have these labels (`None`: not known), in this
+    /// term.
+    pub fn new(
+        cluster: Cluster,
+        namespace: String,
+        clock: Clock,
+        pool: watch::Receiver<Option<String>>,
+        term: Arc<Term>,
+    ) -> Self {
         Self {
             cluster,
             namespace,
             clock,
+            pool,
+            term,
             kinds: Kinds::default(),
+            roles: Vec::new(),
             pods: BTreeMap::new(),
             nodes: None,
             writers: HashMap::new(),
             writes: HashMap::new(),
+            let_through: HashMap::new(),
+            places: BTreeMap::new(),
+            drains: BTreeMap::new(),
+            scalers: None,
+            frozen: HashMap::new(),
+            attended: Vec::new(),
+            retired: Vec::new(),
             said: HashSet::new(),
+            problems: Vec::new(),
+            failed: Vec::new(),
+            failing: HashSet::new(),
         }
     }
 
@@ -72,16 +133,37 @@ impl Hands {
     }
 
     /// Follows what these policies are about, and nothing else.
-    pub fn attend<'a>(&mut self, policies: impl Iterator<Item = &'a Policy>) {
-        let (mut wanted, mut roles, mut has_topology) = (HashSet::new(), HashSet::new(), false);
-        for policy in policies.filter(|policy| Self::concerns(policy)) {
-            wanted.extend(policy.roles.iter().map(|role| selector(&role.selector)));
+    pub fn attend<'a>(&mut self, policies: impl Iterator<Item = &'a Arc<Policy>>) {
+        let policies: Vec<Arc<Policy>> = policies.filter(|policy| Self::concerns(policy)).cloned().collect();
+        self.retire(&policies);
+        let (mut roles, mut has_topology) = (HashSet::new(), false);
+        self.roles.clear();
+        for policy in policies.iter().chain(self.retired.iter().map(|retired| &retired.policy)) {
+            self.roles.extend(policy.roles.iter().map(|role| role.selector.clone()));
             roles.extend(policy.roles.iter().map(|role| (policy.name.clone(), role.name.clone())));
             has_topology |= policy.rollout.as_ref().is_some_and(|rollout| rollout.topology.is_some());
         }
-        self.pods.retain(|selector, _| wanted.contains(selector));
         self.writers.retain(|role, _| roles.contains(role));
         self.writes.retain(|role, _| roles.contains(role));
+        self.let_through.retain(|role, _| roles.contains(role));
+        self.places.retain(|role, _| roles.contains(role));
+        self.drains.retain(|role, _| roles.contains(role));
+        self.failing.retain(|name| policies.iter().any(|policy| policy.name == *name));
+        self.frozen.retain(|name, _| policies.iter().any(|policy| policy.name == *name));
+        self.follow_pods();
+        if has_topology && self.nodes.is_none() {
+            self.nodes = Some(Nodes::start(&self.cluster, &self.clock));
+        } else if !has_topology {
+            self.nodes = None;
+        }
+    }
+
+    /// Follows the pods of roles that are of the pool as it is now. Of no pool there are none.
+    pub(super) fn follow_pods(&mut self) {
+        let pool = self.pool.borrow_and_update().clone();
+        let wanted: HashSet<String> =
+            pool.iter().flat_map(|pool| self.roles.iter().map(|role| both(role, pool))).collect();
+        self.pods.retain(|selector, _| wanted.contains(selector));
         for selector in wanted {
             let (cluster, clock) = (&self.cluster, &self.clock);
             let collection = Collection::new("", "v1", &self.namespace, "pods").with_labels(&selector);
@@ -89,11 +171,11 @@ impl Hands {
             let start = || Mirror::start(cluster.clone(), collection, clock.clone(), keep);
             self.pods.entry(selector).or_insert_with(start);
         }
-        if has_topology && self.nodes.is_none() {
-            self.nodes = Some(Nodes::start(&self.cluster, &self.clock));
-        } else if !has_topology {
-            self.nodes = None;
-        }
+    }
+
+    /// The namespace that it acts in.
+    pub fn namespace(&self) -> &str {
+        &self.namespace
     }
 
     /// What was written last to a role's replicas.
@@ -107,9 +189,28 @@ impl Hands {
 
     /// Says what went wrong, once until it goes well.
     pub(super) fn complain(&mut self, about: &str, problem: &Problem) {
+        self.problems.push(format!("{about}: {problem}"));
         if self.said.insert(about.to_owned()) {
             tracing::warn!(about, %problem, "capacity can't look or act as it should");
         }
+    }
+
+    /// Says that a write failed. That somebody else was first, or the term ended, is no failure: it is looked
+    /// again.
+    pub(super) fn fails(&mut self, about: &str, problem: &Problem) {
+        self.complain(about, problem);
+        if !matches!(problem, Problem::Conflict(_)) && self.term.lasts() {
+            self.failed.push(format!("{about}: {problem}"));
+        }
+    }
+
+    /// Why the last look saw too little, in a sentence.
+    pub fn why_unobserved(&self) -> String {
+        let seen = "nothing is changed while it can't be seen what there is";
+        if self.problems.is_empty() {
+            return format!("{seen}: the pool or its pods aren't known yet");
+        }
+        format!("{seen}: {}", self.problems.join("; "))
     }
 
     /// It goes well.

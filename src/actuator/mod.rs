@@ -11,23 +11,37 @@
 
 mod act;
 mod affinity;
-mod event;
+mod drain;
+pub(crate) mod event;
 pub mod foreign;
 pub mod gates;
 mod hands;
+mod keep;
 mod kinds;
 mod knobs;
 pub mod node;
 mod observe;
+mod owners;
+mod places;
 pub mod pods;
 mod quantity;
+pub mod release;
 pub mod room;
+mod scaler;
+mod shrink;
 mod target;
 mod watch;
+mod whose;
 
 pub use act::Write;
+pub use drain::PodLoad;
 pub use hands::Hands;
 pub use observe::{Observed, ObservedPod};
+pub use owners::{Owner, Owners};
 
 /// The scheduling gate that pods wait at until their step may begin.
 pub const GATE: &str = "usher.dev/rollout";
+
+/// The annotation that says to which domain a pod was sent, as the layer's key and the domain's name with
+/// `=` between them.
+pub const SENT: &str = "usher.dev/domain";

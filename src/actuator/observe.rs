@@ -1,6 +1,7 @@
 //! To look: how many replicas there are, which pods, and what room nodes have.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
@@ -9,13 +10,15 @@ use serde::de::IgnoredAny;
 use serde_json::Value;
 
 use super::affinity::sent_to;
-use super::hands::{Hands, OLDEST, OLDEST_INTERVALS, selector};
+use super::drain::PodLoad;
+use super::hands::{Hands, OLDEST, OLDEST_INTERVALS};
 use super::knobs;
-use super::node::Needs;
+use super::node::{Needs, NodeObject};
 use super::pods::{PodObject, newest};
-use super::room::Room;
+use super::room::{Part, Room};
 use super::target::{Target, template};
-use crate::capacity::policy::{Mode, TargetRef};
+use super::whose::{both, is_of};
+use crate::capacity::policy::{Mode, Role, TargetRef};
 use crate::capacity::rollout::{Layers, Pace, Rollout};
 use crate::capacity::{PodState, Policy};
 use crate::cluster::{Collection, Problem};
@@ -38,6 +41,8 @@ pub struct Observed {
     pub provisioning: bool,
     /// Whether pods are to go to domains, and what room those have may not be seen.
     pub is_blind: bool,
+    /// Loads of pods, by name. `None`: not known, and controllers choose which pods go.
+    pub loads: Option<HashMap<String, PodLoad>>,
     /// Roles, by place, of whose pods nobody knows yet what they will ask for.
     pub(super) unknown: Vec<usize>,
     /// The targets as objects, where more of them counts than their replicas.
@@ -78,9 +83,9 @@ struct Involved {
 }
 
 /// Whether more of a target counts than its replicas: how far its updates go, and what its pods will ask
-/// for where there are none yet.
-fn is_read_whole(policy: &Policy, has_pods: bool) -> bool {
-    let is_placed = |rollout: &Rollout| rollout.topology.is_some() && !has_pods;
+/// for where none waits at its gate.
+fn is_read_whole(policy: &Policy, has_waiting: bool) -> bool {
+    let is_placed = |rollout: &Rollout| rollout.topology.is_some() && !has_waiting;
     policy.rollout.as_ref().is_some_and(|rollout| rollout.update.is_some() || is_placed(rollout))
 }
 
@@ -88,6 +93,7 @@ impl Hands {
     /// Looks at what a policy is about. `None`: not enough is known, or it is too old; nothing is to be
     /// done then.
     pub async fn observe(&mut self, policy: &Policy, now: Duration) -> Option<Observed> {
+        self.problems.clear();
         let objects = self.pods_of(policy)?;
         let mut observed = Observed { objects, ..Observed::default() };
         for (place, role) in policy.roles.iter().enumerate() {
@@ -101,9 +107,10 @@ impl Hands {
                 let key = (policy.name.clone(), role.name.clone());
                 self.writers.entry(key).or_default().see(replicas, now, policy.interval)
             };
-            let has_pods = pods > 0;
+            let waits = |pods: &Vec<PodObject>| pods.iter().any(PodObject::is_gated);
+            let has_waiting = observed.objects.get(place).is_some_and(waits);
             let body = match &target {
-                Some(target) if is_read_whole(policy, has_pods) => self.body(target).await,
+                Some(target) if is_read_whole(policy, has_waiting) => self.body(target).await,
                 _ => None,
             };
             observed.replicas.push(replicas);
@@ -113,7 +120,7 @@ impl Hands {
         }
         self.states(policy, &mut observed);
         if let Some(rollout) = policy.rollout.as_ref().filter(|rollout| rollout.topology.is_some()) {
-            observed.domains = self.room(rollout, &mut observed);
+            observed.domains = self.room(policy, rollout, &mut observed).await;
             // A moment after the start they are only not known yet: a step would go anywhere.
             if observed.domains.is_none() && self.may_see_nodes().await {
                 return None;
@@ -128,20 +135,30 @@ impl Hands {
         Some(observed)
     }
 
-    /// The pods of each role; a pod belongs to the first, by name, whose labels it has.
-    fn pods_of(&mut self, policy: &Policy) -> Option<Vec<Vec<PodObject>>> {
+    /// The pods of each role: those of the pool that have its labels, and aren't another target's. A pod
+    /// belongs to the first role, by name, that it could.
+    pub(super) fn pods_of(&mut self, policy: &Policy) -> Option<Vec<Vec<PodObject>>> {
+        if self.pool.has_changed().unwrap_or(false) {
+            self.follow_pods();
+        }
+        let pool = self.pool.borrow().clone()?;
         let oldest = OLDEST.max(policy.interval * OLDEST_INTERVALS);
         let mut roles: Vec<Vec<PodObject>> = Vec::with_capacity(policy.roles.len());
         for (place, role) in policy.roles.iter().enumerate() {
-            let mirror = self.pods.get(&selector(&role.selector))?;
+            let mirror = self.pods.get(&both(&role.selector, &pool))?;
             if mirror.age().is_none_or(|age| age > oldest) {
                 let about = format!("pods of {}", policy.name);
                 self.complain(&about, &Problem::TimedOut(oldest));
                 return None;
             }
             let before = policy.roles.get(..place).unwrap_or_default();
-            let is_own = |pod: &&PodObject| !before.iter().any(|other| pod.matches(&other.selector));
-            roles.push(mirror.objects().as_ref()?.values().filter(is_own).cloned().collect());
+            let is_of = |pod: &PodObject, role: &Role| {
+                pod.matches(&role.selector)
+                    && role.target.as_ref().is_none_or(|target| is_of(pod, target) != Some(false))
+            };
+            let is_own = |pod: &&PodObject| is_of(pod, role) && !before.iter().any(|other| is_of(pod, other));
+            roles
+                .push(mirror.objects().as_ref()?.values().map(Arc::as_ref).filter(is_own).cloned().collect());
         }
         self.works(&format!("pods of {}", policy.name));
         Some(roles)
@@ -204,8 +221,8 @@ impl Hands {
     }
 
     /// The room that domains have for steps of a policy; `None`: it isn't known. Notes the roles of whose
-    /// pods nothing is known.
-    fn room(&self, rollout: &Rollout, observed: &mut Observed) -> Option<Layers> {
+    /// pods nothing is known. Packs on a thread of its own: a thousand nodes take long.
+    async fn room(&self, policy: &Policy, rollout: &Rollout, observed: &mut Observed) -> Option<Layers> {
         let topology = rollout.topology.as_ref()?;
         let (nodes, pods) = {
             let all = self.nodes.as_ref()?;
@@ -214,40 +231,46 @@ impl Hands {
             if is_old {
                 return None;
             }
-            (all.nodes.objects(), all.pods.objects())
+            let nodes: Vec<Arc<NodeObject>> = all.nodes.objects().as_ref()?.values().cloned().collect();
+            let pods: Vec<Arc<(String, Needs)>> = all.pods.objects().as_ref()?.values().cloned().collect();
+            (nodes, pods)
         };
-        let (nodes, pods) = (nodes.as_ref()?, pods.as_ref()?);
-        let mut room = Room::of(nodes.values(), pods.values().map(|(node, needs)| (node.as_str(), needs)));
+        let mut sent: Vec<Arc<PodObject>> = Vec::new();
         for mirror in self.pods.values() {
             let known = mirror.objects();
-            let sent = known.iter().flat_map(BTreeMap::values).filter(|pod| pod.wants_node());
-            room.reserve(sent.filter_map(|pod| {
-                let (layer, domain) = sent_to(pod.spec.needs.affinity.as_ref(), &topology.layers)?;
-                Some((&pod.spec.needs, layer, domain))
-            }));
+            sent.extend(known.iter().flat_map(BTreeMap::values).filter(|pod| pod.wants_node()).cloned());
         }
-        // What is to come is like what is there, or like its template.
-        let templates: Vec<Option<Needs>> =
-            observed.bodies.iter().map(|body| body.as_ref().and_then(template)).collect();
-        let example = |(pods, template): (&Vec<PodObject>, &Option<Needs>)| {
-            let pod = pods.iter().find(|pod| pod.is_gated()).or_else(|| pods.first());
-            pod.map(|pod| pod.spec.needs.clone()).or_else(|| template.clone())
+        // What is to come is like what waits, like its template, or else like what is there.
+        let example = |(pods, body): (&Vec<PodObject>, &Option<Value>)| {
+            let waits = pods.iter().find(|pod| pod.is_gated()).map(|pod| pod.spec.needs.clone());
+            let template = || body.as_ref().and_then(template);
+            waits.or_else(template).or_else(|| pods.first().map(PodObject::own_needs))
         };
-        let examples: Vec<Option<Needs>> = observed.objects.iter().zip(&templates).map(example).collect();
-        let step = examples.iter().enumerate().map(|(role, needs)| {
-            let size = match &rollout.pace {
+        let examples = observed.objects.iter().zip(&observed.bodies).map(example);
+        let step = examples.enumerate().map(|(role, needs)| {
+            let pods = match &rollout.pace {
                 Some(Pace::Steps(steps)) => steps.get(role).copied().unwrap_or(0),
                 Some(Pace::Skew(_)) => 1,
                 None => 0,
             };
-            (size, needs.as_ref())
+            let most = policy.roles.get(role).map_or(0, |role| role.range.max);
+            Part { pods, most, needs }
         });
-        let step: Vec<(u32, Option<&Needs>)> = step.collect();
-        let is_unknown = |(role, (size, needs)): (usize, &(u32, Option<&Needs>))| {
-            (*size > 0 && needs.is_none()).then_some(role)
-        };
+        let step: Vec<Part> = step.collect();
+        let is_unknown =
+            |(role, part): (usize, &Part)| (part.pods > 0 && part.needs.is_none()).then_some(role);
         observed.unknown = step.iter().enumerate().filter_map(is_unknown).collect();
-        Some(room.layers(&topology.layers, &step))
+        let layers = topology.layers.clone();
+        let packing = tokio::task::spawn_blocking(move || {
+            let pods = pods.iter().map(|pod| (pod.0.as_str(), &pod.1));
+            let mut room = Room::of(nodes.iter().map(Arc::as_ref), pods);
+            room.reserve(sent.iter().filter_map(|pod| {
+                let (layer, domain) = sent_to(pod.spec.needs.affinity.as_ref(), &layers)?;
+                Some((&pod.spec.needs, layer, domain))
+            }));
+            room.layers(&layers, &step)
+        });
+        packing.await.ok()
     }
 
     /// Whether nodes and all pods may be seen. Where they may not, the scheduler decides.

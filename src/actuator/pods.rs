@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::GATE;
+use super::affinity::without;
 use super::node::Needs;
+use super::{GATE, SENT};
 use crate::capacity::PodState;
 use crate::cluster::Watched;
 
@@ -37,6 +38,18 @@ pub(super) struct Meta {
     pub(super) creation_timestamp: Option<String>,
     pub(super) deletion_timestamp: Option<String>,
     pub(super) labels: BTreeMap<String, String>,
+    pub(super) annotations: BTreeMap<String, String>,
+    pub(super) owner_references: Vec<Owner>,
+}
+
+/// An object that another belongs to.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Owner {
+    pub(super) api_version: String,
+    pub(super) kind: String,
+    pub(super) name: String,
+    controller: bool,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -95,6 +108,11 @@ impl PodObject {
         labels.iter().all(|(key, value)| self.metadata.labels.get(key) == Some(value))
     }
 
+    /// What made it, and makes another in its place.
+    pub(super) fn controller(&self) -> Option<&Owner> {
+        self.metadata.owner_references.iter().find(|owner| owner.controller)
+    }
+
     /// Whether it still counts: it is not on its way out, and has not ended.
     pub fn is_alive(&self) -> bool {
         self.metadata.deletion_timestamp.is_none()
@@ -114,6 +132,15 @@ impl PodObject {
     /// Whether it is on its way to a node.
     pub(super) fn wants_node(&self) -> bool {
         self.is_alive() && !self.is_gated() && self.spec.node_name.is_empty()
+    }
+
+    /// What it asks for itself: without the domain that it was sent to.
+    pub(super) fn own_needs(&self) -> Needs {
+        let mut needs = self.spec.needs.clone();
+        if let (Some(affinity), Some(sent)) = (&mut needs.affinity, self.metadata.annotations.get(SENT)) {
+            *affinity = without(affinity, sent);
+        }
+        needs
     }
 
     /// What it takes of its node, under its namespace and name; nothing while it has none.

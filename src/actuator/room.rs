@@ -52,19 +52,20 @@ impl<'a> Room<'a> {
         }
     }
 
-    /// The domains of these layers, with the slots that each has for steps of so many pods of each role. A
+    /// The domains of these layers, with the slots that each has for steps of these parts, a part per role. A
     /// node without a layer's label is in none of its domains. Of a role without needs nobody knows what it
     /// will ask for: it has room everywhere.
-    pub fn layers(&self, keys: &[String], step: &[(u32, Option<&Needs>)]) -> Layers {
+    pub fn layers(&self, keys: &[String], step: &[Part]) -> Layers {
         let step: Vec<Wanted> = step
             .iter()
-            .map(|(pods, needs)| Wanted {
+            .map(|Part { pods, most, needs }| Wanted {
                 pods: *pods,
-                requests: needs.map(Needs::requests),
+                most: *most,
+                requests: needs.as_ref().map(Needs::requests),
                 takes: self
                     .nodes
                     .iter()
-                    .map(|(node, _)| needs.is_some_and(|needs| node.takes(needs)))
+                    .map(|(node, _)| needs.as_ref().is_some_and(|needs| node.takes(needs)))
                     .collect(),
             })
             .collect();
@@ -86,8 +87,20 @@ impl<'a> Room<'a> {
 }
 
 /// What a step has of a role.
+#[derive(Clone, Debug)]
+pub struct Part {
+    /// Its pods.
+    pub pods: u32,
+    /// Slots beyond this are of no use: the role never has more pods.
+    pub most: u32,
+    /// What each of them asks for; `None`: nobody knows.
+    pub needs: Option<Needs>,
+}
+
+/// What a step has of a role, and where it may go.
 struct Wanted {
     pods: u32,
+    most: u32,
     /// What each of them asks for; `None`: nobody knows.
     requests: Option<Amounts>,
     /// Which nodes take them, by place.
@@ -109,8 +122,13 @@ fn pack(mut nodes: Vec<(usize, Amounts)>, step: &[Wanted]) -> Vec<u32> {
         let devices = devices.fold(0i64, |sum, (_, amount)| sum.saturating_add(*amount));
         std::cmp::Reverse((devices, of("memory"), of("cpu")))
     });
-    let mut is_whole = order.iter().any(|(_, wanted, _)| wanted.pods > 0);
-    while is_whole && slots.iter().sum::<u32>() < MOST_SLOTS {
+    let mut is_whole = true;
+    let is_enough = |slots: &[u32]| {
+        order.iter().all(|(place, wanted, _)| {
+            wanted.pods == 0 || slots.get(*place).is_none_or(|slots| *slots >= wanted.most)
+        })
+    };
+    while is_whole && !is_enough(&slots) && slots.iter().sum::<u32>() < MOST_SLOTS {
         for (place, wanted, requests) in &order {
             for _ in 0..wanted.pods {
                 let takes = |node: &usize| wanted.takes.get(*node).copied().unwrap_or(false);
@@ -184,9 +202,23 @@ mod tests {
         serde_json::from_value(needs).unwrap()
     }
 
+    fn part(pods: u32, needs: Option<&Needs>) -> Part {
+        Part { pods, most: MOST_SLOTS, needs: needs.cloned() }
+    }
+
+    #[test]
+    fn no_more_is_packed_than_a_role_may_have() {
+        let nodes = [node("a", "r1", 8, &json!({}))];
+        let needs = needs(1, &json!({}));
+        for (most, expected) in [(3, 4), (4, 4), (5, 6), (100, 8)] {
+            let step = [Part { most, ..part(2, Some(&needs)) }];
+            let layers = Room::of(&nodes, []).layers(&["rack".to_owned()], &step);
+            assert_eq!(layers["rack"][0].slots, [expected], "{most}");
+        }
+    }
+
     fn slots(room: &Room<'_>, step: &[(u32, &Needs)]) -> Vec<(String, Vec<u32>)> {
-        let step: Vec<(u32, Option<&Needs>)> =
-            step.iter().map(|(pods, needs)| (*pods, Some(*needs))).collect();
+        let step: Vec<Part> = step.iter().map(|(pods, needs)| part(*pods, Some(needs))).collect();
         let layers = room.layers(&["rack".to_owned()], &step);
         layers["rack"].iter().map(|domain| (domain.name.clone(), domain.slots.clone())).collect()
     }
@@ -234,7 +266,8 @@ mod tests {
     fn a_role_of_which_nothing_is_known_has_room_everywhere() {
         let nodes = [node("a", "r1", 8, &json!({}))];
         let needs = needs(2, &json!({}));
-        let layers = Room::of(&nodes, []).layers(&["rack".to_owned()], &[(3, Some(&needs)), (2, None)]);
+        let layers =
+            Room::of(&nodes, []).layers(&["rack".to_owned()], &[part(3, Some(&needs)), part(2, None)]);
         assert_eq!(layers["rack"][0].slots, [4, MOST_SLOTS]);
     }
 

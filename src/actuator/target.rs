@@ -8,6 +8,7 @@ use super::node::Needs;
 use super::pods::Meta;
 use crate::capacity::policy::TargetRef;
 use crate::cluster::{Cluster, PatchType, Problem};
+use crate::leader::Term;
 
 /// Where the number of replicas is in objects without a `scale` subresource.
 const REPLICAS: &str = "/spec/replicas";
@@ -76,13 +77,19 @@ impl Target {
         Ok(Self { reference: reference.clone(), kind: kind.clone(), path, uid, replicas, version })
     }
 
-    /// Writes its replicas, if they are still those that were read.
+    /// Writes its replicas, if they are still those that were read, in this term only.
     ///
     /// # Errors
     /// [`Problem::Conflict`] when somebody else changed them first; otherwise what the server says.
-    pub(super) async fn write(&mut self, cluster: &Cluster, namespace: &str, to: u32) -> Result<(), Problem> {
+    pub(super) async fn write(
+        &mut self,
+        cluster: &Cluster,
+        term: &Term,
+        namespace: &str,
+        to: u32,
+    ) -> Result<(), Problem> {
         for _ in 0..TRIES {
-            let written = self.try_write(cluster, to).await;
+            let written = term.write(self.try_write(cluster, to)).await;
             if !matches!(written, Err(Problem::Conflict(_))) {
                 return written;
             }
@@ -131,4 +138,53 @@ pub(super) fn template(object: &Value) -> Option<Needs> {
 
 fn pointer(reference: &TargetRef) -> &str {
     reference.replicas_path.as_deref().unwrap_or(REPLICAS)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+    use std::time::Duration;
+
+    use super::*;
+    use crate::actuator::kinds::Kinds;
+    use crate::endpoints::Clock;
+
+    #[tokio::test]
+    async fn no_write_begins_after_the_term() {
+        let (clock, writes) = (Clock::stopped(), Arc::new(AtomicU64::new(0)));
+        let term = Term::new(clock.clone());
+
+        let (passes, counts) = (clock.clone(), Arc::clone(&writes));
+        // Every answer takes two seconds, and every write comes too late.
+        let answer = move |request: http::Request<kube::client::Body>| {
+            passes.set(passes.elapsed() + Duration::from_secs(2));
+            let is_write = request.method() == http::Method::PATCH;
+            counts.fetch_add(is_write.into(), Relaxed);
+            let body = if is_write {
+                json!({"kind": "Status", "status": "Failure", "code": 409, "reason": "Conflict", "message": "changed"})
+            } else {
+                json!({"metadata": {"uid": "u", "resourceVersion": "2"}, "spec": {"replicas": 1}, "resources": [
+                    {"name": "deployments", "kind": "Deployment"}, {"name": "deployments/scale", "kind": "Scale"}]})
+            };
+            let response = http::Response::builder().status(if is_write { 409 } else { 200 });
+            std::future::ready(response.body(kube::client::Body::from(body.to_string().into_bytes())))
+        };
+        let cluster = Cluster::from(kube::Client::new(tower::util::service_fn(answer), "ns"));
+        let reference = TargetRef {
+            api_version: "apps/v1".to_owned(),
+            kind: "Deployment".to_owned(),
+            name: "d".to_owned(),
+            replicas_path: None,
+        };
+        let kind = Kinds::default().of(&cluster, &reference).await.unwrap();
+        let mut target = Target::read(&cluster, &kind, "ns", &reference).await.unwrap();
+        term.set(Some(clock.elapsed() + Duration::from_secs(3)));
+        assert!(target.write(&cluster, &term, "ns", 2).await.is_err());
+        assert_eq!(
+            writes.load(Relaxed),
+            1,
+            "the first took two of three seconds, and looking again the rest"
+        );
+    }
 }

@@ -16,7 +16,8 @@ const WAITING: usize = 256;
 /// How often a kind is asked for again that the API server doesn't know.
 const UNDEFINED: Duration = Duration::from_secs(3);
 
-type Kept<K> = Arc<Mutex<Option<BTreeMap<String, K>>>>;
+type Objects<K> = BTreeMap<String, Arc<K>>;
+type Kept<K> = Arc<Mutex<Option<Objects<K>>>>;
 
 /// What is kept of the objects of a collection, by name; `None` until they were listed once. Its own task
 /// is the only one that writes it. Dropped, it ends.
@@ -27,7 +28,7 @@ pub(super) struct Mirror<K> {
     _task: AbortOnDropHandle<()>,
 }
 
-impl<K: Send + 'static> Mirror<K> {
+impl<K: Send + Sync + 'static> Mirror<K> {
     /// Follows a collection. `keep` says what is kept of an object, under which name; `None`: nothing.
     pub(super) fn start<T: Watched>(
         cluster: Cluster,
@@ -56,7 +57,7 @@ impl<K: Send + 'static> Mirror<K> {
     }
 
     /// What is known; `None`: nothing yet.
-    pub(super) fn objects(&self) -> MutexGuard<'_, Option<BTreeMap<String, K>>> {
+    pub(super) fn objects(&self) -> MutexGuard<'_, Option<Objects<K>>> {
         lock(&self.kept)
     }
 
@@ -66,7 +67,7 @@ impl<K: Send + 'static> Mirror<K> {
     }
 }
 
-fn lock<K>(kept: &Kept<K>) -> MutexGuard<'_, Option<BTreeMap<String, K>>> {
+fn lock<K>(kept: &Kept<K>) -> MutexGuard<'_, Option<Objects<K>>> {
     // A map is whole between two inserts.
     kept.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -75,13 +76,13 @@ fn apply<T, K>(kept: &Kept<K>, change: Change<T>, keep: fn(T) -> (String, Option
     let mut kept = lock(kept);
     match change {
         Change::All(objects) => {
-            let all = objects.into_iter().map(keep).filter_map(|(name, kept)| Some((name, kept?)));
+            let all = objects.into_iter().map(keep).filter_map(|(name, kept)| Some((name, Arc::new(kept?))));
             *kept = Some(all.collect());
         }
         Change::Put(object) => {
             let objects = kept.get_or_insert_default();
             match keep(object) {
-                (name, Some(object)) => objects.insert(name, object),
+                (name, Some(object)) => objects.insert(name, Arc::new(object)),
                 (name, None) => objects.remove(&name),
             };
         }

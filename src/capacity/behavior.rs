@@ -42,6 +42,8 @@ pub struct Behavior {
     pub down: Pace,
     /// Growing when far more is needed than there is.
     pub panic: Panic,
+    /// How long pods that are about to go may take to answer the requests that they have.
+    pub drain: Duration,
 }
 
 /// What holds for what a policy leaves out: the webhook's defaults of §1.1.
@@ -56,7 +58,7 @@ impl Default for Behavior {
         };
         let panic =
             Panic { threshold_percent: 200, percent: 0, period: Duration::ZERO, hold: Duration::ZERO };
-        Self { up: pace(4, 0), down: pace(0, 300), panic }
+        Self { up: pace(4, 0), down: pace(0, 300), panic, drain: Duration::from_secs(300) }
     }
 }
 
@@ -121,6 +123,12 @@ impl Behavior {
         };
         past.totals.push(now, total, keep);
         Limited { total, reasons, panics }
+    }
+
+    /// Nothing is known that asks for another size: what there is counts as what is asked for, so that no
+    /// window is over before it has begun.
+    pub fn stand(&self, past: &mut Past, current: u32, now: Duration) {
+        past.recommended.push(now, current, self.memory());
     }
 
     fn panics(&self, past: &mut Past, current: u32, recommended: u32, now: Duration) -> bool {

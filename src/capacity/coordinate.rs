@@ -23,6 +23,9 @@ pub struct Pressure {
 }
 
 impl Pressure {
+    /// Nothing at all.
+    pub const NONE: Self = Self { value: 0, target: 1 };
+
     /// The pressure of a value; what is below 0 is none. Without a target above 0 there is none, too.
     pub fn new(value: Amount, target: Amount) -> Self {
         let (value, target) = match (u128::try_from(value.billionths()), target.billionths()) {

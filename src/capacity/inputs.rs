@@ -17,12 +17,25 @@ pub struct Inputs {
     pub starting: Vec<u32>,
     /// Requests that wait for a pod.
     pub waiting: u64,
+    /// Work of each role's pods, in the policy's order. What is left out is idle.
+    pub work: Vec<Work>,
     /// Numbers that no pod has, by name: of a query.
     pub external: BTreeMap<String, f64>,
     /// The domains that pods can be in, by layer, with the room that they have; `None`: it isn't known.
     pub domains: Option<Layers>,
     /// Whether nodes are being added for pods that none takes.
     pub provisioning: bool,
+    /// Whether nothing of a plan is carried out: a step that nobody makes takes no time.
+    pub is_held: bool,
+}
+
+/// Work of a role's pods.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    /// Whether it isn't known that nothing runs and nothing waits at any of them.
+    pub is_busy: bool,
+    /// Requests that were ever sent to them. Any change of it is one that came.
+    pub sent: u64,
 }
 
 /// A pod.

@@ -190,7 +190,7 @@ pub enum Reason {
     Metric,
     /// No metric is far enough from its target.
     Tolerance,
-    /// No metric is known; the size is kept.
+    /// No number is known that could change it, or one that may ask for more: it loses no pod.
     StaleData,
     /// The change has not been asked for long enough to grow.
     UpWindow,
@@ -208,13 +208,15 @@ pub enum Reason {
     Rule,
     /// Requests wait, so there has to be a pod.
     Waiting,
+    /// Its last pod serves requests, or did until a moment ago.
+    Serving,
     /// The share that cost gives it.
     Cost,
     /// Its share follows from how pressed the roles are.
     Pressure,
-    /// How pressed the roles are isn't known now: the last shares hold.
+    /// How pressed the roles are isn't known now: the shares stay.
     LastShares,
-    /// How pressed the roles are isn't known: cost decides.
+    /// How pressed the roles are is said by no number, or there are no pods: cost decides.
     NoPressure,
     /// Its band cut its share.
     Band,
@@ -244,6 +246,8 @@ pub enum Reason {
     Failed,
     /// Pods are being replaced by those of another revision.
     Updating,
+    /// Pods that are about to go answer the requests that they have.
+    Draining,
 }
 
 /// What is not as it should be.
@@ -253,7 +257,7 @@ pub enum Condition {
     BandUnsatisfied,
     /// No numbers of pods keep the ratio.
     RatioConstraintViolated,
-    /// No metric that sizes is known; the size is kept.
+    /// A number that sizes isn't known; what it could change is kept.
     StaleData,
     /// Far more is needed than there is.
     Panic,
@@ -271,11 +275,23 @@ pub enum Condition {
     Paused,
     /// What room domains have may not be seen: the scheduler decides where pods go.
     TopologyUnknown,
+    /// Several policies scale the same object: none of them acts.
+    TargetConflict,
+    /// The policy says that nothing is to be written.
+    Suspended,
+    /// Nobody is elected to act, and there may be several replicas.
+    NoLeaderElection,
+    /// An autoscaler is there for what a role scales, or that can't be found out.
+    OtherScaler,
+    /// Pods or the target of a role can't be seen: the last plan stands, and nothing is done.
+    Unobserved,
+    /// The API server refused a write, or could not be reached for it.
+    WriteFailed,
 }
 
 impl Condition {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 17] = [
         Self::BandUnsatisfied,
         Self::RatioConstraintViolated,
         Self::StaleData,
@@ -287,7 +303,19 @@ impl Condition {
         Self::ForeignWriter,
         Self::Paused,
         Self::TopologyUnknown,
+        Self::TargetConflict,
+        Self::Suspended,
+        Self::NoLeaderElection,
+        Self::OtherScaler,
+        Self::Unobserved,
+        Self::WriteFailed,
     ];
+
+    /// Whether a policy doesn't do all that it would while it holds.
+    pub fn freezes(self) -> bool {
+        // Nothing shrinks in a panic, as it should; the others leave the number to somebody else or to less.
+        !matches!(self, Self::Panic | Self::BandUnsatisfied | Self::TopologyUnknown)
+    }
 }
 
 impl Plan {

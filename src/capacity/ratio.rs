@@ -87,6 +87,14 @@ pub struct RatioBounds {
     pub max: Option<Fraction>,
 }
 
+impl RatioBounds {
+    /// Whether `x : y` is within.
+    pub fn hold(&self, x: u32, y: u32) -> bool {
+        let most = if y == 0 { 0 } else { self.max.map_or(u64::MAX, |max| max.times_down(y)) };
+        (self.min.times_up(y)..=most).contains(&u64::from(x))
+    }
+}
+
 /// The counts nearest to `(x, y)` whose ratio `x : y` is within bounds, each within its own: of all
 /// such pairs the one that takes the fewest pods away, then the one that adds the fewest, then the
 /// smallest sum, then the smallest `x`. None when there is no such pair.

@@ -102,29 +102,45 @@ pub struct Cooldowns(Vec<Fired>);
 struct Fired {
     last: Option<Duration>,
     before: Option<Duration>,
+    /// How long ago it had fired when it began to be known here, and when that was.
+    resumed: Option<(Duration, Duration)>,
 }
 
 impl Cooldowns {
-    /// A rule fired.
-    pub fn start(&mut self, rule: usize, now: Duration) {
+    fn of(&mut self, rule: usize) -> Option<&mut Fired> {
         if self.0.len() <= rule {
             self.0.resize(rule + 1, Fired::default());
         }
-        if let Some(fired) = self.0.get_mut(rule) {
-            *fired = Fired { last: Some(now), before: fired.last };
+        self.0.get_mut(rule)
+    }
+
+    /// A rule fired so long before `now`, for somebody else.
+    pub fn resume(&mut self, rule: usize, ago: Duration, now: Duration) {
+        if let Some(fired) = self.of(rule) {
+            fired.resumed = Some((ago, now));
+        }
+    }
+
+    /// A rule fired.
+    pub fn start(&mut self, rule: usize, now: Duration) {
+        if let Some(fired) = self.of(rule) {
+            *fired = Fired { last: Some(now), before: fired.last, ..*fired };
         }
     }
 
     /// What a rule fired for was not done: it is as if it hadn't.
     pub fn take_back(&mut self, rule: usize) {
         if let Some(fired) = self.0.get_mut(rule) {
-            *fired = Fired { last: fired.before, before: None };
+            *fired = Fired { last: fired.before, before: None, ..*fired };
         }
     }
 
     /// Whether a rule fired less than its cooldown ago.
     fn holds(&self, rule: usize, cooldown: Duration, now: Duration) -> bool {
-        self.last(rule).is_some_and(|at| now.saturating_sub(at) < cooldown)
+        let Some(fired) = self.0.get(rule) else { return false };
+        let resumed = fired.resumed.map(|(ago, at)| ago.saturating_add(now.saturating_sub(at)));
+        let own = fired.last.map(|at| now.saturating_sub(at));
+        own.into_iter().chain(resumed).any(|ago| ago < cooldown)
     }
 
     /// When a rule fired last.

@@ -4,37 +4,65 @@ use std::time::Duration;
 
 use super::amount::Amount;
 use super::behavior::Past;
-use super::coordinate::{self, Pressure, Shares};
-use super::cost::{self, Priced};
 use super::inputs::{Inputs, Readings};
-use super::plan::{Condition, MetricStage, Plan, Reason, RolePlan, State};
+use super::plan::{Condition, MetricStage, Plan, Reason, RolePlan};
 use super::policy::{Policy, QUEUE_DEPTH, Sizing, Target, Total};
 use super::ratio;
 use super::rollout;
-use super::rules::{self, Cooldowns, Rule};
+use super::rules::{self, Cooldowns, Number, Rule};
 use super::share::Bounds;
 use super::size::{self, Measured};
 
-/// For how many intervals the last shares hold when pressure isn't known.
-const SHARES_HOLD: u32 = 3;
+mod settle;
+mod share;
+
+use settle::Growth;
 
 /// What a group's ticks remember. It belongs to one policy: another one begins anew.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     past: Past,
-    /// What roles weighed when pressure was known last, and when that was.
-    shares: Option<(Duration, Vec<u128>)>,
-    /// Up to how many pods a role was told to grow, until so many are ready.
-    growing: Vec<Option<u32>>,
+    growth: Growth,
     cooldowns: Cooldowns,
+    /// Since when each role has been idle.
+    idle: Vec<Option<Idle>>,
     /// What the order in which pods come up remembers.
     pub rollout: rollout::Memory,
 }
 
+/// A role without work.
+#[derive(Clone, Copy, Debug)]
+struct Idle {
+    since: Duration,
+    /// Requests that had been sent there.
+    sent: u64,
+}
+
 impl History {
+    /// Whether each role serves: something runs or waits there, or came within the window of shrinking.
+    fn serving(&mut self, inputs: &Inputs, policy: &Policy, now: Duration) -> Vec<bool> {
+        self.idle.resize(policy.roles.len(), None);
+        let serves = self.idle.iter_mut().enumerate().map(|(role, idle)| {
+            let Some(work) = inputs.work.get(role) else { return false };
+            if work.is_busy {
+                *idle = None;
+                return true;
+            }
+            let same = idle.filter(|idle| idle.sent == work.sent);
+            let since = idle.insert(same.unwrap_or(Idle { since: now, sent: work.sent })).since;
+            now.saturating_sub(since) < policy.behavior.down.stabilization
+        });
+        serves.collect()
+    }
+
     /// Of a group that somebody else sized until now, and that has `total` pods: windows begin now.
     pub fn resumed(total: u32, now: Duration) -> Self {
         Self { past: Past::resumed(total, now), ..Self::default() }
+    }
+
+    /// A rule, by its place in the policy, fired so long before `now` for whoever ticked the group then.
+    pub fn resume_rule(&mut self, rule: usize, ago: Duration, now: Duration) {
+        self.cooldowns.resume(rule, ago, now);
     }
 
     /// When a rule fired last, by its place in the policy.
@@ -42,13 +70,14 @@ impl History {
         self.cooldowns.last(rule)
     }
 
-    /// The replicas of these roles, by place, could not be written: the rules that fired for them at the
-    /// last tick don't rest.
-    pub fn take_back(&mut self, policy: &Policy, plan: &Plan, roles: &[usize]) {
+    /// Takes the rules back that fired at the last tick for roles, by place, whose replicas were not written:
+    /// they don't rest, and don't count.
+    pub fn take_back(&mut self, policy: &Policy, plan: &mut Plan, roles: &[usize]) {
         let Sizing::Rules(rules) = &policy.sizing else { return };
         for (place, rule) in rules.iter().enumerate() {
             if roles.contains(&rule.role) && plan.fired.contains(&rule.name) {
                 self.cooldowns.take_back(place);
+                plan.fired.retain(|fired| *fired != rule.name);
             }
         }
     }
@@ -56,23 +85,37 @@ impl History {
 
 /// Says how many pods each role should have. `now` counts from any fixed point in time.
 pub fn tick(inputs: &Inputs, policy: &Policy, history: &mut History, now: Duration) -> Plan {
-    let mut tick = Tick::new(inputs, policy);
+    let serving = history.serving(inputs, policy, now);
+    let mut tick = Tick::new(inputs, policy, &serving, &history.growth);
     match &policy.sizing {
         Sizing::Rules(rules) => tick.by_rules(rules, history, now),
         Sizing::Total(total) => {
             let (size, panics) = tick.group_size(total, history, now);
-            tick.share(size, panics, total.cost_expansion, history, now);
+            tick.share(size, panics, total.cost_expansion);
         }
         Sizing::Kept if policy.coordination.is_on => {
-            let size = tick.within_bounds(tick.plan.stages.current);
-            tick.share(size, false, DEFAULT_EXPANSION, history, now);
+            // Where no number is named that shares it, none can be missing.
+            let names_none = policy.coordination.pressure.iter().all(Vec::is_empty);
+            let size = names_none.then(|| tick.within_bounds(tick.counted()));
+            tick.share(size, false, DEFAULT_EXPANSION);
         }
         Sizing::Kept => tick.clamp_roles(),
     }
     tick.keep_ratio();
-    let mut plan = tick.settle(matches!(policy.sizing, Sizing::Rules(_)), history);
+    let mut plan = tick.settle(matches!(policy.sizing, Sizing::Rules(_)), &mut history.growth, now);
     rollout::roll(inputs, policy, &mut plan, &mut history.rollout, now);
+    keep_last(&mut plan, &serving);
     plan
+}
+
+/// Leaves a role that serves its last pod, whatever is given back.
+fn keep_last(plan: &mut Plan, serving: &[bool]) {
+    for (role, serves) in plan.roles.iter_mut().zip(serving) {
+        if *serves && role.ready > 0 && role.admitted.min(role.write) == 0 {
+            (role.admitted, role.write) = (role.admitted.max(1), role.write.max(1));
+            role.reasons.push(Reason::Serving);
+        }
+    }
 }
 
 /// How cost blocks grow where a policy doesn't say.
@@ -82,27 +125,39 @@ struct Tick<'a> {
     inputs: &'a Inputs,
     policy: &'a Policy,
     readings: Readings,
-    /// Bounds of the roles; while requests wait, each has at least one pod.
+    /// Bounds of the roles; while requests wait, each has at least one pod, and while it serves, it keeps one.
     bounds: Vec<Bounds>,
+    /// Pods of each role, without those that stand in for others which aren't ready yet.
+    counted: Vec<u32>,
+    /// Roles of which no number is known that could change them: they lose no pod, and get none but those
+    /// that their minimum or a request that waits asks for.
+    blind: Vec<bool>,
     plan: Plan,
 }
 
 impl<'a> Tick<'a> {
-    fn new(inputs: &'a Inputs, policy: &'a Policy) -> Self {
+    fn new(inputs: &'a Inputs, policy: &'a Policy, serving: &[bool], growth: &Growth) -> Self {
         let readings = Readings::of(inputs, policy.roles.len(), policy.signals.len());
-        let floor = u32::from(inputs.waiting > 0);
-        let bounds = policy
-            .roles
-            .iter()
-            .map(|role| Bounds { low: role.range.min.max(floor).min(role.range.max), high: role.range.max });
+        let current = |role: usize| inputs.replicas.get(role).copied().unwrap_or_default();
+        let bounds = policy.roles.iter().enumerate().map(|(place, role)| {
+            let serves = serving.get(place) == Some(&true) && current(place) > 0;
+            let floor = u32::from(inputs.waiting > 0 || serves);
+            Bounds { low: role.range.min.max(floor).min(role.range.max), high: role.range.max }
+        });
         let roles = policy.roles.iter().enumerate().map(|(index, role)| {
-            let current = inputs.replicas.get(index).copied().unwrap_or_default();
-            let ready = readings.ready(index);
+            let (current, ready) = (current(index), readings.ready(index));
             RolePlan { name: role.name.clone(), current, ready, goal: current, ..RolePlan::default() }
         });
         let mut plan = Plan { roles: roles.collect(), ..Plan::default() };
         plan.stages.current = plan.roles.iter().fold(0, |sum, role| sum.saturating_add(role.current));
-        Self { inputs, policy, bounds: bounds.collect(), readings, plan }
+        let counted = growth.counted(&plan.roles);
+        let blind = vec![false; policy.roles.len()];
+        Self { inputs, policy, bounds: bounds.collect(), counted, blind, readings, plan }
+    }
+
+    /// How large the group is that is sized.
+    fn counted(&self) -> u32 {
+        self.counted.iter().fold(0, |sum, count| sum.saturating_add(*count))
     }
 
     fn within_bounds(&self, size: u32) -> u32 {
@@ -121,15 +176,38 @@ impl<'a> Tick<'a> {
         }
     }
 
-    /// The size of the group, and whether it panics.
-    fn group_size(&mut self, total: &Total, history: &mut History, now: Duration) -> (u32, bool) {
-        let current = self.plan.stages.current;
+    /// The size of the group, where it is known, and whether it panics.
+    fn group_size(&mut self, total: &Total, history: &mut History, now: Duration) -> (Option<u32>, bool) {
+        let current = self.counted();
         let ranges = || self.policy.roles.iter().map(|role| role.range);
         let least = ranges().fold(0u32, |sum, range| sum.saturating_add(range.min));
         let most = ranges().fold(0u32, |sum, range| sum.saturating_add(range.max));
         self.plan.stages.metrics =
             total.metrics.iter().map(|metric| self.asked(metric, total.tolerance)).collect();
         let asked = self.plan.stages.metrics.iter().filter_map(|metric| metric.asks).max();
+        let Some(asked) = asked else {
+            if current >= least {
+                self.is_stale();
+            }
+            self.policy.behavior.stand(&mut history.past, current, now);
+            // Panic lasts its time, whether numbers come or not.
+            let panics = self.policy.behavior.still_panics(&history.past, now);
+            if panics {
+                self.condition(Condition::Panic);
+            }
+            let size = self.within_bounds(current).max(current);
+            self.plan.stages.recommended = size;
+            self.plan.stages.limited = size;
+            return (None, panics);
+        };
+        // One that isn't known may ask for more than those that are.
+        let lacks_one = self.plan.stages.metrics.iter().any(|metric| metric.asks.is_none());
+        let asked = if lacks_one && asked < current {
+            self.is_stale();
+            current
+        } else {
+            asked
+        };
         // Bounds first: what is outside of them comes back, whatever metrics say.
         let recommended = if current < least {
             self.because(Reason::Min);
@@ -138,20 +216,6 @@ impl<'a> Tick<'a> {
             self.because(Reason::Max);
             most
         } else {
-            let Some(asked) = asked else {
-                self.because(Reason::StaleData);
-                self.condition(Condition::StaleData);
-                // Panic lasts its time, whether numbers come or not.
-                let panics = self.policy.behavior.still_panics(&history.past, now);
-                if panics {
-                    self.condition(Condition::Panic);
-                }
-                let size = self.within_bounds(current);
-                self.plan.stages.recommended = size;
-                self.plan.stages.limited = size;
-                self.plan.stages.size = size;
-                return (size, panics);
-            };
             let wanted = asked.clamp(least, most);
             if asked == current {
                 self.because(Reason::Tolerance);
@@ -176,17 +240,28 @@ impl<'a> Tick<'a> {
             // Bounds hold against limits and windows, which are no reason then.
             history.past.correct(size);
             if size > least && size > limited.total {
-                self.because(Reason::Waiting);
+                self.because(self.floor());
             }
         }
         let stages = &mut self.plan.stages;
-        (stages.recommended, stages.limited, stages.size) = (recommended, limited.total, size);
-        (size, limited.panics)
+        (stages.recommended, stages.limited) = (recommended, limited.total);
+        (Some(size), limited.panics)
+    }
+
+    /// Why a role without a minimum has a pod.
+    fn floor(&self) -> Reason {
+        if self.inputs.waiting > 0 { Reason::Waiting } else { Reason::Serving }
+    }
+
+    /// What sizes isn't known.
+    fn is_stale(&mut self) {
+        self.because(Reason::StaleData);
+        self.condition(Condition::StaleData);
     }
 
     /// What a metric asks for.
     fn asked(&self, metric: &Target, tolerance: u32) -> MetricStage {
-        let current = self.plan.stages.current;
+        let current = self.counted();
         let name = metric.name.clone();
         if let Some(value) = self.inputs.external.get(&metric.name) {
             let value = Amount::of(*value);
@@ -214,126 +289,19 @@ impl<'a> Tick<'a> {
         MetricStage { name, value: reading.sum.mean(reading.count as usize).map(Amount::as_f64), asks }
     }
 
-    /// Shares the group's size by cost, and by pressure where that counts and is known.
-    fn share(&mut self, size: u32, panics: bool, expansion: u32, history: &mut History, now: Duration) {
-        let priced: Vec<Priced> = self
-            .policy
-            .roles
-            .iter()
-            .zip(&self.bounds)
-            .map(|(role, b)| Priced { min: b.low, max: b.high, cost: role.cost })
-            .collect();
-        let base = cost::allocate(size, &priced, expansion);
-        for (role, base) in self.plan.roles.iter_mut().zip(&base) {
-            (role.base, role.goal) = (*base, *base);
-        }
-        self.plan.stages.size = size;
-        let Some((weights, reason)) = self.weights(&base, panics, history, now) else { return };
-        let bands = &self.policy.coordination.bands;
-        let shares = coordinate::coordinate(size, &weights, &self.bounds, bands);
-        self.take(&shares, size, reason);
-    }
-
-    /// What the roles weigh, and why; none where cost alone decides.
-    fn weights(
-        &mut self,
-        base: &[u32],
-        panics: bool,
-        history: &mut History,
-        now: Duration,
-    ) -> Option<(Vec<u128>, Reason)> {
-        let coordination = &self.policy.coordination;
-        if !coordination.is_on || base.len() < 2 {
-            self.because(Reason::Cost);
-            return None;
-        }
-        let pressures: Vec<Option<Pressure>> = coordination
-            .pressure
-            .iter()
-            .enumerate()
-            .map(|(role, signals)| self.pressure(role, signals))
-            .collect();
-        for (role, pressure) in self.plan.roles.iter_mut().zip(&pressures) {
-            role.pressure = pressure.map(Pressure::as_f64);
-        }
-        if panics {
-            self.because(Reason::Cost);
-            return None;
-        }
-        match pressures.into_iter().collect::<Option<Vec<Pressure>>>() {
-            Some(pressures) => match coordinate::weights(base, &pressures, coordination.alpha) {
-                Some(weights) => {
-                    history.shares = Some((now, weights.clone()));
-                    Some((weights, Reason::Pressure))
-                }
-                None => {
-                    history.shares = None;
-                    self.because(Reason::Cost);
-                    None
-                }
-            },
-            None => {
-                let hold = self.policy.interval * SHARES_HOLD;
-                let last = history.shares.as_ref().filter(|(at, _)| now.saturating_sub(*at) <= hold);
-                match last {
-                    Some((_, weights)) => Some((weights.clone(), Reason::LastShares)),
-                    None => {
-                        self.because(Reason::NoPressure);
-                        None
-                    }
-                }
-            }
-        }
-    }
-
-    /// The largest of a role's signals; none unless all of them are known.
-    fn pressure(&self, role: usize, signals: &[Target]) -> Option<Pressure> {
-        let known = signals.iter().map(|signal| {
-            let reading = self.readings.of_role(role, signal.signal?);
-            Some(Pressure::new(reading.sum.mean(reading.count as usize)?, signal.target))
-        });
-        known.collect::<Option<Vec<_>>>()?.into_iter().reduce(Pressure::max)
-    }
-
-    fn take(&mut self, shares: &Shares, size: u32, reason: Reason) {
-        self.because(reason);
-        if shares.is_outside_bands {
-            self.because(Reason::BandUnsatisfied);
-            self.condition(Condition::BandUnsatisfied);
-        }
-        // One pod there and another one here isn't worth a restart.
-        let is_small = size == self.plan.stages.current
-            && self.plan.roles.iter().zip(&shares.pods).zip(&shares.bounds).all(|((role, share), b)| {
-                role.current.abs_diff(*share) <= 1 && (b.low..=b.high).contains(&role.current)
-            });
-        let changes = self.plan.roles.iter().zip(&shares.pods).any(|(role, share)| role.current != *share);
-        for (index, role) in self.plan.roles.iter_mut().enumerate() {
-            let Some((share, b)) = shares.pods.get(index).zip(shares.bounds.get(index)) else { continue };
-            let own = self.bounds.get(index);
-            if own.is_some_and(|own| {
-                (*share == b.low && b.low > own.low) || (*share == b.high && b.high < own.high)
-            }) {
-                role.reasons.push(Reason::Band);
-            }
-            role.goal = *share;
-            if is_small && changes {
-                role.goal = role.current;
-                role.reasons.push(Reason::DeadBand);
-            }
-        }
-    }
-
     fn clamp_roles(&mut self) {
-        for (role, own) in self.plan.roles.iter_mut().zip(&self.policy.roles) {
-            role.goal = role.current.clamp(own.range.min, own.range.max);
+        for ((role, own), blind) in self.plan.roles.iter_mut().zip(&self.policy.roles).zip(&self.blind) {
+            role.goal =
+                role.current.clamp(own.range.min, own.range.max.max(if *blind { role.current } else { 0 }));
             if role.goal != role.current {
                 role.reasons.push(if role.goal > role.current { Reason::Min } else { Reason::Max });
             }
         }
+        let floor = self.floor();
         for (role, b) in self.plan.roles.iter_mut().zip(&self.bounds) {
             if role.goal < b.low {
                 role.goal = b.low;
-                role.reasons.push(Reason::Waiting);
+                role.reasons.push(floor);
             }
         }
         self.plan.stages.size = self.plan.roles.iter().fold(0, |sum, role| sum.saturating_add(role.goal));
@@ -353,23 +321,48 @@ impl<'a> Tick<'a> {
                 on_its_way.clamp(range.min, range.max)
             })
             .collect();
-        let on_its_way = self.policy.rollout.is_some();
         let before = sizes.clone();
         let ruled = rules::apply(rules, self.inputs, &mut sizes, &history.cooldowns, now);
         // Whoever can't write what it fired for takes that back.
         ruled.fired.iter().for_each(|rule| history.cooldowns.start(*rule, now));
         self.plan.fired =
             ruled.fired.iter().filter_map(|rule| rules.get(*rule)).map(|rule| rule.name.clone()).collect();
+        for (place, blind) in self.blind.iter_mut().enumerate() {
+            let numbers = || {
+                let own = rules.iter().zip(&ruled.stages).filter(|(rule, _)| rule.role == place);
+                own.filter(|(rule, _)| rule.number != Number::Waiting)
+            };
+            *blind = numbers().next().is_some() && numbers().all(|(_, stage)| stage.value.is_none());
+        }
         self.plan.stages.rules = ruled.stages;
         // What brings a role back into its bounds is said before what a rule adds.
         self.clamp_roles();
-        for (((role, size), before), b) in self.plan.roles.iter_mut().zip(sizes).zip(before).zip(&self.bounds)
-        {
+        let floor = self.floor();
+        let mut is_stale = false;
+        for (role, blind) in self.plan.roles.iter_mut().zip(&self.blind) {
+            if *blind && role.current > 0 && role.goal == role.current {
+                role.reasons.push(Reason::StaleData);
+                is_stale = true;
+            }
+        }
+        if is_stale {
+            self.condition(Condition::StaleData);
+        }
+        for (place, role) in self.plan.roles.iter_mut().enumerate() {
+            let (Some(size), Some(before), Some(b)) =
+                (sizes.get(place), before.get(place), self.bounds.get(place))
+            else {
+                continue;
+            };
             if size != before {
-                role.goal = size.max(b.low);
+                role.goal = (*size).max(b.low);
                 role.reasons.push(Reason::Rule);
-            } else if on_its_way {
-                role.goal = size.max(b.low);
+                if role.goal > *size {
+                    role.reasons.push(floor);
+                }
+            } else if self.policy.rollout.is_some() && self.blind.get(place) != Some(&true) {
+                // What was asked for goes on, step by step.
+                role.goal = (*size).max(b.low);
             }
         }
         self.plan.stages.size = self.plan.roles.iter().fold(0, |sum, role| sum.saturating_add(role.goal));
@@ -383,7 +376,15 @@ impl<'a> Tick<'a> {
         let (Some(x), Some(y)) = (goal(above), goal(below)) else { return };
         let own = |place: usize| self.bounds.get(place).copied();
         let (Some(of_x), Some(of_y)) = (own(above), own(below)) else { return };
-        let repaired = ratio::repair((x, y), &ratio.bounds, (of_x, of_y));
+        let is_blind = self.blind.get(above) == Some(&true) || self.blind.get(below) == Some(&true);
+        let grows = [above, below].into_iter().filter_map(|place| self.plan.roles.get(place));
+        if is_blind && !grows.clone().any(|role| role.goal > role.current) {
+            return;
+        }
+        // Without numbers it adds to what grows anyway, and takes nothing away.
+        let kept = |own: Bounds, goal: u32| Bounds { low: own.low.max(goal), high: own.high.max(goal) };
+        let within = if is_blind { (kept(of_x, x), kept(of_y, y)) } else { (of_x, of_y) };
+        let repaired = ratio::repair((x, y), &ratio.bounds, within);
         if repaired.is_none() {
             self.condition(Condition::RatioConstraintViolated);
         }
@@ -398,44 +399,12 @@ impl<'a> Tick<'a> {
                 Some(_) => {}
                 None => {
                     // Bounds go before the ratio: what waits has to have a pod.
-                    role.goal = role.current.clamp(own.low, own.high);
+                    if !is_blind {
+                        role.goal = role.current.clamp(own.low, own.high);
+                    }
                     role.reasons.push(Reason::RatioUnsatisfied);
                 }
             }
         }
-    }
-
-    /// What to ask for now: roles shrink when what the others grow by is ready. Rules are about one role
-    /// each, and wait for nobody.
-    fn settle(mut self, at_once: bool, history: &mut History) -> Plan {
-        history.growing.resize(self.plan.roles.len(), None);
-        for (role, growing) in self.plan.roles.iter().zip(&mut history.growing) {
-            if role.goal > role.current {
-                *growing = Some(role.goal);
-            } else if growing.is_some_and(|grown| role.ready >= grown.min(role.goal)) {
-                *growing = None;
-            }
-        }
-        let growing = history.growing.iter().flatten().count();
-        for (role, grows) in self.plan.roles.iter_mut().zip(&history.growing) {
-            role.desired = role.goal;
-            let others_grow = growing > usize::from(grows.is_some());
-            if !at_once && role.goal < role.current && others_grow {
-                role.desired = role.current;
-                role.reasons.push(Reason::GrowFirst);
-            }
-        }
-        // Requests wait: what only their floor brought about says so.
-        for (role, own) in self.plan.roles.iter_mut().zip(&self.policy.roles) {
-            let is_floor = self.inputs.waiting > 0 && role.goal == 1 && own.range.min == 0;
-            if is_floor && role.current == 0 && !role.reasons.contains(&Reason::Waiting) {
-                role.reasons.push(Reason::Waiting);
-            }
-        }
-        self.plan.total = self.plan.roles.iter().fold(0, |sum, role| sum.saturating_add(role.desired));
-        let changes = self.plan.roles.iter().any(|role| role.desired != role.current);
-        self.plan.state = if changes { State::Scale } else { State::Idle };
-        self.plan.conditions.sort_unstable();
-        self.plan
     }
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::inputs::{Inputs, Pod, PodState};
-use super::policy::Policy;
+use super::inputs::{Inputs, Pod, PodState, Work};
+use super::policy::{Policy, Role};
 use super::rollout::Domain;
 
 /// Latest time of a tick, in seconds: a hundred years.
@@ -29,6 +29,15 @@ struct Line {
     domains: Option<BTreeMap<String, BTreeMap<String, BTreeMap<String, u32>>>>,
     #[serde(default)]
     provisioning: bool,
+    /// Roles at which something runs or waits, or it isn't known that nothing does.
+    #[serde(default)]
+    busy: Vec<String>,
+    /// Requests that were ever sent to a role's pods.
+    #[serde(default)]
+    sent: BTreeMap<String, u64>,
+    /// Whether another replica of the picker ticks from now on.
+    #[serde(default)]
+    restart: bool,
 }
 
 #[derive(Debug, Deserialize)]
@@ -76,6 +85,8 @@ pub struct Tick {
     pub inputs: Inputs,
     /// Whether the line says how many replicas there are.
     pub has_replicas: bool,
+    /// Whether another replica of the picker ticks from now on, which knows what the policy's status says.
+    pub is_restart: bool,
 }
 
 /// Reads one line of a timeline. Roles that the policy doesn't name are left out.
@@ -129,10 +140,17 @@ pub fn parse(line: &str, policy: &Policy) -> Result<Tick, String> {
             .map(|(layer, domains)| (layer, domains.into_iter().map(domain).collect()))
             .collect()
     });
-    let provisioning = line.provisioning;
-    let waiting = line.waiting;
-    let inputs = Inputs { replicas, pods, waiting, external, domains, provisioning, ..Inputs::default() };
-    Ok(Tick { t: line.t, at: Duration::from_secs_f64(seconds), inputs, has_replicas })
+    let (provisioning, waiting) = (line.provisioning, line.waiting);
+    let work = |role: &Role| Work {
+        is_busy: line.busy.contains(&role.name),
+        sent: line.sent.get(&role.name).copied().unwrap_or_default(),
+    };
+    let says_work = !line.busy.is_empty() || !line.sent.is_empty();
+    let work = if says_work { policy.roles.iter().map(work).collect() } else { Vec::new() };
+    let inputs =
+        Inputs { replicas, pods, waiting, work, external, domains, provisioning, ..Inputs::default() };
+    let (at, is_restart) = (Duration::from_secs_f64(seconds), line.restart);
+    Ok(Tick { t: line.t, at, inputs, has_replicas, is_restart })
 }
 
 /// Some writers of JSON write `NaN`, which is none of it, for a number that couldn't be read.

@@ -2,6 +2,7 @@
 
 mod check;
 mod compare;
+mod release;
 mod simulate;
 
 use std::io::{self, Write};
@@ -32,6 +33,8 @@ enum CapacityCommand {
     Simulate(SimulateArgs),
     /// Compare a policy with an HPA and with pods that stay, under a trace, in virtual time.
     Compare(Box<compare::CompareArgs>),
+    /// Let pods go that wait at a gate that nobody opens.
+    Release(release::ReleaseArgs),
     /// Print the definitions of CapacityPolicy and ClusterTopology, for kubectl apply.
     Crds,
 }
@@ -71,6 +74,7 @@ pub fn run(args: &CapacityArgs) -> Result<ExitCode, CliError> {
         CapacityCommand::Check(args) => check::run(args),
         CapacityCommand::Simulate(args) => simulate::run(args),
         CapacityCommand::Compare(args) => compare::run(args),
+        CapacityCommand::Release(args) => release::run(args),
         CapacityCommand::Crds => crds(),
     }
     .map(|()| ExitCode::SUCCESS)

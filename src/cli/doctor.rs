@@ -15,7 +15,7 @@ use super::check::Output;
 use crate::config::source;
 use crate::config::units::parse_duration;
 use crate::discovery::file;
-use crate::doctor::{Plan, Pods, PoolPlan, Report, Site, examine, gather};
+use crate::doctor::{Plan, Pods, PoolPlan, Report, Site, examine, gather, policies_of_file};
 use crate::scrape::ENGINE_LABEL;
 
 /// Finds out whether a gateway really asks its picker, and what is wrong around them.
@@ -93,6 +93,9 @@ pub struct DoctorArgs {
     /// default the rights of whoever runs the doctor.
     #[arg(long, value_name = "NAME")]
     pub service_account: Option<String>,
+    /// The picker's file of capacity policies. Those of the cluster are looked at without it.
+    #[arg(long, value_name = "FILE")]
+    pub capacity_policy: Option<PathBuf>,
     /// Time for each answer.
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = limit)]
     pub timeout: Duration,
@@ -181,6 +184,13 @@ fn plan(args: &DoctorArgs) -> Result<Plan, CliError> {
         },
     };
     let namespace = args.pool_namespace.clone().or_else(|| std::env::var("NAMESPACE").ok());
+    let policies = match &args.capacity_policy {
+        None => Vec::new(),
+        Some(path) => {
+            let text = source::read_file(path).map_err(|error| error.in_file(&path.display().to_string()));
+            text.and_then(|text| policies_of_file(path, &text)).map_err(CliError::Usage)?
+        }
+    };
     let pool = wants_pool.then(|| PoolPlan {
         namespace: namespace.filter(|name| !name.is_empty()).unwrap_or_else(|| "default".to_owned()),
         name: args.pool_name.clone(),
@@ -189,6 +199,7 @@ fn plan(args: &DoctorArgs) -> Result<Plan, CliError> {
         election: args.ha_enable_leader_election,
         metrics_auth: args.metrics_endpoint_auth,
         account: args.service_account.clone(),
+        policies,
     });
     Ok(Plan {
         gateway: site("--gateway", &args.gateway, &headers("--header", &args.header)?)?,

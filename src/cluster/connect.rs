@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
+use kube::Config;
+use kube::client::ClientBuilder;
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Client, Config};
+use tower::util::AndThenLayer;
 
 use super::Cluster;
+use super::problem::keep_retry_after;
 
 /// Time to open a connection. A server on the same network answers in milliseconds.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -74,5 +77,5 @@ fn client(mut config: Config) -> Result<Cluster, kube::Error> {
     config.write_timeout = Some(WRITE_TIMEOUT);
     // Whoever asks knows when it is worth asking again.
     config.default_retry = false;
-    Ok(Client::try_from(config)?.into())
+    Ok(ClientBuilder::try_from(config)?.with_layer(&AndThenLayer::new(keep_retry_after)).build().into())
 }

@@ -3,12 +3,16 @@
 
 use std::time::Duration;
 
-use rand::Rng;
+use rand::{Rng, RngExt};
 
 use super::{Backoff, Problem};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+const LONGEST_PAUSE: Duration = Duration::from_mins(1);
+
+/// Longest `Retry-After` that is followed. What is known gets older meanwhile, and a proxy may
+/// write anything.
+const LONGEST_RETRY_AFTER: Duration = Duration::from_mins(5);
 
 /// Before it is believed that a kind of objects is gone that was there: a server that
 /// starts may not know of it yet.
@@ -63,7 +67,7 @@ impl Course {
         } else {
             self.not_found = 0;
         }
-        Step::List(self.backoff.next(rng))
+        Step::List(self.pause(Some(problem), rng))
     }
 
     /// The watch said something, which is now the version to go on from.
@@ -86,10 +90,22 @@ impl Course {
                 self.backoff.next(rng);
                 Step::List(Duration::ZERO)
             }
-            // The server won't go on from here; what it says now is worth a new start.
-            Some(problem) if problem.is_answer() => Step::List(self.backoff.next(rng)),
-            _ => Step::Watch(self.version.clone(), self.backoff.next(rng)),
+            // The server won't go on from here, whatever is the matter with it. One that has too much
+            // to do would get more by a list.
+            Some(problem) if problem.is_answer() && !problem.is_of_the_server() => {
+                Step::List(self.pause(Some(problem), rng))
+            }
+            problem => Step::Watch(self.version.clone(), self.pause(problem, rng)),
         }
+    }
+
+    /// The pause after one more failure: at least what the server asks for, and up to a quarter
+    /// more, so that those whom it turned away don't come back all at once.
+    fn pause(&mut self, problem: Option<&Problem>, rng: &mut dyn Rng) -> Duration {
+        let pause = self.backoff.next(rng);
+        let Some(Problem::Busy { after, .. }) = problem else { return pause };
+        let after = *after.min(&LONGEST_RETRY_AFTER);
+        pause.max(after + (after / 4).mul_f64(rng.random::<f64>()))
     }
 }
 
@@ -110,6 +126,14 @@ mod tests {
 
     fn lost() -> Problem {
         Problem::Unreachable("reset".to_owned())
+    }
+
+    fn refused(code: u16) -> Problem {
+        Problem::Refused { code, message: "m".to_owned() }
+    }
+
+    fn busy(seconds: u64) -> Problem {
+        Problem::Busy { code: 429, message: "m".to_owned(), after: Duration::from_secs(seconds) }
     }
 
     fn missing() -> Problem {
@@ -142,16 +166,49 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_refuses_makes_a_new_list_and_silence_does_not() {
-        let denied = Problem::Denied("no".to_owned());
-        let busy = Problem::Refused { code: 503, message: "starting".to_owned() };
-        let late = Problem::TimedOut(Duration::from_secs(15));
-        for (problem, lists) in [(denied, true), (busy, true), (late, false), (lost(), false)] {
+    fn a_server_that_fails_or_is_silent_is_not_listed_anew() {
+        let table = [
+            (Problem::Denied("no".to_owned()), true),
+            (missing(), true),
+            (refused(400), true),
+            (refused(429), false),
+            (refused(500), false),
+            (refused(503), false),
+            (busy(1), false),
+            (Problem::TimedOut(Duration::from_secs(15)), false),
+            (lost(), false),
+        ];
+        for (problem, lists) in table {
             let (mut course, mut rng) = (Course::new(), rng());
             course.listed("5".to_owned());
-            let step = course.watch_ended(Some(&problem), &mut rng);
-            assert_eq!(matches!(step, Step::List(_)), lists, "{problem}: {step:?}");
+            // However often.
+            for _ in 0..20 {
+                match course.watch_ended(Some(&problem), &mut rng) {
+                    Step::List(_) => assert!(lists, "{problem}"),
+                    step => assert!(!lists && matches!(&step, Step::Watch(v, _) if v == "5"), "{step:?}"),
+                }
+            }
         }
+    }
+
+    #[test]
+    fn a_retry_after_is_waited_for_and_a_little_longer() {
+        let s = Duration::from_secs;
+        for (asked, least) in [(7, s(7)), (200, s(200)), (86_400, LONGEST_RETRY_AFTER)] {
+            let (mut course, mut rng) = (Course::new(), rng());
+            let Step::List(pause) = course.list_failed(&busy(asked), &mut rng) else { panic!() };
+            assert!(pause >= least && pause <= least * 5 / 4, "{pause:?} of {asked}");
+            course.listed("5".to_owned());
+            let Step::Watch(_, pause) = course.watch_ended(Some(&busy(asked)), &mut rng) else { panic!() };
+            assert!(pause >= least && pause <= least * 5 / 4, "{pause:?} of {asked}");
+        }
+        // No less than without one.
+        let (mut course, mut rng) = (Course::new(), rng());
+        let mut step = Step::List(Duration::ZERO);
+        for _ in 0..12 {
+            step = course.list_failed(&busy(0), &mut rng);
+        }
+        assert!(matches!(step, Step::List(pause) if pause >= LONGEST_PAUSE / 2), "{step:?}");
     }
 
     #[test]
@@ -173,7 +230,7 @@ mod tests {
         /// Whatever fails, in whatever order: two steps without a pause only come with
         /// progress between them, and no pause is longer than the longest.
         #[test]
-        fn no_order_of_failures_makes_a_tight_loop(events in proptest::collection::vec(0u8..6, 1..60)) {
+        fn no_order_of_failures_makes_a_tight_loop(events in proptest::collection::vec(0u8..8, 1..60)) {
             let (mut course, mut rng) = (Course::new(), rng());
             let (mut free, mut step) = (0, Step::List(Duration::ZERO));
             for event in events {
@@ -186,6 +243,8 @@ mod tests {
                     (Step::Watch(..), 1) => course.watch_ended(None, &mut rng),
                     (Step::Watch(..), 2) => course.watch_ended(Some(&lost()), &mut rng),
                     (Step::Watch(..), 3) => course.watch_ended(Some(&missing()), &mut rng),
+                    (Step::Watch(..), 4) => course.watch_ended(Some(&busy(1)), &mut rng),
+                    (Step::Watch(..), 5) => course.watch_ended(Some(&refused(500)), &mut rng),
                     (Step::Watch(..), _) => course.watch_ended(Some(&expired()), &mut rng),
                 };
                 step = next;

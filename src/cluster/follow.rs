@@ -194,3 +194,100 @@ impl Reports<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::sync::{Arc, Mutex};
+
+    use bytes::Bytes;
+    use http::{Request, Response};
+    use http_body_util::{BodyExt, Full};
+    use kube::client::{Body, ClientBuilder, DynBody};
+    use serde::Deserialize;
+    use tower::service_fn;
+    use tower::util::AndThenLayer;
+
+    use super::*;
+    use crate::cluster::problem::keep_retry_after;
+    use crate::endpoints::Clock;
+
+    #[derive(Clone, Deserialize)]
+    struct Thing {}
+
+    impl Watched for Thing {
+        fn version(&self) -> &str {
+            ""
+        }
+    }
+
+    /// Status, `Retry-After` and body.
+    type Answer = (u16, Option<&'static str>, &'static str);
+
+    /// Follows a collection at a server that gives these answers, and returns what it was asked
+    /// for, and when.
+    async fn asked(answers: &[Answer]) -> Vec<(Duration, String)> {
+        let (asked, began) = (Arc::new(Mutex::new(Vec::new())), Instant::now());
+        let (answers, seen) = (Arc::new(Mutex::new(VecDeque::from(answers.to_vec()))), Arc::clone(&asked));
+        let (over, mut is_over) = tokio::sync::mpsc::channel::<()>(1);
+        let service = service_fn(move |request: Request<Body>| {
+            let version = request.uri().query().unwrap_or_default().split('&');
+            let version = version.filter_map(|part| part.strip_prefix("resourceVersion=")).next();
+            let what = version.map_or("list".to_owned(), |version| format!("watch {version}"));
+            let (answer, over) = (answers.lock().unwrap().pop_front(), over.clone());
+            seen.lock().unwrap().push((began.elapsed(), what));
+            async move {
+                let Some((status, after, text)) = answer else {
+                    over.send(()).await.unwrap();
+                    return std::future::pending().await;
+                };
+                let body: Box<DynBody> = Box::new(Full::new(Bytes::from(text)).map_err(Into::into));
+                let response = Response::builder().status(status);
+                let response =
+                    after.into_iter().fold(response, |all, after| all.header("retry-after", after));
+                Ok::<_, tower::BoxError>(response.body(body).unwrap())
+            }
+        });
+        let layer = AndThenLayer::new(keep_retry_after);
+        let cluster = Cluster::from(ClientBuilder::new(service, "ns").with_layer(&layer).build());
+        let (collection, standing) =
+            (Collection::new("", "v1", "ns", "things"), Standing::new(Clock::stopped()));
+        let (to, _open) = tokio::sync::mpsc::channel(9);
+        tokio::select! {
+            _ = follow(&cluster, &collection, &standing, &to, |_: Change<Thing>| ()) => panic!("it ended"),
+            Some(()) = is_over.recv() => {}
+        }
+        let asked = asked.lock().unwrap();
+        asked.clone()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_overloaded_server_is_left_alone_and_not_listed_anew() {
+        let empty = r#"{"metadata":{"resourceVersion":"5"},"items":[]}"#;
+        let expired =
+            "{\"type\":\"ERROR\",\"object\":{\"kind\":\"Status\",\"code\":410,\"message\":\"too old\"}}\n";
+        let asked = asked(&[
+            (429, Some("3"), "Too many requests, please try again later.\n"),
+            (200, None, empty),
+            (429, Some("7"), "Too many requests, please try again later.\n"),
+            (503, None, "<html>"),
+            (500, None, r#"{"kind":"Status","code":500,"message":"etcdserver: leader changed"}"#),
+            (200, None, expired),
+            (200, None, r#"{"metadata":{"resourceVersion":"9"},"items":[]}"#),
+        ])
+        .await;
+        let (times, whats): (Vec<Duration>, Vec<&str>) =
+            asked.iter().map(|(at, what)| (*at, what.as_str())).unzip();
+        assert_eq!(whats, ["list", "list", "watch 5", "watch 5", "watch 5", "watch 5", "list", "watch 9"]);
+        let pause = |place: usize| times[place + 1] - times[place];
+        for (place, seconds) in [(0, 3), (2, 7)] {
+            let after = Duration::from_secs(seconds);
+            assert!(
+                pause(place) >= after && pause(place) <= after * 5 / 4 + after / 100,
+                "{:?}",
+                pause(place)
+            );
+        }
+        assert!(pause(3) > Duration::ZERO && pause(4) > Duration::ZERO);
+    }
+}

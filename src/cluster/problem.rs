@@ -2,8 +2,14 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
+use http::header::RETRY_AFTER;
+use http::{HeaderMap, Response, StatusCode};
+use http_body_util::BodyExt;
 use kube::Error;
+use kube::client::DynBody;
 use kube::core::Status;
+use tower::BoxError;
 
 /// Why the API server did not do what it was asked for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -28,6 +34,16 @@ pub enum Problem {
         /// What the server says.
         message: String,
     },
+    /// The server has too much to do, or is not able to, and says when to ask again.
+    #[error("the API server answers {code}, and asks to wait {} s: {message}", .after.as_secs())]
+    Busy {
+        /// The HTTP status.
+        code: u16,
+        /// What the server says.
+        message: String,
+        /// Its `Retry-After`.
+        after: Duration,
+    },
     /// No answer in time.
     #[error("the API server did not answer within {} s", .0.as_secs())]
     TimedOut(Duration),
@@ -44,6 +60,36 @@ impl Problem {
     pub fn is_answer(&self) -> bool {
         !matches!(self, Self::TimedOut(_) | Self::Unreachable(_))
     }
+
+    /// Whether the server is overloaded or fails, which has nothing to do with what was asked.
+    pub fn is_of_the_server(&self) -> bool {
+        matches!(self, Self::Busy { .. } | Self::Refused { code: 429 | 500..=599, .. })
+    }
+}
+
+/// Turns a refusal with a `Retry-After` into a [`Problem::Busy`]; the client would drop the header.
+pub(super) async fn keep_retry_after(
+    response: Response<Box<DynBody>>,
+) -> Result<Response<Box<DynBody>>, BoxError> {
+    let (code, after) = (response.status(), retry_after(response.headers()));
+    let Some(after) = after.filter(|_| code == StatusCode::TOO_MANY_REQUESTS || code.is_server_error())
+    else {
+        return Ok(response);
+    };
+    let body = response.into_body().collect().await?.to_bytes();
+    Err(Problem::Busy { code: code.as_u16(), message: said(&body), after }.into())
+}
+
+/// Seconds. A date, which only a proxy might send, says nothing.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
+    Some(Duration::from_secs(seconds))
+}
+
+/// The message of a Status, or the text of what is none.
+fn said(body: &Bytes) -> String {
+    let status = serde_json::from_slice::<Status>(body).ok().map(|status| status.message);
+    status.unwrap_or_else(|| String::from_utf8_lossy(body).trim().to_owned())
 }
 
 impl From<&Status> for Problem {
@@ -51,6 +97,7 @@ impl From<&Status> for Problem {
         // An answer that is not a Status has neither, for example a proxy's page.
         let said = [&status.message, &status.reason].into_iter().find(|text| !text.is_empty());
         let message = said.cloned().unwrap_or_else(|| "no reason given".to_owned());
+        let seconds = status.details.as_ref().map_or(0, |details| details.retry_after_seconds);
         match status.code {
             404 => Self::NotFound(message),
             410 => Self::Expired(message),
@@ -59,6 +106,9 @@ impl From<&Status> for Problem {
             )),
             403 => Self::Denied(message),
             409 => Self::Conflict(message),
+            code @ (429 | 500..=599) if seconds > 0 => {
+                Self::Busy { code, message, after: Duration::from_secs(seconds.into()) }
+            }
             code => Self::Refused { code, message },
         }
     }
@@ -70,6 +120,10 @@ impl From<Error> for Problem {
             Error::Api(status) => Self::from(&*status),
             Error::SerdeError(error) => Self::Unreadable(error.to_string()),
             Error::FromUtf8(error) => Self::Unreadable(error.to_string()),
+            Error::Service(error) => match error.downcast::<Self>() {
+                Ok(problem) => *problem,
+                Err(error) => Self::Unreachable(innermost(&*error)),
+            },
             other => Self::Unreachable(innermost(&other)),
         }
     }
@@ -102,5 +156,26 @@ mod tests {
             Problem::from(&Status { code: 502, reason: "Bad Gateway".to_owned(), ..Status::default() });
         assert_eq!(page.to_string(), "the API server answers 502: Bad Gateway");
         assert!(page.is_answer() && !Problem::Unreachable(String::new()).is_answer());
+        assert!(page.is_of_the_server() && of(429).is_of_the_server() && of(500).is_of_the_server());
+        assert!(!of(400).is_of_the_server() && !of(410).is_of_the_server() && !of(403).is_of_the_server());
+    }
+
+    #[test]
+    fn a_status_says_when_to_ask_again() {
+        let text = r#"{"kind":"Status","code":429,"message":"m","details":{"retryAfterSeconds":3}}"#;
+        let status: Status = serde_json::from_str(text).unwrap();
+        let after = Duration::from_secs(3);
+        assert_eq!(Problem::from(&status), Problem::Busy { code: 429, message: "m".to_owned(), after });
+    }
+
+    #[test]
+    fn only_seconds_are_a_retry_after() {
+        for (written, expected) in
+            [("7", Some(7)), (" 0 ", Some(0)), ("-1", None), ("Wed, 21 Oct 2026", None)]
+        {
+            let headers = [(RETRY_AFTER, http::HeaderValue::from_static(written))].into_iter().collect();
+            assert_eq!(retry_after(&headers), expected.map(Duration::from_secs), "{written}");
+        }
+        assert_eq!(retry_after(&HeaderMap::new()), None);
     }
 }

@@ -184,14 +184,20 @@ impl Cluster {
         self.send(request, TIMEOUT).await
     }
 
-    /// Deletes an object, if it is still this one.
+    /// Evicts the pod at a path, if it is still this one, and as far as budgets allow.
     ///
     /// # Errors
-    /// What the server says, or that it doesn't answer.
-    pub async fn delete(&self, path: &str, uid: &str) -> Result<(), Problem> {
-        let body = serde_json::json!({"preconditions": {"uid": uid}}).to_string().into_bytes();
-        // The object, or a status.
-        let _: serde::de::IgnoredAny = self.send(request(Method::DELETE, path, body)?, TIMEOUT).await?;
+    /// What the server says, [`Problem::Busy`] or [`Problem::Refused`] with 429 where a PodDisruptionBudget
+    /// doesn't allow it; or that it doesn't answer.
+    pub async fn evict(&self, path: &str, name: &str, uid: &str) -> Result<(), Problem> {
+        let body = serde_json::json!({
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": name},
+            "deleteOptions": {"preconditions": {"uid": uid}},
+        });
+        let (path, body) = (format!("{path}/eviction"), body.to_string().into_bytes());
+        let _: serde::de::IgnoredAny = self.put(Method::POST, &path, body, TIMEOUT).await?;
         Ok(())
     }
 

@@ -54,6 +54,8 @@ pub struct ServeSettings {
     pub prometheus: Option<PrometheusSettings>,
     /// Follow the CapacityPolicies of the pool's namespace; not beside `capacity_policy`.
     pub capacity_policies: bool,
+    /// There is never more than one replica, so that it may act without an election.
+    pub capacity_single_replica: bool,
     /// What to log, and how.
     pub log: LogSettings,
     /// Flags that were given, parsed, and do nothing (yet).
@@ -172,6 +174,8 @@ pub struct PoolSettings {
     pub endpoint_target_ports: Vec<u16>,
     /// Take part in leader election.
     pub leader_election: bool,
+    /// Times of the election.
+    pub election: ElectionTimes,
     /// Name of the pod that this runs in, where the environment says so.
     pub pod: Option<String>,
 }
@@ -187,6 +191,17 @@ impl PoolSettings {
         };
         self.name.as_deref().or_else(deployment).unwrap_or("epp")
     }
+}
+
+/// Times of a leader election: `retry` < `renew` < `lease`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ElectionTimes {
+    /// Time that others wait after the last renewal that they saw; whole seconds.
+    pub lease: Duration,
+    /// Time after its last renewal in which a leader acts on the cluster.
+    pub renew: Duration,
+    /// Pause between two renewals.
+    pub retry: Duration,
 }
 
 /// What the environment says, of the pod that this runs in.

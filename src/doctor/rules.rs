@@ -249,6 +249,29 @@ rules! {
         "Two pickers send to the same pods, and neither knows of the other's requests until they show in the metrics.",
         "Give each pool a selector of its own.";
 
+    // Capacity policies.
+    CAPACITY_POLICY_REFUSED: Wrong "capacity-policy-refused",
+        "The version before it stays in force, or none is.",
+        "Do what the condition Accepted says.";
+    CAPACITY_RIGHT_MISSING: Wrong "capacity-right-missing",
+        "The policy is read or carried out in part, or not at all.",
+        "Add the rule to the picker's Role; the chart has router.epp.capacityPolicies.";
+    CAPACITY_RIGHT_OPTIONAL: Warning "capacity-right-optional",
+        "The policy is carried out without events, or without a look at where there is room.",
+        "Add the rule to the picker's Role or ClusterRole.";
+    CAPACITY_TARGET_MISSING: Wrong "capacity-target-missing",
+        "There is nothing to scale: the policy's numbers go nowhere.",
+        "Create the object, or correct scaleTargetRef.";
+    CAPACITY_TARGET_SHARED: Wrong "capacity-target-shared",
+        "Two writers of one number undo each other's work, so not all of them may act.",
+        "Let one role of one policy scale each object.";
+    CAPACITY_SELECTORS_OVERLAP: Warning "capacity-selectors-overlap",
+        "A pod that two roles select is counted in one of them, or for two groups.",
+        "Give each role labels that no other role's pods have, or its policy a poolRef.";
+    GATE_ORPHANED: Wrong "gate-orphaned",
+        "Nobody opens the gate, so these pods never get a node.",
+        "Write a policy with mode Apply whose role selects them, or take the gate usher.dev/rollout out of their template and run `usher capacity release`.";
+
     // Versions.
     ENVOY_OLD: Wrong "envoy-old",
         "This Envoy does not know FULL_DUPLEX_STREAMED, which pickers need.",

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use super::envoy::EnvoyConfig;
+use crate::capacity::policy::TargetRef;
 
 /// What was seen, or why nothing was: words for a check that is skipped.
 pub type Seen<T> = Result<T, String>;
@@ -193,6 +194,71 @@ pub struct Cluster {
     pub pool: Option<Result<Pool, NoPool>>,
     /// Pods that the pool selects.
     pub pods: Seen<Vec<Pod>>,
+    /// Capacity policies and what they act on.
+    pub capacity: Seen<Capacity>,
+}
+
+/// Capacity policies of a namespace, and its pods.
+#[derive(Clone, Debug, Default)]
+pub struct Capacity {
+    /// Those of the picker's file, then the objects.
+    pub policies: Vec<CapacityPolicy>,
+    /// Pods with Usher's scheduling gate.
+    pub gated: Vec<Labelled>,
+    /// All pods of the namespace.
+    pub pods: Vec<Labelled>,
+}
+
+/// An object's name and labels.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Labelled {
+    /// Its name.
+    pub name: String,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+}
+
+/// A capacity policy.
+#[derive(Clone, Debug)]
+pub struct CapacityPolicy {
+    /// Its name.
+    pub name: String,
+    /// The pool that it names.
+    pub pool: Option<String>,
+    /// Why it is not in force as it is written.
+    pub problem: Option<String>,
+    /// Whether it lets pods of its roles through the gate: it is carried out.
+    pub opens_gates: bool,
+    /// Its roles.
+    pub roles: Vec<CapacityRole>,
+    /// Rights that it takes, and whether there are; why it can't be known.
+    pub rights: Seen<Vec<(CapacityRight, bool)>>,
+}
+
+/// A role of a policy.
+#[derive(Clone, Debug)]
+pub struct CapacityRole {
+    /// Its name.
+    pub name: String,
+    /// Labels of its pods.
+    pub selector: BTreeMap<String, String>,
+    /// The object that has its replicas, and whether there is one.
+    pub target: Option<(TargetRef, Seen<bool>)>,
+}
+
+/// A right that a policy takes.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct CapacityRight {
+    /// API group; empty is the core of Kubernetes.
+    pub group: String,
+    /// Plural of the kind, with a subresource: `deployments/scale`.
+    pub resource: String,
+    /// What may be done.
+    pub verb: &'static str,
+    /// Whether the policy is not carried out without it.
+    pub is_needed: bool,
+    /// In all namespaces.
+    pub everywhere: bool,
 }
 
 /// A right that a picker needs.

@@ -20,7 +20,9 @@ const HAND_AFTER_FAILURE: Duration = Duration::from_secs(5);
 pub struct Timing {
     /// How long others wait after the last sign of life of a leader; whole seconds.
     pub lease: Duration,
-    /// How often a leader shows it lives, and others look whether it does.
+    /// How long after its last renewal a leader acts on the cluster; less than `lease`.
+    pub renew: Duration,
+    /// How often a leader shows it lives, and others look whether it does; less than `renew`.
     pub retry: Duration,
     /// How long a leader stays ready after it has handed over: until everybody knows of
     /// the new one (a probe every 2 s, and what its result has to pass through), and long
@@ -31,7 +33,7 @@ pub struct Timing {
 impl Default for Timing {
     fn default() -> Self {
         let s = Duration::from_secs;
-        Self { lease: s(4), retry: s(1), linger: s(10) }
+        Self { lease: s(4), renew: s(3), retry: s(1), linger: s(10) }
     }
 }
 
@@ -104,6 +106,10 @@ pub struct Election {
     asked: Option<Duration>,
     /// When somebody may be handed the lease again.
     hands_from: Duration,
+    /// When the last renewal that went through began.
+    renewed: Duration,
+    /// When the terms of all that held a Lease which was deleted are over.
+    acts_from: Duration,
 }
 
 impl Election {
@@ -119,12 +125,20 @@ impl Election {
             seen: None,
             asked: None,
             hands_from: Duration::ZERO,
+            renewed: Duration::ZERO,
+            acts_from: Duration::ZERO,
         }
     }
 
     /// Whether this replica holds the lease, as far as it knows.
     pub fn holds(&self) -> bool {
         self.part == Part::Leads
+    }
+
+    /// Until when this replica may act on the cluster; `None`: it may not. One that hands over
+    /// does so no more, and one that created the Lease not yet.
+    pub fn acts_until(&self, now: Duration) -> Option<Duration> {
+        (self.holds() && now >= self.acts_from).then(|| self.renewed + self.timing.renew)
     }
 
     /// Whether this replica is one for a gateway to send requests to: it leads, or has
@@ -167,10 +181,7 @@ impl Election {
 
     /// The record was read at this time; `None`: there is none.
     pub fn saw(&mut self, record: Option<Record>, now: Duration) -> Next {
-        let Some(record) = record else {
-            self.seen = None;
-            return self.take();
-        };
+        let Some(record) = record else { return self.saw_none(now) };
         let lives = |known: &Record| {
             (&known.holder, &known.renewed, known.lease) != (&record.holder, &record.renewed, record.lease)
         };
@@ -215,6 +226,25 @@ impl Election {
         }
     }
 
+    /// There is no Lease: there never was one, or somebody deleted it.
+    fn saw_none(&mut self, now: Duration) -> Next {
+        let mut lease = self.timing.lease;
+        if let Some((record, since)) = &self.seen
+            && !record.holder.is_empty()
+            && record.holder != self.identity
+        {
+            // Its holder is the one to create it again.
+            let left = (*since + record.lease).saturating_sub(now);
+            if !left.is_zero() {
+                return Next::Look(self.timing.retry.min(left));
+            }
+            lease = lease.max(record.lease);
+        }
+        // Whoever held one that was deleted may still act, also if it was deleted more than once.
+        self.acts_from = now + lease;
+        self.take()
+    }
+
     /// What to do about a lease that is free.
     fn take(&self) -> Next {
         match self.fitness {
@@ -229,7 +259,9 @@ impl Election {
         // One that failed shows first that it lives: should the server refuse that write only,
         // the lease would end while it is tried again.
         let may = matches!(self.part, Part::Leads | Part::Hands { failed: false, .. });
-        let asks = record.asks.as_ref().filter(|_| may && now >= self.hands_from)?;
+        // The next one would act at once.
+        let from = self.hands_from.max(self.acts_from);
+        let asks = record.asks.as_ref().filter(|_| may && now >= from)?;
         let newer = asks.identity != self.identity && asks.revision.replaces(self.revision.as_ref()?);
         newer.then(|| asks.identity.clone())
     }
@@ -246,8 +278,9 @@ impl Election {
             && self.asked.is_none_or(|asked| now >= asked + ASK_AGAIN)
     }
 
-    /// The write that we lead went through.
+    /// The write that we lead, which began at this time, went through.
     pub fn wrote(&mut self, now: Duration) -> Next {
+        self.renewed = now;
         match self.part {
             Part::Hands { failed: true, .. } => self.hands_from = now + HAND_AFTER_FAILURE,
             Part::Hands { .. } | Part::Lingers(_) => self.hands_from = now + HAND_AGAIN,

@@ -197,6 +197,38 @@ proptest! {
         prop_assert_eq!(world.handovers, handovers);
     }
 
+    /// Of replicas that are cut off or start anew now and then, and a Lease that is deleted, never two
+    /// act on the cluster.
+    #[test]
+    fn at_no_time_two_act(
+        turns in proptest::collection::vec((1u64..300, 0usize..9, 0u64..12_000, 0usize..40), 1..300),
+    ) {
+        let mut world = World::new(&[(0, 1), (0, 2), (1, 3)]);
+        for (late, cut, for_ms, other) in turns {
+            world.step(Duration::from_millis(late));
+            if let Some(replica) = world.replicas.get_mut(cut) {
+                replica.due += Duration::from_millis(for_ms);
+            }
+            match other {
+                0..=2 => {
+                    world.version += 1;
+                    let election = of_revision(&format!("v{}", world.version), "h0", 1);
+                    let due = world.now;
+                    world.replicas[other] =
+                        Replica { election, alive: true, annotates: true, due, write: None, cached: None };
+                }
+                3..=6 => {
+                    world.version += 1;
+                    world.server = None;
+                }
+                _ => {}
+            }
+            let now = world.now;
+            let acts = |election: &Election| election.acts_until(now).is_some_and(|until| now < until);
+            prop_assert!(world.count(acts) <= 1);
+        }
+    }
+
     /// Beside replicas whose revision is not known, and those of another picker: one that is ready without
     /// the lease is that for as long as a lease and lingering last, and what it takes to look.
     #[test]

@@ -36,7 +36,7 @@ fn of_revision(name: &str, hash: &str, created: i64) -> Election {
 /// A leader `a` of the revision `old`, and its record.
 fn leader() -> (Election, Record) {
     let mut a = of_revision("a", "old", 10);
-    assert_eq!(a.saw(None, S), Next::Write);
+    assert_eq!(a.saw(record("0", "", 1), S), Next::Write);
     a.wrote(S);
     let record = Record { leader: a.candidate(), ..record("1", "a", 4).unwrap() };
     (a, record)
@@ -74,6 +74,17 @@ fn one_that_could_not_be_ready_leaves_a_free_lease_to_others() {
     assert_eq!(b.saw(record("1", "a", 4), S * 9), Next::Look(S), "of one that crashed, too");
     b.set_fitness(Fitness::Able);
     assert_eq!(b.saw(record("1", "a", 4), S * 10), Next::Write);
+}
+
+#[test]
+fn a_deleted_lease_is_left_to_its_holder_for_its_duration() {
+    let (mut a, held) = leader();
+    let mut b = election("b");
+    b.saw(Some(held), S * 2);
+    assert_eq!(b.saw(None, S * 3), Next::Look(S));
+    assert_eq!(b.saw(None, S * 6 - S / 2), Next::Look(S / 2));
+    assert_eq!(b.saw(None, S * 6), Next::Write);
+    assert_eq!(a.saw(None, S * 3), Next::Write, "its holder");
 }
 
 #[test]
@@ -293,4 +304,45 @@ fn one_that_handed_over_is_not_ready_for_good_beside_one_that_knows_nothing_of_t
             assert_eq!(a.is_ready(S * at), at < 17, "{at} s, keeps it: {keeps}");
         }
     }
+}
+
+#[test]
+fn a_leader_stops_acting_before_its_lease_ends() {
+    let (mut a, _) = leader();
+    assert_eq!(a.acts_until(S), Some(S * 4), "3 s after the write began");
+    a.failed();
+    assert_eq!(a.acts_until(S * 2), Some(S * 4));
+    assert!(a.holds() && a.is_ready(S * 9), "it serves on");
+    a.wrote(S * 5);
+    assert_eq!(a.acts_until(S * 5), Some(S * 8));
+}
+
+#[test]
+fn a_leader_stops_acting_before_it_hands_over() {
+    let (mut a, record) = leader();
+    let asked = Record { asks: candidate("b", "new", 20), ..record };
+    assert_eq!(a.saw(Some(asked), S * 2), Next::Hand("b".to_owned()));
+    assert_eq!((a.acts_until(S * 2), a.is_ready(S * 2)), (None, true));
+    a.handed();
+    assert_eq!(a.acts_until(S * 2), None);
+    // Another leads by its own word.
+    let b = of_revision("b", "new", 20);
+    let taken = Record { leader: b.candidate(), ..self::record("2", "b", 4).unwrap() };
+    a.saw(Some(taken), S * 3);
+    assert_eq!((a.acts_until(S * 3), a.is_ready(S * 4)), (None, true));
+    assert_eq!(b.acts_until(S * 3), None, "before it has written");
+}
+
+#[test]
+fn one_that_creates_the_lease_acts_when_a_lease_has_passed() {
+    let mut a = of_revision("a", "old", 10);
+    assert_eq!(a.saw(None, S), Next::Write);
+    // The answer is lost, and the Lease is there.
+    a.failed();
+    assert_eq!(a.saw(record("1", "a", 4), S * 2), Next::Write);
+    a.wrote(S * 2);
+    assert_eq!(a.acts_until(S * 5 - S / 2), None);
+    let asked = record("1", "a", 4).map(|record| Record { asks: candidate("b", "new", 20), ..record });
+    assert_eq!(a.saw(asked, S * 3), Next::Write, "nor hands it to one that would act at once");
+    assert_eq!(a.acts_until(S * 5), Some(S * 5));
 }

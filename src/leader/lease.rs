@@ -1,5 +1,6 @@
 //! The task that takes part in an election.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::Method;
@@ -12,6 +13,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::election::{Election, Fitness, Next, Timing};
 use super::object::{LeaseName, asking, given_up, handed, record, taken};
 use super::revision::Revision;
+use super::term::Term;
 use crate::cluster::{Backoff, Change, Cluster, Collection, Ended, Problem, Standing, Watched, follow};
 use crate::endpoints::Clock;
 
@@ -30,6 +32,10 @@ pub struct Replica<F> {
     pub pod: Option<(String, String)>,
     /// How well it could lead now.
     pub fitness: F,
+    /// How long things take.
+    pub timing: Timing,
+    /// The time in which it may act on the cluster.
+    pub term: Arc<Term>,
 }
 
 /// Takes part in an election until `stop`, and gives the lease up then. `ready` hears
@@ -42,11 +48,13 @@ pub async fn elect(
     stop: impl Future<Output = ()>,
     ready: impl Fn(bool),
 ) {
-    let Replica { identity, pod, fitness } = replica;
+    let Replica { identity, pod, fitness, timing, term } = replica;
     let (wake, mut changed) = mpsc::channel(1);
-    let election = Election::new(identity, Timing::default());
-    let mut holder = Holder { cluster: cluster.clone(), name: name.clone(), election, clock, lease: None };
-    let watching = tell_of_changes(cluster.clone(), name.collection(), holder.clock.clone(), wake);
+    let election = Election::new(identity, timing);
+    let mut holder =
+        Holder { cluster: cluster.clone(), name: name.clone(), election, clock, term, lease: None };
+    let identity = holder.election.identity().to_owned();
+    let watching = tell_of_changes(cluster.clone(), name.collection(), identity, holder.clock.clone(), wake);
     let _watching = AbortOnDropHandle::new(tokio::spawn(watching));
     let (learn, revision) = watch::channel(None);
     let _learning = pod.map(|(namespace, pod)| {
@@ -83,7 +91,7 @@ pub async fn elect(
                 tokio::select! {
                     () = &mut pause => break,
                     // Our own writes wake us, too. Looking at them makes no sense.
-                    Some(()) = changed.recv() => if !now.0 { break },
+                    Some(is_ours) = changed.recv() => if !(now.0 && is_ours) { break },
                     () = tokio::time::sleep(UNABLE), if fit == Fitness::Unable => {
                         if fitness() != Fitness::Unable { break }
                     }
@@ -133,11 +141,23 @@ struct PartialObjectMeta {
     metadata: ObjectMeta,
 }
 
-/// Says whenever the lease changes. Without the right to watch it, one has to look from
-/// time to time.
-async fn tell_of_changes(cluster: Cluster, collection: Collection, clock: Clock, wake: mpsc::Sender<()>) {
+/// Says whenever the lease changes, and whether it is this replica's after that. Without the right to
+/// watch it, one has to look from time to time.
+async fn tell_of_changes(
+    cluster: Cluster,
+    collection: Collection,
+    identity: String,
+    clock: Clock,
+    wake: mpsc::Sender<bool>,
+) {
     let standing = Standing::new(clock);
-    let _: Ended = follow(&cluster, &collection, &standing, &wake, |_: Change<Version>| ()).await;
+    let is_ours = |lease: &Version| lease.spec.holder_identity.as_ref() == Some(&identity);
+    let tell = |change: Change<Version>| match change {
+        Change::All(leases) => leases.iter().any(is_ours),
+        Change::Put(lease) => is_ours(&lease),
+        Change::Gone(_) => false,
+    };
+    let _: Ended = follow(&cluster, &collection, &standing, &wake, tell).await;
 }
 
 /// What a watch needs to know of a lease.
@@ -145,6 +165,14 @@ async fn tell_of_changes(cluster: Cluster, collection: Collection, clock: Clock,
 struct Version {
     #[serde(default)]
     metadata: VersionMetadata,
+    #[serde(default)]
+    spec: VersionSpec,
+}
+
+#[derive(Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct VersionSpec {
+    holder_identity: Option<String>,
 }
 
 #[derive(Clone, Default, Deserialize)]
@@ -164,6 +192,7 @@ struct Holder {
     name: LeaseName,
     election: Election,
     clock: Clock,
+    term: Arc<Term>,
     /// As it was last read or written.
     lease: Option<Lease>,
 }
@@ -172,9 +201,17 @@ impl Holder {
     /// Looks, and writes if it is time to. Says how long to wait then.
     async fn turn(&mut self, reports: &mut Reports) -> Duration {
         let next = match self.look().await {
-            Ok(next) => self.act(next).await,
+            Ok(next) => {
+                // Over before the lease is another's.
+                self.term.set(self.election.acts_until(self.clock.elapsed()));
+                if matches!(next, Next::Hand(_)) {
+                    self.term.settled().await;
+                }
+                self.act(next).await
+            }
             Err(problem) => Err(problem),
         };
+        self.term.set(self.election.acts_until(self.clock.elapsed()));
         let next = match next {
             Ok(next) => {
                 reports.works();
@@ -199,8 +236,9 @@ impl Holder {
         match next {
             Next::Look(_) => Ok(next),
             Next::Write => {
+                let began = self.clock.elapsed();
                 self.write(taken(self.lease.as_ref(), &self.name, &self.election)).await?;
-                Ok(self.election.wrote(self.clock.elapsed()))
+                Ok(self.election.wrote(began))
             }
             Next::Hand(to) => {
                 self.write(handed(self.lease.as_ref(), &self.name, &self.election, &to)).await?;
@@ -258,9 +296,12 @@ impl Holder {
         self.cluster.put(method, &path, body, REQUEST).await
     }
 
-    /// Lets another lead at once, if this one did.
+    /// Lets another lead at once, if this one did and could act: one that takes it acts at once.
     async fn give_up(&mut self) {
-        let Some(lease) = self.lease.take().filter(|_| self.election.holds()) else { return };
+        self.term.set(None);
+        let could_act = self.election.acts_until(self.clock.elapsed()).is_some();
+        let Some(lease) = self.lease.take().filter(|_| could_act) else { return };
+        self.term.settled().await;
         let lease = given_up(lease);
         match self.send(&lease).await {
             Ok(_) => tracing::info!(lease = self.name.name, "lease given up"),

@@ -3,15 +3,17 @@
 //!
 //! # What is safe
 //!
-//! Nothing but readiness depends on who leads. Every replica knows the endpoints, scrapes
-//! them and answers whatever it is asked; two that lead at once, for a moment or for as
+//! For requests nothing but readiness depends on who leads. Every replica knows the endpoints,
+//! scrapes them and answers whatever it is asked; two that lead at once, for a moment or for as
 //! long as one of them is cut off from the API server, both answer correctly, and only
-//! know less of each other's load. That is why
+//! know less of each other's load. Acting on the cluster is another matter: a leader does so in
+//! its [`Term`] only, which ends [`Timing::renew`] after it last began to renew the lease, before
+//! another can take it, and before it is handed over or given up. That is why
 //!
 //! - a leader that can't reach the API server goes on leading. Stopping would make an
 //!   outage of the API server one of the model servers. When it reaches the server again
 //!   and finds another holder, it stops leading at once;
-//! - the lease is short. [`Timing::default`] lets a replica take over 4 s after the last
+//! - the lease is short by default. [`Timing::default`] lets a replica take over 4 s after the last
 //!   sign of life that it saw of the leader. A leader that is alive but slow for that
 //!   long, which with a long lease would be nothing, is at worst one of two for a moment;
 //! - a replica that could not be ready takes no lease: it would only keep those from it that
@@ -19,6 +21,11 @@
 //!
 //! A write names the version of the Lease that it replaces, so the server lets one of two
 //! through that write at the same time; the other looks again.
+//!
+//! A Lease that is deleted is created again by its holder; others that have seen it wait for as long as
+//! it lasted. Nobody knows of all the holders that a deleted Lease had, so whoever creates one acts on
+//! the cluster only when its duration has passed, by when their terms are over, and neither hands it
+//! over nor gives it up before that.
 //!
 //! Takeover after a crash takes at most `lease` + `retry` and one request, 5 s and a bit:
 //! the last renewal may have come just before the crash, and is seen up to `retry` later
@@ -52,8 +59,10 @@ mod election;
 mod lease;
 mod object;
 mod revision;
+mod term;
 
 pub use election::{Election, Fitness, Next, Record, Timing};
 pub use lease::{Replica, elect};
 pub use object::LeaseName;
 pub use revision::{Candidate, Revision};
+pub use term::Term;

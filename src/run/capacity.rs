@@ -5,25 +5,24 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use prometheus::Registry;
-use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use super::numbers::attributes;
 use super::{Background, RunError};
 use crate::actuator::Hands;
+use crate::capacity::Condition;
 use crate::cluster::{Cluster, Standing};
 use crate::config::settings::ServeSettings;
 use crate::endpoints::{Clock, Store};
-use crate::extproc::conn::Lifetime;
 use crate::extproc::health::HealthState;
-use crate::extproc::server::serve_small;
 use crate::flow::Dispatcher;
-use crate::memory::{Budget, Windows};
+use crate::leader::Term;
+use crate::memory::Budget;
 use crate::observe::http::Routes;
 use crate::scaling::file::PolicyFile;
 use crate::scaling::objects::{PolicyObjects, Surveyor, Teller};
 use crate::scaling::query::Server;
-use crate::scaling::{self, Board, Driver, Feed, Groups, Live, Sources, keda};
+use crate::scaling::{self, Board, Driver, Feed, Group, Groups, Live, Sources, UNELECTED};
 use crate::schedule::State;
 use crate::schedule::registry::Pipeline;
 use crate::scrape::params::SourceKind;
@@ -31,10 +30,6 @@ use crate::scrape::{ScrapeConfig, ScrapeMetrics};
 
 /// Who the numbers' places belong to.
 const OWNER: &str = "capacity-policy";
-
-/// Streams of a connection of KEDA, which keeps one to an address: its triggers of the type
-/// `external-push` have a stream each that stays open.
-const KEDA_STREAMS: u32 = 256;
 
 const JSON: &str = "application/json";
 
@@ -90,9 +85,19 @@ impl Policies {
             has_queue: pipeline.waiting.is_some(),
             can_act,
             has_queries: prometheus.is_some(),
+            is_only: settings.pool.leader_election || settings.capacity_single_replica,
         };
         let mut file = path.map(PolicyFile::new);
         let groups = file.as_mut().map(|file| file.load(&sources)).transpose().map_err(RunError::Config)?;
+        // A file that is read again is taken as it is, and does nothing.
+        let is_frozen = |group: &Group| group.frozen == Some(Condition::NoLeaderElection);
+        if can_act
+            && let Some(group) =
+                groups.iter().flat_map(|groups| &groups.groups).find(|group| is_frozen(group))
+        {
+            let name = &group.policy.name;
+            return Err(RunError::Config(format!("policy '{name}' has mode Apply: {UNELECTED}")));
+        }
         Ok(Some(Self { file, groups: groups.unwrap_or_default(), sources, servers, gpus, prometheus }))
     }
 }
@@ -102,6 +107,10 @@ pub(super) struct Seen<'a> {
     pub(super) dispatcher: &'a Arc<Dispatcher>,
     pub(super) store: Arc<Store>,
     pub(super) health: Arc<HealthState>,
+    /// The time in which this replica may act on the cluster.
+    pub(super) term: Arc<Term>,
+    /// The labels of the pool's pods.
+    pub(super) selected: watch::Receiver<Option<String>>,
     pub(super) clock: &'a Clock,
     pub(super) scrapes: ScrapeMetrics,
     pub(super) budget: Arc<Budget>,
@@ -124,7 +133,8 @@ pub(super) fn start(
 ) -> Result<Arc<Board>, RunError> {
     let Policies { file, groups, sources, servers, gpus, prometheus } = policies;
     let gate = seen.dispatcher.gate().cloned();
-    let (health, leading) = (Arc::clone(&seen.health), seen.health);
+    let (health, term, leading) = (seen.health, Arc::clone(&seen.term), seen.term);
+    let answers = Arc::clone(&leading);
     let (cluster, budget) = (seen.cluster, seen.budget);
     let live = Live {
         store: seen.store,
@@ -136,12 +146,14 @@ pub(super) fn start(
             let view = health.view();
             view.synced && view.leads != Some(false)
         }),
+        may_act: Box::new(move || term.lasts()),
         servers,
         gpus,
         scrapes: seen.scrapes,
-        hands: cluster
-            .clone()
-            .map(|cluster| Hands::new(cluster, settings.pool.namespace.clone(), seen.clock.clone())),
+        hands: cluster.clone().map(|cluster| {
+            let namespace = settings.pool.namespace.clone();
+            Hands::new(cluster, namespace, seen.clock.clone(), seen.selected, Arc::clone(&leading))
+        }),
     };
     let driver = Driver::new(groups, sources, live, prometheus, registry)?;
     let board = Arc::clone(driver.board());
@@ -149,7 +161,7 @@ pub(super) fn start(
         (Some(file), _) => Feed::File(file),
         (None, Some(cluster)) => {
             let (pool, clock) = (&settings.pool, seen.clock);
-            let leads = move || leading.view().leads != Some(false);
+            let leads = move || leading.lasts();
             let wanted = Arc::new(watch::Sender::default());
             let surveyor =
                 Surveyor::new(cluster.clone(), wanted.subscribe(), clock.clone(), Box::new(leads.clone()));
@@ -177,15 +189,7 @@ pub(super) fn start(
     let driving = background.shutdown.clone().run_until_cancelled_owned(driver.run(feed));
     background.tasks.spawn(driving.map(|_| ()));
     if let Some(listener) = keda {
-        listener.set_nonblocking(true)?;
-        let listener = TcpListener::from_std(listener)?;
-        tracing::info!(address = %listener.local_addr()?, "external scaler for KEDA open");
-        let lifetime = Lifetime { close: background.shutdown.clone(), ..Lifetime::new() };
-        let service = keda::service(Arc::clone(&board));
-        let windows = Windows { streams: KEDA_STREAMS, ..Windows::SMALLEST };
-        let close = background.shutdown.clone();
-        let each = move || Lifetime { close: close.clone(), ..Lifetime::new() };
-        background.tasks.spawn(serve_small(listener, service, lifetime, each, budget, windows));
+        super::keda::serve(listener, &board, answers, budget, background)?;
     }
     Ok(board)
 }

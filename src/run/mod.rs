@@ -1,6 +1,7 @@
 //! Puts the parts together and runs them: the server as a whole.
 
 mod capacity;
+mod keda;
 mod metrics_port;
 mod numbers;
 mod origin;
@@ -13,6 +14,7 @@ use std::sync::{Arc, Weak};
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 use prometheus::Registry;
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
@@ -30,6 +32,7 @@ use crate::extproc::server::{Ended, Server, ServerOptions, StartError};
 use crate::extproc::service::ProcessCall;
 use crate::extproc::stop::Stops;
 use crate::flow::{Attempts, Dispatcher, Gate, GateCollector, GateMetrics, Policy, keep_bands, keep_moving};
+use crate::leader::Term;
 use crate::memory::{Sheds, keep_measuring, watch_uploads};
 use crate::metrics::{self};
 use crate::observe::http::{HttpServer, Protection, Routes};
@@ -207,6 +210,7 @@ async fn serve(
     // Those that find endpoints elsewhere have no API server to elect a leader with.
     let elects = settings.pool.leader_election && origin.is_some() && !from_file;
     let health = Arc::new(HealthState::new(elects));
+    let term = Arc::new(if elects { Term::new(clock.clone()) } else { Term::endless(clock.clone()) });
     let options = ServerOptions {
         threads: settings.worker_threads,
         tls: settings.tls.clone(),
@@ -233,11 +237,23 @@ async fn serve(
     }
 
     health.set_plugins_ready(true);
+    let (selector, selected) = watch::channel(None);
+    if !elects {
+        // Who elects gives the lease up then.
+        let (ending, stopping) = (Arc::clone(&term), stops.stopping());
+        let ending = async move {
+            stopping.cancelled().await;
+            ending.end();
+        };
+        background.tasks.spawn(background.shutdown.clone().run_until_cancelled_owned(ending).map(|_| ()));
+    }
     let parts = Parts {
         settings: &settings,
         store: &store,
         rules: &rules,
         health: &health,
+        term: &term,
+        selector,
         clock: &clock,
         registry: &registry,
         parsers: &pipeline.parsers,
@@ -258,6 +274,8 @@ async fn serve(
                 dispatcher: &dispatcher,
                 store,
                 health,
+                term,
+                selected,
                 clock: &clock,
                 scrapes,
                 budget,

@@ -9,13 +9,13 @@ use tokio_util::sync::CancellationToken;
 use super::warmth::Warmth;
 use super::{Background, RunError};
 use crate::cluster::{self, Cluster};
-use crate::config::settings::{PoolSettings, ServeSettings};
+use crate::config::settings::{ElectionTimes, PoolSettings, ServeSettings};
 use crate::discovery::kubernetes::{AppProtocol, KubernetesDiscovery, Membership, PoolName, PoolStatus};
 use crate::discovery::params::FileDiscoveryParams;
 use crate::discovery::{FileDiscovery, FileError};
 use crate::endpoints::{Clock, Store};
 use crate::extproc::health::HealthState;
-use crate::leader::{LeaseName, Replica, elect};
+use crate::leader::{LeaseName, Replica, Term, Timing, elect};
 use crate::request::{ParserKind, RuleBook};
 
 /// Where endpoints come from.
@@ -67,6 +67,10 @@ pub(super) struct Parts<'a> {
     pub(super) store: &'a Arc<Store>,
     pub(super) rules: &'a Arc<RuleBook>,
     pub(super) health: &'a Arc<HealthState>,
+    /// The time in which this replica may act on the cluster.
+    pub(super) term: &'a Arc<Term>,
+    /// Hears the labels of the pool's pods.
+    pub(super) selector: watch::Sender<Option<String>>,
     pub(super) clock: &'a Clock,
     pub(super) registry: &'a Registry,
     pub(super) parsers: &'a [ParserKind],
@@ -120,6 +124,7 @@ fn kubernetes(
     parts: &Parts<'_>,
     background: &mut Background,
 ) -> Result<(), RunError> {
+    let selector = parts.selector.clone();
     let pool = &parts.settings.pool;
     let (leads, mut leading) = watch::channel(false);
     if pool.leader_election {
@@ -138,7 +143,10 @@ fn kubernetes(
         };
         let warmth = Warmth::new(parts.health, parts.store, parts.clock, parts.warm);
         let fitness = move || warmth.fitness();
-        let replica = Replica { identity: identity(pool), pod: own_pod(pool), fitness };
+        let ElectionTimes { lease: lasts, renew, retry } = pool.election;
+        let timing = Timing { lease: lasts, renew, retry, ..Timing::default() };
+        let term = Arc::clone(parts.term);
+        let replica = Replica { identity: identity(pool), pod: own_pod(pool), fitness, timing, term };
         let clock = parts.clock.clone();
         background.tasks.spawn(elect(cluster.clone(), lease, replica, clock, stop, tell));
     }
@@ -161,6 +169,11 @@ fn kubernetes(
             );
         }
         health.set_protocols_match(matching);
+        selector.send_if_modified(|known| {
+            let is_new = *known != status.selector;
+            known.clone_from(&status.selector);
+            is_new
+        });
         health.set_synced(status.synced);
         if status.synced && !std::mem::replace(&mut ready, true) {
             let endpoints = seen.snapshot().endpoints().len();

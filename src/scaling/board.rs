@@ -26,6 +26,8 @@ pub struct Standing {
     pub group: Group,
     /// `None` before its first tick, and while another replica leads.
     pub latest: Option<Arc<Latest>>,
+    /// Why there was no tick since, in a sentence; `None`: there was.
+    pub unobserved: Option<Arc<str>>,
     /// The last write to the replicas of each role that was written to, by its name.
     pub writes: Vec<(String, Write)>,
 }

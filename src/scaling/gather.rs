@@ -1,6 +1,6 @@
 //! From live state to what a tick looks at.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,9 +8,12 @@ use smallvec::SmallVec;
 
 use super::groups::Group;
 use super::signal::{Ages, Join, Signal};
-use crate::actuator::{Observed, ObservedPod};
-use crate::capacity::{Inputs, Pod, PodState, Policy};
-use crate::endpoints::{Endpoint, Snapshot, StartingPod};
+use crate::actuator::{Observed, ObservedPod, PodLoad};
+use crate::capacity::{Inputs, Pod, PodState, Policy, Work};
+use crate::endpoints::{Endpoint, Gauge, Snapshot, StartingPod};
+
+/// Requests that another process sent before this one led have ended after so long.
+const FORGOTTEN: Duration = Duration::from_secs(300);
 
 /// The pods of a policy's roles. Found anew only when the pool's membership changes.
 #[derive(Debug, Default)]
@@ -19,6 +22,8 @@ pub struct Members {
     seen: Option<(u64, Arc<Vec<StartingPod>>)>,
     pods: Vec<Member>,
     counts: Vec<u32>,
+    /// Endpoints at which nothing runs or waits that this process doesn't know of, by identity.
+    known: HashSet<Arc<str>>,
 }
 
 /// A pod, with an endpoint for each of its ranks; none while it starts.
@@ -59,6 +64,9 @@ impl Members {
                 self.pods.push(Member { role, ranks: SmallVec::new() });
             }
         }
+        let ranks = || self.pods.iter().flat_map(|pod| &pod.ranks);
+        let there: HashSet<&str> = ranks().map(|rank| &**rank.identity()).collect();
+        self.known.retain(|identity| there.contains(&**identity));
         for pod in &self.pods {
             if let Some(count) = self.counts.get_mut(pod.role) {
                 *count += 1;
@@ -66,10 +74,71 @@ impl Members {
         }
     }
 
+    /// Learns where this process knows of all requests: where no more run and wait than it has sent, or
+    /// those that others sent may have ended. `led` is how long it has been the one to send them.
+    pub fn learn(&mut self, freshness: Freshness, led: Duration) {
+        for rank in self.pods.iter().flat_map(|pod| &pod.ranks) {
+            let load = rank.load();
+            let fresh = |gauge: &Gauge| gauge.fresh(freshness.now_ms, freshness.configured);
+            let is_ours = fresh(&load.running)
+                .zip(fresh(&load.waiting))
+                .is_some_and(|(running, waiting)| running + waiting <= load.in_flight().max(0) as f64);
+            if (is_ours || led >= FORGOTTEN) && !self.known.contains(rank.identity()) {
+                self.known.insert(Arc::clone(rank.identity()));
+            }
+        }
+    }
+
+    /// A number of a pod. Unless all ranks have it, the pod has none.
+    fn of_pod(&self, signal: &Signal, ranks: &[Arc<Endpoint>], now_ms: u64, ages: Ages) -> f64 {
+        let value =
+            |rank: &Arc<Endpoint>| signal.of(rank.load(), self.known.contains(rank.identity()), now_ms, ages);
+        let joined = ranks.iter().map(value).reduce(|a, b| match signal.join() {
+            Join::Sum => a + b,
+            Join::Largest if a.is_nan() || b.is_nan() => f64::NAN,
+            Join::Largest => a.max(b),
+        });
+        joined.unwrap_or(f64::NAN)
+    }
+
+    /// Work of the roles' pods. One whose numbers are missing or old is taken for busy.
+    fn work(&self, freshness: Freshness) -> Vec<Work> {
+        let mut work = vec![Work::default(); self.counts.len()];
+        for member in &self.pods {
+            let Some(work) = work.get_mut(member.role) else { continue };
+            for load in member.ranks.iter().map(|rank| rank.load()) {
+                let none = |gauge: &Gauge| gauge.fresh(freshness.now_ms, freshness.configured) == Some(0.0);
+                work.is_busy |= load.in_flight() > 0 || !none(&load.running) || !none(&load.waiting);
+                work.sent = work.sent.wrapping_add(load.sent());
+            }
+        }
+        work
+    }
+
     /// How many pods each role has.
     pub fn counts(&self) -> &[u32] {
         &self.counts
     }
+}
+
+/// Loads of the pods of a namespace, by name.
+pub fn pod_loads(snapshot: &Snapshot, namespace: &str, freshness: Freshness) -> HashMap<String, PodLoad> {
+    let mut loads: HashMap<String, PodLoad> = HashMap::new();
+    for endpoint in snapshot.endpoints().iter().filter(|endpoint| endpoint.spec().namespace == namespace) {
+        let load = endpoint.load();
+        let fresh = |gauge: &Gauge| gauge.fresh(freshness.now_ms, freshness.configured);
+        let engine =
+            fresh(&load.running).zip(fresh(&load.waiting)).map(|(running, waiting)| running + waiting);
+        let own = u64::try_from(load.in_flight()).unwrap_or(0);
+        // Others may send requests there, too.
+        let under_way = own.max(engine.unwrap_or(0.0).max(0.0) as u64);
+        let fresh = PodLoad { is_idle: true, ..PodLoad::default() };
+        let pod = loads.entry(endpoint.spec().pod.clone()).or_insert(fresh);
+        pod.is_idle &= under_way == 0 && engine.is_some();
+        pod.under_way = pod.under_way.saturating_add(under_way);
+        pod.sent = pod.sent.saturating_add(load.sent());
+    }
+    loads
 }
 
 /// The first role, by name, whose labels are among these.
@@ -99,7 +168,7 @@ pub fn gather(
 ) -> Inputs {
     let ages = Ages { configured: freshness.configured, scraped: freshness.scraped };
     let pod = |member: &Member| {
-        let value = |signal: &Signal| of_pod(signal, &member.ranks, freshness.now_ms, ages);
+        let value = |signal: &Signal| members.of_pod(signal, &member.ranks, freshness.now_ms, ages);
         // What has an endpoint is ready: discovery lists no others.
         let is_ready = !member.ranks.is_empty();
         let values = if is_ready { group.signals.iter().map(value).collect() } else { Box::default() };
@@ -111,7 +180,14 @@ pub fn gather(
     };
     let pods = members.pods.iter().map(pod).collect();
     let starting = replicas.iter().zip(members.counts()).map(|(all, there)| all.saturating_sub(*there));
-    Inputs { starting: starting.collect(), replicas, pods, waiting, ..Inputs::default() }
+    Inputs {
+        starting: starting.collect(),
+        replicas,
+        pods,
+        waiting,
+        work: members.work(freshness),
+        ..Inputs::default()
+    }
 }
 
 /// What there is, where all pods are known, those included that don't serve. Those that are endpoints have
@@ -131,7 +207,7 @@ pub fn gather_observed(
         .collect();
     let pod = |pod: &ObservedPod| {
         let ranks = ranks.get(pod.name.as_str()).copied().unwrap_or_default();
-        let value = |signal: &Signal| of_pod(signal, ranks, freshness.now_ms, ages);
+        let value = |signal: &Signal| members.of_pod(signal, ranks, freshness.now_ms, ages);
         let is_fresh = |rank: &Arc<Endpoint>| rank.load().is_fresh(freshness.now_ms, freshness.configured);
         let is_serving = !ranks.is_empty() && ranks.iter().all(is_fresh);
         Pod {
@@ -149,21 +225,11 @@ pub fn gather_observed(
         pods: observed.pods.iter().map(pod).collect(),
         starting: starting.collect(),
         waiting,
+        work: members.work(freshness),
         domains: observed.domains.clone(),
         provisioning: observed.provisioning,
         ..Inputs::default()
     }
-}
-
-/// A number of a pod. Unless all ranks have it, the pod has none.
-fn of_pod(signal: &Signal, ranks: &[Arc<Endpoint>], now_ms: u64, ages: Ages) -> f64 {
-    let values = ranks.iter().map(|rank| signal.of(rank.load(), now_ms, ages));
-    let joined = values.reduce(|a, b| match signal.join() {
-        Join::Sum => a + b,
-        Join::Largest if a.is_nan() || b.is_nan() => f64::NAN,
-        Join::Largest => a.max(b),
-    });
-    joined.unwrap_or(f64::NAN)
 }
 
 #[cfg(test)]
@@ -176,7 +242,7 @@ mod tests {
 
     fn group(signals: Vec<Signal>) -> Group {
         let text = "apiVersion: usher.dev/v1alpha1\nkind: CapacityPolicy\nmetadata: {name: p}\nspec:\n  roles: {a: {max: 5, selector: {tier: gold, zone: x}}, b: {max: 5, selector: {tier: gold}}}\n";
-        Group { policy: Arc::new(file::parse(text).unwrap().remove(0).policy), signals }
+        Group { policy: Arc::new(file::parse(text).unwrap().remove(0).policy), signals, frozen: None }
     }
 
     fn spec(pod: &str, rank: u8, labels: &[(&str, &str)]) -> EndpointSpec {
@@ -207,7 +273,7 @@ mod tests {
         load(1).waiting.set(9.0, 1_000);
         load(1).kv_usage.set(0.5, 999);
         load(1).first_token.blend(0.5, 1_000);
-        let _answering = load(1).book();
+        let answering = load(1).book();
         let signals = vec![Signal::Waiting, Signal::KvUsage, Signal::InFlight, Signal::FirstToken];
         let group = group(signals);
         let mut members = Members::default();
@@ -225,6 +291,7 @@ mod tests {
         members.follow(&group.policy, &snapshot, &store.starting());
         assert_eq!(members.counts(), [1, 1], "a pod belongs to the first role whose labels it has");
         let at = |now_ms| Freshness { now_ms, configured: SECOND, scraped: SECOND };
+        members.learn(at(2_000), FORGOTTEN);
         let inputs = gather(&group, &members, at(2_000), vec![1, 1], 5);
         let values: Vec<(usize, &[f64])> = inputs.pods.iter().map(|pod| (pod.role, &*pod.values)).collect();
         assert_eq!(values[0].1[0], 7.0);
@@ -241,6 +308,17 @@ mod tests {
         members.follow(&group.policy, &snapshot, &list);
         assert_eq!(members.counts(), [2, 2]);
         let inputs = gather(&group, &members, at(2_000), vec![2, 2], 0);
+        let busy = |now_ms| members.work(at(now_ms)).iter().map(|work| work.is_busy).collect::<Vec<_>>();
+        assert_eq!(busy(2_000), [true, true]);
+        for load in [load(0), load(1), load(2)] {
+            load.waiting.set(0.0, 3_000);
+            load.running.set(0.0, 3_000);
+        }
+        assert_eq!(busy(3_500), [true, false], "a request of this process is under way");
+        assert_eq!(busy(4_001), [true, true], "who has old numbers may be busy");
+        drop(answering);
+        assert_eq!(busy(3_500), [false, false]);
+        assert_eq!(members.work(at(3_500))[0].sent, 1);
         let ready: Vec<(usize, bool)> = inputs.pods.iter().map(|pod| (pod.role, pod.is_ready)).collect();
         assert_eq!(ready, [(1, true), (0, true), (0, false), (1, false)]);
         assert!(inputs.pods[2].values.is_empty());

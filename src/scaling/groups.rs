@@ -6,10 +6,13 @@ use std::time::Duration;
 
 use super::signal::{Join, NAMED, Signal};
 use crate::capacity::policy::{Mode, Sizing, WAITING, file};
-use crate::capacity::{Policy, rules::Number};
+use crate::capacity::{Condition, Policy, rules::Number};
 use crate::config::ConfigError;
 use crate::endpoints::{AttributeId, Lease};
 use crate::scrape::{AttributeReading, AttributeSpec, Join as Series, parse_selector};
+
+/// What is missing where several replicas could act at once.
+pub const UNELECTED: &str = "nothing is written, as several replicas could write at once; give --ha-enable-leader-election, or --capacity-single-replica where there is never more than one (replicas: 1, strategy: Recreate)";
 
 /// Longest and shortest time between two looks at numbers that are read for policies.
 const SLOWEST: Duration = Duration::from_secs(5);
@@ -22,6 +25,8 @@ pub struct Group {
     pub policy: Arc<Policy>,
     /// Its numbers, in the order of its signals.
     pub signals: Vec<Signal>,
+    /// Why nothing is written for it; `None`: nothing speaks against it.
+    pub frozen: Option<Condition>,
 }
 
 /// Policies, and what is to be read for them.
@@ -55,6 +60,8 @@ pub struct Sources {
     pub can_act: bool,
     /// Whether there is a server that answers queries.
     pub has_queries: bool,
+    /// Whether this replica is the only one, or one is elected to act.
+    pub is_only: bool,
 }
 
 impl std::fmt::Debug for Sources {
@@ -102,7 +109,12 @@ impl Groups {
             return Err(errors);
         }
         self.warn(&policy, sources);
-        self.groups.push(Group { policy: Arc::new(policy), signals });
+        let frozen = match policy.mode {
+            Mode::Apply if !sources.is_only => Some(Condition::NoLeaderElection),
+            _ if policy.is_paused => Some(Condition::Suspended),
+            _ => None,
+        };
+        self.groups.push(Group { policy: Arc::new(policy), signals, frozen });
         Ok(())
     }
 
@@ -177,6 +189,9 @@ impl Groups {
         if policy.mode == Mode::Apply && !sources.can_act {
             self.warnings.push(format!("policy '{name}' has mode Apply: its plans are shown, and can't be carried out, as endpoints don't come from Kubernetes"));
         }
+        if policy.mode == Mode::Apply && sources.can_act && !sources.is_only {
+            self.warnings.push(format!("policy '{name}' has mode Apply: {UNELECTED}"));
+        }
         if policy.sanitised > 0 {
             self.warnings.push(format!(
                 "policy '{name}' has {} values that can't stand and were replaced",
@@ -230,6 +245,7 @@ mod tests {
             has_queue: true,
             has_queries,
             can_act: false,
+            is_only: true,
         }
     }
 

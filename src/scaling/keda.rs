@@ -36,17 +36,40 @@ pub const METRIC: &str = "usher-desired-replicas";
 const MOST_PER_POD: i64 = 1_000_000;
 
 /// Answers KEDA from a board.
-#[derive(Debug)]
 pub struct Scaler {
     board: Arc<Board>,
+    leads: Leads,
 }
+
+/// Whether this replica is the one to answer.
+type Leads = Arc<dyn Fn() -> bool + Send + Sync>;
 
 /// The service, ready to serve.
 pub type ScalerService = ExternalScalerServer<Scaler>;
 
-/// The service over a board.
-pub fn service(board: Arc<Board>) -> ScalerService {
-    ExternalScalerServer::new(Scaler { board })
+/// The service over a board, for as long as this replica `leads`: what it knows otherwise is older
+/// than what the one that does knows.
+pub fn service(board: Arc<Board>, leads: impl Fn() -> bool + Send + Sync + 'static) -> ScalerService {
+    ExternalScalerServer::new(Scaler { board, leads: Arc::new(leads) })
+}
+
+impl Scaler {
+    /// How many pods the role should have that a trigger's metadata names.
+    #[allow(clippy::result_large_err, reason = "what tonic's services answer with")]
+    fn desired(&self, metadata: &HashMap<String, String>) -> Result<u32, Status> {
+        let desired = desired(&self.board.plans(), metadata)?;
+        if (self.leads)() { Ok(desired) } else { Err(unknown()) }
+    }
+}
+
+impl std::fmt::Debug for Scaler {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Scaler").field("board", &self.board).finish_non_exhaustive()
+    }
+}
+
+fn unknown() -> Status {
+    Status::unavailable("there is no plan yet: the pool isn't known, or another replica leads")
 }
 
 /// How many pods the role should have that a trigger's metadata names.
@@ -64,9 +87,7 @@ fn desired(plans: &Plans, metadata: &HashMap<String, String>) -> Result<u32, Sta
         let text = format!("{said} in scalerMetadata; the roles of policy '{policy}' are {known}");
         return Err(Status::invalid_argument(text));
     };
-    let latest = standing.latest.as_ref().ok_or_else(|| {
-        Status::unavailable("there is no plan yet: the pool isn't known, or another replica leads")
-    })?;
+    let latest = standing.latest.as_ref().ok_or_else(unknown)?;
     Ok(latest.plan.roles.get(place).map_or(0, |role| role.write))
 }
 
@@ -109,7 +130,7 @@ impl ExternalScaler for Scaler {
         &self,
         request: Request<ScaledObjectRef>,
     ) -> Result<Response<IsActiveResponse>, Status> {
-        let desired = desired(&self.board.plans(), &request.get_ref().scaler_metadata)?;
+        let desired = self.desired(&request.get_ref().scaler_metadata)?;
         Ok(Response::new(IsActiveResponse { result: desired > 0 }))
     }
 
@@ -120,7 +141,8 @@ impl ExternalScaler for Scaler {
         request: Request<ScaledObjectRef>,
     ) -> Result<Response<Self::StreamIsActiveStream>, Status> {
         let metadata = request.into_inner().scaler_metadata;
-        let watching = Watching { plans: self.board.subscribe(), metadata, said: None, is_over: false };
+        let (plans, leads) = (self.board.subscribe(), Arc::clone(&self.leads));
+        let watching = Watching { plans, leads, metadata, said: None, is_over: false };
         Ok(Response::new(unfold(watching, Watching::next).boxed()))
     }
 
@@ -131,7 +153,7 @@ impl ExternalScaler for Scaler {
         let metadata = &request.get_ref().scaler_metadata;
         let target_size = target_size(metadata)?;
         // KEDA asks once, maybe before there is a plan; a name that is wrong it should hear of now.
-        match desired(&self.board.plans(), metadata) {
+        match self.desired(metadata) {
             Err(status) if status.code() == tonic::Code::InvalidArgument => return Err(status),
             _ => {}
         }
@@ -150,7 +172,7 @@ impl ExternalScaler for Scaler {
             return Err(Status::invalid_argument(text));
         }
         let metadata = scaled_object_ref.unwrap_or_default().scaler_metadata;
-        let metric_value = i64::from(desired(&self.board.plans(), &metadata)?) * target_size(&metadata)?;
+        let metric_value = i64::from(self.desired(&metadata)?) * target_size(&metadata)?;
         let value = MetricValue {
             metric_name: METRIC.to_owned(),
             metric_value,
@@ -163,25 +185,27 @@ impl ExternalScaler for Scaler {
 /// A stream of whether a role has to have a pod.
 struct Watching {
     plans: watch::Receiver<Arc<Plans>>,
+    leads: Leads,
     metadata: HashMap<String, String>,
     said: Option<bool>,
     is_over: bool,
 }
 
 impl Watching {
-    /// Waits until there is something else to say. What is wrong with the names ends the stream.
+    /// Waits until there is something else to say. What is wrong with the names ends the stream, and so
+    /// does another replica that leads.
     async fn next(mut self) -> Option<(Result<IsActiveResponse, Status>, Self)> {
         loop {
             if self.is_over {
                 return None;
             }
             let desired = desired(&self.plans.borrow_and_update(), &self.metadata);
-            match desired {
+            match desired.and_then(|desired| if (self.leads)() { Ok(desired) } else { Err(unknown()) }) {
                 Ok(desired) if self.said != Some(desired > 0) => {
                     self.said = Some(desired > 0);
                     return Some((Ok(IsActiveResponse { result: desired > 0 }), self));
                 }
-                Err(status) if status.code() == tonic::Code::InvalidArgument => {
+                Err(status) if status.code() == tonic::Code::InvalidArgument || !(self.leads)() => {
                     self.is_over = true;
                     return Some((Err(status), self));
                 }

@@ -7,8 +7,10 @@ use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 use prometheus::{GaugeVec, IntCounter, IntCounterVec, Opts, Registry};
 
-use super::board::Board;
+use super::board::{Board, Latest};
+use super::frozen::Frozen;
 use crate::capacity::{Condition, Plan, Policy, State};
+use crate::endpoints::Clock;
 
 /// A gauge of a plan: its name, its labels, its help.
 type Gauge = (&'static str, &'static [&'static str], &'static str);
@@ -22,6 +24,11 @@ const OF_ROLE: [Gauge; 5] = [
 ];
 const WAITING: Gauge = ("usher_capacity_waiting", &["policy"], "Requests that waited at the last tick.");
 const CONDITION: Gauge = ("usher_capacity_condition", &["policy", "condition"], "1 while a condition holds.");
+const FROZEN: Gauge = (
+    "usher_capacity_frozen_seconds",
+    &["policy", "reason"],
+    "Seconds for which a policy has not done all that it would, by the reason.",
+);
 const STATE: Gauge = ("usher_capacity_state", &["policy", "state"], "1 for the state that a group is in.");
 
 /// Counters of ticks. The gauges are computed from the board when they are read.
@@ -33,6 +40,7 @@ pub struct ScalingMetrics {
     sanitised: IntCounter,
     reloads: IntCounterVec,
     queries: IntCounterVec,
+    frozen: Arc<Frozen>,
     // The label values that were used, so that those of policies that are gone can be removed. Only the
     // driver takes it.
     used: Mutex<HashSet<(String, Option<String>, bool)>>,
@@ -43,7 +51,11 @@ impl ScalingMetrics {
     ///
     /// # Errors
     /// When a name is registered already.
-    pub(super) fn register(registry: &Registry, board: &Arc<Board>) -> prometheus::Result<Self> {
+    pub(super) fn register(
+        registry: &Registry,
+        board: &Arc<Board>,
+        clock: Clock,
+    ) -> prometheus::Result<Self> {
         let counters = |name: &str, help: &str, labels: &[&str]| {
             let family = IntCounterVec::new(Opts::new(name, help), labels)?;
             registry.register(Box::new(family.clone()))?;
@@ -54,7 +66,8 @@ impl ScalingMetrics {
             "Values of policies that could not stand and were replaced.",
         )?;
         registry.register(Box::new(sanitised.clone()))?;
-        registry.register(Box::new(PlanCollector::new(Arc::clone(board))?))?;
+        let frozen = Arc::new(Frozen::new(clock));
+        registry.register(Box::new(PlanCollector::new(Arc::clone(board), Arc::clone(&frozen))?))?;
         Ok(Self {
             ticks: counters("usher_capacity_ticks_total", "Ticks of a policy.", &["policy"])?,
             decisions: counters(
@@ -78,6 +91,7 @@ impl ScalingMetrics {
                 "Queries that were asked for policies, by what came of them.",
                 &["result"],
             )?,
+            frozen,
             used: Mutex::default(),
         })
     }
@@ -85,6 +99,8 @@ impl ScalingMetrics {
     /// Counts a tick.
     pub(super) fn count(&self, policy: &Policy, plan: &Plan) {
         let name = policy.name.as_str();
+        let held = plan.conditions.iter().filter(|condition| condition.freezes());
+        self.freezes(name, &held.map(|condition| format!("{condition:?}")).collect::<Vec<_>>());
         self.ticks.with_label_values(&[name]).inc();
         let mut reasons: Vec<String> =
             plan.roles.iter().flat_map(|role| &role.reasons).map(|reason| format!("{reason:?}")).collect();
@@ -102,6 +118,16 @@ impl ScalingMetrics {
         }
     }
 
+    /// A policy stands still for these reasons; none: it doesn't.
+    pub(super) fn freezes(&self, policy: &str, reasons: &[String]) {
+        self.frozen.note(policy, reasons);
+    }
+
+    /// Another replica says why policies stand still.
+    pub(super) fn leaves(&self) {
+        self.frozen.keep(|_| false);
+    }
+
     /// Counts queries, by result.
     pub(super) fn queries(&self) -> IntCounterVec {
         self.queries.clone()
@@ -117,12 +143,14 @@ impl ScalingMetrics {
         self.sanitised.inc_by(u64::from(policy.sanitised));
     }
 
-    /// These are the policies from now on: series of others are removed.
-    pub(super) fn keep<'a>(&self, policies: impl Iterator<Item = &'a Policy>) {
+    /// These are the policies from now on, and `refused` those that have no version in force: series
+    /// of others are removed.
+    pub(super) fn keep<'a>(&self, policies: impl Iterator<Item = &'a Policy>, refused: &[(&str, &str)]) {
         let mut names = HashSet::new();
         for policy in policies {
             names.insert(policy.name.as_str());
         }
+        self.frozen.keep(|policy| names.contains(policy) || refused.iter().any(|(name, _)| *name == policy));
         let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
         used.retain(|(policy, value, is_rule)| {
             let stays = names.contains(policy.as_str());
@@ -143,17 +171,18 @@ impl ScalingMetrics {
 #[derive(Debug)]
 struct PlanCollector {
     board: Arc<Board>,
+    frozen: Arc<Frozen>,
     descs: Vec<Desc>,
 }
 
 impl PlanCollector {
-    fn new(board: Arc<Board>) -> prometheus::Result<Self> {
+    fn new(board: Arc<Board>, frozen: Arc<Frozen>) -> prometheus::Result<Self> {
         let desc = |(name, labels, help): Gauge| {
             let labels = labels.iter().map(|label| (*label).to_owned()).collect();
             Desc::new(name.to_owned(), help.to_owned(), labels, Default::default())
         };
-        let descs = OF_ROLE.into_iter().chain([WAITING, CONDITION, STATE]).map(desc);
-        Ok(Self { board, descs: descs.collect::<prometheus::Result<_>>()? })
+        let descs = OF_ROLE.into_iter().chain([WAITING, CONDITION, FROZEN, STATE]).map(desc);
+        Ok(Self { board, frozen, descs: descs.collect::<prometheus::Result<_>>()? })
     }
 }
 
@@ -166,9 +195,20 @@ impl Collector for PlanCollector {
         let family = |(name, labels, help): Gauge| GaugeVec::new(Opts::new(name, help), labels).ok();
         let [desired, admitted, current, goal, pressure] = OF_ROLE.map(family);
         let (waiting, condition, state) = (family(WAITING), family(CONDITION), family(STATE));
+        let frozen = family(FROZEN);
+        for (policy, reason, held) in self.frozen.all() {
+            if let Some(family) = &frozen {
+                family.with_label_values(&[&policy, &reason]).set(held.as_secs_f64());
+            }
+        }
         for standing in &self.board.plans().policies {
-            let Some(latest) = &standing.latest else { continue };
-            let (policy, plan) = (standing.group.policy.name.as_str(), &latest.plan);
+            let policy = standing.group.policy.name.as_str();
+            if standing.unobserved.is_some()
+                && let Some(family) = &condition
+            {
+                family.with_label_values(&[policy, &format!("{:?}", Condition::Unobserved)]).set(1.0);
+            }
+            let Some(Latest { plan, waiting: held, .. }) = standing.latest.as_deref() else { continue };
             let set = |family: &Option<GaugeVec>, labels: &[&str], value: f64| {
                 if let Some(family) = family {
                     family.with_label_values(labels).set(value);
@@ -184,17 +224,18 @@ impl Collector for PlanCollector {
                     set(&pressure, &labels, value);
                 }
             }
-            set(&waiting, &[policy], latest.waiting as f64);
+            set(&waiting, &[policy], *held as f64);
             for known in State::ALL {
                 let holds = plan.state == known;
                 set(&state, &[policy, &known.to_string()], f64::from(u8::from(holds)));
             }
             for known in Condition::ALL {
-                let holds = plan.conditions.contains(&known);
+                let is_unobserved = known == Condition::Unobserved && standing.unobserved.is_some();
+                let holds = is_unobserved || plan.conditions.contains(&known);
                 set(&condition, &[policy, &format!("{known:?}")], f64::from(u8::from(holds)));
             }
         }
-        let all = [desired, admitted, current, goal, pressure, waiting, condition, state];
+        let all = [desired, admitted, current, goal, pressure, waiting, condition, frozen, state];
         let mut out: Vec<MetricFamily> = all.iter().flatten().flat_map(Collector::collect).collect();
         out.retain(|family| !family.get_metric().is_empty());
         out

@@ -13,6 +13,7 @@
 mod board;
 mod driver;
 pub mod file;
+mod frozen;
 mod gather;
 mod groups;
 pub mod keda;
@@ -25,7 +26,7 @@ mod signal;
 pub use board::{Board, Latest, Plans, Standing};
 pub use driver::{Driver, Feed, Live};
 pub use gather::{Freshness, Members, gather};
-pub use groups::{Group, Groups, Sources};
+pub use groups::{Group, Groups, Sources, UNELECTED};
 pub use metrics::ScalingMetrics;
 pub use pages::{plans, rules};
 pub use signal::{Join, Signal};

@@ -95,16 +95,17 @@ impl Signal {
         }
     }
 
-    /// The number of an endpoint; NaN when there is none that is fresh.
-    pub(super) fn of(&self, load: &Load, now_ms: u64, ages: Ages) -> f64 {
+    /// The number of an endpoint; NaN when there is none that is fresh. `knows_all`: whether this process
+    /// knows of all requests there; without that none of its own is no sign of rest.
+    pub(super) fn of(&self, load: &Load, knows_all: bool, now_ms: u64, ages: Ages) -> f64 {
         let gauge = match self {
             Self::Waiting => load.waiting.fresh(now_ms, ages.configured),
             Self::Running => load.running.fresh(now_ms, ages.configured),
             Self::KvUsage => load.kv_usage.fresh(now_ms, ages.configured),
-            Self::InFlight => Some(load.in_flight().max(0) as f64),
+            Self::InFlight => knows_all.then(|| load.in_flight().max(0) as f64),
             Self::FirstToken => load.first_token.fresh(now_ms, FIRST_TOKEN_WINDOW).or_else(|| {
                 // Nobody waits for a first token there.
-                (load.in_flight() <= 0).then_some(0.0)
+                (knows_all && load.in_flight() <= 0).then_some(0.0)
             }),
             Self::Configured(id, _) => load.attribute(*id).fresh(now_ms, ages.configured),
             Self::Scraped(lease, _) => load.attribute(lease.id()).fresh(now_ms, ages.scraped),

@@ -34,7 +34,8 @@ fn recommendations_by_pods() {
     let table = [
         // min, max, current, tolerance, pods, recommended; the target is 1
         (5, 10, 4, 10, vec![unready(4)], 5),
-        (5, 10, 11, 10, vec![], 10),
+        // Theirs has no pods here. A maximum waits for a number.
+        (5, 10, 11, 10, vec![ready(11, json!(1))], 10),
         (1, 100, 3, 0, vec![ready(1, json!(19.1)), ready(1, json!(3.1)), ready(1, json!(7.1))], 30),
         (5, 20, 10, 0, vec![ready(10, json!(0.1))], 5),
         (5, 20, 10, 0, vec![ready(10, json!(3.0))], 20),

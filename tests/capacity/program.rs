@@ -72,6 +72,64 @@ fn the_shipped_timeline_ends_where_it_began() {
     assert_eq!(text(&output.stdout).lines().count(), lines.len() + 1, "a heading and a line per tick");
 }
 
+/// Every tick of a shipped timeline under a shipped policy.
+fn simulated(policy: &str, timeline: &str) -> Vec<Value> {
+    let (policy, timeline) =
+        (format!("deploy/capacity/{policy}.yaml"), format!("tests/data/capacity/{timeline}.jsonl"));
+    let output = usher(&["simulate", "--policy", &policy, "--timeline", &timeline, "--output=json"], "");
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn desired(line: &Value, role: &str) -> u64 {
+    line["roles"][role]["desired"].as_u64().unwrap()
+}
+
+#[test]
+fn the_outage_changes_no_number_and_no_window() {
+    let lines = simulated("pd", "outage");
+    for line in &lines {
+        let (t, total) = (line["t"].as_u64().unwrap(), line["total"].as_u64().unwrap());
+        let is_blind = (120..1320).contains(&t);
+        assert_eq!(line["conditions"] == json!(["StaleData"]), is_blind, "{line}");
+        if is_blind {
+            assert_eq!((desired(line, "prefill"), desired(line, "decode")), (4, 8), "{line}");
+        }
+        // Half of the pods answer after that, all from 1440 on, and there is little to do.
+        assert!(total >= 12 || t >= 1305 + 300, "{line}");
+    }
+    assert_eq!(lines.last().unwrap()["total"], 6);
+}
+
+#[test]
+fn the_full_cluster_is_shared_anew_step_by_step() {
+    let lines = simulated("pd", "full");
+    let first = (desired(&lines[0], "prefill"), desired(&lines[0], "decode"));
+    assert!(first.0 > 4 && first.1 == 8, "{}", lines[0]);
+    // Twelve pods fit. One step is one pod.
+    assert!(lines.iter().all(|line| line["total"].as_u64().unwrap() <= first.0 + first.1));
+    let decode: Vec<u64> = lines.iter().map(|line| desired(line, "decode")).collect();
+    assert!(decode.windows(2).all(|pair| pair[0] - pair[1] <= 1), "{decode:?}");
+    let began = lines.iter().position(|line| line["conditions"] == json!(["BatchTimeout"])).unwrap();
+    assert!(lines[began]["t"].as_u64().unwrap() >= 600, "batchTimeout");
+    let last = lines.last().unwrap();
+    assert_eq!((&last["state"], last["total"].as_u64().unwrap()), (&json!("Idle"), 12));
+    assert!(desired(last, "prefill") > 4, "{last}");
+}
+
+#[test]
+fn the_restart_ends_no_cooldown() {
+    let lines = simulated("rules", "restart");
+    let fired: Vec<u64> = lines
+        .iter()
+        .filter(|line| line["fired"] != json!([]))
+        .map(|line| line["t"].as_u64().unwrap())
+        .collect();
+    assert_eq!(fired, [0, 300], "in spite of restarts at 60 and 120");
+    let blind = lines.iter().filter(|line| line["conditions"] == json!(["StaleData"])).count();
+    assert_eq!(blind, 5);
+}
+
 #[test]
 fn a_broken_line_ends_the_run_after_those_before_it() {
     let first = line(0, 9.0).replace("{\"endpoints\"", "{\"replicas\":{\"decode\":1},\"endpoints\"");

@@ -30,7 +30,8 @@ fn bounds_come_before_metrics() {
     let plan = group.tick(0, &json!({"a": 1}), &[], &json!({}));
     assert_eq!((desired(&plan), plan.conditions.is_empty()), (vec![3], true));
     assert_eq!(plan.roles[0].reasons[0], Reason::Min);
-    let plan = group.tick(15, &json!({"a": 9}), &[], &json!({}));
+    let metrics = json!({"queue_depth": 9});
+    let plan = group.tick(15, &json!({"a": 9}), &[("a", 9, true, metrics)], &json!({}));
     assert_eq!((desired(&plan), plan.roles[0].reasons[0]), (vec![6], Reason::Max));
 }
 

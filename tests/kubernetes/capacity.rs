@@ -6,14 +6,17 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tempfile::TempDir;
-use tonic::Code;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tonic::transport::Channel;
+use tonic::{Code, Streaming};
 use usher::scaling::keda::METRIC;
 use usher::scaling::keda::proto::external_scaler_client::ExternalScalerClient;
-use usher::scaling::keda::proto::{GetMetricsRequest, ScaledObjectRef};
+use usher::scaling::keda::proto::{GetMetricsRequest, IsActiveResponse, ScaledObjectRef};
 
 use crate::objects::{Space, election, least};
 use crate::picker::Picker;
+use crate::relay::Relay;
 use crate::server::Server;
 use crate::support::eventually;
 
@@ -40,20 +43,49 @@ impl Policy {
         space: &Space,
         flags: &[&str],
     ) -> (Picker, ExternalScalerClient<Channel>) {
+        self.picker_behind(server, server.port, space, flags).await
+    }
+
+    /// The same, with the API server behind this port.
+    async fn picker_behind(
+        &self,
+        server: &Server,
+        port: u16,
+        space: &Space,
+        flags: &[&str],
+    ) -> (Picker, ExternalScalerClient<Channel>) {
         let policy = format!("--capacity-policy={}", self.path.display());
-        let flags = [&[policy.as_str(), "--keda-address=127.0.0.1:0"], flags].concat();
-        let picker = Picker::of_pool(server, space, &flags).await;
-        let address: SocketAddr = picker
-            .log
-            .find(0, "the port for KEDA", |line| {
-                let line: Value = serde_json::from_str(line).ok()?;
-                (line["message"] == "external scaler for KEDA open")
-                    .then(|| line["address"].as_str()?.parse().ok())?
-            })
-            .await;
+        let pool = ["--pool-name=p", "--pool-namespace", &space.name];
+        let flags = [&pool[..], &[policy.as_str(), "--keda-address=127.0.0.1:0"], flags].concat();
+        let picker = Picker::start(server, port, &flags).await;
+        let address = port_for_keda(&picker).await;
         let channel = Channel::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap();
         (picker, ExternalScalerClient::new(channel))
     }
+}
+
+async fn port_for_keda(picker: &Picker) -> SocketAddr {
+    let open = |line: &str| {
+        let line: Value = serde_json::from_str(line).ok()?;
+        (line["message"] == "external scaler for KEDA open")
+            .then(|| line["address"].as_str()?.parse().ok())?
+    };
+    picker.log.find(0, "the port for KEDA", open).await
+}
+
+/// A connection of HTTP/2 without a call.
+async fn idle(address: SocketAddr) -> TcpStream {
+    let mut connection = TcpStream::connect(address).await.unwrap();
+    let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+    connection.write_all(&[b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &settings[..]].concat()).await.unwrap();
+    connection
+}
+
+/// Waits until the other end closes a connection.
+async fn closes(mut connection: TcpStream) {
+    // Less than it takes to be pinged, and given up.
+    let closed = tokio::time::timeout(Duration::from_secs(50), connection.read_to_end(&mut Vec::new())).await;
+    closed.expect("it stays open").ok();
 }
 
 fn metrics() -> GetMetricsRequest {
@@ -119,11 +151,61 @@ async fn keda_hears_of_the_leader_only() {
         assert_eq!(status.code(), Code::Unavailable, "{status:?}");
         assert!(status.message().contains("another replica leads"), "{status:?}");
     }
-    let mut pushed = standby.stream_is_active(object).await.unwrap().into_inner();
-    let early = tokio::time::timeout(Duration::from_secs(2), pushed.message()).await;
-    assert!(early.is_err(), "a stream that has nothing to say says nothing and goes on: {early:?}");
+    ends(stream(&standby).await).await;
     first.kill().await;
-    let said = tokio::time::timeout(Duration::from_secs(60), pushed.message()).await.expect("a push");
-    assert!(said.unwrap().unwrap().result, "it leads now");
+    eventually("a push by the one that leads now", async || {
+        let mut pushed = standby.stream_is_active(object.clone()).await.ok()?.into_inner();
+        pushed.message().await.ok()??.result.then_some(())
+    })
+    .await;
     becomes(&standby, 1).await;
+}
+
+/// A stream for `external-push`.
+async fn stream(keda: &ExternalScalerClient<Channel>) -> Streaming<IsActiveResponse> {
+    // Connections end while it is asked for.
+    eventually("a stream", async || {
+        let asked = keda.clone().stream_is_active(ScaledObjectRef::default()).await;
+        asked.ok().map(tonic::Response::into_inner)
+    })
+    .await
+}
+
+/// Waits until a stream is ended, which has nothing more to say.
+async fn ends(mut stream: Streaming<IsActiveResponse>) {
+    let said = tokio::time::timeout(Duration::from_secs(60), stream.message()).await;
+    said.expect("it stays silent").expect_err("it says something");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_stops_leading_ends_kedas_connections() {
+    let Some(server) = Server::shared().await else { return };
+    let space = server.space(&[least(), vec![election()]].concat()).await;
+    space.pool("m", &[8000]).await;
+    space.pod("a", "10.9.2.1", "m").await;
+    let (policy, elects) = (Policy::write(), ["--ha-enable-leader-election"]);
+    let relay = Relay::to(server.port).await;
+    let (first, at_first) = policy.picker_behind(server, relay.port, &space, &elects).await;
+    becomes(&at_first, 1).await;
+    let (second, at_second) = policy.picker(server, &space, &elects).await;
+    second.becomes(&["10.9.2.1:8000"]).await;
+    let mut attached = stream(&at_first).await;
+    assert!(attached.message().await.unwrap().unwrap().result);
+    let kept = idle(port_for_keda(&first).await).await;
+    // Cut off from the API server it serves requests on, and another takes the lease.
+    relay.cut();
+    ends(attached).await;
+    closes(kept).await;
+    becomes(&at_second, 1).await;
+    let mut attached = stream(&at_second).await;
+    assert!(attached.message().await.unwrap().unwrap().result);
+    // Who comes to the first one all the same doesn't stay there.
+    ends(stream(&at_first).await).await;
+    closes(idle(port_for_keda(&first).await).await).await;
+    relay.mend();
+    // One that ends serves requests on while it drains.
+    second.terminate();
+    ends(attached).await;
+    becomes(&at_first, 1).await;
+    second.becomes(&["10.9.2.1:8000"]).await;
 }

@@ -1,5 +1,7 @@
 //! What the chart renders is what the program takes, and what a careful cluster takes.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 use usher::cli::check::{CheckArgs, Output, run_with};
 use usher::cli::{Command, parse};
@@ -119,7 +121,7 @@ fn pods_may_do_little_and_say_who_they_are() {
 fn what_is_wrong_in_the_values_is_said() {
     let Some(helm) = Helm::find() else { return };
     let labels = "router.modelServers.matchLabels.app=llama";
-    let table: [(&[&str], &[&str]); 25] = [
+    let table: [(&[&str], &[&str]); 27] = [
         (&[], &["router.modelServers.matchLabels is required"]),
         (&[labels, "router.epp.replica=2"], &["/router/epp", "replica"]),
         (&[labels, "router.modelServers.type=vlm"], &["/router/modelServers/type"]),
@@ -182,6 +184,17 @@ fn what_is_wrong_in_the_values_is_said() {
             &["needs router.epp.capacityPolicies.enabled"],
         ),
         (&[labels, "router.epp.pluginsConfigFile=mine.yaml"], &["mine.yaml is in neither"]),
+        (&[labels, "router.epp.capacityPolicies.keda.enabled=true"], &["needs policies", "capacity-policy"]),
+        (
+            &[
+                labels,
+                "router.epp.capacityPolicies.keda.scaledObjects[0].policy=p",
+                "router.epp.capacityPolicies.keda.scaledObjects[0].role=r",
+                "router.epp.capacityPolicies.keda.scaledObjects[0].scaleTargetRef.name=t",
+                "router.epp.capacityPolicies.keda.scaledObjects[0].maxReplicaCount=2",
+            ],
+            &["keda.scaledObjects", "keda.enabled opens"],
+        ),
     ];
     for (set, words) in table {
         let arguments: Vec<&str> = set.iter().flat_map(|set| ["--set", set]).collect();
@@ -190,6 +203,107 @@ fn what_is_wrong_in_the_values_is_said() {
             assert!(error.contains(word), "{set:?}: {error}");
         }
     }
+}
+
+#[test]
+fn more_than_scale_is_asked_for_by_name() {
+    let Some(helm) = Helm::find() else { return };
+    let policies = "router.epp.capacityPolicies";
+    let labels = format!(
+        "router.modelServers.matchLabels.app=a,{policies}.enabled=true,{policies}.apply.enabled=true"
+    );
+    // What may be written, by its resource.
+    let written = |more: &str| -> BTreeSet<String> {
+        let objects = helm.template("models", &["--set", &format!("{labels}{more}")]).unwrap();
+        let is_written = |rule: &&Value| {
+            let verbs = rule["verbs"].as_array().unwrap();
+            verbs.iter().any(|verb| ["patch", "update", "delete", "*"].contains(&verb.as_str().unwrap()))
+        };
+        let roles = ["Role", "ClusterRole"].into_iter().flat_map(|kind| of_kind(&objects, kind));
+        let rules: Vec<Value> = roles.flat_map(|role| role["rules"].as_array().unwrap().clone()).collect();
+        let resources =
+            rules.iter().filter(is_written).flat_map(|rule| rule["resources"].as_array().unwrap());
+        resources.map(|resource| resource.as_str().unwrap().to_owned()).collect()
+    };
+    let set = |all: &[&str]| -> BTreeSet<String> { all.iter().map(|one| (*one).to_owned()).collect() };
+    // Of two replicas that are there during a rollout one acts.
+    let least = ["capacitypolicies/status", "deployments/scale", "leases", "statefulsets/scale"];
+    assert_eq!(written(""), set(&least));
+    let objects = helm.template("models", &["--set", &labels]).unwrap();
+    assert!(arguments(usher(&objects).1).contains(&"--ha-enable-leader-election=true".to_owned()));
+    assert_eq!(written(&format!(",{policies}.apply.nodes=true")), set(&least));
+    assert_eq!(written(&format!(",{policies}.apply.pods=true")), set(&[&least[..], &["pods"]].concat()));
+    let whole = format!(
+        ",{policies}.apply.targets[0].apiGroup=apps,{policies}.apply.targets[0].resources={{deployments/scale,deployments}}"
+    );
+    assert_eq!(
+        written(&whole),
+        set(&["capacitypolicies/status", "deployments/scale", "deployments", "leases"])
+    );
+}
+
+#[test]
+fn two_releases_fit_into_one_namespace() {
+    let Some(helm) = Helm::find() else { return };
+    let all = "router.epp.podDisruptionBudget.create=true,router.networkPolicy.create=true,router.monitoring.prometheus.enabled=true,router.epp.capacityPolicies.enabled=true,router.epp.capacityPolicies.clusterTopologies=true,router.epp.capacityPolicies.apply.enabled=true,router.epp.capacityPolicies.apply.nodes=true,router.epp.capacityPolicies.keda.enabled=true,router.epp.replicas=2";
+    for mode in [
+        "httpRoute.create=true,provider.name=istio",
+        "httpRoute.create=true,provider.name=gke",
+        "router.proxy.enabled=true,router.proxy.mode=service",
+        "router.proxy.enabled=true,router.proxy.mode=sidecar",
+    ] {
+        let mut seen = BTreeSet::new();
+        for release in ["llama", "qwen"] {
+            let values = format!("router.modelServers.matchLabels.app={release},{all},{mode}");
+            for object in helm.release(release, "models", &["--set", &values]).unwrap() {
+                let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+                let metadata = &object["metadata"];
+                let known =
+                    [&object["apiVersion"], &object["kind"], &metadata["namespace"], &metadata["name"]];
+                assert!(seen.insert(known.map(text)), "{mode}: {known:?} twice");
+            }
+        }
+        assert!(seen.len() > 20, "{mode}: {}", seen.len());
+    }
+}
+
+#[test]
+fn kedas_triggers_ask_a_port_that_is_open() {
+    let Some(helm) = Helm::find() else { return };
+    let objects = helm.rendered("istio");
+    let (deployment, container) = usher(&objects);
+    let list = |value: &Value| value.as_array().unwrap().clone();
+    let mut count = 0;
+    for object in of_kind(&objects, "ScaledObject") {
+        let trigger = &object["spec"]["triggers"][0];
+        assert_eq!(trigger["type"], "external-push");
+        let (host, port) = trigger["metadata"]["scalerAddress"].as_str().unwrap().split_once(':').unwrap();
+        let port = port.parse::<u64>().ok();
+        let name =
+            host.strip_suffix(".models.svc.cluster.local").expect("a name that KEDA's namespace knows");
+        let service =
+            of_kind(&objects, "Service").find(|service| service["metadata"]["name"] == name).unwrap();
+        // Ready ones alone: the leader.
+        assert_ne!(service["spec"]["publishNotReadyAddresses"], true);
+        let labels = &deployment["spec"]["template"]["metadata"]["labels"];
+        let selector = service["spec"]["selector"].as_object().unwrap();
+        assert!(selector.iter().all(|(name, value)| labels[name] == *value));
+        let ports = list(&service["spec"]["ports"]);
+        let open = ports.iter().find(|open| open["port"].as_u64() == port).expect("a port of the Service");
+        let ports = list(&container["ports"]);
+        let bound = ports.iter().find(|bound| bound["name"] == open["targetPort"]).expect("of the container");
+        let number = &bound["containerPort"];
+        assert!(arguments(container).contains(&format!("--keda-address=0.0.0.0:{number}")));
+        let rules = list(&the(&objects, "NetworkPolicy")["spec"]["ingress"]);
+        let rule = rules.iter().find(|rule| list(&rule["ports"]).iter().any(|port| port["port"] == *number));
+        let from = &rule.expect("a rule that lets KEDA in")["from"][0]["namespaceSelector"]["matchLabels"];
+        assert_eq!(from["kubernetes.io/metadata.name"], "keda");
+        count += 1;
+    }
+    assert_eq!(count, 2);
+    // Not opened without being asked for.
+    let plain = helm.template("models", &["--set", "router.modelServers.matchLabels.app=a"]).unwrap();
+    assert!(!serde_json::to_string(&plain).unwrap().contains("keda"));
 }
 
 /// What the Deployment controller does with a strategy: the arithmetic of

@@ -17,7 +17,7 @@ const SELECTOR: &str = "router.modelServers.matchLabels.app=m,router.inferencePo
 const ELECTION: &str = "router.modelServers.matchLabels.app=m,router.epp.replicas=2";
 
 /// Policies of the cluster that are carried out.
-const APPLY: &str = "router.modelServers.matchLabels.app=m,router.inferencePool.create=false,router.epp.capacityPolicies.enabled=true,router.epp.capacityPolicies.clusterTopologies=true,router.epp.capacityPolicies.apply.enabled=true,router.epp.capacityPolicies.apply.nodes=true";
+const APPLY: &str = "router.modelServers.matchLabels.app=m,router.inferencePool.create=false,router.epp.capacityPolicies.enabled=true,router.epp.capacityPolicies.clusterTopologies=true,router.epp.capacityPolicies.apply.enabled=true,router.epp.capacityPolicies.apply.nodes=true,router.epp.capacityPolicies.apply.pods=true,router.epp.capacityPolicies.apply.targets[0].apiGroup=apps,router.epp.capacityPolicies.apply.targets[0].resources={deployments/scale,deployments,statefulsets/scale,statefulsets}";
 
 /// A release in a namespace of its own, as an administrator applies it.
 pub(crate) struct Release {

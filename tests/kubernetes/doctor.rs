@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use usher::sim::{SimConfig, SimHandle, start};
 
-use crate::objects::{Space, election, least, reviews, rule, send, user};
+use crate::objects::{POLICIES, POOLS, Space, election, least, reviews, rule, send, user};
 use crate::program::{Examined, examined_with};
 use crate::server::Server;
 use crate::support::{eventually, listener, nobody};
@@ -213,4 +213,112 @@ async fn a_server_without_the_kinds_and_one_that_is_away() {
     for check in ["rbac", "pool", "routes"] {
         assert_eq!(found.status(check), "skipped", "{check}");
     }
+}
+
+/// A role whose pods have the label `app`, and a Deployment.
+fn role(app: &str, deployment: &str) -> Value {
+    let target = json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": deployment});
+    json!({"max": 4, "selector": {"app": app}, "scaleTargetRef": target})
+}
+
+/// A pod at Usher's gate.
+async fn gated(space: &Space, name: &str, app: &str) {
+    let pod = json!({"metadata": {"name": name, "labels": {"app": app}}, "spec": {
+        "schedulingGates": [{"name": "usher.dev/rollout"}],
+        "containers": [{"name": "c", "image": "i"}],
+    }});
+    space.send("POST", &space.path("v1", "pods"), &pod).await.unwrap();
+}
+
+async fn deployment(space: &Space, name: &str) {
+    let labels = json!({"app": name});
+    let object = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name}, "spec": {
+        "selector": {"matchLabels": labels},
+        "template": {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "i"}]}},
+    }});
+    space.send("POST", &space.path("apps/v1", "deployments"), &object).await.unwrap();
+}
+
+/// Findings about capacity policies.
+fn capacity(found: &Examined) -> Vec<String> {
+    let codes = found.codes();
+    let ours = codes.iter().filter(|code| code.starts_with("capacity") || code.starts_with("gate-"));
+    ours.map(|code| (*code).to_owned()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_policies_lack_is_found() {
+    let Some(server) = Server::own().await else { return };
+    server.define(&[POOLS, POLICIES]).await;
+    let reads = [
+        rule(&["usher.dev"], &["capacitypolicies"], &["get", "list", "watch"]),
+        rule(&["apps"], &["deployments/scale"], &["get"]),
+    ];
+    let space = server.space(&[&least()[..], &reads].concat()).await;
+    space.pool("m", &[8000]).await;
+    let doctor = Doctor::new(&server, server.port, &space);
+    let examined = async || doctor.examines(&["--pool-name", "p"]).await;
+    let found = examined().await;
+    assert_eq!(found.status("capacity"), "skipped", "{:#}", found.report);
+
+    deployment(&space, "d").await;
+    space.create(POLICIES, "sound", json!({"mode": "Apply", "roles": {"decode": role("d", "d")}})).await;
+    gated(&space, "d-0", "d").await;
+    let found = examined().await;
+    assert_eq!(found.status("capacity"), "wrong");
+    assert!(capacity(&found).iter().all(|code| code.starts_with("capacity-right-")), "{:#}", found.report);
+    let text = found.report.to_string();
+    for words in [
+        "may not patch deployments/scale of apps",
+        "may not get, patch capacitypolicies/status of usher.dev",
+        "may not patch pods",
+        "may not create pods/eviction",
+    ] {
+        assert!(text.contains(words), "{words}: {:#}", found.report);
+    }
+    found.finding("capacity-right-missing");
+    let optional = found.finding("capacity-right-optional")["what"].as_str().unwrap();
+    assert!(optional.contains("may not create, list events"), "{optional}");
+    let more = [
+        rule(&["usher.dev"], &["capacitypolicies/status"], &["get", "patch"]),
+        rule(&["apps"], &["deployments/scale"], &["patch"]),
+        rule(&[""], &["pods"], &["patch"]),
+        rule(&[""], &["pods/eviction"], &["create"]),
+        rule(&["autoscaling"], &["horizontalpodautoscalers"], &["list"]),
+        rule(&[""], &["events"], &["create", "list"]),
+    ];
+    space.grant("more", &more).await;
+    eventually("the rights to count", async || (examined().await.status("capacity") == "ok").then_some(()))
+        .await;
+
+    // The same object and the same pods as another policy's, and an object that isn't there.
+    let roles = json!({"again": role("d", "d"), "gone": role("p", "nowhere")});
+    space.create(POLICIES, "broken", json!({"roles": roles})).await;
+    gated(&space, "lost-0", "nobody").await;
+    let path = format!("{}/broken/status", space.path("usher.dev/v1alpha1", "capacitypolicies"));
+    let status = json!({"status": {"conditions": [{
+        "type": "Accepted", "status": "False", "reason": "TargetConflict", "message": "the older one has it",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }]}});
+    space.send("PATCH", &path, &status).await.unwrap();
+    let found = examined().await;
+    let what = |code: &str| found.finding(code)["what"].as_str().unwrap().to_owned();
+    assert!(what("capacity-policy-refused").contains("TargetConflict: the older one has it"));
+    assert!(what("capacity-target-missing").contains("broken, role gone: there is no Deployment nowhere"));
+    assert!(
+        what("capacity-target-shared").contains("Deployment d is scaled by broken/again and sound/decode")
+    );
+    let overlap = what("capacity-selectors-overlap");
+    assert!(overlap.contains("broken/again and sound/decode select the same pods, such as d-0"), "{overlap}");
+    let orphan = what("gate-orphaned");
+    assert!(orphan.contains("1 pod waits") && orphan.ends_with(": lost-0"), "{orphan}");
+    assert_eq!(capacity(&found).len(), 5, "{:#}", found.report);
+    // A policy of the picker's file counts as well.
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("policies.yaml");
+    let policy = "apiVersion: usher.dev/v1alpha1\nkind: CapacityPolicy\nmetadata: {name: filed}\nspec: {mode: Apply, roles: {a: {max: 3, selector: {app: nobody}}}}\n";
+    std::fs::write(&file, policy).unwrap();
+    let file = file.display().to_string();
+    let found = doctor.examines(&["--pool-name", "p", "--capacity-policy", &file]).await;
+    assert!(!capacity(&found).iter().any(|code| code == "gate-orphaned"), "{:#}", found.report);
 }

@@ -96,3 +96,31 @@ async fn one_that_could_not_be_ready_keeps_the_lease_from_nobody() {
     is_ready(&sound, true).await;
     assert!(!broken.is_healthy("readiness").await);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_times_of_the_lease_are_those_of_the_flags() {
+    let Some(server) = Server::shared().await else { return };
+    let space = space(server, "10.4.3.1").await;
+    let times = [
+        "--leader-elect-lease-duration=7s",
+        "--leader-elect-renew-deadline=5s",
+        "--leader-elect-retry-period=300ms",
+    ];
+    let first = Picker::of_pool(server, &space, &[&[ELECTS], &times[..]].concat()).await;
+    is_ready(&first, true).await;
+    let path = space.path("coordination.k8s.io/v1", "leases");
+    let path = format!("{path}/epp-{}-p.llm-d.ai", space.name);
+    let lease = space.get(&path).await.unwrap();
+    assert_eq!(lease["spec"]["leaseDurationSeconds"], 7);
+    // Without a leader that lives the others wait for as long as its lease says, not theirs.
+    let second = Picker::of_pool(server, &space, &[ELECTS]).await;
+    second.becomes(&["10.4.3.1:8000"]).await;
+    let renewed = async || space.get(&path).await.unwrap()["spec"]["renewTime"].clone();
+    let mut writes = std::collections::BTreeSet::new();
+    eventually("several renewals", async || {
+        writes.insert(renewed().await.as_str()?.to_owned());
+        (writes.len() >= 4).then_some(())
+    })
+    .await;
+    assert!(!second.is_healthy("readiness").await);
+}

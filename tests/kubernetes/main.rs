@@ -24,6 +24,7 @@ mod capacity;
 mod chart;
 mod chart_rights;
 mod doctor;
+mod engines;
 mod examples;
 mod kustomize;
 mod leader;

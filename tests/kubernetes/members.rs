@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::objects::{POOLS, least, rule};
-use crate::picker::Picker;
+use crate::picker::{Answer, Picker};
 use crate::server::Server;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -95,4 +95,49 @@ async fn a_selector_needs_no_pool_and_no_other_rights() {
     picker.becomes(&["10.1.3.1:8000", "10.1.3.1:8001", "10.1.3.2:8000", "10.1.3.2:8001"]).await;
     space.mark("b", json!({"labels": {"canary": "1"}})).await;
     picker.becomes(&["10.1.3.1:8000", "10.1.3.1:8001"]).await;
+}
+
+/// Sessions stay at their endpoint.
+const SESSIONS: &str = "
+plugins:
+- {type: session-affinity-filter, parameters: {strategy: session_id}}
+- type: queue-scorer
+schedulingProfiles:
+- name: default
+  plugins:
+  - pluginRef: session-affinity-filter
+  - pluginRef: queue-scorer
+";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pod_that_comes_back_under_its_name_and_address_has_no_sessions() {
+    let Some(server) = Server::shared().await else { return };
+    let space = server.space(&least()).await;
+    space.pool("m", &[8000]).await;
+    space.pod("a", "10.1.4.1", "m").await;
+    let picker =
+        Picker::of_pool(server, &space, &["--allow-experimental-plugins", "--config-text", SESSIONS]).await;
+    picker.turns(true).await;
+    picker.becomes(&["10.1.4.1:8000"]).await;
+    let session = async || match picker.ask(&[("x-session-id", "s")], "m").await {
+        Answer::Routed { candidates, .. } => candidates,
+        Answer::Refused { status } => panic!("{status}"),
+    };
+    session().await;
+    space.pod("b", "10.1.4.2", "m").await;
+    picker.becomes(&["10.1.4.1:8000", "10.1.4.2:8000"]).await;
+    assert_eq!(session().await, ["10.1.4.1:8000".to_owned()].into(), "it stays where it is");
+    // The same pod, away for a moment.
+    space.status("a", "10.1.4.1", false).await;
+    picker.becomes(&["10.1.4.2:8000"]).await;
+    space.status("a", "10.1.4.1", true).await;
+    picker.becomes(&["10.1.4.1:8000", "10.1.4.2:8000"]).await;
+    assert_eq!(session().await, ["10.1.4.1:8000".to_owned()].into(), "its pod was only not ready");
+    // Another pod of the same name.
+    space.delete_pod("a", 0).await;
+    picker.becomes(&["10.1.4.2:8000"]).await;
+    space.pod("a", "10.1.4.1", "m").await;
+    picker.becomes(&["10.1.4.1:8000", "10.1.4.2:8000"]).await;
+    let both = ["10.1.4.1:8000".to_owned(), "10.1.4.2:8000".to_owned()];
+    assert_eq!(session().await, both.into(), "it may go anywhere");
 }

@@ -232,8 +232,13 @@ impl Picker {
 
     /// Asks it to end.
     pub(crate) fn terminate(&self) {
-        let pid = self.child.id().unwrap().to_string();
-        assert!(std::process::Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+        self.signal("TERM");
+    }
+
+    /// Sends it a signal.
+    pub(crate) fn signal(&self, name: &str) {
+        let (signal, pid) = (format!("-{name}"), self.child.id().unwrap().to_string());
+        assert!(std::process::Command::new("kill").args([&signal, &pid]).status().unwrap().success());
     }
 }
 

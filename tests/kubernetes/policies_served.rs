@@ -1,10 +1,12 @@
 //! Policies that are objects: Usher follows them, and their statuses tell what became of them.
 
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use kube::Client;
 use serde_json::{Value, json};
 
+use crate::engines::engines;
 use crate::metrics::page;
 use crate::objects::{POLICIES, Space, TOPOLOGIES, election, get, rule, send, user};
 use crate::picker::Picker;
@@ -38,7 +40,7 @@ fn kept(max: u32) -> Value {
     json!({"interval": "1s", "roles": {"a": {"min": 1, "max": max, "selector": {"app": "m"}}}})
 }
 
-/// One whose rule fires as soon as there is a pod.
+/// One whose rule fires as soon as it is known that a pod has nothing to do.
 fn rules() -> Value {
     let mut spec = kept(4);
     spec["rules"] = json!([
@@ -82,7 +84,10 @@ async fn ticks(picker: &Picker, name: &str, more: u64) {
 async fn policies_of_the_cluster_are_followed_and_told() {
     let Some(server) = Server::own().await else { return };
     let (client, space) = (server.client().await, server.space(&rights()).await);
-    space.pod("one", "10.8.0.1", "m").await;
+    let address = Ipv4Addr::new(127, 8, 0, 1);
+    // That nothing runs there is known.
+    let _engines = engines(std::iter::once(address)).await;
+    space.pod("one", &address.to_string(), "m").await;
     let picker = picker(&server, &space, &[]).await;
     picker.says(&["does not define this kind", "capacitypolicies", "deploy/chart/crds"]).await;
     server.define(&[POLICIES]).await;
@@ -131,36 +136,157 @@ async fn policies_of_the_cluster_are_followed_and_told() {
     .await;
 }
 
+/// Reasons of events about an object, sorted.
+async fn events(space: &Space, kind: &str, name: &str) -> Vec<String> {
+    let events = space.get(&space.path("v1", "events")).await.unwrap();
+    let is_about =
+        |event: &&Value| event["involvedObject"]["kind"] == kind && event["involvedObject"]["name"] == name;
+    let all = events["items"].as_array().unwrap().iter().filter(is_about);
+    let mut all: Vec<String> = all.map(|event| event["reason"].as_str().unwrap().to_owned()).collect();
+    all.sort();
+    all
+}
+
+/// A role that is to have five pods, of a Deployment.
+fn of_deployment(name: &str) -> Value {
+    let mut spec = kept(6);
+    spec["mode"] = json!("Apply");
+    spec["roles"]["a"]["min"] = json!(5);
+    spec["roles"]["a"]["scaleTargetRef"] =
+        json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": name});
+    spec
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_older_policy_scales_and_others_pools_are_left_alone() {
+async fn standing_still_is_told_with_its_reason() {
     let Some(server) = Server::own().await else { return };
     server.define(&[POLICIES]).await;
-    let (client, space) = (server.client().await, server.space(&rights()).await);
+    // It may look at replicas, and not write them.
+    let more = vec![
+        rule(&["apps"], &["deployments/scale"], &["get"]),
+        rule(&["autoscaling"], &["horizontalpodautoscalers"], &["list"]),
+        rule(&[""], &["events"], &["create"]),
+    ];
+    let (client, space) = (server.client().await, server.space(&[rights(), more].concat()).await);
+    deployment(&space, "x", json!({"app": "m"})).await;
+    space.create(POLICIES, "p", of_deployment("x")).await;
+    let picker = picker(&server, &space, &["--capacity-single-replica=true"]).await;
+    let holds = |of: &'static str| move |status: &Value| condition(status, of)["status"] == "True";
+    told(&client, &space, "p", holds("WriteFailed")).await;
+    picker.exports("usher_capacity_condition{condition=\"WriteFailed\",policy=\"p\"} 1").await;
+    assert_eq!(events(&space, "Deployment", "x").await, ["WriteFailed"]);
+    assert_eq!(events(&space, "CapacityPolicy", "p").await, ["WriteFailed"]);
+    // Its target is gone.
+    let path = format!("{}/x", space.path("apps/v1", "deployments"));
+    space.send("DELETE", &path, &json!({})).await.unwrap();
+    let object = told(&client, &space, "p", holds("Unobserved")).await;
+    let message = condition(&object["status"], "Unobserved")["message"].as_str().unwrap();
+    assert!(message.contains("Deployment x: not found"), "{message}");
+    picker.exports("usher_capacity_condition{condition=\"Unobserved\",policy=\"p\"} 1").await;
+    eventually("an event", async || {
+        (events(&space, "CapacityPolicy", "p").await == ["Unobserved", "WriteFailed"]).then_some(())
+    })
+    .await;
+    // It comes back with the right to it.
+    space.grant("more", &[rule(&["apps"], &["deployments/scale"], &["patch"])]).await;
+    deployment(&space, "x", json!({"app": "m"})).await;
+    let is_fine = |status: &Value| {
+        ["Unobserved", "WriteFailed"].iter().all(|of| condition(status, of)["status"] == "False")
+    };
+    told(&client, &space, "p", is_fine).await;
+}
+
+/// With the chart's rights nobody reads the target.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_policy_of_unknown_pool_says_so_and_waits_for_pods() {
+    let Some(server) = Server::own().await else { return };
+    server.define(&[POLICIES]).await;
+    let more = vec![rule(&[""], &["events"], &["create"])];
+    let (client, space) = (server.client().await, server.space(&[rights(), more].concat()).await);
+    let mut spec = of_deployment("x");
+    spec["mode"] = json!("Recommend");
+    space.create(POLICIES, "p", spec).await;
+    let picker = picker(&server, &space, &[]).await;
+    let is = |reason: &'static str| move |status: &Value| condition(status, "Accepted")["reason"] == reason;
+    let object = told(&client, &space, "p", is("TargetUnknown")).await;
+    let message = condition(&object["status"], "Accepted")["message"].as_str().unwrap();
+    assert!(message.contains("Deployment 'x'") && message.contains("spec.poolRef"), "{message}");
+    let page = page(&picker).await;
+    let frozen = "usher_capacity_frozen_seconds{policy=\"p\",reason=\"TargetUnknown\"} ";
+    assert!(page.lines().any(|line| line.starts_with(frozen)), "{page}");
+    eventually("an event", async || {
+        (events(&space, "CapacityPolicy", "p").await == ["TargetUnknown"]).then_some(())
+    })
+    .await;
+    let owner = json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "x-5d4f", "uid": "u", "controller": true}]);
+    let pod = json!({
+        "metadata": {"name": "x-5d4f-1", "labels": {"app": "m", "pod-template-hash": "5d4f"}, "ownerReferences": owner},
+        "spec": {"containers": [{"name": "c", "image": "i"}]},
+    });
+    space.send("POST", &space.path("v1", "pods"), &pod).await.unwrap();
+    told(&client, &space, "p", is("Accepted")).await;
+}
+
+/// A Deployment whose pods have these labels.
+async fn deployment(space: &Space, name: &str, labels: Value) {
+    let object = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name}, "spec": {
+        "replicas": 3, "selector": {"matchLabels": labels},
+        "template": {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "i"}]}},
+    }});
+    space.send("POST", &space.path("apps/v1", "deployments"), &object).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn policies_that_share_a_target_all_stand_still() {
+    let Some(server) = Server::own().await else { return };
+    server.define(&[POLICIES]).await;
+    let scales = rule(&["apps"], &["deployments/scale"], &["get", "patch"]);
+    let more = vec![
+        scales,
+        rule(&["autoscaling"], &["horizontalpodautoscalers"], &["list"]),
+        rule(&[""], &["events"], &["create"]),
+    ];
+    let (client, space) = (server.client().await, server.space(&[rights(), more].concat()).await);
+    deployment(&space, "x", json!({"app": "m", "n": "x"})).await;
+    deployment(&space, "y", json!({"app": "other", "n": "y"})).await;
     let with = |target: &str| {
         let mut spec = kept(3);
+        spec["mode"] = json!("Apply");
+        spec["roles"]["a"]["min"] = json!(5);
+        spec["roles"]["a"]["max"] = json!(6);
         spec["roles"]["a"]["scaleTargetRef"] =
             json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": target});
         spec
     };
-    let mut theirs = kept(3);
+    // It says that it is another picker's, and scales the same.
+    let mut theirs = with("x");
     theirs["poolRef"] = json!({"name": "another"});
     space.create(POLICIES, "theirs", theirs).await;
-    space.create(POLICIES, "b-old", with("x")).await;
-    // Times are in whole seconds.
-    tokio::time::sleep(Duration::from_millis(1100)).await;
-    space.create(POLICIES, "a-new", with("x")).await;
-    let picker = picker(&server, &space, &[]).await;
+    space.create(POLICIES, "ours", with("x")).await;
+    // It doesn't say whose it is, and its pods are another pool's.
+    space.create(POLICIES, "unsaid", with("y")).await;
+    let picker = picker(&server, &space, &["--capacity-single-replica=true"]).await;
     let is = |reason: &'static str| move |status: &Value| condition(status, "Accepted")["reason"] == reason;
-    told(&client, &space, "b-old", is("Accepted")).await;
-    let object = told(&client, &space, "a-new", is("TargetConflict")).await;
+    let object = told(&client, &space, "ours", is("TargetConflict")).await;
     let message = condition(&object["status"], "Accepted")["message"].as_str().unwrap();
-    assert!(message.contains("'b-old', which is older"), "{message}");
-    ticks(&picker, "b-old", 1).await;
-    assert!(!page(&picker).await.contains("policy=\"a-new\""));
-    space.delete(POLICIES, "b-old").await;
-    told(&client, &space, "a-new", is("Accepted")).await;
-    let untold = get(&client, &path(&space, "theirs")).await.unwrap();
-    assert!(untold["status"].is_null(), "{untold}");
+    assert!(message.contains("'theirs' too, so none of them acts"), "{message}");
+    picker.exports("usher_capacity_condition{condition=\"TargetConflict\",policy=\"ours\"} 1").await;
+    let page = page(&picker).await;
+    let frozen = "usher_capacity_frozen_seconds{policy=\"ours\",reason=\"TargetConflict\"} ";
+    assert!(page.lines().any(|line| line.starts_with(frozen)), "{page}");
+    assert_eq!(events(&space, "Deployment", "x").await, ["TargetConflict"]);
+    assert_eq!(events(&space, "CapacityPolicy", "ours").await, ["TargetConflict"]);
+    ticks(&picker, "ours", 2).await;
+    let replicas = async |name: &str| {
+        let path = format!("{}/{name}", space.path("apps/v1", "deployments"));
+        space.get(&path).await.unwrap()["spec"]["replicas"].as_u64().unwrap()
+    };
+    assert_eq!((replicas("x").await, replicas("y").await), (3, 3));
+    space.delete(POLICIES, "theirs").await;
+    told(&client, &space, "ours", is("Accepted")).await;
+    eventually("it to be scaled", async || (replicas("x").await == 5).then_some(())).await;
+    let untold = get(&client, &path(&space, "unsaid")).await.unwrap();
+    assert!(untold["status"].is_null() && replicas("y").await == 3, "{untold}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -192,7 +318,8 @@ async fn only_who_leads_tells() {
         let untold = get(&client, &path(&space, name)).await.unwrap();
         assert!(untold["status"].is_null(), "{untold}");
     }
-    send(&client, "DELETE", &format!("{leases}/{name}"), &json!({})).await.unwrap();
+    // It gives the lease up.
+    space.send("PATCH", &format!("{leases}/{name}"), &json!({"spec": {"holderIdentity": ""}})).await.unwrap();
     told(&client, &space, "p", |status| status["state"] == "Idle").await;
     told(&client, &space, "broken", |status| condition(status, "Accepted")["status"] == "False").await;
 }

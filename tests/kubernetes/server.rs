@@ -22,8 +22,24 @@ use tokio::sync::OnceCell;
 const TOKENS: &str = "\
 token-admin,admin,admin,\"system:masters\"
 token-epp,epp,epp
+token-epp-0,epp,epp-0
+token-epp-1,epp,epp-1
+token-epp-2,epp,epp-2
+token-epp-3,epp,epp-3
+token-epp-4,epp,epp-4
+token-epp-5,epp,epp-5
 token-scraper,scraper,scraper
 token-stranger,stranger,stranger
+";
+
+/// What an audited server writes down of writes, once they are answered.
+const AUDIT: &str = "\
+apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+- {level: RequestResponse, verbs: [create, update, patch, delete], users: [epp]}
+- {level: None}
 ";
 
 /// The longest that an API server takes to be ready, and to say whether it is.
@@ -90,6 +106,7 @@ pub(crate) struct Server {
     pub(crate) port: u16,
     etcd_port: u16,
     assets: &'static Path,
+    is_audited: bool,
 }
 
 impl Server {
@@ -98,7 +115,7 @@ impl Server {
         static SHARED: OnceCell<Server> = OnceCell::const_new();
         let assets = assets()?;
         let server = SHARED.get_or_init(async || {
-            let server = Server::start(assets).await;
+            let server = Server::start(assets, false).await;
             server
                 .define(&[crate::objects::POOLS, crate::objects::OBJECTIVES, crate::objects::REWRITES])
                 .await;
@@ -109,10 +126,23 @@ impl Server {
 
     /// One of a test's own.
     pub(crate) async fn own() -> Option<Self> {
-        Some(Self::start(assets()?).await)
+        Some(Self::start(assets()?, false).await)
     }
 
-    async fn start(assets: &'static Path) -> Self {
+    /// One of a test's own that writes down what pickers write.
+    pub(crate) async fn audited() -> Option<Self> {
+        Some(Self::start(assets()?, true).await)
+    }
+
+    /// All writes of pickers that have been answered so far, as `audit.k8s.io/v1` events.
+    pub(crate) fn writes(&self) -> Vec<Value> {
+        let log = std::fs::read_to_string(self.folder.path().join("audit.log")).unwrap();
+        // The last line may not be whole yet.
+        let (whole, _) = log.rsplit_once('\n').unwrap_or_default();
+        whole.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    async fn start(assets: &'static Path, is_audited: bool) -> Self {
         let folder = tempfile::tempdir().unwrap();
         certificates(folder.path());
         std::fs::write(folder.path().join("tokens.csv"), TOKENS).unwrap();
@@ -129,7 +159,7 @@ impl Server {
             "--log-level=error".to_owned(),
         ];
         let etcd = Guarded::start(&assets.join("etcd"), &etcd, &folder.path().join("etcd.log"));
-        let mut server = Self { folder, _etcd: etcd, apiserver: None, port, etcd_port, assets };
+        let mut server = Self { folder, _etcd: etcd, apiserver: None, port, etcd_port, assets, is_audited };
         server.up().await;
         server
     }
@@ -137,7 +167,7 @@ impl Server {
     /// Starts the API server, where it was before, and waits until it is ready.
     pub(crate) async fn up(&mut self) {
         let path = |name: &str| self.folder.path().join(name).display().to_string();
-        let arguments = [
+        let mut arguments = vec![
             format!("--etcd-servers=http://127.0.0.1:{}", self.etcd_port),
             format!("--cert-dir={}", path("certs")),
             "--bind-address=127.0.0.1".to_owned(),
@@ -153,6 +183,11 @@ impl Server {
             "--disable-admission-plugins=ServiceAccount".to_owned(),
             "--profiling=false".to_owned(),
         ];
+        if self.is_audited {
+            std::fs::write(self.folder.path().join("audit.yaml"), AUDIT).unwrap();
+            arguments.push(format!("--audit-policy-file={}", path("audit.yaml")));
+            arguments.push(format!("--audit-log-path={}", path("audit.log")));
+        }
         let log = self.folder.path().join("kube-apiserver.log");
         self.apiserver = Some(Guarded::start(&self.assets.join("kube-apiserver"), &arguments, &log));
         let client = self.client().await;

@@ -52,8 +52,13 @@ impl Helm {
 
     /// The objects of a release `usher` in a namespace.
     pub(crate) fn template(&self, namespace: &str, more: &[&str]) -> Result<Vec<Value>, String> {
+        self.release("usher", namespace, more)
+    }
+
+    /// The objects of a release of this name.
+    pub(crate) fn release(&self, name: &str, namespace: &str, more: &[&str]) -> Result<Vec<Value>, String> {
         // Without a version helm takes one that is older than the chart asks for.
-        let chart = ["template", "usher", "deploy/chart", "--kube-version=1.36.3", "--namespace", namespace];
+        let chart = ["template", name, "deploy/chart", "--kube-version=1.36.3", "--namespace", namespace];
         let arguments: Vec<&OsStr> = chart.iter().chain(more).map(OsStr::new).collect();
         Ok(documents(&output(&self.0, &arguments)?).collect())
     }

@@ -46,6 +46,8 @@ pub struct Cluster {
     pub creates: u32,
     /// Whether the list of pods may be one of before.
     pub is_late: bool,
+    /// Whether nothing of a plan may be carried out.
+    pub is_held: bool,
     /// Seconds that pods take to get ready: from, to.
     pub startup: (u64, u64),
     pub now: u64,
@@ -68,6 +70,7 @@ impl Cluster {
             room: u32::MAX,
             creates: u32::MAX,
             is_late: false,
+            is_held: false,
             startup: (1, 1),
             now: 0,
             random: SmallRng::seed_from_u64(seed),
@@ -105,7 +108,8 @@ impl Cluster {
                 values: [].into(),
             })
         });
-        Inputs { replicas: self.replicas.clone(), pods: pods.collect(), ..Inputs::default() }
+        let (replicas, is_held) = (self.replicas.clone(), self.is_held);
+        Inputs { replicas, pods: pods.collect(), is_held, ..Inputs::default() }
     }
 
     /// What the group's tick says now.

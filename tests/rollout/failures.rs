@@ -109,3 +109,19 @@ proptest! {
         prop_assert_eq!(cluster.replicas, vec![goals.0, goals.1]);
     }
 }
+
+#[test]
+fn a_step_that_nobody_carries_out_never_times_out() {
+    for on_timeout in ["Fail", "Hold", "Trim"] {
+        let mut cluster = Cluster::new(&spec((4, 2), (8, 4), on_timeout), 1);
+        cluster.is_held = true;
+        for _ in 0..100 {
+            let plan = cluster.plan();
+            assert_eq!((plan.state, plan.conditions.as_slice()), (State::Deploy, &[][..]), "{on_timeout}");
+            cluster.pass(15);
+        }
+        cluster.is_held = false;
+        let plan = cluster.plan();
+        assert_eq!((plan.state, admitted(&plan)), (State::Deploy, vec![4, 2]), "{on_timeout}");
+    }
+}

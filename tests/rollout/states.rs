@@ -130,16 +130,21 @@ fn what_somebody_else_wrote_is_where_rules_begin() {
     // `kubectl scale --replicas=6`
     assert_eq!(says(&group.tick(15, [6, 2], &up(6), &none)), (State::Idle, vec![6, 2]));
     // What a rule asked for is on its way until then.
-    let asks = json!({"external": {"q": 9}});
+    let (asks, calm) = (json!({"external": {"q": 9}}), json!({"external": {"q": 1}}));
     let plan = group.tick(30, [6, 2], &up(6), &asks);
     assert_eq!((plan.roles[0].desired, plan.roles[0].write), (14, 8));
-    assert_eq!(group.tick(45, [6, 2], &up(6), &none).roles[0].desired, 14, "the write failed");
-    assert_eq!(group.tick(60, [8, 2], &up(6), &none).roles[0].desired, 14);
-    assert_eq!(group.tick(75, [5, 2], &up(5), &none).roles[0].desired, 5, "somebody thinks otherwise");
+    assert_eq!(group.tick(45, [6, 2], &up(6), &calm).roles[0].desired, 14, "the write failed");
+    assert_eq!(group.tick(60, [8, 2], &up(6), &calm).roles[0].desired, 14);
+    assert_eq!(
+        group.tick(65, [8, 2], &up(6), &none).roles[0].desired,
+        8,
+        "without numbers it goes no further"
+    );
+    assert_eq!(group.tick(75, [5, 2], &up(5), &calm).roles[0].desired, 5, "somebody thinks otherwise");
     // Where others carry it out, they may take their time.
     let mut group = Group::new(&spec("Recommend"));
     group.tick(0, [4, 2], &up(4), &asks);
-    assert_eq!(group.tick(15, [5, 2], &up(5), &none).roles[0].desired, 12);
+    assert_eq!(group.tick(15, [5, 2], &up(5), &calm).roles[0].desired, 12);
 }
 
 #[test]

@@ -61,6 +61,12 @@ impl Log {
         }
     }
 
+    /// Whether some line from line `start` on contains a text by now.
+    #[allow(dead_code, reason = "not every test asks")]
+    pub(crate) fn mentions_since(&self, start: usize, text: &str) -> bool {
+        self.lines.borrow().iter().skip(start).any(|line| line.contains(text))
+    }
+
     /// Whether some line contains a text by now.
     #[allow(dead_code, reason = "not every test asks")]
     pub(crate) fn mentions(&self, text: &str) -> bool {

@@ -107,7 +107,8 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- define "usher.elects" -}}
 {{- $said := index .Values.router.epp.flags "ha-enable-leader-election" -}}
 {{- if kindIs "invalid" $said -}}
-{{- if gt (int .Values.router.epp.replicas) 1 -}}true{{- end -}}
+{{- /* A rollout has two of one replica for a while. */ -}}
+{{- if or (gt (int .Values.router.epp.replicas) 1) .Values.router.epp.capacityPolicies.apply.enabled -}}true{{- end -}}
 {{- else if eq (toString $said) "true" -}}true{{- end -}}
 {{- end }}
 
@@ -177,6 +178,9 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end -}}
 {{- if $epp.capacityPolicies.enabled -}}
 {{- $_ := set $flags "capacity-policies" true -}}
+{{- end -}}
+{{- if $epp.capacityPolicies.keda.enabled -}}
+{{- $_ := set $flags "keda-address" (printf "0.0.0.0:%d" (int $epp.capacityPolicies.keda.port)) -}}
 {{- end -}}
 {{- if include "usher.elects" . -}}
 {{- $_ := set $flags "ha-enable-leader-election" true -}}

@@ -41,6 +41,13 @@
 {{- if and $router.epp.capacityPolicies.clusterTopologies (not $router.epp.capacityPolicies.enabled) }}
 {{- fail "router.epp.capacityPolicies.clusterTopologies needs router.epp.capacityPolicies.enabled" }}
 {{- end }}
+{{- $keda := $router.epp.capacityPolicies.keda }}
+{{- if and $keda.enabled (not $router.epp.capacityPolicies.enabled) (not (index $router.epp.flags "capacity-policy")) }}
+{{- fail "router.epp.capacityPolicies.keda.enabled needs policies: router.epp.capacityPolicies.enabled, or the flag capacity-policy with a file" }}
+{{- end }}
+{{- if and $keda.scaledObjects (not $keda.enabled) }}
+{{- fail "router.epp.capacityPolicies.keda.scaledObjects ask a port that router.epp.capacityPolicies.keda.enabled opens" }}
+{{- end }}
 {{- $preferred := .Values.provider.gke.preferredBackends | default dict }}
 {{- if $preferred.enabled }}
 {{- fail "provider.gke.preferredBackends.enabled: this chart does not have it; set it to false" }}

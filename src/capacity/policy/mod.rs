@@ -27,6 +27,8 @@ pub struct Policy {
     pub name: String,
     /// What becomes of its plans.
     pub mode: Mode,
+    /// Whether nothing is to be written.
+    pub is_paused: bool,
     /// Time between two ticks.
     pub interval: Duration,
     /// Its roles, by name.

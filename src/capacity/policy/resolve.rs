@@ -66,6 +66,7 @@ impl Policy {
         Self {
             name: document.metadata.name.clone(),
             mode: spec.mode,
+            is_paused: spec.paused,
             interval,
             roles,
             sizing,
@@ -237,6 +238,7 @@ impl Reader {
             up: written.scale_up.as_ref().map_or(default.up, |spec| self.pace(spec, default.up)),
             down: written.scale_down.as_ref().map_or(default.down, |spec| self.pace(spec, default.down)),
             panic: panic.map_or(default.panic, |spec| self.panic(spec, default.panic)),
+            drain: self.time(written.scale_down.as_ref().and_then(|down| down.drain_timeout), default.drain),
         }
     }
 

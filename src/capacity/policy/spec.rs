@@ -56,6 +56,9 @@ pub struct Spec {
     pub pool_ref: Option<PoolRef>,
     /// What becomes of plans.
     pub mode: Mode,
+    /// Nothing is written while this is so. Pods still pass their gate, and the status is told.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub paused: bool,
     /// Time between two ticks; 15 s when absent.
     pub interval: Option<Span>,
     /// The roles, by name; one or more.
@@ -189,6 +192,10 @@ pub struct PaceSpec {
     pub select: Option<Select>,
     /// How long a change has to be asked for, at most 30 minutes.
     pub stabilization: Option<Span>,
+    /// How long pods that are about to go may take to answer the requests that they have, at most 30 minutes;
+    /// 0: they go at once. When shrinking only; 5 minutes when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drain_timeout: Option<Span>,
     /// What else holds when far more is needed than there is; when growing only.
     pub panic: Option<PanicSpec>,
 }

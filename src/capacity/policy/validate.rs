@@ -192,6 +192,10 @@ fn behavior(spec: &Spec, found: &mut Found) {
         found.whole(path("percent"), pace.percent, 0, 1000);
         found.time(path("period"), pace.period);
         found.time(path("stabilization"), pace.stabilization);
+        found.time(path("drainTimeout"), pace.drain_timeout);
+        if name == "scaleUp" && pace.drain_timeout.is_some() {
+            found.error(path("drainTimeout"), "makes sense when shrinking only; move it to scaleDown");
+        }
         let Some(panic) = &pace.panic else { return };
         if name == "scaleDown" {
             found.error(path("panic"), "makes sense when growing only; move it to scaleUp");
@@ -207,7 +211,12 @@ fn behavior(spec: &Spec, found: &mut Found) {
     if let Some(down) = &behavior.scale_down {
         pace("scaleDown", down, found);
     }
-    if spec.total.is_none() {
+    let paces = || [&behavior.scale_up, &behavior.scale_down].into_iter().flatten();
+    let drains = |pace: &PaceSpec| {
+        pace.drain_timeout.is_some()
+            && PaceSpec { drain_timeout: None, ..pace.clone() } == PaceSpec::default()
+    };
+    if spec.total.is_none() && (paces().next().is_none() || !paces().all(drains)) {
         found.warning("spec.behavior", "has no effect without total: windows and limits are about the group");
     }
 }

@@ -83,6 +83,12 @@ pub(super) fn policy() -> Vec<Bound> {
                 rule("!has(self.panic)", "panic makes sense when growing only: move it to scaleUp"),
             ]}),
         ),
+        (
+            "behavior.scaleUp",
+            json!({"x-kubernetes-validations": [
+                rule("!has(self.drainTimeout)", "drainTimeout makes sense when shrinking only: move it to scaleDown"),
+            ]}),
+        ),
     ];
     for (instances, percent, period, stabilization) in [
         (
@@ -107,7 +113,9 @@ pub(super) fn policy() -> Vec<Bound> {
         ("behavior.scaleUp.panic.thresholdPercent", json!({"minimum": 110, "maximum": 1000})),
         ("behavior.scaleUp.panic.percent", many_percent),
         ("behavior.scaleUp.panic.period", half_an_hour.clone()),
-        ("behavior.scaleUp.panic.hold", half_an_hour),
+        ("behavior.scaleUp.panic.hold", half_an_hour.clone()),
+        ("behavior.scaleUp.drainTimeout", half_an_hour.clone()),
+        ("behavior.scaleDown.drainTimeout", half_an_hour),
         ("coordination.mode", json!({"default": "Off"})),
         ("coordination.alpha", json!({"minimum": 0, "maximum": 1})),
         ("coordination.preferredRatio", of_roles.clone()),

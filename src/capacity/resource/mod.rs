@@ -167,6 +167,10 @@ mod tests {
                 wrong.push(format!("{path}: {key}"));
             }
         }
+        let format = schema["format"].as_str();
+        if format.is_some_and(|format| (schema["type"] == "string") != (format == "date-time")) {
+            wrong.push(format!("{path}: format {format:?}"));
+        }
         if object.contains_key("anyOf") != is_mixed {
             wrong.push(format!("{path}: anyOf"));
         }
@@ -202,5 +206,11 @@ mod tests {
             "{said}"
         );
         assert_eq!(spec["roles"]["additionalProperties"]["properties"]["max"]["maximum"], 1_000_000);
+        let status = &policy["properties"]["status"]["properties"];
+        for (list, time) in
+            [("conditions", "lastTransitionTime"), ("lastWrites", "time"), ("rules", "lastTriggerTime")]
+        {
+            assert_eq!(status[list]["items"]["properties"][time]["format"], "date-time", "{list}");
+        }
     }
 }

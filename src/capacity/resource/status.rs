@@ -135,6 +135,8 @@ pub struct Stands<'a> {
     pub verdict: &'a Verdict,
     /// The last tick; `None`: there was none yet.
     pub ticked: Option<Ticked<'a>>,
+    /// Why there was no other since, in a sentence; `None`: there was.
+    pub unobserved: Option<&'a str>,
 }
 
 /// A tick of a policy.
@@ -152,9 +154,13 @@ pub struct Ticked<'a> {
 
 /// The status of what stands now. `before` is what was written last, `now` the time in RFC 3339.
 pub fn status(stands: Stands<'_>, before: &PolicyStatus, now: &str) -> PolicyStatus {
-    let Stands { generation, verdict, ticked } = stands;
+    let Stands { generation, verdict, ticked, unobserved } = stands;
     let mut conditions = Conditions { before: &before.conditions, generation, now, all: Vec::new() };
     conditions.say("Accepted", verdict.is_accepted, verdict.reason, &verdict.message);
+    let name = format!("{:?}", Condition::Unobserved);
+    if let Some(why) = unobserved {
+        conditions.say(&name, true, &name, why);
+    }
     let Some(Ticked { policy, plan, fired, writes }) = ticked else {
         // What another replica said before this one led, or before this one was started, is the last that
         // is known.
@@ -165,7 +171,9 @@ pub fn status(stands: Stands<'_>, before: &PolicyStatus, now: &str) -> PolicySta
     progress(plan, &mut conditions);
     for known in Condition::ALL {
         let (name, holds) = (format!("{known:?}"), plan.conditions.contains(&known));
-        if holds {
+        if known == Condition::Unobserved && unobserved.is_some() {
+            continue;
+        } else if holds {
             conditions.say(&name, true, &name, &sentence(known, plan));
         } else if before.conditions.iter().any(|condition| condition.of == name) {
             conditions.say(&name, false, "Resolved", "it was so before, and is no longer");
@@ -248,7 +256,7 @@ fn sentence(condition: Condition, plan: &Plan) -> String {
     let text = match condition {
         Condition::BandUnsatisfied => "the roles' bands can't be kept by a group of this size",
         Condition::RatioConstraintViolated => "no numbers of pods keep the ratio; the roles stay as they are",
-        Condition::StaleData => "no metric that sizes is known; the size is kept",
+        Condition::StaleData => "a number that sizes is not known; what it could change is kept",
         Condition::Panic => "far more is needed than there is; nothing shrinks",
         Condition::BatchTimeout => "a step takes longer than batchTimeout without a pod coming up",
         Condition::Unschedulable => "no node takes a pod of the step",
@@ -260,6 +268,18 @@ fn sentence(condition: Condition, plan: &Plan) -> String {
         Condition::Paused => "sizes stay, as pods are being updated",
         Condition::TopologyUnknown => {
             "nodes or the pods of all namespaces may not be seen, so the scheduler decides where pods go"
+        }
+        Condition::TargetConflict => "another policy scales the same object; neither acts",
+        Condition::Suspended => "spec.paused: nothing is written, and pods still pass their gate",
+        Condition::NoLeaderElection => {
+            "nobody is elected to act, and there may be several replicas; nothing is written"
+        }
+        Condition::Unobserved => "pods or the target of a role can't be seen",
+        Condition::WriteFailed => {
+            "the API server did not take a write; an event of the target and the log have its answer"
+        }
+        Condition::OtherScaler => {
+            "an autoscaler is there for what a role scales, or may not be looked for; nothing is written"
         }
     };
     text.to_owned()
@@ -333,7 +353,11 @@ mod tests {
 
     fn of(plan: &Plan, fired: &[Option<String>], before: &PolicyStatus, now: &str) -> PolicyStatus {
         let ticked = Ticked { policy: &policy(), plan, fired, writes: &[] };
-        status(Stands { generation: Some(3), verdict: &FINE, ticked: Some(ticked) }, before, now)
+        status(
+            Stands { generation: Some(3), verdict: &FINE, ticked: Some(ticked), unobserved: None },
+            before,
+            now,
+        )
     }
 
     fn condition<'a>(status: &'a PolicyStatus, name: &str) -> &'a StatusCondition {
@@ -390,7 +414,11 @@ mod tests {
     fn what_is_refused_or_not_ticked_yet_keeps_what_was_said() {
         let first = of(&plan(), &[], &PolicyStatus::default(), "t1");
         let verdict = Verdict { is_accepted: false, reason: "Invalid", message: "no".to_owned() };
-        let refused = status(Stands { generation: Some(4), verdict: &verdict, ticked: None }, &first, "t2");
+        let refused = status(
+            Stands { generation: Some(4), verdict: &verdict, ticked: None, unobserved: None },
+            &first,
+            "t2",
+        );
         let accepted = condition(&refused, "Accepted");
         assert_eq!((accepted.status.as_str(), accepted.last_transition_time.as_str()), ("False", "t2"));
         assert_eq!((accepted.observed_generation, accepted.message.as_str()), (Some(4), "no"));
@@ -411,7 +439,7 @@ mod tests {
             let mut plan = plan();
             plan.roles.push(RolePlan { name: "b".to_owned(), ..RolePlan::default() });
             let ticked = Ticked { policy: &policy(), plan: &plan, fired: &[], writes };
-            let stands = Stands { generation: None, verdict: &FINE, ticked: Some(ticked) };
+            let stands = Stands { generation: None, verdict: &FINE, ticked: Some(ticked), unobserved: None };
             status(stands, before, "t1")
         };
         let first = tell(&[write("a", "t1"), write("b", "t2")], &PolicyStatus::default());

@@ -3,8 +3,8 @@
 
 use serde_json::{Map, Value, json};
 
-/// Formats that the API server knows; others are for readers of other programs.
-const FORMATS: [&str; 4] = ["int32", "int64", "float", "double"];
+/// Formats of whole numbers that the API server knows; others are for readers of other programs.
+const FORMATS: [&str; 2] = ["int32", "int64"];
 
 /// Makes a schema structural, with everything that is in it.
 pub(super) fn structural(value: &mut Value) {
@@ -15,6 +15,7 @@ pub(super) fn structural(value: &mut Value) {
     without_null(schema);
     enums(schema);
     if let Some(Value::String(format)) = schema.get("format")
+        && schema.get("type").is_some_and(|of| of == "integer")
         && !FORMATS.contains(&format.as_str())
     {
         // Of whole numbers without a sign, which say with their minimum that they have none.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// The clock of a step. It begins anew whenever more pods are up than ever in this step.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Clock {
+pub(in crate::capacity) struct Clock {
     /// How many pods of each role the step has; empty between steps.
     target: Vec<u32>,
     /// The most that were up.
@@ -21,7 +21,7 @@ pub(super) struct Clock {
 impl Clock {
     /// Looks at a step, and says for how long nothing has come up. Time in which the cluster adds nodes
     /// doesn't count, up to `most_excused` in a step.
-    pub(super) fn look(
+    pub(in crate::capacity) fn look(
         &mut self,
         target: &[u32],
         up: &[u32],
@@ -54,7 +54,7 @@ impl Clock {
     }
 
     /// The step is over.
-    pub(super) fn clear(&mut self) {
+    pub(in crate::capacity) fn clear(&mut self) {
         self.target.clear();
     }
 }

@@ -126,13 +126,15 @@ impl Turn<'_> {
             let admitted = left.iter().zip(&self.stands).map(|(left, stand)| (*left).min(stand.goal));
             return Outcome { admitted: admitted.collect(), state: Some(State::Blocked), updated };
         }
-        let mut targets = self.grow();
+        let exceeds = self.exceeds();
+        let mut targets = if exceeds { self.admitted_before() } else { self.grow() };
         let mut state = if self.place(&mut targets) {
             self.time(&mut targets, updated.as_deref())
         } else {
             Some(State::Blocked)
         };
-        if !self.stands.iter().any(|stand| stand.there < stand.goal) || state == Some(State::Blocked) {
+        let grows = self.stands.iter().any(|stand| stand.there < stand.goal);
+        if !grows || exceeds || state == Some(State::Blocked) {
             self.shrink(&mut targets);
         } else {
             self.memory.from.clear();
@@ -166,13 +168,34 @@ impl Turn<'_> {
         None
     }
 
+    /// Whether the group has more pods than it is to have, as some are to grow and others to shrink: one step
+    /// ahead is enough.
+    fn exceeds(&self) -> bool {
+        let goals = || self.plan.roles.iter().map(|role| role.goal);
+        let shrinks = self.stands.iter().zip(goals()).any(|(stand, goal)| stand.there > goal);
+        let sum = |counts: &mut dyn Iterator<Item = u32>| counts.map(u64::from).sum::<u64>();
+        shrinks
+            && self.rollout.pace.is_some()
+            && sum(&mut self.stands.iter().map(|stand| stand.there)) > sum(&mut goals())
+    }
+
+    /// How many pods the roles may have while none grows.
+    fn admitted_before(&self) -> Vec<u32> {
+        self.past_gates(self.there())
+    }
+
     /// How many pods the roles may have that grow; the others keep what they have.
     fn grow(&self) -> Vec<u32> {
-        let mut targets = match &self.rollout.pace {
+        let targets = match &self.rollout.pace {
             None => self.stands.iter().map(|stand| stand.there.max(stand.goal)).collect(),
             Some(Pace::Steps(steps)) => batch::up(&self.stands, steps),
             Some(Pace::Skew(skew)) => skew::up(&self.stands, *skew),
         };
+        self.past_gates(targets)
+    }
+
+    /// Those that replace pods which were past their gate may pass, too.
+    fn past_gates(&self, mut targets: Vec<u32>) -> Vec<u32> {
         if self.memory.has_gates {
             for ((target, stand), floor) in targets.iter_mut().zip(&self.stands).zip(&self.memory.floor) {
                 *target = (*target).max((*floor).min(stand.goal));
@@ -247,7 +270,7 @@ impl Turn<'_> {
         let wanted = |(step, stand): (&u32, &Stand)| (*step).min(stand.goal);
         let left = |(pods, up): (u32, &u32)| (*up < pods).then_some(Open { pods, up: *up, is_update });
         let open: Vec<Option<Open>> = step.iter().zip(&self.stands).map(wanted).zip(&up).map(left).collect();
-        if is_settled || open.iter().all(Option::is_none) {
+        if is_settled || self.inputs.is_held || open.iter().all(Option::is_none) {
             self.memory.clock.clear();
             self.memory.trims.is_asked_for = false;
             return None;

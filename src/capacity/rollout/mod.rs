@@ -25,6 +25,7 @@ mod update;
 
 use std::time::Duration;
 
+pub(super) use clock::Clock;
 pub(super) use machine::roll;
 pub use memory::Memory;
 pub use place::{Domain, Layers, Placement, Shortfall};

@@ -19,7 +19,7 @@ pub struct Domain {
 }
 
 /// Where the pods of a step go.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Placement {
     /// The layer's key.
     pub layer: String,

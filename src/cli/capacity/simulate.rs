@@ -1,5 +1,6 @@
 //! `usher capacity simulate`: what a policy does with a timeline.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
@@ -8,10 +9,10 @@ use std::time::Duration;
 use serde_json::{Map, json};
 
 use super::{CliError, Output, SimulateArgs, read_one};
-use crate::capacity::policy::Policy;
+use crate::capacity::policy::{Policy, Sizing};
 use crate::capacity::rollout::Placement;
 use crate::capacity::timeline::{Tick, parse};
-use crate::capacity::{History, Plan, tick};
+use crate::capacity::{History, Plan, State, tick};
 use crate::config::source::unreadable;
 
 /// Longest line of a timeline, in bytes: some 300,000 endpoints.
@@ -46,7 +47,8 @@ fn simulate(
     output: Output,
     out: &mut dyn Write,
 ) -> Result<(), CliError> {
-    let mut run = Run { policy, history: History::default(), last: None, placement: None };
+    let (history, fired) = (History::default(), BTreeMap::new());
+    let mut run = Run { policy, history, fired, last: None, state: None, placement: None };
     let (mut number, mut line) = (0u64, String::new());
     if output == Output::Text {
         out.write_all(heading(policy).as_bytes()).map_err(|error| cannot_print(&error))?;
@@ -81,11 +83,27 @@ struct Run<'a> {
     history: History,
     /// The last tick's time, and what it would have written.
     last: Option<(Duration, Vec<u32>)>,
+    /// When rules fired last, by place, as the status has it.
+    fired: BTreeMap<usize, Duration>,
+    /// The state and the goals of the last plan, as the status has them.
+    state: Option<(State, Vec<u32>)>,
     /// Where the pods of the last step went.
     placement: Option<Placement>,
 }
 
 impl Run<'_> {
+    /// Another replica leads: it knows of the ticks before what the policy's status says.
+    fn restart(&mut self, line: &Tick) {
+        let size = line.inputs.replicas.iter().fold(0, |sum: u32, role| sum.saturating_add(*role));
+        self.history = History::resumed(size, line.at);
+        if let Some((state, goals)) = &self.state {
+            self.history.rollout.resume(*state, goals);
+        }
+        for (rule, at) in &self.fired {
+            self.history.resume_rule(*rule, line.at.saturating_sub(*at), line.at);
+        }
+    }
+
     fn step(&mut self, mut line: Tick, output: Output) -> Result<String, String> {
         match &self.last {
             Some((before, _)) if line.at < *before => {
@@ -96,8 +114,16 @@ impl Run<'_> {
             None if !line.has_replicas => return Err("the first tick has to say its replicas".to_owned()),
             _ => {}
         }
+        if line.is_restart {
+            self.restart(&line);
+        }
         let plan = tick(&line.inputs, self.policy, &mut self.history, line.at);
         self.last = Some((line.at, plan.roles.iter().map(|role| role.write).collect()));
+        self.state = Some((plan.state, plan.roles.iter().map(|role| role.desired).collect()));
+        if let Sizing::Rules(rules) = &self.policy.sizing {
+            let fired = rules.iter().enumerate().filter(|(_, rule)| plan.fired.contains(&rule.name));
+            self.fired.extend(fired.map(|(place, _)| (place, line.at)));
+        }
         let is_placed = plan.placement.is_some() && plan.placement != self.placement;
         self.placement.clone_from(&plan.placement);
         Ok(match output {

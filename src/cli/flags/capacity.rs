@@ -22,6 +22,11 @@ pub struct CapacityFlags {
     #[arg(long, value_name = BOOL, default_value = "false", value_parser = parse_bool, action = ArgAction::Set)]
     pub capacity_policies: bool,
 
+    /// There is never more than one replica of this picker, not during a roll-out either (replicas: 1,
+    /// strategy: Recreate). Without leader election, policies with mode Apply act only then.
+    #[arg(long, value_name = BOOL, default_value = "false", value_parser = parse_bool, action = ArgAction::Set)]
+    pub capacity_single_replica: bool,
+
     /// Address and port for KEDA's external scaler calls in plain text; off unless it is given. KEDA runs
     /// in a pod of its own, so in a cluster for example 0.0.0.0:9006.
     #[arg(long, value_name = "IP:PORT")]

@@ -92,6 +92,7 @@ impl ServeArgs {
             stream_metrics: self.metrics.enable_grpc_stream_metrics,
             capacity_policy: self.capacity.policy()?,
             capacity_policies: self.capacity.capacity_policies,
+            capacity_single_replica: self.capacity.capacity_single_replica,
             prometheus: self.capacity.prometheus()?,
             log: self.log.settings(&mut unused)?,
             unused: unused.flags,

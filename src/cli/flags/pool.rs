@@ -1,14 +1,20 @@
 //! The pool that is served.
 
+use std::time::Duration;
+
 use clap::{ArgAction, Args};
 
 use super::{BOOL, Unused, given, parse_bool, selector::check};
-use crate::config::settings::{Environment, PoolSettings};
+use crate::config::settings::{ElectionTimes, Environment, PoolSettings};
+use crate::config::units::parse_duration;
 
 const DEFAULT_GROUP: &str = "inference.networking.k8s.io";
 
 /// As the InferencePool allows.
 const MAX_TARGET_PORTS: usize = 8;
+
+/// Longer, and nobody would lead for an hour after a crash.
+const LONGEST_LEASE: Duration = Duration::from_hours(1);
 
 /// The pool that is served.
 #[derive(Debug, Args)]
@@ -38,6 +44,21 @@ pub struct PoolFlags {
     /// Elect the one of several replicas that is ready, with a Lease beside the pool.
     #[arg(long, value_name = BOOL, default_value = "false", value_parser = parse_bool, action = ArgAction::Set)]
     pub ha_enable_leader_election: bool,
+
+    /// Time that other replicas wait after the last renewal of the Lease before one of them leads;
+    /// whole seconds. [default: 4s]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub leader_elect_lease_duration: Option<Duration>,
+
+    /// Time after its last renewal in which a leader acts on the cluster, for capacity policies; shorter
+    /// than the lease. Requests it serves beyond that. [default: 3s]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub leader_elect_renew_deadline: Option<Duration>,
+
+    /// Pause between two renewals, and between two looks of the others; shorter than the renew
+    /// deadline. [default: 1s]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub leader_elect_retry_period: Option<Duration>,
 }
 
 impl PoolFlags {
@@ -53,6 +74,7 @@ impl PoolFlags {
         if let Some(selector) = selector {
             check(selector).map_err(|error| format!("--endpoint-selector: {error}"))?;
         }
+        let election = self.election(unused)?;
         let mut ports: Vec<u16> = Vec::new();
         for port in self.endpoint_target_ports.into_iter().flatten() {
             if !ports.contains(&port) {
@@ -89,8 +111,37 @@ impl PoolFlags {
             endpoint_selector: selector.map(str::to_owned),
             endpoint_target_ports: ports,
             leader_election: self.ha_enable_leader_election,
+            election,
             pod: environment.pod.filter(|name| !name.is_empty()),
         })
+    }
+}
+
+impl PoolFlags {
+    fn election(&self, unused: &mut Unused) -> Result<ElectionTimes, String> {
+        let flags = [
+            ("--leader-elect-lease-duration", self.leader_elect_lease_duration, 4),
+            ("--leader-elect-renew-deadline", self.leader_elect_renew_deadline, 3),
+            ("--leader-elect-retry-period", self.leader_elect_retry_period, 1),
+        ];
+        for (flag, given, _) in flags {
+            let alone = given.is_some() && !self.ha_enable_leader_election;
+            unused.note(alone, flag, "no leader is elected; it goes with --ha-enable-leader-election");
+        }
+        let [lease, renew, retry] =
+            flags.map(|(_, given, default)| given.unwrap_or(Duration::from_secs(default)));
+        if lease.subsec_nanos() > 0 || lease > LONGEST_LEASE {
+            let longest = LONGEST_LEASE.as_secs();
+            return Err(format!(
+                "--leader-elect-lease-duration: {lease:?} can't be written into a Lease; give whole seconds, {longest} at most"
+            ));
+        }
+        if retry.is_zero() || retry >= renew || renew >= lease {
+            return Err(format!(
+                "--leader-elect-retry-period ({retry:?}) has to be above 0 and shorter than --leader-elect-renew-deadline ({renew:?}), and that shorter than --leader-elect-lease-duration ({lease:?}); give all three, for example 2s, 10s and 15s"
+            ));
+        }
+        Ok(ElectionTimes { lease, renew, retry })
     }
 }
 

@@ -4,7 +4,9 @@ use std::time::Duration;
 use tracing::Level;
 
 use crate::cli::{CliError, Command, parse};
-use crate::config::settings::{ConfigSource, Environment, LogSettings, ServeSettings, SickPodSettings};
+use crate::config::settings::{
+    ConfigSource, ElectionTimes, Environment, LogSettings, ServeSettings, SickPodSettings,
+};
 
 fn with_namespace(flags: &[&str], namespace: Option<&str>) -> Result<ServeSettings, String> {
     let arguments = ["usher", "serve"].iter().chain(flags).map(OsString::from);
@@ -89,6 +91,64 @@ fn the_detection_of_sick_pods_can_be_tuned_and_turned_off() {
         let error = serve(&[flag]).unwrap_err();
         assert!(error.contains(flag.split('=').next().unwrap()), "{error}");
     }
+}
+
+#[test]
+fn the_times_of_an_election_can_be_set() {
+    let times = |flags: &[&str]| {
+        let flags: Vec<&str> =
+            ["--pool-name=p", "--ha-enable-leader-election"].iter().chain(flags).copied().collect();
+        serve(&flags).map(|settings| settings.pool.election)
+    };
+    let seconds = |lease, renew, retry| {
+        let [lease, renew, retry] = [lease, renew, retry].map(Duration::from_secs);
+        ElectionTimes { lease, renew, retry }
+    };
+    assert_eq!(times(&[]), Ok(seconds(4, 3, 1)));
+    let go = [
+        "--leader-elect-lease-duration=15s",
+        "--leader-elect-renew-deadline=10s",
+        "--leader-elect-retry-period=2s",
+    ];
+    assert_eq!(times(&go), Ok(seconds(15, 10, 2)));
+    assert_eq!(unused(&go, false).len(), 3, "nobody is elected");
+    for wrong in [
+        "--leader-elect-lease-duration=3s",
+        "--leader-elect-lease-duration=4500ms",
+        "--leader-elect-lease-duration=2h",
+        "--leader-elect-renew-deadline=4s",
+        "--leader-elect-renew-deadline=1s",
+        "--leader-elect-retry-period=0",
+    ] {
+        let error = times(&[wrong]).unwrap_err();
+        assert!(error.contains(wrong.split('=').next().unwrap()), "{wrong}: {error}");
+    }
+}
+
+/// docs/kubernetes.md: lease, renew and retry in seconds, and what follows from them.
+#[test]
+fn the_table_of_leases_holds() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/kubernetes.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    let rows = text.lines().skip_while(|line| !line.starts_with("| lease | renew |")).skip(2);
+    let mut count = 0;
+    for row in rows.take_while(|line| line.starts_with('|')) {
+        let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+        let [lease, renew, retry]: [u64; 3] = std::array::from_fn(|cell| cells[cell].parse().unwrap());
+        let flags = [
+            "--ha-enable-leader-election".to_owned(),
+            format!("--leader-elect-lease-duration={lease}s"),
+            format!("--leader-elect-renew-deadline={renew}s"),
+            format!("--leader-elect-retry-period={retry}s"),
+        ];
+        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+        serve(&flags).unwrap_or_else(|error| panic!("{row}: {error}"));
+        let (takeover, most) = (format!("{} to {lease} s", lease - retry), format!("{} s", lease + retry));
+        assert_eq!(cells[3..5], [takeover, most], "{row}");
+        assert_eq!(cells[5].replace(',', ""), (3600 / retry).to_string(), "{row}");
+        count += 1;
+    }
+    assert_eq!(count, 5);
 }
 
 #[test]

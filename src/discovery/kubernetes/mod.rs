@@ -56,6 +56,8 @@ pub struct PoolStatus {
     pub synced: bool,
     /// What its pods speak, where it says so.
     pub protocol: Option<AppProtocol>,
+    /// The labels of its pods, in the syntax of `kubectl -l`; `None`: there is no pool.
+    pub selector: Option<String>,
 }
 
 /// Discovery by the Kubernetes API server.
@@ -190,7 +192,11 @@ impl Keeper {
         if !changed.endpoints {
             return;
         }
-        let status = PoolStatus { synced: self.view.is_synced(), protocol: self.view.protocol().cloned() };
+        let status = PoolStatus {
+            synced: self.view.is_synced(),
+            protocol: self.view.protocol().cloned(),
+            selector: self.view.wants_pods().map(|(_, selector)| selector.to_owned()),
+        };
         // Health says that requests can't be served before they can't, and that they can
         // after they can.
         if !status.synced {
@@ -212,7 +218,7 @@ impl Keeper {
         if self.reported.as_ref() == Some(status) {
             return;
         }
-        let PoolStatus { synced, protocol } = status;
+        let PoolStatus { synced, protocol, .. } = status;
         tracing::info!(synced, ?protocol, "pool");
         self.reported = Some(status.clone());
         (self.report)(status.clone());

@@ -1,6 +1,7 @@
 //! The checks, a file each: from what was seen to what is wrong with it.
 
 mod breakers;
+mod capacity;
 mod crds;
 mod endpoints;
 mod exchange;
@@ -25,7 +26,7 @@ use super::seen::{Cluster, Envoy, Observations, Seen};
 type Check = (&'static str, fn(&Observations) -> Outcome);
 
 /// All checks, in the way of a request.
-const ALL: [Check; 16] = [
+const ALL: [Check; 17] = [
     ("path", path::check),
     ("picker", picker::check),
     ("tls", tls::check),
@@ -41,6 +42,7 @@ const ALL: [Check; 16] = [
     ("rbac", rights::check),
     ("pool", pool::check),
     ("routes", routes::check),
+    ("capacity", capacity::check),
     ("versions", versions::check),
 ];
 

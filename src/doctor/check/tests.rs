@@ -73,6 +73,7 @@ fn cluster() -> Cluster {
         namespace: "ns".to_owned(),
         pool: Some(Ok(pool())),
         pods: Ok(vec![pod]),
+        capacity: Ok(crate::doctor::seen::Capacity::default()),
     }
 }
 

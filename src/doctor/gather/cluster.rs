@@ -6,7 +6,7 @@ use std::time::Duration;
 use http::Method;
 use serde_json::{Value, json};
 
-use super::PoolPlan;
+use super::{PoolPlan, capacity};
 use crate::cluster::{Cluster as Api, Collection, Problem, Watched, connect};
 use crate::discovery::kubernetes::types::{POOL_GROUP, POOL_VERSION, RULE_GROUPS};
 use crate::doctor::envoy::{flag, list, number, text};
@@ -16,13 +16,13 @@ use crate::doctor::seen::{Cluster, Need, NoPool, Pod, Pool, Right, Route, Seen, 
 const ENGINE_LABELS: [&str; 2] = ["llm-d.ai/engine-type", "inference.networking.k8s.io/engine-type"];
 
 /// Time for a review of rights.
-const LIMIT: Duration = Duration::from_secs(10);
+pub(super) const LIMIT: Duration = Duration::from_secs(10);
 
 const READ: [&str; 3] = ["get", "list", "watch"];
 
 /// An object of any kind.
 #[derive(Clone, serde::Deserialize)]
-struct Any(Value);
+pub(super) struct Any(pub(super) Value);
 
 impl Watched for Any {
     fn version(&self) -> &str {
@@ -40,7 +40,8 @@ pub(super) async fn look(plan: &PoolPlan) -> Cluster {
         rights: Err(reason.clone()),
         namespace: plan.namespace.clone(),
         pool: None,
-        pods: Err(reason),
+        pods: Err(reason.clone()),
+        capacity: Err(reason),
     };
     let api = match connect().await {
         Ok(api) => api,
@@ -76,6 +77,7 @@ pub(super) async fn look(plan: &PoolPlan) -> Cluster {
         namespace: plan.namespace.clone(),
         pool: pool.map(|pool| pool.map(|(pool, _)| pool)),
         pods,
+        capacity: capacity::look(&api, plan).await,
     }
 }
 
@@ -119,28 +121,40 @@ fn needed(plan: &PoolPlan) -> Vec<Right> {
     all
 }
 
-async fn rights(api: &Api, plan: &PoolPlan) -> Seen<Vec<(Right, bool)>> {
-    let kind = if plan.account.is_some() { "SubjectAccessReview" } else { "SelfSubjectAccessReview" };
+/// Path and body of a question for a right.
+pub(super) fn review(plan: &PoolPlan, attributes: &Value) -> (String, Vec<u8>) {
+    let kind = review_kind(plan);
+    let mut spec = json!({"resourceAttributes": attributes});
+    if let Some(account) = &plan.account {
+        spec["user"] = format!("system:serviceaccount:{}:{account}", plan.namespace).into();
+        spec["groups"] = json!([
+            "system:serviceaccounts",
+            format!("system:serviceaccounts:{}", plan.namespace),
+            "system:authenticated"
+        ]);
+    }
     let path = format!("/apis/authorization.k8s.io/v1/{}s", kind.to_ascii_lowercase());
+    let review = json!({"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": spec});
+    (path, review.to_string().into_bytes())
+}
+
+fn review_kind(plan: &PoolPlan) -> &'static str {
+    if plan.account.is_some() { "SubjectAccessReview" } else { "SelfSubjectAccessReview" }
+}
+
+async fn rights(api: &Api, plan: &PoolPlan) -> Seen<Vec<(Right, bool)>> {
+    let kind = review_kind(plan);
     let mut found = Vec::new();
     for right in needed(plan) {
         let namespace = match right.need {
             Need::Ready => plan.namespace.as_str(),
             Need::Metrics => "",
         };
-        let mut spec = json!({"resourceAttributes": {
+        let attributes = json!({
             "namespace": namespace, "group": right.group, "resource": right.resource, "verb": right.verb,
-        }});
-        if let Some(account) = &plan.account {
-            spec["user"] = format!("system:serviceaccount:{}:{account}", plan.namespace).into();
-            spec["groups"] = json!([
-                "system:serviceaccounts",
-                format!("system:serviceaccounts:{}", plan.namespace),
-                "system:authenticated"
-            ]);
-        }
-        let review = json!({"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": spec});
-        let answer: Value = (api.put(Method::POST, &path, review.to_string().into_bytes(), LIMIT).await)
+        });
+        let (path, review) = review(plan, &attributes);
+        let answer: Value = (api.put(Method::POST, &path, review, LIMIT).await)
             .map_err(|problem| format!("a {kind} is not answered: {problem}"))?;
         let allowed = answer.get("status").is_some_and(|status| flag(status, "allowed"));
         found.push((right, allowed));

@@ -1,5 +1,6 @@
 //! Looks at everything that can be reached. Decides nothing.
 
+mod capacity;
 mod cluster;
 mod envoy;
 mod gateway;
@@ -10,9 +11,11 @@ mod picker;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+pub(crate) use self::capacity::of_file as policies_of_file;
 pub use self::http::Site;
 
 use super::seen::{Cluster, Envoy, Known, Observations, PickerPage, Seen};
+use crate::capacity::Policy;
 
 /// Where Envoy's admin interface is in `deploy/envoy` and in the peer's charts.
 const ENVOY_ADMIN: u16 = 19000;
@@ -68,6 +71,8 @@ pub struct PoolPlan {
     pub metrics_auth: bool,
     /// Service account of the picker, whose rights are looked at; else our own.
     pub account: Option<String>,
+    /// Capacity policies of the picker's file.
+    pub policies: Vec<Policy>,
 }
 
 /// A model server.

@@ -1,5 +1,6 @@
 //! The one task that ticks all policies and writes the board.
 
+mod live;
 mod news;
 mod running;
 
@@ -7,24 +8,32 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use k8s_openapi::jiff::Timestamp;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::board::{Board, Plans, Standing};
 use super::file::{Look, PolicyFile};
+use super::frozen::{LEASE_NOT_RENEWED, UNOBSERVED};
+use super::gather::{Freshness, pod_loads};
 use super::groups::{Groups, Sources};
 use super::metrics::ScalingMetrics;
 use super::objects::{self, Known, PolicyObjects, Shelf};
 use super::query::{Asking, Server};
-use crate::actuator::{Hands, Write};
-use crate::capacity::plan::State;
-use crate::capacity::policy::Role;
+use crate::actuator::{Hands, Owner, Write};
+use crate::capacity::plan::{RolePlan, State};
+use crate::capacity::policy::{Role, TargetRef};
 use crate::capacity::rollout::deadlock::{self, Waiting as Stuck};
 use crate::capacity::{Condition, Plan, Policy};
-use crate::endpoints::{Clock, Store};
-use crate::scrape::{AttributeSpec, Engine, EngineSpec, Engines, ScrapeConfig, ScrapeMetrics, Scraper};
-use running::{Running, left_at};
+use crate::endpoints::Clock;
+use crate::scrape::{AttributeSpec, Engine, EngineSpec, Engines, ScrapeConfig, Scraper};
+pub use live::Live;
+use news::Wants;
+use running::{Left, Running, fired};
+
+/// How often pods of policies that are gone are looked at.
+const RELEASE: Duration = Duration::from_secs(5);
 
 /// How often it is asked whether plans may be made, while they may not.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
@@ -38,36 +47,12 @@ const EXTRACTOR: &str = "capacity-policy";
 /// Ages of readings are three intervals at most, as one scrape may fail.
 const INTERVALS: u32 = 3;
 
-type MayPlan = Box<dyn Fn() -> bool + Send + Sync>;
-type Waiting = Box<dyn Fn() -> u64 + Send + Sync>;
-
-/// What the driver looks at.
-pub struct Live {
-    /// The pods.
-    pub store: Arc<Store>,
-    /// The clock of their readings.
-    pub clock: Clock,
-    /// From which age on these no longer count.
-    pub staleness: Duration,
-    /// Requests that wait.
-    pub waiting: Waiting,
-    /// Wakes when requests begin to wait; `None`: they never do.
-    pub demanded: Option<watch::Receiver<()>>,
-    /// Whether the pool is known, and this replica is the one to say what it needs.
-    pub may_plan: MayPlan,
-    /// How the model servers' metrics are read, and the GPU exporters'; `None`: they aren't.
-    pub servers: Option<ScrapeConfig>,
-    /// The same for the GPU exporters'.
-    pub gpus: Option<ScrapeConfig>,
-    /// Counts scrapes.
-    pub scrapes: ScrapeMetrics,
-    /// Looks at Kubernetes for policies, and acts; `None`: there is no API server.
-    pub hands: Option<Hands>,
-}
-
 /// How soon a policy is ticked again with a query of which nothing came yet: a policy may have half an
 /// hour between two ticks, and the first one would know nothing.
 const ANSWERED_SOON: Duration = Duration::from_secs(1);
+
+/// How soon it is looked again whether pods that are about to go have answered.
+const DRAINED_SOON: Duration = Duration::from_secs(2);
 
 /// Where policies come from.
 #[derive(Debug)]
@@ -82,6 +67,7 @@ pub enum Feed {
 enum News {
     File(Look),
     Objects(objects::News),
+    Owners(Vec<(TargetRef, Owner)>),
 }
 
 /// Ticks policies.
@@ -103,6 +89,8 @@ pub struct Driver {
     objects: Arc<[Known]>,
     /// What was warned of, so that it is once.
     warned: BTreeSet<String>,
+    /// When pods of policies that are gone are looked at next; `None`: there are none.
+    releases: Option<Instant>,
 }
 
 impl Driver {
@@ -119,7 +107,7 @@ impl Driver {
         registry: &prometheus::Registry,
     ) -> prometheus::Result<Self> {
         let board = Arc::new(Board::default());
-        let metrics = Arc::new(ScalingMetrics::register(registry, &board)?);
+        let metrics = Arc::new(ScalingMetrics::register(registry, &board, live.clock.clone())?);
         let asking = prometheus.map(|server| Asking::new(server, live.clock.clone(), metrics.queries()));
         let mut driver = Self {
             asking,
@@ -135,6 +123,7 @@ impl Driver {
             shelf: Shelf::default(),
             objects: Arc::default(),
             warned: BTreeSet::new(),
+            releases: None,
         };
         driver.take(groups);
         Ok(driver)
@@ -148,14 +137,21 @@ impl Driver {
     /// Ticks, and follows the policies, until it is dropped.
     pub async fn run(mut self, feed: Feed) {
         let (say, mut told) = mpsc::channel::<News>(WAITING);
-        let (mut name, mut wants) = (String::new(), Arc::new(watch::Sender::default()));
+        let (mut name, mut wants) = (String::new(), Wants::default());
         match &feed {
             Feed::File(file) => name = file.name(),
             Feed::Objects(objects) => {
                 self.shelf = Shelf::new(objects.pool.clone());
-                wants = Arc::clone(&objects.wanted);
+                wants.topologies = Arc::clone(&objects.wanted);
             }
         }
+        let (owners, targets) = (self.live.hands.as_ref().map(Hands::owners), wants.owners.subscribe());
+        let heard = say.clone();
+        let own = async {
+            if let Some(owners) = owners {
+                owners.follow(targets, heard, News::Owners).await;
+            }
+        };
         let follow = async {
             match feed {
                 Feed::File(file) => file.follow(say, News::File).await,
@@ -168,14 +164,16 @@ impl Driver {
                 tokio::select! {
                     () = sleep_until_due(&self.live.clock, self.due()) => self.tick_due().await,
                     () = demanded(&mut self.live.demanded) => self.tick_those_at_zero().await,
+                    () = sleep_until(self.releases) => self.release().await,
                     Some(news) = told.recv() => match news {
                         News::File(look) => self.look(look, &name).await,
                         News::Objects(news) => self.hear(news, &wants).await,
+                        News::Owners(owners) => self.hear_owners(owners).await,
                     },
                 }
             }
         };
-        tokio::join!(follow, drive);
+        tokio::join!(follow, own, drive);
     }
 
     /// When the next tick is due; `None`: there is no policy.
@@ -195,6 +193,11 @@ impl Driver {
             for running in &mut self.running {
                 *running = Running::new(running.group.clone(), now + ASK_AGAIN);
             }
+            self.metrics.leaves();
+            if let Some(hands) = &mut self.live.hands {
+                hands.forget();
+            }
+            self.drain();
             return if had_plans {
                 self.put()
             };
@@ -212,8 +215,36 @@ impl Driver {
             // The runtime has others to serve between two of many policies.
             tokio::task::yield_now().await;
         }
+        self.drain();
         self.part_those_that_block_each_other();
+        self.freeze_refused();
         self.put();
+    }
+
+    /// Keeps requests from pods that are about to go, and looks at them again soon.
+    fn drain(&mut self) {
+        let Some(hands) = &self.live.hands else { return };
+        self.live.store.set_draining(hands.draining());
+        let soon = self.live.clock.elapsed() + DRAINED_SOON;
+        for running in &mut self.running {
+            if hands.is_draining(&running.group.policy.name) {
+                running.due = running.due.min(soon);
+            }
+        }
+    }
+
+    /// Names of policies that were refused and have no version in force, and why.
+    fn refused(&self) -> Vec<(&str, &str)> {
+        let is_running = |name: &str| self.running.iter().any(|running| running.group.policy.name == name);
+        let refused =
+            self.objects.iter().filter(|known| !known.verdict.is_accepted && !is_running(&known.name));
+        refused.map(|known| (known.name.as_str(), known.verdict.reason)).collect()
+    }
+
+    fn freeze_refused(&self) {
+        for (policy, reason) in self.refused() {
+            self.metrics.freezes(policy, &[reason.to_owned()]);
+        }
     }
 
     /// Looks, ticks a policy, and acts.
@@ -221,33 +252,64 @@ impl Driver {
         let Some(running) = self.running.get_mut(place) else { return };
         let (policy, now) = (Arc::clone(&running.group.policy), self.live.clock.elapsed());
         let is_observed = self.live.hands.is_some() && Hands::concerns(&policy);
+        let known = self.objects.iter().find(|known| known.name == policy.name);
         let observed = match self.live.hands.as_mut().filter(|_| is_observed) {
-            Some(hands) => hands.observe(&policy, now).await,
+            Some(hands) => {
+                let roles = known.into_iter().flat_map(|known| &known.status.roles);
+                hands.take_over(&policy, roles.map(|role| (role.name.as_str(), role.admitted)));
+                hands.observe(&policy, now).await
+            }
             None => None,
         };
-        // Too little is known of its pods: the last plan stands, and gets older.
-        if is_observed && observed.is_none() {
-            return;
+        // Too little is known of its pods, or another may act by now: the last plan stands, and gets older.
+        let reason = match (self.live.may_act)() {
+            false => Some(LEASE_NOT_RENEWED),
+            true => observed.is_none().then_some(UNOBSERVED),
+        };
+        if let Some(reason) = reason.filter(|_| is_observed) {
+            if let Some(hands) = &mut self.live.hands {
+                // The first look finds lists that nobody has read yet.
+                let is_again = std::mem::replace(&mut running.was_unobserved, true);
+                if is_again && reason == UNOBSERVED {
+                    running.unobserved = Some(hands.why_unobserved().into());
+                }
+                hands.keep_gates(&policy).await;
+            }
+            return self.metrics.freezes(&policy.name, &[reason.to_owned()]);
         }
+        (running.was_unobserved, running.unobserved) = (false, None);
+        let frozen = running.group.frozen;
         let answers = self.asking.as_ref().map(Asking::answers);
-        let left = self.objects.iter().find(|known| known.name == policy.name);
-        let left = left.and_then(|known| left_at(&policy, known.generation, &known.status));
+        let left = known.map(|known| Left::of(&policy, known.generation, &known.status, Timestamp::now()));
+        let left = left.unwrap_or_default();
         let before = running.latest.as_ref().map(|latest| latest.plan.state);
-        let before = before.or(left.as_ref().map(|(state, _)| *state));
+        let before = before.or(left.at.as_ref().map(|(state, _)| *state));
         let was_stuck = before.is_some_and(State::is_stuck);
         let mut latest = running.tick(&self.live, self.scraped, answers, observed.as_ref(), left);
         if observed.as_ref().is_some_and(|observed| observed.is_blind) {
             latest.plan.conditions.push(Condition::TopologyUnknown);
         }
+        latest.plan.conditions.extend(frozen);
         // Another replica may lead by now.
-        if let (Some(hands), Some(observed), true) = (&mut self.live.hands, observed, (self.live.may_plan)())
+        if let (Some(hands), Some(mut observed), true) =
+            (&mut self.live.hands, observed, (self.live.may_act)())
         {
+            let shrinks = |(role, replicas): (&RolePlan, &u32)| role.write < *replicas;
+            if latest.plan.roles.iter().zip(&observed.replicas).any(shrinks) {
+                let freshness = Freshness {
+                    now_ms: self.live.clock.now_ms(),
+                    configured: self.live.staleness,
+                    scraped: self.scraped,
+                };
+                observed.loads = Some(pod_loads(&self.live.store.snapshot(), hands.namespace(), freshness));
+            }
             if latest.plan.state.is_stuck() && !was_stuck {
                 hands.tell_stuck(&policy, &latest.plan, &observed).await;
             }
-            let unwritten = hands.act(&policy, &mut latest.plan, observed, now).await;
+            let unwritten = hands.act(&policy, &mut latest.plan, observed, now, frozen).await;
             if let Some(history) = &mut running.history {
-                history.take_back(&policy, &latest.plan, &unwritten);
+                history.take_back(&policy, &mut latest.plan, &unwritten);
+                latest.fired = fired(&policy, history);
             }
         }
         let Plan { state, conditions, .. } = &latest.plan;
@@ -312,7 +374,7 @@ impl Driver {
         let now = self.live.clock.elapsed();
         let mut before = std::mem::take(&mut self.running);
         for group in groups.groups {
-            let same = before.iter().position(|old| old.group.policy == group.policy);
+            let same = before.iter().position(|old| is_same(&old.group.policy, &group.policy));
             self.running.push(match same.map(|place| before.swap_remove(place)) {
                 Some(old) => Running { group, ..old },
                 None => {
@@ -322,16 +384,28 @@ impl Driver {
             });
         }
         if let Some(hands) = &mut self.live.hands {
-            hands.attend(self.running.iter().map(|running| running.group.policy.as_ref()));
+            hands.attend(self.running.iter().map(|running| &running.group.policy));
+            self.releases = hands.has_retired().then(|| Instant::now() + RELEASE);
         }
-        self.metrics.keep(self.running.iter().map(|running| running.group.policy.as_ref()));
+        // Pods of a policy that is gone are to have requests again.
+        self.drain();
+        self.metrics.keep(self.running.iter().map(|running| running.group.policy.as_ref()), &self.refused());
+        self.freeze_refused();
         self.put();
+    }
+
+    /// Lets pods through their gate that replace others, of policies that are gone.
+    async fn release(&mut self) {
+        let Some(hands) = &mut self.live.hands else { return };
+        hands.keep_retired_gates().await;
+        self.releases = hands.has_retired().then(|| Instant::now() + RELEASE);
     }
 
     fn put(&self) {
         let standing = |running: &Running| Standing {
             group: running.group.clone(),
             latest: running.latest.clone(),
+            unobserved: running.unobserved.clone(),
             writes: self.writes(&running.group.policy),
         };
         let policies = self.running.iter().map(standing).collect();
@@ -377,9 +451,22 @@ impl std::fmt::Debug for Driver {
     }
 }
 
+/// Whether a policy is as it was, but for whether it is paused.
+fn is_same(old: &Policy, new: &Policy) -> bool {
+    let old = Policy { is_paused: new.is_paused, ..old.clone() };
+    old == *new
+}
+
 async fn sleep_until_due(clock: &Clock, due: Option<Duration>) {
     match due {
         Some(due) => tokio::time::sleep_until(Instant::now() + due.saturating_sub(clock.elapsed())).await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn sleep_until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
         None => std::future::pending().await,
     }
 }

@@ -7,9 +7,29 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use super::Driver;
+use crate::actuator::Owner;
+use crate::capacity::policy::TargetRef;
 use crate::scaling::file::{Look, joined};
 use crate::scaling::groups::Groups;
 use crate::scaling::objects::{self, Changed, Known};
+
+/// What is to be found out for policies.
+#[derive(Debug, Default)]
+pub(super) struct Wants {
+    /// Names of topologies.
+    pub(super) topologies: Arc<watch::Sender<BTreeSet<String>>>,
+    /// Targets of policies that name no pool.
+    pub(super) owners: watch::Sender<Vec<TargetRef>>,
+}
+
+/// Says something, if it is new.
+fn replace<T: PartialEq>(sender: &watch::Sender<T>, now: T) {
+    sender.send_if_modified(|before| {
+        let is_new = *before != now;
+        *before = now;
+        is_new
+    });
+}
 
 impl Driver {
     /// Takes in what a file says.
@@ -31,8 +51,9 @@ impl Driver {
         }
     }
 
-    /// Takes in what the API server said.
-    pub(super) async fn hear(&mut self, news: objects::News, wants: &watch::Sender<BTreeSet<String>>) {
+    /// Takes in what the API server said. `wants` are topologies that are to be followed, and targets whose
+    /// owners are to be found.
+    pub(super) async fn hear(&mut self, news: objects::News, wants: &Wants) {
         match self.shelf.apply(news) {
             Changed::Nothing => {}
             Changed::Status => {
@@ -40,30 +61,37 @@ impl Driver {
                 self.put();
             }
             Changed::Policies => {
-                let wanted = self.shelf.wanted_topologies();
-                wants.send_if_modified(|before| {
-                    let is_new = *before != wanted;
-                    *before = wanted;
-                    is_new
-                });
-                let groups = self.shelf.settle(&self.sources);
-                let known: Arc<[Known]> = self.shelf.known().into();
-                for policy in known.iter() {
-                    let before = self.objects.iter().find(|before| before.uid == policy.uid);
-                    if before.is_none_or(|before| before.verdict != policy.verdict) {
-                        let (name, reason, why) =
-                            (&policy.name, policy.verdict.reason, &policy.verdict.message);
-                        if policy.verdict.is_accepted {
-                            info!(policy = name, reason, why, "capacity policy taken");
-                        } else {
-                            warn!(policy = name, reason, why, "capacity policy can't be used");
-                        }
-                    }
-                }
-                self.objects = known;
-                self.take(groups);
-                self.read().await;
+                replace(&wants.topologies, self.shelf.wanted_topologies());
+                replace(&wants.owners, self.shelf.targets_of_any_pool());
+                self.settle().await;
             }
         }
+    }
+
+    /// Takes in whose the targets are of policies that name no pool.
+    pub(super) async fn hear_owners(&mut self, owners: Vec<(TargetRef, Owner)>) {
+        if self.shelf.note_owners(owners) {
+            self.settle().await;
+        }
+    }
+
+    /// Judges policies, and ticks those in force.
+    async fn settle(&mut self) {
+        let groups = self.shelf.settle(&self.sources);
+        let known: Arc<[Known]> = self.shelf.known().into();
+        for policy in known.iter() {
+            let before = self.objects.iter().find(|before| before.uid == policy.uid);
+            if before.is_none_or(|before| before.verdict != policy.verdict) {
+                let (name, reason, why) = (&policy.name, policy.verdict.reason, &policy.verdict.message);
+                if policy.verdict.is_accepted {
+                    info!(policy = name, reason, why, "capacity policy taken");
+                } else {
+                    warn!(policy = name, reason, why, "capacity policy can't be used");
+                }
+            }
+        }
+        self.objects = known;
+        self.take(groups);
+        self.read().await;
     }
 }

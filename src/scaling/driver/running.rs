@@ -3,11 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use k8s_openapi::jiff::Timestamp;
+
 use super::Live;
 use crate::actuator::Observed;
 use crate::capacity::policy::{Role, Sizing};
 use crate::capacity::resource::status::PolicyStatus;
-use crate::capacity::{History, Policy, Requested, State, tick};
+use crate::capacity::{Condition, History, Policy, Requested, State, tick};
 use crate::scaling::board::Latest;
 use crate::scaling::gather::{Freshness, Members, gather, gather_observed};
 use crate::scaling::groups::Group;
@@ -24,6 +26,9 @@ pub(super) struct Running {
     /// Since when it is known.
     pub(super) born: Duration,
     pub(super) latest: Option<Arc<Latest>>,
+    /// Whether too little was seen at the last look to tick it, and why, if it was so before.
+    pub(super) was_unobserved: bool,
+    pub(super) unobserved: Option<Arc<str>>,
 }
 
 impl Running {
@@ -36,6 +41,8 @@ impl Running {
             due,
             born: due,
             latest: None,
+            was_unobserved: false,
+            unobserved: None,
         }
     }
 
@@ -47,22 +54,32 @@ impl Running {
         })
     }
 
-    /// One tick, over what was observed where all pods are known. `left`: where the one left the group that
-    /// ticked it before this one.
+    /// Whether nothing of the next plan will be carried out, as far as is known.
+    fn is_held(&self) -> bool {
+        const HOLDING: [Condition; 3] =
+            [Condition::OtherScaler, Condition::ForeignWriter, Condition::WriteFailed];
+        let found = |latest: &Arc<Latest>| latest.plan.conditions.iter().any(|of| HOLDING.contains(of));
+        self.group.frozen.is_some() || self.latest.as_ref().is_some_and(found)
+    }
+
+    /// One tick, over what was observed where all pods are known. `left`: what is known of the ticks before
+    /// this one began.
     pub(super) fn tick(
         &mut self,
         live: &Live,
         scraped: Duration,
         answers: Option<&Answers>,
         observed: Option<&Observed>,
-        left: Option<(State, Vec<u32>)>,
+        left: Left,
     ) -> Latest {
         let now = live.clock.elapsed();
         let policy = Arc::clone(&self.group.policy);
         self.members.follow(&policy, &live.store.snapshot(), &live.store.starting());
-        let there = self.members.counts();
         let waiting = (live.waiting)();
+        let led = now.saturating_sub(self.born);
         let freshness = Freshness { now_ms: live.clock.now_ms(), configured: live.staleness, scraped };
+        self.members.learn(freshness, led);
+        let there = self.members.counts();
         // What comes up step by step remembers itself what is on its way.
         let is_stepped = policy.rollout.is_some() || observed.is_some();
         let mut inputs = match observed {
@@ -72,6 +89,7 @@ impl Running {
                 gather(&self.group, &self.members, freshness, replicas, waiting)
             }
         };
+        inputs.is_held = self.is_held();
         let number = |query: &str| answers?.number(query, policy.interval, now);
         inputs.external = policy
             .queries()
@@ -83,8 +101,11 @@ impl Running {
         let size = inputs.replicas.iter().fold(0, |sum: u32, role| sum.saturating_add(*role));
         let history = self.history.get_or_insert_with(|| {
             let mut history = History::resumed(size, now);
-            if let Some((state, goals)) = left {
+            if let Some((state, goals)) = left.at {
                 history.rollout.resume(state, &goals);
+            }
+            for (rule, ago) in left.fired {
+                history.resume_rule(rule, ago, now);
             }
             history
         });
@@ -92,19 +113,50 @@ impl Running {
         if !is_stepped {
             self.requested.note(&policy, &mut plan, there, now);
         }
-        let rules = if let Sizing::Rules(rules) = &policy.sizing { rules.len() } else { 0 };
-        let fired = (0..rules).map(|rule| history.last_fired(rule)).collect();
+        let fired = fired(&policy, history);
         Latest { plan, waiting, at: now, fired }
+    }
+}
+
+/// When each rule of a policy fired last, by place.
+pub(super) fn fired(policy: &Policy, history: &History) -> Vec<Option<Duration>> {
+    let rules = if let Sizing::Rules(rules) = &policy.sizing { rules.len() } else { 0 };
+    (0..rules).map(|rule| history.last_fired(rule)).collect()
+}
+
+/// What a policy's status says of its ticks elsewhere.
+#[derive(Debug, Default)]
+pub(super) struct Left {
+    /// Its state and goals, where they are of this version of the policy.
+    pub(super) at: Option<(State, Vec<u32>)>,
+    /// Rules that have fired, by place, and how long ago.
+    pub(super) fired: Vec<(usize, Duration)>,
+}
+
+impl Left {
+    /// What a status says, at that time.
+    pub(super) fn of(
+        policy: &Policy,
+        generation: Option<i64>,
+        status: &PolicyStatus,
+        now: Timestamp,
+    ) -> Self {
+        let Sizing::Rules(rules) = &policy.sizing else {
+            return Self { at: left_at(policy, generation, status), fired: Vec::new() };
+        };
+        let fired = rules.iter().enumerate().filter_map(|(place, rule)| {
+            let known = status.rules.iter().find(|known| known.name == rule.name)?;
+            let at: Timestamp = known.last_trigger_time.as_ref()?.parse().ok()?;
+            // One that lies ahead is of another clock.
+            Some((place, Duration::try_from(now.duration_since(at)).unwrap_or_default()))
+        });
+        Self { at: left_at(policy, generation, status), fired: fired.collect() }
     }
 }
 
 /// Where a policy's status says that the group was left: in which state, with which goals. `None` where it
 /// doesn't, or says that of another version of the policy.
-pub(super) fn left_at(
-    policy: &Policy,
-    generation: Option<i64>,
-    status: &PolicyStatus,
-) -> Option<(State, Vec<u32>)> {
+fn left_at(policy: &Policy, generation: Option<i64>, status: &PolicyStatus) -> Option<(State, Vec<u32>)> {
     if status.observed_generation != generation {
         return None;
     }

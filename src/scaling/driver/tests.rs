@@ -1,11 +1,12 @@
 use super::*;
 use crate::capacity::policy::file;
-use crate::capacity::resource::status::{PolicyStatus, RoleStatus};
+use crate::capacity::resource::status::{PolicyStatus, RoleStatus, RuleStatus};
 use crate::capacity::{Inputs, Pod, PodState, Reason, State, tick};
-use crate::endpoints::{EndpointSpec, StartingPod};
+use crate::endpoints::{EndpointSpec, StartingPod, Store};
 use crate::scaling::Signal;
 use crate::scaling::board::Latest;
 use crate::scaling::groups::Group;
+use crate::scrape::ScrapeMetrics;
 use lines::Lines;
 
 #[allow(clippy::unwrap_used, reason = "the exception for tests does not reach their helpers")]
@@ -19,7 +20,7 @@ fn group(spec: &str) -> Group {
         "apiVersion: usher.dev/v1alpha1\nkind: CapacityPolicy\nmetadata: {{name: p}}\nspec: {{roles: {{decode: {{min: 1, max: 20}}}}, {spec}}}\n"
     );
     let policy = file::parse(&text).unwrap().remove(0).policy;
-    Group { policy: Arc::new(policy), signals: vec![Signal::Waiting] }
+    Group { policy: Arc::new(policy), signals: vec![Signal::Waiting], frozen: None }
 }
 
 fn labels() -> BTreeMap<String, String> {
@@ -41,6 +42,7 @@ fn live(pods: u8) -> Live {
         waiting: Box::new(|| 0),
         demanded: None,
         may_plan: Box::new(|| true),
+        may_act: Box::new(|| true),
         servers: None,
         gpus: None,
         scrapes: ScrapeMetrics::register(&prometheus::Registry::new()).unwrap(),
@@ -54,7 +56,7 @@ fn desired(running: &mut Running, live: &Live, at: Duration, queue: f64) -> (u32
     for endpoint in live.store.snapshot().endpoints() {
         endpoint.load().waiting.set(queue, live.clock.now_ms());
     }
-    let role = running.tick(live, S(1), None, None, None).plan.roles[0].clone();
+    let role = running.tick(live, S(1), None, None, Left::default()).plan.roles[0].clone();
     (role.desired, role.reasons)
 }
 
@@ -88,11 +90,11 @@ fn pods_that_start_are_there_and_serve_nobody() {
     // One of them is on its way: it will take its part, so no fourth one is asked for.
     live.store.note_starting(vec![pod("d-3")]);
     assert_eq!(desired(&mut running, &live, S(15), 6.0).0, 3);
-    let role = running.tick(&live, S(1), None, None, None).plan.roles[0].clone();
+    let role = running.tick(&live, S(1), None, None, Left::default()).plan.roles[0].clone();
     assert_eq!((role.current, role.ready), (3, 2));
     assert_eq!(desired(&mut running, &live, S(30), 9.0).0, 5, "more than it will take");
     live.store.note_starting(Vec::new());
-    assert_eq!(running.tick(&live, S(1), None, None, None).plan.roles[0].current, 2);
+    assert_eq!(running.tick(&live, S(1), None, None, Left::default()).plan.roles[0].current, 2);
 }
 
 /// A group that comes up in steps of four.
@@ -100,7 +102,11 @@ fn stepped(more: &str) -> Group {
     let text = format!(
         "apiVersion: usher.dev/v1alpha1\nkind: CapacityPolicy\nmetadata: {{name: p}}\nspec: {{roles: {{decode: {{min: 8, max: 8}}}}, deploy: {{steps: {{decode: 4}}, batchTimeout: 60s{more}}}}}\n"
     );
-    Group { policy: Arc::new(file::parse(&text).unwrap().remove(0).policy), signals: Vec::new() }
+    Group {
+        policy: Arc::new(file::parse(&text).unwrap().remove(0).policy),
+        signals: Vec::new(),
+        frozen: None,
+    }
 }
 
 fn status(state: &str, desired: u32) -> PolicyStatus {
@@ -123,6 +129,7 @@ fn driver(policies: &str) -> Driver {
         has_queue: true,
         has_queries: false,
         can_act: false,
+        is_only: true,
     };
     let groups = Groups::read(policies, &sources).unwrap();
     Driver::new(groups, sources, live(0), None, &prometheus::Registry::new()).unwrap()
@@ -134,10 +141,10 @@ fn after(seconds: u64, group: &Group, ready: u8, status: &PolicyStatus) -> (Stat
     let starts = StartingPod { namespace: "default".to_owned(), name: "d-x".to_owned(), labels: labels() };
     live.store.note_starting(vec![starts]);
     let mut running = Running::new(group.clone(), S(0));
-    let left = left_at(&group.policy, Some(3), status);
-    running.tick(&live, S(1), None, None, left.clone());
+    let left = || Left::of(&group.policy, Some(3), status, Timestamp::UNIX_EPOCH);
+    running.tick(&live, S(1), None, None, left());
     live.clock.set(S(seconds));
-    let plan = running.tick(&live, S(1), None, None, left).plan;
+    let plan = running.tick(&live, S(1), None, None, left()).plan;
     (plan.state, plan.roles[0].admitted)
 }
 
@@ -156,6 +163,80 @@ fn the_next_leader_knows_what_the_last_one_said() {
     assert_eq!(after(1, &fails, 4, &status("Deploy", 8)), (State::Deploy, 8));
     assert_eq!(after(1, &fails, 4, &status("Failed", 8)), (State::Failed, 5), "it was given up");
     assert_eq!(after(1, &fails, 4, &status("Failed", 4)), (State::Deploy, 8), "with other goals");
+}
+
+/// A group that a rule takes a pod from, while less than that is under way at each.
+fn idle_rule(metric: &str) -> Group {
+    let mut group = group(&format!(
+        "rules: [{{name: down, role: decode, metric: {metric}, comparator: LESS_THAN, threshold: 1, step: -1, cooldown: 1h}}]"
+    ));
+    group.signals = vec![Signal::named(metric).unwrap()];
+    group
+}
+
+#[test]
+fn a_restart_does_not_forget_when_rules_fired() {
+    let group = idle_rule("queue_depth");
+    let status = |at: &str| PolicyStatus {
+        rules: vec![RuleStatus {
+            name: "down".to_owned(),
+            last_trigger_time: Some(at.to_owned()),
+            ..RuleStatus::default()
+        }],
+        ..PolicyStatus::default()
+    };
+    let now: Timestamp = "2026-01-01T12:00:00Z".parse().unwrap();
+    let fires_at = |at: &str| {
+        let live = live(3);
+        let mut running = Running::new(group.clone(), S(0));
+        let left = || Left::of(&group.policy, None, &status(at), now);
+        (0..=60).find(|minute| {
+            live.clock.set(S(5 + minute * 60));
+            for endpoint in live.store.snapshot().endpoints() {
+                endpoint.load().waiting.set(0.0, live.clock.now_ms());
+            }
+            !running.tick(&live, S(1), None, None, left()).plan.fired.is_empty()
+        })
+    };
+    assert_eq!(fires_at("2026-01-01T11:30:00Z"), Some(30));
+    assert_eq!(fires_at("2026-01-01T10:59:00Z"), Some(0));
+    assert_eq!(fires_at("2026-01-01T12:05:00Z"), Some(60), "of a clock that is ahead");
+    assert_eq!(fires_at("yesterday"), Some(0));
+}
+
+#[test]
+fn after_a_restart_no_rule_takes_pods_from_under_running_requests() {
+    for metric in ["in_flight", "ttft"] {
+        let live = live(3);
+        let mut running = Running::new(idle_rule(metric), S(0));
+        let mut fires = |at: u64, runs: f64| {
+            live.clock.set(S(at));
+            for endpoint in live.store.snapshot().endpoints() {
+                endpoint.load().running.set(runs, live.clock.now_ms());
+                endpoint.load().waiting.set(0.0, live.clock.now_ms());
+            }
+            let plan = running.tick(&live, S(1), None, None, Left::default()).plan;
+            (!plan.fired.is_empty(), plan.conditions.contains(&Condition::StaleData))
+        };
+        // The process before sent them; this one knows of none.
+        assert_eq!([fires(0, 40.0), fires(15, 9.0)], [(false, true); 2], "{metric}");
+        assert_eq!(fires(30, 0.0), (true, false), "{metric}: they have ended");
+    }
+}
+
+#[test]
+fn requests_that_others_go_on_sending_are_not_waited_for_for_ever() {
+    let live = live(3);
+    let mut running = Running::new(idle_rule("in_flight"), S(0));
+    let mut fires = |at: u64| {
+        live.clock.set(S(at));
+        for endpoint in live.store.snapshot().endpoints() {
+            endpoint.load().running.set(40.0, live.clock.now_ms());
+            endpoint.load().waiting.set(0.0, live.clock.now_ms());
+        }
+        !running.tick(&live, S(1), None, None, Left::default()).plan.fired.is_empty()
+    };
+    assert_eq!([fires(0), fires(299), fires(300)], [false, false, true]);
 }
 
 #[tokio::test]
@@ -219,4 +300,22 @@ async fn of_groups_that_block_each_other_the_younger_gives_way() {
     assert_eq!(look(&mut driver, 60), [held, held]);
     assert_eq!(look(&mut driver, 75), [held, (State::Blocked, 4, true)], "the younger gives way");
     assert_eq!(look(&mut driver, 90), [held, (State::Blocked, 4, true)], "and one can see why");
+}
+
+#[test]
+fn rules_that_were_not_carried_out_do_not_count() {
+    let (group, live) = (idle_rule("queue_depth"), live(3));
+    let mut running = Running::new(group.clone(), S(0));
+    live.clock.set(S(5));
+    for endpoint in live.store.snapshot().endpoints() {
+        endpoint.load().waiting.set(0.0, live.clock.now_ms());
+    }
+    let mut latest = running.tick(&live, S(1), None, None, Left::default());
+    assert_eq!(
+        (latest.plan.fired.as_slice(), latest.fired.as_slice()),
+        (&["down".to_owned()][..], &[Some(S(5))][..])
+    );
+    let history = running.history.as_mut().unwrap();
+    history.take_back(&group.policy, &mut latest.plan, &[0]);
+    assert!(latest.plan.fired.is_empty() && fired(&group.policy, history) == [None]);
 }

@@ -1,6 +1,7 @@
 //! Policies that are objects of the API server: followed (`follow`), judged (`shelf`), and told what became
 //! of them (`tell`); and whether nodes bear out the topologies that they name (`survey`).
 
+mod claims;
 mod follow;
 mod kinds;
 mod shelf;

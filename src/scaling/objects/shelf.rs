@@ -2,14 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::claims::{Claims, Target, targets};
 use super::kinds::{PolicyObject, TopologyObject};
-use crate::capacity::Policy;
-use crate::capacity::policy::file::group;
+use crate::actuator::Owner;
+use crate::capacity::policy::TargetRef;
 use crate::capacity::policy::spec::{API_VERSION, Document, KIND, Metadata, Spec};
 use crate::capacity::policy::validate::problems;
 use crate::capacity::resource::status::{PolicyStatus, Verdict};
+use crate::capacity::{Condition, Policy};
 use crate::cluster::Change;
-use crate::scaling::groups::{Groups, Sources};
+use crate::scaling::groups::{Groups, Sources, UNELECTED};
 
 /// How many problems a verdict tells.
 const TOLD: usize = 3;
@@ -61,6 +63,8 @@ pub struct Shelf {
     policies: BTreeMap<String, Shelved>,
     /// The layers of each ClusterTopology, by name.
     topologies: BTreeMap<String, Vec<String>>,
+    /// To which pools targets belong that were asked for.
+    owners: BTreeMap<Target, Owner>,
 }
 
 #[derive(Debug)]
@@ -71,9 +75,6 @@ struct Shelved {
     /// `None`: it isn't for this picker, or was not judged yet.
     verdict: Option<Verdict>,
 }
-
-/// Whose replicas a policy's role scales: a target, by group, kind and name.
-type Target = (String, String, String);
 
 /// Why a version of a policy can't be used.
 struct Refusal {
@@ -164,11 +165,74 @@ impl Shelf {
         self.policies.values().filter_map(named).collect()
     }
 
-    /// Judges all policies: those that can be used as they are written, the last version that could be of
-    /// others, and each thing that is scaled in one policy only, the oldest.
+    /// The targets of policies that don't say for which pool they are.
+    pub fn targets_of_any_pool(&self) -> Vec<TargetRef> {
+        let open = self.policies.values().filter(|shelved| pool_of(&shelved.object).is_none());
+        open.flat_map(|shelved| targets(&shelved.object.spec)).map(|(_, target)| target).collect()
+    }
+
+    /// Notes to which pools targets belong. Says whether that is news.
+    pub fn note_owners(&mut self, known: Vec<(TargetRef, Owner)>) -> bool {
+        let before = std::mem::take(&mut self.owners);
+        self.owners = known
+            .into_iter()
+            .map(|(target, owner)| {
+                let target = Target::of(&target);
+                // What was known stands until there is another answer.
+                let stands = match (&owner, before.get(&target)) {
+                    (Owner::Unknown(_), Some(known @ (Owner::Ours | Owner::Other))) => Some(known.clone()),
+                    _ => None,
+                };
+                (target, stands.unwrap_or(owner))
+            })
+            .collect();
+        self.owners != before
+    }
+
+    /// For whom a policy is: it says so, or all that it scales has pods of one pool. One that scales nothing
+    /// is for every picker. `None`: that isn't known yet.
+    fn owner(&self, object: &PolicyObject) -> Option<Owner> {
+        // Before the rest is read, which may not be possible.
+        if let Some(name) = pool_of(object) {
+            return Some(if name == self.pool { Owner::Ours } else { Owner::Other });
+        }
+        let mut owner = Owner::Ours;
+        for (_, target) in targets(&object.spec) {
+            match self.owners.get(&Target::of(&target))? {
+                Owner::Ours => {}
+                Owner::Other => return Some(Owner::Other),
+                unknown => owner = unknown.clone(),
+            }
+        }
+        Some(owner)
+    }
+
+    /// Judges all policies: those that can be used as they are written, and the last version that could be
+    /// of others. Where several scale the same object, whichever pool they are for, none of them acts.
     pub fn settle(&mut self, sources: &Sources) -> Groups {
-        let mut groups = Groups::default();
-        let mut taken: BTreeMap<Target, (String, String)> = BTreeMap::new();
+        let mut claims = Claims::default();
+        for (name, shelved) in &self.policies {
+            claims.add(name, &shelved.object.spec);
+        }
+        let (groups, older) = self.judge(sources, &claims);
+        if older.is_empty() {
+            return groups;
+        }
+        // What stays in force of an earlier version scales what that did.
+        for name in &older {
+            let good = self.policies.get(name).and_then(|shelved| shelved.good.as_ref());
+            if let Some(Ok(spec)) = good.map(|(document, _)| serde_json::to_value(&document.spec)) {
+                claims.add(name, &spec);
+            }
+        }
+        self.judge(sources, &claims).0
+    }
+
+    /// Judges all policies, where these scale what they do. Says of which an earlier version is in force.
+    fn judge(&mut self, sources: &Sources, claims: &Claims) -> (Groups, Vec<String>) {
+        let (mut groups, mut older) = (Groups::default(), Vec::new());
+        let owners: BTreeMap<String, Option<Owner>> =
+            self.policies.iter().map(|(name, shelved)| (name.clone(), self.owner(&shelved.object))).collect();
         let mut order: Vec<(String, String)> = self
             .policies
             .iter()
@@ -177,11 +241,19 @@ impl Shelf {
         order.sort_unstable();
         for (_, name) in order {
             let Some(shelved) = self.policies.get_mut(&name) else { continue };
-            if !is_ours(&shelved.object, &self.pool) {
-                (shelved.verdict, shelved.good) = (None, None);
-                continue;
+            match owners.get(&name).cloned().flatten() {
+                Some(Owner::Ours) => {}
+                Some(Owner::Unknown(message)) => {
+                    shelved.verdict = Some(Verdict { is_accepted: false, reason: "TargetUnknown", message });
+                    shelved.good = None;
+                    continue;
+                }
+                Some(Owner::Other) | None => {
+                    (shelved.verdict, shelved.good) = (None, None);
+                    continue;
+                }
             }
-            let mut adding = Adding { groups: &mut groups, taken: &mut taken, sources };
+            let mut adding = Adding { groups: &mut groups, claims, sources };
             let generation = shelved.object.metadata.generation;
             let new = read(&shelved.object, &self.topologies);
             let judged = new.and_then(|document| Ok((adding.add(&document)?, document)));
@@ -192,6 +264,9 @@ impl Shelf {
                 }
                 Err(Refusal { reason, mut message }) => {
                     let stays = shelved.good.as_ref().filter(|(document, _)| adding.add(document).is_ok());
+                    if stays.is_some() {
+                        older.push(name.clone());
+                    }
                     match stays {
                         Some((_, Some(generation))) => {
                             message.push_str(&format!("; generation {generation} stays in force"));
@@ -203,7 +278,7 @@ impl Shelf {
                 }
             });
         }
-        groups
+        (groups, older)
     }
 
     /// All policies that are for this picker and were judged.
@@ -231,10 +306,8 @@ impl Changed {
     }
 }
 
-fn is_ours(object: &PolicyObject, pool: &str) -> bool {
-    // Before the rest is read, which may not be possible.
-    let named = object.spec.pointer("/poolRef/name").and_then(serde_json::Value::as_str);
-    named.is_none_or(|name| name == pool)
+fn pool_of(object: &PolicyObject) -> Option<&str> {
+    object.spec.pointer("/poolRef/name").and_then(serde_json::Value::as_str)
 }
 
 /// What an object says, with the layers of the topology that it names.
@@ -260,9 +333,22 @@ fn read(object: &PolicyObject, topologies: &BTreeMap<String, Vec<String>>) -> Re
     Ok(Document { api_version: API_VERSION.to_owned(), kind: KIND.to_owned(), metadata, spec })
 }
 
+/// What is wrong with a policy two roles of which scale the same.
+fn twice(document: &Document) -> Option<String> {
+    let mut seen: BTreeMap<Target, &str> = BTreeMap::new();
+    for (role, spec) in &document.spec.roles {
+        let Some(target) = &spec.scale_target_ref else { continue };
+        if let Some(first) = seen.insert(Target::of(target), role) {
+            let TargetRef { kind, name, .. } = target;
+            return Some(format!("{kind} '{name}' is scaled by role '{role}' and by role '{first}'"));
+        }
+    }
+    None
+}
+
 struct Adding<'a> {
     groups: &'a mut Groups,
-    taken: &'a mut BTreeMap<Target, (String, String)>,
+    claims: &'a Claims,
     sources: &'a Sources,
 }
 
@@ -278,16 +364,28 @@ impl Adding<'_> {
             let all = errors.iter().map(|problem| format!("{} {}", problem.path, problem.message));
             return Err(Refusal { reason: "Invalid", message: some(all) });
         }
-        let targets = self.targets(document)?;
         let replaced = policy.sanitised;
+        if let Some(message) = twice(document) {
+            return Err(Refusal { reason: "TargetConflict", message });
+        }
         self.groups.add(policy, self.sources).map_err(|errors| Refusal {
             reason: "Invalid",
             message: some(errors.iter().map(ToString::to_string)),
         })?;
-        self.taken.extend(targets);
         self.groups.warnings.extend(
             warnings.iter().map(|problem| format!("policy '{name}': {} {}", problem.path, problem.message)),
         );
+        let frozen = self.groups.groups.last_mut().map(|group| &mut group.frozen);
+        if let Some(message) = self.claims.conflict(document) {
+            if let Some(frozen) = frozen {
+                *frozen = Some(Condition::TargetConflict);
+            }
+            return Ok(Verdict { is_accepted: false, reason: "TargetConflict", message });
+        }
+        if frozen.is_some_and(|frozen| *frozen == Some(Condition::NoLeaderElection)) {
+            let message = UNELECTED.to_owned();
+            return Ok(Verdict { is_accepted: false, reason: "NoLeaderElection", message });
+        }
         Ok(if replaced > 0 {
             let all = errors.iter().map(|problem| format!("{} {}", problem.path, problem.message));
             let values = if replaced == 1 { "value" } else { "values" };
@@ -297,27 +395,6 @@ impl Adding<'_> {
             let message = "it is in force as it is written".to_owned();
             Verdict { is_accepted: true, reason: "Accepted", message }
         })
-    }
-
-    /// What the policy scales, unless an older one does.
-    fn targets(&self, document: &Document) -> Result<Vec<(Target, (String, String))>, Refusal> {
-        let name = &document.metadata.name;
-        let mut targets: Vec<(Target, (String, String))> = Vec::new();
-        for (role, spec) in &document.spec.roles {
-            let Some(target) = &spec.scale_target_ref else { continue };
-            let key = (group(&target.api_version).to_owned(), target.kind.clone(), target.name.clone());
-            let own = targets.iter().find(|(known, _)| *known == key).map(|(_, by)| by);
-            if let Some((policy, first)) = self.taken.get(&key).or(own) {
-                let (kind, target) = (&target.kind, &target.name);
-                let message = format!(
-                    "{kind} '{target}' is scaled by role '{role}', and by '{first}' of policy '{policy}', which is older; keep a role in one policy"
-                );
-                let message = if policy == name { message.replace(", which is older", "") } else { message };
-                return Err(Refusal { reason: "TargetConflict", message });
-            }
-            targets.push((key, (name.clone(), role.clone())));
-        }
-        Ok(targets)
     }
 }
 

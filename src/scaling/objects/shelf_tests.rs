@@ -11,6 +11,7 @@ fn sources() -> Sources {
         has_queue: true,
         has_queries: true,
         can_act: true,
+        is_only: true,
     }
 }
 
@@ -42,7 +43,7 @@ fn of(max: i64) -> Value {
 }
 
 fn scaling(target: &str) -> Value {
-    json!({"roles": {"a": {"max": 3, "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": target}}}})
+    json!({"poolRef": {"name": "p"}, "roles": {"a": {"max": 3, "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": target}}}})
 }
 
 #[test]
@@ -99,31 +100,97 @@ fn what_got_past_validation_is_replaced_and_told() {
     );
 }
 
+/// Why nothing is written for each policy in force.
+fn frozen(shelf: &mut Shelf) -> Vec<(String, Option<Condition>)> {
+    let groups = shelf.settle(&sources());
+    groups.groups.iter().map(|group| (group.policy.name.clone(), group.frozen)).collect()
+}
+
 #[test]
-fn the_older_of_two_that_scale_the_same_wins() {
+fn policies_of_any_pool_that_share_a_target_are_frozen() {
     let mut shelf = Shelf::new("p".to_owned());
+    let conflict = Some(Condition::TargetConflict);
     put(&mut shelf, object("new", 1, scaling("x")));
     put(&mut shelf, object("old", 1, scaling("y")));
-    assert_eq!(in_force(&mut shelf).len(), 2);
+    assert_eq!(frozen(&mut shelf), [("old".to_owned(), None), ("new".to_owned(), None)]);
     put(&mut shelf, object("old", 2, scaling("x")));
-    assert_eq!(in_force(&mut shelf), [("old".to_owned(), 3)]);
-    let Verdict { is_accepted, reason, message } = verdict(&shelf, "new");
-    assert!(
-        !is_accepted && reason == "TargetConflict" && message.contains("'a' of policy 'old', which is older"),
-        "{message}"
-    );
-    // The version before has no conflict, and stays.
-    put(&mut shelf, object("old", 3, scaling("y")));
-    assert_eq!(in_force(&mut shelf).len(), 2);
-    put(&mut shelf, object("new", 2, scaling("y")));
-    assert_eq!(in_force(&mut shelf).len(), 2);
-    assert!(verdict(&shelf, "new").message.ends_with("generation 1 stays in force"));
-    let mut both = scaling("z");
+    assert_eq!(frozen(&mut shelf), [("old".to_owned(), conflict), ("new".to_owned(), conflict)]);
+    for (name, other) in [("new", "'old'"), ("old", "'new'")] {
+        let Verdict { is_accepted, reason, message } = verdict(&shelf, name);
+        assert!(!is_accepted && reason == "TargetConflict" && message.contains(other), "{message}");
+    }
+    // One of another pool, which nobody here could read.
+    let mut theirs = scaling("z");
+    theirs["poolRef"] = json!({"name": "q"});
+    theirs["interval"] = json!([]);
+    put(&mut shelf, object("theirs", 1, theirs));
+    put(&mut shelf, object("old", 3, scaling("z")));
+    assert_eq!(frozen(&mut shelf), [("old".to_owned(), conflict), ("new".to_owned(), None)]);
+    assert!(verdict(&shelf, "old").message.contains("'theirs'"));
+    assert_eq!(shelf.known().len(), 2);
+    // What can't be used leaves the version before in force, which scales what it did.
+    let mut broken = scaling("w");
+    broken["roles"]["a"]["max"] = json!(true);
+    put(&mut shelf, object("new", 2, broken));
+    put(&mut shelf, object("old", 4, scaling("x")));
+    assert_eq!(frozen(&mut shelf), [("old".to_owned(), conflict), ("new".to_owned(), conflict)]);
+    let mut both = scaling("v");
     both["roles"]["b"] = both["roles"]["a"].clone();
-    put(&mut shelf, object("new", 3, both));
-    in_force(&mut shelf);
-    let message = verdict(&shelf, "new").message;
-    assert!(message.contains("by '") && !message.contains("older"), "{message}");
+    put(&mut shelf, object("other", 1, both));
+    frozen(&mut shelf);
+    let message = verdict(&shelf, "other").message;
+    assert!(message.contains("by role 'b' and by role 'a'"), "{message}");
+}
+
+#[test]
+fn a_policy_without_pool_follows_its_targets_pods() {
+    let mut shelf = Shelf::new("p".to_owned());
+    let mut spec = scaling("x");
+    spec.as_object_mut().unwrap().remove("poolRef");
+    spec["roles"]["b"] = spec["roles"]["a"].clone();
+    spec["roles"]["b"]["scaleTargetRef"]["name"] = json!("y");
+    put(&mut shelf, object("one", 1, spec));
+    let targets = shelf.targets_of_any_pool();
+    assert_eq!(targets.iter().map(|target| target.name.as_str()).collect::<Vec<_>>(), ["x", "y"]);
+    assert_eq!((in_force(&mut shelf).len(), shelf.known().len()), (0, 0), "nobody was asked yet");
+    let mut note = |answers: [Owner; 2]| {
+        let is_news = shelf.note_owners(targets.iter().cloned().zip(answers).collect());
+        let in_force = in_force(&mut shelf).len();
+        (is_news, in_force, shelf.known().first().map(|known| known.verdict.reason))
+    };
+    let unknown = || Owner::Unknown("y: no pods".to_owned());
+    assert_eq!(note([Owner::Ours, unknown()]), (true, 0, Some("TargetUnknown")));
+    assert_eq!(note([Owner::Ours, Owner::Other]), (true, 0, None));
+    assert_eq!(note([Owner::Ours, Owner::Ours]), (true, 1, Some("Accepted")));
+    assert_eq!(note([unknown(), Owner::Ours]), (false, 1, Some("Accepted")), "what was known stands");
+    assert_eq!(note([Owner::Other, unknown()]), (true, 0, None));
+    // One that scales nothing is for everybody, as is one that was never asked about.
+    put(&mut shelf, object("two", 1, of(3)));
+    assert_eq!(in_force(&mut shelf), [("two".to_owned(), 3)]);
+}
+
+#[test]
+fn a_policy_that_is_paused_is_in_force_and_frozen() {
+    let mut shelf = Shelf::new("p".to_owned());
+    let mut spec = scaling("x");
+    spec["paused"] = json!(true);
+    put(&mut shelf, object("one", 1, spec));
+    assert_eq!(frozen(&mut shelf), [("one".to_owned(), Some(Condition::Suspended))]);
+    assert!(verdict(&shelf, "one").is_accepted);
+}
+
+#[test]
+fn where_several_replicas_could_act_nothing_is_written() {
+    let mut shelf = Shelf::new("p".to_owned());
+    let mut spec = scaling("x");
+    spec["mode"] = json!("Apply");
+    put(&mut shelf, object("one", 1, spec));
+    put(&mut shelf, object("two", 1, scaling("y")));
+    let groups = shelf.settle(&Sources { is_only: false, ..sources() });
+    let frozen: Vec<_> = groups.groups.iter().map(|group| group.frozen).collect();
+    assert_eq!(frozen, [Some(Condition::NoLeaderElection), None], "plans that are only shown are harmless");
+    let Verdict { is_accepted, reason, message } = verdict(&shelf, "one");
+    assert!(!is_accepted && reason == "NoLeaderElection" && message.contains("--ha-enable"), "{message}");
 }
 
 #[test]

@@ -1,10 +1,11 @@
 //! Tells in the policies' statuses what became of them: only the leader, only what has changed, and of
 //! each policy once per interval at most.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::Method;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use serde::de::IgnoredAny;
 use serde_json::json;
@@ -12,7 +13,10 @@ use tokio::time::{Instant, sleep_until};
 
 use super::shelf::Known;
 use crate::actuator::Write;
-use crate::capacity::resource::status::{LastWrite, PolicyStatus, Stands, Ticked, status};
+use crate::actuator::event::{self, About, Kind};
+use crate::capacity::Condition;
+use crate::capacity::policy::spec::KIND;
+use crate::capacity::resource::status::{LastWrite, PolicyStatus, Stands, StatusCondition, Ticked, status};
 use crate::capacity::resource::{GROUP, POLICIES, VERSION};
 use crate::cluster::{Cluster, PatchType, Problem};
 use crate::endpoints::Clock;
@@ -23,6 +27,9 @@ const UNTICKED: Duration = Duration::from_secs(15);
 
 /// How often it is asked who leads, and what is due.
 const LOOK: Duration = Duration::from_secs(1);
+
+/// Time for an event.
+const REQUEST: Duration = Duration::from_secs(5);
 
 type MayTell = Box<dyn Fn() -> bool + Send + Sync>;
 
@@ -35,6 +42,8 @@ pub struct Teller {
     may_tell: MayTell,
     times: Times,
     told: Told,
+    /// Whether the last event could not be written, which was said.
+    lacks_events: bool,
 }
 
 impl Teller {
@@ -46,7 +55,15 @@ impl Teller {
         clock: Clock,
         may_tell: MayTell,
     ) -> Self {
-        Self { cluster, namespace, board, may_tell, times: Times::start(clock), told: Told::default() }
+        Self {
+            cluster,
+            namespace,
+            board,
+            may_tell,
+            times: Times::start(clock),
+            told: Told::default(),
+            lacks_events: false,
+        }
     }
 
     /// Tells, until it is dropped.
@@ -70,11 +87,14 @@ impl Teller {
     async fn tell(&mut self) {
         let plans = self.board.plans();
         let due = self.told.due(&plans, self.times.clock.elapsed(), &self.times);
-        for Due { known, status } in due {
+        for Due { known, status, news } in due {
             if !(self.may_tell)() {
                 return;
             }
             let written = self.write(&known, &status).await;
+            if written.is_ok() {
+                self.tell_events(&known, &news).await;
+            }
             self.told.note(known, status, self.times.clock.elapsed(), written);
         }
     }
@@ -85,6 +105,24 @@ impl Teller {
         // With the uid, another object of this name refuses it.
         let patch = json!({"metadata": {"uid": known.uid}, "status": status});
         self.cluster.patch::<IgnoredAny>(&path, PatchType::Merge, &patch).await.map(|_| ())
+    }
+
+    /// Says of a policy since when it stands still, where `kubectl describe` shows it.
+    async fn tell_events(&mut self, known: &Known, news: &[(String, String)]) {
+        let api_version = format!("{GROUP}/{VERSION}");
+        let about = About { api_version: &api_version, kind: KIND, name: &known.name, uid: &known.uid };
+        for (reason, message) in news {
+            let event = event::event(&self.namespace, about, Kind::Warning, reason, message);
+            let (path, body) = (event::path(&self.namespace), event.to_string().into_bytes());
+            let told = self.cluster.put::<IgnoredAny>(Method::POST, &path, body, REQUEST).await;
+            match told {
+                Ok(_) => self.lacks_events = false,
+                Err(problem) if !std::mem::replace(&mut self.lacks_events, true) => {
+                    tracing::info!(%problem, "no events about capacity policies; their statuses say the same");
+                }
+                Err(_) => {}
+            }
+        }
     }
 }
 
@@ -127,6 +165,27 @@ impl Times {
 struct Due {
     known: Known,
     status: PolicyStatus,
+    /// For what it stands still since then, each with a sentence.
+    news: Vec<(String, String)>,
+}
+
+/// For what a policy stands still by one status, and doesn't by the one before.
+fn news(status: &PolicyStatus, before: &PolicyStatus) -> Vec<(String, String)> {
+    let freezes = |name: &str| Condition::ALL.into_iter().any(|of| of.freezes() && format!("{of:?}") == name);
+    let holds = |condition: &&StatusCondition| match condition.of.as_str() {
+        "Accepted" => condition.status == "False",
+        name => condition.status == "True" && freezes(name),
+    };
+    let is_new = |now: &&StatusCondition| {
+        let mut old = before.conditions.iter().filter(holds);
+        !old.any(|old| old.reason == now.reason)
+    };
+    let all = status.conditions.iter().filter(holds).filter(is_new);
+    let mut news: Vec<_> = all.map(|of| (of.reason.clone(), of.message.clone())).collect();
+    // A policy that isn't accepted for what keeps it from acting has a condition of that name, too.
+    let mut said = HashSet::new();
+    news.retain(|(reason, _)| said.insert(reason.clone()));
+    news
 }
 
 /// What was told, by the objects' uids. No I/O.
@@ -154,7 +213,7 @@ impl Told {
             }
             let before = told.map_or(&known.status, |told| &told.status);
             let status = of(known, standing, before, &times.at(now), times);
-            (status != *before).then(|| Due { known: known.clone(), status })
+            (status != *before).then(|| Due { known: known.clone(), news: news(&status, before), status })
         });
         due.collect()
     }
@@ -211,7 +270,9 @@ fn of(
         let policy = standing.group.policy.as_ref();
         Some(Ticked { policy, plan: &latest.plan, fired: &fired, writes: &writes })
     });
-    status(Stands { generation: known.generation, verdict: &known.verdict, ticked }, before, now)
+    let unobserved = standing.and_then(|standing| standing.unobserved.as_deref());
+    let stands = Stands { generation: known.generation, verdict: &known.verdict, ticked, unobserved };
+    status(stands, before, now)
 }
 
 #[cfg(test)]
@@ -247,8 +308,9 @@ mod tests {
         let stages = Stages { rules, ..Stages::default() };
         let plan = Plan { roles: vec![role], total: desired, state: State::Idle, stages, ..Plan::default() };
         let latest = Latest { plan, waiting: 0, at: Duration::ZERO, fired: vec![fired] };
-        let group = Group { policy, signals: Vec::new() };
-        let standing = Standing { group, latest: Some(Arc::new(latest)), writes: Vec::new() };
+        let group = Group { policy, signals: Vec::new(), frozen: None };
+        let standing =
+            Standing { group, latest: Some(Arc::new(latest)), unobserved: None, writes: Vec::new() };
         Plans { policies: vec![standing], objects: vec![known("Accepted")].into() }
     }
 
@@ -295,6 +357,15 @@ mod tests {
         let due = told.due(&refused, SECOND, &times).remove(0);
         let accepted = &due.status.conditions[0];
         assert_eq!((accepted.of.as_str(), accepted.status.as_str()), ("Accepted", "False"));
+        assert_eq!(due.news, [("Invalid".to_owned(), String::new())]);
+        // Whoever leads next says it once more only where it is another reason.
+        let seen = Known { status: due.status, ..known("Invalid") };
+        let again = Plans { objects: [seen.clone()].into(), ..refused };
+        assert!(Told::default().due(&again, SECOND, &times).is_empty());
+        let other = Known { verdict: known("TargetConflict").verdict, ..seen };
+        let other = Plans { objects: [other].into(), ..again };
+        let due = Told::default().due(&other, SECOND, &times).remove(0);
+        assert_eq!(due.news, [("TargetConflict".to_owned(), String::new())]);
         assert_eq!(due.status.state, None);
     }
 }

@@ -17,8 +17,10 @@ pub(crate) fn acting() -> Vec<Value> {
         rule(&["apps"], &["deployments/scale", "statefulsets/scale"], &["get", "patch"]),
         rule(&["apps"], &["deployments", "statefulsets"], &["get", "patch"]),
         rule(&["example.com"], &["engines/scale", "plains"], &["get", "patch"]),
-        rule(&[""], &["pods"], &["patch", "delete"]),
+        rule(&[""], &["pods"], &["patch"]),
+        rule(&[""], &["pods/eviction"], &["create"]),
         rule(&[""], &["events"], &["create", "list"]),
+        rule(&["autoscaling"], &["horizontalpodautoscalers"], &["list"]),
         election(),
     ]);
     rights
@@ -45,7 +47,19 @@ impl Group {
 
     pub(crate) async fn picker(&self, server: &Server, flags: &[&str]) -> Picker {
         let policy = format!("--capacity-policy={}", self.policy.path().display());
-        Picker::of_pool(server, &self.space, &[&[policy.as_str(), "--sick-pods=false"], flags].concat()).await
+        let elects = flags.iter().any(|flag| flag.contains("leader-election"));
+        let only = format!("--capacity-single-replica={}", !elects);
+        let all = [&[policy.as_str(), "--sick-pods=false", only.as_str()], flags].concat();
+        Picker::of_pool(server, &self.space, &all).await
+    }
+
+    /// One that takes part in the election, and whose writes are told apart by its number.
+    pub(crate) async fn replica(&self, server: &Server, number: usize) -> Picker {
+        let policy = format!("--capacity-policy={}", self.policy.path().display());
+        let namespace = format!("--pool-namespace={}", self.space.name);
+        let flags =
+            [&*policy, &namespace, "--pool-name=p", "--sick-pods=false", "--ha-enable-leader-election"];
+        Picker::start_as(&server.kubeconfig_with(&format!("token-epp-{number}"), server.port), &flags).await
     }
 
     /// A workload of a kind with so many replicas.

@@ -1,41 +1,51 @@
 //! The two moves by themselves: what was seen too long ago, and what changed since.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::watch;
 use usher::actuator::Hands;
 use usher::capacity::policy::file;
 use usher::capacity::{History, Inputs, Plan, Policy, tick};
 use usher::cluster::Cluster;
 use usher::endpoints::Clock;
+use usher::leader::Term;
 
 use super::group::Group;
 use crate::server::Server;
 use crate::support::eventually;
 
-const S: fn(u64) -> Duration = Duration::from_secs;
+pub(super) const S: fn(u64) -> Duration = Duration::from_secs;
 
 /// A role that has to have five pods.
 const SPEC: &str = "{mode: Apply, interval: 1s, roles: {decode: {min: 5, max: 9, \
     scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: decode}}}}";
 
 fn policy() -> Policy {
+    of(SPEC)
+}
+
+/// The policy of a specification.
+pub(super) fn of(spec: &str) -> Policy {
     let text = format!(
-        "{{apiVersion: usher.dev/v1alpha1, kind: CapacityPolicy, metadata: {{name: p}}, spec: {SPEC}}}"
+        "{{apiVersion: usher.dev/v1alpha1, kind: CapacityPolicy, metadata: {{name: p}}, spec: {spec}}}"
     );
     file::parse(&text).unwrap().remove(0).policy
 }
 
 /// Hands that may do everything in a group's namespace, and their clock.
-async fn hands(server: &Server, group: &Group, policy: &Policy) -> (Hands, Clock) {
+pub(super) async fn hands(server: &Server, group: &Group, policy: &Policy) -> (Hands, Clock) {
     let clock = Clock::stopped();
     clock.set(S(1));
     let cluster = Cluster::from(server.client().await);
-    let mut hands = Hands::new(cluster, group.space.name.clone(), clock.clone());
-    hands.attend(std::iter::once(policy));
+    let (_, pool) = watch::channel(Some("app=m".to_owned()));
+    let term = Arc::new(Term::endless(clock.clone()));
+    let mut hands = Hands::new(cluster, group.space.name.clone(), clock.clone(), pool, term);
+    hands.attend(std::iter::once(&Arc::new(policy.clone())));
     (hands, clock)
 }
 
-fn plan(policy: &Policy, replicas: &[u32]) -> Plan {
+pub(super) fn plan(policy: &Policy, replicas: &[u32]) -> Plan {
     let inputs = Inputs { replicas: replicas.to_vec(), ..Inputs::default() };
     tick(&inputs, policy, &mut History::default(), S(1))
 }
@@ -74,12 +84,12 @@ async fn replicas_that_somebody_else_changed_meanwhile_stay_as_they_are() {
     let mut first = plan(&policy, &seen.replicas);
     assert_eq!(first.roles[0].write, 5);
     group.scale("decode", 3).await;
-    assert_eq!(hands.act(&policy, &mut first, seen, S(1)).await, [0]);
+    assert_eq!(hands.act(&policy, &mut first, seen, S(1), None).await, [0]);
     assert_eq!(group.replicas("decode").await, 3);
     // The next look begins there.
     let seen = hands.observe(&policy, S(2)).await.unwrap();
     assert_eq!(seen.replicas, [3]);
     let mut next = plan(&policy, &seen.replicas);
-    assert!(hands.act(&policy, &mut next, seen, S(2)).await.is_empty());
+    assert!(hands.act(&policy, &mut next, seen, S(2), None).await.is_empty());
     assert_eq!(group.replicas("decode").await, 5);
 }

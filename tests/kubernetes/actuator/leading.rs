@@ -1,6 +1,11 @@
 //! Who acts, of several replicas and after a restart.
 
+use std::net::Ipv4Addr;
+
+use serde_json::json;
+
 use super::group::{Group, pair};
+use crate::engines::engines;
 use crate::server::Server;
 
 const ELECTS: &str = "--ha-enable-leader-election";
@@ -27,6 +32,29 @@ async fn the_next_leader_goes_on_in_the_middle_of_a_step() {
     assert_eq!(events.len(), 2, "each step was written once: {events:?}");
 }
 
+/// A replica that stood still for longer than its lease finds that another acts before it does anything.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_stopped_past_its_lease_writes_nothing() {
+    let Some(server) = Server::shared().await else { return };
+    let spec = "{mode: Apply, interval: 1s, roles: {decode: {min: 2, max: 6, scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: decode}}}}";
+    let group = Group::new(server, spec).await;
+    group.workload("Deployment", "decode", 1).await;
+    let first = group.picker(server, &[ELECTS]).await;
+    group.become_replicas(&[("decode", 2)]).await;
+    let second = group.picker(server, &[ELECTS]).await;
+    first.signal("STOP");
+    second.turns(true).await;
+    // It has looked by now, and has nothing to do.
+    tokio::time::sleep(std::time::Duration::from_secs(2)).await;
+    let (before, after) = (first.log.end(), second.log.end());
+    group.scale("decode", 9).await;
+    first.signal("CONT");
+    group.become_replicas(&[("decode", 6)]).await;
+    first.turns(false).await;
+    assert!(!first.log.mentions_since(before, "replicas written"));
+    assert!(second.log.mentions_since(after, "replicas written"));
+}
+
 const METRICS: &str = "--metrics-endpoint-auth=false";
 
 fn state(name: &str) -> String {
@@ -49,7 +77,19 @@ async fn a_restart_changes_nothing_in_any_state() {
         let group = Group::new(server, &pair(more)).await;
         group.workload("Deployment", "decode", decode).await;
         group.workload("Deployment", "prefill", prefill).await;
-        group.ready_pods("decode", 0..ready.0).await;
+        // That nothing runs there is known.
+        let mut idle = None;
+        if name == "Scale" {
+            let addresses: Vec<Ipv4Addr> = (1..=8).map(|last| Ipv4Addr::new(127, 9, 3, last)).collect();
+            idle = Some(engines(addresses.iter().copied()).await);
+            for (number, address) in addresses.iter().enumerate() {
+                let pod = format!("decode-{number}");
+                group.pod(&pod, "decode", json!({})).await;
+                group.space.status(&pod, &address.to_string(), true).await;
+            }
+        } else {
+            group.ready_pods("decode", 0..ready.0).await;
+        }
         group.ready_pods("prefill", 0..ready.1).await;
         let mut picker = group.picker(server, &[METRICS]).await;
         let wanted = [("decode", expected.0), ("prefill", expected.1)];
@@ -72,5 +112,30 @@ async fn a_restart_changes_nothing_in_any_state() {
         let mut after = group.events("decode").await;
         after.retain(|event| !is_stuck(event));
         assert_eq!(after, before, "{name}");
+        drop(idle);
+    }
+}
+
+#[test]
+fn apply_needs_an_election_or_the_word_that_there_is_one_replica() {
+    let mut policy = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();
+    let text = "{apiVersion: usher.dev/v1alpha1, kind: CapacityPolicy, metadata: {name: p}, spec: {mode: Apply, roles: {a: {min: 1, max: 2}}}}";
+    std::io::Write::write_all(&mut policy, text.as_bytes()).unwrap();
+    let serve = |more: &[&str]| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_usher"));
+        command.args(["serve", "--endpoint-selector=app=m", "--endpoint-target-ports=8000"]);
+        command.args(["--grpc-port=0", "--grpc-health-port=0", "--metrics-port=0"]);
+        command.arg(format!("--capacity-policy={}", policy.path().display())).args(more);
+        // There is no cluster to go on with.
+        command.env("KUBECONFIG", "/nonexistent").env_remove("KUBERNETES_SERVICE_HOST");
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let refused = serve(&[]);
+    assert!(refused.contains("policy 'p' has mode Apply") && refused.contains(ELECTS), "{refused}");
+    for more in [ELECTS, "--capacity-single-replica=true"] {
+        let said = serve(&[more]);
+        assert!(said.contains("/nonexistent") && !said.contains("mode Apply"), "{said}");
     }
 }

@@ -5,7 +5,11 @@
 mod gates;
 mod group;
 mod hands;
+mod keep;
 mod leading;
 mod replicas;
+mod shrink;
+mod single;
 mod updates;
+mod whose;
 mod writers;

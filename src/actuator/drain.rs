@@ -1,0 +1,228 @@
+//! Which pods a smaller role loses, and when. They get no new requests first, and go when they have answered
+//! all that they have, or when that takes too long.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::pods::PodObject;
+use crate::capacity::policy::TargetRef;
+use crate::capacity::policy::file::group;
+
+/// The annotation by which the controller of a Deployment chooses, of pods that are as ready as each other:
+/// <https://kubernetes.io/docs/concepts/workloads/controllers/replicaset/#pod-deletion-cost>.
+const COST: &str = "controller.kubernetes.io/pod-deletion-cost";
+
+/// The annotation of pods whose cost is ours.
+pub(super) const DRAINING: &str = "usher.dev/draining";
+
+/// The cost of pods that are to go; that of others is 0 unless somebody gave them one.
+const LOW: &str = "-1000";
+
+/// How long pods that were to be deleted get no requests if they are not.
+const GONE: Duration = Duration::from_secs(60);
+
+/// Load of a pod.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PodLoad {
+    /// Whether it is known that it has nothing to do.
+    pub is_idle: bool,
+    /// Requests that it has and whose answer isn't complete, as far as is known.
+    pub under_way: u64,
+    /// Requests that it was sent in all: the more, the more of them may come back to its cache.
+    pub sent: u64,
+}
+
+/// How a controller chooses the pods that it deletes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Choice {
+    /// By their cost, those that aren't ready first.
+    Cost,
+    /// The highest numbers.
+    Ordinal,
+}
+
+impl Choice {
+    /// Of a target's controller; `None`: that isn't known.
+    pub(super) fn of(target: &TargetRef) -> Option<Self> {
+        match (group(&target.api_version), target.kind.as_str()) {
+            ("apps", "Deployment" | "ReplicaSet") => Some(Self::Cost),
+            ("apps", "StatefulSet") | ("leaderworkerset.x-k8s.io", "LeaderWorkerSet") => Some(Self::Ordinal),
+            _ => None,
+        }
+    }
+}
+
+/// Pods of a role that are about to go.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Drain {
+    /// Their names, by uid.
+    pub(super) pods: BTreeMap<String, String>,
+    /// When the first of them was chosen.
+    pub(super) since: Duration,
+    /// When it was written that there are to be fewer.
+    pub(super) written: Option<Duration>,
+}
+
+impl Drain {
+    /// Whether they still get no requests.
+    pub(super) fn holds(&self, now: Duration, timeout: Duration) -> bool {
+        let ends = self.written.unwrap_or(self.since + timeout) + GONE;
+        now < ends
+    }
+
+    /// Chooses so many of a role's pods. Those that were chosen before stay so where that is possible.
+    pub(super) fn choose(
+        &mut self,
+        pods: &[&PodObject],
+        count: usize,
+        choice: Choice,
+        load: impl Fn(&str) -> PodLoad,
+    ) {
+        let mut alive: Vec<&PodObject> = pods.iter().copied().filter(|pod| pod.is_alive()).collect();
+        match choice {
+            Choice::Ordinal => alive.sort_by_key(|pod| (Reverse(pod.ordinal()), pod.name())),
+            Choice::Cost => alive.sort_by_key(|pod| {
+                let PodLoad { is_idle, under_way, sent } = load(pod.name());
+                let is_new = !self.pods.contains_key(&pod.metadata.uid);
+                // One that others gave a cost goes when they say.
+                (pod.is_ready(), cost(pod), is_new, !is_idle, under_way, sent, pod.name().to_owned())
+            }),
+        }
+        alive.truncate(count);
+        let of = |pod: &&PodObject| (pod.metadata.uid.clone(), pod.name().to_owned());
+        self.pods = alive.iter().map(of).collect();
+    }
+
+    /// Whether they may go: all have answered, or it took too long. Requests that were on their way when they
+    /// were chosen count from the next look on.
+    pub(super) fn is_done(
+        &self,
+        pods: &[&PodObject],
+        now: Duration,
+        timeout: Duration,
+        load: impl Fn(&str) -> PodLoad,
+    ) -> bool {
+        let waits = |pod: &&PodObject| {
+            pod.is_ready() && self.pods.contains_key(&pod.metadata.uid) && !load(pod.name()).is_idle
+        };
+        let waited = now.saturating_sub(self.since);
+        waited >= timeout || (!waited.is_zero() && !pods.iter().any(waits))
+    }
+}
+
+/// The cost that somebody else gave a pod.
+fn cost(pod: &PodObject) -> i64 {
+    let known = pod.metadata.annotations.get(COST).filter(|_| !is_marked(pod));
+    known.and_then(|cost| cost.parse().ok()).unwrap_or(0)
+}
+
+/// Whether a pod's cost is ours.
+pub(super) fn is_marked(pod: &PodObject) -> bool {
+    pod.metadata.annotations.contains_key(DRAINING)
+}
+
+/// The merge patch that gives a pod a low cost, or takes it away; `None`: it is as it should be, or has one
+/// of somebody else's.
+pub(super) fn marking(pod: &PodObject, goes: bool) -> Option<Value> {
+    let has_other = pod.metadata.annotations.contains_key(COST) && !is_marked(pod);
+    if has_other || goes == is_marked(pod) {
+        return None;
+    }
+    let annotations =
+        if goes { json!({COST: LOW, DRAINING: "true"}) } else { json!({COST: null, DRAINING: null}) };
+    Some(json!({"metadata": {"uid": pod.metadata.uid, "annotations": annotations}}))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::actuator::pods::tests::pod;
+
+    const S: fn(u64) -> Duration = Duration::from_secs;
+
+    fn of(name: &str, is_ready: bool, annotations: &Value) -> PodObject {
+        let ready = if is_ready { "True" } else { "False" };
+        pod(json!({
+            "metadata": {"name": name, "uid": format!("u-{name}"), "annotations": annotations},
+            "status": {"conditions": [{"type": "Ready", "status": ready}]},
+        }))
+    }
+
+    /// Requests under way and sent in all, by the pod's last letter.
+    fn load(name: &str) -> PodLoad {
+        let (under_way, sent) = match name.as_bytes().last() {
+            Some(b'0') => (0, 90),
+            Some(b'1') => (3, 5),
+            Some(b'2') => (0, 7),
+            _ => (1, 1),
+        };
+        PodLoad { is_idle: under_way == 0, under_way, sent }
+    }
+
+    fn chosen(drain: &Drain) -> Vec<&str> {
+        drain.pods.values().map(String::as_str).collect()
+    }
+
+    #[test]
+    fn idle_pods_with_cold_caches_go_first() {
+        let pods: Vec<PodObject> = (0..4).map(|n| of(&format!("p-{n}"), true, &json!({}))).collect();
+        let all: Vec<&PodObject> = pods.iter().collect();
+        let mut drain = Drain::default();
+        for (count, expected) in
+            [(1, &["p-2"][..]), (2, &["p-0", "p-2"]), (3, &["p-0", "p-2", "p-3"]), (1, &["p-2"])]
+        {
+            drain.choose(&all, count, Choice::Cost, load);
+            assert_eq!(chosen(&drain), expected);
+        }
+        // What was chosen stays so, whoever is idle by now.
+        drain.choose(&all, 1, Choice::Cost, |name| PodLoad { is_idle: name == "p-1", ..load(name) });
+        assert_eq!(chosen(&drain), ["p-2"]);
+        drain.choose(&all, 2, Choice::Ordinal, load);
+        assert_eq!(chosen(&drain), ["p-2", "p-3"]);
+    }
+
+    #[test]
+    fn pods_that_are_not_ready_and_costs_of_others_go_before() {
+        let given = json!({"controller.kubernetes.io/pod-deletion-cost": "-5"});
+        let pods = [of("p-0", true, &json!({})), of("p-1", true, &given), of("p-3", false, &json!({}))];
+        let all: Vec<&PodObject> = pods.iter().collect();
+        let mut drain = Drain::default();
+        for (count, expected) in [(1, &["p-3"][..]), (2, &["p-1", "p-3"])] {
+            drain.choose(&all, count, Choice::Cost, load);
+            assert_eq!(chosen(&drain), expected);
+        }
+        assert_eq!(marking(all[1], true), None, "it is somebody else's");
+    }
+
+    #[test]
+    fn pods_go_after_their_last_answer_or_the_timeout() {
+        let pods = [of("p-1", true, &json!({})), of("p-0", true, &json!({}))];
+        let all: Vec<&PodObject> = pods.iter().collect();
+        let mut drain = Drain { since: S(10), ..Drain::default() };
+        drain.choose(&all, 1, Choice::Ordinal, load);
+        assert_eq!(chosen(&drain), ["p-1"]);
+        let idle = |_: &str| PodLoad { is_idle: true, ..PodLoad::default() };
+        assert!(!drain.is_done(&all, S(10), S(60), idle), "requests may be on their way");
+        assert!(!drain.is_done(&all, S(69), S(60), load));
+        assert!(drain.is_done(&all, S(70), S(60), load));
+        assert!(drain.is_done(&all, S(12), S(60), idle));
+        assert!(drain.holds(S(129), S(60)) && !drain.holds(S(130), S(60)));
+        drain.written = Some(S(20));
+        assert!(drain.holds(S(79), S(60)) && !drain.holds(S(80), S(60)));
+    }
+
+    #[test]
+    fn a_mark_is_set_and_taken_away_once() {
+        let (bare, marked) =
+            (of("a", true, &json!({})), of("a", true, &json!({COST: LOW, DRAINING: "true"})));
+        assert_eq!(marking(&bare, true).unwrap()["metadata"]["annotations"][COST], LOW);
+        assert_eq!(
+            marking(&marked, false).unwrap()["metadata"]["annotations"],
+            json!({COST: null, DRAINING: null})
+        );
+        assert_eq!((marking(&bare, false), marking(&marked, true)), (None, None));
+    }
+}

@@ -1,0 +1,175 @@
+//! Gates while nothing else is done: a pod that replaces one that was let through is let through at once,
+//! whatever keeps the rest from being done.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::gates;
+use super::hands::{Hands, Retired};
+use super::places::{Passage, Places};
+use super::pods::PodObject;
+use crate::capacity::Policy;
+use crate::capacity::policy::Mode;
+use crate::capacity::rollout::Placement;
+use crate::cluster::{PatchType, Problem};
+
+/// For how long a policy that is gone is remembered without a pod: controllers make others in place of those
+/// that are gone sooner than this.
+const REMEMBERED: Duration = Duration::from_secs(600);
+
+impl Hands {
+    /// Lets pods of a policy through that replace others, where that is all that can be done now.
+    pub async fn keep_gates(&mut self, policy: &Policy) {
+        if let Some(objects) = self.pods_of(policy) {
+            self.keep_gates_of(policy, &objects, &[]).await;
+        }
+    }
+
+    /// Does so for policies that are gone, until their pods are gone as well.
+    pub async fn keep_retired_gates(&mut self) {
+        let now = self.clock.elapsed();
+        for mut retired in std::mem::take(&mut self.retired) {
+            let objects = self.pods_of(&retired.policy);
+            match &objects {
+                Some(objects) if objects.iter().all(Vec::is_empty) => {}
+                _ => retired.seen = now,
+            }
+            if let Some(objects) = objects {
+                self.keep_gates_of(&retired.policy, &objects, &[]).await;
+            }
+            if now.saturating_sub(retired.seen) < REMEMBERED {
+                self.retired.push(retired);
+            }
+        }
+    }
+
+    /// Whether there are policies that are gone and whose pods may wait.
+    pub fn has_retired(&self) -> bool {
+        !self.retired.is_empty()
+    }
+
+    /// Lets as many pods of each role through as were before; of `replicas` no more, where they are known.
+    pub(super) async fn keep_gates_of(
+        &mut self,
+        policy: &Policy,
+        objects: &[Vec<PodObject>],
+        replicas: &[u32],
+    ) {
+        for (place, role) in policy.roles.iter().enumerate() {
+            let pods: Vec<&PodObject> = objects.get(place).into_iter().flatten().collect();
+            let past = pods.iter().filter(|pod| pod.is_alive() && !pod.is_gated()).count() as u32;
+            let most = replicas.get(place).copied().unwrap_or(u32::MAX);
+            let let_through = self.let_through.entry((policy.name.clone(), role.name.clone())).or_default();
+            *let_through = past.max(*let_through).min(most);
+            let admitted = *let_through;
+            let places = self.next_places(policy, &role.name, &pods, (admitted, admitted), None);
+            let opened = self.open(policy, &pods, admitted, &places).await;
+            if opened > 0 {
+                tracing::info!(
+                    policy = policy.name,
+                    role = role.name,
+                    opened,
+                    "gates opened for pods that replace others"
+                );
+            }
+        }
+    }
+
+    /// Domains of the next pods of a role to pass the gate, one for each until `admitted` have. `step` is the
+    /// domain of pods that are no replacements.
+    pub(super) fn next_places(
+        &mut self,
+        policy: &Policy,
+        role: &str,
+        pods: &[&PodObject],
+        (before, admitted): (u32, u32),
+        step: Option<&Placement>,
+    ) -> Vec<Option<Placement>> {
+        let past = pods.iter().filter(|pod| pod.is_alive() && !pod.is_gated()).count() as u32;
+        let now = Places::of(pods);
+        let of_group = self.places.iter().filter(|((name, _), _)| *name == policy.name);
+        let beside = now.most().or_else(|| of_group.filter_map(|(_, places)| places.most()).next()).cloned();
+        let is_placed = policy.rollout.as_ref().is_some_and(|rollout| {
+            let place = policy.roles.iter().position(|known| known.name == role);
+            rollout.topology.is_some() && place.is_some_and(|place| rollout.is_coordinated(place))
+        });
+        // A step that has no place is sent nowhere.
+        let beside = beside.filter(|_| is_placed && admitted <= before);
+        let passage = Passage { past, before, admitted, step, beside: beside.as_ref() };
+        let key = (policy.name.clone(), role.to_owned());
+        self.places.entry(key).or_insert_with(|| now.clone()).next(&now, passage)
+    }
+
+    /// Lets pods through until `admitted` are past the gate, each to its place. Says how many it were.
+    pub(super) async fn open(
+        &mut self,
+        policy: &Policy,
+        pods: &[&PodObject],
+        admitted: u32,
+        places: &[Option<Placement>],
+    ) -> u32 {
+        let topology = policy.rollout.as_ref().and_then(|rollout| rollout.topology.as_ref());
+        let is_required = topology.is_some_and(|topology| topology.is_required);
+        let mut opened = 0;
+        for (nth, pod) in gates::to_open(pods, admitted).into_iter().enumerate() {
+            let placement = places.get(nth).and_then(Option::as_ref);
+            let Some(patch) = gates::opening(pod, placement, is_required).filter(|_| self.term.lasts())
+            else {
+                continue;
+            };
+            let path = format!("/api/v1/namespaces/{}/pods/{}", self.namespace, pod.name());
+            let patched: Result<Value, Problem> =
+                self.term.write(self.cluster.patch(&path, PatchType::Json, &patch)).await;
+            match patched {
+                Ok(_) => opened += 1,
+                // It changed since it was read; the next tick sees it as it is.
+                Err(Problem::NotFound(_) | Problem::Conflict(_) | Problem::Refused { code: 422, .. }) => {}
+                Err(problem) => {
+                    self.fails("gates of pods", &problem);
+                    return opened;
+                }
+            }
+        }
+        if opened > 0 {
+            self.works("gates of pods");
+        }
+        opened
+    }
+
+    /// Forgets who wrote and who was let through: another acts now.
+    pub fn forget(&mut self) {
+        self.writers.clear();
+        self.let_through.clear();
+        self.places.clear();
+        self.drains.clear();
+        self.scalers = None;
+    }
+
+    /// Takes over how many pods of each role of a policy were let through by the one that led before.
+    pub fn take_over<'a>(&mut self, policy: &Policy, roles: impl Iterator<Item = (&'a str, u32)>) {
+        // What is only recommended was not done.
+        for (role, admitted) in roles.filter(|_| policy.mode == Mode::Apply && policy.rollout.is_some()) {
+            self.let_through.entry((policy.name.clone(), role.to_owned())).or_insert(admitted);
+        }
+    }
+
+    /// Takes leave of policies that are no more among those in force, unless others have their pods by now.
+    pub(super) fn retire(&mut self, now: &[Arc<Policy>]) {
+        let is_named = |policy: &Policy| now.iter().any(|known| known.name == policy.name);
+        let has_pods_of = |policy: &Policy| {
+            let mut roles = now.iter().flat_map(|known| &known.roles);
+            roles.any(|role| {
+                policy.roles.iter().any(|old| {
+                    old.selector == role.selector || (old.target.is_some() && old.target == role.target)
+                })
+            })
+        };
+        let seen = self.clock.elapsed();
+        let gone = self.attended.drain(..).filter(|policy| policy.rollout.is_some());
+        self.retired.extend(gone.map(|policy| Retired { policy, seen }));
+        self.retired.retain(|retired| !is_named(&retired.policy) && !has_pods_of(&retired.policy));
+        self.attended = now.to_vec();
+    }
+}

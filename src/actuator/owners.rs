@@ -1,0 +1,149 @@
+//! Finds the pool of each target of policies without `poolRef`, in a task of its own: an API server that
+//! answers slowly delays no tick.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::sync::{mpsc, watch};
+
+use super::hands::Hands;
+use super::kinds::Kinds;
+use super::pods::PodObject;
+use super::whose::{LABELS, equalities, is_of, within};
+use crate::capacity::policy::TargetRef;
+use crate::cluster::{Backoff, Cluster, Collection, Problem};
+
+/// How long answers count.
+const KNOWN: Duration = Duration::from_secs(60);
+
+/// How soon it is asked again for what has no answer, the first time.
+const UNKNOWN: Duration = Duration::from_secs(3);
+
+/// To which pool the pods of a target belong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// This picker's.
+    Ours,
+    /// Another.
+    Other,
+    /// Nothing says so, for this reason.
+    Unknown(String),
+}
+
+/// Finds out to which pools targets belong.
+#[derive(Debug)]
+pub struct Owners {
+    cluster: Cluster,
+    namespace: String,
+    pool: watch::Receiver<Option<String>>,
+    kinds: Kinds,
+}
+
+impl Hands {
+    /// A resolver of the pools that targets of this namespace belong to.
+    pub fn owners(&self) -> Owners {
+        Owners {
+            cluster: self.cluster.clone(),
+            namespace: self.namespace.clone(),
+            pool: self.pool.clone(),
+            kinds: Kinds::default(),
+        }
+    }
+}
+
+impl Owners {
+    /// Reports the owners of all wanted targets, again when others are wanted or the pool changes, and
+    /// periodically. Ends when nobody asks or listens any more.
+    pub async fn follow<M>(
+        mut self,
+        mut wanted: watch::Receiver<Vec<TargetRef>>,
+        say: mpsc::Sender<M>,
+        news: impl Fn(Vec<(TargetRef, Owner)>) -> M,
+    ) {
+        let mut backoff = Backoff::new(UNKNOWN, KNOWN);
+        loop {
+            let targets = wanted.borrow_and_update().clone();
+            let pool = self.pool.borrow_and_update().clone();
+            let mut pause = KNOWN;
+            if let Some(pool) = pool.filter(|_| !targets.is_empty()) {
+                let mut known = Vec::with_capacity(targets.len());
+                for target in targets {
+                    let owner = self.ask(&target, &pool).await;
+                    known.push((target, owner));
+                }
+                if known.iter().any(|(_, owner)| matches!(owner, Owner::Unknown(_))) {
+                    pause = backoff.next(&mut rand::rng());
+                }
+                if say.send(news(known)).await.is_err() {
+                    return;
+                }
+            }
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                changed = wanted.changed() => match changed {
+                    Ok(()) => backoff.reset(),
+                    Err(_) => return,
+                },
+                Ok(()) = self.pool.changed() => backoff.reset(),
+            }
+        }
+    }
+
+    async fn ask(&mut self, target: &TargetRef, pool: &str) -> Owner {
+        match self.owner(target, pool).await {
+            Ok(owner) => owner,
+            Err(problem) => {
+                self.kinds.forget(target);
+                Owner::Unknown(format!("{} '{}': {problem}", target.kind, target.name))
+            }
+        }
+    }
+
+    async fn owner(&mut self, target: &TargetRef, pool: &str) -> Result<Owner, Problem> {
+        let said = |is_ours| if is_ours { Owner::Ours } else { Owner::Other };
+        let kind = self.kinds.of(&self.cluster, target).await?;
+        let path = kind.path(&self.namespace, &target.name);
+        if kind.has_scale
+            && let Some(scale) = readable(self.cluster.get(&format!("{path}/scale")).await)?
+        {
+            // What its pods have, and they may have more.
+            let selector = scale.pointer("/status/selector").and_then(Value::as_str).unwrap_or_default();
+            let labels = equalities(selector).unwrap_or_default();
+            if let Some(answer) = within(pool, |key| labels.get(key).copied(), false) {
+                return Ok(said(answer));
+            }
+        }
+        if let Some(object) = readable(self.cluster.get(&path).await)? {
+            let labels = LABELS.iter().find_map(|pointer| object.pointer(pointer));
+            let label = |key: &str| labels?.get(key)?.as_str();
+            if let Some(answer) = labels.and_then(|_| within(pool, label, true)) {
+                return Ok(said(answer));
+            }
+        }
+        let has_pods = async |labels: &str| {
+            let pods = Collection::new("", "v1", &self.namespace, "pods").with_labels(labels);
+            let (pods, _) = self.cluster.list::<PodObject>(&pods).await?;
+            Ok::<bool, Problem>(pods.iter().any(|pod| is_of(pod, target) == Some(true)))
+        };
+        if has_pods(pool).await? {
+            return Ok(Owner::Ours);
+        }
+        // A pool without labels has all pods.
+        if !pool.is_empty() && has_pods("").await? {
+            return Ok(Owner::Other);
+        }
+        let TargetRef { kind, name, .. } = target;
+        Ok(Owner::Unknown(format!(
+            "{kind} '{name}': nothing says which pool its pods are of: it has none, and its labels may not be read or don't decide it; name the pool with spec.poolRef"
+        )))
+    }
+}
+
+/// An object; `None`: it may not be read, and something else may say what it would.
+fn readable(read: Result<Value, Problem>) -> Result<Option<Value>, Problem> {
+    match read {
+        Ok(object) => Ok(Some(object)),
+        Err(Problem::Denied(_)) => Ok(None),
+        Err(problem) => Err(problem),
+    }
+}

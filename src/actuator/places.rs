@@ -1,0 +1,135 @@
+//! Domains of pods that replace others: a step lies in one domain, and stays there.
+
+use std::collections::BTreeMap;
+
+use super::SENT;
+use super::pods::PodObject;
+use crate::capacity::rollout::Placement;
+
+/// Number of pods of a role that are sent to each domain.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Places(BTreeMap<Placement, u32>);
+
+/// Pods that may be past their gate.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Passage<'a> {
+    /// Pods past it now.
+    pub(super) past: u32,
+    /// Pods that were allowed past it until now.
+    pub(super) before: u32,
+    /// Pods that are allowed past it from now on.
+    pub(super) admitted: u32,
+    /// Domain of the current step.
+    pub(super) step: Option<&'a Placement>,
+    /// Domain of replacements when no other is known.
+    pub(super) beside: Option<&'a Placement>,
+}
+
+/// The domain that a pod was sent to, and its layer.
+fn place_of(pod: &PodObject) -> Option<Placement> {
+    let (layer, domain) = pod.metadata.annotations.get(SENT)?.split_once('=')?;
+    Some(Placement { layer: layer.to_owned(), domain: domain.to_owned() })
+}
+
+impl Places {
+    /// Of the pods that are past their gate.
+    pub(super) fn of(pods: &[&PodObject]) -> Self {
+        let mut places = BTreeMap::new();
+        let past = pods.iter().filter(|pod| pod.is_alive() && !pod.is_gated());
+        for place in past.filter_map(|pod| place_of(pod)) {
+            *places.entry(place).or_default() += 1;
+        }
+        Self(places)
+    }
+
+    /// The domain with the most pods.
+    pub(super) fn most(&self) -> Option<&Placement> {
+        self.0.iter().max_by_key(|(_, pods)| **pods).map(|(place, _)| place)
+    }
+
+    /// Domains of the next pods to pass the gate, with `now` the pods past it. `None`: any domain.
+    pub(super) fn next(&mut self, now: &Self, passage: Passage<'_>) -> Vec<Option<Placement>> {
+        let Passage { past, before, admitted, step, beside } = passage;
+        let more = admitted.saturating_sub(before.max(past));
+        if let Some(step) = step.filter(|_| more > 0) {
+            *self.0.entry(step.clone()).or_default() += more;
+        }
+        if past >= admitted {
+            // All are there, or fewer are to be.
+            self.clone_from(now);
+            return Vec::new();
+        }
+        let mut next: Vec<Option<Placement>> = Vec::new();
+        for (place, wanted) in &self.0 {
+            let missing = wanted.saturating_sub(now.0.get(place).copied().unwrap_or(0));
+            next.extend(std::iter::repeat_n(Some(place.clone()), missing as usize));
+        }
+        next.resize((admitted - past) as usize, step.or(beside).cloned());
+        next
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::actuator::pods::tests::pod;
+
+    fn at(domain: &str) -> Placement {
+        Placement { layer: "rack".to_owned(), domain: domain.to_owned() }
+    }
+
+    fn places(counts: &[(&str, u32)]) -> Places {
+        Places(counts.iter().map(|(domain, pods)| (at(domain), *pods)).collect())
+    }
+
+    fn domains(next: &[Option<Placement>]) -> Vec<&str> {
+        next.iter().map(|place| place.as_ref().map_or("anywhere", |place| place.domain.as_str())).collect()
+    }
+
+    #[test]
+    fn pods_past_their_gate_are_counted_by_domain() {
+        let of = |sent: &str, gates: serde_json::Value| {
+            pod(
+                json!({"metadata": {"name": "x", "annotations": {SENT: sent}}, "spec": {"schedulingGates": gates}}),
+            )
+        };
+        let pods = [of("rack=a", json!([])), of("rack=a", json!([])), of("rack=b", json!([]))];
+        let gated = of("rack=b", json!([{"name": super::super::GATE}]));
+        let all: Vec<&PodObject> = pods.iter().chain([&gated]).collect();
+        assert_eq!(Places::of(&all), places(&[("a", 2), ("b", 1)]));
+        assert_eq!(Places::of(&all).most(), Some(&at("a")));
+    }
+
+    #[test]
+    fn replacements_go_where_pods_are_missing() {
+        let (step, mut all) = (at("b"), places(&[("a", 4)]));
+        let whole = Passage { past: 4, before: 4, admitted: 8, step: Some(&step), beside: None };
+        assert_eq!(domains(&all.next(&places(&[("a", 4)]), whole)), ["b"; 4]);
+        // Two of the new step are there, and one of the old is gone.
+        let some = Passage { past: 5, before: 8, admitted: 8, step: Some(&step), beside: None };
+        assert_eq!(domains(&all.next(&places(&[("a", 3), ("b", 2)]), some)), ["a", "b", "b"]);
+        let none = Passage { past: 8, before: 8, admitted: 8, step: None, beside: None };
+        assert!(all.next(&places(&[("a", 4), ("b", 4)]), none).is_empty());
+        let later = Passage { past: 6, step: None, ..none };
+        assert_eq!(domains(&all.next(&places(&[("a", 3), ("b", 3)]), later)), ["a", "b"]);
+    }
+
+    #[test]
+    fn a_smaller_role_forgets_its_old_places() {
+        let mut all = places(&[("a", 4), ("b", 4)]);
+        let fewer = Passage { past: 4, before: 8, admitted: 4, step: None, beside: None };
+        assert!(all.next(&places(&[("a", 1), ("b", 3)]), fewer).is_empty());
+        let one = Passage { past: 3, before: 4, ..fewer };
+        assert_eq!(domains(&all.next(&places(&[("a", 1), ("b", 2)]), one)), ["b"]);
+    }
+
+    #[test]
+    fn pods_of_unknown_place_go_beside_their_siblings() {
+        let (mut all, beside) = (Places::default(), at("a"));
+        let passage = Passage { past: 1, before: 2, admitted: 2, step: None, beside: Some(&beside) };
+        assert_eq!(domains(&all.next(&places(&[("a", 1)]), passage)), ["a"]);
+        assert_eq!(domains(&all.next(&places(&[]), Passage { beside: None, ..passage })), ["anywhere"]);
+    }
+}

@@ -1,0 +1,164 @@
+//! To take pods away with the least harm: after their last answer, and not more at once than a
+//! PodDisruptionBudget allows.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::drain::{Choice, Drain, is_marked, marking};
+use super::event::Kind;
+use super::gates;
+use super::hands::Hands;
+use super::observe::Observed;
+use super::pods::PodObject;
+use crate::capacity::Policy;
+use crate::capacity::plan::{Reason, RolePlan};
+use crate::cluster::{PatchType, Problem};
+
+/// Whether pods may be deleted now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Drained {
+    /// They have answered, it took too long, or nobody knows which they are.
+    Yes,
+    /// They have requests.
+    NotYet,
+}
+
+impl Hands {
+    /// The uids of pods that are about to go: they are to get no new requests. None that stays too long is
+    /// among them.
+    pub fn draining(&self) -> BTreeSet<String> {
+        let now = self.clock.elapsed();
+        let timeout = |policy: &str| {
+            let known = self.attended.iter().find(|known| known.name == policy);
+            known.map_or(Duration::ZERO, |policy| policy.behavior.drain)
+        };
+        let holding = self.drains.iter().filter(|((policy, _), drain)| drain.holds(now, timeout(policy)));
+        holding.flat_map(|(_, drain)| drain.pods.keys().cloned()).collect()
+    }
+
+    /// Whether pods of a policy are waited for before they go.
+    pub fn is_draining(&self, policy: &str) -> bool {
+        self.drains.iter().any(|((name, _), drain)| name == policy && drain.written.is_none())
+    }
+
+    /// Chooses the pods that a role loses, so that they get no new requests, and says whether they may go.
+    pub(super) async fn drain(
+        &mut self,
+        policy: &Policy,
+        place: usize,
+        role: &RolePlan,
+        seen: &Observed,
+        now: Duration,
+    ) -> Drained {
+        let timeout = policy.behavior.drain;
+        let key = (policy.name.clone(), role.name.clone());
+        let target = seen.targets.get(place).and_then(Option::as_ref);
+        let choice = target.and_then(|target| Choice::of(&target.reference));
+        let (Some(choice), Some(loads)) = (choice, &seen.loads) else { return Drained::Yes };
+        let pods: Vec<&PodObject> =
+            seen.objects.get(place).into_iter().flatten().filter(|pod| pod.is_alive()).collect();
+        let count = pods.len().saturating_sub(role.write as usize);
+        if timeout.is_zero() || count == 0 {
+            return Drained::Yes;
+        }
+        // Of a pod that serves and isn't known here nothing is known.
+        let load = |name: &str| loads.get(name).copied().unwrap_or_default();
+        // Pods of a smaller number that was written a moment ago may still be there: they stay chosen.
+        let mut drain = self.drains.remove(&key).unwrap_or_default();
+        if drain.written.take().is_some() || drain.pods.is_empty() {
+            drain.since = now;
+        }
+        drain.choose(&pods, count, choice, load);
+        if choice == Choice::Cost && !self.mark(&pods, |pod| drain.pods.contains_key(&pod.metadata.uid)).await
+        {
+            // Others than these might go.
+            return Drained::Yes;
+        }
+        let is_done = drain.is_done(&pods, now, timeout, load);
+        if drain.since == now {
+            let names: Vec<&str> = drain.pods.values().map(String::as_str).collect();
+            tracing::info!(policy = policy.name, role = role.name, pods = ?names, "pods get no new requests before they go");
+        }
+        self.drains.insert(key, drain);
+        if is_done { Drained::Yes } else { Drained::NotYet }
+    }
+
+    /// Notes that a role was made smaller: pods that were chosen are gone soon.
+    pub(super) fn drained(&mut self, policy: &str, role: &str, now: Duration) {
+        if let Some(drain) = self.drains.get_mut(&(policy.to_owned(), role.to_owned())) {
+            drain.written = Some(now);
+        }
+    }
+
+    /// Lets pods of a role stay that were about to go.
+    pub(super) async fn undrain(&mut self, policy: &Policy, role: &str, pods: &[PodObject], now: Duration) {
+        let key = (policy.name.clone(), role.to_owned());
+        let is_there = |uid: &String| pods.iter().any(|pod| pod.is_alive() && pod.metadata.uid == *uid);
+        // Those that were to be deleted are so in a moment.
+        let goes = |drain: &Drain| {
+            drain.written.is_some() && drain.holds(now, Duration::ZERO) && drain.pods.keys().any(is_there)
+        };
+        if self.drains.get(&key).is_some_and(goes) {
+            return;
+        }
+        self.drains.remove(&key);
+        let marked: Vec<&PodObject> = pods.iter().filter(|pod| pod.is_alive() && is_marked(pod)).collect();
+        self.mark(&marked, |_| false).await;
+    }
+
+    /// Gives pods the low cost by which their controller chooses, and takes it from others. Returns whether
+    /// that may be done.
+    async fn mark(&mut self, pods: &[&PodObject], goes: impl Fn(&PodObject) -> bool) -> bool {
+        let about = "costs of pods that are about to go";
+        for pod in pods {
+            let Some(patch) = marking(pod, goes(pod)) else { continue };
+            let path = format!("/api/v1/namespaces/{}/pods/{}", self.namespace, pod.name());
+            let patched: Result<Value, Problem> =
+                self.term.write(self.cluster.patch(&path, PatchType::Merge, &patch)).await;
+            match patched {
+                Ok(_) => self.works(about),
+                Err(Problem::NotFound(_) | Problem::Conflict(_)) => {}
+                Err(problem) => {
+                    self.complain(about, &problem);
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    /// Gives back the pods of a step that was trimmed.
+    pub(super) async fn trim(&mut self, policy: &Policy, role: &RolePlan, place: usize, seen: &Observed) {
+        let pods: Vec<_> = seen.objects.get(place).into_iter().flatten().collect();
+        let Some(Some(target)) = seen.targets.get(place) else { return };
+        let has_gates = pods.iter().any(|pod| pod.is_gated()) || role.write > role.admitted;
+        if !has_gates || !role.reasons.contains(&Reason::Trimmed) {
+            return;
+        }
+        let (mut given, about) = (0, "pods that are given back");
+        for pod in gates::to_delete(&pods, role.admitted) {
+            if !self.term.lasts() {
+                return;
+            }
+            let path = format!("/api/v1/namespaces/{}/pods/{}", self.namespace, pod.name());
+            match self.term.write(self.cluster.evict(&path, pod.name(), &pod.metadata.uid)).await {
+                Ok(()) => given += 1,
+                Err(Problem::NotFound(_) | Problem::Conflict(_)) => {}
+                // A PodDisruptionBudget: it is asked again.
+                Err(problem) if problem.is_of_the_server() => {
+                    self.complain(about, &problem);
+                    break;
+                }
+                Err(problem) => return self.fails(about, &problem),
+            }
+        }
+        if given > 0 {
+            self.works(about);
+            let message = format!("{given} pods of {} are given back by policy {}", role.name, policy.name);
+            tracing::info!(policy = policy.name, role = role.name, given, "pods given back");
+            self.tell(target, Kind::Normal, "StepTrimmed", &message).await;
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! The server, as far as policies look at it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use crate::actuator::Hands;
+use crate::endpoints::{Clock, Store};
+use crate::scrape::{ScrapeConfig, ScrapeMetrics};
+
+type MayPlan = Box<dyn Fn() -> bool + Send + Sync>;
+type Waiting = Box<dyn Fn() -> u64 + Send + Sync>;
+
+/// Live state of the server, and its connection to Kubernetes.
+pub struct Live {
+    /// The pods.
+    pub store: Arc<Store>,
+    /// The clock of their readings.
+    pub clock: Clock,
+    /// From which age on these no longer count.
+    pub staleness: Duration,
+    /// Requests that wait.
+    pub waiting: Waiting,
+    /// Wakes when requests begin to wait; `None`: they never do.
+    pub demanded: Option<watch::Receiver<()>>,
+    /// Whether the pool is known, and this replica is the one to say what it needs.
+    pub may_plan: MayPlan,
+    /// Whether this replica is the only one to act on the cluster now.
+    pub may_act: MayPlan,
+    /// How the model servers' metrics are read, and the GPU exporters'; `None`: they aren't.
+    pub servers: Option<ScrapeConfig>,
+    /// The same for the GPU exporters'.
+    pub gpus: Option<ScrapeConfig>,
+    /// Counts scrapes.
+    pub scrapes: ScrapeMetrics,
+    /// Looks at Kubernetes for policies, and acts; `None`: there is no API server.
+    pub hands: Option<Hands>,
+}

@@ -1,0 +1,91 @@
+//! Since when policies stand still, and why.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::endpoints::Clock;
+
+/// The reason while pods or targets of a policy can't be seen, so that it isn't ticked.
+pub(super) const UNOBSERVED: &str = "Unobserved";
+
+/// The reason while this replica leads and its lease is not renewed in time.
+pub(super) const LEASE_NOT_RENEWED: &str = "LeaseNotRenewed";
+
+/// Reasons for which policies stand still, each with its beginning. One that ends and begins again begins
+/// anew.
+#[derive(Debug)]
+pub(super) struct Frozen {
+    clock: Clock,
+    // By policy and reason. Taken by the driver once per tick, and by scrapes.
+    since: Mutex<BTreeMap<(String, String), Duration>>,
+}
+
+impl Frozen {
+    /// Nothing stands still.
+    pub(super) fn new(clock: Clock) -> Self {
+        Self { clock, since: Mutex::default() }
+    }
+
+    /// Notes all reasons for which a policy stands still now.
+    pub(super) fn note(&self, policy: &str, reasons: &[String]) {
+        let now = self.clock.elapsed();
+        let mut since = self.lock();
+        since.retain(|(name, reason), _| name != policy || reasons.contains(reason));
+        for reason in reasons {
+            since.entry((policy.to_owned(), reason.clone())).or_insert(now);
+        }
+    }
+
+    /// Forgets the policies that are not among these.
+    pub(super) fn keep(&self, is_kept: impl Fn(&str) -> bool) {
+        self.lock().retain(|(policy, _), _| is_kept(policy));
+    }
+
+    /// Policies, reasons, and for how long they have held.
+    pub(super) fn all(&self) -> Vec<(String, String, Duration)> {
+        let now = self.clock.elapsed();
+        let since = self.lock();
+        let all = since
+            .iter()
+            .map(|((policy, reason), since)| (policy.clone(), reason.clone(), now.saturating_sub(*since)));
+        all.collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<(String, String), Duration>> {
+        self.since.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_reason_counts_from_when_it_began() {
+        let clock = Clock::stopped();
+        let frozen = Frozen::new(clock.clone());
+        let at = |seconds, policy: &str, reasons: &[&str]| {
+            clock.set(Duration::from_secs(seconds));
+            let reasons: Vec<String> = reasons.iter().map(|reason| (*reason).to_owned()).collect();
+            frozen.note(policy, &reasons);
+            let all = frozen.all().into_iter();
+            all.map(|(policy, reason, held)| format!("{policy} {reason} {}", held.as_secs()))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(at(10, "p", &["StaleData"]), ["p StaleData 0"]);
+        assert_eq!(at(15, "q", &["StaleData"]), ["p StaleData 5", "q StaleData 0"]);
+        assert_eq!(
+            at(20, "p", &["StaleData", "ForeignWriter"]),
+            ["p ForeignWriter 0", "p StaleData 10", "q StaleData 5"]
+        );
+        assert_eq!(at(30, "p", &["ForeignWriter"]), ["p ForeignWriter 10", "q StaleData 15"]);
+        assert_eq!(
+            at(40, "p", &["StaleData", "ForeignWriter"]),
+            ["p ForeignWriter 20", "p StaleData 0", "q StaleData 25"],
+            "it began again"
+        );
+        frozen.keep(|policy| policy == "q");
+        assert_eq!(at(50, "q", &[]), Vec::<String>::new());
+    }
+}

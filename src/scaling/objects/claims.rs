@@ -1,0 +1,65 @@
+//! Which policies of a namespace scale which objects, whichever pool they are for.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use crate::capacity::policy::TargetRef;
+use crate::capacity::policy::file::group;
+use crate::capacity::policy::spec::Document;
+
+/// An object with replicas, in whatever version it is named.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Target {
+    group: String,
+    kind: String,
+    name: String,
+}
+
+impl Target {
+    pub(super) fn of(target: &TargetRef) -> Self {
+        let TargetRef { api_version, kind, name, .. } = target;
+        Self { group: group(api_version).to_owned(), kind: kind.clone(), name: name.clone() }
+    }
+}
+
+/// What a policy scales, with its roles. Also of one that can't be read as a whole.
+pub(super) fn targets(spec: &Value) -> impl Iterator<Item = (&String, TargetRef)> {
+    let roles = spec.get("roles").and_then(Value::as_object).into_iter().flatten();
+    roles.filter_map(|(role, spec)| {
+        let target = serde_json::from_value(spec.get("scaleTargetRef")?.clone()).ok()?;
+        Some((role, target))
+    })
+}
+
+/// Policies, by what they scale.
+#[derive(Debug, Default)]
+pub(super) struct Claims(BTreeMap<Target, BTreeSet<String>>);
+
+impl Claims {
+    /// A policy says so.
+    pub(super) fn add(&mut self, policy: &str, spec: &Value) {
+        for (_, target) in targets(spec) {
+            self.0.entry(Target::of(&target)).or_default().insert(policy.to_owned());
+        }
+    }
+
+    /// Who else scales what a policy does, in a sentence; `None`: nobody.
+    pub(super) fn conflict(&self, document: &Document) -> Option<String> {
+        document.spec.roles.iter().find_map(|(role, spec)| {
+            let target = spec.scale_target_ref.as_ref()?;
+            let others = self.0.get(&Target::of(target))?.iter();
+            let others: Vec<String> = others
+                .filter(|policy| **policy != document.metadata.name)
+                .map(|policy| format!("'{policy}'"))
+                .collect();
+            let TargetRef { kind, name, .. } = target;
+            (!others.is_empty()).then(|| {
+                format!(
+                    "{kind} '{name}' of role '{role}' is scaled by {} too, so none of them acts; keep a target in one policy",
+                    others.join(", ")
+                )
+            })
+        })
+    }
+}

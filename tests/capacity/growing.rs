@@ -1,0 +1,153 @@
+//! Roles that grow come first, and those that shrink follow, also in a cluster that is full.
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use usher::capacity::{Condition, Plan, Reason};
+
+use crate::support::Group;
+
+/// Two roles of a group whose size is a query's, and that share it by pressure alone.
+fn spec(more: &str) -> String {
+    format!(
+        "roles: {{d: {{min: 1, max: 40}}, p: {{min: 1, max: 40}}}}\n\
+         total: {{metrics: [{{name: load, source: prometheus, target: 1}}]}}\n\
+         behavior: {{scaleDown: {{stabilization: 0s}}}}\n{more}\
+         coordination: {{mode: \"Preferred\", alpha: 0.75, pressure: {{d: [{{metric: q, target: 1}}], p: [{{metric: q, target: 1}}]}}}}"
+    )
+}
+
+/// A cluster with nodes for so many pods of two roles; who has none yet is not ready.
+struct Full {
+    group: Group,
+    room: u32,
+    replicas: [u32; 2],
+    placed: [u32; 2],
+    now: u64,
+}
+
+impl Full {
+    fn new(spec: &str, room: u32, replicas: [u32; 2]) -> Self {
+        Self { group: Group::new(spec), room, replicas, placed: replicas, now: 0 }
+    }
+
+    /// One tick, with that load and that pressure, and what it writes.
+    fn tick(&mut self, load: u32, pressure: [f64; 2]) -> Plan {
+        let names = ["d", "p"];
+        let mut pods = Vec::new();
+        for place in 0..2 {
+            let waits = self.replicas[place] - self.placed[place];
+            pods.push((names[place], self.placed[place], true, json!({"q": pressure[place]})));
+            pods.push((names[place], waits, false, json!({})));
+        }
+        let replicas: Value = json!({"d": self.replicas[0], "p": self.replicas[1]});
+        let plan = self.group.tick(self.now, &replicas, &pods, &json!({"external": {"load": load}}));
+        for place in 0..2 {
+            self.replicas[place] = plan.roles[place].write;
+            // Those without a node go first.
+            self.placed[place] = self.placed[place].min(self.replicas[place]);
+        }
+        for place in 0..2 {
+            let free = self.room.saturating_sub(self.placed.iter().sum());
+            self.placed[place] += free.min(self.replicas[place] - self.placed[place]);
+        }
+        self.now += 15;
+        plan
+    }
+
+    fn ready(&self) -> u32 {
+        self.placed.iter().sum()
+    }
+
+    fn written(&self) -> u32 {
+        self.replicas.iter().sum()
+    }
+}
+
+#[test]
+fn roles_shrink_for_those_that_a_full_cluster_has_no_room_for() {
+    let mut cluster = Full::new(&spec(""), 20, [10, 10]);
+    let first = cluster.tick(20, [1.0, 3.0]);
+    let goals: Vec<u32> = first.roles.iter().map(|role| role.goal).collect();
+    assert!(goals[0] < 9 && goals.iter().sum::<u32>() == 20, "{first:?}");
+    assert!(first.roles[0].reasons.contains(&Reason::GrowFirst));
+    let mut least = 20;
+    let mut says = false;
+    for _ in 0..240 {
+        let plan = cluster.tick(20, [1.0, 3.0]);
+        assert!(cluster.written() <= 20 + (goals[1] - 10), "{plan:?}");
+        least = least.min(cluster.ready());
+        says |= plan.conditions.contains(&Condition::BatchTimeout);
+        assert!(!says || cluster.now > 600, "not before the time is up");
+    }
+    assert!(says);
+    assert_eq!(cluster.placed.as_slice(), goals.as_slice());
+    assert!(least >= 19, "one at a time: {least}");
+}
+
+#[test]
+fn a_group_larger_than_its_cluster_shares_what_there_is() {
+    let mut cluster = Full::new(&spec(""), 20, [18, 2]);
+    let mut least = 20;
+    for _ in 0..480 {
+        // 24 are needed, and most of them of the small role.
+        cluster.tick(24, [1.0, 3.0]);
+        least = least.min(cluster.ready());
+    }
+    assert!(cluster.placed[1] > 10 && cluster.ready() == 20, "{:?}", cluster.placed);
+    assert!(least >= 19, "one at a time: {least}");
+}
+
+#[test]
+fn pods_that_wait_for_others_to_grow_do_not_count_for_the_size() {
+    // 20 are within the tolerance of 22: counted as the group's size they would be kept, and grown upon.
+    let mut cluster = Full::new(&spec(""), 20, [10, 10]);
+    for tick in 0..38 {
+        // Pressure turns around, and each role in its turn is the one that grows.
+        let pressure = if tick / 4 % 2 == 0 { [1.0, 1.4] } else { [1.4, 1.0] };
+        let plan = cluster.tick(20, pressure);
+        let goals: u32 = plan.roles.iter().map(|role| role.goal).sum();
+        assert_eq!(goals, 20, "{tick}: {plan:?}");
+    }
+}
+
+#[test]
+fn roles_shrink_with_each_step_that_others_have_grown() {
+    let steps = "deploy: {steps: {d: 2, p: 2}}\n";
+    let mut cluster = Full::new(&spec(steps), 100, [16, 4]);
+    for _ in 0..40 {
+        let before = cluster.written();
+        let plan = cluster.tick(20, [1.0, 9.0]);
+        let total: u32 = plan.roles.iter().map(|role| role.goal).sum();
+        assert!(total <= 22, "the tolerance: {plan:?}");
+        assert!(cluster.written() <= before.max(total + 2), "one step: {plan:?}");
+    }
+    assert!(cluster.replicas[1] > 8, "{:?}", cluster.replicas);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(300) })]
+
+    /// Whatever is asked for and however much room there is: the written sum is never more than the plan's and
+    /// one step, and no pod that serves goes for more than one that was to come.
+    #[test]
+    fn the_sum_is_bounded_in_a_cluster_without_room(
+        from in (1u32..20, 1u32..20),
+        room in 1u32..50,
+        step in 1u32..4,
+        asks in prop::collection::vec((1u32..40, 0.1f64..4.0, 0.1f64..4.0, 1usize..60), 1..6),
+    ) {
+        let steps = format!("deploy: {{steps: {{d: {step}, p: {step}}}}}\n");
+        let mut cluster = Full::new(&spec(&steps), room, [from.0, from.1]);
+        cluster.placed = [from.0.min(room), from.1.min(room.saturating_sub(from.0))];
+        for (load, d, p, ticks) in asks {
+            for _ in 0..ticks {
+                let (ready, before) = (cluster.ready(), cluster.written());
+                let plan = cluster.tick(load, [d, p]);
+                let total: u32 = plan.roles.iter().map(|role| role.goal).sum();
+                // What was there before is on its way down, and grows no more.
+                prop_assert!(cluster.written() <= before.max(total + 2 * step), "{} {plan:?}", cluster.written());
+                prop_assert!(cluster.ready() + 2 * step >= ready.min(total), "{ready} {plan:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! Without numbers nothing changes: what is missing is no reason to add a pod, nor to take one away.
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use usher::capacity::{Condition, Reason};
+
+use crate::support::{Group, desired};
+
+/// Two roles whose load is their queue.
+fn pair(mode: &str) -> String {
+    format!(
+        "roles: {{d: {{min: 1, max: 16}}, p: {{min: 1, max: 16}}}}\n\
+         total: {{metrics: [{{name: queue_depth, target: 4}}]}}\n\
+         coordination: {{mode: \"{mode}\", pressure: {{d: [{{metric: q, target: 1}}], p: [{{metric: q, target: 1}}]}}}}"
+    )
+}
+
+fn counts(d: u32, p: u32) -> Value {
+    json!({"d": d, "p": p})
+}
+
+#[test]
+fn without_any_number_no_role_moves() {
+    for mode in ["Preferred", "Off"] {
+        let mut group = Group::new(&pair(mode));
+        let none = json!({"queue_depth": null, "q": null});
+        let pods = [("d", 2, true, none.clone()), ("p", 5, true, none)];
+        let mut sizes = vec![2, 5];
+        for tick in 0..40 {
+            let plan = group.tick(tick * 15, &counts(sizes[0], sizes[1]), &pods, &json!({}));
+            sizes = desired(&plan);
+            assert_eq!((sizes.as_slice(), plan.total), (&[2, 5][..], 7), "{mode}: {plan:?}");
+            assert_eq!(plan.conditions, [Condition::StaleData], "{mode}");
+        }
+    }
+}
+
+#[test]
+fn without_the_pressure_of_all_roles_the_shares_stay() {
+    let mut group = Group::new(&pair("Preferred"));
+    // What sizes is known: 36 wait, for nine pods; how pressed p is isn't known.
+    let pods =
+        [("d", 2, true, json!({"queue_depth": 9, "q": 9})), ("p", 4, true, json!({"queue_depth": 4.5}))];
+    let plan = group.tick(0, &counts(2, 4), &pods, &json!({}));
+    assert_eq!((desired(&plan), plan.roles[0].reasons[1]), (vec![3, 6], Reason::LastShares));
+    // At its size nothing moves, however long it takes.
+    for tick in 1..100 {
+        let pods =
+            [("d", 3, true, json!({"queue_depth": 4, "q": 9})), ("p", 6, true, json!({"queue_depth": 4}))];
+        let plan = group.tick(tick * 15, &counts(3, 6), &pods, &json!({}));
+        assert_eq!(desired(&plan), [3, 6], "{plan:?}");
+    }
+    // On the way down nobody grows.
+    let pods = [("d", 3, true, json!({"queue_depth": 1, "q": 9})), ("p", 6, true, json!({"queue_depth": 1}))];
+    let plan = group.tick(1_800, &counts(3, 6), &pods, &json!({}));
+    assert_eq!(desired(&plan), [1, 2]);
+}
+
+#[test]
+fn the_total_stays_while_shares_follow_what_is_known() {
+    let mut group = Group::new(&pair("Preferred"));
+    let pods = [("d", 4, true, json!({"q": 1})), ("p", 4, true, json!({"q": 9}))];
+    let plan = group.tick(0, &counts(4, 4), &pods, &json!({}));
+    let goals: u32 = plan.roles.iter().map(|role| role.goal).sum();
+    assert_eq!((goals, plan.conditions.as_slice()), (8, &[Condition::StaleData][..]));
+}
+
+#[test]
+fn a_missing_metric_lets_grow_and_not_shrink() {
+    let spec = "roles: {a: {min: 1, max: 20}}\n\
+        total: {metrics: [{name: queue_depth, target: 4}, {name: kv, target: 0.5}]}\n\
+        behavior: {scaleDown: {stabilization: 0s}}";
+    let tick = |metrics: Value| {
+        let plan = Group::new(spec).tick(0, &json!({"a": 8}), &[("a", 8, true, metrics)], &json!({}));
+        (desired(&plan), plan.conditions)
+    };
+    assert_eq!(tick(json!({"kv": 0.1})), (vec![8], vec![Condition::StaleData]));
+    assert_eq!(tick(json!({"kv": 0.1, "queue_depth": 1})).0, [2]);
+    assert_eq!(tick(json!({"kv": 1})), (vec![16], vec![]), "one is enough to grow");
+}
+
+/// Bounds are the user's own numbers: pods that are missing can't have any, those that are too many can.
+#[test]
+fn without_numbers_only_a_minimum_holds() {
+    let total = "total: {metrics: [{name: queue_depth, target: 4}]}";
+    let rules =
+        "rules: [{name: up, role: a, metric: queue_depth, comparator: GREATER_THAN, threshold: 5, step: 1}]";
+    for sizing in [total, rules] {
+        let spec = format!("roles: {{a: {{min: 3, max: 6}}}}\n{sizing}");
+        let tick = |current: u32, metrics: Value| {
+            Group::new(&spec).tick(0, &json!({"a": current}), &[("a", current, true, metrics)], &json!({}))
+        };
+        assert_eq!(desired(&tick(1, json!({}))), [3], "{sizing}");
+        let plan = tick(9, json!({}));
+        assert_eq!((desired(&plan), plan.conditions), (vec![9], vec![Condition::StaleData]), "{sizing}");
+        assert_eq!(desired(&tick(9, json!({"queue_depth": 5}))), [6], "{sizing}");
+    }
+}
+
+#[test]
+fn without_numbers_a_ratio_takes_nothing_away() {
+    let spec = "roles: {d: {min: 1, max: 16}, p: {min: 1, max: 16}}\n\
+        total: {metrics: [{name: queue_depth, target: 4}]}\n\
+        coordination: {ratio: {numerator: p, denominator: d, min: \"1:2\", max: \"1:1\"}}";
+    let tick = |d, p, more: Value| desired(&Group::new(spec).tick(0, &counts(d, p), &[], &more));
+    assert_eq!(tick(8, 1, json!({})), [8, 1]);
+    assert_eq!(tick(8, 0, json!({})), [8, 4], "p is below its minimum");
+    // With a number it is kept as always.
+    let known = tick(8, 1, json!({"external": {"queue_depth": 36}}));
+    assert!(known[1] <= known[0] && known[0] <= 2 * known[1], "{known:?}");
+}
+
+/// A policy at random, and how its roles stand.
+#[derive(Clone, Debug)]
+struct Case {
+    spec: String,
+    mins: Vec<u32>,
+    counts: Vec<u32>,
+    ready: Vec<u32>,
+    before: Vec<u32>,
+}
+
+fn case() -> impl Strategy<Value = Case> {
+    let roles = prop::collection::vec((0u32..4, 0u32..12, 0u32..14, 0u32..14, 1u32..4), 1..4);
+    (roles, 0usize..4, 0usize..3, 0usize..3, 0usize..3, any::<bool>(), prop::collection::vec(0u32..40, 0..6))
+        .prop_map(|(roles, sizing, mode, ratio, pace, panics, before)| {
+            let name = |place: usize| ["a", "b", "c"][place];
+            let each = |of: &dyn Fn(usize) -> String| {
+                (0..roles.len()).map(of).collect::<Vec<_>>().join(", ")
+            };
+            let bounds = each(&|place| {
+                let (min, more, ..) = roles[place];
+                format!("{}: {{min: {min}, max: {}, cost: {}}}", name(place), (min + more).max(1), roles[place].4)
+            });
+            let rules = each(&|place| {
+                format!(
+                    "{{name: up-{0}, role: {0}, metric: queue_depth, comparator: GREATER_THAN, threshold: 5, step: 2, cooldown: 1s}}, \
+                     {{name: down-{0}, role: {0}, source: prometheus, metric: idle, comparator: LESS_THAN, threshold: 1, step: -1, cooldown: 1s}}",
+                    name(place)
+                )
+            });
+            let sizing = match sizing {
+                0 => format!("rules: [{rules}]"),
+                1 => "total: {metrics: [{name: queue_depth, target: 4}, {name: load, source: prometheus, target: 2}]}".to_owned(),
+                _ => "total: {metrics: [{name: queue_depth, target: 4}]}".to_owned(),
+            };
+            let pressure = each(&|place| format!("{}: [{{metric: q, target: 1}}]", name(place)));
+            let ratio = match ratio {
+                0 if roles.len() > 1 => ", ratio: {numerator: a, denominator: b, min: \"1:3\", max: \"3:1\"}",
+                1 if roles.len() > 1 => ", preferredRatio: {a: {min: 20, max: 60}}",
+                _ => "",
+            };
+            let mode = ["Preferred", "Preferred", "Off"][mode];
+            let pace = match pace {
+                0 => format!("deploy: {{steps: {{{}}}}}\n", each(&|place| format!("{}: 2", name(place)))),
+                1 => "scaling: {maxSkewPercent: 20}\n".to_owned(),
+                _ => String::new(),
+            };
+            let panic = if panics { "{panic: {percent: 1000, period: 60s, hold: 30m}}" } else { "{instances: 9}" };
+            Case {
+                spec: format!(
+                    "roles: {{{bounds}}}\n{sizing}\nbehavior: {{scaleUp: {panic}, scaleDown: {{stabilization: 0s}}}}\n\
+                     {pace}coordination: {{mode: \"{mode}\", pressure: {{{pressure}}}{ratio}}}"
+                ),
+                mins: roles.iter().map(|role| role.0).collect(),
+                counts: roles.iter().map(|role| role.2).collect(),
+                ready: roles.iter().map(|role| role.3.min(role.2)).collect(),
+                before,
+            }
+        })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(2_000) })]
+
+    /// Whatever the policy, however its roles stand and whatever was known before.
+    #[test]
+    fn nothing_known_changes_nothing(case in case()) {
+        let mut group = Group::new(&case.spec);
+        let mut counts = case.counts.clone();
+        let names = ["a", "b", "c"];
+        let replicas = |counts: &[u32]| names.iter().zip(counts).map(|(name, count)| ((*name).to_owned(), json!(count))).collect::<Value>();
+        let mut now = 0;
+        for queue in &case.before {
+            let pods: Vec<_> = names.iter().zip(&counts).map(|(name, count)| (*name, *count, true, json!({"queue_depth": queue, "q": queue}))).collect();
+            let more = json!({"external": {"idle": queue, "load": queue}});
+            let plan = group.tick(now, &replicas(&counts), &pods, &more);
+            counts = plan.roles.iter().map(|role| role.write).collect();
+            now += 15;
+        }
+        let has_minima = counts.iter().zip(&case.mins).all(|(count, min)| count >= min);
+        for _ in 0..60 {
+            let pods: Vec<_> = names.iter().zip(&counts).zip(&case.ready).flat_map(|((name, count), ready)| {
+                let ready = (*ready).min(*count);
+                let lost = json!({"queue_depth": null});
+                [(*name, ready, true, lost.clone()), (*name, count - ready, false, lost)]
+            }).collect();
+            let plan = group.tick(now, &replicas(&counts), &pods, &json!({"external": {"idle": null}}));
+            let next = desired(&plan);
+            let written: Vec<u32> = plan.roles.iter().map(|role| role.write).collect();
+            if has_minima {
+                prop_assert_eq!(&next, &counts, "{:?}", plan);
+                prop_assert_eq!(&written, &counts, "{:?}", plan);
+                prop_assert!(plan.conditions.contains(&Condition::StaleData) || counts.iter().all(|count| *count == 0), "{plan:?}");
+            } else {
+                prop_assert!(next.iter().zip(&counts).all(|(next, count)| next >= count), "{plan:?}");
+            }
+            counts = written;
+            now += 15;
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! Pods that replace others, in every state in which nothing else is done.
+
+use std::sync::Arc;
+
+use serde_json::json;
+use usher::actuator::ObservedPod;
+use usher::actuator::release::{Release, Released};
+use usher::capacity::{Condition, Policy, State};
+
+use super::group::{Group, pair};
+use super::hands::{S, hands, of, plan};
+use super::whose::is_gated;
+use crate::server::Server;
+use crate::support::eventually;
+
+async fn gated(group: &Group, name: &str, role: &str) {
+    group.pod(name, role, json!({"schedulingGates": [{"name": "usher.dev/rollout"}]})).await;
+}
+
+/// What keeps everything else from being done.
+#[derive(Clone, Copy, Debug)]
+enum Case {
+    ForeignWriter,
+    TargetGone,
+    Failed,
+    Recommend,
+    Conflict,
+    Paused,
+    PolicyGone,
+}
+
+/// Does what there is to do, as the driver does.
+async fn turn(hands: &mut usher::actuator::Hands, policy: &Policy, case: Case, at: u64) {
+    let frozen = match case {
+        Case::Conflict => Some(Condition::TargetConflict),
+        Case::Paused => Some(Condition::Suspended),
+        _ => None,
+    };
+    if matches!(case, Case::PolicyGone) {
+        return hands.keep_retired_gates().await;
+    }
+    match hands.observe(policy, S(at)).await {
+        Some(seen) => {
+            let mut plan = plan(policy, &seen.replicas);
+            for role in &mut plan.roles {
+                role.admitted = if role.name == "decode" { 4 } else { 2 };
+                if matches!(case, Case::Failed) {
+                    let place = usize::from(role.name != "decode");
+                    let is_past = |pod: &&ObservedPod| pod.role == place && !pod.state.is_gated;
+                    role.admitted = seen.pods.iter().filter(is_past).count() as u32;
+                    plan.state = State::Failed;
+                }
+                role.write = seen.replicas[usize::from(role.name != "decode")];
+            }
+            hands.act(policy, &mut plan, seen, S(at), frozen).await;
+        }
+        None => hands.keep_gates(policy).await,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pods_that_no_policy_is_for_are_released_by_hand() {
+    let Some(server) = Server::own().await else { return };
+    server.define(&[crate::objects::POOLS, crate::objects::POLICIES]).await;
+    let group = Group::new(&server, &pair("")).await;
+    for (name, role) in [("decode-0", "decode"), ("prefill-0", "prefill"), ("old-0", "gone")] {
+        gated(&group, name, role).await;
+    }
+    let role = |name: &str| {
+        let target = json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": name});
+        json!({"min": 1, "max": 9, "scaleTargetRef": target})
+    };
+    let roles = json!({"decode": role("decode"), "prefill": role("prefill")});
+    let spec = json!({"mode": "Apply", "roles": roles, "deploy": {"steps": {"decode": 1, "prefill": 1}}});
+    group.space.create(crate::objects::POLICIES, "p", spec).await;
+    let cluster = usher::cluster::Cluster::from(server.client().await);
+    let release = |all: bool, dry_run: bool, labels: &str| {
+        let (namespace, labels) = (group.space.name.clone(), labels.to_owned());
+        Release { namespace, labels, all, dry_run }
+    };
+    let kept = || Released::Kept { policy: "p".to_owned(), held: Vec::new() };
+    let expected = [("decode-0", kept()), ("old-0", Released::Free), ("prefill-0", kept())];
+    let expected = std::collections::BTreeMap::from(expected.map(|(name, became)| (name.to_owned(), became)));
+    assert_eq!(release(false, true, "").run(&cluster).await.unwrap(), expected);
+    assert!(is_gated(&group, "old-0").await);
+    assert_eq!(release(false, false, "").run(&cluster).await.unwrap(), expected);
+    assert!(!is_gated(&group, "old-0").await && is_gated(&group, "decode-0").await);
+    // One that stands still is named with the reason.
+    let path = format!("{}/p/status", group.space.path("usher.dev/v1alpha1", "capacitypolicies"));
+    let condition = json!({"type": "Suspended", "status": "True", "reason": "Suspended", "message": "paused",
+        "lastTransitionTime": "2026-01-01T00:00:00Z"});
+    group.space.send("PATCH", &path, &json!({"status": {"conditions": [condition]}})).await.unwrap();
+    let became = release(false, true, "").run(&cluster).await.unwrap();
+    let held = vec!["Suspended".to_owned()];
+    assert_eq!(became["decode-0"], Released::Kept { policy: "p".to_owned(), held });
+    let one = release(true, false, "llm-d.ai/role=decode").run(&cluster).await.unwrap();
+    assert_eq!(one.into_iter().collect::<Vec<_>>(), [("decode-0".to_owned(), Released::Free)]);
+    assert!(!is_gated(&group, "decode-0").await && is_gated(&group, "prefill-0").await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replacements_pass_their_gate_in_every_state() {
+    let Some(server) = Server::shared().await else { return };
+    for case in [
+        Case::ForeignWriter,
+        Case::TargetGone,
+        Case::Failed,
+        Case::Recommend,
+        Case::Conflict,
+        Case::Paused,
+        Case::PolicyGone,
+    ] {
+        let group = Group::new(server, &pair("")).await;
+        group.workload("Deployment", "decode", 8).await;
+        group.workload("Deployment", "prefill", 4).await;
+        group.ready_pods("decode", 0..4).await;
+        group.ready_pods("prefill", 0..2).await;
+        for number in 4..8 {
+            gated(&group, &format!("decode-{number}"), "decode").await;
+        }
+        let mut policy = of(&pair(""));
+        let (mut hands, clock) = hands(server, &group, &policy).await;
+        let all = async |hands: &mut usher::actuator::Hands, pods: usize| {
+            let what = format!("{pods} pods");
+            let policy = of(&pair(""));
+            eventually(&what, async || {
+                hands.observe(&policy, S(1)).await.filter(|seen| seen.pods.len() == pods)
+            })
+            .await
+        };
+        all(&mut hands, 10).await;
+        let open = if matches!(case, Case::Recommend) {
+            policy = of(&pair("").replace("Apply", "Recommend"));
+            hands.attend(std::iter::once(&Arc::new(policy.clone())));
+            Case::Recommend
+        } else {
+            Case::Paused
+        };
+        turn(&mut hands, &policy, open, 2).await;
+        match case {
+            Case::ForeignWriter => {
+                for (at, replicas) in [(3, 9), (4, 8)] {
+                    group.scale("prefill", replicas).await;
+                    clock.set(S(at));
+                    turn(&mut hands, &policy, case, at).await;
+                }
+            }
+            Case::TargetGone => {
+                let path = format!("{}/prefill", group.space.path("apps/v1", "deployments"));
+                group.space.send("DELETE", &path, &json!({})).await.unwrap();
+            }
+            Case::PolicyGone => hands.attend(std::iter::empty()),
+            _ => {}
+        }
+        // One of the first step dies, and another is made in its place.
+        group.space.delete_pod("decode-0", 0).await;
+        gated(&group, "decode-9", "decode").await;
+        let waiting = async || {
+            let mut waiting = 0;
+            for number in [4, 5, 6, 7, 9] {
+                waiting += u32::from(is_gated(&group, &format!("decode-{number}")).await);
+            }
+            waiting
+        };
+        let mut at = 5;
+        eventually(&format!("{case:?}: one to be let through"), async || {
+            at += 1;
+            turn(&mut hands, &policy, case, at).await;
+            (waiting().await == 4).then_some(())
+        })
+        .await;
+        // And that is all.
+        tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+        turn(&mut hands, &policy, case, at + 1).await;
+        assert_eq!(waiting().await, 4, "{case:?}");
+    }
+}
+
+/// Nothing is read there of how many pods there are to be.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn recommend_lets_replacements_through_that_come_late() {
+    let Some(server) = Server::shared().await else { return };
+    let group = Group::new(server, &pair("")).await;
+    group.ready_pods("decode", 0..4).await;
+    let policy = of(&pair("").replace("Apply", "Recommend"));
+    let (mut hands, _) = hands(server, &group, &policy).await;
+    let sees = async |hands: &mut usher::actuator::Hands, pods: usize| {
+        let policy = &policy;
+        eventually(&format!("{pods} pods"), async || {
+            hands.observe(policy, S(1)).await.filter(|seen| seen.pods.len() == pods)
+        })
+        .await;
+    };
+    sees(&mut hands, 4).await;
+    turn(&mut hands, &policy, Case::Recommend, 2).await;
+    group.space.delete_pod("decode-0", 0).await;
+    // Its controller is slow: there is a look at three.
+    sees(&mut hands, 3).await;
+    turn(&mut hands, &policy, Case::Recommend, 3).await;
+    for number in [8, 9] {
+        gated(&group, &format!("decode-{number}"), "decode").await;
+    }
+    sees(&mut hands, 5).await;
+    turn(&mut hands, &policy, Case::Recommend, 4).await;
+    let waiting = [is_gated(&group, "decode-8").await, is_gated(&group, "decode-9").await];
+    assert_eq!(waiting.iter().filter(|waits| **waits).count(), 1, "one was let through before");
+}
