@@ -88,9 +88,11 @@ async fn two_threads_of_envoy_use_all_of_eight() {
     // Nearly all are under way.
     looks.retain(|open| open.iter().sum::<u64>() > (CLIENTS * AT_A_TIME) as u64 * 9 / 10);
     assert!(looks.len() > 10, "{looks:?}");
-    for open in looks {
-        let most = *open.iter().max().unwrap();
-        assert!(10 * most * THREADS as u64 <= 13 * open.iter().sum::<u64>(), "{open:?}");
+    // On average: for moments a thread whose streams all end at once has fewer than the others.
+    let carried: Vec<u64> = (0..THREADS).map(|thread| looks.iter().map(|open| open[thread]).sum()).collect();
+    for streams in [&carried, &took] {
+        let most = *streams.iter().max().unwrap();
+        assert!(10 * most * THREADS as u64 <= 13 * streams.iter().sum::<u64>(), "{streams:?}");
     }
     // A full connection has 100 streams, and the first of each thread more, until they end.
     assert!(connections >= 8, "{connections}");
