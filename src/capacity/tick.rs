@@ -102,7 +102,8 @@ pub fn tick(inputs: &Inputs, policy: &Policy, history: &mut History, now: Durati
         Sizing::Kept => tick.clamp_roles(),
     }
     tick.keep_ratio();
-    let mut plan = tick.settle(matches!(policy.sizing, Sizing::Rules(_)), &mut history.growth, now);
+    let unplaced = history.rollout.unplaced();
+    let mut plan = tick.settle(matches!(policy.sizing, Sizing::Rules(_)), &mut history.growth, unplaced, now);
     rollout::roll(inputs, policy, &mut plan, &mut history.rollout, now);
     keep_last(&mut plan, &serving);
     plan

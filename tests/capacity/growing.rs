@@ -23,11 +23,23 @@ struct Full {
     replicas: [u32; 2],
     placed: [u32; 2],
     now: u64,
+    /// Where pods need the room of a domain before they may start: whether they wait for it at a gate,
+    /// or aren't made before.
+    gates: Option<bool>,
+    admitted: [u32; 2],
 }
 
 impl Full {
     fn new(spec: &str, room: u32, replicas: [u32; 2]) -> Self {
-        Self { group: Group::new(spec), room, replicas, placed: replicas, now: 0 }
+        Self {
+            group: Group::new(spec),
+            room,
+            replicas,
+            placed: replicas,
+            now: 0,
+            gates: None,
+            admitted: replicas,
+        }
     }
 
     /// One tick, with that load and that pressure, and what it writes.
@@ -40,15 +52,23 @@ impl Full {
             pods.push((names[place], waits, false, json!({})));
         }
         let replicas: Value = json!({"d": self.replicas[0], "p": self.replicas[1]});
-        let plan = self.group.tick(self.now, &replicas, &pods, &json!({"external": {"load": load}}));
+        let mut more = json!({"external": {"load": load}});
+        if self.gates.is_some() {
+            let free = self.room - self.ready();
+            more["domains"] = json!({"rack": {"r": {"d": free, "p": free}}});
+        }
+        let plan = self.group.tick_gated(self.now, &replicas, &pods, self.gates == Some(true), &more);
         for place in 0..2 {
             self.replicas[place] = plan.roles[place].write;
+            self.admitted[place] = plan.roles[place].admitted;
             // Those without a node go first.
             self.placed[place] = self.placed[place].min(self.replicas[place]);
         }
         for place in 0..2 {
             let free = self.room.saturating_sub(self.placed.iter().sum());
-            self.placed[place] += free.min(self.replicas[place] - self.placed[place]);
+            let may = if self.gates.is_some() { self.admitted[place] } else { u32::MAX };
+            let waits = self.replicas[place].min(may).saturating_sub(self.placed[place]);
+            self.placed[place] += free.min(waits);
         }
         self.now += 15;
         plan
@@ -82,6 +102,28 @@ fn roles_shrink_for_those_that_a_full_cluster_has_no_room_for() {
     assert!(says);
     assert_eq!(cluster.placed.as_slice(), goals.as_slice());
     assert!(least >= 19, "one at a time: {least}");
+}
+
+#[test]
+fn roles_shrink_for_those_that_no_required_domain_has_room_for() {
+    let topology = "topology: {layers: [rack], constraint: Required}";
+    let steps = format!("deploy: {{steps: {{d: 2, p: 2}}, {topology}}}\n");
+    for has_gates in [false, true] {
+        let mut cluster = Full::new(&spec(&steps), 20, [10, 10]);
+        cluster.gates = Some(has_gates);
+        let goals: Vec<u32> = cluster.tick(20, [1.0, 3.0]).roles.iter().map(|role| role.goal).collect();
+        assert!(goals[1] > 12 && goals.iter().sum::<u32>() == 20, "{goals:?}");
+        let (mut least, mut goals) = (20, goals);
+        for _ in 0..480 {
+            let plan = cluster.tick(20, [1.0, 3.0]);
+            least = least.min(cluster.ready());
+            goals = plan.roles.iter().map(|role| role.goal).collect();
+            assert!(has_gates || cluster.written() <= 22, "one step: {plan:?}");
+        }
+        assert_eq!(cluster.placed.as_slice(), goals.as_slice(), "gates: {has_gates}");
+        assert!(goals[1] >= 12, "{goals:?}");
+        assert!(least >= 18, "one step at a time: {least}");
+    }
 }
 
 #[test]

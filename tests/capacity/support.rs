@@ -41,10 +41,24 @@ impl Group {
         pods: &[(&str, u32, bool, Value)],
         more: &Value,
     ) -> Plan {
+        self.tick_gated(t, replicas, pods, false, more)
+    }
+
+    /// The same; `gated`: pods that aren't ready wait at a gate.
+    pub fn tick_gated(
+        &mut self,
+        t: u64,
+        replicas: &Value,
+        pods: &[(&str, u32, bool, Value)],
+        gated: bool,
+        more: &Value,
+    ) -> Plan {
         let endpoints: Vec<Value> = pods
             .iter()
             .flat_map(|(role, count, ready, metrics)| {
-                (0..*count).map(move |_| json!({"role": role, "ready": ready, "metrics": metrics}))
+                let gated = gated && !ready;
+                (0..*count)
+                    .map(move |_| json!({"role": role, "ready": ready, "gated": gated, "metrics": metrics}))
             })
             .collect();
         let mut line = json!({"t": t, "replicas": replicas, "endpoints": endpoints});

@@ -56,6 +56,7 @@ struct Outcome {
 impl Turn<'_> {
     fn begin(&mut self) {
         let memory = &mut *self.memory;
+        memory.unplaced = 0;
         if memory.is_deployed.is_none() {
             let is_up = |stand: &Stand| stand.there > 0 && stand.ok >= stand.there && stand.gated == 0;
             memory.is_deployed = Some(self.stands.iter().all(is_up));
@@ -237,6 +238,7 @@ impl Turn<'_> {
             }
             Place::Unknown => self.because(Reason::TopologyUnknown),
             Place::Nowhere(domains) => {
+                self.memory.unplaced = need.iter().fold(0, |sum, need| sum.saturating_add(*need));
                 self.condition(Condition::TopologyUnsatisfied);
                 self.because(Reason::NoDomain);
                 let layer = topology.layers.get(topology.layer).cloned().unwrap_or_default();

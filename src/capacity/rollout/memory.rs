@@ -23,6 +23,8 @@ pub struct Memory {
     pub(super) floor: Vec<u32>,
     /// What a step comes to, and where its pods go.
     pub(super) step: (Vec<u32>, Option<Placement>),
+    /// Pods of the last step that no domain had room for, where one is required.
+    pub(super) unplaced: u32,
     /// The goals at which all pods were up.
     pub(super) settled: Vec<u32>,
     /// How many there were when the group began to shrink.
@@ -65,6 +67,12 @@ impl Memory {
     /// Gives back what exceeds whole usable groups at the next tick, if the group is blocked by then.
     pub fn give_way(&mut self) {
         self.trims.is_asked_for = true;
+    }
+
+    /// Pods of the last step that no domain had room for, where one is required. They don't exist, or wait at
+    /// their gate, so that the cluster isn't seen to lack nodes for them.
+    pub(in crate::capacity) fn unplaced(&self) -> u32 {
+        self.unplaced
     }
 
     /// Whether the first deploy is over.

@@ -52,7 +52,8 @@ impl Tick<'_> {
     /// Asks for what the roles are to have: those that shrink give up as many pods as are ready beyond the
     /// group's size, and in a cluster that has no room for what the others grow by one step more. Rules are
     /// about one role each, and wait for nobody.
-    pub(super) fn settle(mut self, at_once: bool, growth: &mut Growth, now: Duration) -> Plan {
+    /// `unplaced`: pods of the last step that no domain had room for.
+    pub(super) fn settle(mut self, at_once: bool, growth: &mut Growth, unplaced: u32, now: Duration) -> Plan {
         let roles = self.plan.roles.len();
         growth.growing.resize(roles, None);
         growth.held.resize(roles, None);
@@ -76,7 +77,7 @@ impl Tick<'_> {
                 !at_once && role.goal < role.current && growing > usize::from(grows.is_some())
             })
             .collect();
-        self.shrink_behind(&waits, growth, now);
+        self.shrink_behind(&waits, growth, unplaced, now);
         for ((role, held), blind) in self.plan.roles.iter().zip(&mut growth.held).zip(&self.blind) {
             // Without numbers nothing is known that says what is kept for others.
             if !blind {
@@ -99,13 +100,13 @@ impl Tick<'_> {
     }
 
     /// How far those roles shrink that wait for others to grow.
-    fn shrink_behind(&mut self, waits: &[bool], growth: &mut Growth, now: Duration) {
+    fn shrink_behind(&mut self, waits: &[bool], growth: &mut Growth, unplaced: u32, now: Duration) {
         if !waits.contains(&true) {
             growth.clock.clear();
             (growth.is_full, growth.most_ready) = (false, 0);
             return;
         }
-        let lacking = self.lacking(growth);
+        let lacking = self.lacking(growth).max(unplaced);
         self.time(growth, now);
         let sum = |of: fn(&RolePlan) -> u32| {
             self.plan.roles.iter().fold(0u32, |sum, role| sum.saturating_add(of(role)))
