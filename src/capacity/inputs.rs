@@ -27,6 +27,9 @@ pub struct Inputs {
     pub provisioning: bool,
     /// Whether nothing of a plan is carried out: a step that nobody makes takes no time.
     pub is_held: bool,
+    /// Whether pods still have requests that another process sent before this one led: those that wait
+    /// now may not be all.
+    pub is_settling: bool,
 }
 
 /// Work of a role's pods.

@@ -70,6 +70,14 @@ pub enum Test {
 }
 
 impl Test {
+    /// Whether it adds pods for some values.
+    fn adds(&self) -> bool {
+        match *self {
+            Self::Compare { step, .. } => step > 0,
+            Self::Range { max, .. } => max.is_some(),
+        }
+    }
+
     /// The pods to add (or to remove) for a value; none when it is on the quiet side.
     fn step(&self, value: Amount) -> Option<i64> {
         match *self {
@@ -167,25 +175,29 @@ pub fn apply(
     cooldowns: &Cooldowns,
     now: Duration,
 ) -> Ruled {
-    let verdicts: Vec<(Option<Amount>, Result<i64, RuleOutcome>)> = rules
-        .iter()
-        .enumerate()
-        .map(|(index, rule)| {
-            let (value, verdict) = match value(rule, inputs) {
-                Ok(value) => (Some(value), rule.test.step(value).ok_or(RuleOutcome::Quiet)),
-                Err(outcome) => (None, Err(outcome)),
-            };
-            let rested = !cooldowns.holds(index, rule.cooldown, now);
-            (value, verdict.and_then(|step| if rested { Ok(step) } else { Err(RuleOutcome::Cooldown) }))
-        })
-        .collect();
+    let values: Vec<Result<Amount, RuleOutcome>> = rules.iter().map(|rule| value(rule, inputs)).collect();
+    // Without its number a rule may be the one that adds pods.
+    let may_grow = |role: usize| {
+        rules.iter().zip(&values).any(|(rule, value)| rule.role == role && rule.test.adds() && value.is_err())
+    };
+    let verdict = |(index, rule): (usize, &Rule)| {
+        let step = rule.test.step(values[index]?).ok_or(RuleOutcome::Quiet)?;
+        if step < 0 {
+            knows_all(rule, inputs)?;
+            if may_grow(rule.role) {
+                return Err(RuleOutcome::NoData);
+            }
+        }
+        if cooldowns.holds(index, rule.cooldown, now) { Err(RuleOutcome::Cooldown) } else { Ok(step) }
+    };
+    let verdicts: Vec<Result<i64, RuleOutcome>> = rules.iter().enumerate().map(verdict).collect();
     let mut outcomes: Vec<RuleOutcome> =
-        verdicts.iter().map(|(_, verdict)| verdict.err().unwrap_or(RuleOutcome::Lost)).collect();
+        verdicts.iter().map(|verdict| verdict.err().unwrap_or(RuleOutcome::Lost)).collect();
     let mut fired = Vec::new();
     let mut changed = vec![false; sizes.len()];
     // Up before down: what is missing hurts more than what is too much.
     for grows in [true, false] {
-        for (index, (rule, (_, verdict))) in rules.iter().zip(&verdicts).enumerate() {
+        for (index, (rule, verdict)) in rules.iter().zip(&verdicts).enumerate() {
             let (Ok(step), Some(size)) = (verdict, sizes.get_mut(rule.role)) else { continue };
             if (*step > 0) != grows || changed[rule.role] {
                 continue;
@@ -203,11 +215,11 @@ pub fn apply(
     }
     let stages = rules
         .iter()
-        .zip(&verdicts)
+        .zip(&values)
         .zip(outcomes)
-        .map(|((rule, (value, _)), outcome)| RuleStage {
+        .map(|((rule, value), outcome)| RuleStage {
             name: rule.name.clone(),
-            value: value.map(Amount::as_f64),
+            value: value.ok().map(Amount::as_f64),
             outcome,
         })
         .collect();
@@ -259,6 +271,19 @@ fn value(rule: &Rule, inputs: &Inputs) -> Result<Amount, RuleOutcome> {
             }
             Ok(aggregate(*aggregation, &mut values))
         }
+    }
+}
+
+/// Whether a rule that removes pods knows enough for that: numbers of all ready pods, unless the rule says
+/// that fewer are enough, and all requests that wait.
+fn knows_all(rule: &Rule, inputs: &Inputs) -> Result<(), RuleOutcome> {
+    match rule.number {
+        Number::Waiting if inputs.is_settling => Err(RuleOutcome::NoData),
+        Number::OfPods { signal, coverage: 0, .. } => {
+            let mut ready = inputs.pods.iter().filter(|pod| pod.role == rule.role && pod.is_ready);
+            if ready.all(|pod| pod.value(signal).is_some()) { Ok(()) } else { Err(RuleOutcome::Coverage) }
+        }
+        _ => Ok(()),
     }
 }
 

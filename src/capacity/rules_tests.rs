@@ -183,3 +183,52 @@ fn a_rule_rests_for_its_cooldown() {
     let ruled = apply(&rules, &pods(&[1.0]), &mut [3], &cooldowns, S(101));
     assert_eq!(ruled.stages[0].outcome, RuleOutcome::Quiet);
 }
+
+#[test]
+fn pods_go_only_by_the_numbers_of_all() {
+    let nan = f64::NAN;
+    let down = rule(Comparator::LessThan, 1.0, -1);
+    let covered = |coverage| Rule {
+        number: Number::OfPods { signal: 0, aggregation: Aggregation::Avg, coverage },
+        ..down.clone()
+    };
+    let up = rule(Comparator::GreaterThan, 5.0, 1);
+    // Nine of ten are too busy to say anything.
+    let few = pods(&[0.0, nan, nan, nan, nan, nan, nan, nan, nan, nan]);
+    let table: [(&[Rule], _, &[RuleOutcome]); 3] = [
+        (std::slice::from_ref(&down), 3, &[RuleOutcome::Coverage]),
+        (&[covered(100_000_000)], 2, &[RuleOutcome::Fired]),
+        (&[covered(100_000_001)], 3, &[RuleOutcome::Coverage]),
+    ];
+    for (rules, size, outcomes) in table {
+        assert_eq!(apply_to(rules, 3, &few), (size, outcomes.to_vec()));
+    }
+    assert_eq!(apply_to(&[down.clone()], 3, &pods(&[0.0, 0.0])).0, 2);
+    assert_eq!(apply_to(&[up], 3, &pods(&[9.0, nan])).0, 4, "growing takes one that says so");
+}
+
+#[test]
+fn a_role_keeps_its_pods_while_a_rule_that_adds_some_lacks_its_number() {
+    let down = rule(Comparator::LessThan, 1.0, -1);
+    let up = Rule { number: Number::External("backlog".to_owned()), ..rule(Comparator::GreaterThan, 5.0, 1) };
+    let of_another = Rule { role: 1, ..up.clone() };
+    let mut inputs = pods(&[0.0]);
+    let rules = [down.clone(), up];
+    assert_eq!(apply_to(&rules, 3, &inputs), (3, vec![RuleOutcome::NoData, RuleOutcome::NoData]));
+    assert_eq!(apply_to(&[down, of_another], 3, &inputs).0, 2);
+    inputs.external.insert("backlog".to_owned(), 0.0);
+    assert_eq!(apply_to(&rules, 3, &inputs), (2, vec![RuleOutcome::Fired, RuleOutcome::Quiet]));
+}
+
+#[test]
+fn an_empty_queue_removes_no_pod_before_all_requests_are_known() {
+    let down = Rule { number: Number::Waiting, ..rule(Comparator::LessThan, 1.0, -1) };
+    let settling = Inputs { is_settling: true, ..Inputs::default() };
+    assert_eq!(apply_to(&[down.clone()], 3, &settling), (3, vec![RuleOutcome::NoData]));
+    let up = Rule {
+        test: Test::Compare { comparator: Comparator::GreaterThan, threshold: amount(5.0), step: 1 },
+        ..down.clone()
+    };
+    assert_eq!(apply_to(&[up], 3, &Inputs { waiting: 9, ..settling }).0, 4);
+    assert_eq!(apply_to(&[down], 3, &Inputs::default()).0, 2);
+}

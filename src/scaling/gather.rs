@@ -89,6 +89,12 @@ impl Members {
         }
     }
 
+    /// Whether this process knows of all requests at all of them.
+    fn are_known(&self) -> bool {
+        let mut ranks = self.pods.iter().flat_map(|pod| &pod.ranks);
+        ranks.all(|rank| self.known.contains(rank.identity()))
+    }
+
     /// A number of a pod. Unless all ranks have it, the pod has none.
     fn of_pod(&self, signal: &Signal, ranks: &[Arc<Endpoint>], now_ms: u64, ages: Ages) -> f64 {
         let value =
@@ -186,6 +192,7 @@ pub fn gather(
         pods,
         waiting,
         work: members.work(freshness),
+        is_settling: !members.are_known(),
         ..Inputs::default()
     }
 }
@@ -226,6 +233,7 @@ pub fn gather_observed(
         starting: starting.collect(),
         waiting,
         work: members.work(freshness),
+        is_settling: !members.are_known(),
         domains: observed.domains.clone(),
         provisioning: observed.provisioning,
         ..Inputs::default()
