@@ -56,7 +56,7 @@ fn stuck(policy: &str, plan: &Plan, role: &RolePlan) -> Option<String> {
 impl Hands {
     /// Does what a plan says, as far as that may be done, and puts what stands in its way into the plan.
     /// `frozen`: why nothing is to be written. Returns the roles, by place, whose replicas should have been
-    /// written and were not.
+    /// written and were not; those of which it isn't known are said by the next look ([`Observed::lost`]).
     pub async fn act(
         &mut self,
         policy: &Policy,
@@ -198,15 +198,20 @@ impl Hands {
         }
     }
 
+    /// Writes a role's replicas. Says whether that was done, or may have been.
     async fn write(&mut self, policy: &Policy, role: &RolePlan, target: &mut Target, now: Duration) -> bool {
-        if !self.term.lasts() {
+        if self.term.left().is_zero() {
             return false;
         }
         let about = format!("replicas of {} {}", target.reference.kind, target.reference.name);
         let (from, to) = (target.replicas, role.write);
         if let Err(problem) = target.write(&self.cluster, &self.term, &self.namespace, to).await {
             self.fails(&about, &problem);
-            return false;
+            let may_be_done = problem.is_unsure();
+            if may_be_done {
+                self.writers.entry((policy.name.clone(), role.name.clone())).or_default().attempted(to);
+            }
+            return may_be_done;
         }
         self.works(&about);
         let key = (policy.name.clone(), role.name.clone());

@@ -27,6 +27,16 @@ pub struct Writers {
     /// For how long it had to be quiet the last time, and when we went on after that.
     quiet: Duration,
     resumed: Option<Duration>,
+    /// A write of ours whose response was lost.
+    attempt: Option<Attempt>,
+}
+
+/// A write that the server may have carried out, or carries out yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Attempt {
+    to: u32,
+    /// Nobody has looked since.
+    is_new: bool,
 }
 
 impl Writers {
@@ -36,7 +46,12 @@ impl Writers {
         if let Some(until) = self.until.filter(|until| now >= *until) {
             (self.until, self.resumed) = (None, Some(until));
         }
-        if self.known.replace(replicas).is_some_and(|known| known != replicas) {
+        let is_ours = self.attempt.is_some_and(|attempt| attempt.to == replicas);
+        if is_ours {
+            self.attempt = None;
+        }
+        let before = self.known.replace(replicas);
+        if !is_ours && before.is_some_and(|known| known != replicas) {
             let is_within = |since: Option<Duration>, time: Duration| {
                 since.is_some_and(|since| now.saturating_sub(since) <= time)
             };
@@ -55,6 +70,17 @@ impl Writers {
     /// So many were written.
     pub fn wrote(&mut self, replicas: u32) {
         self.known = Some(replicas);
+        self.attempt = None;
+    }
+
+    /// So many may have been written: the response was lost.
+    pub fn attempted(&mut self, replicas: u32) {
+        self.attempt = Some(Attempt { to: replicas, is_new: true });
+    }
+
+    /// Whether the first look after a write whose response was lost didn't find it.
+    pub fn is_lost(&mut self) -> bool {
+        self.attempt.as_mut().is_some_and(|attempt| std::mem::take(&mut attempt.is_new))
     }
 }
 
@@ -106,6 +132,29 @@ mod tests {
         assert!(writers.see(9, s(95_000), s(1)));
         assert!(!writers.see(8, s(95_010), s(1)));
         assert!(writers.see(8, s(95_070), s(1)));
+    }
+
+    #[test]
+    fn writes_whose_response_was_lost_are_not_foreign() {
+        let mut writers = Writers::default();
+        assert!(writers.see(4, s(0), s(15)));
+        assert!(!writers.is_lost());
+        // Carried out all the same, twice within a minute.
+        for (replicas, at) in [(6, 15), (8, 30)] {
+            writers.attempted(replicas);
+            assert!(writers.see(replicas, s(at), s(15)));
+            assert!(!writers.is_lost(), "it was carried out");
+        }
+        // Not carried out, or only after the next look.
+        writers.attempted(10);
+        assert!(writers.see(8, s(45), s(15)));
+        assert!(writers.is_lost());
+        assert!(writers.see(8, s(46), s(15)) && !writers.is_lost(), "said once");
+        assert!(writers.see(10, s(47), s(15)), "late");
+        // Another number is somebody else's.
+        writers.attempted(12);
+        assert!(writers.see(3, s(60), s(15)), "one is the new baseline");
+        assert!(!writers.see(5, s(75), s(15)));
     }
 
     #[test]

@@ -50,6 +50,8 @@ pub struct Observed {
     pub(super) targets: Vec<Option<Target>>,
     /// Whether nobody else writes a role's replicas.
     pub(super) may_write: Vec<bool>,
+    /// Roles, by place, whose last write had no response and was not carried out.
+    pub lost: Vec<usize>,
     /// The objects of the pods, by role.
     pub(super) objects: Vec<Vec<PodObject>>,
 }
@@ -105,7 +107,12 @@ impl Hands {
             let replicas = target.as_ref().map_or(pods as u32, |target| target.replicas);
             let may_write = target.is_some() && {
                 let key = (policy.name.clone(), role.name.clone());
-                self.writers.entry(key).or_default().see(replicas, now, policy.interval)
+                let writers = self.writers.entry(key).or_default();
+                let may_write = writers.see(replicas, now, policy.interval);
+                if writers.is_lost() {
+                    observed.lost.push(place);
+                }
+                may_write
             };
             let waits = |pods: &Vec<PodObject>| pods.iter().any(PodObject::is_gated);
             let has_waiting = observed.objects.get(place).is_some_and(waits);

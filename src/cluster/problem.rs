@@ -61,6 +61,17 @@ impl Problem {
         !matches!(self, Self::TimedOut(_) | Self::Unreachable(_))
     }
 
+    /// Whether the server may have carried out what it was asked for, or may do so yet.
+    pub fn is_unsure(&self) -> bool {
+        match self {
+            // Without any time nothing was sent.
+            Self::TimedOut(after) => !after.is_zero(),
+            Self::Unreachable(_) | Self::Unreadable(_) => true,
+            Self::Refused { code, .. } | Self::Busy { code, .. } => (500..600).contains(code),
+            Self::NotFound(_) | Self::Expired(_) | Self::Denied(_) | Self::Conflict(_) => false,
+        }
+    }
+
     /// Whether the server is overloaded or fails, which has nothing to do with what was asked.
     pub fn is_of_the_server(&self) -> bool {
         matches!(self, Self::Busy { .. } | Self::Refused { code: 429 | 500..=599, .. })

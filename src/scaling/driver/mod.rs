@@ -285,6 +285,9 @@ impl Driver {
         let before = running.latest.as_ref().map(|latest| latest.plan.state);
         let before = before.or(left.at.as_ref().map(|(state, _)| *state));
         let was_stuck = before.is_some_and(State::is_stuck);
+        if let Some(observed) = &observed {
+            running.take_back(&observed.lost);
+        }
         let mut latest = running.tick(&self.live, self.scraped, answers, observed.as_ref(), left);
         if observed.as_ref().is_some_and(|observed| observed.is_blind) {
             latest.plan.conditions.push(Condition::TopologyUnknown);

@@ -62,6 +62,16 @@ impl Running {
         self.group.frozen.is_some() || self.latest.as_ref().is_some_and(found)
     }
 
+    /// Rules that fired at the last tick for roles, by place, whose replicas turn out not to be written.
+    pub(super) fn take_back(&mut self, roles: &[usize]) {
+        if roles.is_empty() {
+            return;
+        }
+        if let (Some(history), Some(latest)) = (&mut self.history, &self.latest) {
+            history.take_back(&self.group.policy, &mut latest.plan.clone(), roles);
+        }
+    }
+
     /// One tick, over what was observed where all pods are known. `left`: what is known of the ticks before
     /// this one began.
     pub(super) fn tick(
