@@ -21,7 +21,10 @@ const CLIENTS: usize = 24;
 const AT_A_TIME: usize = 40;
 
 /// Requests after each other.
-const ROUNDS: usize = 4;
+const ROUNDS: usize = 2;
+
+/// Time that an answer takes: longer than a loaded machine takes to send all requests.
+const SLOW: Duration = Duration::from_secs(5);
 
 /// Streams of the threads of the picker: open ones, or all that they took.
 async fn streams(usher: &Usher, family: &str) -> Vec<u64> {
@@ -54,7 +57,7 @@ async fn ask(envoy: std::net::SocketAddr) -> Vec<String> {
 async fn two_threads_of_envoy_use_all_of_eight() {
     let servers = Servers::start().await;
     for index in 0..SERVERS {
-        let slow = Fault { slow: Some(Duration::from_secs(1)), ..Fault::default() };
+        let slow = Fault { slow: Some(SLOW), ..Fault::default() };
         servers.set_fault(index, &slow).await;
     }
     let flags =
@@ -64,6 +67,8 @@ async fn two_threads_of_envoy_use_all_of_eight() {
         ("failure_mode_allow: true", "failure_mode_allow: false"),
         // The simulated servers get a thousand connections at once.
         ("connect_timeout: 1s", "connect_timeout: 20s"),
+        // Envoy's own threads are busy, too.
+        ("- timeout: 1s", "- timeout: 20s"),
     ];
     let envoy = Envoy::start_on(2, ORIGINAL_DST, usher.address, &servers.addresses, &edits).await;
 
@@ -88,12 +93,11 @@ async fn two_threads_of_envoy_use_all_of_eight() {
     // Nearly all are under way.
     looks.retain(|open| open.iter().sum::<u64>() > (CLIENTS * AT_A_TIME) as u64 * 9 / 10);
     assert!(looks.len() > 10, "{looks:?}");
-    // On average: for moments a thread whose streams all end at once has fewer than the others.
+    // On average: for moments a thread whose streams all end at once has fewer than the others. How many
+    // each took says less: while few are open, a thread takes up to 100 whatever the others do.
     let carried: Vec<u64> = (0..THREADS).map(|thread| looks.iter().map(|open| open[thread]).sum()).collect();
-    for streams in [&carried, &took] {
-        let most = *streams.iter().max().unwrap();
-        assert!(10 * most * THREADS as u64 <= 13 * streams.iter().sum::<u64>(), "{streams:?}");
-    }
+    let most = *carried.iter().max().unwrap();
+    assert!(10 * most * THREADS as u64 <= 13 * carried.iter().sum::<u64>(), "{carried:?}");
     // A full connection has 100 streams, and the first of each thread more, until they end.
     assert!(connections >= 8, "{connections}");
 }
