@@ -73,6 +73,8 @@ async fn no_request_fails_over_twenty_restarts() {
             "      interval: 2s\n      no_traffic_interval: 2s\n",
             "      interval: 0.1s\n      no_traffic_interval: 0.1s\n",
         ),
+        // A check that a loaded machine answers late doesn't fail.
+        ("- timeout: 1s", "- timeout: 5s"),
         (one.trim_end(), both.trim_end()),
     ];
     let envoy = Envoy::start(ORIGINAL_DST, ushers[0].address, &servers.addresses, &edits).await;
