@@ -32,7 +32,8 @@ async fn at_no_version_of_the_cluster_two_write() {
         for number in 0.. {
             let spec = json!({"schedulingGates": [{"name": "usher.dev/rollout"}]});
             group.pod(&format!("decode-{number}"), "decode", spec).await;
-            tokio::time::sleep(Duration::from_millis(50)).await;
+            // The role has room for three minutes of them.
+            tokio::time::sleep(Duration::from_millis(200)).await;
         }
     };
     let leads = async |replica: usize| {
