@@ -203,9 +203,10 @@ async fn a_replica_that_stops_leading_ends_kedas_connections() {
     ends(stream(&at_first).await).await;
     closes(idle(port_for_keda(&first).await).await).await;
     relay.mend();
-    // One that ends serves requests on while it drains.
+    // One that ends serves requests on while it drains, which is over in 9 s.
     second.terminate();
+    second.says(&["draining: still accepting"]).await;
+    second.becomes(&["10.9.2.1:8000"]).await;
     ends(attached).await;
     becomes(&at_first, 1).await;
-    second.becomes(&["10.9.2.1:8000"]).await;
 }
