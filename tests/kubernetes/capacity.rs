@@ -15,7 +15,7 @@ use usher::scaling::keda::proto::external_scaler_client::ExternalScalerClient;
 use usher::scaling::keda::proto::{GetMetricsRequest, IsActiveResponse, ScaledObjectRef};
 
 use crate::objects::{Space, election, least};
-use crate::picker::Picker;
+use crate::picker::{Picker, STEADY};
 use crate::relay::Relay;
 use crate::server::Server;
 use crate::support::eventually;
@@ -130,10 +130,9 @@ async fn keda_hears_of_the_leader_only() {
     space.pool("m", &[8000]).await;
     space.pod("a", "10.9.1.1", "m").await;
     let policy = Policy::write();
-    let elects = ["--ha-enable-leader-election"];
-    let (mut first, keda) = policy.picker(server, &space, &elects).await;
+    let (mut first, keda) = policy.picker(server, &space, &STEADY).await;
     becomes(&keda, 1).await;
-    let (second, mut standby) = policy.picker(server, &space, &elects).await;
+    let (second, mut standby) = policy.picker(server, &space, &STEADY).await;
     second.becomes(&["10.9.1.1:8000"]).await;
     // Names can be checked, and there is nothing to say yet.
     let object = ScaledObjectRef::default();

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::objects::{Space, election, least};
-use crate::picker::Picker;
+use crate::picker::{Picker, STEADY};
 use crate::relay::Relay;
 use crate::server::Server;
 use crate::support::eventually;
@@ -38,10 +38,10 @@ async fn is_ready(picker: &Picker, ready: bool) {
 async fn another_replica_takes_over_after_a_crash_and_at_once_after_a_stop() {
     let Some(server) = Server::shared().await else { return };
     let space = space(server, "10.4.0.1").await;
-    let mut first = Picker::of_pool(server, &space, &[ELECTS]).await;
+    let mut first = Picker::of_pool(server, &space, &STEADY).await;
     is_ready(&first, true).await;
     let holder = space.holder().await.unwrap();
-    let second = Picker::of_pool(server, &space, &[ELECTS]).await;
+    let second = Picker::of_pool(server, &space, &STEADY).await;
     // One that waits knows the endpoints, and answers whoever asks it.
     second.becomes(&["10.4.0.1:8000"]).await;
     assert!(second.is_healthy("liveness").await && !second.is_healthy("readiness").await);
@@ -51,7 +51,7 @@ async fn another_replica_takes_over_after_a_crash_and_at_once_after_a_stop() {
     is_ready(&second, true).await;
     println!("takeover after a crash: {:?}", crashed.elapsed());
     assert_ne!(space.holder().await.unwrap(), holder);
-    let third = Picker::of_pool(server, &space, &[ELECTS]).await;
+    let third = Picker::of_pool(server, &space, &STEADY).await;
     third.becomes(&["10.4.0.1:8000"]).await;
     assert!(!third.is_healthy("readiness").await);
     second.terminate();

@@ -27,6 +27,15 @@ use crate::server::Server;
 use crate::support::eventually;
 use crate::support::log::Log;
 
+/// Flags of an election with Kubernetes' usual times: a leader that a loaded machine stops for some seconds
+/// keeps a lease of 15 s, and not the default of 4.
+pub(crate) const STEADY: [&str; 4] = [
+    "--ha-enable-leader-election",
+    "--leader-elect-lease-duration=15s",
+    "--leader-elect-renew-deadline=10s",
+    "--leader-elect-retry-period=1s",
+];
+
 /// A running `usher serve`.
 pub(crate) struct Picker {
     // Killed when dropped.
