@@ -24,6 +24,7 @@ mod observe;
 mod owners;
 mod places;
 pub mod pods;
+pub mod pools;
 mod quantity;
 pub mod release;
 pub mod room;

@@ -17,7 +17,7 @@ use super::node::{Needs, NodeObject};
 use super::pods::{PodObject, newest};
 use super::room::{Part, Room};
 use super::target::{Target, template};
-use super::whose::{both, is_of};
+use super::whose::{both, is_of_role};
 use crate::capacity::policy::{Mode, Role, TargetRef};
 use crate::capacity::rollout::{Layers, Pace, Rollout};
 use crate::capacity::{PodState, Policy};
@@ -159,10 +159,7 @@ impl Hands {
                 return None;
             }
             let before = policy.roles.get(..place).unwrap_or_default();
-            let is_of = |pod: &PodObject, role: &Role| {
-                pod.matches(&role.selector)
-                    && role.target.as_ref().is_none_or(|target| is_of(pod, target) != Some(false))
-            };
+            let is_of = |pod: &PodObject, role: &Role| is_of_role(pod, &role.selector, role.target.as_ref());
             let is_own = |pod: &&PodObject| is_of(pod, role) && !before.iter().any(|other| is_of(pod, other));
             roles
                 .push(mirror.objects().as_ref()?.values().map(Arc::as_ref).filter(is_own).cloned().collect());

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::gates;
 use super::pods::PodObject;
-use super::whose::is_of;
+use super::pools::{Pools, may_have};
 use crate::capacity::policy::Mode;
 use crate::capacity::policy::spec::{API_VERSION, Document, KIND, Metadata, Spec};
 use crate::capacity::resource::status::{PolicyStatus, StatusCondition};
@@ -56,10 +56,17 @@ impl Release {
             pods.into_iter().filter(|pod| pod.is_alive() && pod.is_gated()).collect();
         let policies =
             if self.all || waiting.is_empty() { Vec::new() } else { self.policies(cluster).await? };
+        // Where they may not be read, a pod of any pool may be a policy's.
+        let pools = match policies.is_empty() {
+            true => Pools::default(),
+            false => Pools::list(cluster, &self.namespace).await.unwrap_or_default(),
+        };
         let mut became = BTreeMap::new();
         for pod in &waiting {
-            let released = match policies.iter().find(|(policy, _)| is_for(policy, pod)) {
-                Some((policy, held)) => Released::Kept { policy: policy.name.clone(), held: held.clone() },
+            let released = match policies.iter().find(|known| known.is_for(pod, &pools)) {
+                Some(Known { policy, held, .. }) => {
+                    Released::Kept { policy: policy.name.clone(), held: held.clone() }
+                }
                 None if self.dry_run => Released::Free,
                 None => self.open(cluster, pod).await,
             };
@@ -68,11 +75,11 @@ impl Release {
         Ok(became)
     }
 
-    /// The policies of the namespace, each with why it stands still.
-    async fn policies(&self, cluster: &Cluster) -> Result<Vec<(Policy, Vec<String>)>, Problem> {
+    /// The policies of the namespace.
+    async fn policies(&self, cluster: &Cluster) -> Result<Vec<Known>, Problem> {
         let policies = Collection::new(GROUP, VERSION, &self.namespace, POLICIES);
         match cluster.list::<PolicyObject>(&policies).await {
-            Ok((found, _)) => Ok(found.iter().filter_map(policy).collect()),
+            Ok((found, _)) => Ok(found.iter().filter_map(Known::of).collect()),
             Err(Problem::NotFound(_)) => Ok(Vec::new()),
             Err(problem) => Err(problem),
         }
@@ -89,11 +96,32 @@ impl Release {
     }
 }
 
-fn policy(object: &PolicyObject) -> Option<(Policy, Vec<String>)> {
-    let spec: Spec = serde_json::from_value(object.spec.clone()).ok()?;
-    let metadata = Metadata { name: object.metadata.name.clone(), ..Metadata::default() };
-    let document = Document { api_version: API_VERSION.to_owned(), kind: KIND.to_owned(), metadata, spec };
-    Some((Policy::of(&document), held(&object.status)))
+/// A policy of the namespace.
+struct Known {
+    policy: Policy,
+    /// The pool that it names.
+    pool: Option<String>,
+    /// Why it stands still.
+    held: Vec<String>,
+}
+
+impl Known {
+    fn of(object: &PolicyObject) -> Option<Self> {
+        let spec: Spec = serde_json::from_value(object.spec.clone()).ok()?;
+        let metadata = Metadata { name: object.metadata.name.clone(), ..Metadata::default() };
+        let document =
+            Document { api_version: API_VERSION.to_owned(), kind: KIND.to_owned(), metadata, spec };
+        let pool = object.spec.pointer("/poolRef/name").and_then(Value::as_str).map(str::to_owned);
+        Some(Self { policy: Policy::of(&document), pool, held: held(&object.status) })
+    }
+
+    /// Whether it opens the gate of this pod. One that only recommends opens those of pods that replace others.
+    fn is_for(&self, pod: &PodObject, pools: &Pools) -> bool {
+        let pools = pools.of(self.pool.as_deref());
+        let mut roles = self.policy.roles.iter();
+        self.policy.mode == Mode::Apply
+            && roles.any(|role| may_have(&role.selector, role.target.as_ref(), &pools, pod))
+    }
 }
 
 /// Why a policy stands still, as its status says.
@@ -105,14 +133,4 @@ fn held(status: &PolicyStatus) -> Vec<String> {
         _ => None,
     };
     status.conditions.iter().filter_map(held).collect()
-}
-
-/// Whether a policy opens the gates of such pods. One that only recommends opens them for those that replace
-/// others.
-fn is_for(policy: &Policy, pod: &PodObject) -> bool {
-    policy.mode == Mode::Apply
-        && policy.roles.iter().any(|role| {
-            pod.matches(&role.selector)
-                && role.target.as_ref().is_none_or(|target| is_of(pod, target) != Some(false))
-        })
 }

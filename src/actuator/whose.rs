@@ -39,6 +39,15 @@ pub(super) fn is_of(pod: &PodObject, target: &TargetRef) -> Option<bool> {
     }
 }
 
+/// Whether a pod is one of a role's: it has the labels, and no controller that is another target.
+pub(super) fn is_of_role(
+    pod: &PodObject,
+    labels: &BTreeMap<String, String>,
+    target: Option<&TargetRef>,
+) -> bool {
+    pod.matches(labels) && target.is_none_or(|target| is_of(pod, target) != Some(false))
+}
+
 /// A label and its value, if a term of a selector asks for that.
 fn equality(term: &str) -> Option<(&str, &str)> {
     let (key, value) = term.split_once('=')?;

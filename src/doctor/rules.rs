@@ -270,7 +270,7 @@ rules! {
         "Give each role labels that no other role's pods have, or its policy a poolRef.";
     GATE_ORPHANED: Wrong "gate-orphaned",
         "Nobody opens the gate, so these pods never get a node.",
-        "Write a policy with mode Apply whose role selects them, or take the gate usher.dev/rollout out of their template and run `usher capacity release`.";
+        "Write a policy with mode Apply whose role selects them and whose pool and target they are of, or take the gate usher.dev/rollout out of their template and run `usher capacity release`.";
 
     // Versions.
     ENVOY_OLD: Wrong "envoy-old",

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use super::envoy::EnvoyConfig;
+use crate::actuator::pods::PodObject;
 use crate::capacity::policy::TargetRef;
 
 /// What was seen, or why nothing was: words for a check that is skipped.
@@ -204,7 +205,7 @@ pub struct Capacity {
     /// Those of the picker's file, then the objects.
     pub policies: Vec<CapacityPolicy>,
     /// Pods with Usher's scheduling gate.
-    pub gated: Vec<Labelled>,
+    pub gated: Vec<PodObject>,
     /// All pods of the namespace.
     pub pods: Vec<Labelled>,
 }
@@ -225,6 +226,8 @@ pub struct CapacityPolicy {
     pub name: String,
     /// The pool that it names.
     pub pool: Option<String>,
+    /// Labels of pods that it may act on, by pool; empty: not known, or any.
+    pub pools: Vec<String>,
     /// Why it is not in force as it is written.
     pub problem: Option<String>,
     /// Whether it lets pods of its roles through the gate: it is carried out.

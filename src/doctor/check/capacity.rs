@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::actuator::pods::PodObject;
+use crate::actuator::pools::may_have;
 use crate::doctor::finding::{Finding, Outcome};
 use crate::doctor::rules;
 use crate::doctor::seen::{Capacity, CapacityPolicy, CapacityRight, CapacityRole, Observations};
@@ -141,16 +143,18 @@ fn overlapping(capacity: &Capacity) -> Vec<Finding> {
 fn orphaned(capacity: &Capacity) -> Option<Finding> {
     let mut roles = roles(&capacity.policies);
     roles.retain(|(policy, _)| policy.opens_gates);
-    let is_orphan =
-        |pod: &&crate::doctor::seen::Labelled| !roles.iter().any(|(_, role)| pod.has(&role.selector));
-    let names: BTreeSet<&str> =
-        capacity.gated.iter().filter(is_orphan).map(|pod| pod.name.as_str()).collect();
+    let is_for = |pod: &PodObject, policy: &CapacityPolicy, role: &CapacityRole| {
+        let target = role.target.as_ref().map(|(target, _)| target);
+        may_have(&role.selector, target, &policy.pools, pod)
+    };
+    let is_orphan = |pod: &&PodObject| !roles.iter().any(|(policy, role)| is_for(pod, policy, role));
+    let names: BTreeSet<&str> = capacity.gated.iter().filter(is_orphan).map(PodObject::name).collect();
     (!names.is_empty()).then(|| {
         let some: Vec<&str> = names.iter().take(5).copied().collect();
         let more = if names.len() > some.len() { ", …" } else { "" };
         let pods = count(names.len(), "pod waits", "pods wait");
         let what = format!(
-            "{pods} at the gate usher.dev/rollout, and no policy with mode Apply selects them: {}{more}",
+            "{pods} at the gate usher.dev/rollout, and no policy with mode Apply is for them, by its roles' labels, its pool and its targets: {}{more}",
             some.join(", ")
         );
         Finding::new(&rules::GATE_ORPHANED, what)

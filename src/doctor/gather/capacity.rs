@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 
 use super::PoolPlan;
 use super::cluster::{Any, LIMIT, review};
-use crate::actuator::GATE;
+use crate::actuator::pods::PodObject;
+use crate::actuator::pools::Pools;
 use crate::capacity::Policy;
 use crate::capacity::policy::spec::{API_VERSION, Document, KIND, Metadata, Spec};
 use crate::capacity::policy::{Mode, Role, TargetRef, file};
@@ -41,10 +42,13 @@ pub(super) async fn look(api: &Api, plan: &PoolPlan) -> Seen<Capacity> {
     };
     let all = Collection::new("", "v1", &plan.namespace, "pods");
     let (pods, _) = api.list::<Any>(&all).await.map_err(said)?;
-    let gated = pods.iter().filter(|pod| is_gated(&pod.0)).map(|pod| labelled(&pod.0)).collect();
+    let read = |pod: &Any| serde_json::from_value::<PodObject>(pod.0.clone()).ok();
+    let gated: Vec<PodObject> =
+        pods.iter().filter_map(read).filter(|pod: &PodObject| pod.is_alive() && pod.is_gated()).collect();
     let pods = pods.iter().map(|pod| labelled(&pod.0)).collect();
+    let pools = Pools::list(api, &plan.namespace).await.unwrap_or_default();
     let mut capacity = Capacity { policies: Vec::new(), gated, pods };
-    let mut asked = Asked { api, plan, kinds: HashMap::new(), rights: HashMap::new() };
+    let mut asked = Asked { api, plan, pools, kinds: HashMap::new(), rights: HashMap::new() };
     for policy in &plan.policies {
         let seen = asked.policy(policy, None, &capacity).await;
         capacity.policies.push(seen);
@@ -54,11 +58,6 @@ pub(super) async fn look(api: &Api, plan: &PoolPlan) -> Seen<Capacity> {
         capacity.policies.push(seen);
     }
     Ok(capacity)
-}
-
-fn is_gated(pod: &Value) -> bool {
-    let gates = pod.pointer("/spec/schedulingGates").and_then(Value::as_array);
-    gates.into_iter().flatten().any(|gate| text(gate, "name") == GATE)
 }
 
 fn labelled(object: &Value) -> Labelled {
@@ -72,6 +71,7 @@ fn labelled(object: &Value) -> Labelled {
 struct Asked<'a> {
     api: &'a Api,
     plan: &'a PoolPlan,
+    pools: Pools,
     /// Path, plural and whether there is a `scale`, by version and kind.
     kinds: HashMap<(String, String), Seen<Option<(String, String, bool)>>>,
     rights: HashMap<CapacityRight, Seen<bool>>,
@@ -94,7 +94,8 @@ impl Asked<'_> {
             Err(error) => {
                 let problem = problem.or_else(|| Some(format!("its spec can't be read: {error}")));
                 let (roles, rights) = (Vec::new(), Ok(Vec::new()));
-                return CapacityPolicy { name, pool, problem, opens_gates: false, roles, rights };
+                let pools = Vec::new();
+                return CapacityPolicy { name, pool, pools, problem, opens_gates: false, roles, rights };
             }
         };
         let metadata = Metadata { name, ..Metadata::default() };
@@ -127,7 +128,20 @@ impl Asked<'_> {
         }
         let rights = if is_ours { self.rights(policy, is_object, capacity).await } else { Ok(Vec::new()) };
         let opens_gates = policy.mode == Mode::Apply;
-        CapacityPolicy { name: policy.name.clone(), pool, problem: None, opens_gates, roles, rights }
+        // A file's is that of the picker that has it.
+        let named = if is_object { pool.as_deref() } else { self.plan.name.as_deref() };
+        let pools = match &self.plan.selector {
+            Some(selector) if !is_object => vec![selector.clone()],
+            // This picker's pods are those of no pool.
+            Some(selector) if named.is_none() => {
+                let mut pools = self.pools.of(None);
+                pools.push(selector.clone());
+                pools
+            }
+            _ => self.pools.of(named),
+        };
+        let name = policy.name.clone();
+        CapacityPolicy { name, pool, pools, problem: None, opens_gates, roles, rights }
     }
 
     /// Where a target's kind is; `None`: nowhere.
@@ -203,7 +217,7 @@ impl Asked<'_> {
                     need(group, &plural, &["get", "patch"], true);
                 }
             }
-            let is_of = |pod: &Labelled, role: &Role| pod.has(&role.selector);
+            let is_of = |pod: &PodObject, role: &Role| pod.matches(&role.selector);
             let topology = policy.rollout.as_ref().is_some_and(|rollout| rollout.topology.is_some());
             if topology || capacity.gated.iter().any(|pod| policy.roles.iter().any(|role| is_of(pod, role))) {
                 need("", "pods", &["patch"], true);

@@ -78,8 +78,25 @@ async fn pods_that_no_policy_is_for_are_released_by_hand() {
         let (namespace, labels) = (group.space.name.clone(), labels.to_owned());
         Release { namespace, labels, all, dry_run }
     };
+    // Of another model, and of another Deployment: no policy opens their gates, whatever their role is called.
+    for (name, app, owner) in [("other-0", "n", "decode-5d4f"), ("canary-0", "m", "canary-5d4f")] {
+        let owners = json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": owner, "uid": "u", "controller": true}]);
+        let labels = json!({"app": app, "llm-d.ai/role": "decode", "pod-template-hash": "5d4f"});
+        let pod = json!({
+            "metadata": {"name": name, "labels": labels, "ownerReferences": owners},
+            "spec": {"schedulingGates": [{"name": "usher.dev/rollout"}], "containers": [{"name": "c", "image": "i"}]},
+        });
+        group.space.send("POST", &group.space.path("v1", "pods"), &pod).await.unwrap();
+    }
     let kept = || Released::Kept { policy: "p".to_owned(), held: Vec::new() };
-    let expected = [("decode-0", kept()), ("old-0", Released::Free), ("prefill-0", kept())];
+    let free = || Released::Free;
+    let expected = [
+        ("canary-0", free()),
+        ("decode-0", kept()),
+        ("old-0", free()),
+        ("other-0", free()),
+        ("prefill-0", kept()),
+    ];
     let expected = std::collections::BTreeMap::from(expected.map(|(name, became)| (name.to_owned(), became)));
     assert_eq!(release(false, true, "").run(&cluster).await.unwrap(), expected);
     assert!(is_gated(&group, "old-0").await);

@@ -1,0 +1,101 @@
+//! Pools of a namespace, for those who look at all of its policies and not at those of one picker.
+
+use std::collections::BTreeMap;
+
+use super::pods::PodObject;
+use super::whose::{is_of_role, within};
+use crate::capacity::policy::TargetRef;
+use crate::cluster::{Cluster, Collection, Problem};
+use crate::discovery::kubernetes::types::{InferencePool, POOL_GROUP, POOL_VERSION};
+
+/// Labels of the pods of each pool of a namespace, by its name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pools(BTreeMap<String, String>);
+
+impl Pools {
+    /// Those of a namespace. Where the kind isn't defined there are none.
+    ///
+    /// # Errors
+    /// When they can't be listed.
+    pub async fn list(cluster: &Cluster, namespace: &str) -> Result<Self, Problem> {
+        let pools = Collection::new(POOL_GROUP, POOL_VERSION, namespace, "inferencepools");
+        match cluster.list::<InferencePool>(&pools).await {
+            Ok((found, _)) => Ok(found
+                .into_iter()
+                .map(|pool| (pool.metadata.name, pool.spec.selector.to_query()))
+                .collect()),
+            Err(Problem::NotFound(_)) => Ok(Self::default()),
+            Err(problem) => Err(problem),
+        }
+    }
+
+    /// Labels of pods that a policy may act on: those of the pool that it names, else those of any. Empty: a
+    /// picker with labels of its own may carry it out, and nobody knows these.
+    pub fn of(&self, named: Option<&str>) -> Vec<String> {
+        match named {
+            Some(name) => self.0.get(name).into_iter().cloned().collect(),
+            None => self.0.values().cloned().collect(),
+        }
+    }
+}
+
+impl FromIterator<(String, String)> for Pools {
+    fn from_iter<I: IntoIterator<Item = (String, String)>>(pools: I) -> Self {
+        Self(pools.into_iter().collect())
+    }
+}
+
+/// Whether a role may have this pod, as pickers decide it: by its labels, by what controls it, and by the labels
+/// of pools. No labels of pools: any.
+pub fn may_have(
+    selector: &BTreeMap<String, String>,
+    target: Option<&TargetRef>,
+    pools: &[String],
+    pod: &PodObject,
+) -> bool {
+    let label = |key: &str| pod.metadata.labels.get(key).map(String::as_str);
+    let is_in = |pool: &String| within(pool, label, true) != Some(false);
+    is_of_role(pod, selector, target) && (pools.is_empty() || pools.iter().any(is_in))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::actuator::pods::tests::pod;
+
+    #[test]
+    fn a_role_has_pods_of_its_pool_and_its_target_only() {
+        let pools = [("a", "app=a"), ("b", "app=b"), ("empty", "")];
+        let pools: Pools =
+            pools.map(|(name, labels)| (name.to_owned(), labels.to_owned())).into_iter().collect();
+        let selector = BTreeMap::from([("role".to_owned(), "decode".to_owned())]);
+        let target = TargetRef {
+            api_version: "apps/v1".to_owned(),
+            kind: "StatefulSet".to_owned(),
+            name: "a".to_owned(),
+            replicas_path: None,
+        };
+        let of = |app: &str, owner: &str| {
+            let owners =
+                json!([{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": owner, "controller": true}]);
+            pod(
+                json!({"metadata": {"name": "x", "labels": {"app": app, "role": "decode"}, "ownerReferences": owners}}),
+            )
+        };
+        for (named, app, owner, expected) in [
+            (Some("a"), "a", "a", true),
+            (Some("a"), "b", "a", false),
+            (Some("a"), "a", "b", false),
+            (Some("empty"), "c", "a", true),
+            (Some("unknown"), "c", "a", true),
+            (None, "b", "a", true),
+            (None, "b", "b", false),
+        ] {
+            let found = may_have(&selector, Some(&target), &pools.of(named), &of(app, owner));
+            assert_eq!(found, expected, "{named:?} {app} {owner}");
+        }
+        assert!(!may_have(&selector, None, &["app=a".to_owned()], &of("c", "a")));
+    }
+}
