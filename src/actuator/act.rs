@@ -249,10 +249,14 @@ impl Hands {
             _ => role.admitted,
         };
         if is_known {
-            self.let_through.insert(key, admitted);
+            self.let_through.insert(key.clone(), admitted);
         }
         let places = self.next_places(policy, &role.name, &pods, (before, admitted), placement);
         let opened = self.open(policy, &pods, admitted, &places).await;
+        let past = pods.iter().filter(|pod| pod.is_alive() && !pod.is_gated()).count() as u32 + opened;
+        // One that is about to be replaced is missing now.
+        let passing = self.passing.entry(key).or_default();
+        *passing = past.max(*passing).min(admitted);
         if opened > 0 {
             let to = placement.map(|to| format!(" to {}={}", to.layer, to.domain));
             let message = format!(

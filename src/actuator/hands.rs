@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use super::act::Write;
 use super::drain::Drain;
 use super::foreign::Writers;
+use super::keep::Retired;
 use super::kinds::Kinds;
 use super::node::{Needs, NodeObject};
 use super::places::Places;
@@ -49,6 +50,10 @@ pub struct Hands {
     writes: HashMap<(String, String), Write>,
     /// How many pods were let through their gate, by policy and role.
     pub(super) let_through: HashMap<(String, String), u32>,
+    /// How many pods may be past their gate until the next look, by policy and role.
+    pub(super) passing: HashMap<(String, String), u32>,
+    /// Notified when a pod of a role changes.
+    changed: Arc<Notify>,
     /// Domains that pods past the gate were sent to, by policy and role.
     pub(super) places: BTreeMap<(String, String), Places>,
     /// Pods that are about to go, by policy and role.
@@ -68,14 +73,6 @@ pub struct Hands {
     pub(super) failed: Vec<String>,
     /// Policies of which a write failed, by name.
     pub(super) failing: HashSet<String>,
-}
-
-/// A policy that is gone.
-#[derive(Clone, Debug)]
-pub(super) struct Retired {
-    pub(super) policy: Arc<Policy>,
-    /// When it was last seen to have pods, or not to be known whether it has.
-    pub(super) seen: Duration,
 }
 
 /// What says how much room nodes have.
@@ -114,6 +111,8 @@ impl Hands {
             writers: HashMap::new(),
             writes: HashMap::new(),
             let_through: HashMap::new(),
+            passing: HashMap::new(),
+            changed: Arc::default(),
             places: BTreeMap::new(),
             drains: BTreeMap::new(),
             scalers: None,
@@ -146,6 +145,7 @@ impl Hands {
         self.writers.retain(|role, _| roles.contains(role));
         self.writes.retain(|role, _| roles.contains(role));
         self.let_through.retain(|role, _| roles.contains(role));
+        self.passing.retain(|role, _| roles.contains(role));
         self.places.retain(|role, _| roles.contains(role));
         self.drains.retain(|role, _| roles.contains(role));
         self.failing.retain(|name| policies.iter().any(|policy| policy.name == *name));
@@ -168,9 +168,15 @@ impl Hands {
             let (cluster, clock) = (&self.cluster, &self.clock);
             let collection = Collection::new("", "v1", &self.namespace, "pods").with_labels(&selector);
             let keep = |pod: PodObject| (pod.name().to_owned(), pod.is_alive().then_some(pod));
-            let start = || Mirror::start(cluster.clone(), collection, clock.clone(), keep);
+            let start =
+                || Mirror::start(cluster.clone(), collection, clock.clone(), keep, Arc::clone(&self.changed));
             self.pods.entry(selector).or_insert_with(start);
         }
+    }
+
+    /// Notified when a pod of a role changes.
+    pub fn changed(&self) -> Arc<Notify> {
+        Arc::clone(&self.changed)
     }
 
     /// The namespace that it acts in.
@@ -185,6 +191,12 @@ impl Hands {
 
     pub(super) fn note(&mut self, policy: &str, role: &str, write: Write) {
         self.writes.insert((policy.to_owned(), role.to_owned()), write);
+    }
+
+    /// Begins a look: problems of the one before are told, or are no more.
+    pub(super) fn begin(&mut self) {
+        self.problems.clear();
+        self.failed.clear();
     }
 
     /// Says what went wrong, once until it goes well.
@@ -227,8 +239,8 @@ impl Nodes {
         let pods = Collection::everywhere("", "v1", "pods");
         let node = |node: NodeObject| (node.name().to_owned(), Some(node));
         Self {
-            nodes: Mirror::start(cluster.clone(), nodes, clock.clone(), node),
-            pods: Mirror::start(cluster.clone(), pods, clock.clone(), PodObject::on_node),
+            nodes: Mirror::start(cluster.clone(), nodes, clock.clone(), node, Arc::default()),
+            pods: Mirror::start(cluster.clone(), pods, clock.clone(), PodObject::on_node, Arc::default()),
         }
     }
 }

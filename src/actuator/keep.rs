@@ -7,9 +7,10 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::gates;
-use super::hands::{Hands, Retired};
+use super::hands::Hands;
 use super::places::{Passage, Places};
 use super::pods::PodObject;
+use super::whose::both;
 use crate::capacity::Policy;
 use crate::capacity::policy::Mode;
 use crate::capacity::rollout::Placement;
@@ -19,16 +20,67 @@ use crate::cluster::{PatchType, Problem};
 /// that are gone sooner than this.
 const REMEMBERED: Duration = Duration::from_secs(600);
 
+/// A policy that is gone.
+#[derive(Clone, Debug)]
+pub(super) struct Retired {
+    pub(super) policy: Arc<Policy>,
+    /// When it was last seen to have pods, or not to be known whether it has.
+    pub(super) seen: Duration,
+}
+
 impl Hands {
     /// Lets pods of a policy through that replace others, where that is all that can be done now.
     pub async fn keep_gates(&mut self, policy: &Policy) {
+        self.begin();
         if let Some(objects) = self.pods_of(policy) {
             self.keep_gates_of(policy, &objects, &[]).await;
         }
     }
 
+    /// Lets pods of all policies through up to the number that was past the gate after the last look at each: a
+    /// policy that isn't looked at for half an hour has its pods replaced in between. Pods that are new in a step
+    /// wait for the next look, which has to see that they begin at a gate.
+    pub async fn keep_all_gates(&mut self) {
+        self.begin();
+        for policy in self.attended.clone() {
+            if !self.has_waiting(&policy) {
+                continue;
+            }
+            let Some(objects) = self.pods_of(&policy) else { continue };
+            for (role, pods) in policy.roles.iter().zip(&objects) {
+                let key = (policy.name.clone(), role.name.clone());
+                let Some(admitted) = self.passing.get(&key).copied() else { continue };
+                let pods: Vec<&PodObject> = pods.iter().collect();
+                if gates::to_open(&pods, admitted).is_empty() {
+                    continue;
+                }
+                let places = self.next_places(&policy, &role.name, &pods, (admitted, admitted), None);
+                let opened = self.open(&policy, &pods, admitted, &places).await;
+                tell(&policy, &role.name, opened);
+            }
+            // The runtime has others to serve between two of many policies.
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Whether a pod of a policy waits at our gate.
+    fn has_waiting(&self, policy: &Policy) -> bool {
+        let Some(pool) = self.pool.borrow().clone() else { return false };
+        policy
+            .roles
+            .iter()
+            .filter_map(|role| self.pods.get(&both(&role.selector, &pool)))
+            .any(|mirror| mirror.objects().iter().flat_map(|pods| pods.values()).any(|pod| pod.is_gated()))
+    }
+
+    /// Whether there are policies whose pods may wait.
+    pub fn keeps_gates(&self) -> bool {
+        !self.attended.is_empty() || !self.retired.is_empty()
+    }
+
     /// Does so for policies that are gone, until their pods are gone as well.
     pub async fn keep_retired_gates(&mut self) {
+        self.begin();
         let now = self.clock.elapsed();
         for mut retired in std::mem::take(&mut self.retired) {
             let objects = self.pods_of(&retired.policy);
@@ -45,11 +97,6 @@ impl Hands {
         }
     }
 
-    /// Whether there are policies that are gone and whose pods may wait.
-    pub fn has_retired(&self) -> bool {
-        !self.retired.is_empty()
-    }
-
     /// Lets as many pods of each role through as were before; of `replicas` no more, where they are known.
     pub(super) async fn keep_gates_of(
         &mut self,
@@ -64,16 +111,10 @@ impl Hands {
             let let_through = self.let_through.entry((policy.name.clone(), role.name.clone())).or_default();
             *let_through = past.max(*let_through).min(most);
             let admitted = *let_through;
+            self.passing.insert((policy.name.clone(), role.name.clone()), admitted);
             let places = self.next_places(policy, &role.name, &pods, (admitted, admitted), None);
             let opened = self.open(policy, &pods, admitted, &places).await;
-            if opened > 0 {
-                tracing::info!(
-                    policy = policy.name,
-                    role = role.name,
-                    opened,
-                    "gates opened for pods that replace others"
-                );
-            }
+            tell(policy, &role.name, opened);
         }
     }
 
@@ -142,6 +183,7 @@ impl Hands {
     pub fn forget(&mut self) {
         self.writers.clear();
         self.let_through.clear();
+        self.passing.clear();
         self.places.clear();
         self.drains.clear();
         self.scalers = None;
@@ -171,5 +213,11 @@ impl Hands {
         self.retired.extend(gone.map(|policy| Retired { policy, seen }));
         self.retired.retain(|retired| !is_named(&retired.policy) && !has_pods_of(&retired.policy));
         self.attended = now.to_vec();
+    }
+}
+
+fn tell(policy: &Policy, role: &str, opened: u32) {
+    if opened > 0 {
+        tracing::info!(policy = policy.name, role, opened, "gates opened for pods that replace others");
     }
 }

@@ -13,6 +13,8 @@ mod act;
 mod affinity;
 mod drain;
 pub(crate) mod event;
+#[cfg(test)]
+pub(crate) mod fake;
 pub mod foreign;
 pub mod gates;
 mod hands;

@@ -95,7 +95,7 @@ impl Hands {
     /// Looks at what a policy is about. `None`: not enough is known, or it is too old; nothing is to be
     /// done then.
     pub async fn observe(&mut self, policy: &Policy, now: Duration) -> Option<Observed> {
-        self.problems.clear();
+        self.begin();
         let objects = self.pods_of(policy)?;
         let mut observed = Observed { objects, ..Observed::default() };
         for (place, role) in policy.roles.iter().enumerate() {

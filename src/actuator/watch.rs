@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::cluster::{Change, Cluster, Collection, Ended, Standing, Watched, follow};
@@ -29,12 +29,14 @@ pub(super) struct Mirror<K> {
 }
 
 impl<K: Send + Sync + 'static> Mirror<K> {
-    /// Follows a collection. `keep` says what is kept of an object, under which name; `None`: nothing.
+    /// Follows a collection. `keep` says what is kept of an object, under which name; `None`: nothing. `changed`
+    /// is notified of every change.
     pub(super) fn start<T: Watched>(
         cluster: Cluster,
         collection: Collection,
         clock: Clock,
         keep: fn(T) -> (String, Option<K>),
+        changed: Arc<Notify>,
     ) -> Self {
         let kept: Kept<K> = Arc::default();
         let standing = Arc::new(Standing::new(clock));
@@ -49,6 +51,7 @@ impl<K: Send + Sync + 'static> Mirror<K> {
             let take = async {
                 while let Some(change) = told.recv().await {
                     apply(&known, change, keep);
+                    changed.notify_one();
                 }
             };
             tokio::join!(ask, take);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
@@ -32,8 +32,11 @@ pub use live::Live;
 use news::Wants;
 use running::{Left, Running, fired};
 
-/// How often pods of policies that are gone are looked at.
+/// How often it is looked between two ticks whether pods wait at a gate that replace others.
 const RELEASE: Duration = Duration::from_secs(5);
+
+/// How soon after such a look there is another because of a pod that changed.
+const RELEASE_SOON: Duration = Duration::from_secs(1);
 
 /// How often it is asked whether plans may be made, while they may not.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
@@ -50,6 +53,11 @@ const INTERVALS: u32 = 3;
 /// How soon a policy is ticked again with a query of which nothing came yet: a policy may have half an
 /// hour between two ticks, and the first one would know nothing.
 const ANSWERED_SOON: Duration = Duration::from_secs(1);
+
+/// How soon it is looked again at a policy whose pods or targets could not be seen: the first time, when their
+/// lists may just have been asked for, and after that.
+const OBSERVED_SOON: Duration = Duration::from_secs(1);
+const OBSERVED_AGAIN: Duration = Duration::from_secs(15);
 
 /// How soon it is looked again whether pods that are about to go have answered.
 const DRAINED_SOON: Duration = Duration::from_secs(2);
@@ -89,8 +97,10 @@ pub struct Driver {
     objects: Arc<[Known]>,
     /// What was warned of, so that it is once.
     warned: BTreeSet<String>,
-    /// When pods of policies that are gone are looked at next; `None`: there are none.
+    /// When gates are looked at next between two ticks; `None`: there are none.
     releases: Option<Instant>,
+    /// When they were looked at last.
+    released: Instant,
 }
 
 impl Driver {
@@ -124,6 +134,7 @@ impl Driver {
             objects: Arc::default(),
             warned: BTreeSet::new(),
             releases: None,
+            released: Instant::now(),
         };
         driver.take(groups);
         Ok(driver)
@@ -147,6 +158,7 @@ impl Driver {
         }
         let (owners, targets) = (self.live.hands.as_ref().map(Hands::owners), wants.owners.subscribe());
         let heard = say.clone();
+        let pods = self.live.hands.as_ref().map(Hands::changed);
         let own = async {
             if let Some(owners) = owners {
                 owners.follow(targets, heard, News::Owners).await;
@@ -165,6 +177,7 @@ impl Driver {
                     () = sleep_until_due(&self.live.clock, self.due()) => self.tick_due().await,
                     () = demanded(&mut self.live.demanded) => self.tick_those_at_zero().await,
                     () = sleep_until(self.releases) => self.release().await,
+                    () = notified(pods.as_deref()) => self.release_soon(),
                     Some(news) = told.recv() => match news {
                         News::File(look) => self.look(look, &name).await,
                         News::Objects(news) => self.hear(news, &wants).await,
@@ -274,6 +287,8 @@ impl Driver {
                     running.unobserved = Some(hands.why_unobserved().into());
                 }
                 hands.keep_gates(&policy).await;
+                let again = if is_again { OBSERVED_AGAIN } else { OBSERVED_SOON };
+                running.due = running.due.min(self.live.clock.elapsed() + again);
             }
             return self.metrics.freezes(&policy.name, &[reason.to_owned()]);
         }
@@ -388,7 +403,8 @@ impl Driver {
         }
         if let Some(hands) = &mut self.live.hands {
             hands.attend(self.running.iter().map(|running| &running.group.policy));
-            self.releases = hands.has_retired().then(|| Instant::now() + RELEASE);
+            let next = self.releases.unwrap_or_else(|| Instant::now() + RELEASE);
+            self.releases = hands.keeps_gates().then_some(next);
         }
         // Pods of a policy that is gone are to have requests again.
         self.drain();
@@ -397,11 +413,22 @@ impl Driver {
         self.put();
     }
 
-    /// Lets pods through their gate that replace others, of policies that are gone.
+    /// Lets pods through their gate that replace others, also of policies that are gone.
     async fn release(&mut self) {
+        let may_act = (self.live.may_plan)() && (self.live.may_act)();
         let Some(hands) = &mut self.live.hands else { return };
         hands.keep_retired_gates().await;
-        self.releases = hands.has_retired().then(|| Instant::now() + RELEASE);
+        if may_act {
+            hands.keep_all_gates().await;
+        }
+        self.released = Instant::now();
+        self.releases = hands.keeps_gates().then(|| self.released + RELEASE);
+    }
+
+    /// Looks at gates soon: a pod changed.
+    fn release_soon(&mut self) {
+        let soon = Instant::now().max(self.released + RELEASE_SOON);
+        self.releases = self.releases.map(|at| at.min(soon));
     }
 
     fn put(&self) {
@@ -474,6 +501,13 @@ async fn sleep_until(at: Option<Instant>) {
     }
 }
 
+async fn notified(changed: Option<&Notify>) {
+    match changed {
+        Some(changed) => changed.notified().await,
+        None => std::future::pending().await,
+    }
+}
+
 async fn demanded(demand: &mut Option<watch::Receiver<()>>) {
     if let Some(waits) = demand
         && waits.changed().await.is_ok()
@@ -485,5 +519,7 @@ async fn demanded(demand: &mut Option<watch::Receiver<()>>) {
     std::future::pending().await
 }
 
+#[cfg(test)]
+mod gate_tests;
 #[cfg(test)]
 mod tests;

@@ -13,7 +13,7 @@ use lines::Lines;
 #[path = "../../../tests/support/lines.rs"]
 mod lines;
 
-const S: fn(u64) -> Duration = Duration::from_secs;
+pub(super) const S: fn(u64) -> Duration = Duration::from_secs;
 
 fn group(spec: &str) -> Group {
     let text = format!(
@@ -120,7 +120,7 @@ fn status(state: &str, desired: u32) -> PolicyStatus {
 }
 
 /// A driver of the policies of a file, without pods.
-fn driver(policies: &str) -> Driver {
+pub(super) fn driver(policies: &str) -> Driver {
     let sources = Sources {
         lease: Box::new(|_| None),
         configured: Vec::new(),

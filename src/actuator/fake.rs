@@ -1,0 +1,208 @@
+//! An API server for tests of a paused clock: pods that change, and objects that stand still.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use http::{Method, Request, Response};
+use http_body::Frame;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::UnboundedReceiverStream;
+
+use super::GATE;
+use crate::cluster::Cluster;
+
+/// The objects, and who watches the pods.
+#[derive(Debug, Default)]
+struct State {
+    pods: BTreeMap<String, Value>,
+    /// Answers to GET, by path.
+    objects: BTreeMap<String, Value>,
+    /// Codes of answers, by method and a part of the path.
+    refusals: Vec<(Method, &'static str, u16)>,
+    watches: Vec<mpsc::UnboundedSender<Value>>,
+    /// Methods, paths and bodies of what was written.
+    written: Vec<(Method, String, Value)>,
+    version: u64,
+}
+
+/// The server.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Fake(Arc<Mutex<State>>);
+
+/// What a JSON patch of a gate and a merge patch of annotations do.
+fn patch(pod: &mut Value, body: &Value) {
+    if body.is_array() {
+        pod["spec"]["schedulingGates"] = json!([]);
+        return;
+    }
+    for (key, value) in body["metadata"]["annotations"].as_object().into_iter().flatten() {
+        pod["metadata"]["annotations"][key] = value.clone();
+        if value.is_null() {
+            pod["metadata"]["annotations"].as_object_mut().unwrap().remove(key);
+        }
+    }
+}
+
+impl State {
+    fn put(&mut self, mut pod: Value) -> Value {
+        self.version += 1;
+        pod["metadata"]["resourceVersion"] = json!(self.version.to_string());
+        let name = pod["metadata"]["name"].as_str().unwrap().to_owned();
+        self.pods.insert(name, pod.clone());
+        self.say("MODIFIED", &pod);
+        pod
+    }
+
+    fn say(&mut self, kind: &str, pod: &Value) {
+        self.watches.retain(|watch| watch.send(json!({"type": kind, "object": pod})).is_ok());
+    }
+
+    /// The code and the body of an answer.
+    fn answer(&mut self, method: &Method, path: &str, body: &Value) -> (u16, Value) {
+        let is_refused = |(of, part, _): &&(Method, &str, u16)| of == method && path.contains(part);
+        if let Some((_, _, code)) = self.refusals.iter().find(is_refused) {
+            return (*code, json!({"kind": "Status", "status": "Failure", "code": code, "message": "no"}));
+        }
+        let missing =
+            || (404, json!({"kind": "Status", "status": "Failure", "code": 404, "reason": "NotFound"}));
+        if method != Method::GET {
+            self.written.push((method.clone(), path.to_owned(), body.clone()));
+            let pod = path
+                .strip_prefix("/api/v1/namespaces/ns/pods/")
+                .and_then(|name| self.pods.get(name).cloned());
+            return match pod {
+                Some(mut pod) => {
+                    patch(&mut pod, body);
+                    (200, self.put(pod))
+                }
+                None => (200, json!({})),
+            };
+        }
+        match path {
+            "/api/v1/namespaces/ns/pods" => {
+                let pods: Vec<&Value> = self.pods.values().collect();
+                (200, json!({"metadata": {"resourceVersion": self.version.to_string()}, "items": pods}))
+            }
+            "/apis/apps/v1" => (
+                200,
+                json!({"resources": [
+                {"name": "deployments", "kind": "Deployment"}, {"name": "deployments/scale", "kind": "Scale"}]}),
+            ),
+            _ => match self.objects.get(path) {
+                Some(object) => (200, object.clone()),
+                None if path.ends_with("horizontalpodautoscalers") => (200, json!({"items": []})),
+                None => missing(),
+            },
+        }
+    }
+}
+
+impl Fake {
+    /// A connection to it.
+    pub(crate) fn cluster(&self) -> Cluster {
+        let fake = self.clone();
+        let answer = move |request: Request<kube::client::Body>| {
+            let fake = fake.clone();
+            async move { Ok::<_, Infallible>(fake.serve(request).await) }
+        };
+        Cluster::from(kube::Client::new(tower::service_fn(answer), "ns"))
+    }
+
+    async fn serve(
+        &self,
+        request: Request<kube::client::Body>,
+    ) -> Response<UnsyncBoxBody<Bytes, Infallible>> {
+        let (parts, body) = request.into_parts();
+        let body = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+        let path = parts.uri.path().to_owned();
+        if parts.uri.query().unwrap_or_default().contains("watch=true") {
+            let (say, told) = mpsc::unbounded_channel();
+            if path == "/api/v1/namespaces/ns/pods" {
+                self.state().watches.push(say);
+            }
+            let lines = UnboundedReceiverStream::new(told)
+                .map(|event: Value| Ok::<_, Infallible>(Frame::data(format!("{event}\n").into())));
+            return Response::new(StreamBody::new(lines).boxed_unsync());
+        }
+        let body = serde_json::from_slice(&body).unwrap_or_default();
+        let (code, answer) = self.state().answer(&parts.method, &path, &body);
+        let response = Response::builder().status(code);
+        response.body(Full::new(answer.to_string().into()).boxed_unsync()).unwrap()
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.0.lock().unwrap()
+    }
+
+    /// A Deployment with so many replicas.
+    pub(crate) fn deployment(&self, name: &str, replicas: u32, metadata: &Value) {
+        let path = format!("/apis/apps/v1/namespaces/ns/deployments/{name}");
+        let scale = json!({"metadata": {"name": name, "uid": "u", "resourceVersion": "1"}, "spec": {"replicas": replicas}});
+        let mut state = self.state();
+        state.objects.insert(format!("{path}/scale"), scale);
+        state.objects.insert(path, json!({"metadata": metadata, "spec": {"replicas": replicas}}));
+    }
+
+    /// A pod of a role of pool `m` that is ready, or waits at its gate.
+    pub(crate) fn pod(&self, name: &str, role: &str, is_gated: bool) {
+        let gates = if is_gated { json!([{"name": GATE}]) } else { json!([]) };
+        let ready = json!([{"type": "Ready", "status": "True"}]);
+        let pod = json!({
+            "metadata": {"name": name, "uid": format!("uid-{name}"), "labels": {"app": "m", "llm-d.ai/role": role},
+                         "annotations": {}},
+            "spec": {"schedulingGates": gates},
+            "status": {"phase": if is_gated { "Pending" } else { "Running" },
+                       "conditions": if is_gated { json!([]) } else { ready }},
+        });
+        self.state().put(pod);
+    }
+
+    /// A pod goes.
+    pub(crate) fn delete(&self, name: &str) {
+        let mut state = self.state();
+        if let Some(pod) = state.pods.remove(name) {
+            state.say("DELETED", &pod);
+        }
+    }
+
+    /// Answers such requests with this code from now on.
+    pub(crate) fn refuse(&self, method: Method, part: &'static str, code: u16) {
+        self.state().refusals.push((method, part, code));
+    }
+
+    /// Answers all requests again.
+    pub(crate) fn accept(&self) {
+        self.state().refusals.clear();
+    }
+
+    /// Answers a GET of a path with an object.
+    pub(crate) fn has(&self, path: &str, object: Value) {
+        self.state().objects.insert(path.to_owned(), object);
+    }
+
+    /// Whether a pod waits at its gate.
+    pub(crate) fn is_gated(&self, name: &str) -> bool {
+        self.state().pods[name]["spec"]["schedulingGates"] != json!([])
+    }
+
+    /// An annotation of a pod.
+    pub(crate) fn annotation(&self, pod: &str, key: &str) -> Value {
+        self.state().pods[pod]["metadata"]["annotations"][key].clone()
+    }
+
+    /// Bodies of what was written to paths that end so.
+    pub(crate) fn written(&self, end: &str) -> Vec<Value> {
+        let all = self.state();
+        all.written
+            .iter()
+            .filter(|(_, path, _)| path.ends_with(end))
+            .map(|(_, _, body)| body.clone())
+            .collect()
+    }
+}
