@@ -209,8 +209,8 @@ impl Hands {
             })
         };
         let seen = self.clock.elapsed();
-        let gone = self.attended.drain(..).filter(|policy| policy.rollout.is_some());
-        self.retired.extend(gone.map(|policy| Retired { policy, seen }));
+        // One without steps lets pods through as well that wait at a gate.
+        self.retired.extend(self.attended.drain(..).map(|policy| Retired { policy, seen }));
         self.retired.retain(|retired| !is_named(&retired.policy) && !has_pods_of(&retired.policy));
         self.attended = now.to_vec();
     }

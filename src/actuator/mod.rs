@@ -33,6 +33,8 @@ pub mod room;
 mod scaler;
 mod shrink;
 mod target;
+#[cfg(test)]
+mod tests;
 mod watch;
 mod whose;
 

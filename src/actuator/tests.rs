@@ -1,0 +1,98 @@
+//! Both moves before an API server, while time is paused.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::Method;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use super::fake::Fake;
+use super::{Hands, Observed, PodLoad};
+use crate::capacity::plan::Reason;
+use crate::capacity::policy::file;
+use crate::capacity::{Condition, History, Inputs, Plan, Policy, tick};
+use crate::endpoints::Clock;
+use crate::leader::Term;
+
+const S: fn(u64) -> Duration = Duration::from_secs;
+
+const COST: &str = "controller.kubernetes.io/pod-deletion-cost";
+
+/// A policy for the role `decode`: `p` of the Deployment `d`, others of one of their own name.
+fn policy(name: &str, more: &str) -> Arc<Policy> {
+    let target = if name == "p" { "d" } else { name };
+    let text = format!(
+        "{{apiVersion: usher.dev/v1alpha1, kind: CapacityPolicy, metadata: {{name: {name}}}, spec: {{interval: 1s, {more} roles: {{decode: {{min: 1, max: 9, scaleTargetRef: {{apiVersion: apps/v1, kind: Deployment, name: {target}}}}}}}}}}}"
+    );
+    Arc::new(file::parse(&text).unwrap().remove(0).policy)
+}
+
+/// A server with three pods of a Deployment, and hands that carry out these policies there.
+fn hands(policies: &[Arc<Policy>]) -> (Fake, Hands, Clock) {
+    let fake = Fake::default();
+    fake.deployment("d", 3, &json!({}));
+    for number in 0..3 {
+        fake.pod(&format!("d-{number}"), "decode", false);
+    }
+    let clock = Clock::stopped();
+    clock.set(S(1));
+    let (_, pool) = watch::channel(Some("app=m".to_owned()));
+    let term = Arc::new(Term::endless(clock.clone()));
+    let mut hands = Hands::new(fake.cluster(), "ns".to_owned(), clock.clone(), pool, term);
+    hands.attend(policies.iter());
+    (fake, hands, clock)
+}
+
+/// Looks until so many pods are seen.
+async fn look(hands: &mut Hands, policy: &Policy, at: u64, pods: usize) -> Observed {
+    for _ in 0..100 {
+        if let Some(seen) = hands.observe(policy, S(at)).await
+            && seen.pods.len() == pods
+        {
+            return seen;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("no look finds {pods} pods: {}", hands.why_unobserved());
+}
+
+fn plan(policy: &Policy, replicas: u32) -> Plan {
+    let inputs = Inputs { replicas: vec![replicas], ..Inputs::default() };
+    tick(&inputs, policy, &mut History::default(), S(1))
+}
+
+/// Acts as if the role were to have so many pods.
+async fn act(hands: &mut Hands, policy: &Policy, mut seen: Observed, at: u64, write: u32) -> Plan {
+    let loads = ["d-0", "d-1", "d-2"].map(|name| (name.to_owned(), PodLoad::default()));
+    seen.loads = Some(loads.into());
+    let mut plan = plan(policy, 3);
+    (plan.roles[0].write, plan.roles[0].admitted) = (write, write);
+    plan.conditions.clear();
+    hands.act(policy, &mut plan, seen, S(at), None).await;
+    plan
+}
+
+/// Number of pods with a low deletion cost.
+fn marked(fake: &Fake) -> usize {
+    (0..3).filter(|number| fake.annotation(&format!("d-{number}"), COST) != Value::Null).count()
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_of_a_policy_without_steps_pass_their_gates_when_it_is_gone() {
+    let recommends = policy("p", "mode: Recommend,");
+    for after in [vec![], vec![recommends]] {
+        let policy = policy("p", "mode: Apply,");
+        let (fake, mut hands, _) = hands(std::slice::from_ref(&policy));
+        let seen = look(&mut hands, &policy, 1, 3).await;
+        act(&mut hands, &policy, seen, 1, 3).await;
+        hands.attend(after.iter());
+        fake.delete("d-0");
+        for name in ["d-8", "d-9"] {
+            fake.pod(name, "decode", true);
+        }
+        tokio::time::sleep(S(1)).await;
+        hands.keep_retired_gates().await;
+        assert!(fake.is_gated("d-8") != fake.is_gated("d-9"), "one replaces another: {after:?}");
+    }
+}
