@@ -99,7 +99,9 @@ impl Hands {
         let is_still =
             |condition: Option<Condition>| condition.is_some_and(|known| known != Condition::Suspended);
         if policy.mode != Mode::Apply {
-            self.drains.retain(|(name, _), _| *name != policy.name);
+            for (role, pods) in policy.roles.iter().zip(&observed.objects) {
+                self.undrain(policy, &role.name, pods, now).await;
+            }
             // Nobody reads here how many there are to be: those that are missing will be made again.
             self.keep_gates_of(policy, &observed.objects, &[]).await;
             return unwritten;

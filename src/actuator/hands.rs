@@ -147,7 +147,9 @@ impl Hands {
         self.let_through.retain(|role, _| roles.contains(role));
         self.passing.retain(|role, _| roles.contains(role));
         self.places.retain(|role, _| roles.contains(role));
-        self.drains.retain(|role, _| roles.contains(role));
+        // Nobody is to make those smaller that are gone.
+        self.drains
+            .retain(|role, _| roles.contains(role) && policies.iter().any(|policy| policy.name == role.0));
         self.failing.retain(|name| policies.iter().any(|policy| policy.name == *name));
         self.frozen.retain(|name, _| policies.iter().any(|policy| policy.name == *name));
         self.follow_pods();

@@ -90,6 +90,9 @@ impl Hands {
             }
             if let Some(objects) = objects {
                 self.keep_gates_of(&retired.policy, &objects, &[]).await;
+                for pods in &objects {
+                    self.unmark(pods).await;
+                }
             }
             if now.saturating_sub(retired.seen) < REMEMBERED {
                 self.retired.push(retired);

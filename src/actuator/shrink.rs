@@ -104,6 +104,11 @@ impl Hands {
             return;
         }
         self.drains.remove(&key);
+        self.unmark(pods).await;
+    }
+
+    /// Takes the low cost back that pods were given.
+    pub(super) async fn unmark(&mut self, pods: &[PodObject]) {
         let marked: Vec<&PodObject> = pods.iter().filter(|pod| pod.is_alive() && is_marked(pod)).collect();
         self.mark(&marked, |_| false).await;
     }
@@ -114,6 +119,9 @@ impl Hands {
         let about = "costs of pods that are about to go";
         for pod in pods {
             let Some(patch) = marking(pod, goes(pod)) else { continue };
+            if !self.term.lasts() {
+                return false;
+            }
             let path = format!("/api/v1/namespaces/{}/pods/{}", self.namespace, pod.name());
             let patched: Result<Value, Problem> =
                 self.term.write(self.cluster.patch(&path, PatchType::Merge, &patch)).await;

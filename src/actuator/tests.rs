@@ -96,3 +96,26 @@ async fn pods_of_a_policy_without_steps_pass_their_gates_when_it_is_gone() {
         assert!(fake.is_gated("d-8") != fake.is_gated("d-9"), "one replaces another: {after:?}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn pods_keep_no_deletion_cost_when_nobody_makes_their_role_smaller() {
+    let steps = "deploy: {steps: {decode: 1}},";
+    let recommends = policy("p", &format!("mode: Recommend, {steps}"));
+    for after in [vec![], vec![recommends]] {
+        let policy = policy("p", &format!("mode: Apply, {steps}"));
+        let (fake, mut hands, _) = hands(std::slice::from_ref(&policy));
+        let seen = look(&mut hands, &policy, 1, 3).await;
+        let plan = act(&mut hands, &policy, seen, 1, 2).await;
+        assert!(plan.roles[0].reasons.contains(&Reason::Draining) && marked(&fake) == 1);
+        hands.attend(after.iter());
+        tokio::time::sleep(S(1)).await;
+        if let Some(recommends) = after.first() {
+            let seen = look(&mut hands, recommends, 2, 3).await;
+            act(&mut hands, recommends, seen, 2, 2).await;
+        } else {
+            hands.keep_retired_gates().await;
+        }
+        assert_eq!(marked(&fake), 0, "{after:?}");
+        assert!(hands.draining().is_empty());
+    }
+}
