@@ -9,6 +9,7 @@ use super::hands::Hands;
 use super::knobs::{self, Held};
 use super::observe::Observed;
 use super::shrink::Drained;
+use super::subject::Subject;
 use super::target::Target;
 use crate::capacity::plan::{Open, Reason, RolePlan, State};
 use crate::capacity::policy::Mode;
@@ -205,17 +206,17 @@ impl Hands {
         if self.term.left().is_zero() {
             return false;
         }
-        let about = format!("replicas of {} {}", target.reference.kind, target.reference.name);
+        let about = Subject::target("replicas of ", &target.reference);
         let (from, to) = (target.replicas, role.write);
         if let Err(problem) = target.write(&self.cluster, &self.term, &self.namespace, to).await {
-            self.fails(&about, &problem);
+            self.fails(about, &problem);
             let may_be_done = problem.is_unsure();
             if may_be_done {
                 self.writers.entry((policy.name.clone(), role.name.clone())).or_default().attempted(to);
             }
             return may_be_done;
         }
-        self.works(&about);
+        self.works(about);
         let key = (policy.name.clone(), role.name.clone());
         self.writers.entry(key).or_default().wrote(to);
         let reason = reasons(role);
@@ -276,7 +277,7 @@ impl Hands {
     async fn hold(&mut self, policy: &Policy, role: &RolePlan, place: usize, seen: &Observed) {
         let Some(Some(target)) = seen.targets.get(place) else { return };
         let Some(knob) = knobs::of(&target.reference.api_version, &target.reference.kind) else { return };
-        let about = format!("updates of {} {}", target.reference.kind, target.reference.name);
+        let about = Subject::target("updates of ", &target.reference);
         let Some(Some(object)) = seen.bodies.get(place) else { return };
         let is_outdated = |pod: &&super::observe::ObservedPod| pod.role == place && pod.state.is_outdated;
         let outdated = seen.pods.iter().filter(is_outdated).count() as u32;
@@ -288,14 +289,14 @@ impl Hands {
             self.term.write(self.cluster.patch(&target.path, PatchType::Merge, &patch)).await;
         match patched {
             Ok(_) => {
-                self.works(&about);
+                self.works(about);
                 let why = if held.is_some() { reasons(role) } else { "no update is under way".to_owned() };
                 let spec = patch.get("spec").unwrap_or(&patch);
                 let message = format!("{spec} by policy {}, role {}: {why}", policy.name, role.name);
                 tracing::info!(role = role.name, %patch, "update held back or let go on");
                 self.tell(target, Kind::Normal, "UpdatePaced", &message).await;
             }
-            Err(problem) => self.fails(&about, &problem),
+            Err(problem) => self.fails(about, &problem),
         }
     }
 

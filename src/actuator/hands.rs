@@ -15,6 +15,7 @@ use super::node::{Needs, NodeObject};
 use super::places::Places;
 use super::pods::PodObject;
 use super::scaler::Scalers;
+use super::subject::Subject;
 use super::watch::Mirror;
 use super::whose::both;
 use crate::capacity::policy::Mode;
@@ -66,7 +67,7 @@ pub struct Hands {
     pub(super) attended: Vec<Arc<Policy>>,
     pub(super) retired: Vec<Retired>,
     /// What was complained of, and still is so.
-    said: HashSet<String>,
+    said: HashSet<Subject>,
     /// Problems since the last observation began, in sentences.
     pub(super) problems: Vec<String>,
     /// Writes that failed since it was begun to act, in sentences.
@@ -152,6 +153,11 @@ impl Hands {
             .retain(|role, _| roles.contains(role) && policies.iter().any(|policy| policy.name == role.0));
         self.failing.retain(|name| policies.iter().any(|policy| policy.name == *name));
         self.frozen.retain(|name, _| policies.iter().any(|policy| policy.name == *name));
+        let is_known = |subject: &Subject| {
+            let mut known = policies.iter().chain(self.retired.iter().map(|retired| &retired.policy));
+            matches!(subject, Subject::Namespace(_)) || known.any(|policy| subject.concerns(policy))
+        };
+        self.said.retain(is_known);
         self.follow_pods();
         if has_topology && self.nodes.is_none() {
             self.nodes = Some(Nodes::start(&self.cluster, &self.clock));
@@ -202,20 +208,23 @@ impl Hands {
     }
 
     /// Says what went wrong, once until it goes well.
-    pub(super) fn complain(&mut self, about: &str, problem: &Problem) {
+    pub(super) fn complain(&mut self, subject: impl Into<Subject>, problem: &Problem) {
+        let subject = subject.into();
+        let about = subject.to_string();
         self.problems.push(format!("{about}: {problem}"));
-        if self.said.insert(about.to_owned()) {
+        if self.said.insert(subject) {
             tracing::warn!(about, %problem, "capacity can't look or act as it should");
         }
     }
 
     /// Says that a write failed. That somebody else was first, or the term ended, is no failure: it is looked
     /// again.
-    pub(super) fn fails(&mut self, about: &str, problem: &Problem) {
-        self.complain(about, problem);
+    pub(super) fn fails(&mut self, subject: impl Into<Subject>, problem: &Problem) {
+        let subject = subject.into();
         if !matches!(problem, Problem::Conflict(_)) && self.term.lasts() {
-            self.failed.push(format!("{about}: {problem}"));
+            self.failed.push(format!("{subject}: {problem}"));
         }
+        self.complain(subject, problem);
     }
 
     /// Why the last look saw too little, in a sentence.
@@ -227,9 +236,17 @@ impl Hands {
         format!("{seen}: {}", self.problems.join("; "))
     }
 
-    /// It goes well.
-    pub(super) fn works(&mut self, about: &str) {
-        if self.said.remove(about) {
+    /// Number of complaints that are remembered.
+    #[cfg(test)]
+    pub(super) fn complaints(&self) -> usize {
+        self.said.len()
+    }
+
+    /// Takes a complaint back.
+    pub(super) fn works(&mut self, subject: impl Into<Subject>) {
+        let subject = subject.into();
+        if self.said.remove(&subject) {
+            let about = subject.to_string();
             tracing::info!(about, "capacity looks and acts again");
         }
     }

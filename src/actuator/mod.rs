@@ -32,6 +32,7 @@ pub mod release;
 pub mod room;
 mod scaler;
 mod shrink;
+mod subject;
 mod target;
 #[cfg(test)]
 mod tests;

@@ -16,6 +16,7 @@ use super::knobs;
 use super::node::{Needs, NodeObject};
 use super::pods::{PodObject, newest};
 use super::room::{Part, Room};
+use super::subject::Subject;
 use super::target::{Target, template};
 use super::whose::{both, is_of_role};
 use crate::capacity::policy::{Mode, Role, TargetRef};
@@ -154,8 +155,7 @@ impl Hands {
         for (place, role) in policy.roles.iter().enumerate() {
             let mirror = self.pods.get(&both(&role.selector, &pool))?;
             if mirror.age().is_none_or(|age| age > oldest) {
-                let about = format!("pods of {}", policy.name);
-                self.complain(&about, &Problem::TimedOut(oldest));
+                self.complain(Subject::pods(policy), &Problem::TimedOut(oldest));
                 return None;
             }
             let before = policy.roles.get(..place).unwrap_or_default();
@@ -164,24 +164,24 @@ impl Hands {
             roles
                 .push(mirror.objects().as_ref()?.values().map(Arc::as_ref).filter(is_own).cloned().collect());
         }
-        self.works(&format!("pods of {}", policy.name));
+        self.works(Subject::pods(policy));
         Some(roles)
     }
 
     async fn target(&mut self, reference: &TargetRef) -> Option<Target> {
-        let about = format!("{} {}", reference.kind, reference.name);
+        let about = Subject::target("", reference);
         let read = match self.kinds.of(&self.cluster, reference).await {
             Ok(kind) => Target::read(&self.cluster, &kind, &self.namespace, reference).await,
             Err(problem) => Err(problem),
         };
         match read {
             Ok(target) => {
-                self.works(&about);
+                self.works(about);
                 Some(target)
             }
             Err(problem) => {
                 self.kinds.forget(reference);
-                self.complain(&about, &problem);
+                self.complain(about, &problem);
                 None
             }
         }
@@ -210,15 +210,15 @@ impl Hands {
 
     /// An object as it is.
     async fn body(&mut self, target: &Target) -> Option<Value> {
-        let about = format!("the {} {} itself", target.reference.kind, target.reference.name);
+        let about = Subject::target("the whole ", &target.reference);
         let read: Result<Value, Problem> = self.cluster.get(&target.path).await;
         match read {
             Ok(object) => {
-                self.works(&about);
+                self.works(about);
                 Some(object)
             }
             Err(problem) => {
-                self.complain(&about, &problem);
+                self.complain(about, &problem);
                 None
             }
         }

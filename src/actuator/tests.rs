@@ -119,3 +119,24 @@ async fn pods_keep_no_deletion_cost_when_nobody_makes_their_role_smaller() {
         assert!(hands.draining().is_empty());
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn complaints_about_policies_that_are_gone_are_forgotten() {
+    let (fake, mut hands, _) = hands(&[]);
+    fake.refuse(Method::GET, "/scale", 503);
+    for number in 0..20 {
+        let policy = policy(&format!("p{number}"), "mode: Apply,");
+        hands.attend(std::iter::once(&policy));
+        for _ in 0..20 {
+            assert!(hands.observe(&policy, S(1)).await.is_none());
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        assert!(hands.complaints() <= 2, "{}: {}", policy.name, hands.complaints());
+    }
+    for pod in 0..3 {
+        fake.delete(&format!("d-{pod}"));
+    }
+    hands.attend(std::iter::empty());
+    tokio::time::sleep(S(1)).await;
+    assert!(hands.complaints() <= 2);
+}
