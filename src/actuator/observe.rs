@@ -131,6 +131,7 @@ impl Hands {
             observed.domains = self.room(policy, rollout, &mut observed).await;
             // A moment after the start they are only not known yet: a step would go anywhere.
             if observed.domains.is_none() && self.may_see_nodes().await {
+                self.problems.extend(self.nodes_lack());
                 return None;
             }
             observed.is_blind = observed.domains.is_none();
@@ -230,9 +231,7 @@ impl Hands {
         let topology = rollout.topology.as_ref()?;
         let (nodes, pods) = {
             let all = self.nodes.as_ref()?;
-            let is_old =
-                [all.nodes.age(), all.pods.age()].iter().any(|age| age.is_none_or(|age| age > OLDEST));
-            if is_old {
+            if self.nodes_lack().is_some() {
                 return None;
             }
             let nodes: Vec<Arc<NodeObject>> = all.nodes.objects().as_ref()?.values().cloned().collect();
@@ -275,6 +274,22 @@ impl Hands {
             room.layers(&layers, &step)
         });
         packing.await.ok()
+    }
+
+    /// Why it isn't known what room nodes have, in a sentence; `None`: it is.
+    fn nodes_lack(&self) -> Option<String> {
+        let all = self.nodes.as_ref()?;
+        let known = [
+            ("nodes", all.nodes.age(), all.nodes.objects().is_some()),
+            ("pods of all namespaces", all.pods.age(), all.pods.objects().is_some()),
+        ];
+        known.into_iter().find_map(|(what, age, is_listed)| match age.filter(|_| is_listed) {
+            None => Some(format!("{what}: not listed yet")),
+            Some(age) if age > OLDEST => {
+                Some(format!("{what}: the API server has said nothing of them for {} s", age.as_secs()))
+            }
+            Some(_) => None,
+        })
     }
 
     /// Whether nodes and all pods may be seen. Where they may not, the scheduler decides.

@@ -140,3 +140,30 @@ async fn complaints_about_policies_that_are_gone_are_forgotten() {
     tokio::time::sleep(S(1)).await;
     assert!(hands.complaints() <= 2);
 }
+
+#[tokio::test(start_paused = true)]
+async fn nodes_that_are_not_known_are_named_as_the_reason() {
+    let policy = policy("p", "mode: Apply, deploy: {steps: {decode: 1}, topology: {layers: [rack]}},");
+    let (fake, mut hands, clock) = hands(std::slice::from_ref(&policy));
+    fake.has("/api/v1/nodes", json!({"metadata": {"resourceVersion": "1"}, "items": []}));
+    fake.has("/api/v1/pods", json!({"metadata": {"resourceVersion": "1"}, "items": []}));
+    look(&mut hands, &policy, 1, 3).await;
+    // Nothing is said of nodes any more, and of pods there is.
+    fake.refuse(Method::GET, "/api/v1/nodes", 503);
+    fake.refuse(Method::GET, "/api/v1/pods", 503);
+    tokio::time::sleep(S(60)).await;
+    clock.set(S(100));
+    let is_blind = async |hands: &mut Hands| {
+        for number in 0..20 {
+            fake.pod(&format!("x-{number}"), "other", false);
+            tokio::time::sleep(S(5)).await;
+            let why = hands.observe(&policy, S(100)).await.is_none().then(|| hands.why_unobserved());
+            if let Some(why) = why.filter(|why| why.contains("nodes")) {
+                return why;
+            }
+        }
+        hands.why_unobserved()
+    };
+    let why = is_blind(&mut hands).await;
+    assert!(why.ends_with("nodes: the API server has said nothing of them for 99 s"), "{why}");
+}
