@@ -12,7 +12,6 @@ use super::places::{Passage, Places};
 use super::pods::PodObject;
 use super::whose::both;
 use crate::capacity::Policy;
-use crate::capacity::policy::Mode;
 use crate::capacity::rollout::Placement;
 use crate::cluster::{PatchType, Problem};
 
@@ -194,10 +193,14 @@ impl Hands {
 
     /// Takes over how many pods of each role of a policy were let through by the one that led before.
     pub fn take_over<'a>(&mut self, policy: &Policy, roles: impl Iterator<Item = (&'a str, u32)>) {
-        // What is only recommended was not done.
-        for (role, admitted) in roles.filter(|_| policy.mode == Mode::Apply && policy.rollout.is_some()) {
-            self.let_through.entry((policy.name.clone(), role.to_owned())).or_insert(admitted);
+        for (role, pods) in roles {
+            self.let_through.entry((policy.name.clone(), role.to_owned())).or_insert(pods);
         }
+    }
+
+    /// Pods of a role that were let through their gate; `None`: that isn't known.
+    pub fn let_through(&self, policy: &str, role: &str) -> Option<u32> {
+        self.let_through.get(&(policy.to_owned(), role.to_owned())).copied()
     }
 
     /// Takes leave of policies that are no more among those in force, unless others have their pods by now.

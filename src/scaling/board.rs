@@ -30,6 +30,8 @@ pub struct Standing {
     pub unobserved: Option<Arc<str>>,
     /// The last write to the replicas of each role that was written to, by its name.
     pub writes: Vec<(String, Write)>,
+    /// Pods of each role that were let through their gate, by its name, where that is known.
+    pub let_through: Vec<(String, u32)>,
 }
 
 /// A plan, and what it is of.

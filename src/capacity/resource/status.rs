@@ -47,6 +47,9 @@ pub struct RoleStatus {
     pub desired: u32,
     /// Pods that may exist, and don't wait at a scheduling gate.
     pub admitted: u32,
+    /// Pods that were let through their gate and may be replaced by others. Absent: none is known to be.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub let_through: Option<u32>,
     /// From which ordinal on pods may be of the newest revision, where some are not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub partition: Option<u32>,
@@ -150,6 +153,8 @@ pub struct Ticked<'a> {
     pub fired: &'a [Option<String>],
     /// The last write to each role's replicas, of those that this replica wrote to.
     pub writes: &'a [LastWrite],
+    /// Pods of each role that were let through their gate, by its name, where that is known.
+    pub let_through: &'a [(String, u32)],
 }
 
 /// The status of what stands now. `before` is what was written last, `now` the time in RFC 3339.
@@ -161,12 +166,17 @@ pub fn status(stands: Stands<'_>, before: &PolicyStatus, now: &str) -> PolicySta
     if let Some(why) = unobserved {
         conditions.say(&name, true, &name, why);
     }
-    let Some(Ticked { policy, plan, fired, writes }) = ticked else {
+    let Some(Ticked { policy, plan, fired, writes, let_through }) = ticked else {
         // What another replica said before this one led, or before this one was started, is the last that
         // is known.
         conditions.keep();
         let conditions = conditions.all;
-        return PolicyStatus { observed_generation: generation, conditions, ..before.clone() };
+        let mut status = PolicyStatus { observed_generation: generation, conditions, ..before.clone() };
+        if before.observed_generation != generation {
+            // By a version of the policy whose roles may have had other pods.
+            status.roles.iter_mut().for_each(|role| role.let_through = None);
+        }
+        return status;
     };
     progress(plan, &mut conditions);
     for known in Condition::ALL {
@@ -185,6 +195,7 @@ pub fn status(stands: Stands<'_>, before: &PolicyStatus, now: &str) -> PolicySta
         ready: role.ready,
         desired: role.desired,
         admitted: role.admitted,
+        let_through: let_through.iter().find(|(name, _)| *name == role.name).map(|(_, pods)| *pods),
         partition: role.partition,
         layer: role.layer.clone(),
         reasons: role.reasons.iter().map(|reason| format!("{reason:?}")).collect(),
@@ -422,7 +433,8 @@ mod tests {
         let accepted = condition(&refused, "Accepted");
         assert_eq!((accepted.status.as_str(), accepted.last_transition_time.as_str()), ("False", "t2"));
         assert_eq!((accepted.observed_generation, accepted.message.as_str()), (Some(4), "no"));
-        assert_eq!(refused.roles, first.roles);
+        assert_eq!((refused.roles[0].admitted, first.roles[0].let_through), (2, Some(2)));
+        assert_eq!(refused.roles[0].let_through, None, "by another version");
         assert_eq!(condition(&refused, "Progressing"), condition(&first, "Progressing"));
         let read: PolicyStatus = serde_json::from_str(&serde_json::to_string(&refused).unwrap()).unwrap();
         assert_eq!(read, refused);

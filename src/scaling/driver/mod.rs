@@ -268,8 +268,11 @@ impl Driver {
         let known = self.objects.iter().find(|known| known.name == policy.name);
         let observed = match self.live.hands.as_mut().filter(|_| is_observed) {
             Some(hands) => {
-                let roles = known.into_iter().flat_map(|known| &known.status.roles);
-                hands.take_over(&policy, roles.map(|role| (role.name.as_str(), role.admitted)));
+                // Of another version of the policy, the pods may have been others.
+                let same = known.filter(|known| known.status.observed_generation == known.generation);
+                let roles = same.into_iter().flat_map(|known| &known.status.roles);
+                let through = roles.filter_map(|role| Some((role.name.as_str(), role.let_through?)));
+                hands.take_over(&policy, through);
                 hands.observe(&policy, now).await
             }
             None => None,
@@ -437,6 +440,7 @@ impl Driver {
             latest: running.latest.clone(),
             unobserved: running.unobserved.clone(),
             writes: self.writes(&running.group.policy),
+            let_through: self.let_through(&running.group.policy),
         };
         let policies = self.running.iter().map(standing).collect();
         self.board.put(Plans { policies, objects: Arc::clone(&self.objects) });
@@ -445,6 +449,12 @@ impl Driver {
     fn writes(&self, policy: &Policy) -> Vec<(String, Write)> {
         let Some(hands) = &self.live.hands else { return Vec::new() };
         let of = |role: &Role| Some((role.name.clone(), hands.last_write(&policy.name, &role.name)?.clone()));
+        policy.roles.iter().filter_map(of).collect()
+    }
+
+    fn let_through(&self, policy: &Policy) -> Vec<(String, u32)> {
+        let Some(hands) = &self.live.hands else { return Vec::new() };
+        let of = |role: &Role| Some((role.name.clone(), hands.let_through(&policy.name, &role.name)?));
         policy.roles.iter().filter_map(of).collect()
     }
 

@@ -268,7 +268,8 @@ fn of(
     let ticked = standing.and_then(|standing| {
         let latest = standing.latest.as_ref()?;
         let policy = standing.group.policy.as_ref();
-        Some(Ticked { policy, plan: &latest.plan, fired: &fired, writes: &writes })
+        let let_through = standing.let_through.as_slice();
+        Some(Ticked { policy, plan: &latest.plan, fired: &fired, writes: &writes, let_through })
     });
     let unobserved = standing.and_then(|standing| standing.unobserved.as_deref());
     let stands = Stands { generation: known.generation, verdict: &known.verdict, ticked, unobserved };
@@ -310,7 +311,7 @@ mod tests {
         let latest = Latest { plan, waiting: 0, at: Duration::ZERO, fired: vec![fired] };
         let group = Group { policy, signals: Vec::new(), frozen: None };
         let standing =
-            Standing { group, latest: Some(Arc::new(latest)), unobserved: None, writes: Vec::new() };
+            Standing { group, latest: Some(Arc::new(latest)), unobserved: None, writes: Vec::new(), let_through: Vec::new() };
         Plans { policies: vec![standing], objects: vec![known("Accepted")].into() }
     }
 
