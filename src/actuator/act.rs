@@ -109,8 +109,9 @@ impl Hands {
         }
         let mut frozen = frozen;
         let mut why = String::new();
+        let targets: Vec<&Target> = observed.targets.iter().flatten().collect();
         if frozen.is_none()
-            && let Some(found) = self.other_scaler(observed.targets.iter().flatten(), now).await
+            && let Some(found) = self.other_scaler(&targets, now).await
         {
             (frozen, why) = (Some(Condition::OtherScaler), format!("{found}; "));
             plan.conditions.extend(frozen);

@@ -14,7 +14,7 @@ use super::kinds::Kinds;
 use super::node::{Needs, NodeObject};
 use super::places::Places;
 use super::pods::PodObject;
-use super::scaler::Scalers;
+use super::scaler::{Owned, Scalers};
 use super::subject::Subject;
 use super::watch::Mirror;
 use super::whose::both;
@@ -61,6 +61,8 @@ pub struct Hands {
     pub(super) drains: BTreeMap<(String, String), Drain>,
     /// The autoscalers of the namespace; `None`: not known.
     pub(super) scalers: Scalers,
+    /// The owners of targets.
+    pub(super) owned: Vec<Owned>,
     /// Why nothing is written, by policy.
     pub(super) frozen: HashMap<String, Condition>,
     /// The policies in force, and those that are gone.
@@ -117,6 +119,7 @@ impl Hands {
             places: BTreeMap::new(),
             drains: BTreeMap::new(),
             scalers: None,
+            owned: Vec::new(),
             frozen: HashMap::new(),
             attended: Vec::new(),
             retired: Vec::new(),
@@ -158,6 +161,9 @@ impl Hands {
             matches!(subject, Subject::Namespace(_)) || known.any(|policy| subject.concerns(policy))
         };
         self.said.retain(is_known);
+        let targets =
+            || policies.iter().flat_map(|policy| &policy.roles).filter_map(|role| role.target.as_ref());
+        self.owned.retain(|(of, ..)| targets().any(|target| target == of));
         self.follow_pods();
         if has_topology && self.nodes.is_none() {
             self.nodes = Some(Nodes::start(&self.cluster, &self.clock));

@@ -189,6 +189,7 @@ impl Hands {
         self.places.clear();
         self.drains.clear();
         self.scalers = None;
+        self.owned.clear();
     }
 
     /// Takes over how many pods of each role of a policy were let through by the one that led before.

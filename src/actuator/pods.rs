@@ -49,7 +49,7 @@ pub(super) struct Owner {
     pub(super) api_version: String,
     pub(super) kind: String,
     pub(super) name: String,
-    controller: bool,
+    pub(super) controller: bool,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]

@@ -1,10 +1,12 @@
-//! Autoscalers that are there for what a policy scales: found before the first write.
+//! Autoscalers and owners that are there for what a policy scales: found before the first write.
 
 use std::time::Duration;
 
 use serde::Deserialize;
 
 use super::hands::Hands;
+use super::pods::Meta;
+use super::subject::Subject;
 use super::target::Target;
 use crate::capacity::policy::TargetRef;
 use crate::capacity::policy::file::group;
@@ -63,14 +65,29 @@ impl Scaler {
 /// The autoscalers of a namespace, and when they were asked for.
 pub(super) type Scalers = Option<(Duration, Vec<Scaler>)>;
 
+/// A target, when its owner was asked for, and that owner's kind and name, if it has one.
+pub(super) type Owned = (TargetRef, Duration, Option<(String, String)>);
+
+/// What a workload is made by.
+#[derive(Deserialize)]
+struct Workload {
+    metadata: Meta,
+}
+
+/// Whether objects of this kind have the replicas that their owner writes. Kinds that are made for others to
+/// scale have owners as well.
+fn is_workload(target: &TargetRef) -> bool {
+    match group(&target.api_version) {
+        "apps" => true,
+        "leaderworkerset.x-k8s.io" => target.kind == "LeaderWorkerSet",
+        _ => false,
+    }
+}
+
 impl Hands {
-    /// Which autoscaler is there for one of these targets, in words; `None`: none is. One that may not be
-    /// looked for may be there.
-    pub(super) async fn other_scaler<'t>(
-        &mut self,
-        targets: impl Iterator<Item = &'t Target>,
-        now: Duration,
-    ) -> Option<String> {
+    /// Which autoscaler or owner is there for one of these targets, in words; `None`: none is. An autoscaler that
+    /// may not be looked for may be there; an owner that may not be seen is known by what it writes.
+    pub(super) async fn other_scaler(&mut self, targets: &[&Target], now: Duration) -> Option<String> {
         if self.scalers.as_ref().is_none_or(|(at, _)| now.saturating_sub(*at) >= KNOWN) {
             match self.list_scalers().await {
                 Ok(found) => {
@@ -85,11 +102,50 @@ impl Hands {
             }
         }
         let (_, known) = self.scalers.as_ref()?;
-        let mut targets = targets.map(|target| &target.reference);
-        targets.find_map(|target| {
+        let scaled = targets.iter().map(|target| &target.reference).find_map(|target| {
             let found = known.iter().find(|scaler| scaler.scales(target))?;
             Some(format!("{} '{}' scales {} {}", found.kind, found.name, target.kind, target.name))
-        })
+        });
+        if scaled.is_some() {
+            return scaled;
+        }
+        for target in targets {
+            let TargetRef { kind, name, .. } = &target.reference;
+            match self.owner(target, now).await {
+                Ok(Some((of, owner))) => return Some(format!("{of} '{owner}' controls {kind} {name}")),
+                Ok(None) => {}
+                Err(problem) => {
+                    self.complain(Subject::target("the owner of ", &target.reference), &problem);
+                    return Some(format!("the owner of {kind} {name} can't be looked for"));
+                }
+            }
+        }
+        None
+    }
+
+    /// Kind and name of what controls a workload, and sets its replicas; `None`: nothing does, as far as may be
+    /// seen.
+    async fn owner(&mut self, target: &Target, now: Duration) -> Result<Option<(String, String)>, Problem> {
+        if !is_workload(&target.reference) {
+            return Ok(None);
+        }
+        let known =
+            self.owned.iter().find(|(of, at, _)| *of == target.reference && now.saturating_sub(*at) < KNOWN);
+        if let Some((_, _, owner)) = known {
+            return Ok(owner.clone());
+        }
+        let owner = match self.cluster.get::<Workload>(&target.path).await {
+            Ok(workload) => {
+                self.works(Subject::target("the owner of ", &target.reference));
+                let mut owners = workload.metadata.owner_references.into_iter();
+                owners.find(|owner| owner.controller).map(|owner| (owner.kind, owner.name))
+            }
+            Err(Problem::Denied(_)) => None,
+            Err(problem) => return Err(problem),
+        };
+        self.owned.retain(|(of, ..)| *of != target.reference);
+        self.owned.push((target.reference.clone(), now, owner.clone()));
+        Ok(owner)
     }
 
     async fn list_scalers(&self) -> Result<Vec<Scaler>, Problem> {

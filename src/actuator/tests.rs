@@ -167,3 +167,27 @@ async fn nodes_that_are_not_known_are_named_as_the_reason() {
     let why = is_blind(&mut hands).await;
     assert!(why.ends_with("nodes: the API server has said nothing of them for 99 s"), "{why}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_owner_of_the_target_is_found_before_the_first_write() {
+    let policy = policy("p", "mode: Apply,");
+    let (fake, mut hands, _) = hands(std::slice::from_ref(&policy));
+    let owner =
+        json!({"apiVersion": "example.com/v1", "kind": "InferenceService", "name": "i", "controller": true});
+    fake.deployment("d", 3, &json!({"ownerReferences": [owner]}));
+    let seen = look(&mut hands, &policy, 1, 3).await;
+    let plan = act(&mut hands, &policy, seen, 1, 5).await;
+    assert_eq!(plan.conditions, [Condition::OtherScaler]);
+    assert!(fake.written("/scale").is_empty());
+    let events = fake.written("/events");
+    assert_eq!(
+        events[0]["message"],
+        "InferenceService 'i' controls Deployment d; nothing is written by policy p"
+    );
+    // Another that only keeps it from being collected sets nothing.
+    let keeps = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "c"});
+    fake.deployment("d", 3, &json!({"ownerReferences": [keeps]}));
+    let seen = look(&mut hands, &policy, 12, 3).await;
+    assert!(act(&mut hands, &policy, seen, 12, 5).await.conditions.is_empty());
+    assert_eq!(fake.written("/scale").len(), 1);
+}

@@ -281,7 +281,7 @@ pub enum Condition {
     Suspended,
     /// Nobody is elected to act, and there may be several replicas.
     NoLeaderElection,
-    /// An autoscaler is there for what a role scales, or that can't be found out.
+    /// An autoscaler or an owner is there for what a role scales, or that can't be found out.
     OtherScaler,
     /// Pods or the target of a role can't be seen: the last plan stands, and nothing is done.
     Unobserved,
