@@ -67,23 +67,30 @@ impl Hands {
         frozen: Option<Condition>,
     ) -> Vec<usize> {
         self.failed.clear();
+        self.refused.clear();
         let unwritten = self.carry_out(policy, plan, &mut observed, now, frozen).await;
         self.tell_failed(policy, plan, &observed).await;
         unwritten
     }
 
-    /// Says of what a policy scales that a write failed, once until none does.
+    /// Says of what a policy scales which writes failed, once until none does.
     async fn tell_failed(&mut self, policy: &Policy, plan: &mut Plan, observed: &Observed) {
-        let failed = std::mem::take(&mut self.failed);
-        if failed.is_empty() {
-            self.failing.remove(&policy.name);
-            return;
-        }
-        plan.conditions.push(Condition::WriteFailed);
-        if self.failing.insert(policy.name.clone()) {
-            let message = format!("{}, by policy {}", failed.join("; "), policy.name);
-            for target in observed.targets.iter().flatten() {
-                self.tell(target, Kind::Warning, "WriteFailed", &message).await;
+        let failed = [
+            (Condition::WriteFailed, std::mem::take(&mut self.failed)),
+            (Condition::EvictionRefused, std::mem::take(&mut self.refused)),
+        ];
+        for (condition, failed) in failed {
+            let key = (policy.name.clone(), condition);
+            if failed.is_empty() {
+                self.failing.remove(&key);
+                continue;
+            }
+            plan.conditions.push(condition);
+            if self.failing.insert(key) {
+                let message = format!("{}, by policy {}", failed.join("; "), policy.name);
+                for target in observed.targets.iter().flatten() {
+                    self.tell(target, Kind::Warning, &format!("{condition:?}"), &message).await;
+                }
             }
         }
     }

@@ -63,11 +63,16 @@ impl State {
         self.watches.retain(|watch| watch.send(json!({"type": kind, "object": pod})).is_ok());
     }
 
+    /// The code that such a request is refused with.
+    fn refusal(&self, method: &Method, path: &str) -> Option<u16> {
+        let mut all = self.refusals.iter();
+        all.find(|(of, part, _)| of == method && path.contains(part)).map(|(_, _, code)| *code)
+    }
+
     /// The code and the body of an answer.
     fn answer(&mut self, method: &Method, path: &str, body: &Value) -> (u16, Value) {
-        let is_refused = |(of, part, _): &&(Method, &str, u16)| of == method && path.contains(part);
-        if let Some((_, _, code)) = self.refusals.iter().find(is_refused) {
-            return (*code, json!({"kind": "Status", "status": "Failure", "code": code, "message": "no"}));
+        if let Some(code) = self.refusal(method, path) {
+            return (code, json!({"kind": "Status", "status": "Failure", "code": code, "message": "no"}));
         }
         let missing =
             || (404, json!({"kind": "Status", "status": "Failure", "code": 404, "reason": "NotFound"}));
@@ -121,7 +126,8 @@ impl Fake {
         let (parts, body) = request.into_parts();
         let body = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
         let path = parts.uri.path().to_owned();
-        if parts.uri.query().unwrap_or_default().contains("watch=true") {
+        let is_refused = self.state().refusal(&parts.method, &path).is_some();
+        if parts.uri.query().unwrap_or_default().contains("watch=true") && !is_refused {
             let (say, told) = mpsc::unbounded_channel();
             if path == "/api/v1/namespaces/ns/pods" {
                 self.state().watches.push(say);

@@ -74,8 +74,10 @@ pub struct Hands {
     pub(super) problems: Vec<String>,
     /// Writes that failed since it was begun to act, in sentences.
     pub(super) failed: Vec<String>,
-    /// Policies of which a write failed, by name.
-    pub(super) failing: HashSet<String>,
+    /// Evictions that were refused since then, in sentences.
+    pub(super) refused: Vec<String>,
+    /// Policies of which a write failed or was refused, by name, and what it is called.
+    pub(super) failing: HashSet<(String, Condition)>,
 }
 
 /// What says how much room nodes have.
@@ -126,6 +128,7 @@ impl Hands {
             said: HashSet::new(),
             problems: Vec::new(),
             failed: Vec::new(),
+            refused: Vec::new(),
             failing: HashSet::new(),
         }
     }
@@ -154,7 +157,7 @@ impl Hands {
         // Nobody is to make those smaller that are gone.
         self.drains
             .retain(|role, _| roles.contains(role) && policies.iter().any(|policy| policy.name == role.0));
-        self.failing.retain(|name| policies.iter().any(|policy| policy.name == *name));
+        self.failing.retain(|(name, _)| policies.iter().any(|policy| policy.name == *name));
         self.frozen.retain(|name, _| policies.iter().any(|policy| policy.name == *name));
         let is_known = |subject: &Subject| {
             let mut known = policies.iter().chain(self.retired.iter().map(|retired| &retired.policy));

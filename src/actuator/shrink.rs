@@ -157,6 +157,7 @@ impl Hands {
                 // A PodDisruptionBudget: it is asked again.
                 Err(problem) if problem.is_of_the_server() => {
                     self.complain(about, &problem);
+                    self.refused.push(format!("pod {}: {problem}", pod.name()));
                     break;
                 }
                 Err(problem) => return self.fails(about, &problem),

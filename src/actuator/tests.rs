@@ -191,3 +191,28 @@ async fn an_owner_of_the_target_is_found_before_the_first_write() {
     assert!(act(&mut hands, &policy, seen, 12, 5).await.conditions.is_empty());
     assert_eq!(fake.written("/scale").len(), 1);
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_eviction_that_a_budget_refuses_is_told_once() {
+    let policy = policy("p", "mode: Apply, deploy: {steps: {decode: 1}},");
+    let (fake, mut hands, _) = hands(std::slice::from_ref(&policy));
+    fake.refuse(Method::POST, "/eviction", 429);
+    let trim = async |hands: &mut Hands, at: u64| {
+        let seen = look(hands, &policy, at, 3).await;
+        let mut plan = plan(&policy, 3);
+        (plan.roles[0].write, plan.roles[0].admitted) = (3, 2);
+        plan.roles[0].reasons.push(Reason::Trimmed);
+        plan.conditions.clear();
+        hands.act(&policy, &mut plan, seen, S(at), None).await;
+        plan.conditions
+    };
+    for at in [1, 2] {
+        assert_eq!(trim(&mut hands, at).await, [Condition::EvictionRefused]);
+    }
+    let told = fake.written("/events");
+    let told: Vec<&Value> = told.iter().filter(|event| event["reason"] == "EvictionRefused").collect();
+    assert_eq!(told.len(), 1);
+    assert!(told[0]["message"].as_str().unwrap().contains("429"), "{}", told[0]);
+    fake.accept();
+    assert!(trim(&mut hands, 3).await.is_empty());
+}

@@ -251,7 +251,7 @@ pub enum Reason {
 }
 
 /// What is not as it should be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub enum Condition {
     /// The roles' bands can't be kept by a group of this size.
     BandUnsatisfied,
@@ -287,11 +287,15 @@ pub enum Condition {
     Unobserved,
     /// The API server refused a write, or could not be reached for it.
     WriteFailed,
+    /// A PodDisruptionBudget keeps pods that are to be given back.
+    EvictionRefused,
+    /// The lease was not renewed in time: nothing is written, as another replica may lead.
+    LeaseNotRenewed,
 }
 
 impl Condition {
     /// All of them.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 19] = [
         Self::BandUnsatisfied,
         Self::RatioConstraintViolated,
         Self::StaleData,
@@ -309,6 +313,8 @@ impl Condition {
         Self::OtherScaler,
         Self::Unobserved,
         Self::WriteFailed,
+        Self::EvictionRefused,
+        Self::LeaseNotRenewed,
     ];
 
     /// Whether a policy doesn't do all that it would while it holds.

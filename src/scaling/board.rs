@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use super::groups::Group;
 use super::objects::Known;
 use crate::actuator::Write;
-use crate::capacity::Plan;
+use crate::capacity::{Condition, Plan};
 
 /// What all policies came to. Replaced as a whole.
 #[derive(Clone, Debug, Default)]
@@ -26,12 +26,21 @@ pub struct Standing {
     pub group: Group,
     /// `None` before its first tick, and while another replica leads.
     pub latest: Option<Arc<Latest>>,
-    /// Why there was no tick since, in a sentence; `None`: there was.
-    pub unobserved: Option<Arc<str>>,
+    /// Why there was no tick since; `None`: there was.
+    pub held: Option<Held>,
     /// The last write to the replicas of each role that was written to, by its name.
     pub writes: Vec<(String, Write)>,
     /// Pods of each role that were let through their gate, by its name, where that is known.
     pub let_through: Vec<(String, u32)>,
+}
+
+/// Why a policy is not ticked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// In one word.
+    pub condition: Condition,
+    /// In a sentence.
+    pub why: Arc<str>,
 }
 
 /// A plan, and what it is of.

@@ -6,12 +6,6 @@ use std::time::Duration;
 
 use crate::endpoints::Clock;
 
-/// The reason while pods or targets of a policy can't be seen, so that it isn't ticked.
-pub(super) const UNOBSERVED: &str = "Unobserved";
-
-/// The reason while this replica leads and its lease is not renewed in time.
-pub(super) const LEASE_NOT_RENEWED: &str = "LeaseNotRenewed";
-
 /// Reasons for which policies stand still, each with its beginning. One that ends and begins again begins
 /// anew.
 #[derive(Debug)]

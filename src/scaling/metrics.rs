@@ -203,12 +203,11 @@ impl Collector for PlanCollector {
         }
         for standing in &self.board.plans().policies {
             let policy = standing.group.policy.name.as_str();
-            if standing.unobserved.is_some()
-                && let Some(family) = &condition
-            {
-                family.with_label_values(&[policy, &format!("{:?}", Condition::Unobserved)]).set(1.0);
+            let held = standing.held.as_ref().map(|held| held.condition);
+            if let Some((held, family)) = held.zip(condition.as_ref()) {
+                family.with_label_values(&[policy, &format!("{held:?}")]).set(1.0);
             }
-            let Some(Latest { plan, waiting: held, .. }) = standing.latest.as_deref() else { continue };
+            let Some(Latest { plan, waiting: requests, .. }) = standing.latest.as_deref() else { continue };
             let set = |family: &Option<GaugeVec>, labels: &[&str], value: f64| {
                 if let Some(family) = family {
                     family.with_label_values(labels).set(value);
@@ -224,14 +223,13 @@ impl Collector for PlanCollector {
                     set(&pressure, &labels, value);
                 }
             }
-            set(&waiting, &[policy], *held as f64);
+            set(&waiting, &[policy], *requests as f64);
             for known in State::ALL {
                 let holds = plan.state == known;
                 set(&state, &[policy, &known.to_string()], f64::from(u8::from(holds)));
             }
             for known in Condition::ALL {
-                let is_unobserved = known == Condition::Unobserved && standing.unobserved.is_some();
-                let holds = is_unobserved || plan.conditions.contains(&known);
+                let holds = held == Some(known) || plan.conditions.contains(&known);
                 set(&condition, &[policy, &format!("{known:?}")], f64::from(u8::from(holds)));
             }
         }

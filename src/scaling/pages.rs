@@ -5,9 +5,9 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::board::Board;
-use crate::capacity::Plan;
 use crate::capacity::plan::RuleOutcome;
 use crate::capacity::policy::Sizing;
+use crate::capacity::{Condition, Plan};
 use crate::endpoints::Clock;
 
 #[derive(Serialize)]
@@ -24,7 +24,16 @@ struct PlanRow<'a> {
     signals: Vec<SignalRow<'a>>,
     age_ms: Option<u64>,
     waiting: Option<u64>,
+    /// Why there was no tick since the plan.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    held: Option<HeldRow<'a>>,
     plan: Option<&'a Plan>,
+}
+
+#[derive(Serialize)]
+struct HeldRow<'a> {
+    condition: Condition,
+    why: &'a str,
 }
 
 #[derive(Serialize)]
@@ -68,6 +77,7 @@ pub fn plans(board: &Board, clock: &Clock) -> String {
             signals: signals.chain(queries).collect(),
             age_ms: latest.map(|latest| milliseconds(now.saturating_sub(latest.at))),
             waiting: latest.map(|latest| latest.waiting),
+            held: standing.held.as_ref().map(|held| HeldRow { condition: held.condition, why: &held.why }),
             plan: latest.map(|latest| &latest.plan),
         }
     });

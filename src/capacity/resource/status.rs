@@ -138,8 +138,8 @@ pub struct Stands<'a> {
     pub verdict: &'a Verdict,
     /// The last tick; `None`: there was none yet.
     pub ticked: Option<Ticked<'a>>,
-    /// Why there was no other since, in a sentence; `None`: there was.
-    pub unobserved: Option<&'a str>,
+    /// Why there was no other since, and that in a sentence; `None`: there was.
+    pub held: Option<(Condition, &'a str)>,
 }
 
 /// A tick of a policy.
@@ -159,11 +159,11 @@ pub struct Ticked<'a> {
 
 /// The status of what stands now. `before` is what was written last, `now` the time in RFC 3339.
 pub fn status(stands: Stands<'_>, before: &PolicyStatus, now: &str) -> PolicyStatus {
-    let Stands { generation, verdict, ticked, unobserved } = stands;
+    let Stands { generation, verdict, ticked, held } = stands;
     let mut conditions = Conditions { before: &before.conditions, generation, now, all: Vec::new() };
     conditions.say("Accepted", verdict.is_accepted, verdict.reason, &verdict.message);
-    let name = format!("{:?}", Condition::Unobserved);
-    if let Some(why) = unobserved {
+    if let Some((condition, why)) = held {
+        let name = format!("{condition:?}");
         conditions.say(&name, true, &name, why);
     }
     let Some(Ticked { policy, plan, fired, writes, let_through }) = ticked else {
@@ -181,7 +181,7 @@ pub fn status(stands: Stands<'_>, before: &PolicyStatus, now: &str) -> PolicySta
     progress(plan, &mut conditions);
     for known in Condition::ALL {
         let (name, holds) = (format!("{known:?}"), plan.conditions.contains(&known));
-        if known == Condition::Unobserved && unobserved.is_some() {
+        if held.is_some_and(|(condition, _)| condition == known) {
             continue;
         } else if holds {
             conditions.say(&name, true, &name, &sentence(known, plan));
@@ -290,7 +290,13 @@ fn sentence(condition: Condition, plan: &Plan) -> String {
             "the API server did not take a write; an event of the target and the log have its answer"
         }
         Condition::OtherScaler => {
-            "an autoscaler is there for what a role scales, or may not be looked for; nothing is written"
+            "an autoscaler or an owner is there for what a role scales, or may not be looked for; nothing is written"
+        }
+        Condition::EvictionRefused => {
+            "a pod that is to be given back may not be evicted now, as for a PodDisruptionBudget; it is tried again"
+        }
+        Condition::LeaseNotRenewed => {
+            "the lease was not renewed in time since the last tick, and nothing was written until it was"
         }
     };
     text.to_owned()
@@ -363,12 +369,9 @@ mod tests {
     }
 
     fn of(plan: &Plan, fired: &[Option<String>], before: &PolicyStatus, now: &str) -> PolicyStatus {
-        let ticked = Ticked { policy: &policy(), plan, fired, writes: &[] };
-        status(
-            Stands { generation: Some(3), verdict: &FINE, ticked: Some(ticked), unobserved: None },
-            before,
-            now,
-        )
+        let let_through = [("a".to_owned(), 2)];
+        let ticked = Ticked { policy: &policy(), plan, fired, writes: &[], let_through: &let_through };
+        status(Stands { generation: Some(3), verdict: &FINE, ticked: Some(ticked), held: None }, before, now)
     }
 
     fn condition<'a>(status: &'a PolicyStatus, name: &str) -> &'a StatusCondition {
@@ -425,11 +428,8 @@ mod tests {
     fn what_is_refused_or_not_ticked_yet_keeps_what_was_said() {
         let first = of(&plan(), &[], &PolicyStatus::default(), "t1");
         let verdict = Verdict { is_accepted: false, reason: "Invalid", message: "no".to_owned() };
-        let refused = status(
-            Stands { generation: Some(4), verdict: &verdict, ticked: None, unobserved: None },
-            &first,
-            "t2",
-        );
+        let refused =
+            status(Stands { generation: Some(4), verdict: &verdict, ticked: None, held: None }, &first, "t2");
         let accepted = condition(&refused, "Accepted");
         assert_eq!((accepted.status.as_str(), accepted.last_transition_time.as_str()), ("False", "t2"));
         assert_eq!((accepted.observed_generation, accepted.message.as_str()), (Some(4), "no"));
@@ -450,8 +450,8 @@ mod tests {
         let tell = |writes: &[LastWrite], before: &PolicyStatus| {
             let mut plan = plan();
             plan.roles.push(RolePlan { name: "b".to_owned(), ..RolePlan::default() });
-            let ticked = Ticked { policy: &policy(), plan: &plan, fired: &[], writes };
-            let stands = Stands { generation: None, verdict: &FINE, ticked: Some(ticked), unobserved: None };
+            let ticked = Ticked { policy: &policy(), plan: &plan, fired: &[], writes, let_through: &[] };
+            let stands = Stands { generation: None, verdict: &FINE, ticked: Some(ticked), held: None };
             status(stands, before, "t1")
         };
         let first = tell(&[write("a", "t1"), write("b", "t2")], &PolicyStatus::default());

@@ -10,6 +10,7 @@ use tokio::sync::watch;
 use super::tests::{S, driver};
 use super::*;
 use crate::actuator::fake::Fake;
+use crate::capacity::resource::status::Verdict;
 use crate::leader::Term;
 
 /// A role of four pods that come up at once, looked at every half hour.
@@ -94,4 +95,71 @@ async fn a_replacement_passes_its_gate_long_before_the_next_tick() {
         within(S(6), "the gate", || !fake.is_gated("d-10")).await;
     };
     beside(driver, goes, SPEC, test).await;
+}
+
+/// A policy's object with the status that the leader before left.
+fn left(generation: i64, role: &serde_json::Value) -> Known {
+    let status = json!({"observedGeneration": 1, "state": "Idle", "roles": [role]});
+    Known {
+        name: "p".to_owned(),
+        uid: "u".to_owned(),
+        generation: Some(generation),
+        verdict: Verdict { is_accepted: true, reason: "Accepted", message: String::new() },
+        status: serde_json::from_value(status).unwrap(),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_leader_takes_over_only_pods_that_were_let_through() {
+    let hpa = json!({"items": [{"metadata": {"name": "h"}, "spec": {"scaleTargetRef":
+        {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"}}}]});
+    let through = json!({"name": "decode", "desired": 4, "admitted": 4, "letThrough": 4});
+    let planned = json!({"name": "decode", "desired": 4, "admitted": 4});
+    for (left, opens) in [(left(1, &through), true), (left(2, &through), false), (left(1, &planned), false)] {
+        let fake = server();
+        fake.has("/apis/autoscaling/v2/namespaces/ns/horizontalpodautoscalers", hpa.clone());
+        fake.delete("d-0");
+        fake.pod("d-9", "decode", true);
+        let (mut driver, _, goes) = acting(&fake, SPEC);
+        driver.objects = vec![left].into();
+        let board = Arc::clone(driver.board());
+        let plan = || board.plans().policies.first().and_then(|of| of.latest.clone());
+        let test = async {
+            within(S(10), "the first tick", || plan().is_some()).await;
+            let held = plan().unwrap();
+            assert!(held.plan.conditions.contains(&Condition::OtherScaler), "{:?}", held.plan.conditions);
+            tokio::time::sleep(S(30)).await;
+            assert_eq!(!fake.is_gated("d-9"), opens);
+        };
+        beside(driver, goes, SPEC, test).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_lease_is_shown_at_once_and_told_when_it_is_renewed() {
+    let spec = SPEC.replace("30m", "10s");
+    let fake = server();
+    let (driver, term, goes) = acting(&fake, &spec);
+    let (board, clock) = (Arc::clone(driver.board()), driver.live.clock.clone());
+    let first = || board.plans().policies.first().cloned();
+    let conditions =
+        || first().and_then(|of| of.latest).map(|of| of.plan.conditions.clone()).unwrap_or_default();
+    let held = || first().and_then(|of| of.held).map(|held| held.condition);
+    let lost = Condition::LeaseNotRenewed;
+    let test = async {
+        within(S(10), "the first tick", || first().is_some_and(|of| of.latest.is_some())).await;
+        assert_eq!((held(), conditions().contains(&lost)), (None, false));
+        term.set(None);
+        within(S(11), "the page", || held() == Some(lost)).await;
+        let page = crate::scaling::pages::plans(&board, &clock);
+        assert!(
+            page.contains("\"condition\": \"LeaseNotRenewed\"") && page.contains("not renewed in time"),
+            "{page}"
+        );
+        term.set(Some(S(9000)));
+        within(S(2), "the next tick", || held().is_none()).await;
+        assert!(conditions().contains(&lost), "whoever was not told is told now: {:?}", conditions());
+        within(S(11), "the one after that", || !conditions().contains(&lost)).await;
+    };
+    beside(driver, goes, &spec, test).await;
 }

@@ -1,5 +1,6 @@
 //! The one task that ticks all policies and writes the board.
 
+mod hold;
 mod live;
 mod news;
 mod running;
@@ -15,7 +16,6 @@ use tracing::{info, warn};
 
 use super::board::{Board, Plans, Standing};
 use super::file::{Look, PolicyFile};
-use super::frozen::{LEASE_NOT_RENEWED, UNOBSERVED};
 use super::gather::{Freshness, pod_loads};
 use super::groups::{Groups, Sources};
 use super::metrics::ScalingMetrics;
@@ -32,12 +32,6 @@ pub use live::Live;
 use news::Wants;
 use running::{Left, Running, fired};
 
-/// How often it is looked between two ticks whether pods wait at a gate that replace others.
-const RELEASE: Duration = Duration::from_secs(5);
-
-/// How soon after such a look there is another because of a pod that changed.
-const RELEASE_SOON: Duration = Duration::from_secs(1);
-
 /// How often it is asked whether plans may be made, while they may not.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 
@@ -53,11 +47,6 @@ const INTERVALS: u32 = 3;
 /// How soon a policy is ticked again with a query of which nothing came yet: a policy may have half an
 /// hour between two ticks, and the first one would know nothing.
 const ANSWERED_SOON: Duration = Duration::from_secs(1);
-
-/// How soon it is looked again at a policy whose pods or targets could not be seen: the first time, when their
-/// lists may just have been asked for, and after that.
-const OBSERVED_SOON: Duration = Duration::from_secs(1);
-const OBSERVED_AGAIN: Duration = Duration::from_secs(15);
 
 /// How soon it is looked again whether pods that are about to go have answered.
 const DRAINED_SOON: Duration = Duration::from_secs(2);
@@ -266,6 +255,10 @@ impl Driver {
         let (policy, now) = (Arc::clone(&running.group.policy), self.live.clock.elapsed());
         let is_observed = self.live.hands.is_some() && Hands::concerns(&policy);
         let known = self.objects.iter().find(|known| known.name == policy.name);
+        // Another may act by now: the last plan stands, and gets older.
+        if is_observed && !(self.live.may_act)() {
+            return self.hold(place, Condition::LeaseNotRenewed).await;
+        }
         let observed = match self.live.hands.as_mut().filter(|_| is_observed) {
             Some(hands) => {
                 // Of another version of the policy, the pods may have been others.
@@ -277,25 +270,16 @@ impl Driver {
             }
             None => None,
         };
-        // Too little is known of its pods, or another may act by now: the last plan stands, and gets older.
-        let reason = match (self.live.may_act)() {
-            false => Some(LEASE_NOT_RENEWED),
-            true => observed.is_none().then_some(UNOBSERVED),
+        // So it does while too little is known of its pods.
+        let stops = match (self.live.may_act)() {
+            false => Some(Condition::LeaseNotRenewed),
+            true => observed.is_none().then_some(Condition::Unobserved),
         };
-        if let Some(reason) = reason.filter(|_| is_observed) {
-            if let Some(hands) = &mut self.live.hands {
-                // The first look finds lists that nobody has read yet.
-                let is_again = std::mem::replace(&mut running.was_unobserved, true);
-                if is_again && reason == UNOBSERVED {
-                    running.unobserved = Some(hands.why_unobserved().into());
-                }
-                hands.keep_gates(&policy).await;
-                let again = if is_again { OBSERVED_AGAIN } else { OBSERVED_SOON };
-                running.due = running.due.min(self.live.clock.elapsed() + again);
-            }
-            return self.metrics.freezes(&policy.name, &[reason.to_owned()]);
+        if let Some(condition) = stops.filter(|_| is_observed) {
+            return self.hold(place, condition).await;
         }
-        (running.was_unobserved, running.unobserved) = (false, None);
+        running.held = None;
+        let lost = running.stopped.take() == Some(Condition::LeaseNotRenewed) && running.latest.is_some();
         let frozen = running.group.frozen;
         let answers = self.asking.as_ref().map(Asking::answers);
         let left = known.map(|known| Left::of(&policy, known.generation, &known.status, Timestamp::now()));
@@ -311,6 +295,11 @@ impl Driver {
             latest.plan.conditions.push(Condition::TopologyUnknown);
         }
         latest.plan.conditions.extend(frozen);
+        if lost {
+            // Nobody could be told before.
+            latest.plan.conditions.push(Condition::LeaseNotRenewed);
+            info!(policy = policy.name, "the lease is renewed again, and the policy is carried out");
+        }
         // Another replica may lead by now.
         if let (Some(hands), Some(mut observed), true) =
             (&mut self.live.hands, observed, (self.live.may_act)())
@@ -406,7 +395,7 @@ impl Driver {
         }
         if let Some(hands) = &mut self.live.hands {
             hands.attend(self.running.iter().map(|running| &running.group.policy));
-            let next = self.releases.unwrap_or_else(|| Instant::now() + RELEASE);
+            let next = self.releases.unwrap_or_else(|| Instant::now() + hold::RELEASE);
             self.releases = hands.keeps_gates().then_some(next);
         }
         // Pods of a policy that is gone are to have requests again.
@@ -416,29 +405,11 @@ impl Driver {
         self.put();
     }
 
-    /// Lets pods through their gate that replace others, also of policies that are gone.
-    async fn release(&mut self) {
-        let may_act = (self.live.may_plan)() && (self.live.may_act)();
-        let Some(hands) = &mut self.live.hands else { return };
-        hands.keep_retired_gates().await;
-        if may_act {
-            hands.keep_all_gates().await;
-        }
-        self.released = Instant::now();
-        self.releases = hands.keeps_gates().then(|| self.released + RELEASE);
-    }
-
-    /// Looks at gates soon: a pod changed.
-    fn release_soon(&mut self) {
-        let soon = Instant::now().max(self.released + RELEASE_SOON);
-        self.releases = self.releases.map(|at| at.min(soon));
-    }
-
     fn put(&self) {
         let standing = |running: &Running| Standing {
             group: running.group.clone(),
             latest: running.latest.clone(),
-            unobserved: running.unobserved.clone(),
+            held: running.held.clone(),
             writes: self.writes(&running.group.policy),
             let_through: self.let_through(&running.group.policy),
         };

@@ -10,7 +10,7 @@ use crate::actuator::Observed;
 use crate::capacity::policy::{Role, Sizing};
 use crate::capacity::resource::status::PolicyStatus;
 use crate::capacity::{Condition, History, Policy, Requested, State, tick};
-use crate::scaling::board::Latest;
+use crate::scaling::board::{Held, Latest};
 use crate::scaling::gather::{Freshness, Members, gather, gather_observed};
 use crate::scaling::groups::Group;
 use crate::scaling::query::Answers;
@@ -26,9 +26,10 @@ pub(super) struct Running {
     /// Since when it is known.
     pub(super) born: Duration,
     pub(super) latest: Option<Arc<Latest>>,
-    /// Whether too little was seen at the last look to tick it, and why, if it was so before.
-    pub(super) was_unobserved: bool,
-    pub(super) unobserved: Option<Arc<str>>,
+    /// Why it could not be ticked at the last look, and what is told of that: the first look at new objects
+    /// finds lists that nobody has read yet, and isn't worth a word.
+    pub(super) stopped: Option<Condition>,
+    pub(super) held: Option<Held>,
 }
 
 impl Running {
@@ -41,8 +42,8 @@ impl Running {
             due,
             born: due,
             latest: None,
-            was_unobserved: false,
-            unobserved: None,
+            stopped: None,
+            held: None,
         }
     }
 

@@ -271,8 +271,9 @@ fn of(
         let let_through = standing.let_through.as_slice();
         Some(Ticked { policy, plan: &latest.plan, fired: &fired, writes: &writes, let_through })
     });
-    let unobserved = standing.and_then(|standing| standing.unobserved.as_deref());
-    let stands = Stands { generation: known.generation, verdict: &known.verdict, ticked, unobserved };
+    let held = standing.and_then(|standing| standing.held.as_ref());
+    let held = held.map(|held| (held.condition, &*held.why));
+    let stands = Stands { generation: known.generation, verdict: &known.verdict, ticked, held };
     status(stands, before, now)
 }
 
@@ -310,8 +311,13 @@ mod tests {
         let plan = Plan { roles: vec![role], total: desired, state: State::Idle, stages, ..Plan::default() };
         let latest = Latest { plan, waiting: 0, at: Duration::ZERO, fired: vec![fired] };
         let group = Group { policy, signals: Vec::new(), frozen: None };
-        let standing =
-            Standing { group, latest: Some(Arc::new(latest)), unobserved: None, writes: Vec::new(), let_through: Vec::new() };
+        let standing = Standing {
+            group,
+            latest: Some(Arc::new(latest)),
+            held: None,
+            writes: Vec::new(),
+            let_through: Vec::new(),
+        };
         Plans { policies: vec![standing], objects: vec![known("Accepted")].into() }
     }
 

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 
 use serde_json::{Value, json};
 use usher::actuator::{Hands, PodLoad};
-use usher::capacity::{Plan, Policy, Reason};
+use usher::capacity::{Condition, Plan, Policy, Reason};
 
 use super::group::Group;
 use super::hands::{S, hands, of, plan};
@@ -156,12 +156,14 @@ async fn a_disruption_budget_holds_pods_that_are_given_back() {
         hands.act(&policy, &mut plan, seen, S(2), None).await;
         plan.conditions
     };
-    assert!(trim(&mut hands).await.is_empty());
+    assert_eq!(trim(&mut hands).await, [Condition::EvictionRefused]);
+    let told = group.events("decode").await;
+    assert!(told.iter().any(|event| event.starts_with("EvictionRefused: pod decode-1")), "{told:?}");
     let is_there = async || {
         pod(&group, "decode-1").await.is_some_and(|pod| pod["metadata"]["deletionTimestamp"].is_null())
     };
     assert!(is_there().await);
     group.space.send("DELETE", &format!("{budgets}/all"), &json!({})).await.unwrap();
-    trim(&mut hands).await;
+    assert!(trim(&mut hands).await.is_empty());
     assert!(!is_there().await && pod(&group, "decode-0").await.is_some());
 }

@@ -1,0 +1,74 @@
+//! Policies that stand still, and gates between two ticks.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tracing::warn;
+
+use super::Driver;
+use crate::capacity::Condition;
+use crate::scaling::board::Held;
+
+/// How often it is looked between two ticks whether pods wait at a gate that replace others.
+pub(super) const RELEASE: Duration = Duration::from_secs(5);
+
+/// How soon after such a look there is another because of a pod that changed.
+const RELEASE_SOON: Duration = Duration::from_secs(1);
+
+/// How soon it is looked again at a policy whose pods or targets could not be seen: the first time, when their
+/// lists may just have been asked for, and after that.
+const OBSERVED_SOON: Duration = Duration::from_secs(1);
+const OBSERVED_AGAIN: Duration = Duration::from_secs(15);
+
+/// Why nothing is written while the lease is not renewed, of policies that were ticked before and of others.
+const LEASE_LOST: &str =
+    "nothing is written: the lease was not renewed in time, and another replica may lead by now";
+const LEASE_NEW: &str =
+    "nothing is written yet: this replica leads, and has to be sure that no other acts before it does";
+
+impl Driver {
+    /// Leaves a policy as it is for this reason, but for gates of pods that replace others, and looks at it again
+    /// soon.
+    pub(super) async fn hold(&mut self, place: usize, condition: Condition) {
+        let (Some(running), Some(hands)) = (self.running.get_mut(place), &mut self.live.hands) else {
+            return;
+        };
+        let policy = Arc::clone(&running.group.policy);
+        let is_again = running.stopped.replace(condition) == Some(condition);
+        let is_lost = condition == Condition::LeaseNotRenewed;
+        if is_lost {
+            let why: &str = if running.latest.is_none() { LEASE_NEW } else { LEASE_LOST };
+            if !is_again && running.latest.is_some() {
+                warn!(policy = policy.name, why, "a capacity policy stands still");
+            }
+            running.held = Some(Held { condition, why: why.into() });
+        } else if is_again {
+            running.held = Some(Held { condition, why: hands.why_unobserved().into() });
+        } else {
+            running.held = None;
+        }
+        let again = if is_again && !is_lost { OBSERVED_AGAIN } else { OBSERVED_SOON };
+        running.due = running.due.min(self.live.clock.elapsed() + again);
+        hands.keep_gates(&policy).await;
+        self.metrics.freezes(&policy.name, &[format!("{condition:?}")]);
+    }
+
+    /// Lets pods through their gate that replace others, also of policies that are gone.
+    pub(super) async fn release(&mut self) {
+        let may_act = (self.live.may_plan)() && (self.live.may_act)();
+        let Some(hands) = &mut self.live.hands else { return };
+        hands.keep_retired_gates().await;
+        if may_act {
+            hands.keep_all_gates().await;
+        }
+        self.released = Instant::now();
+        self.releases = hands.keeps_gates().then(|| self.released + RELEASE);
+    }
+
+    /// Looks at gates soon: a pod changed.
+    pub(super) fn release_soon(&mut self) {
+        let soon = Instant::now().max(self.released + RELEASE_SOON);
+        self.releases = self.releases.map(|at| at.min(soon));
+    }
+}
