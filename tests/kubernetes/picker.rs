@@ -83,7 +83,8 @@ impl Picker {
         Self::spawn(access, None, flags).await
     }
 
-    async fn spawn(access: &Value, pod: Option<&str>, flags: &[&str]) -> Self {
+    /// With these flags, this access to an API server, and in a pod of this name.
+    pub(crate) async fn spawn(access: &Value, pod: Option<&str>, flags: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let kubeconfig = folder.path().join("kubeconfig");
         std::fs::write(&kubeconfig, access.to_string()).unwrap();
@@ -211,6 +212,15 @@ impl Picker {
     pub(crate) async fn says(&self, words: &[&str]) {
         let fits = |line: &str| words.iter().all(|word| line.contains(word)).then_some(());
         self.log.find(0, &format!("{words:?}"), fits).await;
+    }
+
+    /// Its name in the election, which it says when it first leads.
+    pub(crate) async fn identity(&self) -> String {
+        let named = |line: &str| {
+            let line: Value = serde_json::from_str(line).ok()?;
+            (line["message"] == "election").then(|| line["identity"].as_str().map(str::to_owned))?
+        };
+        self.log.find(0, "its name in the election", named).await
     }
 
     /// Waits until its metrics have this line.

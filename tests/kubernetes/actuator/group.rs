@@ -53,13 +53,26 @@ impl Group {
         Picker::of_pool(server, &self.space, &all).await
     }
 
-    /// One that takes part in the election, and whose writes are told apart by its number.
-    pub(crate) async fn replica(&self, server: &Server, number: usize) -> Picker {
+    /// One that takes part in the election, in a pod of a revision if any, and whose writes are told apart by
+    /// its number. Between its last write and the end of its lease an API server may stall for three seconds.
+    pub(crate) async fn replica(&self, server: &Server, number: usize, revision: Option<&str>) -> Picker {
         let policy = format!("--capacity-policy={}", self.policy.path().display());
         let namespace = format!("--pool-namespace={}", self.space.name);
-        let flags =
-            [&*policy, &namespace, "--pool-name=p", "--sick-pods=false", "--ha-enable-leader-election"];
-        Picker::start_as(&server.kubeconfig_with(&format!("token-epp-{number}"), server.port), &flags).await
+        let flags = [
+            &*policy,
+            &namespace,
+            "--pool-name=p",
+            "--sick-pods=false",
+            "--ha-enable-leader-election",
+            "--leader-elect-lease-duration=6s",
+            "--leader-elect-renew-deadline=3s",
+        ];
+        let pod = format!("epp-{number}");
+        if let Some(revision) = revision {
+            self.space.replica(&pod, revision).await;
+        }
+        let access = server.kubeconfig_with(&format!("token-epp-{number}"), server.port);
+        Picker::spawn(&access, revision.map(|_| &*pod), &flags).await
     }
 
     /// A workload of a kind with so many replicas.
