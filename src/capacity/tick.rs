@@ -283,6 +283,10 @@ impl<'a> Tick<'a> {
             unready: self.readings.all_unready(),
         };
         let mut asks = size::per_pod(&measured, metric.target, current, tolerance);
+        if reading.count == 0 {
+            // Requests that wait may ask for more. That they don't says nothing of those that pods have.
+            asks = asks.filter(|asks| *asks > current);
+        }
         if is_queue && self.inputs.pods.is_empty() && current == 0 {
             // Without pods there is no queue but what waits here, and that is known.
             asks = asks.or(Some(0));
