@@ -90,8 +90,18 @@ pub struct RatioBounds {
 impl RatioBounds {
     /// Whether `x : y` is within.
     pub fn hold(&self, x: u32, y: u32) -> bool {
+        !self.is_below(x, y) && !self.is_above(x, y)
+    }
+
+    /// Whether `x : y` is less than the smallest ratio.
+    pub fn is_below(&self, x: u32, y: u32) -> bool {
+        u64::from(x) < self.min.times_up(y)
+    }
+
+    /// Whether `x : y` is more than the largest ratio.
+    pub fn is_above(&self, x: u32, y: u32) -> bool {
         let most = if y == 0 { 0 } else { self.max.map_or(u64::MAX, |max| max.times_down(y)) };
-        (self.min.times_up(y)..=most).contains(&u64::from(x))
+        u64::from(x) > most
     }
 }
 

@@ -166,25 +166,27 @@ impl Tick<'_> {
         growth.is_full |= growth.clock.look(&targets, &up, self.inputs.provisioning, excused, now) >= timeout;
     }
 
-    /// How many of so many pods a role can give up now, so that the ratio holds of what serves by then. Where
-    /// it doesn't hold as it is, none.
+    /// How many of so many pods a role can give up now, so that the ratio holds of what serves by then, or is
+    /// no further from that.
     fn keeping_ratio(&self, place: usize, most: u32) -> u32 {
         let Some(ratio) = self.policy.ratio.filter(|of| [of.numerator, of.denominator].contains(&place))
         else {
             return most;
         };
-        let serves = |of: usize| {
-            self.plan
-                .roles
-                .get(of)
-                .map_or(0, |role| role.ready.min(role.current).min(role.desired.max(role.goal)))
+        let serves = |of: usize, gives: u32| {
+            self.plan.roles.get(of).map_or(0, |role| {
+                // What this role keeps is decided here; the others may go to their goals.
+                let left =
+                    if of == place { role.current } else { role.current.min(role.desired.max(role.goal)) };
+                role.ready.min(left.saturating_sub(if of == place { gives } else { 0 }))
+            })
         };
-        let (x, y) = (serves(ratio.numerator), serves(ratio.denominator));
-        let holds = |gives: u32| {
-            let left = |of: usize, count: u32| if of == place { count.saturating_sub(gives) } else { count };
-            ratio.bounds.hold(left(ratio.numerator, x), left(ratio.denominator, y))
+        // Fewer of one role can only break one of the two bounds. Where the other is broken, they mend it.
+        let breaks = |gives: u32| {
+            let (x, y) = (serves(ratio.numerator, gives), serves(ratio.denominator, gives));
+            if place == ratio.numerator { ratio.bounds.is_below(x, y) } else { ratio.bounds.is_above(x, y) }
         };
-        (1..=most).take_while(|gives| holds(*gives)).last().unwrap_or(0)
+        (1..=most).take_while(|gives| !breaks(*gives)).last().unwrap_or(0)
     }
 }
 
