@@ -34,6 +34,13 @@ fn replicas_of(target: &Option<Target>) -> u32 {
     target.as_ref().map_or(u32::MAX, |target| target.replicas)
 }
 
+/// Whether the other role of a ratio is written by others: what this one gives up, that one does not follow.
+fn has_held_partner(policy: &Policy, place: usize, observed: &Observed) -> bool {
+    let is_held = |of: usize| observed.may_write.get(of) == Some(&false);
+    let pair = policy.ratio.map(|ratio| [ratio.numerator, ratio.denominator]);
+    pair.is_some_and(|pair| pair.contains(&place) && pair.into_iter().any(is_held))
+}
+
 fn reasons(role: &RolePlan) -> String {
     role.reasons.iter().map(|reason| format!("{reason:?}")).collect::<Vec<_>>().join(", ")
 }
@@ -130,7 +137,9 @@ impl Hands {
             else {
                 continue;
             };
-            let may_write = frozen.is_none() && observed.may_write.get(place).copied().unwrap_or(false);
+            let may_write = frozen.is_none()
+                && observed.may_write.get(place).copied().unwrap_or(false)
+                && (role.write >= replicas || !has_held_partner(policy, place, observed));
             if !may_write || role.write >= replicas {
                 let pods = observed.objects.get(place).map_or(&[][..], Vec::as_slice);
                 self.undrain(policy, &role.name, pods, now).await;
