@@ -503,4 +503,6 @@ async fn demanded(demand: &mut Option<watch::Receiver<()>>) {
 #[cfg(test)]
 mod gate_tests;
 #[cfg(test)]
+mod model;
+#[cfg(test)]
 mod tests;

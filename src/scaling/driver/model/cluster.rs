@@ -1,0 +1,255 @@
+//! A model of what runs in the cluster: controllers of workloads, a scheduler with so many slots, and kubelets.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::server::{APPS, PODS, Server};
+use crate::actuator::GATE;
+
+/// A role's workload.
+#[derive(Clone, Copy, Debug)]
+pub struct Workload {
+    /// The role, and the name of its workload.
+    pub role: &'static str,
+    /// Kind of the workload.
+    pub kind: &'static str,
+    /// Resource of that kind.
+    pub plural: &'static str,
+}
+
+/// The workloads that the policy scales, in the order of its roles.
+pub const WORKLOADS: [Workload; 2] = [
+    Workload { role: "decode", kind: "Deployment", plural: "deployments" },
+    Workload { role: "prefill", kind: "StatefulSet", plural: "statefulsets" },
+];
+
+/// Workloads of others in the namespace, whose pods have labels of the policy's roles: name, kind, role, and
+/// the label that pools choose by.
+const OTHERS: [(&str, &str, &str, &str); 3] = [
+    ("other-decode", "Deployment", "decode", "other"),
+    ("other-prefill", "StatefulSet", "prefill", "other"),
+    ("decode-canary", "Deployment", "decode", "m"),
+];
+
+/// How the cluster is at the moment.
+pub struct Cluster {
+    pub server: Server,
+    /// Seconds since the start.
+    pub now: u64,
+    /// Whether pods begin at a gate.
+    pub has_gates: bool,
+    /// Nodes for so many pods.
+    pub room: usize,
+    /// So many of the next pods never get ready.
+    pub duds: u32,
+    /// Seconds that a pod takes to get ready, by its number.
+    pub startup: fn(u64) -> u64,
+    /// When pods get ready that have nodes, by uid; `None`: never.
+    ready_at: BTreeMap<String, Option<u64>>,
+    next: u64,
+}
+
+impl Workload {
+    /// Its path.
+    pub fn path(&self) -> String {
+        format!("{APPS}/{}/{}", self.plural, self.role)
+    }
+
+    /// Whether it has made a pod.
+    pub fn owns(&self, pod: &Value) -> bool {
+        let owner = match self.kind {
+            "Deployment" => format!("{}-h", self.role),
+            _ => self.role.to_owned(),
+        };
+        pod["metadata"]["ownerReferences"][0]["name"] == *owner
+    }
+}
+
+/// Whether a pod is past our gate.
+pub fn is_past(pod: &Value) -> bool {
+    pod["spec"].get("schedulingGates").is_none()
+}
+
+/// Whether a pod is ready.
+pub fn is_ready(pod: &Value) -> bool {
+    pod["status"]["conditions"][0] == json!({"type": "Ready", "status": "True"})
+}
+
+fn has_node(pod: &Value) -> bool {
+    pod["spec"].get("nodeName").is_some()
+}
+
+fn name(pod: &Value) -> &str {
+    pod["metadata"]["name"].as_str().unwrap()
+}
+
+fn uid(pod: &Value) -> &str {
+    pod["metadata"]["uid"].as_str().unwrap()
+}
+
+fn cost(pod: &Value) -> i64 {
+    let cost = &pod["metadata"]["annotations"]["controller.kubernetes.io/pod-deletion-cost"];
+    cost.as_str().map_or(0, |cost| cost.parse().unwrap())
+}
+
+impl Cluster {
+    /// A cluster in which the workloads have so many pods, all of them ready, and others have theirs.
+    pub fn new(replicas: [u32; 2], has_gates: bool) -> Self {
+        let mut cluster = Self {
+            server: Server::default(),
+            now: 0,
+            has_gates: false,
+            room: 64,
+            duds: 0,
+            startup: |_| 0,
+            ready_at: BTreeMap::new(),
+            next: 0,
+        };
+        for (workload, replicas) in WORKLOADS.iter().zip(replicas) {
+            let metadata = json!({"name": workload.role, "uid": format!("u-{}", workload.role)});
+            cluster
+                .server
+                .put(&workload.path(), json!({"metadata": metadata, "spec": {"replicas": replicas}}));
+        }
+        cluster.pass(0);
+        cluster.pass(0);
+        cluster.has_gates = has_gates;
+        cluster.startup = |number| 5 + number * 7 % 23;
+        for (owner, kind, role, app) in OTHERS {
+            for number in 0..4 {
+                cluster.create(&format!("{owner}-{number}"), owner, kind, (role, app), number % 2 == 0);
+            }
+        }
+        cluster
+    }
+
+    /// The pods of a workload, in the order in which its controller deletes them.
+    pub fn pods(&self, workload: &Workload) -> Vec<Arc<Value>> {
+        let mut pods: Vec<Arc<Value>> =
+            self.server.pods().into_iter().filter(|pod| workload.owns(pod)).collect();
+        match workload.kind {
+            "StatefulSet" => pods.sort_by_key(|pod| std::cmp::Reverse(ordinal(pod))),
+            _ => pods.sort_by_key(|pod| {
+                (has_node(pod), is_ready(pod), cost(pod), std::cmp::Reverse(ordinal(pod)))
+            }),
+        }
+        pods
+    }
+
+    /// Pods of each workload that are ready.
+    pub fn serving(&self) -> [u32; 2] {
+        WORKLOADS.map(|workload| self.pods(&workload).iter().filter(|pod| is_ready(pod)).count() as u32)
+    }
+
+    /// Replicas that each workload is to have.
+    pub fn replicas(&self) -> [u32; 2] {
+        WORKLOADS
+            .map(|workload| self.server.get(&workload.path())["spec"]["replicas"].as_u64().unwrap() as u32)
+    }
+
+    fn create(&mut self, name: &str, owner: &str, kind: &str, (role, app): (&str, &str), is_gated: bool) {
+        self.next += 1;
+        let (owner, kind) = match kind {
+            "Deployment" => (format!("{owner}-h"), "ReplicaSet"),
+            kind => (owner.to_owned(), kind),
+        };
+        let created =
+            format!("2026-01-01T{:02}:{:02}:{:02}Z", self.now / 3600 % 24, self.now / 60 % 60, self.now % 60);
+        let mut pod = json!({
+            "metadata": {
+                "name": name, "namespace": "ns", "uid": format!("u{}", self.next), "creationTimestamp": created,
+                "labels": {"app": app, "llm-d.ai/role": role, "pod-template-hash": "h"},
+                "ownerReferences": [{"apiVersion": "apps/v1", "kind": kind, "name": owner, "controller": true}],
+            },
+            "spec": {"containers": []},
+            "status": {"phase": "Pending"},
+        });
+        if is_gated {
+            pod["spec"]["schedulingGates"] = json!([{"name": GATE}]);
+        }
+        self.server.put(&format!("{PODS}/{name}"), pod);
+    }
+
+    /// Deletes a pod of a workload, by its place.
+    pub fn lose(&self, workload: &Workload, place: usize) {
+        let pods = self.pods(workload);
+        if !pods.is_empty() {
+            self.server.put(&format!("{PODS}/{}", name(&pods[place % pods.len()])), Value::Null);
+        }
+    }
+
+    /// Lets pods that never get ready do so.
+    pub fn heal(&mut self) {
+        (self.duds, self.room) = (0, 64);
+        self.ready_at.values_mut().for_each(|at| *at = Some(at.unwrap_or(self.now)));
+    }
+
+    /// Lets so many seconds pass.
+    pub fn pass(&mut self, seconds: u64) {
+        self.now += seconds;
+        for workload in WORKLOADS {
+            let (wanted, pods) = (
+                self.server.get(&workload.path())["spec"]["replicas"].as_u64().unwrap() as usize,
+                self.pods(&workload),
+            );
+            for pod in pods.iter().take(pods.len().saturating_sub(wanted)) {
+                self.server.put(&format!("{PODS}/{}", name(pod)), Value::Null);
+            }
+            let mut free = (0..)
+                .map(|number| format!("{}-{number}", workload.role))
+                .filter(|free| pods.iter().all(|pod| name(pod) != free));
+            for _ in pods.len()..wanted {
+                let name = match workload.kind {
+                    "StatefulSet" => free.next().unwrap(),
+                    _ => format!("{}-h-{}", workload.role, self.next),
+                };
+                self.create(&name, workload.role, workload.kind, (workload.role, "m"), self.has_gates);
+            }
+        }
+        for workload in WORKLOADS {
+            for pod in self.pods(&workload) {
+                self.run(&pod);
+            }
+        }
+    }
+
+    /// What the scheduler and a kubelet do about a pod.
+    fn run(&mut self, pod: &Value) {
+        let path = format!("{PODS}/{}", name(pod));
+        if !is_past(pod) {
+            return;
+        }
+        let mut pod = pod.clone();
+        if !has_node(&pod) {
+            let taken = WORKLOADS.iter().flat_map(|of| self.pods(of)).filter(|pod| has_node(pod)).count();
+            if taken >= self.room {
+                let refused = json!([{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]);
+                if pod["status"]["conditions"] != refused {
+                    pod["status"]["conditions"] = refused;
+                    self.server.put(&path, pod);
+                }
+                return;
+            }
+            self.next += 1;
+            let takes = (self.startup)(self.next);
+            let is_dud = self.duds > 0;
+            self.duds = self.duds.saturating_sub(1);
+            self.ready_at.insert(uid(&pod).to_owned(), (!is_dud).then_some(self.now + takes));
+            pod["spec"]["nodeName"] = json!("n");
+            pod["status"] = json!({"phase": "Running"});
+            self.server.put(&path, pod.clone());
+        }
+        let is_up = self.ready_at.get(uid(&pod)).copied().flatten().is_some_and(|at| at <= self.now);
+        if is_up && !is_ready(&pod) {
+            pod["status"]["conditions"] =
+                json!([{"type": "Ready", "status": "True"}, {"type": "PodScheduled", "status": "True"}]);
+            self.server.put(&path, pod);
+        }
+    }
+}
+
+fn ordinal(pod: &Value) -> u64 {
+    name(pod).rsplit_once('-').unwrap().1.parse().unwrap()
+}

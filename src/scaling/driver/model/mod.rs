@@ -1,0 +1,111 @@
+//! The driver and the actuator before a model of a cluster, whatever happens there: outages, restarts, writes
+//! of others, pods that never start, and an API server that fails.
+//!
+//! `PROPTEST_CASES=5000 cargo test --lib scaling::driver::model` tries more than usual.
+
+mod cluster;
+mod picker;
+mod server;
+mod trial;
+
+use proptest::prelude::*;
+
+use picker::{OnTimeout, Shape};
+use server::Fault;
+use trial::{Event, run};
+
+fn shape() -> impl Strategy<Value = Shape> {
+    let on_timeout = prop_oneof![Just(OnTimeout::Hold), Just(OnTimeout::Trim), Just(OnTimeout::Fail)];
+    let steps = prop_oneof![2 => (1u32..4, 1u32..3).prop_map(Some), 1 => Just(None)];
+    (steps, on_timeout, any::<[bool; 4]>()).prop_map(
+        |(steps, on_timeout, [has_gates, has_ratio, has_rules, drains])| Shape {
+            steps,
+            on_timeout,
+            has_gates: has_gates && steps.is_some(),
+            has_ratio,
+            has_rules,
+            drains,
+        },
+    )
+}
+
+fn fault() -> impl Strategy<Value = Fault> {
+    let codes = prop_oneof![Just(409), Just(429), Just(500), Just(403)];
+    prop_oneof![4 => codes.prop_map(Fault::Refused), 1 => Just(Fault::Ignored), 1 => Just(Fault::Unanswered)]
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        8 => (1u8..20).prop_map(Event::Pass),
+        5 => (1u32..16).prop_map(Event::Load),
+        2 => any::<bool>().prop_map(Event::Metrics),
+        1 => Just(Event::Restart),
+        2 => (0usize..2, 0u32..9).prop_map(|(role, replicas)| Event::Foreign(role, replicas)),
+        2 => (1u32..6).prop_map(Event::Duds),
+        2 => (2usize..20).prop_map(Event::Room),
+        1 => Just(Event::Heal),
+        4 => (0u8..12, fault()).prop_map(|(after, fault)| Event::Fail(after, fault)),
+        2 => (0usize..2, 0usize..9).prop_map(|(role, place)| Event::Lose(role, place)),
+        1 => any::<bool>().prop_map(Event::Waiting),
+        1 => any::<bool>().prop_map(Event::Paused),
+        1 => any::<bool>().prop_map(Event::Applied),
+        1 => any::<bool>().prop_map(Event::Present),
+        1 => any::<bool>().prop_map(Event::Scaler),
+        1 => any::<bool>().prop_map(Event::Silent),
+        1 => any::<bool>().prop_map(Event::Leads),
+        1 => any::<bool>().prop_map(Event::Acts),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(100)) })]
+
+    #[test]
+    fn whatever_happens_capacity_does_no_harm(
+        shape in shape(),
+        replicas in (1u32..7, 1u32..5),
+        events in prop::collection::vec(event(), 1..40),
+    ) {
+        run(shape, [replicas.0, replicas.1], &events)?;
+    }
+}
+
+const SHAPE: Shape = Shape {
+    steps: None,
+    on_timeout: OnTimeout::Hold,
+    has_gates: false,
+    has_ratio: false,
+    has_rules: false,
+    drains: false,
+};
+
+#[test]
+fn a_role_does_not_shrink_away_from_one_that_others_write() {
+    let shape = Shape { has_ratio: true, ..SHAPE };
+    let events = [
+        Event::Pass(6),
+        Event::Foreign(1, 0),
+        Event::Load(5),
+        Event::Pass(17),
+        Event::Foreign(0, 3),
+        Event::Foreign(1, 3),
+        Event::Load(1),
+        Event::Pass(9),
+    ];
+    run(shape, [1, 2], &events).unwrap();
+}
+
+#[test]
+fn a_request_that_waits_is_no_number_of_the_pods() {
+    let shape = Shape { steps: Some((1, 1)), ..SHAPE };
+    let events = [Event::Metrics(false), Event::Foreign(1, 2), Event::Waiting(true), Event::Pass(6)];
+    run(shape, [1, 1], &events).unwrap();
+}
+
+#[test]
+fn a_role_that_waits_for_another_shrinks_as_far_as_the_ratio_lets_it() {
+    let shape = Shape { steps: Some((1, 1)), has_ratio: true, ..SHAPE };
+    run(shape, [3, 4], &[Event::Duds(1)]).unwrap();
+    // Also where the ratio doesn't hold.
+    run(shape, [1, 1], &[Event::Pass(1), Event::Foreign(1, 5), Event::Load(4)]).unwrap();
+}

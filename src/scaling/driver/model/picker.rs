@@ -1,0 +1,242 @@
+//! A picker that ticks one policy before a model of the API server.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use prometheus::Registry;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::cluster::{Cluster, WORKLOADS, is_ready};
+use super::server::{POLICIES, Server};
+use crate::actuator::Hands;
+use crate::capacity::{Plan, State};
+use crate::cluster::Change;
+use crate::endpoints::{Clock, EndpointSpec, Store};
+use crate::leader::Term;
+use crate::scaling::driver::news::Wants;
+use crate::scaling::driver::{Driver, Live};
+use crate::scaling::groups::{Groups, Sources};
+use crate::scaling::objects::{News, PolicyObject, Shelf, Teller};
+use crate::scrape::ScrapeMetrics;
+
+/// What becomes of a step that takes too long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnTimeout {
+    Hold,
+    Trim,
+    Fail,
+}
+
+/// A policy.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// Pods of each role in a step.
+    pub steps: Option<(u32, u32)>,
+    pub on_timeout: OnTimeout,
+    /// Whether pods wait at a gate for their step.
+    pub has_gates: bool,
+    /// Whether there are to be between one and three pods of `decode` for each of `prefill`.
+    pub has_ratio: bool,
+    /// Whether rules size the roles, not metrics the group.
+    pub has_rules: bool,
+    /// Whether pods may take half a minute to answer before they go.
+    pub drains: bool,
+}
+
+impl Shape {
+    /// Its specification.
+    pub fn spec(&self) -> Value {
+        let role = |place: usize, max: u32| {
+            let workload = WORKLOADS[place];
+            json!({"min": 1, "max": max, "scaleTargetRef": {"apiVersion": "apps/v1", "kind": workload.kind, "name": workload.role}})
+        };
+        let drain = if self.drains { "30s" } else { "0s" };
+        let mut spec = json!({
+            "poolRef": {"name": "pool"},
+            "mode": "Apply",
+            "roles": {"decode": role(0, 9), "prefill": role(1, 6)},
+            "behavior": {"scaleDown": {"stabilization": "30s", "drainTimeout": drain}},
+        });
+        if self.has_rules {
+            let rule = |role: &str, up: bool| {
+                let (comparator, threshold, step) =
+                    if up { ("GREATER_THAN", 5, 2) } else { ("LESS_THAN", 2, -1) };
+                json!({"name": format!("{role}-{up}"), "role": role, "metric": "queue_depth",
+                       "comparator": comparator, "threshold": threshold, "step": step, "cooldown": "30s"})
+            };
+            spec["rules"] = json!([
+                rule("decode", true),
+                rule("decode", false),
+                rule("prefill", true),
+                rule("prefill", false)
+            ]);
+        } else {
+            spec["total"] = json!({"metrics": [{"name": "queue_depth", "target": 4}]});
+        }
+        if self.has_ratio {
+            let ratio = json!({"numerator": "prefill", "denominator": "decode", "min": "1:3", "max": "1:1"});
+            spec["coordination"] = json!({"ratio": ratio});
+        }
+        if let Some((decode, prefill)) = self.steps {
+            spec["deploy"] = json!({"steps": {"decode": decode, "prefill": prefill}, "batchTimeout": "60s",
+                                    "onTimeout": format!("{:?}", self.on_timeout)});
+        }
+        spec
+    }
+}
+
+/// A process, from its start to its end.
+pub struct Picker {
+    pub driver: Driver,
+    pub clock: Clock,
+    registry: Registry,
+    term: Arc<Term>,
+    leads: Arc<AtomicBool>,
+    waiting: Arc<AtomicU64>,
+    wants: Wants,
+    /// The policy as it was heard of last.
+    heard: Value,
+    _pool: watch::Sender<Option<String>>,
+    _teller: AbortOnDropHandle<()>,
+}
+
+impl Picker {
+    /// One that leads and knows of no policy.
+    pub fn start(server: &Server, clock: Clock) -> Self {
+        let (pool, pools) = watch::channel(Some("app=m".to_owned()));
+        let term = Arc::new(Term::endless(clock.clone()));
+        let hands = Hands::new(server.connect(), "ns".to_owned(), clock.clone(), pools, Arc::clone(&term));
+        let (leads, waiting) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicU64::new(0)));
+        let (may_plan, may_tell, acts, waits) =
+            (Arc::clone(&leads), Arc::clone(&leads), Arc::clone(&term), Arc::clone(&waiting));
+        let registry = Registry::new();
+        let live = Live {
+            store: Arc::new(Store::default()),
+            clock: clock.clone(),
+            staleness: Duration::from_secs(5),
+            waiting: Box::new(move || waits.load(Relaxed)),
+            demanded: None,
+            may_plan: Box::new(move || may_plan.load(Relaxed)),
+            may_act: Box::new(move || acts.lasts()),
+            servers: None,
+            gpus: None,
+            scrapes: ScrapeMetrics::register(&Registry::new()).unwrap(),
+            hands: Some(hands),
+        };
+        let sources = Sources {
+            lease: Box::new(|_| None),
+            configured: Vec::new(),
+            has_servers: true,
+            has_gpus: false,
+            has_queue: true,
+            has_queries: false,
+            can_act: true,
+            is_only: true,
+        };
+        let mut driver = Driver::new(Groups::default(), sources, live, None, &registry).unwrap();
+        driver.shelf = Shelf::new("pool".to_owned());
+        let board = Arc::clone(driver.board());
+        let may_tell = Box::new(move || may_tell.load(Relaxed));
+        let teller = Teller::new(server.connect(), "ns".to_owned(), board, clock.clone(), may_tell);
+        let teller = AbortOnDropHandle::new(tokio::spawn(teller.run()));
+        let (wants, heard) = (Wants::default(), Value::Null);
+        Self { driver, clock, registry, term, leads, waiting, wants, heard, _pool: pool, _teller: teller }
+    }
+
+    /// Says how many requests wait in it.
+    pub fn set_waiting(&self, requests: u64) {
+        self.waiting.store(requests, Relaxed);
+    }
+
+    /// Gives it the lease, or takes it away: first it may not act, then it leads no more.
+    pub fn set_leads(&self, leads: bool) {
+        self.term.set(leads.then_some(Duration::MAX));
+        self.leads.store(leads, Relaxed);
+    }
+
+    /// Lets its lease run out, or renews it. It leads meanwhile.
+    pub fn set_acts(&self, acts: bool) {
+        self.term.set(acts.then_some(Duration::MAX));
+    }
+
+    /// Takes in the policy as it is.
+    pub async fn hear(&mut self, server: &Server) {
+        let policy = server.get(&format!("{POLICIES}/p"));
+        if policy == self.heard {
+            return;
+        }
+        let all: Vec<PolicyObject> = Some(&policy)
+            .filter(|policy| !policy.is_null())
+            .into_iter()
+            .map(|policy| serde_json::from_value(policy.clone()).unwrap())
+            .collect();
+        self.heard = policy;
+        self.driver.hear(News::Policies(Change::All(all)), &self.wants).await;
+    }
+
+    /// Takes in which pods serve, and how loaded they are, where that is known.
+    pub fn look(&self, cluster: &Cluster, load: u32, is_known: bool) {
+        let pods: Vec<Arc<Value>> = cluster
+            .server
+            .pods()
+            .into_iter()
+            .filter(|pod| is_ready(pod) && pod["metadata"]["labels"]["app"] == "m")
+            .collect();
+        let spec = |pod: &Arc<Value>| {
+            let text = |pointer: &str| pod.pointer(pointer).and_then(Value::as_str).unwrap().to_owned();
+            let (name, uid) = (text("/metadata/name"), text("/metadata/uid"));
+            let number: u16 = uid.trim_start_matches('u').parse().unwrap();
+            let labels: BTreeMap<String, String> =
+                serde_json::from_value(pod["metadata"]["labels"].clone()).unwrap();
+            EndpointSpec {
+                namespace: "ns".to_owned(),
+                labels,
+                uid: Some(uid),
+                ..EndpointSpec::new(name, ([10, 0, 0, 1], number))
+            }
+        };
+        let store = &self.driver.live.store;
+        store.replace(pods.iter().map(spec).collect());
+        if !is_known {
+            return;
+        }
+        let draining: BTreeSet<String> = self.driver.live.hands.iter().flat_map(Hands::draining).collect();
+        let snapshot = store.snapshot();
+        let (count, now) = (snapshot.endpoints().len().max(1), self.clock.now_ms());
+        for endpoint in snapshot.endpoints() {
+            let drains = endpoint.spec().uid.as_ref().is_some_and(|uid| draining.contains(uid));
+            endpoint.load().running.set(if drains { 0.0 } else { 1.0 }, now);
+            endpoint.load().waiting.set(if drains { 0.0 } else { f64::from(load) * 4.0 / count as f64 }, now);
+        }
+    }
+
+    /// Does what is due. Says whether a policy was ticked.
+    pub async fn act(&mut self) -> bool {
+        if self.driver.releases.is_some_and(|at| at <= Instant::now()) {
+            self.driver.release().await;
+        }
+        let is_due = self.driver.due().is_some_and(|due| due <= self.clock.elapsed());
+        if is_due {
+            self.driver.tick_due().await;
+        }
+        is_due
+    }
+
+    /// The latest plan.
+    pub fn plan(&self) -> Option<Plan> {
+        Some(self.driver.running.first()?.latest.as_ref()?.plan.clone())
+    }
+
+    /// Whether it says that it stands still.
+    pub fn says_why(&self) -> bool {
+        let frozen = self.registry.gather();
+        let mut frozen = frozen.iter().filter(|family| family.name() == "usher_capacity_frozen_seconds");
+        frozen.any(|family| !family.get_metric().is_empty())
+            || self.plan().is_some_and(|plan| plan.state.is_stuck() && plan.state != State::Idle)
+    }
+}

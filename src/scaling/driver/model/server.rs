@@ -1,0 +1,366 @@
+//! A model of the API server: objects, watches, failures, and a record of what was written.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::{StreamExt, stream};
+use http::{Method, Request, Response};
+use http_body::Frame;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+
+use crate::cluster::Cluster;
+
+/// Path of the namespace's pods.
+pub const PODS: &str = "/api/v1/namespaces/ns/pods";
+/// Path of its CapacityPolicies.
+pub const POLICIES: &str = "/apis/usher.dev/v1alpha1/namespaces/ns/capacitypolicies";
+/// Path of its HorizontalPodAutoscalers.
+pub const SCALERS: &str = "/apis/autoscaling/v2/namespaces/ns/horizontalpodautoscalers";
+/// Path of its workloads, and their kinds.
+pub const APPS: &str = "/apis/apps/v1/namespaces/ns";
+
+/// How long a watch lasts: less than is asked for, which is drawn at random.
+const WATCH: Duration = Duration::from_secs(15);
+
+/// How a request fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The answer has this status, and nothing was done.
+    Refused(u16),
+    /// Nothing was done, and there is no answer.
+    Ignored,
+    /// It was carried out, and there is no answer.
+    Unanswered,
+}
+
+/// A change that was asked for over the connection, and carried out.
+#[derive(Clone, Debug)]
+pub struct Written {
+    /// Path of the request.
+    pub path: String,
+    /// The object before.
+    pub before: Value,
+    /// The object after; null: it was deleted.
+    pub after: Value,
+}
+
+type Payload = UnsyncBoxBody<Bytes, Infallible>;
+type Answer = (u16, Value);
+
+/// A watch that is open.
+struct Watching {
+    labels: String,
+    /// Version up to which changes were sent.
+    seen: u64,
+    ends: Instant,
+    events: mpsc::UnboundedSender<Bytes>,
+}
+
+#[derive(Default)]
+struct State {
+    version: u64,
+    /// By path.
+    objects: BTreeMap<String, Arc<Value>>,
+    /// Changes of pods: version, kind of change, pod.
+    changes: Vec<(u64, &'static str, Arc<Value>)>,
+    watches: Vec<Watching>,
+    /// After how many more requests the next failure comes, and which.
+    faults: Vec<(u8, Fault)>,
+    failed: u64,
+    written: Vec<Written>,
+}
+
+/// An API server with one namespace, `ns`. Clones are the same server.
+#[derive(Clone)]
+pub struct Server {
+    state: Arc<Mutex<State>>,
+    /// Whether watches say nothing.
+    silent: watch::Sender<bool>,
+}
+
+fn refusal(code: u16) -> Answer {
+    let reason = if code == 409 { "Conflict" } else { "" };
+    let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code,
+                        "reason": reason, "message": format!("refused with {code}")});
+    (code, status)
+}
+
+fn matches(selector: &str, object: &Value) -> bool {
+    selector
+        .split(',')
+        .filter_map(|term| term.split_once('='))
+        .all(|(key, value)| object["metadata"]["labels"].get(key).and_then(Value::as_str) == Some(value))
+}
+
+fn merge(into: &mut Value, patch: &Value) {
+    let Value::Object(fields) = patch else { return *into = patch.clone() };
+    if !into.is_object() {
+        *into = json!({});
+    }
+    for (key, value) in fields {
+        if value.is_null() {
+            into.as_object_mut().unwrap().remove(key);
+        } else {
+            merge(&mut into[key], value);
+        }
+    }
+}
+
+/// Carries out a JSON patch of the steps that are in use; `None`: a test failed.
+fn patched(object: &Value, steps: &Value) -> Option<Value> {
+    let mut object = object.clone();
+    for step in steps.as_array().unwrap() {
+        let path = step["path"].as_str().unwrap();
+        let (parent, key) = path.rsplit_once('/').unwrap();
+        let key = key.replace("~1", "/");
+        match step["op"].as_str().unwrap() {
+            "test" if object.pointer(path) == Some(&step["value"]) => {}
+            "test" => return None,
+            "remove" => match object.pointer_mut(parent)? {
+                Value::Array(all) => drop(all.remove(key.parse().ok()?)),
+                all => drop(all.as_object_mut()?.remove(&key)?),
+            },
+            _ => object.pointer_mut(parent)?[&key] = step["value"].clone(),
+        }
+    }
+    Some(object)
+}
+
+impl State {
+    /// Stores an object; null: it is deleted.
+    fn put(&mut self, path: &str, mut object: Value) {
+        self.version += 1;
+        let is_new = !self.objects.contains_key(path);
+        if object.is_null() {
+            let Some(last) = self.objects.remove(path) else { return };
+            let mut last = Value::clone(&last);
+            last["metadata"]["resourceVersion"] = json!(self.version.to_string());
+            self.note(path, "DELETED", Arc::new(last));
+            return;
+        }
+        object["metadata"]["resourceVersion"] = json!(self.version.to_string());
+        let object = Arc::new(object);
+        self.objects.insert(path.to_owned(), Arc::clone(&object));
+        self.note(path, if is_new { "ADDED" } else { "MODIFIED" }, object);
+    }
+
+    fn note(&mut self, path: &str, kind: &'static str, object: Arc<Value>) {
+        if path.starts_with(PODS) {
+            self.changes.push((self.version, kind, object));
+        }
+    }
+
+    fn get(&self, path: &str) -> Value {
+        self.objects.get(path).map(|object| Value::clone(object)).unwrap_or_default()
+    }
+
+    /// Stores a change that was asked for over the connection.
+    fn write(&mut self, path: &str, of: &str, after: Value) -> Answer {
+        let before = self.get(of);
+        self.put(of, after);
+        let after = self.get(of);
+        self.written.push(Written { path: path.to_owned(), before, after: after.clone() });
+        (200, if after.is_null() { json!({"kind": "Status", "status": "Success"}) } else { after })
+    }
+
+    fn list(&self, folder: &str, labels: &str) -> Answer {
+        let prefix = format!("{folder}/");
+        let of =
+            self.objects.iter().filter(|(path, object)| path.starts_with(&prefix) && matches(labels, object));
+        let items: Vec<&Value> = of.map(|(_, object)| object.as_ref()).collect();
+        (200, json!({"metadata": {"resourceVersion": self.version.to_string()}, "items": items}))
+    }
+
+    fn answer(&mut self, method: &Method, path: &str, labels: &str, body: &Value) -> Answer {
+        let (of, part) = match path.rsplit_once('/') {
+            Some((of, part @ ("scale" | "status" | "eviction"))) => (of, part),
+            _ => (path, ""),
+        };
+        let there = self.objects.get(of).map(|object| Value::clone(object));
+        let uid = body.pointer("/metadata/uid").or_else(|| body.pointer("/deleteOptions/preconditions/uid"));
+        let version = body.pointer("/metadata/resourceVersion");
+        match (method, there) {
+            (&Method::GET, _) if path == "/apis/apps/v1" => (
+                200,
+                json!({"resources": [
+                {"name": "deployments", "kind": "Deployment"}, {"name": "deployments/scale", "kind": "Scale"},
+                {"name": "statefulsets", "kind": "StatefulSet"}, {"name": "statefulsets/scale", "kind": "Scale"}]}),
+            ),
+            (&Method::GET, _) if [PODS, SCALERS].contains(&path) => self.list(path, labels),
+            (_, _) if path.ends_with("/events") => (201, json!({"metadata": {}, "items": []})),
+            (_, None) => refusal(404),
+            (&Method::GET, Some(there)) => (200, there),
+            (_, Some(there))
+                if uid.is_some_and(|uid| *uid != there["metadata"]["uid"])
+                    || version.is_some_and(|of| *of != there["metadata"]["resourceVersion"]) =>
+            {
+                refusal(409)
+            }
+            (&Method::POST, Some(_)) if part == "eviction" => self.write(path, of, Value::Null),
+            (&Method::PATCH, Some(there)) if body.is_array() => match patched(&there, body) {
+                Some(object) => self.write(path, of, object),
+                None => refusal(422),
+            },
+            (&Method::PATCH, Some(mut there)) => {
+                merge(&mut there, body);
+                self.write(path, of, there)
+            }
+            _ => refusal(405),
+        }
+    }
+
+    fn flush(&mut self, now: Instant) {
+        let changes = &self.changes;
+        self.watches.retain_mut(|watching| {
+            let new = changes.iter().skip_while(|(version, ..)| *version <= watching.seen);
+            for (_, kind, pod) in new.filter(|(.., pod)| matches(&watching.labels, pod)) {
+                let line = format!("{}\n", json!({"type": kind, "object": **pod}));
+                let _ = watching.events.send(line.into());
+            }
+            watching.seen = changes.last().map_or(watching.seen, |(version, ..)| *version);
+            if now < watching.ends {
+                return true;
+            }
+            let metadata = json!({"resourceVersion": watching.seen.max(1).to_string()});
+            let last = json!({"type": "BOOKMARK", "object": {"kind": "Pod", "apiVersion": "v1", "metadata": metadata}});
+            let _ = watching.events.send(format!("{last}\n").into());
+            false
+        });
+    }
+}
+
+impl Default for Server {
+    fn default() -> Self {
+        Self { state: Arc::default(), silent: watch::Sender::new(false) }
+    }
+}
+
+impl Server {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+
+    /// A connection to it.
+    pub fn connect(&self) -> Cluster {
+        let server = self.clone();
+        let service = tower::service_fn(move |request| {
+            let server = server.clone();
+            async move { Ok::<_, Infallible>(server.serve(request).await) }
+        });
+        Cluster::from(kube::Client::new(service, "ns"))
+    }
+
+    async fn serve(&self, request: Request<kube::client::Body>) -> Response<Payload> {
+        let (parts, body) = request.into_parts();
+        let body = body.collect().await.unwrap().to_bytes();
+        let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+        let query: BTreeMap<&str, &str> = parts
+            .uri
+            .query()
+            .unwrap_or_default()
+            .split('&')
+            .filter_map(|pair| pair.split_once('='))
+            .collect();
+        let labels = query.get("labelSelector").copied().unwrap_or_default();
+        let labels = labels.replace("%3D", "=").replace("%2C", ",").replace("%2F", "/");
+        if query.contains_key("watch") {
+            return self.watch(labels, query["resourceVersion"].parse().unwrap()).await;
+        }
+        // Followers that are refused wait for a random time.
+        let fault = if labels.is_empty() { self.next_fault() } else { None };
+        let (code, answer) = match fault {
+            Some(Fault::Refused(code)) => refusal(code),
+            Some(fault) => {
+                if fault == Fault::Unanswered {
+                    self.lock().answer(&parts.method, parts.uri.path(), &labels, &body);
+                }
+                std::future::pending().await
+            }
+            None => self.lock().answer(&parts.method, parts.uri.path(), &labels, &body),
+        };
+        Response::builder().status(code).body(Full::new(answer.to_string().into()).boxed_unsync()).unwrap()
+    }
+
+    fn next_fault(&self) -> Option<Fault> {
+        let mut state = self.lock();
+        let (after, fault) = state.faults.first_mut()?;
+        if *after > 0 {
+            *after -= 1;
+            return None;
+        }
+        let fault = *fault;
+        state.faults.remove(0);
+        state.failed += 1;
+        Some(fault)
+    }
+
+    async fn watch(&self, labels: String, seen: u64) -> Response<Payload> {
+        let _ = self.silent.subscribe().wait_for(|silent| !silent).await;
+        let (events, told) = mpsc::unbounded_channel();
+        self.lock().watches.push(Watching { labels, seen, ends: Instant::now() + WATCH, events });
+        let frames = stream::unfold(told, async |mut told| Some((told.recv().await?, told)));
+        let body = StreamBody::new(frames.map(|bytes| Ok(Frame::data(bytes))));
+        Response::new(BodyExt::boxed_unsync(body))
+    }
+
+    /// Tells watches what has changed, unless they are silent.
+    pub fn flush(&self) {
+        if !*self.silent.borrow() {
+            self.lock().flush(Instant::now());
+        }
+    }
+
+    /// Lets watches be silent, or not.
+    pub fn set_silent(&self, silent: bool) {
+        self.silent.send_replace(silent);
+    }
+
+    /// Has a request fail, so many requests after the failure before.
+    pub fn fail(&self, after: u8, fault: Fault) {
+        self.lock().faults.push((after, fault));
+    }
+
+    /// Has no more requests fail.
+    pub fn heal(&self) {
+        self.lock().faults.clear();
+    }
+
+    /// How many requests have failed.
+    pub fn failed(&self) -> u64 {
+        self.lock().failed
+    }
+
+    /// The object at a path; null: there is none.
+    pub fn get(&self, path: &str) -> Value {
+        self.lock().get(path)
+    }
+
+    /// Stores an object at a path; null: it is deleted.
+    pub fn put(&self, path: &str, object: Value) {
+        self.lock().put(path, object);
+    }
+
+    /// All pods.
+    pub fn pods(&self) -> Vec<Arc<Value>> {
+        let state = self.lock();
+        let prefix = format!("{PODS}/");
+        state
+            .objects
+            .iter()
+            .filter(|(path, _)| path.starts_with(&prefix))
+            .map(|(_, pod)| Arc::clone(pod))
+            .collect()
+    }
+
+    /// What was written over connections since the last call.
+    pub fn take_written(&self) -> Vec<Written> {
+        std::mem::take(&mut self.lock().written)
+    }
+}

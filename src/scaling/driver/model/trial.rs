@@ -1,0 +1,415 @@
+//! One sequence of events, and what has to hold after each second of it.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use proptest::test_runner::TestCaseError;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::cluster::{Cluster, WORKLOADS, is_past, is_ready};
+use super::picker::{Picker, Shape};
+use super::server::{Fault, PODS, POLICIES, SCALERS, Written};
+use crate::capacity::plan::RolePlan;
+use crate::capacity::{Plan, Reason, State};
+use crate::endpoints::Clock;
+
+/// For how long numbers of pods count.
+const FRESH: u64 = 5;
+/// For how long it counts that there is no autoscaler.
+const SCALERS_KNOWN: u64 = 10;
+/// Longest time without a word in which nothing changes that is to change: a step's, and what drains.
+const SILENT: u64 = 240;
+/// The same without steps.
+const SILENT_UNSTEPPED: u64 = 800;
+/// Longest time in which a group reaches its goals when all is well again.
+const RECOVERS: u64 = 3 * 3600;
+
+/// Something that happens.
+#[derive(Clone, Copy, Debug)]
+pub enum Event {
+    /// So many times three seconds pass.
+    Pass(u8),
+    /// Requests for so many pods come.
+    Load(u32),
+    /// Numbers of pods are known, or they aren't.
+    Metrics(bool),
+    /// The picker ends, and another one starts.
+    Restart,
+    /// Somebody writes the replicas of a role.
+    Foreign(usize, u32),
+    /// So many of the next pods never get ready.
+    Duds(u32),
+    /// Nodes for so many pods are there.
+    Room(usize),
+    /// All pods get ready.
+    Heal,
+    /// A request fails.
+    Fail(u8, Fault),
+    /// A pod of a role is lost.
+    Lose(usize, usize),
+    /// Requests wait in the picker, or they don't.
+    Waiting(bool),
+    /// The policy is paused, or it isn't.
+    Paused(bool),
+    /// The policy has mode `Apply`, or it has `Recommend`.
+    Applied(bool),
+    /// The policy is there, or it is deleted.
+    Present(bool),
+    /// An autoscaler is there for a role, or it isn't.
+    Scaler(bool),
+    /// Watches are silent, or they aren't.
+    Silent(bool),
+    /// The picker has the lease, or another has.
+    Leads(bool),
+    /// The picker's lease is renewed, or runs out.
+    Acts(bool),
+}
+
+struct Trial {
+    shape: Shape,
+    cluster: Cluster,
+    picker: Picker,
+    clock: Clock,
+    began: Instant,
+    load: u32,
+    is_known: bool,
+    /// When numbers of pods were known last.
+    known: Option<u64>,
+    waiting: bool,
+    paused: bool,
+    applied: bool,
+    present: bool,
+    leads: bool,
+    acts: bool,
+    /// Since when an autoscaler is there.
+    scaler: Option<u64>,
+    generation: u64,
+    /// What stands, and since when.
+    still: (u64, String),
+}
+
+/// Lets tasks run until none has anything to do.
+async fn settle() {
+    for _ in 0..40 {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Whether so many pods serve together: with steps, none is further along than another by more than one,
+/// unless it is where it is to be; without, the policy's ratio.
+fn keeps_ratio(shape: Shape, [decode, prefill]: [u32; 2], goals: [u32; 2]) -> bool {
+    match shape.steps {
+        Some((of_decode, of_prefill)) => {
+            decode <= goals[0]
+                || prefill <= goals[1]
+                || (decode * of_prefill).abs_diff(prefill * of_decode) <= of_decode * of_prefill
+        }
+        None => !shape.has_ratio || (prefill <= decode && decode <= 3 * prefill),
+    }
+}
+
+impl Trial {
+    fn new(shape: Shape, replicas: [u32; 2]) -> Self {
+        let (cluster, clock) = (Cluster::new(replicas, shape.has_gates), Clock::stopped());
+        let mut trial = Self {
+            shape,
+            picker: Picker::start(&cluster.server, clock.clone()),
+            cluster,
+            clock,
+            began: Instant::now(),
+            load: replicas.iter().sum(),
+            is_known: true,
+            known: None,
+            waiting: false,
+            paused: false,
+            applied: true,
+            present: true,
+            leads: true,
+            acts: true,
+            scaler: None,
+            generation: 0,
+            still: (0, String::new()),
+        };
+        trial.write_policy();
+        trial
+    }
+
+    fn write_policy(&mut self) {
+        self.generation += 1;
+        let path = format!("{POLICIES}/p");
+        let status = self.cluster.server.get(&path)["status"].clone();
+        let mut spec = self.shape.spec();
+        spec["mode"] = json!(if self.applied { "Apply" } else { "Recommend" });
+        spec["paused"] = json!(self.paused);
+        let metadata = json!({"name": "p", "uid": "u-p", "generation": self.generation, "creationTimestamp": "2026-01-01T00:00:00Z"});
+        let mut policy = json!({"metadata": metadata, "spec": spec});
+        if !status.is_null() {
+            policy["status"] = status;
+        }
+        self.cluster.server.put(&path, if self.present { policy } else { Value::Null });
+    }
+
+    async fn happen(&mut self, event: Event) -> Result<(), TestCaseError> {
+        match event {
+            Event::Pass(times) => {
+                for _ in 0..times {
+                    self.pass(3).await?;
+                }
+            }
+            Event::Load(pods) => self.load = pods,
+            Event::Metrics(known) => self.is_known = known,
+            Event::Restart => {
+                self.picker = Picker::start(&self.cluster.server, self.clock.clone());
+                self.picker.set_waiting(self.waiting.into());
+                self.picker.set_leads(self.leads);
+                self.picker.set_acts(self.leads && self.acts);
+                self.still.0 = self.cluster.now;
+            }
+            Event::Foreign(role, replicas) => {
+                let path = WORKLOADS[role].path();
+                let mut object = self.cluster.server.get(&path);
+                object["spec"]["replicas"] = json!(replicas);
+                self.cluster.server.put(&path, object);
+            }
+            Event::Duds(pods) => self.cluster.duds = pods,
+            Event::Room(room) => self.cluster.room = room,
+            Event::Heal => self.cluster.heal(),
+            Event::Fail(after, fault) => self.cluster.server.fail(after, fault),
+            Event::Lose(role, place) => self.cluster.lose(&WORKLOADS[role], place),
+            Event::Waiting(waiting) => {
+                self.waiting = waiting;
+                self.picker.set_waiting(waiting.into());
+            }
+            Event::Paused(paused) if paused != self.paused => {
+                self.paused = paused;
+                self.write_policy();
+            }
+            Event::Applied(applied) if applied != self.applied => {
+                self.applied = applied;
+                self.write_policy();
+            }
+            Event::Present(present) if present != self.present => {
+                self.present = present;
+                self.write_policy();
+            }
+            Event::Paused(_) | Event::Applied(_) | Event::Present(_) => {}
+            Event::Scaler(is_there) => {
+                let target = json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": "decode"});
+                let scaler = json!({"metadata": {"name": "h"}, "spec": {"scaleTargetRef": target}});
+                self.cluster.server.put(&format!("{SCALERS}/h"), if is_there { scaler } else { Value::Null });
+                self.scaler = is_there.then(|| self.scaler.unwrap_or(self.cluster.now));
+            }
+            Event::Silent(silent) => self.cluster.server.set_silent(silent),
+            Event::Leads(leads) => {
+                self.leads = leads;
+                self.picker.set_leads(leads);
+                self.picker.set_acts(leads && self.acts);
+            }
+            Event::Acts(acts) => {
+                self.acts = acts;
+                self.picker.set_acts(self.leads && acts);
+            }
+        }
+        Ok(())
+    }
+
+    fn sync(&mut self) -> u64 {
+        self.clock.set(self.began.elapsed());
+        let now = self.began.elapsed().as_secs();
+        let passed = now - self.cluster.now;
+        self.cluster.pass(passed);
+        now
+    }
+
+    /// Lets so many seconds pass, and looks at what was done.
+    async fn pass(&mut self, seconds: u64) -> Result<(), TestCaseError> {
+        tokio::time::advance(Duration::from_secs(seconds)).await;
+        let now = self.sync();
+        self.cluster.server.flush();
+        settle().await;
+        self.picker.look(&self.cluster, self.load, self.is_known);
+        if self.is_known {
+            self.known = Some(now);
+        }
+        self.picker.hear(&self.cluster.server).await;
+        let (serving, replicas) = (self.cluster.serving(), self.cluster.replicas());
+        let is_blind = self.known.is_none_or(|known| now - known > FRESH);
+        let failed = self.cluster.server.failed();
+        self.picker.act().await;
+        let has_failed = self.cluster.server.failed() > failed;
+        let written = self.cluster.server.take_written();
+        // The controllers do what was written.
+        self.sync();
+        self.check(now, &written, serving, replicas, is_blind, has_failed)?;
+        settle().await;
+        let _ = self.cluster.server.take_written();
+        self.check_still(now)
+    }
+
+    fn check(
+        &self,
+        now: u64,
+        written: &[Written],
+        serving: [u32; 2],
+        before: [u32; 2],
+        is_blind: bool,
+        has_failed: bool,
+    ) -> Result<(), TestCaseError> {
+        let plan = self.picker.plan();
+        let may_write = self.present && self.applied && !self.paused;
+        let mut has_changed = false;
+        for write in written {
+            let Written { path, before: from, after: to } = write;
+            if path.starts_with(POLICIES) {
+                continue;
+            }
+            prop_assert!(self.leads && self.acts, "a write without the lease: {write:?}");
+            if path.starts_with(PODS) {
+                prop_assert!(
+                    WORKLOADS.iter().any(|workload| workload.owns(from)),
+                    "another's pod: {write:?}"
+                );
+                prop_assert!(!to.is_null() || may_write, "a pod goes without a policy: {write:?}");
+                has_changed |= to.is_null();
+                continue;
+            }
+            let role = WORKLOADS.iter().position(|workload| format!("{}/scale", workload.path()) == *path);
+            let Some(role) = role else {
+                prop_assert!(false, "another's object: {write:?}");
+                return Ok(());
+            };
+            prop_assert!(may_write, "replicas without a policy: {write:?}");
+            let is_known = self.scaler.is_some_and(|since| now > since + SCALERS_KNOWN);
+            prop_assert!(!is_known, "replicas beside an autoscaler: {write:?}");
+            let number = |object: &Value| object["spec"]["replicas"].as_u64().unwrap() as u32;
+            prop_assert_eq!(number(from), before[role], "somebody else's number is overwritten");
+            // Requests that wait in the picker are known: they may ask for more.
+            let asks =
+                self.waiting && plan.as_ref().is_some_and(|plan| plan.stages.size > before[0] + before[1]);
+            // A trim gives back pods that never came up.
+            let trims = plan.as_ref().is_some_and(|plan| plan.roles[role].reasons.contains(&Reason::Trimmed));
+            if is_blind && !asks && !trims {
+                prop_assert!(
+                    number(to) > number(from),
+                    "a role shrinks without a number: {write:?} {plan:?}"
+                );
+                prop_assert!(before.contains(&0), "a role grows without a number: {write:?} {plan:?}");
+            }
+            has_changed = true;
+        }
+        let Some(plan) = plan.filter(|_| has_changed) else { return Ok(()) };
+        let (now, after) = (self.cluster.serving(), self.cluster.replicas());
+        let total = |pods: [u32; 2]| pods[0] + pods[1];
+        let goals = [plan.roles[0].goal, plan.roles[1].goal];
+        let has_lost = now.iter().zip(serving).any(|(now, before)| *now < before);
+        let keeps = |pods| keeps_ratio(self.shape, pods, goals);
+        prop_assert!(
+            !has_lost || has_failed || keeps(now) || !keeps(serving),
+            "the ratio is broken: {serving:?} {now:?} of {before:?} {after:?}: {plan:?}"
+        );
+        let most = match self.shape.steps {
+            Some((decode, prefill)) => total(goals) + decode + prefill,
+            None => goals.iter().zip(before).map(|(goal, before)| *goal.max(&before)).sum(),
+        };
+        // Pods that drain are on their way out.
+        let drains = |role: &RolePlan| role.reasons.contains(&Reason::Draining);
+        let going = plan.roles.iter().zip(after).filter(|(role, _)| drains(role));
+        let going: u32 = going.map(|(role, after)| after.saturating_sub(role.write)).sum();
+        prop_assert!(total(after) - going <= most.max(total(before)), "{before:?} {after:?}: {plan:?}");
+        Ok(())
+    }
+
+    /// Whether all is as the policy wants it.
+    fn is_done(&self, plan: &Plan) -> bool {
+        let is_done = |(role, workload): (usize, &super::cluster::Workload)| {
+            let pods = self.cluster.pods(workload);
+            let goal = plan.roles[role].goal as usize;
+            pods.len() == goal
+                && self.cluster.replicas()[role] as usize == goal
+                && pods.iter().all(|pod| is_past(pod))
+        };
+        WORKLOADS.iter().enumerate().all(is_done)
+    }
+
+    /// Nothing stands still for long without a word.
+    fn check_still(&mut self, now: u64) -> Result<(), TestCaseError> {
+        let plan = self.picker.plan();
+        let is_wanted = self.present && self.applied && self.leads;
+        if !is_wanted || self.picker.says_why() || plan.as_ref().is_some_and(|plan| self.is_done(plan)) {
+            self.still = (now, String::new());
+            return Ok(());
+        }
+        let pods = WORKLOADS.map(|workload| {
+            let pods = self.cluster.pods(&workload);
+            (
+                pods.len(),
+                pods.iter().filter(|pod| is_past(pod)).count(),
+                pods.iter().filter(|pod| is_ready(pod)).count(),
+            )
+        });
+        let stands = format!("{pods:?} of {:?}", self.cluster.replicas());
+        if stands != self.still.1 {
+            self.still = (now, stands);
+        }
+        let most = if self.shape.steps.is_some() { SILENT } else { SILENT_UNSTEPPED };
+        prop_assert!(now - self.still.0 <= most, "nothing moves, without a word: {:?} {plan:?}", self.still);
+        Ok(())
+    }
+
+    /// Everything works again, and the group reaches its goals.
+    async fn recover(&mut self) -> Result<(), TestCaseError> {
+        self.cluster.server.heal();
+        let well = [
+            Event::Heal,
+            Event::Metrics(true),
+            Event::Waiting(false),
+            Event::Paused(false),
+            Event::Applied(true),
+            Event::Present(true),
+            Event::Scaler(false),
+            Event::Silent(false),
+            Event::Acts(true),
+            Event::Leads(true),
+        ];
+        for event in well {
+            self.happen(event).await?;
+        }
+        let until = self.cluster.now + RECOVERS;
+        let begins = self.cluster.now + 60;
+        while self.cluster.now < until {
+            self.pass(if self.cluster.now < begins { 3 } else { 5 }).await?;
+            self.cluster.heal();
+            let Some(plan) = self.picker.plan().filter(|_| self.cluster.now > begins) else { continue };
+            // A step that was given up ends until other sizes are asked for.
+            let is_over = plan.state == State::Failed;
+            if is_over || (plan.state == State::Idle && self.is_done(&plan)) {
+                return Ok(());
+            }
+        }
+        let pods = WORKLOADS.map(|workload| self.cluster.pods(&workload).len());
+        prop_assert!(
+            false,
+            "it never gets there: {pods:?} {:?} {:?}",
+            self.cluster.replicas(),
+            self.picker.plan()
+        );
+        Ok(())
+    }
+}
+
+/// Runs a sequence of events, then lets all be well.
+///
+/// # Errors
+/// What did not hold.
+pub fn run(shape: Shape, replicas: [u32; 2], events: &[Event]) -> Result<(), TestCaseError> {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    runtime.block_on(async {
+        let mut trial = Trial::new(shape, replicas);
+        for event in events {
+            trial.happen(*event).await?;
+        }
+        trial.recover().await
+    })
+}
