@@ -203,7 +203,7 @@ fn pods_go_only_by_the_numbers_of_all() {
     for (rules, size, outcomes) in table {
         assert_eq!(apply_to(rules, 3, &few), (size, outcomes.to_vec()));
     }
-    assert_eq!(apply_to(&[down.clone()], 3, &pods(&[0.0, 0.0])).0, 2);
+    assert_eq!(apply_to(std::slice::from_ref(&down), 3, &pods(&[0.0, 0.0])).0, 2);
     assert_eq!(apply_to(&[up], 3, &pods(&[9.0, nan])).0, 4, "growing takes one that says so");
 }
 
@@ -224,7 +224,7 @@ fn a_role_keeps_its_pods_while_a_rule_that_adds_some_lacks_its_number() {
 fn an_empty_queue_removes_no_pod_before_all_requests_are_known() {
     let down = Rule { number: Number::Waiting, ..rule(Comparator::LessThan, 1.0, -1) };
     let settling = Inputs { is_settling: true, ..Inputs::default() };
-    assert_eq!(apply_to(&[down.clone()], 3, &settling), (3, vec![RuleOutcome::NoData]));
+    assert_eq!(apply_to(std::slice::from_ref(&down), 3, &settling), (3, vec![RuleOutcome::NoData]));
     let up = Rule {
         test: Test::Compare { comparator: Comparator::GreaterThan, threshold: amount(5.0), step: 1 },
         ..down.clone()
