@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use super::{Endpoint, SubsetHint};
+use super::{Endpoint, ROLE_LABEL, SubsetHint};
 
 /// All endpoints of the pool at one moment. Replaced as a whole when membership
 /// changes and shared by everybody; loads inside it are live.
@@ -16,19 +16,56 @@ pub struct Snapshot {
     endpoints: Box<[Arc<Endpoint>]>,
     slots: Box<[u32]>,
     all: Arc<[u32]>,
-    /// Whether endpoints are about to go.
+    /// Whether endpoints are about to go, by position; empty: none is.
     drains: Box<[bool]>,
     by_ip: HashMap<IpAddr, Vec<u32>>,
     /// Whether the endpoints listen on more than one port.
     several_ports: bool,
 }
 
-/// Drops the endpoints that are about to go, unless there are no others.
-fn keep_others(indices: &mut Vec<u32>, drains: &[bool]) {
-    let stays = |index: &u32| !drains.get(*index as usize).is_some_and(|drains| *drains);
-    if indices.iter().any(stays) {
-        indices.retain(stays);
+/// Stages of a request that some endpoints do.
+#[derive(Debug, Default)]
+struct Stages<'a> {
+    encode: bool,
+    prefill: bool,
+    decode: bool,
+    /// Labels of endpoints that do none of these.
+    others: BTreeSet<Option<&'a str>>,
+}
+
+impl<'a> Stages<'a> {
+    fn add(&mut self, endpoint: &'a Endpoint) {
+        let role = endpoint.role();
+        self.encode |= role.encode;
+        self.prefill |= role.prefill;
+        self.decode |= role.decode;
+        if !(role.encode || role.prefill || role.decode) {
+            self.others.insert(endpoint.label(ROLE_LABEL));
+        }
     }
+
+    /// Whether these endpoints do all that this one does.
+    fn replace(&self, endpoint: &Endpoint) -> bool {
+        let role = endpoint.role();
+        if role.encode || role.prefill || role.decode {
+            return role.encode <= self.encode && role.prefill <= self.prefill && role.decode <= self.decode;
+        }
+        self.others.contains(&endpoint.label(ROLE_LABEL))
+    }
+}
+
+/// Drops the endpoints that are about to go, but for those whose role no other has: a request that needs it
+/// would be refused.
+fn keep_others(indices: &mut Vec<u32>, endpoints: &[Arc<Endpoint>], drains: &[bool]) {
+    if drains.is_empty() {
+        return;
+    }
+    let mut stays = Stages::default();
+    let is_draining = |index: u32| drains.get(index as usize).is_some_and(|drains| *drains);
+    for &index in indices.iter().filter(|index| !is_draining(**index)) {
+        stays.add(&endpoints[index as usize]);
+    }
+    indices.retain(|&index| !is_draining(index) || !stays.replace(&endpoints[index as usize]));
 }
 
 /// The last number of a snapshot in this process.
@@ -54,9 +91,12 @@ impl Snapshot {
         let several_ports = ports.next().is_some_and(|first| ports.any(|port| port != first));
         let drains =
             |endpoint: &Arc<Endpoint>| endpoint.spec().uid.as_ref().is_some_and(|uid| draining.contains(uid));
-        let drains: Vec<bool> = endpoints.iter().map(drains).collect();
+        let mut drains: Vec<bool> = endpoints.iter().map(drains).collect();
+        if !drains.contains(&true) {
+            drains.clear();
+        }
         let mut all: Vec<u32> = (0u32..).take(endpoints.len()).collect();
-        keep_others(&mut all, &drains);
+        keep_others(&mut all, &endpoints, &drains);
         let (all, drains) = (all.into(), drains.into());
         let number = LAST.fetch_add(1, Relaxed) + 1;
         let slots = endpoints.iter().map(|endpoint| endpoint.slot().number()).collect();
@@ -86,7 +126,7 @@ impl Snapshot {
         &self.slots
     }
 
-    /// Every endpoint as candidates, but for those that are about to go.
+    /// Every endpoint as candidates, but for those that are about to go and whose role others have.
     pub fn all(self: &Arc<Self>) -> Candidates {
         Candidates::new(Arc::clone(self), Arc::clone(&self.all))
     }
@@ -110,7 +150,7 @@ impl Snapshot {
         }
         indices.sort_unstable();
         indices.dedup();
-        keep_others(&mut indices, &self.drains);
+        keep_others(&mut indices, &self.endpoints, &self.drains);
         Candidates::new(Arc::clone(self), indices.into())
     }
 

@@ -209,7 +209,7 @@ fn last_of_each_name(specs: Vec<EndpointSpec>) -> Vec<EndpointSpec> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::endpoints::SubsetHint;
+    use crate::endpoints::{ROLE_LABEL, SubsetHint};
 
     fn spec(name: &str, address: &str) -> EndpointSpec {
         EndpointSpec::new(name, address.parse::<std::net::SocketAddr>().unwrap())
@@ -290,6 +290,48 @@ mod tests {
         assert_eq!(seen(&["10.0.0.2", "10.0.0.3"]), ["c"]);
         drain(&[]);
         assert_eq!(store.snapshot().all().len(), 2);
+    }
+
+    #[test]
+    fn draining_pods_stay_while_no_other_has_their_role() {
+        // Roles of draining pods, of others, and of the draining ones that stay candidates.
+        let table: [(&[&str], &[&str], &[&str]); 11] = [
+            (&["decode"], &["prefill"], &["decode"]),
+            (&["decode", "decode"], &["prefill"], &["decode", "decode"]),
+            (&["decode"], &["prefill", "decode"], &[]),
+            (&["decode"], &["prefill", "both"], &[]),
+            (&["decode"], &["prefill", ""], &[]),
+            (&["both"], &["prefill"], &["both"]),
+            (&["both"], &["prefill", "decode"], &[]),
+            (&["encode", "prefill"], &["prefill-decode"], &["encode"]),
+            (&["draft"], &["decode"], &["draft"]),
+            (&["draft", "rank"], &["decode", "draft"], &["rank"]),
+            (&["prefill", "decode"], &[], &["prefill", "decode"]),
+        ];
+        for (draining, others, expected) in table {
+            let specs = draining.iter().chain(others).zip(1u8..).map(|(role, number)| {
+                let mut pod = spec(&format!("{role}-{number}"), &format!("10.0.0.{number}:8000"));
+                pod.uid = Some(number.to_string());
+                if !role.is_empty() {
+                    pod.labels.insert(ROLE_LABEL.to_owned(), (*role).to_owned());
+                }
+                pod
+            });
+            let store = Store::default();
+            store.replace(specs.collect());
+            store.set_draining((1..=draining.len()).map(|number| number.to_string()).collect());
+            let snapshot = store.snapshot();
+            let addresses = snapshot.endpoints().iter().map(|endpoint| endpoint.address().to_string());
+            let addresses: Vec<String> = addresses.collect();
+            let hint = SubsetHint::from_entries(addresses.iter().map(String::as_str));
+            for candidates in [snapshot.all(), snapshot.subset(&hint)] {
+                let roles =
+                    candidates.view().iter().map(|endpoint| endpoint.name().rsplit_once('-').unwrap().0);
+                let roles: Vec<&str> = roles.collect();
+                let kept = roles.len() - others.len();
+                assert_eq!((&roles[..kept], &roles[kept..]), (expected, others), "{draining:?}");
+            }
+        }
     }
 
     #[test]

@@ -364,6 +364,8 @@ impl Driver {
             }
         }
         if ticked {
+            // A tick may have chosen pods that go.
+            self.drain();
             self.put();
         }
     }
