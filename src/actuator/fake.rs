@@ -35,7 +35,7 @@ struct State {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Fake(Arc<Mutex<State>>);
 
-/// What a JSON patch of a gate and a merge patch of annotations do.
+/// Applies a JSON patch of a gate, or a merge patch of annotations.
 fn patch(pod: &mut Value, body: &Value) {
     if body.is_array() {
         pod["spec"]["schedulingGates"] = json!([]);

@@ -13,7 +13,7 @@ use crate::discovery::kubernetes::types::{InferencePool, POOL_GROUP, POOL_VERSIO
 pub struct Pools(BTreeMap<String, String>);
 
 impl Pools {
-    /// Those of a namespace. Where the kind isn't defined there are none.
+    /// Lists the pools of a namespace: none where the kind isn't defined.
     ///
     /// # Errors
     /// When they can't be listed.

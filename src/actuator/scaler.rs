@@ -68,7 +68,7 @@ pub(super) type Scalers = Option<(Duration, Vec<Scaler>)>;
 /// A target, when its owner was asked for, and that owner's kind and name, if it has one.
 pub(super) type Owned = (TargetRef, Duration, Option<(String, String)>);
 
-/// What a workload is made by.
+/// A workload, of which only the owners count.
 #[derive(Deserialize)]
 struct Workload {
     metadata: Meta,

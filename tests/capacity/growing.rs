@@ -23,8 +23,8 @@ struct Full {
     replicas: [u32; 2],
     placed: [u32; 2],
     now: u64,
-    /// Where pods need the room of a domain before they may start: whether they wait for it at a gate,
-    /// or aren't made before.
+    /// Pods need room in a domain before they may start: at a gate (`true`), or before they are created.
+    /// `None`: pods start anywhere.
     gates: Option<bool>,
     admitted: [u32; 2],
 }

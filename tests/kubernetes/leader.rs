@@ -56,13 +56,13 @@ async fn another_replica_takes_over_after_a_crash_and_at_once_after_a_stop() {
     assert!(!third.is_healthy("readiness").await);
     second.terminate();
     let stopped = Instant::now();
-    is_ready(&third, true).await;
-    println!("takeover after a stop: {:?}", stopped.elapsed());
     second.says(&["lease given up"]).await;
-    // While it drains it still answers.
+    // While it drains, which is over in 9 s, it still answers.
     second.becomes(&["10.4.0.1:8000"]).await;
     is_ready(&second, false).await;
     assert!(second.is_healthy("liveness").await);
+    is_ready(&third, true).await;
+    println!("takeover after a stop: {:?}", stopped.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -10,6 +10,7 @@ use tokio::sync::watch;
 use super::tests::{S, driver};
 use super::*;
 use crate::actuator::fake::Fake;
+use crate::capacity::Condition;
 use crate::capacity::resource::status::Verdict;
 use crate::leader::Term;
 

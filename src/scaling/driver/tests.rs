@@ -1,12 +1,14 @@
+use super::running::{Left, fired};
 use super::*;
 use crate::capacity::policy::file;
 use crate::capacity::resource::status::{PolicyStatus, RoleStatus, RuleStatus};
-use crate::capacity::{Inputs, Pod, PodState, Reason, State, tick};
+use crate::capacity::{Condition, Inputs, Pod, PodState, Reason, State, tick};
 use crate::endpoints::{EndpointSpec, StartingPod, Store};
 use crate::scaling::Signal;
 use crate::scaling::board::Latest;
 use crate::scaling::groups::Group;
 use crate::scrape::ScrapeMetrics;
+use k8s_openapi::jiff::Timestamp;
 use lines::Lines;
 
 #[allow(clippy::unwrap_used, reason = "the exception for tests does not reach their helpers")]

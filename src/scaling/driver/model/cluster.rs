@@ -215,7 +215,7 @@ impl Cluster {
         }
     }
 
-    /// What the scheduler and a kubelet do about a pod.
+    /// Schedules and starts a pod.
     fn run(&mut self, pod: &Value) {
         let path = format!("{PODS}/{}", name(pod));
         if !is_past(pod) {

@@ -24,7 +24,7 @@ use crate::scaling::groups::{Groups, Sources};
 use crate::scaling::objects::{News, PolicyObject, Shelf, Teller};
 use crate::scrape::ScrapeMetrics;
 
-/// What becomes of a step that takes too long.
+/// Outcome of a step that takes too long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnTimeout {
     Hold,

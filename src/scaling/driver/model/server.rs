@@ -359,7 +359,7 @@ impl Server {
             .collect()
     }
 
-    /// What was written over connections since the last call.
+    /// Writes over connections since the last call.
     pub fn take_written(&self) -> Vec<Written> {
         std::mem::take(&mut self.lock().written)
     }

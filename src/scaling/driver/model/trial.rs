@@ -85,7 +85,7 @@ struct Trial {
     /// Since when an autoscaler is there.
     scaler: Option<u64>,
     generation: u64,
-    /// What stands, and since when.
+    /// Time of the last change, and what stood then.
     still: (u64, String),
 }
 
@@ -401,7 +401,7 @@ impl Trial {
 /// Runs a sequence of events, then lets all be well.
 ///
 /// # Errors
-/// What did not hold.
+/// Violated property.
 pub fn run(shape: Shape, replicas: [u32; 2], events: &[Event]) -> Result<(), TestCaseError> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
