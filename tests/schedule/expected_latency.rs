@@ -9,10 +9,11 @@ use serde_json::json;
 use usher::config::Node;
 use usher::endpoints::{Booking, Candidates, Clock, Endpoint};
 use usher::flow::Routed;
+use usher::request::usage::Usage;
 use usher::request::{Headers, ParserKind, Parsers, Request, RequestParser};
 use usher::schedule::data::{PrefixMatch, PromptTokens};
 use usher::schedule::latency::{Booked, InitialRate, Model, Reader, Reported, Work};
-use usher::schedule::{ExpectedLatencyParams, ExpectedLatencyScorer, Facts, Key, State};
+use usher::schedule::{Context, ExpectedLatencyParams, ExpectedLatencyScorer, Facts, Key, State};
 
 use crate::pool::{Pool, at, profile_of};
 use crate::reported::{
@@ -157,6 +158,24 @@ proptest! {
             prop_assert!((f64::from(*got) - expected).abs() < 1e-4, "{got} is not {expected} of {costs:?}");
         }
     }
+}
+
+#[test]
+fn prompts_have_as_many_tokens_as_engines_count() {
+    let (_, model) = model();
+    let candidates = pool(1, |_, _| {});
+    let reader = Reader::new(Arc::clone(&model), InitialRate::of(RATE), Key::new(TOKENS), Key::new(PREFIX));
+    let (request, facts) = (request(), facts(1000, &[5]));
+    let cx = Context { facts: &facts, ..Context::new(&request, NOW, Duration::from_secs(2)) };
+    let tokens = || (reader.prompt(&cx), reader.uncached(&cx)(0), reader.missing(&cx, 0));
+    assert_eq!(tokens(), (1000, 500, 500));
+    let usage = Usage { prompt_tokens: Some(2000), completion_tokens: None, cached_tokens: None };
+    for _ in 0..500 {
+        model.book(&Work::whole(endpoint(&candidates, 0), 1000, true)).used(&usage);
+    }
+    let (prompt, uncached, missing) = tokens();
+    assert!((1990..=2000).contains(&prompt), "{prompt}");
+    assert!((995..=1000).contains(&uncached) && uncached == missing, "{uncached} {missing}");
 }
 
 #[test]

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use usher::endpoints::{Candidates, Clock, Endpoint};
+use usher::request::Api;
+use usher::request::usage::Usage;
 use usher::schedule::latency::{Booked, Model, Reported, Work};
 use usher::schedule::{Kept, State};
 
@@ -207,6 +209,115 @@ fn a_new_endpoint_begins_with_the_speed_of_its_accelerator() {
     assert!((seconds[2] / seconds[0] - 1.0).abs() < 0.1, "{seconds:?}");
     assert!((seconds[3] / seconds[1] - 1.0).abs() < 0.1, "{seconds:?}");
     assert!((0.25..0.35).contains(&seconds[0]) && (1.7..2.3).contains(&seconds[1]), "{seconds:?}");
+}
+
+/// Two endpoints with accelerators of which the first computes twice as fast, known in this order.
+fn busy_pool(order: [usize; 2]) -> f64 {
+    let (clock, model) = model();
+    let candidates: Candidates = pool(2, |index, spec| {
+        spec.labels.insert("llm-d.ai/accelerator".into(), ["fast", "slow"][index].into());
+    });
+    let endpoints = [0, 1].map(|position| endpoint(&candidates, position));
+    for position in order {
+        drop(model.book(&Work::whole(endpoints[position], 0, true)));
+    }
+    for position in order {
+        teach(&model, &clock, endpoints[position], [4000.0, 2000.0][position], 100);
+    }
+    clock.set(clock.elapsed() + Duration::from_secs(1000));
+    for _ in 0..200 {
+        clock.set(clock.elapsed() + ms(500));
+        // 0.25 s there, and half a second here.
+        endpoints.iter().for_each(|endpoint| drop(model.book(&Work::whole(endpoint, 1000, true))));
+    }
+    model.read().pool(2).busy
+}
+
+#[test]
+fn utilization_is_the_same_whichever_accelerator_is_known_first() {
+    let busy = [[0, 1], [1, 0]].map(busy_pool);
+    for busy in busy {
+        assert!((0.7..0.8).contains(&busy), "{busy} is not a quarter and a half of each half second");
+    }
+    assert!((busy[0] - busy[1]).abs() < 0.02, "{busy:?}");
+}
+
+#[test]
+fn requests_of_others_that_wait_have_prompts_to_compute() {
+    let (_, model) = model();
+    let candidates = pool(1, |_, _| {});
+    let endpoint = endpoint(&candidates, 0);
+    let mut held: Vec<_> =
+        (0..25).map(|_| (endpoint.load().book(), model.book(&Work::whole(endpoint, 100, true)))).collect();
+    held[..20].iter_mut().for_each(|(_, booked)| booked.first_token());
+    endpoint.load().seen(endpoint.load().sent());
+    let queued = |waiting, running| {
+        let reported = Reported { waiting, running, kv_usage: None };
+        let requests = waiting + running;
+        let idle = Model::new(RATE, Clock::stopped());
+        let nothing =
+            idle.read().ttft(endpoint, 0, &Reported { waiting: 0.0, running: requests, kv_usage: None });
+        (model.read().ttft(endpoint, 0, &reported) - nothing) * RATE
+    };
+    // Of ours 20 decode and 5 have no first token: those may be half of the ten that wait.
+    assert_near(queued(10.0, 40.0), 500.0 + 500.0, "five of others");
+    assert_near(queued(5.0, 20.0), 500.0, "nobody else");
+    assert_near(queued(10.0, 16.0), 500.0 + 100.0, "one more than ours");
+    assert_near(queued(5.0, 40.0), 500.0, "those of others run");
+}
+
+/// Tokens that are expected to be computed of a prompt of 1,000, of which 400 seem to be cached, after many
+/// responses to such prompts with this usage.
+fn expected_after(api: Api, is_pair: bool, usage: Usage) -> f64 {
+    let (_, model) = model();
+    let candidates = pool(2, |_, _| {});
+    let [first, second] = [0, 1].map(|position| endpoint(&candidates, position));
+    let work = Work { prompt: 1000, estimated: 1000, api, ..Work::whole(first, 600, true) };
+    let pair = Work { decode: if is_pair { second } else { first }, ..work };
+    for _ in 0..500 {
+        model.book(&pair).used(&usage);
+    }
+    let _booked = model.book(&work);
+    tokens(&model, first)
+}
+
+#[test]
+fn prompts_are_as_long_as_usage_says() {
+    let usage = |prompt, cached| Usage {
+        prompt_tokens: Some(prompt),
+        completion_tokens: Some(1),
+        cached_tokens: cached,
+    };
+    // API, whether another endpoint decodes, usage, tokens that are computed of what seems to be 600 of 1,000
+    let table = [
+        (Api::ChatCompletions, false, usage(1000, Some(400)), 600.0),
+        (Api::ChatCompletions, false, usage(1000, Some(700)), 300.0),
+        (Api::ChatCompletions, false, usage(1000, None), 600.0),
+        // Anthropic's count of what was not cached, and the whole.
+        (Api::Messages, false, usage(300, Some(700)), 300.0),
+        (Api::Messages, false, usage(1000, Some(700)), 300.0),
+        // What was moved from where it was computed is no hit.
+        (Api::ChatCompletions, true, usage(1000, Some(1000)), 600.0),
+    ];
+    for (api, is_pair, usage, expected) in table {
+        let got = expected_after(api, is_pair, usage);
+        assert!((got - expected).abs() < 10.0, "{api:?} {usage:?}: {got} is not {expected}");
+    }
+}
+
+#[test]
+fn a_hit_that_did_not_happen_counts_also_where_its_number_is_left_out() {
+    let (_, model) = model();
+    let candidates = pool(1, |_, _| {});
+    let work = Work { prompt: 1000, estimated: 1000, ..Work::whole(endpoint(&candidates, 0), 600, true) };
+    let usage =
+        |cached_tokens| Usage { prompt_tokens: Some(1000), completion_tokens: Some(1), cached_tokens };
+    for number in 0..1000 {
+        model.book(&work).used(&usage((number % 2 == 0).then_some(400)));
+    }
+    let _booked = model.book(&work);
+    let got = tokens(&model, endpoint(&candidates, 0));
+    assert!((got - 800.0).abs() < 10.0, "{got}: half of them were computed as a whole");
 }
 
 #[test]

@@ -94,7 +94,9 @@ impl Numbers {
     /// half counts. `mean`: tokens of a prompt that others sent.
     pub(crate) fn queued(&self, longest: u8, mean: f64, computed: f64) -> f64 {
         let (waiting, running) = self.queue(longest);
-        let others = (waiting + running - (self.ours() - self.unseen())).min(waiting).max(0.0);
+        // Those of ours that the numbers show and that have no first token may wait.
+        let pending = (self.backlog.len() as f64 - self.unseen()).max(0.0);
+        let others = (waiting + running - (self.ours() - self.unseen())).min(waiting - pending).max(0.0);
         let head = self.backlog.first().map_or(0.0, |head| *head as f64);
         self.backlog.iter().sum::<u64>() as f64 - head.min(computed) / 2.0 + others * mean
     }

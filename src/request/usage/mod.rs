@@ -1,7 +1,9 @@
 //! Token usage, read from an answer as it passes. Nothing of the answer is kept.
 
+mod cache;
 mod scanner;
 
+pub use cache::CacheReports;
 pub use scanner::{Dialect, UsageScanner};
 
 use super::api::Api;

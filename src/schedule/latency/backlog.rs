@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::endpoints::Load;
+use crate::request::usage::CacheReports;
 
 use super::arrivals::Arrivals;
 use super::cost::Speed;
@@ -66,6 +67,8 @@ pub struct Backlog {
     link: Link,
     /// Prompts that are sent there.
     arrivals: Arrivals,
+    /// Whether it says how much of a prompt was cached.
+    reports: CacheReports,
     /// Mean seconds from the first token to the last, as `f64` bits; 0: not known.
     hold: AtomicU64,
     /// Latest page of its histograms that was read.
@@ -112,6 +115,7 @@ impl Backlog {
             targets: Targets::default(),
             link: Link::default(),
             arrivals: Arrivals::default(),
+            reports: CacheReports::default(),
             hold: AtomicU64::new(0),
             times_version: AtomicU64::new(0),
             inner: Mutex::default(),
@@ -189,6 +193,11 @@ impl Backlog {
     /// Prompts that are sent there.
     pub(super) fn arrivals(&self) -> &Arrivals {
         &self.arrivals
+    }
+
+    /// Whether it says how much of a prompt was cached.
+    pub(super) fn reports(&self) -> &CacheReports {
+        &self.reports
     }
 
     /// Mean seconds for which a request holds a slot; 0 while nothing is known.

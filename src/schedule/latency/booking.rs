@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::endpoints::Endpoint;
+use crate::request::Api;
 use crate::request::usage::Usage;
 use crate::schedule::{AnswerHead, Attribute, Follower, Header};
 
@@ -32,6 +33,10 @@ pub struct Work<'a> {
     pub tokens: u64,
     /// Tokens of the prompt.
     pub prompt: u64,
+    /// The same before they were scaled to those that engines count.
+    pub estimated: u64,
+    /// API of the request, by which its usage is read.
+    pub api: Api,
     /// The answer is a stream, so its first token will be seen.
     pub is_stream: bool,
     /// Numbers of the endpoint that computes the prompt, as the decision saw them. `None`:
@@ -62,6 +67,8 @@ impl<'a> Work<'a> {
             decode: endpoint,
             tokens,
             prompt: tokens,
+            estimated: tokens,
+            api: Api::ChatCompletions,
             is_stream,
             reported: None,
             kind: Kind::default(),
@@ -96,6 +103,8 @@ pub struct Booked {
     waits: bool,
     first_token: Option<Duration>,
     prompt: u64,
+    estimated: u64,
+    api: Api,
     /// Tokens of it that seemed not to be cached; `None`: it isn't known by whom.
     uncached: Option<u64>,
     /// Requests at the endpoint and tokens to compute there with its own, when it was sent.
@@ -171,6 +180,8 @@ impl Booked {
             waits: false,
             first_token: None,
             prompt,
+            estimated: work.estimated,
+            api: work.api,
             uncached: Some(uncached),
             met,
             others,
@@ -180,7 +191,7 @@ impl Booked {
             kind: work.kind,
             aim,
         };
-        booked.prefill.arrivals().add(tokens, now);
+        booked.prefill.arrivals().add(tokens as f64, now);
         booked.enter(now);
         booked
     }
@@ -266,11 +277,23 @@ impl Booked {
         self.decodes = Some((self.decode.stream_begins(cached, now), cached));
     }
 
-    /// The answer says what it used: how much of the prompt was cached.
+    /// The response says what it used: how long the prompt was, and how much of it was cached.
     pub fn used(&mut self, usage: &Usage) {
-        let whole = usage.prompt_tokens.filter(|tokens| *tokens > 0);
-        if let (Some(uncached), Some(prompt), Some(cached)) = (self.uncached, whole, usage.cached_tokens) {
-            self.model.hits().observe(uncached, self.prompt, cached as f64 / prompt as f64);
+        let counted = usage.prompt_tokens.filter(|tokens| *tokens > 0);
+        // Anthropic's input tokens are those that were not cached; servers that speak its API differ in that.
+        let is_whole = self.api != Api::Messages || usage.cached_tokens.unwrap_or(0) == 0;
+        let counted = counted.filter(|_| is_whole);
+        if let Some(counted) = counted {
+            self.model.scale().observe(counted, self.estimated);
+        }
+        // What another endpoint computed was moved, and engines may count that as cached.
+        if !Arc::ptr_eq(&self.prefill, &self.decode) {
+            return;
+        }
+        let whole = counted.unwrap_or(self.prompt);
+        let cached = self.prefill.reports().cached(self.api, usage).filter(|_| whole > 0);
+        if let (Some(uncached), Some(cached)) = (self.uncached, cached) {
+            self.model.hits().observe(uncached, self.prompt, cached as f64 / whole as f64);
         }
     }
 

@@ -34,6 +34,7 @@ mod reader;
 mod report;
 mod residuals;
 mod running;
+mod scale;
 mod table;
 mod targets;
 

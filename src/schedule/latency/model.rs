@@ -19,6 +19,7 @@ use super::group::{Group, GroupKey};
 use super::hits::Hits;
 use super::lengths::{Kind, Lengths};
 use super::predicted::Accuracies;
+use super::scale::TokenScale;
 use super::targets::Recent;
 
 /// Share of a mean's weight that remains after another observation.
@@ -44,7 +45,7 @@ pub struct Model {
     initial_rate: AtomicU64,
     pub(super) entries: ArcSwap<Vec<Option<Entry>>>,
     groups: Mutex<HashMap<GroupKey, Arc<Group>>>,
-    /// The first group, whose speed stands for the pool's.
+    /// The first group. Endpoints that nothing was sent to are taken to be as fast.
     pub(super) default: Arc<Group>,
     /// Means per request, as `f64` bits: tokens to compute, tokens of a prompt, tokens of an
     /// answer.
@@ -54,9 +55,11 @@ pub struct Model {
     /// Mean seconds to a first token, and from it to the last, as `f64` bits.
     mean_first: AtomicU64,
     mean_answer: AtomicU64,
+    /// Prompts, and the seconds that they take where they are sent.
     pub(super) arrivals: Arrivals,
     accuracies: Accuracies,
     hits: Hits,
+    scale: TokenScale,
     pub(super) lengths: Lengths,
     pub(super) recent: Recent,
     // Taken when an endpoint is looked at first, and when one goes.
@@ -87,6 +90,7 @@ impl Model {
             arrivals: Arrivals::default(),
             accuracies: Accuracies::default(),
             hits: Hits::default(),
+            scale: TokenScale::default(),
             lengths: Lengths::default(),
             recent: Recent::default(),
             writer: Mutex::default(),
@@ -128,6 +132,11 @@ impl Model {
         &self.hits
     }
 
+    /// Tokens as engines count them.
+    pub(super) fn scale(&self) -> &TokenScale {
+        &self.scale
+    }
+
     pub(super) fn accuracies(&self) -> &Accuracies {
         &self.accuracies
     }
@@ -144,8 +153,8 @@ impl Model {
         let tokens = self.hits.likely(work.tokens, work.prompt);
         note(&self.mean_uncached, tokens as f64);
         note(&self.mean_prompt, work.prompt as f64);
-        self.arrivals.add(tokens, now);
         self.watch(work.prefill);
+        self.arrivals.add(tokens as f64 / self.backlog(work.prefill).rate(), now);
         if !std::ptr::eq(work.prefill, work.decode) {
             self.watch(work.decode);
         }

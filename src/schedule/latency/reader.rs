@@ -68,15 +68,23 @@ impl Reader {
         self.model.read()
     }
 
-    /// Tokens of the prompt.
-    pub fn prompt(&self, cx: &Context<'_>) -> u64 {
+    /// Tokens of the prompt, as estimated.
+    fn estimated(&self, cx: &Context<'_>) -> u64 {
         cx.facts.get(self.tokens).map_or(0, |tokens| tokens.count)
     }
 
-    /// Tokens of the prompt that endpoints have to compute, by their positions in the snapshot.
+    /// Tokens of the prompt, as engines were seen to count them.
+    pub fn prompt(&self, cx: &Context<'_>) -> u64 {
+        self.model.scale().tokens(self.estimated(cx))
+    }
+
+    /// The same of those that endpoints have to compute, by their positions in the snapshot.
     pub fn uncached(&self, cx: &Context<'_>) -> impl Fn(u32) -> u64 {
-        let (prompt, prefix) = (self.prompt(cx), cx.facts.get(self.prefix));
-        move |position| prefix.map_or(prompt, |prefix| prefix.computed_at(position, prompt))
+        let (estimated, prefix) = (self.estimated(cx), cx.facts.get(self.prefix));
+        let scale = self.model.scale();
+        move |position| {
+            scale.tokens(prefix.map_or(estimated, |prefix| prefix.computed_at(position, estimated)))
+        }
     }
 
     /// The request's model and flow.
@@ -84,10 +92,11 @@ impl Reader {
         self.model.kind(cx.request)
     }
 
-    /// Tokens of the prompt that the endpoint at a position of the snapshot doesn't have.
+    /// The same of those that the endpoint at a position of the snapshot doesn't have.
     pub fn missing(&self, cx: &Context<'_>, position: u32) -> u64 {
-        let prompt = self.prompt(cx);
-        cx.facts.get(self.prefix).map_or(prompt, |prefix| prefix.uncached_at(position, prompt).min(prompt))
+        let estimated = self.estimated(cx);
+        let missing = |prefix: &PrefixMatch| prefix.uncached_at(position, estimated).min(estimated);
+        self.model.scale().tokens(cx.facts.get(self.prefix).map_or(estimated, missing))
     }
 
     /// Books the request where it goes, unless another plugin has booked it already.
@@ -110,6 +119,8 @@ impl Reader {
                 decode: decode.0,
                 tokens: self.uncached(cx)(position),
                 prompt: self.prompt(cx),
+                estimated: self.estimated(cx),
+                api: cx.request.api,
                 is_stream: cx.request.stream,
                 reported: numbers(prefill),
                 kind: self.kind(cx),

@@ -23,7 +23,6 @@ pub struct Table<'a> {
     entries: Guard<Arc<Vec<Option<Entry>>>>,
     pub(super) model: &'a Model,
     pub(super) now: Duration,
-    default: Speed,
     mean_uncached: f64,
     mean_prompt: f64,
 }
@@ -46,7 +45,6 @@ impl Model {
             entries: self.entries.load(),
             model: self,
             now: self.clock.elapsed(),
-            default: self.default.speed(),
             mean_uncached: f64::from_bits(self.mean_uncached.load(Relaxed)),
             mean_prompt: f64::from_bits(self.mean_prompt.load(Relaxed)),
         }
@@ -111,9 +109,9 @@ impl Table<'_> {
 
     /// A pool of so many endpoints.
     pub fn pool(&self, endpoints: usize) -> Pool {
-        let (requests, tokens) = self.model.arrivals.rates(self.now);
+        let (requests, seconds) = self.model.arrivals.rates(self.now);
         let endpoints = endpoints.max(1) as f64;
-        let (arrivals, busy) = (requests / endpoints, tokens * self.default.per_token / endpoints);
+        let (arrivals, busy) = (requests / endpoints, seconds / endpoints);
         Pool { arrivals, busy, urgency: self.urgency() }
     }
 
@@ -138,7 +136,9 @@ impl Table<'_> {
         let unseen = load.unseen() as f64;
         let requests = (waiting + running + unseen).max(own);
         let seen = (own - unseen).max(0.0);
-        let of_others = (waiting + running - seen).min(waiting).max(0.0);
+        // Of ours that its numbers show, those without a first token may be among the waiting.
+        let ours = (prompts - unseen).max(0.0);
+        let of_others = (waiting + running - seen).min(waiting - ours).max(0.0);
         let coming = backlog.link().tokens().max(self.unseen_tokens(load));
         let cached = self.cached(load, kv_usage, requests, coming);
         let full = kv_usage.is_some_and(|usage| usage >= FULL);

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use crate::endpoints::{Endpoint, Slot, Snapshot};
 use crate::prefix::Blocks;
 use crate::request::Api;
-use crate::request::usage::Usage;
+use crate::request::usage::{CacheReports, Usage};
 
 /// The smallest factor: some prefixes stay however full a cache is, and a factor of 0 would
 /// never see a prediction again.
@@ -118,14 +118,12 @@ impl Capacities {
         if let Some(own) = own.filter(|_| forecast.api != Api::Messages) {
             self.learn_tokens(own);
         }
-        let mut learning = forecast.capacity.learning();
-        if !learning.reports(forecast.api, cached) {
-            return None;
-        }
+        forecast.capacity.reports.cached(forecast.api, usage)?;
         let scale = own.or_else(|| self.tokens_per_estimate())?;
         let block = f64::from(forecast.block) * scale;
         let tokens = |blocks: u32| (f64::from(blocks) * block).min(prompt);
         let compared = Compared { predicted: tokens(forecast.matched) as u64, cached };
+        let mut learning = forecast.capacity.learning();
         if learning.window == forecast.window {
             let change = learning.answer(tokens(forecast.certain), cached as f64, block);
             if let Some(change) = change {
@@ -167,13 +165,19 @@ struct Capacity {
     _slot: Arc<Slot>,
     /// In 0.05..=1, as `f64` bits.
     factor: AtomicU64,
+    reports: CacheReports,
     // Taken by each request when it is decided, when its answer begins and when that ends.
     learning: Mutex<Learning>,
 }
 
 impl Capacity {
     fn new(slot: Arc<Slot>) -> Self {
-        Self { _slot: slot, factor: AtomicU64::new(1f64.to_bits()), learning: Mutex::default() }
+        Self {
+            _slot: slot,
+            factor: AtomicU64::new(1f64.to_bits()),
+            reports: CacheReports::default(),
+            learning: Mutex::default(),
+        }
     }
 
     fn factor(&self) -> f64 {
@@ -204,8 +208,6 @@ enum Change {
 
 #[derive(Debug, Default)]
 struct Learning {
-    /// APIs whose usage says what was cached, a bit each.
-    reporting: u32,
     /// Number of the window; then the sums of its answers so far.
     window: u32,
     answers: u32,
@@ -216,17 +218,6 @@ struct Learning {
 }
 
 impl Learning {
-    /// Whether usage of this API says what was cached. It is known once it names a number
-    /// above 0: some servers never do, and vLLM leaves the number out where it is 0
-    /// (vllm-project/vllm#44377).
-    fn reports(&mut self, api: Api, cached: u64) -> bool {
-        let bit = 1 << api as u32;
-        if cached > 0 {
-            self.reporting |= bit;
-        }
-        self.reporting & bit != 0
-    }
-
     /// Number of leading blocks, of those that match, that no unanswered request was the first
     /// to bring: an engine has only what it has computed.
     fn answered(&self, hashes: &[u64], matched: u32) -> u32 {

@@ -1,0 +1,79 @@
+//! Tokens as engines count them, per estimated token of a prompt.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+
+/// Share of the sums that remains after another response.
+const KEEP: f64 = 0.98;
+
+/// Tokens that the estimate is taken to have been right for, before any response.
+const PRIOR: f64 = 4000.0;
+
+/// Bounds of the ratio.
+const LEAST: f64 = 0.1;
+const MOST: f64 = 10.0;
+
+/// Ratio of the tokens of prompts that usage says to those that were estimated: text of other
+/// languages has other bytes per token. A ratio of sums, so that what a chat template adds to short
+/// prompts doesn't count for long ones.
+#[derive(Debug)]
+pub(super) struct TokenScale {
+    /// As `f64` bits.
+    ratio: AtomicU64,
+    /// Tokens that were counted and estimated. Taken when a response has usage.
+    sums: Mutex<[f64; 2]>,
+}
+
+impl Default for TokenScale {
+    fn default() -> Self {
+        Self { ratio: AtomicU64::new(1f64.to_bits()), sums: Mutex::new([PRIOR; 2]) }
+    }
+}
+
+impl TokenScale {
+    /// So many estimated tokens as the engine would count them.
+    pub(super) fn tokens(&self, estimated: u64) -> u64 {
+        // Casts from floats saturate.
+        (estimated as f64 * f64::from_bits(self.ratio.load(Relaxed))).round() as u64
+    }
+
+    /// A prompt had so many tokens.
+    pub(super) fn observe(&self, counted: u64, estimated: u64) {
+        if counted == 0 || estimated == 0 {
+            return;
+        }
+        let mut sums = self.sums.lock().unwrap_or_else(PoisonError::into_inner);
+        for (sum, tokens) in sums.iter_mut().zip([counted, estimated]) {
+            *sum = *sum * KEEP + tokens as f64;
+        }
+        self.ratio.store((sums[0] / sums[1]).clamp(LEAST, MOST).to_bits(), Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_with_other_tokens_changes_the_ratio() {
+        let scale = TokenScale::default();
+        assert_eq!([0, 1, 1000].map(|tokens| scale.tokens(tokens)), [0, 1, 1000]);
+        (0..300).for_each(|_| scale.observe(2000, 1000));
+        assert!((1980..=2000).contains(&scale.tokens(1000)), "{}", scale.tokens(1000));
+        (0..300).for_each(|_| scale.observe(30, 10));
+        (0..300).for_each(|_| scale.observe(1010, 1000));
+        assert!((1000..=1030).contains(&scale.tokens(1000)), "{}", scale.tokens(1000));
+    }
+
+    #[test]
+    fn odd_numbers_stay_in_bounds() {
+        let scale = TokenScale::default();
+        scale.observe(0, 1000);
+        scale.observe(1000, 0);
+        assert_eq!(scale.tokens(1000), 1000);
+        (0..300).for_each(|_| scale.observe(u64::MAX, 1));
+        assert_eq!((scale.tokens(1000), scale.tokens(u64::MAX)), (10_000, u64::MAX));
+        (0..5000).for_each(|_| scale.observe(1, u64::MAX));
+        assert_eq!(scale.tokens(1000), 100);
+    }
+}
