@@ -67,6 +67,8 @@ pub enum Case {
     /// Conversations for servers of two accelerators of which one is 2.5 times slower, and a
     /// cold one of the faster joins after a third of the time.
     MixedFleet,
+    /// Prompts that share nothing, for the same servers.
+    MixedPrompts,
     /// Prompts whose first half others share, for servers of which one takes three times as
     /// long and has the same labels as the others.
     SlowServer,
@@ -78,7 +80,7 @@ pub enum Case {
 
 impl Case {
     /// All of them.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Equal(Workload::Conversations),
         Self::Equal(Workload::Agents),
         Self::Equal(Workload::LongAnswers),
@@ -88,6 +90,7 @@ impl Case {
         Self::Equal(Workload::Poisson),
         Self::Trace,
         Self::MixedFleet,
+        Self::MixedPrompts,
         Self::SlowServer,
         Self::Equal(Workload::Bursts),
         Self::Equal(Workload::DistinctBursts),
@@ -100,6 +103,7 @@ impl Case {
             Self::Equal(workload) => workload.name(),
             Self::Trace => "chat-trace",
             Self::MixedFleet => "mixed-fleet",
+            Self::MixedPrompts => "mixed-prompts",
             Self::SlowServer => "slow-server",
             Self::Pairs => "pairs",
         }
@@ -114,6 +118,7 @@ impl Case {
         match self {
             Self::Equal(workload) => Some(workload),
             Self::MixedFleet => Some(Workload::Conversations),
+            Self::MixedPrompts => Some(Workload::Poisson),
             Self::SlowServer | Self::Pairs => Some(Workload::HalfShared),
             Self::Trace => None,
         }
@@ -123,7 +128,7 @@ impl Case {
         let drawn = EngineConfig::drawn(engine, seed);
         let mut servers = Server::equal(count, &EngineConfig { seed, ..drawn });
         match self {
-            Self::MixedFleet => {
+            Self::MixedFleet | Self::MixedPrompts => {
                 for (number, server) in servers.iter_mut().enumerate() {
                     let slow = number % 2 == 1;
                     if slow {
@@ -232,7 +237,7 @@ impl Cell {
                 speed_up(&mut arrivals, wanted / offered);
             }
         }
-        if self.case == Case::MixedFleet
+        if matches!(self.case, Case::MixedFleet | Case::MixedPrompts)
             && let Some(cold) = servers.first_mut()
         {
             cold.joins = Duration::try_from_secs_f64(size.seconds / 3.0).unwrap_or_default();
