@@ -61,6 +61,7 @@ struct Figures {
     ttft_p90: f64,
     tpot_p50: f64,
     tpot_p90: f64,
+    tpot_p99: f64,
     e2e_p90: f64,
     goodput: f64,
     hits: f64,
@@ -79,6 +80,7 @@ impl Figures {
             ttft_p90: read(&summary.ttft, |latency| latency.p90_s),
             tpot_p50: read(&summary.tpot, |latency| latency.p50_s),
             tpot_p90: read(&summary.tpot, |latency| latency.p90_s),
+            tpot_p99: read(&summary.tpot, |latency| latency.p99_s),
             e2e_p90: read(&summary.e2e, |latency| latency.p90_s),
             goodput: summary.goodput.share,
             hits: summary.token_hits,
@@ -271,24 +273,43 @@ pub(super) struct Outcome {
     policies: Vec<String>,
 }
 
-/// A figure that policies are compared by.
+/// A figure of a table.
 struct Measure {
     name: &'static str,
     read: fn(&Figures) -> f64,
     /// More is better.
     more: bool,
+    /// Policies are compared by it, not only shown.
+    is_compared: bool,
     shown: fn(f64) -> String,
 }
 
-const MEASURES: [Measure; 4] = [
-    Measure { name: "TTFT p90, s", read: |f| f.ttft_p90, more: false, shown: |v| format!("{v:.3}") },
-    Measure { name: "TPOT p90, ms", read: |f| f.tpot_p90, more: false, shown: |v| format!("{:.1}", v * 1e3) },
-    Measure { name: "all p90, s", read: |f| f.e2e_p90, more: false, shown: |v| format!("{v:.2}") },
-    Measure { name: "good", read: |f| f.goodput, more: true, shown: |v| format!("{v:.3}") },
+const fn seconds(name: &'static str, read: fn(&Figures) -> f64) -> Measure {
+    Measure { name, read, more: false, is_compared: true, shown: |seconds| format!("{seconds:.3}") }
+}
+
+const fn per_token(name: &'static str, read: fn(&Figures) -> f64, is_compared: bool) -> Measure {
+    Measure { name, read, more: false, is_compared, shown: |seconds| format!("{:.1}", seconds * 1e3) }
+}
+
+const MEASURES: [Measure; 6] = [
+    seconds("TTFT p90", |figures| figures.ttft_p90),
+    per_token("TPOT p50", |figures| figures.tpot_p50, false),
+    per_token("p90", |figures| figures.tpot_p90, true),
+    per_token("p99", |figures| figures.tpot_p99, false),
+    Measure { shown: |seconds| format!("{seconds:.2}"), ..seconds("all p90", |figures| figures.e2e_p90) },
+    Measure {
+        more: true,
+        shown: |share| format!("{share:.3}"),
+        ..seconds("good", |figures| figures.goodput)
+    },
 ];
 
+/// What policies are compared by, with names for tables of those alone.
+const COMPARED: [(usize, &str); 4] = [(0, "TTFT p90"), (2, "TPOT p90"), (4, "all p90"), (5, "good")];
+
 /// Means over the seeds: of times the geometric one, of shares the arithmetic one.
-type Means = HashMap<(String, String, u64, String), [f64; 4]>;
+type Means = HashMap<(String, String, u64, String), [f64; 6]>;
 
 impl Outcome {
     /// Whether a policy runs in every case, so that its counts compare with others'.
@@ -297,7 +318,7 @@ impl Outcome {
     }
 
     fn means(&self) -> Means {
-        let mut sums: HashMap<(String, String, u64, String), ([f64; 4], f64)> = HashMap::new();
+        let mut sums: HashMap<(String, String, u64, String), ([f64; 6], f64)> = HashMap::new();
         for done in &self.done {
             for figures in &done.policies {
                 let share = done.utilization.to_bits();
@@ -310,7 +331,7 @@ impl Outcome {
                 *count += 1.0;
             }
         }
-        let mean = |(key, (mut sum, count)): (_, ([f64; 4], f64))| {
+        let mean = |(key, (mut sum, count)): (_, ([f64; 6], f64))| {
             for (sum, measure) in sum.iter_mut().zip(&MEASURES) {
                 *sum = if measure.more { *sum / count } else { (*sum / count).exp() };
             }
@@ -340,7 +361,7 @@ impl Display for Outcome {
         let mut wins: HashMap<(&str, &str, usize), (u32, f64)> = HashMap::new();
         for &(engine, case, share) in &rows {
             writeln!(f, "\n{engine}, {case}, {:.0} % busy", share * 100.0)?;
-            let names = MEASURES.map(|measure| format!("{:>13}", measure.name));
+            let names = MEASURES.map(|measure| format!("{:>9}", measure.name));
             writeln!(f, "  {:width$} {}", "", names.join(" "))?;
             let of = |policy: &String| {
                 means.get(&(engine.to_owned(), case.to_owned(), share.to_bits(), policy.clone()))
@@ -356,8 +377,8 @@ impl Display for Outcome {
                         all.fold(f64::INFINITY, f64::min)
                     };
                     let behind = behind(values[n], best, measure.more);
-                    let mark = if behind <= EQUAL { "*" } else { " " };
-                    cells.push(format!("{:>12}{mark}", (measure.shown)(values[n])));
+                    let mark = if measure.is_compared && behind <= EQUAL { "*" } else { " " };
+                    cells.push(format!("{:>8}{mark}", (measure.shown)(values[n])));
                     let (count, sum) = wins.entry((engine, policy, n)).or_default();
                     *count += u32::from(behind <= EQUAL);
                     *sum += behind.min(10.0);
@@ -371,20 +392,20 @@ impl Display for Outcome {
         engines.dedup();
         for engine in engines {
             let all = rows.iter().filter(|(other, ..)| *other == engine).count();
-            writeln!(
-                f,
-                "\n{engine}: best, or within 2 % of the best, of {all}; mean distance from the best"
-            )?;
-            let names = MEASURES.map(|measure| format!("{:>15}", measure.name));
+            writeln!(f, "\n{engine}: best, or within 2 % of the best, of {all}; mean distance from it")?;
+            let names = COMPARED.map(|(_, name)| format!("{name:>13}"));
             writeln!(f, "  {:width$} {}", "", names.join(" "))?;
             for policy in self.policies.iter().filter(|policy| self.runs_everywhere(policy)) {
-                let cell = |n: usize| {
+                let cell = |(n, _): (usize, &str)| {
                     let (count, sum) = wins.get(&(engine, policy.as_str(), n)).copied().unwrap_or_default();
-                    format!("{count:>6} {:>6.1} %", sum / all as f64 * 100.0)
+                    format!("{count:>4} {:>6.1} %", sum / all as f64 * 100.0)
                 };
-                writeln!(f, "  {policy:width$} {}", [0, 1, 2, 3].map(cell).join(" "))?;
+                writeln!(f, "  {policy:width$} {}", COMPARED.map(cell).join(" "))?;
             }
         }
-        writeln!(f, "\n*: the best, or within 2 % of it.")
+        writeln!(
+            f,
+            "\n*: the best, or within 2 % of it.\nTTFT and all (to the last token) are in seconds, TPOT in milliseconds."
+        )
     }
 }
