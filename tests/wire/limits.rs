@@ -1,4 +1,4 @@
-//! Messages and replies that are too large.
+//! Messages, headers, names and replies that are too large.
 
 use tonic::Code;
 
@@ -71,4 +71,48 @@ async fn a_refusal_that_is_too_large_is_counted_as_it_ends() {
     stream.send(headers(&POST, true));
     assert_eq!(stream.end().await.unwrap_err().code(), Code::ResourceExhausted);
     assert_eq!((ended_with(&picker, "ResourceExhausted"), ended_with(&picker, "OK")), (Some(1.0), None));
+}
+
+#[tokio::test]
+async fn headers_that_are_too_large_are_answered_with_413() {
+    let picker = Picker::start(&ONE, &[]).await;
+    let connection = picker.connect().await;
+    let long = "x".repeat(3 << 20);
+    let mut refused = connection.stream().await;
+    refused.send(headers(&[POST[0], ("x-long", &long)], false));
+    let refusal = refused.immediate().await;
+    assert_eq!(refusal.status.unwrap().code, 413);
+    let text = String::from_utf8(refusal.body).unwrap();
+    assert_eq!(
+        text,
+        "inference error: PayloadTooLarge - the request's headers are larger than 1048576 bytes"
+    );
+    refused.end().await.unwrap();
+    let mut served = connection.stream().await;
+    served.send(headers(&[POST[0], ("x-long", &long[..1 << 19])], false));
+    served.send(body(PROMPT, true));
+    assert_eq!(served.request_headers().await.destination(), "127.0.0.1:1");
+}
+
+#[tokio::test]
+async fn names_in_bodies_that_are_too_long_are_answered_with_the_field_s_name() {
+    let picker = Picker::start(&ONE, &[]).await;
+    for (path, field, rest) in [
+        ("/v1/completions", "model", r#""prompt":"x""#),
+        ("/v1/chat/completions", "model", r#""messages":[{"role":"user","content":"x"}]"#),
+        ("/v1/completions", "cache_salt", r#""model":"m","prompt":"x""#),
+    ] {
+        let text = |length| format!(r#"{{"{field}":"{}",{rest}}}"#, "n".repeat(length));
+        let send = async |length| {
+            let stream = picker.stream().await;
+            stream.send(headers(&[(":path", path)], false));
+            stream.send(body(text(length), true));
+            stream
+        };
+        let refusal = send(1025).await.immediate().await;
+        assert_eq!(refusal.status.unwrap().code, 400, "{path} {field}");
+        let told = String::from_utf8(refusal.body).unwrap();
+        assert_eq!(told, format!("inference error: BadRequest - {field} has more than 1024 bytes"));
+        send(1024).await.request_headers().await;
+    }
 }
