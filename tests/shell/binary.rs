@@ -5,6 +5,9 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::sync::LazyLock;
 
+use rustls::version::{TLS12, TLS13};
+
+use crate::metrics_tls::{self, Authority};
 use crate::support::listener;
 
 fn usher(arguments: &[&str]) -> Command {
@@ -233,4 +236,26 @@ fn limits_that_contradict_each_other_and_times_of_zero_are_told() {
     let fine = config("maxBytes: 32Mi, maxRequests: 5, defaultRequestTTL: 1s");
     let said = says(&["--config-text", &fine]);
     assert!(said.iter().all(|line| !line.contains("maxBytes") && !line.contains("is 0")), "{said:?}");
+}
+
+#[tokio::test]
+async fn the_metrics_port_asks_for_a_certificate_with_client_ca_path() {
+    use rcgen::ExtendedKeyUsagePurpose::{ClientAuth, ServerAuth};
+    let (folder, ours, gateways) = (tempfile::tempdir().unwrap(), Authority::new(), Authority::new());
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let (certificate, key) = ours.sign(ServerAuth);
+    std::fs::write(path("tls.crt"), certificate).unwrap();
+    std::fs::write(path("tls.key"), key).unwrap();
+    std::fs::write(path("gateways.pem"), &gateways.pem).unwrap();
+    let mut process = Process::start(&[
+        &format!("--client-ca-path={}", path("gateways.pem")),
+        &format!("--metrics-cert-dir={}", folder.path().display()),
+        "--metrics-endpoint-auth=false",
+    ]);
+    let metrics = address(&process.logged("metrics port open"), "address");
+    let with = async |client| metrics_tls::ask(metrics, &ours, client, &[&TLS12, &TLS13]).await;
+    let page = with(Some((&gateways, ClientAuth))).await.unwrap();
+    assert!(page.contains("usher_memory_budget_bytes"), "{page}");
+    assert!(with(None).await.is_err());
+    assert!(with(Some((&ours, ClientAuth))).await.is_err());
 }

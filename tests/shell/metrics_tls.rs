@@ -89,7 +89,7 @@ async fn another_authority_counts_once_it_is_in_the_file() {
 }
 
 /// Asks for the metrics with a certificate that `client` has signed for this use.
-async fn ask(
+pub(crate) async fn ask(
     address: SocketAddr,
     trusted: &Authority,
     client: Option<(&Authority, ExtendedKeyUsagePurpose)>,
