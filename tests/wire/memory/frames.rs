@@ -33,8 +33,8 @@ fn bodies_in_messages_of_one_byte_are_served() {
 
 /// A budget that many connections share, and streams that don't read one small message after the
 /// other, as those whose replies can't be sent.
-#[test]
-fn unread_small_frames_end_no_connection() {
+#[tokio::test]
+async fn unread_small_frames_end_no_connection() {
     const STREAMS: u32 = 1000;
     const EACH: u32 = 20;
     let process = Process::start(256, 1, &[]);
@@ -52,7 +52,7 @@ fn unread_small_frames_end_no_connection() {
     }
     assert!(raw.is_alive());
     // Each has a reply now that can't be sent.
-    while process.metric("usher_memory_streams_bytes") < f64::from(STREAMS * 8192) {}
+    settle(|| process.metric("usher_memory_streams_bytes") >= f64::from(STREAMS * 8192)).await;
     for stream in (0..STREAMS).map(|index| 2 * index + 1) {
         for _ in 0..EACH {
             raw.frame(DATA, 0, stream, &[0]);
@@ -67,12 +67,12 @@ fn unread_small_frames_end_no_connection() {
     (0..STREAMS).for_each(|index| raw.reset(2 * index + 1));
     assert!(raw.is_alive());
     drop(raw);
-    while unread() > 0.0 {}
+    settle(|| unread() == 0.0).await;
 }
 
 /// Streams that end on our side while the client goes on sending.
-#[test]
-fn late_small_frames_end_no_connection() {
+#[tokio::test]
+async fn late_small_frames_end_no_connection() {
     let process = Process::start(256, 1, &[]);
     let mut raw = Raw::connect(process.extproc, 1 << 20);
     for stream in (0..50).map(|index| 2 * index + 1) {
@@ -88,7 +88,7 @@ fn late_small_frames_end_no_connection() {
     }
     assert!(raw.is_alive());
     let unread = || process.metric("usher_memory_unread_bytes");
-    while unread() > 0.0 {}
+    settle(|| unread() == 0.0).await;
     assert_eq!(process.metric("usher_connections_goaway_total"), 0.0);
 }
 
