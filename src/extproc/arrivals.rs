@@ -7,8 +7,8 @@
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
@@ -196,6 +196,14 @@ impl RequestBody {
         let small = Arc::clone(&self.body.as_ref()?.streams.small);
         small.try_acquire_owned().ok()
     }
+
+    /// Ends its stream when `end` is cancelled. To be called by the service before it returns the
+    /// future of its answer.
+    pub fn end_with(&self, end: CancellationToken) {
+        if let Some(body) = &self.body {
+            *body.streams.end.lock().unwrap_or_else(PoisonError::into_inner) = Some(end);
+        }
+    }
 }
 
 impl Drop for RequestBody {
@@ -265,6 +273,16 @@ pub struct Streams {
     unread: Arc<Unread>,
     lingering: mpsc::UnboundedSender<CountedBody>,
     small: Arc<Semaphore>,
+    // Guards how the stream is ended for which the service was just called, until it is run. Taken
+    // when a stream begins, by the thread of the connection.
+    end: Mutex<Option<CancellationToken>>,
+}
+
+impl Streams {
+    /// How the stream is ended for which the service was just [called](RequestBody::end_with).
+    pub fn take_end(&self) -> Option<CancellationToken> {
+        self.end.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
 }
 
 /// Streams that have ended on our side, and not on the client's.
@@ -281,7 +299,7 @@ pub fn streams(room: &ConnectionRoom) -> (Arc<Streams>, Lingering) {
     let small = Arc::new(Semaphore::new(small::MAX_STREAMS as usize));
     let places = Arc::clone(room.budget().lingering());
     let unread = Arc::clone(room.unread());
-    (Arc::new(Streams { unread, lingering, small }), Lingering { streams, places })
+    (Arc::new(Streams { unread, lingering, small, end: Mutex::default() }), Lingering { streams, places })
 }
 
 impl Lingering {

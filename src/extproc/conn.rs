@@ -17,6 +17,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
 
 use super::arrivals::{self, Counted, RequestBody, Turns};
+use super::executor::StreamExecutor;
 use super::preface::Greeted;
 use super::router::BoxError;
 use super::spread::Streams;
@@ -147,6 +148,7 @@ where
 {
     let (windows, evicted) = (*room.windows(), room.evicted());
     let (streams, lingering) = arrivals::streams(&room);
+    let executor = StreamExecutor::new(executor, &streams);
     let service = service_fn(move |request: Request<Incoming>| {
         service.call(request.map(|incoming| RequestBody::new(incoming, &streams)))
     });

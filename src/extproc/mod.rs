@@ -9,6 +9,7 @@ pub mod conn;
 pub mod envoy;
 pub mod event;
 pub mod exchange;
+pub mod executor;
 pub mod first_settings;
 pub mod frames;
 pub mod health;

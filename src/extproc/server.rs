@@ -1,6 +1,5 @@
 //! The gRPC server as a whole: accepts, serves, and stops in order.
 
-use std::collections::VecDeque;
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::pin::pin;
@@ -8,9 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpListener;
-use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use tonic::body::Body as TonicBody;
@@ -25,7 +22,7 @@ use super::stop::{Stop, Stops};
 use super::tls::Tls;
 use super::workers::{ConnectionMetrics, Workers};
 use crate::config::settings::TlsSettings;
-use crate::memory::{Budget, ConnectionRoom, Windows, small};
+use crate::memory::{Budget, ConnectionRoom, Places, Windows, small};
 use crate::tls::{CertError, RELOAD_INTERVAL};
 
 /// How long a server that drains still says that it is ready, if a third of its drain
@@ -250,22 +247,9 @@ pub async fn serve_small<S>(
 {
     let service = Small::new(service, &budget);
     let open = TaskTracker::new();
-    // Connections by age, and whether they have begun HTTP/2.
-    let mut oldest: VecDeque<(AbortHandle, Arc<AtomicBool>)> = VecDeque::new();
-    let most = small::max_connections(windows.streams);
+    let mut places = Places::new(small::max_connections(windows.streams, &budget));
     let accepting = accept(&listener, |stream, peer| {
-        if oldest.len() >= most {
-            oldest.retain(|(connection, _)| !connection.is_finished());
-        }
-        if oldest.len() >= most {
-            // Those that say nothing go first: the oldest of the others may be the gateway's.
-            let silent = oldest.iter().position(|(_, begun)| !begun.load(Relaxed));
-            if let Some((connection, _)) = oldest.remove(silent.unwrap_or(0)) {
-                tracing::debug!(%peer, "connection closed for another, as there are too many");
-                connection.abort();
-            }
-        }
-        let service = TowerToHyperService::new(service.clone());
+        let service = service.clone();
         let lifetime = each();
         let (begun, budget) = (Arc::new(AtomicBool::new(false)), Arc::clone(&budget));
         let begins = Arc::clone(&begun);
@@ -283,7 +267,9 @@ pub async fn serve_small<S>(
                 tracing::debug!(%peer, %error, "connection ended");
             }
         });
-        oldest.push_back((serving.abort_handle(), begun));
+        if let Some(closed) = places.add(peer.ip(), begun, serving.abort_handle()) {
+            tracing::debug!(%peer, %closed, "connection closed for another, as there are too many");
+        }
     });
     tokio::select! {
         () = accepting => {}

@@ -11,17 +11,19 @@ use futures_util::future::BoxFuture;
 use http::{Request, Response};
 use http_body::{Body, Frame};
 use tokio::sync::OwnedSemaphorePermit;
+use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use tonic::body::Body as TonicBody;
 use tonic::codegen::Service;
 
 use super::arrivals::RequestBody;
 use super::router::GrpcService;
-use crate::memory::Budget;
-use crate::memory::small::COMPLETE;
+use crate::memory::small::{CALL, COMPLETE};
+use crate::memory::{Budget, SmallCall};
 
-/// A service whose calls have to begin with their answer in time, and count as streams. They are
-/// answered also where no memory is left: health checks are.
+/// A service whose calls have to begin with their answer in time, and count as requests of
+/// [small](crate::memory::small) ports. They are answered also where no memory is left: health checks
+/// are. The oldest are reset where there are too many.
 #[derive(Clone, Debug)]
 pub struct Small<S> {
     service: S,
@@ -29,9 +31,24 @@ pub struct Small<S> {
 }
 
 impl<S> Small<S> {
-    /// This service, whose streams count against `budget`.
+    /// This service, whose calls count against `budget`.
     pub fn new(service: S, budget: &Arc<Budget>) -> Self {
         Self { service, budget: Arc::clone(budget) }
+    }
+}
+
+/// Called at once, and not when the stream is first run: it says how the stream ends.
+impl<S> hyper::service::Service<Request<RequestBody>> for Small<S>
+where
+    S: GrpcService<Body = TonicBody, Future: Send + 'static> + Clone,
+{
+    type Response = Response<SmallBody>;
+    type Error = Infallible;
+    type Future = BoxFuture<'static, Result<Response<SmallBody>, Infallible>>;
+
+    fn call(&self, request: Request<RequestBody>) -> Self::Future {
+        // These services are always ready, and cloning one counts references.
+        Service::call(&mut self.clone(), request)
     }
 }
 
@@ -48,7 +65,9 @@ where
     }
 
     fn call(&mut self, request: Request<RequestBody>) -> Self::Future {
-        let stream = OpenStream::new(&self.budget);
+        let end = CancellationToken::new();
+        request.body().end_with(end.clone());
+        let call = SmallCall::new(&self.budget, CALL, end);
         let answer = tokio::time::timeout(COMPLETE, self.service.call(request));
         answer
             .map(|answer| {
@@ -56,28 +75,10 @@ where
                     let status = Status::deadline_exceeded("the request was not complete in time");
                     Ok(status.into_http())
                 });
-                response.map(|response| {
-                    response.map(|body| SmallBody { body, _stream: Some(stream), _place: None })
-                })
+                response
+                    .map(|response| response.map(|body| SmallBody { body, _call: Some(call), _place: None }))
             })
             .boxed()
-    }
-}
-
-/// Counts an open stream until it is dropped.
-#[derive(Debug)]
-struct OpenStream(Arc<Budget>);
-
-impl OpenStream {
-    fn new(budget: &Arc<Budget>) -> Self {
-        budget.open_stream();
-        Self(Arc::clone(budget))
-    }
-}
-
-impl Drop for OpenStream {
-    fn drop(&mut self) {
-        self.0.close_stream();
     }
 }
 
@@ -85,7 +86,7 @@ impl Drop for OpenStream {
 #[derive(Debug)]
 pub struct SmallBody {
     body: TonicBody,
-    _stream: Option<OpenStream>,
+    _call: Option<SmallCall>,
     _place: Option<OwnedSemaphorePermit>,
 }
 
@@ -99,7 +100,7 @@ impl SmallBody {
 
 impl From<TonicBody> for SmallBody {
     fn from(body: TonicBody) -> Self {
-        Self { body, _stream: None, _place: None }
+        Self { body, _call: None, _place: None }
     }
 }
 

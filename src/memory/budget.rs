@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, TryLockError, Weak};
 
 use tokio::sync::Semaphore;
 
+use super::calls::Calls;
 use super::connection::Unread;
 use super::uploads::Uploads;
 use super::watch::Watch;
@@ -25,12 +26,21 @@ pub enum Kind {
     Connections,
     /// Data that has arrived on connections and that their streams don't read.
     Unread,
+    /// Connections and requests of the [small](super::small) ports.
+    SmallPorts,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::Bodies, Self::PrefixIndex, Self::Records, Self::Streams, Self::Connections, Self::Unread];
+    pub const ALL: [Self; 7] = [
+        Self::Bodies,
+        Self::PrefixIndex,
+        Self::Records,
+        Self::Streams,
+        Self::Connections,
+        Self::Unread,
+        Self::SmallPorts,
+    ];
 }
 
 /// Requests that wait, and can be refused to make room.
@@ -77,6 +87,7 @@ pub struct Budget {
     /// takes too much.
     pub(super) connections: Mutex<Vec<Arc<Unread>>>,
     pub(super) evicted: AtomicU64,
+    pub(super) small_calls: Calls,
     pub(super) uploads: Uploads,
     lingering: Arc<Semaphore>,
 }
@@ -148,6 +159,7 @@ impl Budget {
             shed: AtomicU64::new(0),
             connections: Mutex::default(),
             evicted: AtomicU64::new(0),
+            small_calls: Calls::default(),
             uploads: Uploads::default(),
             lingering: Arc::new(Semaphore::new(MAX_LINGERING)),
         }

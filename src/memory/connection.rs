@@ -26,9 +26,6 @@ pub struct Windows {
 /// A connection's own buffers, and what the system's library keeps for it.
 const BUFFERS: u64 = 32 << 10;
 
-/// The same of a connection for [small] requests.
-const SMALL_BUFFERS: u64 = 16 << 10;
-
 /// Bytes that a connection may receive before its streams get a turn to read.
 pub const TURN: u64 = 64 << 10;
 
@@ -142,10 +139,15 @@ impl ConnectionRoom {
     /// gateway that can't connect takes the server for a dead one, and requests find their answer
     /// on the connection.
     pub fn new(budget: &Arc<Budget>, windows: Windows) -> Self {
-        let mut own = Reservation::new(budget, Kind::Connections);
         // Small requests are no more than some hundred bytes each.
         let is_small = windows.connection <= Windows::SMALLEST.connection;
-        own.set(if is_small { SMALL_BUFFERS } else { BUFFERS + TURN });
+        let (kind, bytes) = if is_small {
+            (Kind::SmallPorts, small::CONNECTION)
+        } else {
+            (Kind::Connections, BUFFERS + TURN)
+        };
+        let mut own = Reservation::new(budget, kind);
+        own.set(bytes);
         let unread = Arc::new(Unread::default());
         budget.connections.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&unread));
         let kept = Reservation::new(budget, Kind::Unread);

@@ -7,16 +7,20 @@
 //! Who holds memory of such a kind holds a [`Reservation`], which gives it back when dropped.
 
 mod budget;
+mod calls;
 pub mod cgroup;
 mod connection;
 mod meter;
+mod places;
 mod reservation;
 pub mod small;
 mod uploads;
 mod watch;
 
 pub use budget::{Budget, Full, Kind, Sheds};
+pub use calls::SmallCall;
 pub use connection::{ConnectionRoom, TURN, Unread, Windows};
+pub use places::Places;
 pub use reservation::Reservation;
 pub use uploads::{GivenUp, Upload, watch_uploads};
 pub use watch::keep_measuring;

@@ -96,7 +96,8 @@ impl Watch {
         let resident = self.resident.read().ok()?;
         let counted = before.min(counted());
         let streams = budget.used(Kind::Streams);
-        let pending = budget.used(Kind::Connections) + (streams - streams / IDLE_SHARE);
+        let connections = budget.used(Kind::Connections) + budget.used(Kind::SmallPorts);
+        let pending = connections + (streams - streams / IDLE_SHARE);
         Some(meter.read(self.start.elapsed(), Sample { resident, counted, pending }))
     }
 }

@@ -3,9 +3,10 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::net::TcpListener as StdListener;
+use std::net::{SocketAddr, TcpListener as StdListener};
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -27,7 +28,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::access::{Access, Refusal};
 use super::page::Page;
 use super::tls::MetricsTls;
-use crate::memory::{Budget, Kind, Reservation, small};
+use crate::memory::{Budget, Kind, Places, Reservation, SmallCall, small};
 
 /// Time for the handshake of TLS, and then to send the head of a request: half of what a request
 /// has to be complete.
@@ -46,8 +47,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 /// Largest head of a request, in bytes.
 const MAX_HEAD: usize = 16 * 1024;
 
-/// Memory that a connection counts, in bytes: its buffers in both directions, and those of TLS.
-const CONNECTION: u64 = 64 << 10;
+/// Memory that a request counts besides its connection, in bytes: what is written of its answer.
+const REQUEST: u64 = 40 << 10;
 
 /// The content type of the Prometheus text format.
 const PROMETHEUS_TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -258,28 +259,22 @@ async fn serve(listener: TcpListener, site: Site, shutdown: CancellationToken) {
 }
 
 async fn accept(listener: &TcpListener, site: &Site, open: &mut JoinSet<()>, shutdown: &CancellationToken) {
+    let mut places = Places::new(small::max_connections(1, &site.protection.budget));
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             Some(_) = open.join_next() => continue,
         };
-        // Those that have ended since count no longer.
+        // Nothing is kept of those that have ended since.
         while open.try_join_next().is_some() {}
         match accepted {
-            // Closes the connection: whoever holds the others open is answered first.
-            Ok((_, peer)) if open.len() >= small::MAX_CONNECTIONS => {
-                tracing::debug!(%peer, "HTTP connection refused");
-            }
             Ok((stream, peer)) => {
-                let served = shake_hands(stream, site.clone(), shutdown.clone());
-                let mut held = Reservation::new(&site.protection.budget, Kind::Connections);
-                held.set(CONNECTION);
-                open.spawn(async move {
-                    let _held = held;
-                    if tokio::time::timeout(TOTAL_TIMEOUT, served).await.is_err() {
-                        tracing::debug!(%peer, "HTTP connection took too long");
-                    }
-                });
+                let client = Client::default();
+                let has_begun = Arc::clone(&client.has_begun);
+                let serving = open.spawn(serve_client(stream, peer, client, site.clone(), shutdown.clone()));
+                if let Some(closed) = places.add(peer.ip(), has_begun, serving) {
+                    tracing::debug!(%peer, %closed, "HTTP connection closed for another, as there are too many");
+                }
             }
             Err(error) => {
                 tracing::debug!(%error, "cannot accept HTTP connections, trying again");
@@ -289,10 +284,38 @@ async fn accept(listener: &TcpListener, site: &Site, open: &mut JoinSet<()>, shu
     }
 }
 
+/// A client from the accept of its connection on.
+#[derive(Clone, Debug, Default)]
+struct Client {
+    /// The head of its request has come.
+    has_begun: Arc<AtomicBool>,
+    /// Cancelled when its request has to make room for others.
+    end: CancellationToken,
+}
+
+/// Serves a connection until it ends, has to make room or has taken too long.
+async fn serve_client(
+    stream: TcpStream,
+    peer: SocketAddr,
+    client: Client,
+    site: Site,
+    shutdown: CancellationToken,
+) {
+    let mut held = Reservation::new(&site.protection.budget, Kind::SmallPorts);
+    held.set(small::CONNECTION);
+    let end = client.end.clone();
+    let served = tokio::time::timeout(TOTAL_TIMEOUT, shake_hands(stream, client, site, shutdown));
+    match end.run_until_cancelled(served).await {
+        Some(Ok(())) => {}
+        Some(Err(_)) => tracing::debug!(%peer, "HTTP connection took too long"),
+        None => tracing::debug!(%peer, "HTTP request ended to make room for others"),
+    }
+}
+
 /// Serves one request, after the handshake of TLS if there is to be one.
-async fn shake_hands(stream: TcpStream, site: Site, shutdown: CancellationToken) {
+async fn shake_hands(stream: TcpStream, client: Client, site: Site, shutdown: CancellationToken) {
     let Some(tls) = &site.protection.tls else {
-        return serve_connection(stream, None, site, shutdown).await;
+        return serve_connection(stream, None, client, site, shutdown).await;
     };
     let accepting = TlsAcceptor::from(tls.config()).accept(stream);
     let accepted = tokio::select! {
@@ -303,7 +326,7 @@ async fn shake_hands(stream: TcpStream, site: Site, shutdown: CancellationToken)
         Ok(Ok(stream)) => {
             let chain = stream.get_ref().1.peer_certificates();
             let certificate = chain.and_then(|chain| chain.first()).cloned().map(CertificateDer::into_owned);
-            serve_connection(stream, certificate, site, shutdown).await;
+            serve_connection(stream, certificate, client, site, shutdown).await;
         }
         Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
         Err(_) => tracing::debug!("TLS handshake took too long"),
@@ -315,10 +338,15 @@ async fn shake_hands(stream: TcpStream, site: Site, shutdown: CancellationToken)
 async fn serve_connection(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     certificate: Option<CertificateDer<'static>>,
+    client: Client,
     site: Site,
     shutdown: CancellationToken,
 ) {
+    // Held until the last byte of the answer is taken. There is one request at most.
+    let held = OnceLock::new();
     let service = service_fn(async |request: Request<Incoming>| {
+        client.has_begun.store(true, Relaxed);
+        held.get_or_init(|| SmallCall::new(&site.protection.budget, REQUEST, client.end.clone()));
         let access = site.protection.access.as_deref();
         let response = site.routes.answer(&request, access, certificate.as_ref()).await;
         Ok::<_, Infallible>(response)

@@ -88,8 +88,8 @@ fn register_locator(dispatcher: &Arc<Dispatcher>, registry: &Registry) -> promet
 
 pub(super) fn register_memory(budget: &Arc<Budget>, registry: &Registry) -> prometheus::Result<()> {
     use Kind::{Counter, Gauge};
-    use memory::Kind::{Bodies, Connections, PrefixIndex, Records, Streams, Unread};
-    let numbers: [(&str, &str, Kind, fn(&Budget) -> u64); 12] = [
+    use memory::Kind::{Bodies, Connections, PrefixIndex, Records, SmallPorts, Streams, Unread};
+    let numbers: [(&str, &str, Kind, fn(&Budget) -> u64); 14] = [
         (
             "usher_memory_budget_bytes",
             "What the process as a whole may take; 0 without a budget.",
@@ -135,6 +135,18 @@ pub(super) fn register_memory(budget: &Arc<Budget>, registry: &Registry) -> prom
             "Connections closed, as their unread data took too much memory.",
             Counter,
             Budget::evicted,
+        ),
+        (
+            "usher_memory_small_ports_bytes",
+            "What connections and requests of health, KEDA, metrics and admin take of it.",
+            Gauge,
+            |budget| budget.used(SmallPorts),
+        ),
+        (
+            "usher_small_requests_ended_total",
+            "Requests of those ports ended to make room for others, such as watches of health.",
+            Counter,
+            Budget::small_calls_ended,
         ),
         ("usher_memory_refused_total", "Requests refused for want of memory.", Counter, Budget::refused),
         (

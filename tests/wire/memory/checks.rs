@@ -1,17 +1,30 @@
 //! Health checks that begin and don't go on.
 
+use std::io::Write;
+use std::net::TcpStream;
+
 use tonic::transport::Endpoint;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
-use super::raw::Raw;
+use super::raw::{DATA, END_STREAM, Raw};
 use super::*;
 
 const CHECKS: u32 = 50_000;
 
+/// Most bytes that all small ports take of a budget of 96 MiB: a sixteenth.
+const SHARE: f64 = (96 * MI / 16) as f64;
+
+/// Bytes that small ports take.
+fn small(process: &Process) -> f64 {
+    let bytes = process.metric("usher_memory_small_ports_bytes");
+    assert!(bytes > 0.0, "the scrape counts itself");
+    bytes
+}
+
 /// A health check on a connection of its own.
-async fn is_healthy(address: std::net::SocketAddr) {
+pub async fn is_healthy(address: std::net::SocketAddr) {
     let channel = Endpoint::new(format!("http://{address}")).unwrap().connect().await.unwrap();
     let answer = HealthClient::new(channel).check(HealthCheckRequest::default()).await.unwrap().into_inner();
     assert_eq!(answer.status(), ServingStatus::Serving);
@@ -33,7 +46,7 @@ async fn checks_that_are_not_complete_cost_nobody_anything() {
         is_healthy(address).await;
         drop(is_served(&process.connect().await).await);
         // Those that are read wait for the rest, and all others were refused.
-        settle(|| process.metric("usher_memory_streams_bytes") <= f64::from(16 * 8192)).await;
+        settle(|| small(&process) <= f64::from(256 << 10)).await;
     }
     stayed_within(&process, 96, limit).await;
     assert_eq!(process.metric("usher_memory_refused_total"), 0.0);
@@ -41,39 +54,118 @@ async fn checks_that_are_not_complete_cost_nobody_anything() {
 
 /// More clients than a small port serves, each of which says nothing.
 #[tokio::test]
-async fn silent_connections_keep_no_health_check_out() {
+async fn silent_connections_keep_no_health_check_and_no_scrape_out() {
     let process = Process::start(96, 1, &[]);
     let mut silent = Vec::new();
-    for _ in 0..300 {
-        silent.push(std::net::TcpStream::connect(process.health).unwrap());
-    }
-    is_healthy(process.health).await;
-}
-
-/// As many watchers as the port for health has room for.
-#[tokio::test]
-async fn watchers_of_health_leave_requests_alone() {
-    const CONNECTIONS: usize = 256;
-    const WATCHERS: usize = 16;
-    let process = Process::start(256, 1, &[]);
-    let limit = process.limit();
-    let mut watchers = Vec::new();
-    for _ in 0..CONNECTIONS {
-        let endpoint = Endpoint::new(format!("http://{}", process.health)).unwrap();
-        let mut client = HealthClient::new(endpoint.connect().await.unwrap());
-        for _ in 0..WATCHERS {
-            let mut watcher = client.watch(HealthCheckRequest::default()).await.unwrap().into_inner();
-            let first = watcher.message().await.unwrap().unwrap();
-            assert_eq!(first.status(), ServingStatus::Serving);
-            watchers.push(watcher);
+    for address in [process.health, process.metrics] {
+        for _ in 0..300 {
+            let mut stream = TcpStream::connect(address).unwrap();
+            // The head of a request that never ends, or a broken preface's beginning.
+            stream.write_all(b"P").unwrap();
+            silent.push(stream);
         }
     }
-    assert!(process.metric("usher_memory_streams_bytes") >= (CONNECTIONS * WATCHERS * 8192) as f64);
+    is_healthy(process.health).await;
+    assert!(small(&process) <= SHARE);
     for _ in 0..10 {
         drop(is_served(&process.connect().await).await);
     }
     assert_eq!(process.metric("usher_memory_refused_total"), 0.0);
+}
+
+/// More connections than the port for health has room for, each of which has said enough.
+#[tokio::test]
+async fn one_address_s_connections_push_out_no_other_s() {
+    let process = Process::start(96, 1, &[]);
+    let mut gateway = Raw::connect_from(ELSEWHERE, process.health, 1 << 20);
+    assert!(gateway.is_alive());
+    let mut others = Vec::new();
+    for _ in 0..300 {
+        let mut other = Raw::connect(process.health, 1 << 20);
+        assert!(other.is_alive());
+        others.push(other);
+    }
+    assert!(gateway.is_alive());
+    // A quarter of the share, besides the scrape: most of the others were closed.
+    assert!(small(&process) <= SHARE / 4.0 + f64::from(128 << 10));
+}
+
+/// More watchers than there is room for.
+#[tokio::test]
+async fn watchers_of_health_leave_requests_alone() {
+    const CONNECTIONS: usize = 256;
+    const WATCHERS: usize = 16;
+    let process = Process::start(96, 1, &[]);
+    let limit = process.limit();
+    let mut watchers = Vec::new();
+    for address in [process.health] {
+        for _ in 0..CONNECTIONS {
+            let endpoint = Endpoint::new(format!("http://{address}")).unwrap();
+            let mut client = HealthClient::new(endpoint.connect().await.unwrap());
+            for _ in 0..WATCHERS {
+                let mut watcher = client.watch(HealthCheckRequest::default()).await.unwrap().into_inner();
+                let first = watcher.message().await.unwrap().unwrap();
+                assert_eq!(first.status(), ServingStatus::Serving);
+                watchers.push(watcher);
+            }
+        }
+        assert!(small(&process) <= SHARE, "{}", small(&process));
+        is_healthy(address).await;
+        for _ in 0..10 {
+            drop(is_served(&process.connect().await).await);
+        }
+    }
+    assert_eq!(process.metric("usher_memory_refused_total"), 0.0);
+    assert!(process.metric("usher_small_requests_ended_total") > 0.0);
     drop(watchers);
-    settle(|| process.metric("usher_memory_streams_bytes") <= f64::from(16 * 8192)).await;
-    stayed_within(&process, 256, limit).await;
+    // The scrape that says so counts itself.
+    settle(|| small(&process) <= f64::from(128 << 10)).await;
+    stayed_within(&process, 96, limit).await;
+}
+
+/// Watchers that leave no window for what they are told.
+#[tokio::test]
+async fn watchers_that_read_nothing_make_room_for_others() {
+    const CONNECTIONS: u32 = 40;
+    const WATCHERS: u32 = 16;
+    let process = Process::start(96, 1, &[]);
+    let mut connections = Vec::new();
+    for _ in 0..CONNECTIONS {
+        let mut raw = Raw::connect(process.health, 0);
+        for stream in (0..WATCHERS).map(|index| 2 * index + 1) {
+            raw.call(stream, "/grpc.health.v1.Health/Watch");
+            // A message without a name.
+            raw.frame(DATA, END_STREAM, stream, &[0; 5]);
+        }
+        assert!(raw.is_alive());
+        connections.push(raw);
+    }
+    // There is room for 153 of 10 KiB.
+    let ended = || process.metric("usher_small_requests_ended_total");
+    settle(|| ended() >= f64::from(CONNECTIONS * WATCHERS - 153)).await;
+    let most = SHARE / 4.0 + f64::from(CONNECTIONS * (28 << 10)) + f64::from(128 << 10);
+    settle(|| small(&process) <= most).await;
+    is_healthy(process.health).await;
+}
+
+#[tokio::test]
+async fn health_is_answered_while_memory_is_full() {
+    let process = Process::start(96, 1, &["--body-idle-timeout=10m"]);
+    let limit = process.limit();
+    let connection = process.connect().await;
+    let chunk = vec![b' '; MI];
+    let refused = || process.metric("usher_memory_refused_total");
+    let mut open = Vec::new();
+    while refused() == 0.0 {
+        let stream = connection.stream().await;
+        stream.try_send(headers(&COMPLETION, false));
+        stream.try_send(body(&chunk, false));
+        open.push(stream);
+        settle(|| process.held() >= (open.len() * MI) as f64 || refused() > 0.0).await;
+    }
+    for address in [process.extproc, process.health] {
+        is_healthy(address).await;
+    }
+    drop(open);
+    stayed_within(&process, 96, limit).await;
 }

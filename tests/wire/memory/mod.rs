@@ -16,6 +16,7 @@ mod streams;
 mod unread;
 mod waiting;
 
+use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
 use envoy_types::pb::envoy::service::ext_proc::v3::ImmediateResponse;
@@ -27,6 +28,9 @@ use process::Process;
 
 const COMPLETION: [(&str, &str); 2] = [(":method", "POST"), (":path", "/v1/completions")];
 const MI: usize = 1 << 20;
+
+/// Another address of this machine.
+const ELSEWHERE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
 /// After this a test gives up waiting. Long, because a loaded machine is not a failure.
 const PATIENCE: Duration = Duration::from_secs(300);

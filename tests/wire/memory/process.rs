@@ -13,7 +13,7 @@ pub struct Process {
     child: Child,
     pub extproc: SocketAddr,
     pub health: SocketAddr,
-    metrics: SocketAddr,
+    pub metrics: SocketAddr,
     endpoints: PathBuf,
     /// Of its log, since it serves.
     lines: Arc<Mutex<Vec<String>>>,

@@ -1,9 +1,10 @@
 //! HTTP/2 frame by frame, as a client may send it that keeps to no habit of ours.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 
 use prost::Message;
+use socket2::{Domain, Socket, Type};
 
 use crate::support::{body, headers};
 
@@ -43,7 +44,15 @@ pub struct Raw {
 impl Raw {
     /// One that takes so many bytes of replies on each stream.
     pub fn connect(address: SocketAddr, window: u32) -> Self {
-        let mut raw = Self { socket: TcpStream::connect(address).unwrap(), out: Vec::new() };
+        Self::connect_from(Ipv4Addr::LOCALHOST, address, window)
+    }
+
+    /// The same from this address.
+    pub fn connect_from(source: Ipv4Addr, address: SocketAddr, window: u32) -> Self {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.bind(&SocketAddr::from((source, 0)).into()).unwrap();
+        socket.connect(&address.into()).unwrap();
+        let mut raw = Self { socket: socket.into(), out: Vec::new() };
         raw.socket.set_nodelay(true).unwrap();
         raw.out.extend(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
         raw.frame(SETTINGS, 0, 0, &[&[0, 4][..], &window.to_be_bytes()].concat());

@@ -1,0 +1,37 @@
+//! Runs the streams of a connection.
+
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use hyper::rt::Executor;
+
+use super::arrivals;
+use super::spread;
+
+/// Runs the streams of a connection on its [threads](spread). Small calls
+/// [end](arrivals::RequestBody::end_with) when they have to make room.
+#[derive(Clone, Debug)]
+pub struct StreamExecutor {
+    threads: spread::Streams,
+    streams: Arc<arrivals::Streams>,
+}
+
+impl StreamExecutor {
+    /// Runs these streams on these threads.
+    pub fn new(threads: spread::Streams, streams: &Arc<arrivals::Streams>) -> Self {
+        Self { threads, streams: Arc::clone(streams) }
+    }
+}
+
+impl<F> Executor<F> for StreamExecutor
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    fn execute(&self, stream: F) {
+        // hyper runs a stream right after it has called the service for it.
+        match self.streams.take_end() {
+            Some(end) => self.threads.execute(end.run_until_cancelled_owned(stream).map(|_| ())),
+            None => self.threads.execute(stream),
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Connections of a small port, of which there are only so many.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use tokio::task::AbortHandle;
+
+/// Open connections of a port, the oldest first. One more is always taken: those that have said
+/// nothing make room first, of these the oldest of the address that has the most connections, and
+/// then the oldest of that address.
+#[derive(Debug)]
+pub struct Places {
+    open: VecDeque<Place>,
+    most: usize,
+}
+
+#[derive(Debug)]
+struct Place {
+    peer: IpAddr,
+    /// Set when it has said what it has to say first.
+    has_begun: Arc<AtomicBool>,
+    connection: AbortHandle,
+}
+
+impl Places {
+    /// For so many connections, at least one.
+    pub fn new(most: usize) -> Self {
+        Self { open: VecDeque::new(), most }
+    }
+
+    /// Adds a connection from this address that is served by this task, and closes another where
+    /// there are too many. Returns whose that was. `has_begun` is set by the task.
+    pub fn add(
+        &mut self,
+        peer: IpAddr,
+        has_begun: Arc<AtomicBool>,
+        connection: AbortHandle,
+    ) -> Option<IpAddr> {
+        if self.open.len() >= self.most {
+            self.open.retain(|place| !place.connection.is_finished());
+        }
+        let closed = if self.open.len() >= self.most { self.close() } else { None };
+        self.open.push_back(Place { peer: peer.to_canonical(), has_begun, connection });
+        closed
+    }
+
+    fn close(&mut self) -> Option<IpAddr> {
+        let open: Vec<_> =
+            self.open.iter().map(|place| (place.peer, place.has_begun.load(Relaxed))).collect();
+        let place = self.open.remove(choose(&open)?)?;
+        place.connection.abort();
+        Some(place.peer)
+    }
+}
+
+/// Chooses one of these connections, the oldest of which is the first: each with its address and
+/// whether it has begun.
+fn choose(open: &[(IpAddr, bool)]) -> Option<usize> {
+    let mut counts: HashMap<IpAddr, usize> = HashMap::new();
+    open.iter().for_each(|(peer, _)| *counts.entry(*peer).or_default() += 1);
+    let is_any_silent = open.iter().any(|(_, has_begun)| !has_begun);
+    let mut most: Option<(usize, usize)> = None;
+    for (place, (peer, has_begun)) in open.iter().enumerate() {
+        let count = counts.get(peer).copied().unwrap_or_default();
+        if (!is_any_silent || !has_begun) && most.is_none_or(|(highest, _)| count > highest) {
+            most = Some((count, place));
+        }
+    }
+    most.map(|(_, place)| place)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_silent_make_room_and_then_those_with_the_most_connections() {
+        // Connections by age: the address, in capitals where it has begun.
+        for (open, chosen) in
+            [("A", 0), ("aB", 0), ("Ab", 1), ("GNNN", 1), ("NGNGN", 0), ("GGNn", 3), ("gNnN", 2), ("GHI", 0)]
+        {
+            let open: Vec<_> = open
+                .bytes()
+                .map(|byte| (IpAddr::from([10, 0, 0, byte.to_ascii_uppercase()]), byte.is_ascii_uppercase()))
+                .collect();
+            assert_eq!(choose(&open), Some(chosen), "{open:?}");
+        }
+        assert_eq!(choose(&[]), None);
+    }
+
+    #[tokio::test]
+    async fn places_of_those_that_have_ended_are_free() {
+        let (mut places, begun) = (Places::new(2), Arc::new(AtomicBool::new(true)));
+        let ended = tokio::spawn(async {});
+        let handle = ended.abort_handle();
+        ended.await.unwrap();
+        let peer = |last| IpAddr::from([10, 0, 0, last]);
+        let mut add = |last, task: AbortHandle| places.add(peer(last), Arc::clone(&begun), task);
+        let [first, second, third] = [(); 3].map(|()| tokio::spawn(std::future::pending::<()>()));
+        assert_eq!(add(1, first.abort_handle()), None);
+        assert_eq!(add(2, handle), None);
+        assert_eq!(add(1, second.abort_handle()), None, "one has ended");
+        assert_eq!(add(3, third.abort_handle()), Some(peer(1)));
+        assert!(first.await.unwrap_err().is_cancelled());
+        assert!(!second.is_finished() && !third.is_finished());
+    }
+}
