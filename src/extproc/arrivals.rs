@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use super::first_settings::FirstSettings;
 use super::frames::{OVERHEAD, Received, ResetStreams};
 use super::preface::PREFACE;
-use crate::memory::{ConnectionRoom, TURN, Unread, small};
+use crate::memory::{ConnectionRoom, OpenStream, TURN, Unread, small};
 
 /// Time that a client has to end its side of a stream which has ended on ours. HTTP/2 forgets a
 /// stream that we reset, and counts small frames against the connection for ever that arrive
@@ -87,6 +87,7 @@ impl<I: AsyncRead + Unpin> AsyncRead for Counted<I> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
+        this.room.begin(this.received.ahead());
         if let Some(turn) = this.yielded {
             if turn == this.turns.now() {
                 // Asked again before streams have run; it is to be woken already.
@@ -282,6 +283,11 @@ impl Streams {
     /// How the stream is ended for which the service was just [called](RequestBody::end_with).
     pub fn take_end(&self) -> Option<CancellationToken> {
         self.end.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Counts a stream as open on the connection until the result is dropped.
+    pub fn open(&self) -> OpenStream {
+        OpenStream::new(&self.unread)
     }
 }
 

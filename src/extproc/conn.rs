@@ -5,6 +5,7 @@ use std::convert::Infallible;
 use std::error::Error;
 use std::io;
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::{Request, Response};
@@ -21,7 +22,7 @@ use super::executor::StreamExecutor;
 use super::preface::Greeted;
 use super::router::BoxError;
 use super::spread::Streams;
-use crate::memory::ConnectionRoom;
+use crate::memory::{ConnectionRoom, Unread};
 
 /// Time for the TLS handshake, if any, and the client's HTTP/2 preface.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
@@ -32,6 +33,11 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 /// The gateway's event loop may stand still for seconds, hence not less.
 const PING_AFTER: Duration = Duration::from_secs(60);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Time for an idle connection to end that has to make room: for the client to answer the ping that
+/// follows GOAWAY, after which no new stream can be on its way, and to take the last replies. Its
+/// event loop may stand still for seconds.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Largest frame we take. Gateways send bodies in chunks of 32 KiB or 64 KiB: one frame
 /// each, if the gateway makes use of it.
@@ -91,6 +97,9 @@ pub enum ConnectionError {
     /// Its unread data took too much memory.
     #[error("too much unread data")]
     Evicted,
+    /// It was idle when connections took too much memory, and didn't end when it was told to.
+    #[error("idle when connections took too much memory")]
+    Retired,
 }
 
 impl ConnectionError {
@@ -147,6 +156,7 @@ where
     B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
 {
     let (windows, evicted) = (*room.windows(), room.evicted());
+    let unread = Arc::clone(room.unread());
     let (streams, lingering) = arrivals::streams(&room);
     let executor = StreamExecutor::new(executor, &streams);
     let service = service_fn(move |request: Request<Incoming>| {
@@ -178,11 +188,24 @@ where
         () = lingering.read(&lifetime.drain) => connection.as_mut().graceful_shutdown(),
         () = lifetime.close.cancelled() => return Ok(()),
         () = evicted.cancelled() => return Err(ConnectionError::Evicted),
+        () = unread.retired().cancelled() => connection.as_mut().graceful_shutdown(),
     }
     tokio::select! {
         result = turns.of(connection) => Ok(result?),
         () = lifetime.close.cancelled() => Ok(()),
         () = evicted.cancelled() => Err(ConnectionError::Evicted),
+        () = overdue(&unread) => Err(ConnectionError::Retired),
+    }
+}
+
+/// Waits until a connection was told to end, and should have: no stream is open when
+/// [`LEAVE_TIMEOUT`] is over, or earlier where memory is needed at once.
+async fn overdue(connection: &Unread) {
+    connection.retired().cancelled().await;
+    // Either is the end of its time.
+    let _ = tokio::time::timeout(LEAVE_TIMEOUT, connection.hurried().cancelled()).await;
+    while !connection.is_idle() {
+        tokio::time::sleep(LEAVE_TIMEOUT).await;
     }
 }
 
@@ -191,7 +214,6 @@ mod tests {
     use bytes::Bytes;
     use http_body_util::Empty;
     use hyper::service::service_fn;
-    use std::sync::Arc;
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
     use tokio::time::Instant;
 
@@ -201,19 +223,24 @@ mod tests {
 
     const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
     const PING: u8 = 6;
+    const GOAWAY: u8 = 7;
     const ACK: u8 = 1;
 
-    /// Opens and serves a connection; the other end of it.
-    fn connect() -> (DuplexStream, tokio::task::JoinHandle<Result<(), ConnectionError>>) {
+    type Served = tokio::task::JoinHandle<Result<(), ConnectionError>>;
+
+    /// Opens and serves a connection whose requests are never answered; the other end of it.
+    fn connect() -> (DuplexStream, Served, Arc<Unread>) {
         let (client, server) = duplex(64 * 1024);
+        let room = ConnectionRoom::new(&Arc::default(), Windows::LARGEST);
+        let unread = Arc::clone(room.unread());
         let served = tokio::spawn(async move {
             let lifetime = Lifetime::new();
             let Some(io) = open(std::future::ready(Ok(server)), &lifetime).await? else { return Ok(()) };
-            let service = service_fn(|_| async { Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new())) });
-            let room = ConnectionRoom::new(&Arc::default(), Windows::LARGEST);
+            let service =
+                service_fn(|_| std::future::pending::<Result<Response<Empty<Bytes>>, Infallible>>());
             serve(io, service, &lifetime, room, Streams::here()).await
         });
-        (client, served)
+        (client, served, unread)
     }
 
     /// Type, flags and payload of the next frame; `None` at the end.
@@ -227,7 +254,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_client_that_answers_pings_stays_however_idle() {
-        let (mut client, served) = connect();
+        let (mut client, served, _) = connect();
         client.write_all(&[PREFACE, &SETTINGS].concat()).await.unwrap();
         let start = Instant::now();
         let mut pings = 0;
@@ -247,7 +274,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_client_that_does_not_answer_pings_is_given_up() {
         for greeting in [PREFACE.to_vec(), [PREFACE, &SETTINGS].concat()] {
-            let (mut client, served) = connect();
+            let (mut client, served, _) = connect();
             client.write_all(&greeting).await.unwrap();
             let start = Instant::now();
             while frame(&mut client).await.is_some() {}
@@ -263,10 +290,51 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_client_that_begins_and_does_not_go_on_is_given_up() {
         for length in [0, 1, PREFACE.len() - 1] {
-            let (mut client, served) = connect();
+            let (mut client, served, _) = connect();
             client.write_all(&PREFACE[..length]).await.unwrap();
             assert!(matches!(served.await.unwrap(), Err(ConnectionError::OpenTimeout)), "{length}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_idle_connection_that_has_to_end_is_closed_in_time() {
+        // Whether the client answers pings, whether there is a hurry; the seconds that it takes.
+        for (answers, is_urgent, seconds) in [(true, false, 0), (false, false, 10), (false, true, 0)] {
+            let (mut client, served, unread) = connect();
+            client.write_all(&[PREFACE, &SETTINGS].concat()).await.unwrap();
+            let start = Instant::now();
+            unread.retired().cancel();
+            if is_urgent {
+                unread.hurried().cancel();
+            }
+            let mut is_told = false;
+            while let Some((kind, flags, payload)) = frame(&mut client).await {
+                is_told |= kind == GOAWAY;
+                if (kind, flags) == (PING, 0) && answers {
+                    client.write_all(&[0, 0, 8, PING, ACK, 0, 0, 0, 0]).await.unwrap();
+                    client.write_all(&payload).await.unwrap();
+                }
+            }
+            assert!(is_told || is_urgent);
+            let ended = served.await.unwrap();
+            assert!(if answers { ended.is_ok() } else { matches!(ended, Err(ConnectionError::Retired)) });
+            assert_eq!(start.elapsed().as_secs(), seconds);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_with_a_stream_is_not_closed() {
+        let (mut client, served, unread) = connect();
+        client.write_all(&[PREFACE, &SETTINGS].concat()).await.unwrap();
+        // POST / over http, without a body.
+        client.write_all(&[0, 0, 3, 1, 5, 0, 0, 0, 1, 0x83, 0x86, 0x84]).await.unwrap();
+        while unread.is_idle() {
+            tokio::task::yield_now().await;
+        }
+        unread.retired().cancel();
+        unread.hurried().cancel();
+        tokio::time::sleep(3 * LEAVE_TIMEOUT).await;
+        assert!(!served.is_finished());
     }
 
     #[tokio::test]

@@ -8,8 +8,8 @@ use hyper::rt::Executor;
 use super::arrivals;
 use super::spread;
 
-/// Runs the streams of a connection on its [threads](spread). Small calls
-/// [end](arrivals::RequestBody::end_with) when they have to make room.
+/// Runs the streams of a connection on its [threads](spread). They count as open on the connection,
+/// except small calls, which [end](arrivals::RequestBody::end_with) when they have to make room.
 #[derive(Clone, Debug)]
 pub struct StreamExecutor {
     threads: spread::Streams,
@@ -31,7 +31,10 @@ where
         // hyper runs a stream right after it has called the service for it.
         match self.streams.take_end() {
             Some(end) => self.threads.execute(end.run_until_cancelled_owned(stream).map(|_| ())),
-            None => self.threads.execute(stream),
+            None => {
+                let open = self.streams.open();
+                self.threads.execute(stream.map(move |()| drop(open)));
+            }
         }
     }
 }

@@ -95,6 +95,11 @@ impl Received {
         Self { heads: Heads::after(preface), padded: None }
     }
 
+    /// Bytes of the frame that has begun which are still to come.
+    pub fn ahead(&self) -> usize {
+        self.heads.skip
+    }
+
     /// Memory that the DATA frames take whose heads end within the next `bytes`: their payload, and
     /// [`OVERHEAD`] each. The padding of a frame is taken off when its length is read. Frames on
     /// streams that were `reset` take none.

@@ -257,7 +257,7 @@ pub async fn serve_small<S>(
             let served = match conn::open(std::future::ready(Ok(stream)), &lifetime).await {
                 Ok(Some(stream)) => {
                     begins.store(true, Relaxed);
-                    let room = ConnectionRoom::new(&budget, windows);
+                    let room = ConnectionRoom::of_peer(&budget, windows, peer.ip());
                     conn::serve(stream, service, &lifetime, room, Streams::here()).await
                 }
                 Ok(None) => Ok(()),

@@ -233,13 +233,14 @@ where
 {
     let Connection { stream, opening, budget, streams, open: _open, peer } = connection;
     let stream = TcpStream::from_std(stream)?;
+    let windows = budget.process().map_or(Windows::LARGEST, Windows::within);
+    let room = || ConnectionRoom::of_peer(&budget, windows, peer.ip());
     let served = match acceptor {
         None => {
-            serve_on(std::future::ready(Ok(stream)), opening, service, lifetime, budget, metrics, streams)
-                .await
+            serve_on(std::future::ready(Ok(stream)), opening, service, lifetime, room, metrics, streams).await
         }
         Some(acceptor) => {
-            serve_on(acceptor.accept(stream), opening, service, lifetime, budget, metrics, streams).await
+            serve_on(acceptor.accept(stream), opening, service, lifetime, room, metrics, streams).await
         }
     };
     if let Some(reason) = served.as_ref().err().and_then(ConnectionError::go_away) {
@@ -255,7 +256,7 @@ async fn serve_on<I, S, B>(
     opening: OwnedSemaphorePermit,
     service: S,
     lifetime: &Lifetime,
-    budget: Arc<Budget>,
+    room: impl FnOnce() -> ConnectionRoom,
     metrics: &ConnectionMetrics,
     streams: Streams,
 ) -> Result<(), ConnectionError>
@@ -271,9 +272,7 @@ where
     drop(opening);
     let Some(io) = opened? else { return Ok(()) };
     // Whoever connects and says nothing takes no room.
-    let windows = budget.process().map_or(Windows::LARGEST, Windows::within);
-    let room = ConnectionRoom::new(&budget, windows);
-    conn::serve(io, service, lifetime, room, streams).await.inspect_err(|_| {
+    conn::serve(io, service, lifetime, room(), streams).await.inspect_err(|_| {
         metrics.broken.fetch_add(1, Relaxed);
     })
 }

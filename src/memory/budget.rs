@@ -87,6 +87,10 @@ pub struct Budget {
     /// takes too much.
     pub(super) connections: Mutex<Vec<Arc<Unread>>>,
     pub(super) evicted: AtomicU64,
+    /// Connections since the start, those of small ports among them.
+    pub(super) opened: Arc<AtomicU64>,
+    /// Open connections except those of small ports.
+    pub(super) open_connections: AtomicU64,
     pub(super) small_calls: Calls,
     pub(super) uploads: Uploads,
     lingering: Arc<Semaphore>,
@@ -159,6 +163,8 @@ impl Budget {
             shed: AtomicU64::new(0),
             connections: Mutex::default(),
             evicted: AtomicU64::new(0),
+            opened: Arc::default(),
+            open_connections: AtomicU64::new(0),
             small_calls: Calls::default(),
             uploads: Uploads::default(),
             lingering: Arc::new(Semaphore::new(MAX_LINGERING)),

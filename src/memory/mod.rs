@@ -10,6 +10,7 @@ mod budget;
 mod calls;
 pub mod cgroup;
 mod connection;
+mod idle;
 mod meter;
 mod places;
 mod reservation;
@@ -19,7 +20,7 @@ mod watch;
 
 pub use budget::{Budget, Full, Kind, Sheds};
 pub use calls::SmallCall;
-pub use connection::{ConnectionRoom, TURN, Unread, Windows};
+pub use connection::{ConnectionRoom, OpenStream, TURN, Unread, Windows};
 pub use places::Places;
 pub use reservation::Reservation;
 pub use uploads::{GivenUp, Upload, watch_uploads};

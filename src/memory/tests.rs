@@ -74,7 +74,7 @@ fn unread_data_counts_while_streams_do_not_read_it() {
     let budget = budget(u64::MAX);
     let mut room = ConnectionRoom::new(&budget, Windows::LARGEST);
     let unread = Arc::clone(room.unread());
-    assert_eq!(budget.used(Kind::Connections), 96 << 10);
+    assert_eq!(budget.used(Kind::Connections), 32 << 10);
     unread.open();
     unread.add(300 << 10);
     room.settle(300 << 10);

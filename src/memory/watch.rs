@@ -88,16 +88,16 @@ impl Watch {
     fn read(&self, meter: &mut Meter, budget: &Budget) -> Option<Reading> {
         let counted = || {
             let kinds = [Kind::Bodies, Kind::PrefixIndex, Kind::Records, Kind::Unread];
-            let streams = budget.used(Kind::Streams) / IDLE_SHARE;
-            kinds.iter().map(|kind| budget.used(*kind)).fold(streams, u64::saturating_add)
+            let idle = budget.used(Kind::Streams) / IDLE_SHARE + budget.taken_by_connections();
+            kinds.iter().map(|kind| budget.used(*kind)).fold(idle, u64::saturating_add)
         };
         // What comes or goes meanwhile is not to make the base look smaller than it is.
         let before = counted();
         let resident = self.resident.read().ok()?;
         let counted = before.min(counted());
         let streams = budget.used(Kind::Streams);
-        let connections = budget.used(Kind::Connections) + budget.used(Kind::SmallPorts);
-        let pending = connections + (streams - streams / IDLE_SHARE);
+        let connections = budget.used(Kind::Connections).saturating_sub(budget.taken_by_connections());
+        let pending = connections + budget.used(Kind::SmallPorts) + (streams - streams / IDLE_SHARE);
         Some(meter.read(self.start.elapsed(), Sample { resident, counted, pending }))
     }
 }

@@ -132,7 +132,7 @@ pub(super) fn register_memory(budget: &Arc<Budget>, registry: &Registry) -> prom
         ),
         (
             "usher_connections_evicted_total",
-            "Connections closed, as their unread data took too much memory.",
+            "Connections closed as connections took too much memory: idle, or with the most unread data.",
             Counter,
             Budget::evicted,
         ),

@@ -90,7 +90,7 @@ async fn one_address_s_connections_push_out_no_other_s() {
     assert!(small(&process) <= SHARE / 4.0 + f64::from(128 << 10));
 }
 
-/// More watchers than there is room for.
+/// More watchers than there is room for, on each port that has health.
 #[tokio::test]
 async fn watchers_of_health_leave_requests_alone() {
     const CONNECTIONS: usize = 256;
@@ -98,7 +98,7 @@ async fn watchers_of_health_leave_requests_alone() {
     let process = Process::start(96, 1, &[]);
     let limit = process.limit();
     let mut watchers = Vec::new();
-    for address in [process.health] {
+    for address in [process.health, process.extproc] {
         for _ in 0..CONNECTIONS {
             let endpoint = Endpoint::new(format!("http://{address}")).unwrap();
             let mut client = HealthClient::new(endpoint.connect().await.unwrap());
@@ -116,7 +116,8 @@ async fn watchers_of_health_leave_requests_alone() {
         }
     }
     assert_eq!(process.metric("usher_memory_refused_total"), 0.0);
-    assert!(process.metric("usher_small_requests_ended_total") > 0.0);
+    assert!(process.metric("usher_small_requests_ended_total") > (CONNECTIONS * WATCHERS) as f64);
+    settle(|| process.metric("usher_memory_connections_bytes") <= (96 * MI / 8) as f64).await;
     drop(watchers);
     // The scrape that says so counts itself.
     settle(|| small(&process) <= f64::from(128 << 10)).await;

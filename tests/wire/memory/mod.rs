@@ -7,6 +7,7 @@
 mod bodies;
 mod checks;
 mod frames;
+mod idle;
 mod invalid;
 mod names;
 mod process;
@@ -23,7 +24,7 @@ use envoy_types::pb::envoy::service::ext_proc::v3::ImmediateResponse;
 use envoy_types::pb::envoy::service::ext_proc::v3::processing_response::Response as Reply;
 use tokio::task::JoinHandle;
 
-use crate::support::{Connection, PROMPT, Stream, body, headers};
+use crate::support::{Connection, PROMPT, Stream, body, headers, response_headers};
 use process::Process;
 
 const COMPLETION: [(&str, &str); 2] = [(":method", "POST"), (":path", "/v1/completions")];

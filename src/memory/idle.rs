@@ -1,0 +1,293 @@
+//! Connections without streams, and which of them make room for others.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, PoisonError};
+
+use tokio_util::sync::CancellationToken;
+
+use super::connection::Unread;
+use super::{Budget, Kind};
+
+/// The part of a connection's state that says how long it has been idle.
+#[derive(Debug)]
+pub(super) struct Idle {
+    peer: IpAddr,
+    /// Its place in the order of all connections.
+    number: u64,
+    /// Open streams.
+    streams: AtomicUsize,
+    /// Number of connections that there had been when its last stream ended: a clock that ticks
+    /// with every connection, as only a new one needs room.
+    since: AtomicU64,
+    clock: Arc<AtomicU64>,
+    /// Bytes that it counts; 0 where it never makes room.
+    bytes: AtomicU64,
+    pub(super) retired: CancellationToken,
+    pub(super) hurried: CancellationToken,
+}
+
+impl Idle {
+    /// The state of a new connection, from this address, that counts so many bytes.
+    pub(super) fn new(budget: &Budget, peer: IpAddr, bytes: u64) -> Self {
+        let clock = Arc::clone(&budget.opened);
+        let number = clock.fetch_add(1, Relaxed);
+        let (since, bytes) = (AtomicU64::new(number), AtomicU64::new(bytes));
+        Self {
+            peer,
+            number,
+            streams: AtomicUsize::new(0),
+            since,
+            clock,
+            bytes,
+            retired: CancellationToken::new(),
+            hurried: CancellationToken::new(),
+        }
+    }
+
+    /// A stream has begun.
+    pub(super) fn open_stream(&self) {
+        self.streams.fetch_add(1, Relaxed);
+    }
+
+    /// A stream has ended.
+    pub(super) fn close_stream(&self) {
+        if self.streams.fetch_sub(1, Relaxed) == 1 {
+            self.since.store(self.clock.load(Relaxed), Relaxed);
+        }
+    }
+
+    /// Whether it has no stream.
+    pub(super) fn is_idle(&self) -> bool {
+        self.streams.load(Relaxed) == 0
+    }
+
+    /// Bytes that it counts.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes.load(Relaxed)
+    }
+
+    /// It counts so many bytes now.
+    pub(super) fn set_bytes(&self, bytes: u64) {
+        self.bytes.store(bytes, Relaxed);
+    }
+}
+
+/// A connection, as it is judged.
+#[derive(Clone, Copy, Debug)]
+struct Candidate {
+    peer: IpAddr,
+    is_idle: bool,
+    since: u64,
+    number: u64,
+    bytes: u64,
+}
+
+impl From<&Arc<Unread>> for Candidate {
+    fn from(connection: &Arc<Unread>) -> Self {
+        let idle = &connection.idle;
+        let (peer, number, bytes) = (idle.peer, idle.number, idle.bytes());
+        Self { peer, is_idle: connection.is_idle(), since: idle.since.load(Relaxed), number, bytes }
+    }
+}
+
+/// Chooses idle connections that count `bytes` together, or all of them: one after the other the
+/// longest idle of the address that has the most connections left. Each address keeps `least`.
+/// Returns their places.
+fn choose(open: &[Candidate], bytes: u64, least: usize) -> Vec<usize> {
+    let mut peers: HashMap<IpAddr, (usize, Vec<usize>)> = HashMap::new();
+    for (place, connection) in open.iter().enumerate() {
+        let (count, idle) = peers.entry(connection.peer).or_default();
+        *count += 1;
+        if connection.is_idle {
+            idle.push(place);
+        }
+    }
+    let age = |place: usize| Reverse((open[place].since, open[place].number));
+    // The longest idle is the last of its address, and first among addresses with as many.
+    let mut next = BinaryHeap::new();
+    for (count, mut idle) in peers.into_values() {
+        idle.sort_unstable_by_key(|place| age(*place));
+        if let Some(oldest) = idle.pop() {
+            next.push((count, age(oldest), oldest, idle));
+        }
+    }
+    let (mut chosen, mut freed) = (Vec::new(), 0);
+    while freed < bytes
+        && let Some((count, _, oldest, mut idle)) = next.pop()
+        && count > least
+    {
+        freed += open[oldest].bytes;
+        chosen.push(oldest);
+        if let Some(oldest) = idle.pop() {
+            next.push((count - 1, age(oldest), oldest, idle));
+        }
+    }
+    chosen
+}
+
+/// Connections that are to end.
+#[derive(Debug, Default)]
+struct Retiring {
+    /// Connections that are told to end now.
+    chosen: Vec<Arc<Unread>>,
+    /// Idle ones that were told before and have no more time.
+    late: Vec<Arc<Unread>>,
+}
+
+impl Retiring {
+    /// The idle ones among these connections that have to go so that all others take less than
+    /// `most` bytes, where those that are `open` take `used`. A sixteenth less: it isn't to be done
+    /// for every one that comes. The last of an address stays until they take twice that, as it may
+    /// be all that a gateway has.
+    fn of(open: &[Arc<Unread>], used: u64, most: u64) -> Self {
+        let counted = open.iter().filter(|connection| connection.idle.bytes() > 0);
+        let (leaving, staying): (Vec<_>, Vec<_>) = counted.partition(|connection| connection.is_leaving());
+        let candidates: Vec<_> = staying.iter().copied().map(Candidate::from).collect();
+        // Those that were told to go make room as well.
+        let left = used.saturating_sub(leaving.iter().map(|connection| connection.idle.bytes()).sum());
+        let least = usize::from(used <= 2 * most);
+        let chosen =
+            if left > most { choose(&candidates, left - (most - most / 16), least) } else { Vec::new() };
+        let is_urgent = used > most + most / 2;
+        Self {
+            chosen: chosen.into_iter().map(|place| Arc::clone(staying[place])).collect(),
+            late: leaving.into_iter().filter(|one| is_urgent && one.is_idle()).cloned().collect(),
+        }
+    }
+}
+
+impl Budget {
+    /// Ends idle connections where connections take more than an eighth of the budget.
+    pub(super) fn retire_idle(&self) {
+        let Some(process) = self.process() else { return };
+        let (used, most) = (self.used(Kind::Connections), process / 8);
+        if used <= most {
+            return;
+        }
+        // The lock is free again when they are told: whoever is woken may take it.
+        let Retiring { chosen, late } =
+            Retiring::of(&self.connections.lock().unwrap_or_else(PoisonError::into_inner), used, most);
+        late.iter().for_each(|connection| connection.idle.hurried.cancel());
+        chosen.iter().for_each(|connection| connection.idle.retired.cancel());
+        let before = self.evicted.fetch_add(chosen.len() as u64, Relaxed);
+        let count = before + chosen.len() as u64;
+        // A line for each power of two: a flood must not flood the log.
+        if count.checked_ilog2() != before.checked_ilog2() {
+            tracing::warn!(count, used, most, "idle connections closed, as connections take too much memory");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::super::connection::BUFFERS;
+    use super::super::{ConnectionRoom, OpenStream, TURN, Windows};
+    use super::*;
+
+    const MI: u64 = 1 << 20;
+
+    fn peer(last: u8) -> IpAddr {
+        Ipv4Addr::new(10, 0, 0, last).into()
+    }
+
+    fn open(budget: &Arc<Budget>, last: u8) -> ConnectionRoom {
+        ConnectionRoom::of_peer(budget, Windows::LARGEST, peer(last))
+    }
+
+    fn retired(rooms: &[ConnectionRoom]) -> Vec<usize> {
+        (0..rooms.len()).filter(|place| rooms[*place].unread().retired().is_cancelled()).collect()
+    }
+
+    #[test]
+    fn an_idle_connection_counts_its_buffers_only() {
+        let budget = Arc::new(Budget::of_process(64 * MI, None));
+        let mut room = open(&budget, 1);
+        room.begin(0);
+        assert_eq!(budget.used(Kind::Connections), BUFFERS);
+        room.unread().open();
+        room.begin(0);
+        assert_eq!(budget.used(Kind::Connections), BUFFERS + TURN);
+        drop(room);
+        let mut large = open(&budget, 1);
+        large.begin(64 << 10);
+        assert_eq!(budget.used(Kind::Connections), BUFFERS + TURN, "of a frame that is on its way");
+        drop(large);
+        assert_eq!(budget.used(Kind::Connections), 0);
+    }
+
+    #[test]
+    fn the_longest_idle_makes_room() {
+        // An eighth is 2 MiB: 64 idle connections, and a sixteenth of that are four.
+        let budget = Arc::new(Budget::of_process(16 * MI, None));
+        let mut rooms: Vec<_> = (0..64).map(|_| open(&budget, 1)).collect();
+        let _open = OpenStream::new(rooms[0].unread());
+        drop(OpenStream::new(rooms[1].unread()));
+        assert_eq!((retired(&rooms), budget.evicted()), (Vec::new(), 0));
+        rooms.push(open(&budget, 1));
+        assert_eq!(
+            retired(&rooms),
+            [2, 3, 4, 5, 6],
+            "not the one with a stream, nor the one that had one last"
+        );
+        rooms.push(open(&budget, 1));
+        assert_eq!((retired(&rooms).len(), budget.evicted()), (5, 5), "there will be room");
+        let all = retired(&rooms);
+        assert!(
+            all.iter().all(|place| !rooms[*place].unread().hurried().is_cancelled()),
+            "they have time to leave"
+        );
+        // Nobody leaves, and more come than there is room for.
+        rooms.extend((0..40).map(|_| open(&budget, 1)));
+        assert!((2..7).all(|place| rooms[place].unread().hurried().is_cancelled()));
+        assert!(!rooms[0].unread().is_leaving());
+    }
+
+    #[test]
+    fn addresses_with_many_connections_make_room_first() {
+        let budget = Arc::new(Budget::of_process(16 * MI, None));
+        let mut rooms: Vec<_> = (0..2).map(|_| open(&budget, 1)).collect();
+        rooms.extend((0..300).map(|_| open(&budget, 2)));
+        assert!(budget.evicted() >= 200);
+        assert!(rooms[..2].iter().all(|room| !room.unread().retired().is_cancelled()));
+        let v6 = ConnectionRoom::of_peer(&budget, Windows::LARGEST, "::ffff:10.0.0.2".parse().unwrap());
+        assert_eq!(v6.unread().idle.peer, peer(2));
+    }
+
+    #[test]
+    fn the_last_of_an_address_stays_until_connections_take_twice_as_much() {
+        let budget = Arc::new(Budget::of_process(16 * MI, None));
+        let mut rooms: Vec<_> = (0..127).map(|last| open(&budget, last)).collect();
+        rooms.push(open(&budget, 7));
+        assert!(retired(&rooms).is_empty());
+        rooms.push(open(&budget, 200));
+        assert_eq!(retired(&rooms)[..9], [0, 1, 2, 3, 4, 5, 6, 7, 8], "the longest idle of equals");
+        assert!(!rooms[127].unread().retired().is_cancelled());
+    }
+
+    #[test]
+    fn a_new_connection_makes_no_room_for_itself() {
+        let budget = Arc::new(Budget::of_process(16 * MI, None));
+        let rooms: Vec<_> = (0..64).map(|_| open(&budget, 1)).collect();
+        let _busy: Vec<_> = rooms.iter().map(|room| OpenStream::new(room.unread())).collect();
+        let new = open(&budget, 1);
+        assert!(!new.unread().retired().is_cancelled());
+        let _next = open(&budget, 1);
+        assert!(new.unread().retired().is_cancelled(), "it does for the next one");
+        assert!(retired(&rooms).is_empty());
+    }
+
+    #[test]
+    fn small_ports_have_places_of_their_own() {
+        let budget = Arc::new(Budget::of_process(16 * MI, None));
+        let small: Vec<_> = (0..10).map(|_| ConnectionRoom::new(&budget, Windows::SMALLEST)).collect();
+        assert_eq!(budget.used(Kind::Connections), 0);
+        assert_eq!(budget.used(Kind::SmallPorts), 10 * super::super::small::CONNECTION);
+        let _rooms: Vec<_> = (0..200).map(|_| open(&budget, 1)).collect();
+        assert!(small.iter().all(|room| !room.unread().is_leaving()));
+    }
+}

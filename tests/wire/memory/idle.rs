@@ -1,0 +1,72 @@
+//! Connections to the ext_proc port on which nothing is asked.
+
+use super::checks::is_healthy;
+use super::raw::{DATA, GOAWAY, Raw};
+use super::*;
+
+/// Nearly three times what a budget of 96 MiB has room for: 384 of 32 KiB are an eighth.
+const IDLE: usize = 1000;
+
+/// Idle connections, all of which the process has seen.
+fn idle(process: &Process) -> Vec<Raw> {
+    let mut idle: Vec<_> = (0..IDLE)
+        .map(|_| {
+            let mut raw = Raw::connect(process.extproc, 1 << 20);
+            raw.send();
+            raw
+        })
+        .collect();
+    assert!(idle.iter_mut().next_back().unwrap().is_alive());
+    idle
+}
+
+/// Most of them have been closed.
+async fn made_room(process: &Process) {
+    settle(|| process.metric("usher_connections_evicted_total") >= 600.0).await;
+    settle(|| process.metric("usher_memory_connections_bytes") <= (96 * MI / 8) as f64).await;
+}
+
+#[tokio::test]
+async fn idle_connections_lock_nobody_out() {
+    let process = Process::start(96, 1, &[]);
+    let limit = process.limit();
+    let idle = idle(&process);
+    is_healthy(process.extproc).await;
+    is_healthy(process.health).await;
+    made_room(&process).await;
+    // The allocator takes a moment to give back what those had that were closed.
+    let used = || process.held() + process.metric("usher_memory_connections_bytes");
+    settle(|| process.limit() > used() + (4 * MI) as f64).await;
+    let before = process.metric("usher_memory_refused_total");
+    for _ in 0..10 {
+        drop(is_served(&process.connect().await).await);
+    }
+    assert_eq!(process.metric("usher_memory_refused_total"), before);
+    drop(idle);
+    stayed_within(&process, 96, limit).await;
+}
+
+/// The connections of gateways that are as old as any: one with a request, and an idle one.
+#[tokio::test]
+async fn connections_with_a_request_and_those_of_other_addresses_stay() {
+    let process = Process::start(96, 1, &[]);
+    let busy = process.connect().await;
+    let mut stream = is_served(&busy).await;
+    let mut gateway = Raw::connect_from(ELSEWHERE, process.extproc, 1 << 20);
+    assert!(gateway.is_alive());
+    let _idle = idle(&process);
+    made_room(&process).await;
+    assert!(stream.request_body().await.1);
+    stream.send(response_headers(&[(":status", "200")], true));
+    stream.response_headers().await;
+    gateway.open(1);
+    gateway.request(1, &[(":method", "GET"), (":path", "/v1/models")], true);
+    gateway.send();
+    loop {
+        let frame = gateway.next().expect("the connection ended");
+        assert_ne!(frame.kind, GOAWAY);
+        if frame.kind == DATA {
+            break;
+        }
+    }
+}
