@@ -1,9 +1,10 @@
 //! Series whose labels clients choose.
 
 use std::borrow::Borrow;
+use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use dashmap::DashMap;
@@ -18,19 +19,23 @@ const IDLE: Duration = Duration::from_secs(300);
 /// Pause between two looks for series that nobody uses.
 const SWEEP: Duration = Duration::from_secs(10);
 
-/// Number of series from which on idle ones leave. As long as there are fewer they stay: who
-/// reads a page is to find 0 for a model that rests, not nothing.
-const MANY: usize = MAX_LABEL_VALUES / 2;
-
 /// Idle series that are taken out of their families for each new one. Those that are on their way out
 /// are soon gone, and no request has to wait for hundreds.
 const OUT_PER_NEW: usize = 2;
 
-/// The series of a family by their labels, at most [`MAX_LABEL_VALUES`]. Those that nobody used for
+/// Series that [`retain`](ClientSeries::retain) takes out of their families at once: whoever makes a
+/// series meanwhile waits for so many.
+const OUT_AT_ONCE: usize = 32;
+
+type Hashed = BuildHasherDefault<ShortHasher>;
+
+/// The series of a family by their labels, so many at most. Those that nobody used for
 /// five minutes make room for others; what still finds none counts as `other`.
 #[derive(Debug)]
 pub struct ClientSeries<K: Eq + Hash, S> {
-    by_key: DashMap<K, Entry<S>, BuildHasherDefault<ShortHasher>>,
+    /// Most series, beside those of `other`.
+    most: usize,
+    by_key: DashMap<K, Entry<S>, Hashed>,
     /// Entries of `by_key`, which would lock all of its parts to count them.
     len: AtomicUsize,
     // Taken to make series and to let them go, before a part of `by_key`. Whoever finds a series
@@ -56,14 +61,14 @@ pub struct Family<'a, K, S> {
 struct Leaving<K, S> {
     /// The last sweep.
     swept: Option<Instant>,
-    series: Vec<(K, Arc<S>)>,
+    series: HashMap<K, Arc<S>, Hashed>,
 }
 
-impl<K: Eq, S> Leaving<K, S> {
-    /// The series of a key whose labels are used again.
-    fn take_back(&mut self, key: &K) -> Option<Arc<S>> {
-        let at = self.series.iter().position(|(leaving, _)| leaving == key)?;
-        Some(self.series.swap_remove(at).1)
+impl<K: Eq + Hash, S> Leaving<K, S> {
+    /// Takes so many out of their families.
+    fn go(&mut self, count: usize, forget: &dyn Fn(&K, &S)) {
+        let going = self.series.extract_if(|_, _| true).take(count);
+        going.for_each(|(key, series)| forget(&key, &series));
     }
 }
 
@@ -96,14 +101,33 @@ struct Entry<S> {
     used_at: Instant,
 }
 
+/// At most [`MAX_LABEL_VALUES`].
 impl<K: Eq + Hash, S> Default for ClientSeries<K, S> {
     fn default() -> Self {
+        Self::new(MAX_LABEL_VALUES)
+    }
+}
+
+impl<K: Eq + Hash, S> ClientSeries<K, S> {
+    /// At most so many, and those of `other`.
+    pub fn new(most: usize) -> Self {
         Self {
+            most,
             by_key: DashMap::default(),
             len: AtomicUsize::new(0),
-            leaving: Mutex::new(Leaving { swept: None, series: Vec::new() }),
+            leaving: Mutex::new(Leaving { swept: None, series: HashMap::default() }),
             overflow: Overflow::default(),
         }
+    }
+
+    fn leaving(&self) -> MutexGuard<'_, Leaving<K, S>> {
+        self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether idle ones leave. As long as there are fewer they stay: who reads a page is to find 0
+    /// for a model that rests, not nothing.
+    fn are_many(&self) -> bool {
+        self.len.load(Relaxed) >= self.most / 2
     }
 }
 
@@ -127,11 +151,9 @@ impl<K: Clone + Eq + Hash, S> ClientSeries<K, S> {
     }
 
     fn make(&self, key: K, family: &Family<'_, K, S>, now: Instant) -> Arc<S> {
-        let mut leaving = self.leaving.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.len.load(Relaxed) >= MANY {
-            self.sweep(now, &mut leaving);
-        }
-        let key = if self.len.load(Relaxed) < MAX_LABEL_VALUES {
+        let mut leaving = self.leaving();
+        self.sweep(now, &mut leaving);
+        let key = if self.len.load(Relaxed) < self.most {
             key
         } else {
             self.overflow.tell(family.of);
@@ -143,7 +165,7 @@ impl<K: Clone + Eq + Hash, S> ClientSeries<K, S> {
                 Arc::clone(&known.get().series)
             }
             dashmap::Entry::Vacant(place) => {
-                let back = leaving.take_back(place.key());
+                let back = leaving.series.remove(place.key());
                 let series = back.unwrap_or_else(|| Arc::new((family.make)(place.key())));
                 place.insert(Entry { series: Arc::clone(&series), used: true.into(), used_at: now });
                 self.len.fetch_add(1, Relaxed);
@@ -151,9 +173,21 @@ impl<K: Clone + Eq + Hash, S> ClientSeries<K, S> {
             }
         };
         // No part of the table is locked, and nobody makes those again meanwhile.
-        let kept = leaving.series.len().saturating_sub(OUT_PER_NEW);
-        leaving.series.drain(kept..).for_each(|(key, series)| (family.forget)(&key, &series));
+        leaving.go(OUT_PER_NEW, family.forget);
         series
+    }
+
+    /// Takes series out whose keys don't stay, and those that nobody used for a while. For a task in
+    /// the background: it looks at all of them.
+    pub fn retain(&self, stays: impl Fn(&K) -> bool, forget: &dyn Fn(&K, &S)) {
+        let mut leaving = self.leaving();
+        self.sweep(Instant::now(), &mut leaving);
+        self.take_out(&mut leaving, |key, _| stays(key));
+        while !leaving.series.is_empty() {
+            leaving.go(OUT_AT_ONCE, forget);
+            drop(leaving);
+            leaving = self.leaving();
+        }
     }
 
     /// The series in the table, in no order.
@@ -171,25 +205,35 @@ impl<K: Clone + Eq + Hash, S> ClientSeries<K, S> {
         OTHER
     }
 
-    /// Takes the series out of the table that nobody holds and nobody used for a while.
+    /// Takes the series out of the table that nobody holds and nobody used for a while, where there
+    /// are many.
     fn sweep(&self, now: Instant, leaving: &mut Leaving<K, S>) {
-        if leaving.swept.is_some_and(|swept| now.saturating_duration_since(swept) < SWEEP) {
+        let is_early = leaving.swept.is_some_and(|swept| now.saturating_duration_since(swept) < SWEEP);
+        if is_early || !self.are_many() {
             return;
         }
         leaving.swept = Some(now);
-        let before = leaving.series.len();
-        // A part is locked while it is looked at, so nobody can take series that go.
-        self.by_key.retain(|key, entry| {
+        self.take_out(leaving, |_, entry| {
             if entry.used.swap(false, Relaxed) || Arc::strong_count(&entry.series) > 1 {
                 entry.used_at = now;
             }
-            let stays = now.saturating_duration_since(entry.used_at) < IDLE;
+            now.saturating_duration_since(entry.used_at) < IDLE
+        });
+    }
+
+    /// Takes the series out of the table that don't stay.
+    fn take_out(&self, leaving: &mut Leaving<K, S>, mut stays: impl FnMut(&K, &mut Entry<S>) -> bool) {
+        let mut count = 0;
+        // A part is locked while it is looked at, so nobody can take series that go.
+        self.by_key.retain(|key, entry| {
+            let stays = stays(key, entry);
             if !stays {
-                leaving.series.push((key.clone(), Arc::clone(&entry.series)));
+                count += 1;
+                leaving.series.insert(key.clone(), Arc::clone(&entry.series));
             }
             stays
         });
-        self.len.fetch_sub(leaving.series.len() - before, Relaxed);
+        self.len.fetch_sub(count, Relaxed);
     }
 
     #[cfg(test)]
@@ -307,10 +351,33 @@ mod tests {
     #[test]
     fn a_few_series_stay_however_long_nobody_uses_them() {
         let (table, gone, start) = (ClientSeries::default(), RefCell::default(), Instant::now());
-        fill(&table, "model", MANY - 1, start, &gone);
+        fill(&table, "model", MAX_LABEL_VALUES / 2 - 1, start, &gone);
         ask(&table, "late", start + 100 * IDLE, &gone);
         ask(&table, "later", start + 200 * IDLE, &gone);
         assert!(gone.borrow().is_empty() && table.find("model-0").is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn keys_that_do_not_stay_and_idle_series_leave_in_the_background() {
+        let (table, gone) = (ClientSeries::new(100), RefCell::default());
+        fill(&table, "gone", 40, Instant::now(), &gone);
+        fill(&table, "idle", 60, Instant::now(), &gone);
+        let _held = ask(&table, "gone-0", Instant::now(), &gone);
+        let retain = || {
+            let forget = |key: &String, (): &()| gone.borrow_mut().push(key.clone());
+            table.retain(|key| !key.starts_with("gone"), &forget);
+        };
+        retain();
+        assert_eq!((table.len(), table.by_key.len()), (60, 60), "also one that somebody holds");
+        assert!(gone.borrow().len() == 40 && gone.borrow().iter().all(|key| key.starts_with("gone")));
+        retain();
+        assert_eq!(gone.borrow().len(), 40);
+        for _ in 0..2 {
+            tokio::time::advance(IDLE).await;
+            assert!(table.find("idle-7").is_some());
+            retain();
+        }
+        assert_eq!((table.len(), gone.borrow().len()), (1, 99));
     }
 
     #[test]
