@@ -1,13 +1,14 @@
 //! `scheduler_attempts_total`: which endpoint was chosen for which model.
 
+use std::borrow::Borrow;
 use std::collections::HashMap;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use dashmap::DashMap;
 use prometheus::{IntCounter, IntCounterVec, Opts, Registry};
 
 use crate::endpoints::{Endpoint, Snapshot};
-use crate::metrics::{ClientSeries, Family, Legacy, OTHER, register};
+use crate::metrics::{ClientSeries, Family, Legacy, MAX_LABEL_VALUES, OTHER, register};
 
 const LABELS: [&str; 5] = ["status", "target_model_name", "endpoint_name", "namespace", "port"];
 const LEGACY: Legacy = Legacy {
@@ -24,36 +25,96 @@ const LEGACY: Legacy = Legacy {
 /// Name of these series in the log.
 const OF: &str = "decisions";
 
-/// Counts decisions. The counters of an endpoint are kept with it and go with it,
-/// so that a pool whose pods come and go doesn't collect series.
+/// Most series, beside those of `other`: a thousand models at a thousand endpoints would be a million.
+/// What there is no room for counts at its endpoint as `other`.
+const MAX_SERIES: usize = 10 * MAX_LABEL_VALUES;
+
+/// Counts decisions. The counters of an endpoint go with it, so that a pool whose pods come and go
+/// doesn't collect series.
 #[derive(Debug)]
 pub struct Attempts {
     family: IntCounterVec,
-    /// Models that have series of their own.
-    models: ClientSeries<String, String>,
-    chosen: DashMap<Arc<str>, Chosen>,
+    series: ClientSeries<Key, IntCounter>,
 }
 
-#[derive(Debug)]
-struct Chosen {
-    endpoint: Arc<Endpoint>,
-    by_model: HashMap<String, IntCounter>,
+/// An endpoint and a model; no endpoint where none could be chosen.
+#[derive(Clone, Debug)]
+struct Key {
+    endpoint: Option<Arc<Endpoint>>,
+    model: String,
 }
 
-impl Chosen {
-    fn of(endpoint: &Arc<Endpoint>) -> Self {
-        Self { endpoint: Arc::clone(endpoint), by_model: HashMap::new() }
-    }
+/// A [`Key`] that is looked for.
+struct Wanted<'a> {
+    endpoint: Option<&'a Endpoint>,
+    model: &'a str,
+}
 
-    /// The labels of a model's counter.
-    fn labels<'a>(&'a self, model: &'a str) -> [&'a str; 5] {
-        let endpoint = &self.endpoint;
-        ["success", model, endpoint.pod(), endpoint.namespace(), endpoint.port_text()]
-    }
+/// Parts that two keys have in common if they are the same. An endpoint that moves to another port is
+/// another one.
+trait Parts {
+    fn parts(&self) -> (Option<&Endpoint>, &str);
 
-    /// Whether the counters are those of this endpoint as it is now.
-    fn is_for(&self, endpoint: &Endpoint) -> bool {
-        self.endpoint.port_text() == endpoint.port_text()
+    fn texts(&self) -> [&str; 3] {
+        let (endpoint, model) = self.parts();
+        endpoint.map_or(["", "", model], |endpoint| [endpoint.id(), endpoint.port_text(), model])
+    }
+}
+
+impl Parts for Key {
+    fn parts(&self) -> (Option<&Endpoint>, &str) {
+        (self.endpoint.as_deref(), &self.model)
+    }
+}
+
+impl Parts for Wanted<'_> {
+    fn parts(&self) -> (Option<&Endpoint>, &str) {
+        (self.endpoint, self.model)
+    }
+}
+
+impl PartialEq for dyn Parts + '_ {
+    fn eq(&self, other: &Self) -> bool {
+        self.texts() == other.texts()
+    }
+}
+
+impl Eq for dyn Parts + '_ {}
+
+impl Hash for dyn Parts + '_ {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.texts().iter().for_each(|text| text.hash(state));
+    }
+}
+
+impl<'a> Borrow<dyn Parts + 'a> for Key {
+    fn borrow(&self) -> &(dyn Parts + 'a) {
+        self
+    }
+}
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        self.texts() == other.texts()
+    }
+}
+
+impl Eq for Key {}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self as &dyn Parts).hash(state);
+    }
+}
+
+impl Key {
+    fn labels(&self) -> [&str; 5] {
+        match &self.endpoint {
+            Some(endpoint) => {
+                ["success", &self.model, endpoint.pod(), endpoint.namespace(), endpoint.port_text()]
+            }
+            None => ["failure", &self.model, "", "", ""],
+        }
     }
 }
 
@@ -65,82 +126,51 @@ impl Attempts {
     pub fn register(registry: &Registry) -> prometheus::Result<Self> {
         let help = "[ALPHA] Scheduling decisions, by outcome and by the endpoint that was chosen.";
         let family = IntCounterVec::new(Opts::new("llm_d_epp_scheduler_attempts_total", help), &LABELS)?;
-        Ok(Self {
-            family: register(registry, family, Some(LEGACY))?,
-            models: ClientSeries::default(),
-            chosen: DashMap::new(),
-        })
+        let family = register(registry, family, Some(LEGACY))?;
+        Ok(Self { family, series: ClientSeries::new(MAX_SERIES) })
     }
 
     /// An endpoint was chosen.
     pub fn success(&self, model: &str, endpoint: &Arc<Endpoint>) {
-        let label = self.label(model);
-        let counted = self
-            .chosen
-            .get(endpoint.id())
-            .filter(|chosen| chosen.is_for(endpoint))
-            .and_then(|chosen| chosen.by_model.get(&*label).cloned());
-        if let Some(counter) = counted {
-            return counter.inc();
-        }
-        let port = endpoint.port_text();
-        let labels = ["success", &label, endpoint.pod(), endpoint.namespace(), port];
-        let counter = self.family.with_label_values(&labels);
-        counter.inc();
-        let mut chosen = self.chosen.entry(Arc::clone(endpoint.id())).or_insert_with(|| Chosen::of(endpoint));
-        if !chosen.is_for(endpoint) {
-            // It moved to another port, which is another series.
-            self.forget(&chosen);
-            *chosen = Chosen::of(endpoint);
-        }
-        chosen.by_model.insert(label.to_string(), counter);
+        self.count(model, Some(endpoint));
     }
 
     /// No endpoint could be chosen.
     pub fn failure(&self, model: &str) {
-        self.family.with_label_values(&["failure", &self.label(model), "", "", ""]).inc();
+        self.count(model, None);
     }
 
-    /// The label of a model. Its series don't go while it is held.
-    fn label(&self, model: &str) -> Arc<String> {
-        if let Some(label) = self.models.find(model) {
-            return label;
-        }
-        let label = self.models.label(model, OF).to_owned();
-        let forget = |model: &String, _: &String| self.forget_model(model);
-        let other = || OTHER.to_owned();
-        self.models.get(label, &Family { of: OF, other: &other, make: &Clone::clone, forget: &forget })
+    fn count(&self, model: &str, endpoint: Option<&Arc<Endpoint>>) {
+        let wanted: &dyn Parts = &Wanted { endpoint: endpoint.map(|endpoint| &**endpoint), model };
+        self.series.find(wanted).unwrap_or_else(|| self.make(model, endpoint)).inc();
     }
 
-    fn forget_model(&self, model: &str) {
-        // Absent where nothing was counted.
-        let _ = self.family.remove_label_values(&["failure", model, "", "", ""]);
-        for mut chosen in self.chosen.iter_mut() {
-            if chosen.by_model.remove(model).is_some() {
-                let _ = self.family.remove_label_values(&chosen.labels(model));
-            }
-        }
+    #[cold]
+    fn make(&self, model: &str, endpoint: Option<&Arc<Endpoint>>) -> Arc<IntCounter> {
+        let key = |model: &str| Key { endpoint: endpoint.cloned(), model: model.to_owned() };
+        let family = Family {
+            of: OF,
+            other: &|| key(OTHER),
+            make: &|key: &Key| self.family.with_label_values(&key.labels()),
+            forget: &|key: &Key, _: &IntCounter| self.forget(key),
+        };
+        self.series.get(key(self.series.label(model, OF)), &family)
     }
 
-    /// Forgets the endpoints that are not in the snapshot.
+    /// Forgets the endpoints that are not in the snapshot, and the models that rest where there are many.
     pub fn retain(&self, snapshot: &Snapshot) {
-        let known: std::collections::HashSet<&str> =
-            snapshot.endpoints().iter().map(|e| e.id().as_ref()).collect();
-        self.chosen.retain(|id, chosen| {
-            if known.contains(id.as_ref()) {
-                return true;
-            }
-            self.forget(chosen);
-            false
-        });
+        let known: HashMap<&str, &str> =
+            snapshot.endpoints().iter().map(|e| (e.id().as_ref(), e.port_text())).collect();
+        let stays = |key: &Key| {
+            let endpoint = key.endpoint.as_deref();
+            endpoint.is_none_or(|e| known.get(e.id().as_ref()).is_some_and(|port| *port == e.port_text()))
+        };
+        self.series.retain(stays, &|key, _| self.forget(key));
     }
 
-    /// Removes the series of an endpoint.
-    fn forget(&self, chosen: &Chosen) {
-        for model in chosen.by_model.keys() {
-            // Absent only if somebody else removed it, which is all the same.
-            let _ = self.family.remove_label_values(&chosen.labels(model));
-        }
+    fn forget(&self, key: &Key) {
+        // Absent only if somebody else removed it, which is all the same.
+        let _ = self.family.remove_label_values(&key.labels());
     }
 }
 
@@ -173,24 +203,51 @@ mod tests {
         let moved = EndpointSpec { address: ([10, 0, 0, 1], 9000).into(), ..spec("b") };
         store.replace(vec![moved]);
         attempts.success("m", &store.snapshot().endpoints()[0]);
+        attempts.retain(&store.snapshot());
         let text = crate::metrics::render(&registry);
         assert!(text.contains(r#"port="9000",status="success",target_model_name="m"} 1"#), "{text}");
         assert!(!text.contains(r#"port="8000""#), "{text}");
     }
 
-    #[test]
-    fn the_series_of_a_model_go_with_it() {
+    fn pool(count: usize) -> Store {
+        let store = Store::default();
+        let spec = |index: usize| EndpointSpec::new(format!("pod-{index}"), ([10, 0, 0, 1], 8000));
+        store.replace((0..count).map(spec).collect());
+        store
+    }
+
+    /// Lines of the family, and the sum of their values.
+    fn lines(registry: &Registry) -> (usize, u64) {
+        let text = crate::metrics::render(registry);
+        let lines = text.lines().filter(|line| line.starts_with("llm_d_epp_scheduler_attempts_total{"));
+        let values = lines.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap());
+        let values: Vec<u64> = values.collect();
+        (values.len(), values.iter().sum())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn models_at_many_endpoints_are_bounded_and_idle_ones_make_room() {
+        const ENDPOINTS: usize = 40;
         let registry = Registry::new();
         let attempts = Attempts::register(&registry).unwrap();
-        let store = Store::default();
-        store.replace(["a", "b"].map(|name| EndpointSpec::new(name, ([10, 0, 0, 1], 8000))).into());
-        for model in ["gone", "stays"] {
-            store.snapshot().endpoints().iter().for_each(|endpoint| attempts.success(model, endpoint));
-            attempts.failure(model);
+        let store = pool(ENDPOINTS);
+        let snapshot = store.snapshot();
+        for model in 0..500 {
+            let model = format!("model-{model}");
+            snapshot.endpoints().iter().for_each(|endpoint| attempts.success(&model, endpoint));
+            attempts.failure(&model);
         }
-        attempts.forget_model("gone");
-        let text = crate::metrics::render(&registry);
-        assert!(!text.contains("gone"), "{text}");
-        assert_eq!(text.matches("stays").count(), 6, "three, under two names: {text}");
+        let (series, decisions) = lines(&registry);
+        assert_eq!(decisions, 500 * (ENDPOINTS as u64 + 1));
+        // One `other` at each endpoint, and one at none.
+        assert_eq!(series, MAX_SERIES + ENDPOINTS + 1);
+        for _ in 0..2 {
+            tokio::time::advance(std::time::Duration::from_secs(300)).await;
+            attempts.success("model-3", &snapshot.endpoints()[3]);
+            attempts.retain(&snapshot);
+        }
+        assert_eq!(lines(&registry), (1, 3));
+        snapshot.endpoints().iter().for_each(|endpoint| attempts.success("new", endpoint));
+        assert_eq!(lines(&registry), (1 + ENDPOINTS, 3 + ENDPOINTS as u64));
     }
 }
