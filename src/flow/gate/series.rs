@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{Hash, Hasher};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -140,6 +140,9 @@ impl Drop for Counted {
 pub(super) struct SeriesTable {
     /// By the hash of their labels.
     by_hash: DashMap<u64, Vec<Arc<Series>>>,
+    /// Number of them. The table would lock all of its parts to count its entries, and those of labels
+    /// with the same hash share one.
+    len: AtomicUsize,
     flows: BoundedLabel,
     models: BoundedLabel,
     overflow: Overflow,
@@ -154,7 +157,7 @@ impl SeriesTable {
         if let Some(series) = held.and_then(|held| found(&held, now, |key| key.is_of(request))) {
             return series;
         }
-        let is_full = self.by_hash.len() >= MAX_LABEL_VALUES;
+        let is_full = self.len.load(Relaxed) >= MAX_LABEL_VALUES;
         let label =
             |bound: &BoundedLabel, value| if is_full { OTHER } else { bound.bounded(value) }.to_owned();
         let key = Key {
@@ -173,6 +176,7 @@ impl SeriesTable {
         found(&held, now, |known| *known == key).unwrap_or_else(|| {
             let series = Arc::new(make(key, request, now, metrics));
             held.push(Arc::clone(&series));
+            self.len.fetch_add(1, Relaxed);
             series
         })
     }
@@ -193,6 +197,7 @@ impl SeriesTable {
             }
             !held.is_empty()
         });
+        self.len.fetch_sub(gone.len(), Relaxed);
         self.forget_labels(&gone, metrics);
     }
 
