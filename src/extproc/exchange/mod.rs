@@ -133,6 +133,8 @@ pub struct Exchange {
     /// Room for the request's body, from its first chunk until the last is on its way, and for
     /// headers that are large.
     held: Option<Reservation>,
+    /// Room for a part of a message that passes through, until its rest is there.
+    part: Option<Reservation>,
     /// The request's body, while some of it is missing that didn't come at once.
     upload: Option<Arc<Upload>>,
     /// Bytes of a body that nobody reads, so far.
@@ -157,6 +159,7 @@ impl Exchange {
             started: None,
             routed: None,
             held: None,
+            part: None,
             upload: None,
             relayed: 0,
             early: Body::default(),
@@ -229,6 +232,7 @@ impl Exchange {
         if let Some(subset) = message.subset {
             self.subset = subset;
         }
+        self.part = None;
         let step = self.on_event(message.event, &message.served, now);
         if !matches!(self.state, State::Idle | State::Body(_) | State::Deciding(..)) {
             // Nothing is kept of the body, or it is on its way and has its room with it.
@@ -256,14 +260,13 @@ impl Exchange {
             State::Deciding(request, BodyEnd::Relayed { .. }) => {
                 self.subset.counted() + request.headers.counted() + self.relayed
             }
-            State::Relaying => {
+            // It passes through, and is of a response, or of a body that nobody reads.
+            State::Deciding(..) | State::Relaying | State::Sent(_) | State::Abandoned | State::Refused => {
                 // Counted also where there is no room: it goes on with its next byte.
-                let held = || Reservation::new(&self.shared.budget, Kind::Bodies);
-                self.held.get_or_insert_with(held).set(bytes as u64);
+                let part = || Reservation::new(&self.shared.budget, Kind::Bodies);
+                self.part.get_or_insert_with(part).set(bytes as u64);
                 return Step::Continue;
             }
-            // Parts of answers, which pass through.
-            _ => return Step::Continue,
         };
         if self.has_room(before.saturating_add(bytes), None) {
             return Step::Continue;
@@ -324,7 +327,7 @@ impl Exchange {
         if let Some(series) = self.answer.series() {
             self.shared.metrics.refused(series, Code::Evicted);
         }
-        self.state = State::Refused;
+        (self.state, self.part) = (State::Refused, None);
         self.replies.immediate(Rejection::evicted());
         Step::End
     }
@@ -389,7 +392,7 @@ impl Exchange {
             metrics.request_processing.observe(now.saturating_duration_since(started).as_secs_f64());
         }
         self.state = State::Refused;
-        (self.held, self.upload, self.early) = (None, None, Body::default());
+        (self.held, self.part, self.upload, self.early) = (None, None, None, Body::default());
         self.replies.immediate(rejection);
         Step::End
     }

@@ -156,6 +156,56 @@ fn large_headers_count_with_the_body_that_they_wait_for() {
 }
 
 #[test]
+fn a_part_of_a_message_counts_whatever_the_stream_waits_for() {
+    let other = [(":path", "/other")];
+    // Messages until then, whether the request is decided, and what is kept of it besides.
+    let table: [(&str, Vec<Event>, bool, usize); 7] = [
+        ("a response", vec![headers(&COMPLETION, false), part(PART, true)], true, 0),
+        ("a response's body", vec![headers(&COMPLETION, false), part(PART, true), answer_headers()], true, 0),
+        (
+            "the end of a response",
+            vec![headers(&COMPLETION, false), part(PART, true), answer_headers(), answer_body("x", false)],
+            true,
+            0,
+        ),
+        ("a decision", vec![headers(&COMPLETION, false), part(PART, true)], false, PART),
+        ("a decision without a body", vec![headers(&COMPLETION, true)], false, 0),
+        ("a body that is relayed", vec![headers(&other, false)], true, 0),
+        ("a gateway that went on", vec![headers(&COMPLETION, false), answer_headers()], false, 0),
+    ];
+    for (what, events, is_decided, kept) in table {
+        let budget = Arc::new(Budget::new(1 << 20, 0));
+        let mut harness = Harness::within(1, &budget);
+        for event in events {
+            if let Step::Decide(question) = step(&mut harness.exchange, event)
+                && is_decided
+            {
+                harness.answer(&question);
+            }
+        }
+        while is_decided && harness.exchange.next_reply().is_some() {}
+        assert_eq!(used(&budget), kept, "{what}");
+        for bytes in [5, 70_000, 300_000] {
+            assert!(matches!(harness.exchange.on_part(bytes, Instant::now()), Step::Continue), "{what}");
+            assert_eq!(used(&budget), kept + bytes, "{what}");
+        }
+        let next = if what.contains("body that") { body("x", false) } else { answer_body("x", false) };
+        let _ = harness.exchange.on_message(message(next), Instant::now());
+        let left = if what.contains("decision") { kept } else { 0 };
+        while harness.exchange.next_reply().is_some() {}
+        assert_eq!(used(&budget), left, "{what}");
+        drop(harness);
+        assert_eq!(used(&budget), 0, "{what}");
+    }
+    // Also where there is no room: it is on its way.
+    let budget = Arc::new(Budget::new(ROOM, 0));
+    let mut harness = Harness::within(1, &budget);
+    harness.send(headers(&COMPLETION, true)).unwrap();
+    assert!(matches!(harness.exchange.on_part(2 * ROOM as usize, Instant::now()), Step::Continue));
+    assert_eq!((used(&budget), budget.refused()), (2 * ROOM as usize, 0));
+}
+
+#[test]
 fn too_large_headers_are_refused_early() {
     let budget = Arc::new(Budget::new(4 << 20, 0));
     let mut harness = Harness::within(1, &budget);
@@ -368,8 +418,8 @@ impl Stream {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Whatever happens to some streams, in whichever order they end: never more than the
-    /// budget is counted, and nothing in the end.
+    /// Whatever happens to some streams, in whichever order they end: parts of messages count, never
+    /// more than the budget does but for parts that pass through, and nothing in the end.
     #[test]
     fn everything_is_given_back(
         moves in prop::collection::vec((0..4usize, any_move()), 0..60),
@@ -391,6 +441,7 @@ proptest! {
                 },
                 Move::Part(bytes) => {
                     let step = stream.harness.exchange.on_part(bytes, Instant::now());
+                    prop_assert!(matches!(step, Step::End) || used(&budget) >= bytes);
                     stream.note(step);
                 }
                 Move::Decide => if let Some(question) = stream.question.take() {
@@ -406,7 +457,9 @@ proptest! {
                 }
                 Move::Abort => streams[which] = None,
             }
-            prop_assert!(used(&budget) as u64 <= budget.limit().unwrap());
+            let part = |stream: &Stream| stream.harness.exchange.part.as_ref().map_or(0, Reservation::bytes);
+            let passing: u64 = streams.iter().flatten().map(part).sum();
+            prop_assert!(used(&budget) as u64 <= budget.limit().unwrap() + passing);
         }
         drop(streams);
         drop(taken);
