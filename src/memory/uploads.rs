@@ -1,7 +1,7 @@
 //! Request bodies of which some is missing: how fast they come, and which of them are given up.
 
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -56,15 +56,48 @@ impl Upload {
 }
 
 /// All bodies of which some is missing.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Uploads {
-    // Taken when a body begins that doesn't come at once, when all are looked at, and when memory is
-    // short.
-    open: Mutex<Vec<Open>>,
+    // Taken when a body begins that doesn't come at once, and when all are looked at.
+    open: Mutex<Open>,
+    /// The lowest priority of those in `slow`; above all where there is none.
+    lowest: AtomicI64,
+    // Those that may be given up to make room, the first to go last: as the last look found them, and
+    // none joins them before the next. Taken after `open`, and when memory is short and one may go.
+    slow: Mutex<Vec<Slow>>,
+}
+
+/// Above all priorities.
+const NONE: i64 = i64::MAX;
+
+impl Default for Uploads {
+    fn default() -> Self {
+        Self { open: Mutex::default(), lowest: AtomicI64::new(NONE), slow: Mutex::default() }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Open {
+    bodies: Vec<Coming>,
+    /// From so many on, those that are over are taken out before another comes.
+    tidy_at: usize,
+}
+
+/// So many bodies are never worth a look for those that are over.
+const FEW: usize = 16;
+
+impl Open {
+    fn push(&mut self, body: Coming) {
+        if self.bodies.len() >= self.tidy_at {
+            self.bodies.retain(|body| !body.is_over());
+            self.tidy_at = FEW.max(2 * self.bodies.len());
+        }
+        self.bodies.push(body);
+    }
 }
 
 #[derive(Debug)]
-struct Open {
+struct Coming {
     upload: Arc<Upload>,
     /// The request's priority.
     priority: i32,
@@ -75,16 +108,54 @@ struct Open {
     progressed: Option<Instant>,
 }
 
-impl Open {
+impl Coming {
     fn is_over(&self) -> bool {
         // Its stream has dropped it.
         Arc::strong_count(&self.upload) == 1
     }
+
+    fn may_be_given_up(&self) -> bool {
+        self.looks >= LOOKS && self.received > 0
+    }
+}
+
+/// A body that may be given up to make room.
+#[derive(Debug)]
+struct Slow {
+    /// Weak, as the other one says when its stream has dropped it.
+    upload: Weak<Upload>,
+    priority: i32,
+    received: u64,
+}
+
+impl Slow {
+    fn of(body: &Coming) -> Self {
+        let Coming { upload, priority, received, .. } = body;
+        Self { upload: Arc::downgrade(upload), priority: *priority, received: *received }
+    }
+
+    /// Gives it up, if that is still to be done. Returns how many bytes come back.
+    fn give_up(&self) -> Option<u64> {
+        // One is of the list of all.
+        let is_over = self.upload.strong_count() < 2;
+        let upload = self.upload.upgrade().filter(|upload| !is_over && upload.given_up().is_none())?;
+        upload.give_up(SLOW);
+        // Its stream goes, too.
+        Some(self.received + Budget::STREAM)
+    }
 }
 
 impl Uploads {
-    fn open(&self) -> std::sync::MutexGuard<'_, Vec<Open>> {
+    fn open(&self) -> MutexGuard<'_, Open> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn slow(&self) -> MutexGuard<'_, Vec<Slow>> {
+        self.slow.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note_lowest(&self, slow: &[Slow]) {
+        self.lowest.store(slow.last().map_or(NONE, |slow| slow.priority.into()), Relaxed);
     }
 }
 
@@ -97,57 +168,59 @@ impl Budget {
             verdict: AtomicU8::new(0),
             stream: stream.clone(),
         });
-        let mut open = self.uploads.open();
-        if open.len() == open.capacity() {
-            // Those that are over go before more memory is taken.
-            open.retain(|open| !open.is_over());
-        }
-        let begun =
-            Open { upload: Arc::clone(&upload), priority, looks: 0, received: 0, rate: 0, progressed: None };
-        open.push(begun);
+        self.uploads.open().push(Coming {
+            upload: Arc::clone(&upload),
+            priority,
+            looks: 0,
+            received: 0,
+            rate: 0,
+            progressed: None,
+        });
         upload
     }
 
     /// Looks at all bodies, and gives up those of which nothing came for `timeout`.
     pub fn look_at_uploads(&self, now: Instant, timeout: Option<Duration>) {
-        self.uploads.open().retain_mut(|open| {
-            if open.is_over() || open.upload.given_up().is_some() {
+        let mut open = self.uploads.open();
+        open.bodies.retain_mut(|body| {
+            if body.is_over() || body.upload.given_up().is_some() {
                 return false;
             }
-            let received = open.upload.received.load(Relaxed);
-            open.looks = open.looks.saturating_add(1);
-            open.rate = open.rate / 2 + received.saturating_sub(open.received);
-            let last = *open.progressed.get_or_insert(now);
-            if received != open.received {
-                (open.received, open.progressed) = (received, Some(now));
+            let received = body.upload.received.load(Relaxed);
+            body.looks = body.looks.saturating_add(1);
+            body.rate = body.rate / 2 + received.saturating_sub(body.received);
+            let last = *body.progressed.get_or_insert(now);
+            if received != body.received {
+                (body.received, body.progressed) = (received, Some(now));
             } else if timeout.is_some_and(|timeout| now.saturating_duration_since(last) >= timeout) {
-                open.upload.give_up(IDLE);
+                body.upload.give_up(IDLE);
                 return false;
             }
             true
         });
+        let mut slow: Vec<&Coming> = open.bodies.iter().filter(|body| body.may_be_given_up()).collect();
+        slow.sort_by_key(|body| (body.priority, body.rate, body.progressed));
+        let slow: Vec<Slow> = slow.into_iter().rev().map(Slow::of).collect();
+        let mut known = self.uploads.slow();
+        self.uploads.note_lowest(&slow);
+        *known = slow;
     }
 
     /// Gives up bodies of at most this priority that hold so many bytes together: those of the lowest
     /// first, and of these the slowest. Returns how many they hold with their streams: those are
-    /// given back a moment later.
+    /// given back a moment later. Costs a load where none may go, and otherwise those that go.
     pub(super) fn give_up_slow_uploads(&self, bytes: u64, highest: i32) -> u64 {
-        let open = self.uploads.open();
-        let mut slow: Vec<&Open> = open
-            .iter()
-            .filter(|open| open.priority <= highest && open.looks >= LOOKS && open.received > 0)
-            .filter(|open| !open.is_over() && open.upload.given_up().is_none())
-            .collect();
-        slow.sort_by_key(|open| (open.priority, open.rate, open.progressed));
-        let mut freed = 0;
-        for open in slow {
-            if freed >= bytes {
-                break;
-            }
-            open.upload.give_up(SLOW);
-            // Its stream goes, too.
-            freed += open.received + Self::STREAM;
+        if i64::from(highest) < self.uploads.lowest.load(Relaxed) {
+            return 0;
         }
+        let mut slow = self.uploads.slow();
+        let mut freed = 0;
+        while freed < bytes
+            && let Some(next) = slow.pop_if(|slow| slow.priority <= highest)
+        {
+            freed += next.give_up().unwrap_or_default();
+        }
+        self.uploads.note_lowest(&slow);
         freed
     }
 }
@@ -190,7 +263,7 @@ mod tests {
         drop(ends);
         budget.look_at_uploads(after(start, 30), TIMEOUT);
         assert_eq!((stalls.given_up(), trickles.given_up()), (Some(GivenUp::Idle), None));
-        assert_eq!(budget.uploads.open().len(), 1);
+        assert_eq!(budget.uploads.open().bodies.len(), 1);
         budget.look_at_uploads(after(start, 1000), None);
         assert_eq!(trickles.given_up(), None, "without a timeout none is");
     }
@@ -200,7 +273,12 @@ mod tests {
         let budget = Budget::default();
         let _open = budget.begin_upload(0, 0, Waker::noop());
         (0..10_000).for_each(|_| drop(budget.begin_upload(0, 0, Waker::noop())));
-        assert!(budget.uploads.open().capacity() < 100);
+        assert!(budget.uploads.open().bodies.capacity() < 100);
+        // One that ends for each that begins, beside many that stay.
+        let stay: Vec<_> = (0..1000).map(|_| budget.begin_upload(0, 0, Waker::noop())).collect();
+        (0..10_000).for_each(|_| drop(budget.begin_upload(0, 0, Waker::noop())));
+        let open = budget.uploads.open();
+        assert!(open.bodies.len() <= open.tidy_at && open.tidy_at <= 2 * (stay.len() + 1) + FEW);
     }
 
     #[test]
@@ -228,6 +306,40 @@ mod tests {
         assert_eq!(given_up(), slow);
         assert!(new.grow_to(120_000, || None).is_err(), "nothing was given back yet");
         assert_eq!(given_up()[..3], [true, true, false]);
+    }
+
+    #[test]
+    fn what_has_no_room_does_not_look_at_bodies_of_which_none_may_go() {
+        let budget = Arc::new(Budget::new(800, u64::MAX));
+        let start = Instant::now();
+        let mut held = Reservation::new(&budget, Kind::Bodies);
+        held.set(800);
+        let slow = budget.begin_upload(800, 1, Waker::noop());
+        let young = budget.begin_upload(800, -1, Waker::noop());
+        let is_refused = |priority: i32| {
+            let mut new = Reservation::new(&budget, Kind::Bodies);
+            new.grow_to(400, || Some(priority)).is_err()
+        };
+        {
+            // Nobody has looked so far.
+            let _locked = (budget.uploads.open(), budget.uploads.slow());
+            assert!(is_refused(5));
+        }
+        drop(young);
+        (0..4).for_each(|second| budget.look_at_uploads(after(start, second), TIMEOUT));
+        {
+            let _locked = (budget.uploads.open(), budget.uploads.slow());
+            assert!(is_refused(0), "the only one has a higher priority");
+        }
+        {
+            // Bodies begin meanwhile.
+            let _locked = budget.uploads.open();
+            assert!(is_refused(1));
+        }
+        assert_eq!(slow.given_up(), Some(GivenUp::Slow));
+        budget.forget_promised();
+        let _locked = (budget.uploads.open(), budget.uploads.slow());
+        assert!(is_refused(5), "there is no other");
     }
 
     #[test]
