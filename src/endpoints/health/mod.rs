@@ -37,7 +37,8 @@ pub struct Health {
     // trouble, for some nanoseconds.
     vitals: Mutex<Vitals>,
     // Guards the requests that wait for a first byte; taken when one is sent, when its first
-    // byte comes, with every page and every sweep, for some nanoseconds.
+    // byte comes, with every page and every sweep. A sweep looks at each of those of its endpoint
+    // while it holds it, some ten times a second.
     pending: Mutex<Pending>,
     /// There was a sign of life since the last sweep.
     lives: AtomicBool,
