@@ -8,7 +8,7 @@ use rand::Rng;
 
 use crate::endpoints::health::{RequestClass, Ward};
 use crate::endpoints::{CachedLocator, Candidates, Clock, SubsetHint};
-use crate::request::Request;
+use crate::request::{Api, Request};
 use crate::schedule::{
     Context, Decision, Effects, Facts, Finding, Record, ScheduleError, Scheduler, Scratch, Situation, Stages,
 };
@@ -291,7 +291,7 @@ impl Dispatcher {
         }
         let attempt = among.and_then(|choice| choice.attempt).filter(|_| chosen.probes);
         let probe = attempt.map(|attempt| attempt.probe.used());
-        let class = RequestClass::of(request.body.len(), request.stream, request.max_output_tokens);
+        let class = class_of(request);
         // Of a pair either may be the one that hangs, so that nobody is blamed.
         let uploading = request.is_uploading;
         let awaited = (self.sickbay.is_some() && !uploading && !asks_only && !is_pair(&chosen.decision))
@@ -363,6 +363,13 @@ impl Dispatcher {
         self.policy.stages.act(context, &decision, &mut effects);
         Routed::book(decision, effects, self.policy.record, sent)
     }
+}
+
+/// Requests like this one, as far as its body tells.
+fn class_of(request: &Request) -> RequestClass {
+    let class = RequestClass::of(request.body.len(), request.stream, request.max_output_tokens);
+    let has_media = request.api == Api::ImageGenerations || request.prompt.is_multimodal();
+    if has_media { class.with_media() } else { class }
 }
 
 /// Whether a request asks for a page only. A server that can't generate anything may well

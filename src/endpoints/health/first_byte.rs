@@ -5,7 +5,9 @@
 pub(super) const SIZES: usize = 8;
 /// Kinds of responses that are told apart: a stream, and whole responses by the client's
 /// limit on tokens.
-const KINDS: usize = 7;
+const ANSWERS: usize = 7;
+/// The same for text, and for requests that take work which the size of their body doesn't show.
+const KINDS: usize = 2 * ANSWERS;
 /// Responses of a class before their times say anything.
 const ENOUGH: u32 = 8;
 /// The last responses of a class weigh as if there had been so many.
@@ -23,8 +25,8 @@ pub struct RequestClass {
 }
 
 impl RequestClass {
-    /// The class of a request with a body of so many bytes. The first byte of a response
-    /// that is no stream comes when all tokens are there.
+    /// The class of a request for text with a body of so many bytes of text. The first byte of a
+    /// response that is no stream comes when all tokens are there.
     pub fn of(bytes: usize, stream: bool, max_output_tokens: Option<u64>) -> Self {
         let size = bytes.checked_ilog2().unwrap_or(0).saturating_sub(8) / 2;
         let kind = match (stream, max_output_tokens) {
@@ -37,6 +39,18 @@ impl RequestClass {
             (false, Some(_)) => 6,
         };
         Self { size: size.min(SIZES as u32 - 1) as u8, kind }
+    }
+
+    /// The same with images, videos or clips in the request or its response. What those take has
+    /// little to do with the size of the body: a link to an image is short.
+    #[must_use]
+    pub fn with_media(self) -> Self {
+        Self { kind: self.kind % ANSWERS as u8 + ANSWERS as u8, ..self }
+    }
+
+    /// Whether it is [`with_media`](Self::with_media).
+    pub(super) fn has_media(self) -> bool {
+        usize::from(self.kind) >= ANSWERS
     }
 
     /// Its size, below [`SIZES`].
@@ -126,6 +140,20 @@ mod tests {
         let (known, scaled) = (times.usual_ms(short).unwrap(), times.usual_ms(long).unwrap());
         assert!((scaled / known - 64.0).abs() < 1e-6, "{known} {scaled}");
         assert_eq!(times.usual_ms(RequestClass::of(0, true, None)), Some(known), "the next larger one");
+    }
+
+    #[test]
+    fn media_and_text_are_learned_apart() {
+        let mut times = FirstBytes::default();
+        let text = RequestClass::of(900, true, None);
+        let image = text.with_media();
+        (0..200).for_each(|_| times.learn(text, 100));
+        assert_eq!(times.usual_ms(image), None);
+        (0..200).for_each(|_| times.learn(image, 5000));
+        assert!(times.usual_ms(image).unwrap() >= 5000.0);
+        assert!((100.0..130.0).contains(&times.usual_ms(text).unwrap()));
+        assert_eq!(times.usual_ms(RequestClass::of(900, false, None).with_media()), None);
+        assert!(image.has_media() && image.with_media() == image && !text.has_media());
     }
 
     #[test]

@@ -37,7 +37,15 @@ impl Pool {
     }
 
     fn send(&self, index: usize, bytes: usize) -> AwaitedByte {
-        let class = RequestClass::of(bytes, true, None);
+        self.send_as(index, RequestClass::of(bytes, true, None))
+    }
+
+    /// A request of a few bytes that link to an image.
+    fn send_image(&self, index: usize) -> AwaitedByte {
+        self.send_as(index, RequestClass::of(SMALL, true, None).with_media())
+    }
+
+    fn send_as(&self, index: usize, class: RequestClass) -> AwaitedByte {
         self.endpoint(index).health().awaits(class, self.clock.now_ms()).unwrap()
     }
 
@@ -127,6 +135,51 @@ fn a_long_prompt_takes_long_and_those_behind_it_too() {
         pool.answers(1, SMALL, 1000);
     }
     assert_eq!(pool.failures(0), 0);
+}
+
+#[test]
+fn requests_with_media_are_not_judged_as_text_nor_text_behind_them_before_they_are_known() {
+    let pool = Pool::new();
+    let images: Vec<_> = (0..9).map(|_| pool.send_image(0)).collect();
+    let behind: Vec<_> = (0..9).map(|_| pool.send(0, LARGE)).collect();
+    for _ in 0..60 {
+        pool.answers(1, SMALL, 1000);
+        pool.answers(1, LARGE, 1000);
+    }
+    assert_eq!(pool.failures(0), 0, "they take a second in another class");
+    drop(pool.send_image(0));
+    pool.pass(1);
+    assert_eq!(pool.failures(0), 0);
+    // Those that come are learned from, and say nothing of text.
+    for awaited in images {
+        awaited.came(pool.clock.now_ms());
+        pool.pass(1);
+    }
+    drop(behind);
+    pool.pass(100);
+    assert_eq!(pool.failures(0), 0, "there was a sign of life");
+    let _hangs: Vec<_> = (0..3).map(|_| pool.send(0, SMALL)).collect();
+    pool.answers(1, SMALL, 100);
+    pool.pass(5000);
+    assert!(pool.endpoint(0).health().is_demoted());
+}
+
+#[test]
+fn a_request_with_media_that_is_known_to_take_a_while_is_judged_by_that() {
+    let pool = Pool::new();
+    for _ in 0..20 {
+        let image = pool.send_image(1);
+        pool.pass(2000);
+        image.came(pool.clock.now_ms());
+    }
+    pool.pass(1);
+    let _images: Vec<_> = (0..2).map(|_| pool.send_image(0)).collect();
+    let _behind = pool.send(0, SMALL);
+    pool.answers(1, SMALL, 100);
+    pool.pass(3000);
+    assert_eq!(pool.failures(0), 0);
+    pool.pass(2000);
+    assert!(pool.endpoint(0).health().is_demoted());
 }
 
 #[test]

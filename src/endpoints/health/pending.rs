@@ -162,15 +162,18 @@ impl Pending {
             return failed;
         }
         // Of the requests of each size that wait, and of all larger ones, the longest usual time.
+        // Media stand behind all sizes; as long as nobody knows what they take it may be anything.
         let mut longest = [0f64; SIZES + 1];
         for slot in self.slots.iter().filter(|slot| slot.sent_ms != 0) {
-            let most = &mut longest[slot.class.size()];
-            *most = most.max(bound.times.usual_ms(slot.class).unwrap_or_default());
+            let has_media = slot.class.has_media();
+            let unknown = if has_media { f64::INFINITY } else { 0.0 };
+            let most = &mut longest[if has_media { SIZES } else { slot.class.size() }];
+            *most = most.max(bound.times.usual_ms(slot.class).unwrap_or(unknown));
         }
         for size in (0..SIZES).rev() {
             longest[size] = longest[size].max(longest[size + 1]);
         }
-        // It may wait for a larger prompt.
+        // It may wait for a larger prompt, or for media.
         let usual = |class: RequestClass| {
             let own = bound.times.usual_ms(class)?;
             Some(own.max(longest[class.size() + 1]))
