@@ -15,6 +15,7 @@ use envoy_types::pb::envoy::service::ext_proc::v3::{
 };
 use envoy_types::pb::google::protobuf::value::Kind as ValueKind;
 use envoy_types::pb::google::protobuf::{ListValue, Struct, Value};
+use futures_util::FutureExt;
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::transport::Channel;
@@ -120,7 +121,11 @@ impl Picker {
 
     /// The same of whoever shows metrics at this address.
     pub fn metric_of(metrics: SocketAddr, series: &str) -> Option<f64> {
-        let page = Self::get(metrics, "/metrics");
+        Self::value_in(&Self::get(metrics, "/metrics"), series)
+    }
+
+    /// The same on a page of metrics.
+    pub fn value_in(page: &str, series: &str) -> Option<f64> {
         let line =
             page.lines().find(|line| line.strip_prefix(series).is_some_and(|rest| rest.starts_with(' ')))?;
         line.rsplit(' ').next()?.parse().ok()
@@ -212,6 +217,16 @@ impl Stream {
         self.replies.message().await.unwrap().expect("the stream ended")
     }
 
+    /// The next reply, or why there is none.
+    pub async fn next(&mut self) -> Result<ProcessingResponse, Status> {
+        Ok(self.replies.message().await?.expect("the stream ended"))
+    }
+
+    /// The next reply, if it is there.
+    pub fn ready_reply(&mut self) -> Option<ProcessingResponse> {
+        Some(self.replies.message().now_or_never()?.unwrap().expect("the stream ended"))
+    }
+
     /// How the stream ends, when no reply is left.
     pub async fn end(&mut self) -> Result<(), Status> {
         match self.replies.message().await {
@@ -278,7 +293,8 @@ impl Stream {
     }
 }
 
-fn streamed(mutation: Option<body_mutation::Mutation>) -> (Vec<u8>, bool) {
+/// A chunk of a body, and whether it is the last.
+pub fn streamed(mutation: Option<body_mutation::Mutation>) -> (Vec<u8>, bool) {
     match mutation {
         Some(body_mutation::Mutation::StreamedResponse(chunk)) => (chunk.body, chunk.end_of_stream),
         other => panic!("not a streamed body: {other:?}"),

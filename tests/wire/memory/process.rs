@@ -81,14 +81,19 @@ impl Process {
         Picker::metric_of(self.metrics, series).unwrap_or_default()
     }
 
+    /// Its metrics at one moment: a page takes a while, and what is counted moves.
+    pub fn page(&self) -> Page {
+        Page(Picker::get(self.metrics, "/metrics"))
+    }
+
     /// What everything that is counted may take, in bytes.
     pub fn limit(&self) -> f64 {
-        self.metric("usher_memory_limit_bytes")
+        self.page().limit()
     }
 
     /// What all kinds take that requests bring, in bytes.
     pub fn held(&self) -> f64 {
-        self.metric("usher_memory_bodies_bytes") + self.metric("usher_memory_streams_bytes")
+        self.page().held()
     }
 
     /// Lines of its log that have this text, since it serves.
@@ -107,6 +112,31 @@ impl Process {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
         line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() * 1024
+    }
+}
+
+/// A page of metrics.
+pub struct Page(String);
+
+impl Page {
+    /// The value of a metric, 0 where it is missing.
+    pub fn metric(&self, series: &str) -> f64 {
+        Picker::value_in(&self.0, series).unwrap_or_default()
+    }
+
+    /// What everything that is counted may take, in bytes.
+    pub fn limit(&self) -> f64 {
+        self.metric("usher_memory_limit_bytes")
+    }
+
+    /// What all kinds take that requests bring, in bytes.
+    pub fn held(&self) -> f64 {
+        self.metric("usher_memory_bodies_bytes") + self.metric("usher_memory_streams_bytes")
+    }
+
+    /// Requests that were refused for want of memory.
+    pub fn refused(&self) -> usize {
+        self.metric("usher_memory_refused_total") as usize
     }
 }
 
