@@ -97,7 +97,8 @@ async fn a_server_that_fails_at_once_draws_nothing_and_comes_back() {
 }
 
 /// Eight servers under 100 requests per second, one of which takes requests and never
-/// answers. Clients wait for three seconds.
+/// answers. Clients wait for three seconds. Those of a loaded machine may give up on others, too, so
+/// requests are counted where they come.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_never_answers_costs_a_handful_of_requests() {
     const PATIENCE: Duration = Duration::from_secs(3);
@@ -107,6 +108,8 @@ async fn a_server_that_never_answers_costs_a_handful_of_requests() {
     let (failed, _) = send(&envoy, 500).await;
     assert_eq!(failed, 0);
 
+    let taken = async || servers.state(0).await["requests"].as_u64().unwrap();
+    let before = taken().await;
     servers.set_fault(0, &Fault { hang: true, ..Fault::default() }).await;
     let mut ticks = tokio::time::interval(Duration::from_millis(10));
     let requests = (0..1000).map(|number| {
@@ -123,7 +126,8 @@ async fn a_server_that_never_answers_costs_a_handful_of_requests() {
     }
     let answered = asked.join_all().await;
     let timeouts = answered.iter().filter(|answered| !**answered).count();
-    println!("{timeouts} of 1000 requests were not answered");
+    let taken = taken().await - before;
+    println!("{timeouts} of 1000 requests were not answered, {taken} of them by the server that hangs");
     // Three or more until it is demoted, and its probes.
-    assert!((1..=20).contains(&timeouts), "{timeouts}");
+    assert!((1..=20).contains(&taken), "{taken}");
 }
