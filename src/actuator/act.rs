@@ -1,5 +1,6 @@
 //! To act: replicas, gates, pods that are given back, and what holds updates back.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -8,6 +9,7 @@ use super::event::{self, About, Kind};
 use super::hands::Hands;
 use super::knobs::{self, Held};
 use super::observe::Observed;
+use super::pods::PodObject;
 use super::shrink::Drained;
 use super::subject::Subject;
 use super::target::Target;
@@ -249,7 +251,7 @@ impl Hands {
 
     /// Lets the pods of a step through their gates.
     async fn gates(&mut self, policy: &Policy, plan: &Plan, role: &RolePlan, place: usize, seen: &Observed) {
-        let pods: Vec<_> = seen.objects.get(place).into_iter().flatten().collect();
+        let pods: Vec<&PodObject> = seen.objects.get(place).into_iter().flatten().map(Arc::as_ref).collect();
         let Some(Some(target)) = seen.targets.get(place) else { return };
         // A role that goes its own way was not counted when the place was chosen.
         let is_placed = policy.rollout.as_ref().is_some_and(|rollout| rollout.is_coordinated(place));

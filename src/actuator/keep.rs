@@ -49,7 +49,7 @@ impl Hands {
             for (role, pods) in policy.roles.iter().zip(&objects) {
                 let key = (policy.name.clone(), role.name.clone());
                 let Some(admitted) = self.passing.get(&key).copied() else { continue };
-                let pods: Vec<&PodObject> = pods.iter().collect();
+                let pods: Vec<&PodObject> = pods.iter().map(Arc::as_ref).collect();
                 if gates::to_open(&pods, admitted).is_empty() {
                     continue;
                 }
@@ -103,11 +103,11 @@ impl Hands {
     pub(super) async fn keep_gates_of(
         &mut self,
         policy: &Policy,
-        objects: &[Vec<PodObject>],
+        objects: &[Vec<Arc<PodObject>>],
         replicas: &[u32],
     ) {
         for (place, role) in policy.roles.iter().enumerate() {
-            let pods: Vec<&PodObject> = objects.get(place).into_iter().flatten().collect();
+            let pods: Vec<&PodObject> = objects.get(place).into_iter().flatten().map(Arc::as_ref).collect();
             let past = pods.iter().filter(|pod| pod.is_alive() && !pod.is_gated()).count() as u32;
             let most = replicas.get(place).copied().unwrap_or(u32::MAX);
             let let_through = self.let_through.entry((policy.name.clone(), role.name.clone())).or_default();

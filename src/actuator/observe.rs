@@ -28,6 +28,9 @@ use crate::cluster::{Collection, Problem};
 /// Karpenter.
 const ADDING: [&str; 2] = ["TriggeredScaleUp", "Nominated"];
 
+/// Pods of each role, shared with the mirrors that they are of.
+pub(super) type Objects = Vec<Vec<Arc<PodObject>>>;
+
 /// What there is of a policy's roles.
 #[derive(Debug, Default)]
 pub struct Observed {
@@ -54,7 +57,7 @@ pub struct Observed {
     /// Roles, by place, whose last write had no response and was not carried out.
     pub lost: Vec<usize>,
     /// The objects of the pods, by role.
-    pub(super) objects: Vec<Vec<PodObject>>,
+    pub(super) objects: Objects,
 }
 
 /// A pod, whether it serves or not.
@@ -115,7 +118,7 @@ impl Hands {
                 }
                 may_write
             };
-            let waits = |pods: &Vec<PodObject>| pods.iter().any(PodObject::is_gated);
+            let waits = |pods: &Vec<Arc<PodObject>>| pods.iter().any(|pod| pod.is_gated());
             let has_waiting = observed.objects.get(place).is_some_and(waits);
             let body = match &target {
                 Some(target) if is_read_whole(policy, has_waiting) => self.body(target).await,
@@ -146,13 +149,13 @@ impl Hands {
 
     /// The pods of each role: those of the pool that have its labels, and aren't another target's. A pod
     /// belongs to the first role, by name, that it could.
-    pub(super) fn pods_of(&mut self, policy: &Policy) -> Option<Vec<Vec<PodObject>>> {
+    pub(super) fn pods_of(&mut self, policy: &Policy) -> Option<Objects> {
         if self.pool.has_changed().unwrap_or(false) {
             self.follow_pods();
         }
         let pool = self.pool.borrow().clone()?;
         let oldest = OLDEST.max(policy.interval * OLDEST_INTERVALS);
-        let mut roles: Vec<Vec<PodObject>> = Vec::with_capacity(policy.roles.len());
+        let mut roles: Objects = Vec::with_capacity(policy.roles.len());
         for (place, role) in policy.roles.iter().enumerate() {
             let mirror = self.pods.get(&both(&role.selector, &pool))?;
             if mirror.age().is_none_or(|age| age > oldest) {
@@ -161,9 +164,10 @@ impl Hands {
             }
             let before = policy.roles.get(..place).unwrap_or_default();
             let is_of = |pod: &PodObject, role: &Role| is_of_role(pod, &role.selector, role.target.as_ref());
-            let is_own = |pod: &&PodObject| is_of(pod, role) && !before.iter().any(|other| is_of(pod, other));
-            roles
-                .push(mirror.objects().as_ref()?.values().map(Arc::as_ref).filter(is_own).cloned().collect());
+            let is_own =
+                |pod: &&Arc<PodObject>| is_of(pod, role) && !before.iter().any(|other| is_of(pod, other));
+            // Copies of a thousand pods would take longer than all the rest of a tick.
+            roles.push(mirror.objects().as_ref()?.values().filter(is_own).cloned().collect());
         }
         self.works(Subject::pods(policy));
         Some(roles)
@@ -195,7 +199,8 @@ impl Hands {
             let target = observed.targets.get(role).and_then(Option::as_ref).map(|target| &target.reference);
             let object = target.zip(observed.bodies.get(role).and_then(Option::as_ref));
             let said = object.and_then(|(at, object)| knobs::revision(&at.api_version, &at.kind, object));
-            let newest = if follows_updates { said.or_else(|| newest(pods.iter())) } else { None };
+            let youngest = || newest(pods.iter().map(Arc::as_ref));
+            let newest = if follows_updates { said.or_else(youngest) } else { None };
             // What somebody else's partition keeps as it is, is as it should be.
             let kept = object
                 .and_then(|(at, object)| Some(knobs::kept(object, knobs::of(&at.api_version, &at.kind)?)));
@@ -244,10 +249,10 @@ impl Hands {
             sent.extend(known.iter().flat_map(BTreeMap::values).filter(|pod| pod.wants_node()).cloned());
         }
         // What is to come is like what waits, like its template, or else like what is there.
-        let example = |(pods, body): (&Vec<PodObject>, &Option<Value>)| {
+        let example = |(pods, body): (&Vec<Arc<PodObject>>, &Option<Value>)| {
             let waits = pods.iter().find(|pod| pod.is_gated()).map(|pod| pod.spec.needs.clone());
             let template = || body.as_ref().and_then(template);
-            waits.or_else(template).or_else(|| pods.first().map(PodObject::own_needs))
+            waits.or_else(template).or_else(|| pods.first().map(|pod| pod.own_needs()))
         };
         let examples = observed.objects.iter().zip(&observed.bodies).map(example);
         let step = examples.enumerate().map(|(role, needs)| {

@@ -2,6 +2,7 @@
 //! PodDisruptionBudget allows.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -57,8 +58,8 @@ impl Hands {
         let target = seen.targets.get(place).and_then(Option::as_ref);
         let choice = target.and_then(|target| Choice::of(&target.reference));
         let (Some(choice), Some(loads)) = (choice, &seen.loads) else { return Drained::Yes };
-        let pods: Vec<&PodObject> =
-            seen.objects.get(place).into_iter().flatten().filter(|pod| pod.is_alive()).collect();
+        let pods = seen.objects.get(place).into_iter().flatten().map(Arc::as_ref);
+        let pods: Vec<&PodObject> = pods.filter(|pod| pod.is_alive()).collect();
         let count = pods.len().saturating_sub(role.write as usize);
         if timeout.is_zero() || count == 0 {
             return Drained::Yes;
@@ -93,7 +94,13 @@ impl Hands {
     }
 
     /// Lets pods of a role stay that were about to go.
-    pub(super) async fn undrain(&mut self, policy: &Policy, role: &str, pods: &[PodObject], now: Duration) {
+    pub(super) async fn undrain(
+        &mut self,
+        policy: &Policy,
+        role: &str,
+        pods: &[Arc<PodObject>],
+        now: Duration,
+    ) {
         let key = (policy.name.clone(), role.to_owned());
         let is_there = |uid: &String| pods.iter().any(|pod| pod.is_alive() && pod.metadata.uid == *uid);
         // Those that were to be deleted are so in a moment.
@@ -108,8 +115,9 @@ impl Hands {
     }
 
     /// Takes the low cost back that pods were given.
-    pub(super) async fn unmark(&mut self, pods: &[PodObject]) {
-        let marked: Vec<&PodObject> = pods.iter().filter(|pod| pod.is_alive() && is_marked(pod)).collect();
+    pub(super) async fn unmark(&mut self, pods: &[Arc<PodObject>]) {
+        let marked = pods.iter().map(Arc::as_ref).filter(|pod| pod.is_alive() && is_marked(pod));
+        let marked: Vec<&PodObject> = marked.collect();
         self.mark(&marked, |_| false).await;
     }
 
@@ -139,7 +147,7 @@ impl Hands {
 
     /// Gives back the pods of a step that was trimmed.
     pub(super) async fn trim(&mut self, policy: &Policy, role: &RolePlan, place: usize, seen: &Observed) {
-        let pods: Vec<_> = seen.objects.get(place).into_iter().flatten().collect();
+        let pods: Vec<&PodObject> = seen.objects.get(place).into_iter().flatten().map(Arc::as_ref).collect();
         let Some(Some(target)) = seen.targets.get(place) else { return };
         let has_gates = pods.iter().any(|pod| pod.is_gated()) || role.write > role.admitted;
         if !has_gates || !role.reasons.contains(&Reason::Trimmed) {

@@ -25,7 +25,7 @@ mod signal;
 
 pub use board::{Board, Latest, Plans, Standing};
 pub use driver::{Driver, Feed, Live};
-pub use gather::{Freshness, Members, gather};
+pub use gather::{Freshness, Members, gather, gather_observed};
 pub use groups::{Group, Groups, Sources, UNELECTED};
 pub use metrics::ScalingMetrics;
 pub use pages::{plans, rules};
