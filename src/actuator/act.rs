@@ -119,6 +119,7 @@ impl Hands {
             for (role, pods) in policy.roles.iter().zip(&observed.objects) {
                 self.undrain(policy, &role.name, pods, now).await;
             }
+            self.keep_leaving(policy, now);
             // Nobody reads here how many there are to be: those that are missing will be made again.
             self.keep_gates_of(policy, &observed.objects, &[]).await;
             return unwritten;
@@ -166,6 +167,9 @@ impl Hands {
         if is_foreign && !plan.conditions.contains(&Condition::ForeignWriter) {
             plan.conditions.push(Condition::ForeignWriter);
         }
+        if is_foreign || frozen.is_some() {
+            self.keep_leaving(policy, now);
+        }
         if is_foreign || is_still(frozen) {
             let replicas: Vec<u32> = observed.targets.iter().map(replicas_of).collect();
             self.keep_gates_of(policy, &observed.objects, &replicas).await;
@@ -177,9 +181,15 @@ impl Hands {
             if frozen.is_some() {
                 continue;
             }
-            self.trim(policy, role, place, observed).await;
+            let drained = self.trim(policy, role, place, observed, now).await;
             if policy.rollout.as_ref().is_some_and(|rollout| rollout.update.is_some()) {
                 self.hold(policy, role, place, observed).await;
+            }
+            if drained == Drained::NotYet
+                && let Some(role) = plan.roles.get_mut(place)
+                && !role.reasons.contains(&Reason::Draining)
+            {
+                role.reasons.push(Reason::Draining);
             }
         }
         unwritten

@@ -22,7 +22,7 @@ pub(super) const DRAINING: &str = "usher.dev/draining";
 const LOW: &str = "-1000";
 
 /// How long pods that were to be deleted get no requests if they are not.
-const GONE: Duration = Duration::from_secs(60);
+pub(super) const GONE: Duration = Duration::from_secs(60);
 
 /// Load of a pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

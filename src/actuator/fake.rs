@@ -35,6 +35,11 @@ struct State {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Fake(Arc<Mutex<State>>);
 
+/// The status of a pod that runs.
+fn ready(status: &str) -> Value {
+    json!({"phase": "Running", "conditions": [{"type": "Ready", "status": status}]})
+}
+
 /// Applies a JSON patch of a gate, or a merge patch of annotations.
 fn patch(pod: &mut Value, body: &Value) {
     if body.is_array() {
@@ -63,6 +68,12 @@ impl State {
         self.watches.retain(|watch| watch.send(json!({"type": kind, "object": pod})).is_ok());
     }
 
+    fn delete(&mut self, name: &str) {
+        if let Some(pod) = self.pods.remove(name) {
+            self.say("DELETED", &pod);
+        }
+    }
+
     /// The code that such a request is refused with.
     fn refusal(&self, method: &Method, path: &str) -> Option<u16> {
         let mut all = self.refusals.iter();
@@ -78,6 +89,10 @@ impl State {
             || (404, json!({"kind": "Status", "status": "Failure", "code": 404, "reason": "NotFound"}));
         if method != Method::GET {
             self.written.push((method.clone(), path.to_owned(), body.clone()));
+            let evicted = path.strip_prefix("/api/v1/namespaces/ns/pods/");
+            if let Some(name) = evicted.and_then(|name| name.strip_suffix("/eviction")) {
+                self.delete(name);
+            }
             let pod = path
                 .strip_prefix("/api/v1/namespaces/ns/pods/")
                 .and_then(|name| self.pods.get(name).cloned());
@@ -157,24 +172,29 @@ impl Fake {
 
     /// A pod of a role of pool `m` that is ready, or waits at its gate.
     pub(crate) fn pod(&self, name: &str, role: &str, is_gated: bool) {
+        let status = if is_gated { json!({"phase": "Pending", "conditions": []}) } else { ready("True") };
+        self.put(name, role, is_gated, &status);
+    }
+
+    /// A pod of a role of pool `m` that runs and isn't ready.
+    pub(crate) fn unready_pod(&self, name: &str, role: &str) {
+        self.put(name, role, false, &ready("False"));
+    }
+
+    fn put(&self, name: &str, role: &str, is_gated: bool, status: &Value) {
         let gates = if is_gated { json!([{"name": GATE}]) } else { json!([]) };
-        let ready = json!([{"type": "Ready", "status": "True"}]);
         let pod = json!({
             "metadata": {"name": name, "uid": format!("uid-{name}"), "labels": {"app": "m", "llm-d.ai/role": role},
                          "annotations": {}},
             "spec": {"schedulingGates": gates},
-            "status": {"phase": if is_gated { "Pending" } else { "Running" },
-                       "conditions": if is_gated { json!([]) } else { ready }},
+            "status": status,
         });
         self.state().put(pod);
     }
 
     /// A pod goes.
     pub(crate) fn delete(&self, name: &str) {
-        let mut state = self.state();
-        if let Some(pod) = state.pods.remove(name) {
-            state.say("DELETED", &pod);
-        }
+        self.state().delete(name);
     }
 
     /// Answers such requests with this code from now on.

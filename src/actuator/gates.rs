@@ -17,14 +17,19 @@ pub fn to_open<'a>(pods: &[&'a PodObject], admitted: u32) -> Vec<&'a PodObject> 
 }
 
 /// The pods of a role that are given back: of those past the gate that exceed `admitted` the ones that have
-/// come least far, the youngest first. A new one waits at the gate in place of each.
-pub fn to_delete<'a>(pods: &[&'a PodObject], admitted: u32) -> Vec<&'a PodObject> {
+/// come least far, of these such as are leaving already, then the youngest. A new one waits at the gate in
+/// place of each.
+pub fn to_delete<'a>(
+    pods: &[&'a PodObject],
+    admitted: u32,
+    is_leaving: impl Fn(&PodObject) -> bool,
+) -> Vec<&'a PodObject> {
     let mut past: Vec<&PodObject> =
         pods.iter().copied().filter(|pod| pod.is_alive() && !pod.is_gated()).collect();
     let surplus = past.len().saturating_sub(admitted as usize);
     let far = |pod: &PodObject| {
         let state = pod.state(None);
-        (pod.is_ready(), state.is_running, state.is_scheduled)
+        (pod.is_ready(), state.is_running, state.is_scheduled, !is_leaving(pod))
     };
     past.sort_by(|a, b| far(a).cmp(&far(b)).then(b.created().cmp(a.created())).then(a.name().cmp(b.name())));
     past.truncate(surplus);
@@ -133,9 +138,11 @@ mod tests {
             of("gated", 3, &[GATE], &json!([])),
         ];
         let pods: Vec<&PodObject> = pods.iter().collect();
-        assert!(to_delete(&pods, 4).is_empty());
-        assert_eq!(names(&to_delete(&pods, 2)), ["pending", "scheduled"]);
-        assert_eq!(names(&to_delete(&pods, 1)), ["pending", "scheduled", "ready-young"]);
+        let to_delete = |admitted, leaving| names(&to_delete(&pods, admitted, |pod| pod.name() == leaving));
+        assert!(to_delete(4, "").is_empty());
+        assert_eq!(to_delete(2, "ready-old"), ["pending", "scheduled"]);
+        assert_eq!(to_delete(1, ""), ["pending", "scheduled", "ready-young"]);
+        assert_eq!(to_delete(1, "ready-old"), ["pending", "scheduled", "ready-old"]);
     }
 
     #[test]

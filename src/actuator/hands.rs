@@ -16,6 +16,7 @@ use super::places::Places;
 use super::pods::PodObject;
 use super::scaler::{Owned, Scalers};
 use super::subject::Subject;
+use super::trim::Leaving;
 use super::watch::Mirror;
 use super::whose::both;
 use crate::capacity::policy::Mode;
@@ -59,6 +60,8 @@ pub struct Hands {
     pub(super) places: BTreeMap<(String, String), Places>,
     /// Pods that are about to go, by policy and role.
     pub(super) drains: BTreeMap<(String, String), Drain>,
+    /// Pods of steps that were trimmed, by policy and role.
+    pub(super) leaving: BTreeMap<(String, String), Leaving>,
     /// The autoscalers of the namespace; `None`: not known.
     pub(super) scalers: Scalers,
     /// The owners of targets.
@@ -120,6 +123,7 @@ impl Hands {
             changed: Arc::default(),
             places: BTreeMap::new(),
             drains: BTreeMap::new(),
+            leaving: BTreeMap::new(),
             scalers: None,
             owned: Vec::new(),
             frozen: HashMap::new(),
@@ -155,8 +159,11 @@ impl Hands {
         self.passing.retain(|role, _| roles.contains(role));
         self.places.retain(|role, _| roles.contains(role));
         // Nobody is to make those smaller that are gone.
-        self.drains
-            .retain(|role, _| roles.contains(role) && policies.iter().any(|policy| policy.name == role.0));
+        let is_attended = |role: &(String, String)| {
+            roles.contains(role) && policies.iter().any(|policy| policy.name == role.0)
+        };
+        self.drains.retain(|role, _| is_attended(role));
+        self.leaving.retain(|role, _| is_attended(role));
         self.failing.retain(|(name, _)| policies.iter().any(|policy| policy.name == *name));
         self.frozen.retain(|name, _| policies.iter().any(|policy| policy.name == *name));
         let is_known = |subject: &Subject| {

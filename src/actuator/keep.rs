@@ -188,6 +188,7 @@ impl Hands {
         self.passing.clear();
         self.places.clear();
         self.drains.clear();
+        self.leaving.clear();
         self.scalers = None;
         self.owned.clear();
     }

@@ -36,6 +36,7 @@ mod subject;
 mod target;
 #[cfg(test)]
 mod tests;
+mod trim;
 mod watch;
 mod whose;
 

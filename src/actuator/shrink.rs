@@ -1,5 +1,4 @@
-//! To take pods away with the least harm: after their last answer, and not more at once than a
-//! PodDisruptionBudget allows.
+//! To take pods away with the least harm: after their last answer.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,13 +7,11 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::drain::{Choice, Drain, is_marked, marking};
-use super::event::Kind;
-use super::gates;
 use super::hands::Hands;
 use super::observe::Observed;
 use super::pods::PodObject;
 use crate::capacity::Policy;
-use crate::capacity::plan::{Reason, RolePlan};
+use crate::capacity::plan::RolePlan;
 use crate::cluster::{PatchType, Problem};
 
 /// Whether pods may be deleted now.
@@ -31,17 +28,19 @@ impl Hands {
     /// among them.
     pub fn draining(&self) -> BTreeSet<String> {
         let now = self.clock.elapsed();
-        let timeout = |policy: &str| {
-            let known = self.attended.iter().find(|known| known.name == policy);
-            known.map_or(Duration::ZERO, |policy| policy.behavior.drain)
-        };
+        let known = |policy: &str| self.attended.iter().find(|known| known.name == policy);
+        let timeout = |policy: &str| known(policy).map_or(Duration::ZERO, |policy| policy.behavior.drain);
+        let interval = |policy: &str| known(policy).map_or(Duration::ZERO, |policy| policy.interval);
         let holding = self.drains.iter().filter(|((policy, _), drain)| drain.holds(now, timeout(policy)));
-        holding.flat_map(|(_, drain)| drain.pods.keys().cloned()).collect()
+        let shrinking = holding.flat_map(|(_, drain)| drain.pods.keys());
+        let trimmed = self.leaving.iter().flat_map(|((policy, _), pods)| pods.uids(now, interval(policy)));
+        shrinking.chain(trimmed).cloned().collect()
     }
 
     /// Whether pods of a policy are waited for before they go.
     pub fn is_draining(&self, policy: &str) -> bool {
         self.drains.iter().any(|((name, _), drain)| name == policy && drain.written.is_none())
+            || self.leaving.iter().any(|((name, _), pods)| name == policy && pods.waits)
     }
 
     /// Chooses the pods that a role loses, so that they get no new requests, and says whether they may go.
@@ -143,39 +142,5 @@ impl Hands {
             }
         }
         true
-    }
-
-    /// Gives back the pods of a step that was trimmed.
-    pub(super) async fn trim(&mut self, policy: &Policy, role: &RolePlan, place: usize, seen: &Observed) {
-        let pods: Vec<&PodObject> = seen.objects.get(place).into_iter().flatten().map(Arc::as_ref).collect();
-        let Some(Some(target)) = seen.targets.get(place) else { return };
-        let has_gates = pods.iter().any(|pod| pod.is_gated()) || role.write > role.admitted;
-        if !has_gates || !role.reasons.contains(&Reason::Trimmed) {
-            return;
-        }
-        let (mut given, about) = (0, "pods that are given back");
-        for pod in gates::to_delete(&pods, role.admitted) {
-            if !self.term.lasts() {
-                return;
-            }
-            let path = format!("/api/v1/namespaces/{}/pods/{}", self.namespace, pod.name());
-            match self.term.write(self.cluster.evict(&path, pod.name(), &pod.metadata.uid)).await {
-                Ok(()) => given += 1,
-                Err(Problem::NotFound(_) | Problem::Conflict(_)) => {}
-                // A PodDisruptionBudget: it is asked again.
-                Err(problem) if problem.is_of_the_server() => {
-                    self.complain(about, &problem);
-                    self.refused.push(format!("pod {}: {problem}", pod.name()));
-                    break;
-                }
-                Err(problem) => return self.fails(about, &problem),
-            }
-        }
-        if given > 0 {
-            self.works(about);
-            let message = format!("{given} pods of {} are given back by policy {}", role.name, policy.name);
-            tracing::info!(policy = policy.name, role = role.name, given, "pods given back");
-            self.tell(target, Kind::Normal, "StepTrimmed", &message).await;
-        }
     }
 }

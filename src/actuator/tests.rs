@@ -194,7 +194,8 @@ async fn an_owner_of_the_target_is_found_before_the_first_write() {
 
 #[tokio::test(start_paused = true)]
 async fn an_eviction_that_a_budget_refuses_is_told_once() {
-    let policy = policy("p", "mode: Apply, deploy: {steps: {decode: 1}},");
+    let drains = "behavior: {scaleDown: {drainTimeout: 0s}},";
+    let policy = policy("p", &format!("mode: Apply, deploy: {{steps: {{decode: 1}}}}, {drains}"));
     let (fake, mut hands, _) = hands(std::slice::from_ref(&policy));
     fake.refuse(Method::POST, "/eviction", 429);
     let trim = async |hands: &mut Hands, at: u64| {

@@ -28,7 +28,7 @@ fn server() -> Fake {
 }
 
 /// A driver that acts there. Its clock goes with the runtime's as long as the future that is returned is polled.
-fn acting(fake: &Fake, policies: &str) -> (Driver, Arc<Term>, impl Future<Output = ()>) {
+pub(super) fn acting(fake: &Fake, policies: &str) -> (Driver, Arc<Term>, impl Future<Output = ()>) {
     let mut driver = driver(policies);
     let clock = driver.live.clock.clone();
     let (_, pool) = watch::channel(Some("app=m".to_owned()));
@@ -49,7 +49,7 @@ fn acting(fake: &Fake, policies: &str) -> (Driver, Arc<Term>, impl Future<Output
 }
 
 /// Runs a driver of a file of policies while a test does something.
-async fn beside(
+pub(super) async fn beside(
     driver: Driver,
     goes: impl Future<Output = ()>,
     policies: &str,
@@ -66,7 +66,7 @@ async fn beside(
 }
 
 /// Lets time pass until something is so, for as long as that.
-async fn within(limit: Duration, what: &str, is_so: impl Fn() -> bool) {
+pub(super) async fn within(limit: Duration, what: &str, is_so: impl Fn() -> bool) {
     let ends = Instant::now() + limit;
     while !is_so() {
         assert!(Instant::now() < ends, "{what} takes longer than {limit:?}");

@@ -325,3 +325,5 @@ mod gate_tests;
 mod model;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod trim_tests;

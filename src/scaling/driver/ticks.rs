@@ -9,7 +9,7 @@ use tracing::{info, warn};
 use super::running::{Left, Running, fired};
 use super::{ASK_AGAIN, Driver};
 use crate::actuator::Hands;
-use crate::capacity::plan::{RolePlan, State};
+use crate::capacity::plan::{Reason, RolePlan, State};
 use crate::capacity::rollout::deadlock::{self, Waiting as Stuck};
 use crate::capacity::{Condition, Plan};
 use crate::scaling::gather::{Freshness, pod_loads};
@@ -130,7 +130,9 @@ impl Driver {
         if let (Some(hands), Some(mut observed), true) =
             (&mut self.live.hands, observed, (self.live.may_act)())
         {
-            let shrinks = |(role, replicas): (&RolePlan, &u32)| role.write < *replicas;
+            let shrinks = |(role, replicas): (&RolePlan, &u32)| {
+                role.write < *replicas || role.reasons.contains(&Reason::Trimmed)
+            };
             if latest.plan.roles.iter().zip(&observed.replicas).any(shrinks) {
                 let freshness = Freshness {
                     now_ms: self.live.clock.now_ms(),
