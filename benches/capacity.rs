@@ -115,7 +115,11 @@ fn rollout(criterion: &mut Criterion) {
     // Roles are in the order of their names.
     let roles = [(0, 600), (1, 400)];
     let pods = roles.into_iter().flat_map(|(role, pods)| (0..pods).map(move |n| pod(role, n < pods / 2)));
-    let rack = |number: u32| Domain { name: format!("rack-{number}"), slots: vec![number % 9, number % 7] };
+    let rack = |number: u32| Domain {
+        name: format!("rack-{number}"),
+        slots: vec![number % 9, number % 7],
+        ..Domain::default()
+    };
     let inputs = Inputs {
         replicas: vec![600, 400],
         pods: pods.collect(),

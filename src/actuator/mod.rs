@@ -21,6 +21,7 @@ mod hands;
 mod keep;
 mod kinds;
 mod knobs;
+pub mod need;
 pub mod node;
 mod observe;
 mod owners;

@@ -13,6 +13,7 @@ use super::affinity::sent_to;
 use super::drain::PodLoad;
 use super::hands::{Hands, OLDEST, OLDEST_INTERVALS};
 use super::knobs;
+use super::need::{Standing, needed};
 use super::node::{Needs, NodeObject};
 use super::pods::{PodObject, newest};
 use super::room::{Part, Room};
@@ -255,13 +256,23 @@ impl Hands {
             waits.or_else(template).or_else(|| pods.first().map(|pod| pod.own_needs()))
         };
         let examples = observed.objects.iter().zip(&observed.bodies).map(example);
-        let step = examples.enumerate().map(|(role, needs)| {
+        let roles = policy.roles.iter().enumerate().map(|(place, role)| {
+            let pods = observed.objects.get(place).into_iter().flatten();
+            let before = self.let_through.get(&(policy.name.clone(), role.name.clone()));
+            Standing {
+                past: pods.filter(|pod| pod.is_alive() && !pod.is_gated()).count() as u32,
+                replicas: observed.replicas.get(place).copied().unwrap_or(0),
+                before: before.copied().unwrap_or(0),
+                max: role.range.max,
+            }
+        });
+        let most = needed(rollout.pace.as_ref(), &roles.collect::<Vec<_>>());
+        let step = examples.enumerate().zip(most).map(|((role, needs), most)| {
             let pods = match &rollout.pace {
                 Some(Pace::Steps(steps)) => steps.get(role).copied().unwrap_or(0),
                 Some(Pace::Skew(_)) => 1,
                 None => 0,
             };
-            let most = policy.roles.get(role).map_or(0, |role| role.range.max);
             Part { pods, most, needs }
         });
         let step: Vec<Part> = step.collect();

@@ -76,9 +76,9 @@ impl<'a> Room<'a> {
                     domains.entry(value).or_default().push((place, left.clone()));
                 }
             }
-            let domain = |(name, nodes): (&str, Vec<(usize, Amounts)>)| Domain {
-                name: name.to_owned(),
-                slots: pack(nodes, &step),
+            let domain = |(name, nodes): (&str, Vec<(usize, Amounts)>)| {
+                let (slots, spare) = pack(nodes, &step);
+                Domain { name: name.to_owned(), slots, spare }
             };
             (key.clone(), domains.into_iter().map(domain).collect())
         };
@@ -91,7 +91,7 @@ impl<'a> Room<'a> {
 pub struct Part {
     /// Its pods.
     pub pods: u32,
-    /// Slots beyond this are of no use: the role never has more pods.
+    /// Slots beyond this are of no use: the next step has no more pods ([`needed`](super::need::needed)).
     pub most: u32,
     /// What each of them asks for; `None`: nobody knows.
     pub needs: Option<Needs>,
@@ -107,8 +107,9 @@ struct Wanted {
     takes: Vec<bool>,
 }
 
-/// How many pods of each role fit, a step after the other.
-fn pack(mut nodes: Vec<(usize, Amounts)>, step: &[Wanted]) -> Vec<u32> {
+/// How many pods of each role fit, a step after the other, as far as they are needed; and how many more of each
+/// alone would.
+fn pack(mut nodes: Vec<(usize, Amounts)>, step: &[Wanted]) -> (Vec<u32>, Vec<u32>) {
     let mut slots = vec![0u32; step.len()];
     // The largest pods first, by what is scarcest: devices before CPU and memory.
     let mut order: Vec<(usize, &Wanted, &Amounts)> = step
@@ -146,7 +147,22 @@ fn pack(mut nodes: Vec<(usize, Amounts)>, step: &[Wanted]) -> Vec<u32> {
             *slots = MOST_SLOTS;
         }
     }
-    slots
+    let spare = |wanted: &Wanted| {
+        let Some(requests) = wanted.requests.as_ref().filter(|_| wanted.pods > 0) else { return 0 };
+        let takes = |node: &usize| wanted.takes.get(*node).copied().unwrap_or(false);
+        let fit = nodes.iter().filter(|(node, _)| takes(node)).map(|(_, left)| fits(left, requests));
+        fit.fold(0, u32::saturating_add)
+    };
+    let spare = step.iter().map(spare).collect();
+    (slots, spare)
+}
+
+/// How many pods with these requests fit into what a node has left; one without requests fits once.
+fn fits(left: &Amounts, requests: &Amounts) -> u32 {
+    let of =
+        |(name, amount): (&String, &i64)| left.get(name).copied().unwrap_or(0).max(0).checked_div(*amount);
+    let least = requests.iter().filter_map(of).min().unwrap_or(1);
+    u32::try_from(least).unwrap_or(u32::MAX)
 }
 
 /// Puts a pod onto the node that it leaves the least on. Says whether there is one.
@@ -207,13 +223,14 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_packed_than_a_role_may_have() {
+    fn no_more_is_packed_than_a_step_needs() {
         let nodes = [node("a", "r1", 8, &json!({}))];
         let needs = needs(1, &json!({}));
         for (most, expected) in [(3, 4), (4, 4), (5, 6), (100, 8)] {
             let step = [Part { most, ..part(2, Some(&needs)) }];
             let layers = Room::of(&nodes, []).layers(&["rack".to_owned()], &step);
             assert_eq!(layers["rack"][0].slots, [expected], "{most}");
+            assert_eq!(layers["rack"][0].spare, [8 - expected], "{most}");
         }
     }
 

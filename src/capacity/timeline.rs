@@ -133,7 +133,7 @@ pub fn parse(line: &str, policy: &Policy) -> Result<Tick, String> {
     let domains = line.domains.map(|layers| {
         let domain = |(name, slots): (String, BTreeMap<String, u32>)| {
             let slots = policy.roles.iter().map(|role| slots.get(&role.name).copied().unwrap_or(0));
-            Domain { name, slots: slots.collect() }
+            Domain { name, slots: slots.collect(), ..Domain::default() }
         };
         layers
             .into_iter()

@@ -16,6 +16,9 @@ pub struct Domain {
     pub name: String,
     /// How many more pods of each role its nodes have room for, in the policy's order.
     pub slots: Vec<u32>,
+    /// How many more pods of each role alone would fit beside those, as slots are counted only as far as a step
+    /// needs them. Empty: none.
+    pub spare: Vec<u32>,
 }
 
 /// Where the pods of a step go.
@@ -87,10 +90,11 @@ pub(super) fn place(
 /// How much room a domain has left with so many pods more; `None`: it has none for them.
 fn left(domain: &Domain, need: &[u32]) -> Option<u64> {
     let mut left = 0u64;
-    for (need, slots) in need.iter().zip(slots(domain)) {
+    let spare = domain.spare.iter().copied().chain(std::iter::repeat(0));
+    for ((need, slots), spare) in need.iter().zip(slots(domain)).zip(spare) {
         // Room for a role that needs none says nothing of how well the step fits.
         if *need > 0 {
-            left += u64::from(slots.checked_sub(*need)?);
+            left += u64::from(slots.checked_sub(*need)?) + u64::from(spare);
         }
     }
     Some(left)
@@ -111,8 +115,11 @@ mod tests {
 
     fn layers(racks: &[(&str, [u32; 2])], zones: &[(&str, [u32; 2])]) -> Layers {
         let all = |domains: &[(&str, [u32; 2])]| {
-            let domain =
-                |(name, slots): &(&str, [u32; 2])| Domain { name: (*name).to_owned(), slots: slots.to_vec() };
+            let domain = |(name, slots): &(&str, [u32; 2])| Domain {
+                name: (*name).to_owned(),
+                slots: slots.to_vec(),
+                ..Domain::default()
+            };
             domains.iter().map(domain).collect()
         };
         Layers::from([("rack".to_owned(), all(racks)), ("zone".to_owned(), all(zones))])
@@ -120,6 +127,17 @@ mod tests {
 
     fn at(layer: &str, domain: &str) -> Placement {
         Placement { layer: layer.to_owned(), domain: domain.to_owned() }
+    }
+
+    #[test]
+    fn of_domains_with_room_for_the_step_the_one_with_least_to_spare_takes_it() {
+        let mut layers = layers(&[("a", [4, 2]), ("b", [4, 2]), ("c", [4, 0])], &[]);
+        let spare = [vec![9, 1], vec![2, 5], vec![0, 0]];
+        layers.get_mut("rack").unwrap().iter_mut().zip(spare).for_each(|(rack, spare)| rack.spare = spare);
+        for (need, expected) in [([4, 2], "b"), ([0, 2], "a"), ([4, 0], "c")] {
+            let found = place(&need, &topology(true), Some(&layers), None);
+            assert_eq!(found, Place::In(at("rack", expected)), "{need:?}");
+        }
     }
 
     #[test]

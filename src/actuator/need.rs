@@ -1,0 +1,130 @@
+//! How many pods of each role the next step of a group may need room for.
+
+use crate::capacity::rollout::Pace;
+
+/// A role's pods, as far as they say what its next step may need.
+#[derive(Clone, Copy, Debug)]
+pub struct Standing {
+    /// Pods past the gate, or all where there is none.
+    pub past: u32,
+    /// Replicas that its target asks for.
+    pub replicas: u32,
+    /// Pods that were let through before, those that are lost included.
+    pub before: u32,
+    /// Most pods that it may have.
+    pub max: u32,
+}
+
+impl Standing {
+    /// Pods that count as there; those beyond the replicas are on their way out.
+    fn there(&self) -> u32 {
+        self.past.min(self.replicas)
+    }
+}
+
+/// Most pods of each role that its next step may need: one step, and what it has lost or is behind of the role
+/// that is furthest along. Without steps all that it may still get.
+pub fn needed(pace: Option<&Pace>, roles: &[Standing]) -> Vec<u32> {
+    let steps = match pace {
+        Some(Pace::Steps(steps)) => steps.as_slice(),
+        _ => &[],
+    };
+    let step = |place: usize| steps.get(place).copied().filter(|step| *step > 0);
+    let done = roles.iter().enumerate().filter_map(|(place, role)| Some(role.past.div_ceil(step(place)?)));
+    let furthest = done.max().unwrap_or(0);
+    let need = |(place, role): (usize, &Standing)| {
+        let rest = role.max.saturating_sub(role.there());
+        let Some(step) = step(place) else { return rest };
+        let target = furthest.saturating_add(1).saturating_mul(step).max(role.before);
+        target.saturating_sub(role.there()).min(rest)
+    };
+    roles.iter().enumerate().map(need).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::capacity::policy::file;
+    use crate::capacity::{History, Inputs, Pod, PodState, tick};
+
+    fn standing(past: u32, before: u32, max: u32) -> Standing {
+        Standing { past, replicas: max, before, max }
+    }
+
+    #[test]
+    fn a_step_needs_its_pods_and_those_that_were_lost() {
+        let steps = Pace::Steps(vec![4, 2, 0]);
+        let third = standing(3, 3, 9);
+        // Roles with steps of 4 and of 2 pods, and what they may need.
+        for (a, b, expected) in [
+            (standing(0, 0, 32), standing(0, 0, 16), [4, 2]),
+            (standing(8, 8, 32), standing(4, 4, 16), [4, 2]),
+            (standing(8, 12, 32), standing(6, 6, 16), [8, 2]),
+            (standing(0, 12, 32), standing(6, 6, 16), [16, 2]),
+            (standing(8, 8, 10), standing(4, 4, 4), [2, 0]),
+            (Standing { replicas: 6, ..standing(8, 8, 32) }, standing(4, 4, 16), [6, 2]),
+        ] {
+            let needs = needed(Some(&steps), &[a, b, third]);
+            assert_eq!(needs, [expected[0], expected[1], 6], "{a:?} {b:?}");
+        }
+        let skew = [standing(8, 8, 32), standing(9, 9, 4)];
+        assert_eq!(needed(Some(&Pace::Skew(10)), &skew), [24, 0]);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(500) })]
+
+        #[test]
+        fn no_step_needs_more(
+            steps in (1u32..6, 1u32..6),
+            goals in (1u32..30, 1u32..30),
+            pods in prop::collection::vec((0usize..2, any::<bool>(), any::<bool>()), 0..40),
+            lost in prop::collection::vec(any::<prop::sample::Index>(), 0..4),
+        ) {
+            let text = format!(
+                "{{apiVersion: usher.dev/v1alpha1, kind: CapacityPolicy, metadata: {{name: p}}, spec: {{roles: {{a: {{min: {}, max: {}}}, b: {{min: {}, max: {}}}}}, deploy: {{steps: {{a: {}, b: {}}}}}}}}}",
+                goals.0, goals.0, goals.1, goals.1, steps.0, steps.1
+            );
+            let policy = file::parse(&text).unwrap().remove(0).policy;
+            let pod = |(role, is_ready, is_gated): (usize, bool, bool)| Pod {
+                role,
+                is_ready: is_ready && !is_gated,
+                state: PodState { is_gated, ..PodState::default() },
+                values: Box::default(),
+            };
+            let mut pods: Vec<Pod> = pods.into_iter().map(pod).collect();
+            let (mut history, mut before) = (History::default(), [0, 0]);
+            // A tick, and one after pods were lost.
+            for round in 0..2u64 {
+                let count = |of: usize, past: bool| {
+                    pods.iter().filter(|pod| pod.role == of && !(past && pod.state.is_gated)).count() as u32
+                };
+                let replicas = [0, 1].map(|role| count(role, false).min([goals.0, goals.1][role]));
+                let inputs =
+                    Inputs { replicas: replicas.to_vec(), pods: pods.clone(), ..Inputs::default() };
+                let plan = tick(&inputs, &policy, &mut history, Duration::from_secs(round));
+                let roles = [0, 1].map(|role| Standing {
+                    past: count(role, true),
+                    replicas: replicas[role],
+                    before: before[role],
+                    max: [goals.0, goals.1][role],
+                });
+                let pace = policy.rollout.as_ref().and_then(|rollout| rollout.pace.as_ref());
+                for (role, most) in needed(pace, &roles).into_iter().enumerate() {
+                    let need = plan.roles[role].admitted.saturating_sub(roles[role].there());
+                    prop_assert!(need <= most, "{need} of {most}: {:?} {plan:?}", roles[role]);
+                    before[role] = plan.roles[role].admitted;
+                }
+                for index in lost.iter().filter(|_| !pods.is_empty()).collect::<Vec<_>>() {
+                    if !pods.is_empty() {
+                        pods.remove(index.index(pods.len()));
+                    }
+                }
+            }
+        }
+    }
+}
