@@ -25,6 +25,11 @@ fn what_cannot_stand_is_refused_with_its_place() {
     };
     let shared = |more: &str| format!("{AB}, coordination: {{{more}}}");
     let ratio = |more: &str| shared(&format!("ratio: {{numerator: a, denominator: b, {more}}}"));
+    let stepped = |steps: &str, ratio: &str| {
+        format!(
+            "roles: {{a: {{min: 1, max: 16}}, b: {{min: 1, max: 16}}}}, coordination: {{ratio: {{numerator: a, denominator: b, {ratio}}}}}, deploy: {{steps: {steps}}}"
+        )
+    };
     let total = |more: &str| format!("{AB}, total: {{{more}}}");
     let one = "metrics: [{name: m, target: 1}]";
     let table: Vec<(String, &str)> = vec![
@@ -69,6 +74,9 @@ fn what_cannot_stand_is_refused_with_its_place() {
         ("roles: {a: {min: 1, max: 1}, b: {min: 1, max: 2}}, coordination: {ratio: {numerator: a, denominator: b, min: 0.6, max: 0.65}}".into(), "is kept by no numbers of pods"),
         // None at all keep any ratio, and that is no group.
         ("roles: {a: {max: 1}, b: {max: 2}}, coordination: {ratio: {numerator: a, denominator: b, min: 0.6, max: 0.65}}".into(), "is kept by no numbers of pods"),
+        // Steps lead along one ratio.
+        (stepped("{a: 2, b: 4}", "min: '1:1', max: '1:1'"), "spec.deploy.steps bring up 2 a with every 4 b, which is below spec.coordination.ratio.min 1:1, so that no step keeps the ratio; write a: 4 and b: 4, or change the ratio"),
+        (stepped("{a: 3, b: 2}", "max: '1:1'"), "is above spec.coordination.ratio.max 1:1, so that no step keeps the ratio; write a: 3 and b: 3"),
         (rule("comparator: GREATER_THAN, threshold: 5"), "spec.rules.0 has no step"),
         (rule("comparator: GREATER_THAN, threshold: 5, step: 0"), "is 0, which changes nothing"),
         (rule("comparator: ABOVE, threshold: 5, step: 1"), "ABOVE"),

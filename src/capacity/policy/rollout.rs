@@ -9,11 +9,14 @@ use serde::{Deserialize, Serialize};
 
 use super::resolve::{MOST_LAYERS, MOST_PODS, Reader};
 use super::span::Span;
-use super::spec::Spec;
+use super::spec::{Document, Spec};
 use super::validate::Found;
+use super::{Policy, Role};
+use crate::capacity::ratio::repair;
 use crate::capacity::rollout::{
     BATCH_TIMEOUT, OnTimeout, PROVISIONING_TIMEOUT, Pace, Rollout, Success, Topology, Update,
 };
+use crate::capacity::share::Bounds;
 use crate::config::layers::PLACE_LABELS;
 
 /// Percentages of a policy that doesn't say.
@@ -227,6 +230,39 @@ fn check_deploy(spec: &Spec, deploy: &DeploySpec, found: &mut Found) {
     for (bound, of) in [("min", true), ("max", false)] {
         whole_steps(spec, deploy, bound, of, found);
     }
+}
+
+/// Whether steps keep a hard ratio: roles that have not reached their goals are at the ratio of their steps.
+pub(super) fn check_ratio(document: &Document, found: &mut Found) {
+    /// Sizes of a step that are tried.
+    const MOST: u32 = 1_000;
+    let policy = Policy::of(document);
+    let pace = policy.rollout.as_ref().and_then(|rollout| rollout.pace.as_ref());
+    let (Some(ratio), Some(Pace::Steps(steps))) = (policy.ratio, pace) else { return };
+    let of = |place: usize| Some((steps.get(place).copied()?, policy.roles.get(place)?));
+    let (Some((x, above)), Some((y, below))) = (of(ratio.numerator), of(ratio.denominator)) else { return };
+    // A role without steps goes its own way, and one whose first step is its last has its goal from then on.
+    let has_steps = |step: u32, role: &Role| step > 0 && step < role.range.max;
+    if !has_steps(x, above) || !has_steps(y, below) || ratio.bounds.hold(x, y) {
+        return;
+    }
+    let (bound, what) = if ratio.bounds.is_below(x, y) { ("min", "below") } else { ("max", "above") };
+    let written = document.spec.coordination.as_ref().and_then(|of| of.ratio.as_ref());
+    let written =
+        written.and_then(|written| if bound == "min" { &written.min } else { &written.max }.as_ref());
+    let written = written.map(|written| format!(" {}", written.0)).unwrap_or_default();
+    let within = |role: &Role| Bounds { low: 1, high: role.range.max.min(MOST) };
+    let instead = match repair((x, y), &ratio.bounds, (within(above), within(below))) {
+        Some((x, y)) => format!("write {}: {x} and {}: {y}, or change the ratio", above.name, below.name),
+        None => "change them or the ratio".to_owned(),
+    };
+    found.error(
+        "spec.deploy.steps",
+        format!(
+            "bring up {x} {} with every {y} {}, which is {what} spec.coordination.ratio.{bound}{written}, so that no step keeps the ratio; {instead}",
+            above.name, below.name
+        ),
+    );
 }
 
 fn check_topology(topology: &TopologySpec, found: &mut Found) {

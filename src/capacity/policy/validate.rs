@@ -58,6 +58,7 @@ pub fn problems(document: &Document) -> Vec<Problem> {
     rollout::check(spec, &mut found);
     if !found.has_errors() {
         ratio_over_pods(document, &mut found);
+        rollout::check_ratio(document, &mut found);
     }
     found.0
 }
