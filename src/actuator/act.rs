@@ -77,16 +77,18 @@ impl Hands {
     ) -> Vec<usize> {
         self.failed.clear();
         self.refused.clear();
+        self.unready.clear();
         let unwritten = self.carry_out(policy, plan, &mut observed, now, frozen).await;
         self.tell_failed(policy, plan, &observed).await;
         unwritten
     }
 
-    /// Says of what a policy scales which writes failed, once until none does.
+    /// Says of what a policy scales which writes failed or wait, once until none does.
     async fn tell_failed(&mut self, policy: &Policy, plan: &mut Plan, observed: &Observed) {
         let failed = [
             (Condition::WriteFailed, std::mem::take(&mut self.failed)),
             (Condition::EvictionRefused, std::mem::take(&mut self.refused)),
+            (Condition::LowerOrdinalsUnready, std::mem::take(&mut self.unready)),
         ];
         for (condition, failed) in failed {
             let key = (policy.name.clone(), condition);
@@ -134,6 +136,13 @@ impl Hands {
             plan.conditions.extend(frozen);
         }
         self.tell_frozen(policy, frozen, &why, observed).await;
+        let is_free = frozen.is_none();
+        let shrinks = plan.roles.iter().zip(&observed.targets).zip(&observed.may_write);
+        let shrinks = shrinks.map(|((role, target), may_write)| {
+            is_free && *may_write && target.as_ref().is_some_and(|target| role.write < target.replicas)
+        });
+        let shrinks: Vec<bool> = shrinks.collect();
+        let held_up = self.held_up(policy, plan, observed, &shrinks, now);
         for place in 0..plan.roles.len() {
             let Some(role) = plan.roles.get_mut(place) else { continue };
             let Some(replicas) = observed.targets.get(place).and_then(Option::as_ref).map(|of| of.replicas)
@@ -143,7 +152,8 @@ impl Hands {
             let may_write = frozen.is_none()
                 && observed.may_write.get(place).copied().unwrap_or(false)
                 && (role.write >= replicas || !has_held_partner(policy, place, observed));
-            if !may_write || role.write >= replicas {
+            let is_held_up = held_up.get(place) == Some(&true);
+            if !may_write || is_held_up || role.write >= replicas {
                 let pods = observed.objects.get(place).map_or(&[][..], Vec::as_slice);
                 self.undrain(policy, &role.name, pods, now).await;
             } else if self.drain(policy, place, role, observed, now).await == Drained::NotYet {
@@ -153,7 +163,7 @@ impl Hands {
             }
             let Some(target) = observed.targets.get_mut(place).and_then(Option::as_mut) else { continue };
             if role.write != replicas {
-                let is_written = may_write && self.write(policy, role, target, now).await;
+                let is_written = may_write && !is_held_up && self.write(policy, role, target, now).await;
                 if !is_written {
                     unwritten.push(place);
                 } else if role.write < replicas {

@@ -112,7 +112,8 @@ impl State {
             "/apis/apps/v1" => (
                 200,
                 json!({"resources": [
-                {"name": "deployments", "kind": "Deployment"}, {"name": "deployments/scale", "kind": "Scale"}]}),
+                {"name": "deployments", "kind": "Deployment"}, {"name": "deployments/scale", "kind": "Scale"},
+                {"name": "statefulsets", "kind": "StatefulSet"}, {"name": "statefulsets/scale", "kind": "Scale"}]}),
             ),
             _ => match self.objects.get(path) {
                 Some(object) => (200, object.clone()),
@@ -163,7 +164,12 @@ impl Fake {
 
     /// A Deployment with so many replicas.
     pub(crate) fn deployment(&self, name: &str, replicas: u32, metadata: &Value) {
-        let path = format!("/apis/apps/v1/namespaces/ns/deployments/{name}");
+        self.workload("deployments", name, replicas, metadata);
+    }
+
+    /// A workload of that resource with so many replicas.
+    pub(crate) fn workload(&self, plural: &str, name: &str, replicas: u32, metadata: &Value) {
+        let path = format!("/apis/apps/v1/namespaces/ns/{plural}/{name}");
         let scale = json!({"metadata": {"name": name, "uid": "u", "resourceVersion": "1"}, "spec": {"replicas": replicas}});
         let mut state = self.state();
         state.objects.insert(format!("{path}/scale"), scale);

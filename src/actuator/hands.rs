@@ -62,6 +62,8 @@ pub struct Hands {
     pub(super) drains: BTreeMap<(String, String), Drain>,
     /// Pods of steps that were trimmed, by policy and role.
     pub(super) leaving: BTreeMap<(String, String), Leaving>,
+    /// Since when roles keep their replicas because pods that stay aren't ready, by policy and role.
+    pub(super) unready_since: HashMap<(String, String), Duration>,
     /// The autoscalers of the namespace; `None`: not known.
     pub(super) scalers: Scalers,
     /// The owners of targets.
@@ -79,7 +81,9 @@ pub struct Hands {
     pub(super) failed: Vec<String>,
     /// Evictions that were refused since then, in sentences.
     pub(super) refused: Vec<String>,
-    /// Policies of which a write failed or was refused, by name, and what it is called.
+    /// Roles that keep their replicas since then because pods that stay aren't ready, in sentences.
+    pub(super) unready: Vec<String>,
+    /// Policies of which a write failed, was refused, or waits, by name, and what it is called.
     pub(super) failing: HashSet<(String, Condition)>,
 }
 
@@ -124,6 +128,7 @@ impl Hands {
             places: BTreeMap::new(),
             drains: BTreeMap::new(),
             leaving: BTreeMap::new(),
+            unready_since: HashMap::new(),
             scalers: None,
             owned: Vec::new(),
             frozen: HashMap::new(),
@@ -133,6 +138,7 @@ impl Hands {
             problems: Vec::new(),
             failed: Vec::new(),
             refused: Vec::new(),
+            unready: Vec::new(),
             failing: HashSet::new(),
         }
     }
@@ -164,6 +170,7 @@ impl Hands {
         };
         self.drains.retain(|role, _| is_attended(role));
         self.leaving.retain(|role, _| is_attended(role));
+        self.unready_since.retain(|role, _| is_attended(role));
         self.failing.retain(|(name, _)| policies.iter().any(|policy| policy.name == *name));
         self.frozen.retain(|name, _| policies.iter().any(|policy| policy.name == *name));
         let is_known = |subject: &Subject| {

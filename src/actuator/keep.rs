@@ -189,6 +189,7 @@ impl Hands {
         self.places.clear();
         self.drains.clear();
         self.leaving.clear();
+        self.unready_since.clear();
         self.scalers = None;
         self.owned.clear();
     }

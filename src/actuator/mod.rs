@@ -24,6 +24,7 @@ mod knobs;
 pub mod need;
 pub mod node;
 mod observe;
+mod ordinals;
 mod owners;
 mod places;
 pub mod pods;

@@ -217,3 +217,38 @@ async fn an_eviction_that_a_budget_refuses_is_told_once() {
     fake.accept();
     assert!(trim(&mut hands, 3).await.is_empty());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_stateful_set_keeps_ready_pods_until_lower_ones_are_ready_or_take_too_long() {
+    let text = "{apiVersion: usher.dev/v1alpha1, kind: CapacityPolicy, metadata: {name: p}, spec: {mode: Apply, interval: 1s, behavior: {scaleDown: {drainTimeout: 0s}}, deploy: {steps: {decode: 1}, batchTimeout: 30s}, roles: {decode: {min: 1, max: 9, scaleTargetRef: {apiVersion: apps/v1, kind: StatefulSet, name: d}}}}}";
+    let policy = Arc::new(file::parse(text).unwrap().remove(0).policy);
+    let waits = [Condition::LowerOrdinalsUnready];
+    for is_ready_later in [true, false] {
+        let (fake, mut hands, clock) = hands(std::slice::from_ref(&policy));
+        fake.workload("statefulsets", "d", 3, &json!({}));
+        fake.unready_pod("d-0", "decode");
+        for at in [1, 2, 30] {
+            clock.set(S(at));
+            tokio::time::sleep(S(1)).await;
+            let seen = look(&mut hands, &policy, at, 3).await;
+            assert_eq!(act(&mut hands, &policy, seen, at, 2).await.conditions, waits, "{at}");
+        }
+        assert!(fake.written("/scale").is_empty());
+        let events = fake.written("/events");
+        assert_eq!(events.len(), 1, "{events:?}");
+        assert_eq!(
+            events[0]["message"],
+            "1 pods of decode that stay are not ready, and d-2 would go, by policy p"
+        );
+        // Either it gets ready, or half a minute has passed.
+        let at = if is_ready_later { 30 } else { 31 };
+        if is_ready_later {
+            fake.pod("d-0", "decode", false);
+            tokio::time::sleep(S(1)).await;
+        }
+        clock.set(S(at));
+        let seen = look(&mut hands, &policy, at, 3).await;
+        assert!(act(&mut hands, &policy, seen, at, 2).await.conditions.is_empty());
+        assert_eq!(fake.written("/scale").len(), 1);
+    }
+}

@@ -289,13 +289,16 @@ pub enum Condition {
     WriteFailed,
     /// A PodDisruptionBudget keeps pods that are to be given back.
     EvictionRefused,
+    /// A controller that deletes its highest ordinals would take ready pods while lower ones aren't ready: the
+    /// role is not made smaller.
+    LowerOrdinalsUnready,
     /// The lease was not renewed in time: nothing is written, as another replica may lead.
     LeaseNotRenewed,
 }
 
 impl Condition {
     /// All of them.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::BandUnsatisfied,
         Self::RatioConstraintViolated,
         Self::StaleData,
@@ -314,6 +317,7 @@ impl Condition {
         Self::Unobserved,
         Self::WriteFailed,
         Self::EvictionRefused,
+        Self::LowerOrdinalsUnready,
         Self::LeaseNotRenewed,
     ];
 

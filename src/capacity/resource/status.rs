@@ -295,6 +295,9 @@ fn sentence(condition: Condition, plan: &Plan) -> String {
         Condition::EvictionRefused => {
             "a pod that is to be given back may not be evicted now, as for a PodDisruptionBudget; it is tried again"
         }
+        Condition::LowerOrdinalsUnready => {
+            "a role is to be smaller and would lose ready pods, the highest ordinals, while lower ones are not ready; it waits for those"
+        }
         Condition::LeaseNotRenewed => {
             "the lease was not renewed in time since the last tick, and nothing was written until it was"
         }

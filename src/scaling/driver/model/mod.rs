@@ -23,7 +23,9 @@ fn shape() -> impl Strategy<Value = Shape> {
             steps,
             on_timeout,
             has_gates: has_gates && steps.is_some(),
-            has_ratio,
+            // One that steps don't keep is refused.
+            has_ratio: has_ratio
+                && steps.is_none_or(|(decode, prefill)| prefill <= decode && decode <= 3 * prefill),
             has_rules,
             drains,
         },
@@ -116,4 +118,10 @@ fn a_role_that_waits_for_another_shrinks_as_far_as_the_ratio_lets_it() {
     run(shape, [3, 4], &[Event::Duds(1)]).unwrap();
     // Also where the ratio doesn't hold.
     run(shape, [1, 1], &[Event::Pass(1), Event::Foreign(1, 5), Event::Load(4)]).unwrap();
+}
+
+#[test]
+fn a_stateful_set_keeps_ready_pods_while_lower_ones_are_not_ready() {
+    let shape = Shape { has_ratio: true, ..SHAPE };
+    run(shape, [1, 2], &[Event::Lose(1, 5), Event::Lose(0, 0), Event::Pass(1)]).unwrap();
 }

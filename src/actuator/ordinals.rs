@@ -1,0 +1,199 @@
+//! Controllers that delete their highest ordinals take ready pods away while lower ones, which stay, aren't
+//! ready. A role of such a controller waits for those.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::drain::Choice;
+use super::hands::Hands;
+use super::observe::Observed;
+use super::pods::PodObject;
+use crate::capacity::plan::{Reason, RolePlan};
+use crate::capacity::rollout::{BATCH_TIMEOUT, Pace};
+use crate::capacity::{Plan, Policy};
+
+/// What a smaller number of replicas would do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Loss {
+    /// Names of the ready pods that would go.
+    goes: Vec<String>,
+    /// Pods that would stay and aren't ready, or aren't there.
+    unready: u32,
+}
+
+/// What is lost with so few replicas of those that there are to be now; `None`: no ready pod, or all that stay are
+/// ready.
+fn loss(pods: &[&PodObject], replicas: u32, write: u32) -> Option<Loss> {
+    let mut pods: Vec<&PodObject> = pods.iter().copied().filter(|pod| pod.is_alive()).collect();
+    pods.sort_by_key(|pod| (pod.ordinal(), pod.name()));
+    // Where one is missing, only its number says whether it is one of those that stay. They begin at 0.
+    let place = match pods.len() < replicas as usize {
+        true => pods.partition_point(|pod| pod.ordinal().is_none_or(|ordinal| ordinal < write)),
+        false => (write as usize).min(pods.len()),
+    };
+    let (stays, goes) = pods.split_at_checked(place)?;
+    let unready = write.saturating_sub(stays.iter().filter(|pod| pod.is_ready()).count() as u32);
+    let goes: Vec<String> =
+        goes.iter().filter(|pod| pod.is_ready()).map(|pod| pod.name().to_owned()).collect();
+    (unready > 0 && !goes.is_empty()).then_some(Loss { goes, unready })
+}
+
+/// Whether so many ready pods keep what ties a policy's roles to each other: its ratio, and its steps, of which
+/// roles that are to be smaller are no more than one apart.
+fn keeps_together(policy: &Policy, goals: &[u32], ready: &[u32]) -> bool {
+    let of = |place: usize| ready.get(place).copied().unwrap_or(0);
+    if policy.ratio.is_some_and(|ratio| !ratio.bounds.hold(of(ratio.numerator), of(ratio.denominator))) {
+        return false;
+    }
+    let Some(Pace::Steps(steps)) = policy.rollout.as_ref().and_then(|rollout| rollout.pace.as_ref()) else {
+        return true;
+    };
+    let open: Vec<(u64, u64)> = (steps.iter().zip(ready).zip(goals))
+        .filter(|((step, ready), goal)| **step > 0 && ready > goal)
+        .map(|((step, ready), _)| (u64::from(*ready), u64::from(*step)))
+        .collect();
+    let is_near =
+        |(a, of_a): &(u64, u64), (b, of_b): &(u64, u64)| (a * of_b).abs_diff(b * of_a) <= of_a * of_b;
+    open.iter().enumerate().all(|(place, one)| open.iter().skip(place + 1).all(|other| is_near(one, other)))
+}
+
+impl Hands {
+    /// Whether each role, by its place, keeps its replicas although it is to be smaller: a controller would delete
+    /// ready pods of it or of the role that has a ratio with it, while pods that stay aren't ready. `shrinks`:
+    /// whether its replicas would be written.
+    pub(super) fn held_up(
+        &mut self,
+        policy: &Policy,
+        plan: &Plan,
+        seen: &Observed,
+        shrinks: &[bool],
+        now: Duration,
+    ) -> Vec<bool> {
+        let goals: Vec<u32> = plan.roles.iter().map(|role| role.goal).collect();
+        let ready: Vec<u32> = (seen.objects.iter())
+            .map(|pods| pods.iter().filter(|pod| pod.is_alive() && pod.is_ready()).count() as u32)
+            .collect();
+        let with = |place: usize, left: u32| {
+            let mut ready = ready.clone();
+            if let Some(ready) = ready.get_mut(place) {
+                *ready = left;
+            }
+            keeps_together(policy, &goals, &ready)
+        };
+        let limit = policy.rollout.as_ref().map_or(BATCH_TIMEOUT, |rollout| rollout.batch_timeout);
+        let mut held = vec![false; plan.roles.len()];
+        for ((place, role), held) in plan.roles.iter().enumerate().zip(&mut held) {
+            let key = (policy.name.clone(), role.name.clone());
+            let target = seen.targets.get(place).and_then(Option::as_ref);
+            let target = target.filter(|target| Choice::of(&target.reference) == Some(Choice::Ordinal));
+            // A trim asks for just that.
+            let asks = shrinks.get(place) == Some(&true) && !role.reasons.contains(&Reason::Trimmed);
+            let loss = target.filter(|_| asks).and_then(|target| {
+                let pods = seen.objects.get(place).into_iter().flatten().map(Arc::as_ref);
+                loss(&pods.collect::<Vec<_>>(), target.replicas, role.write)
+            });
+            let Some(loss) = loss else {
+                self.unready_since.remove(&key);
+                continue;
+            };
+            let since = *self.unready_since.entry(key).or_insert(now);
+            let left = ready.get(place).map_or(0, |ready| ready.saturating_sub(loss.goes.len() as u32));
+            if now.saturating_sub(since) >= limit && with(place, left) {
+                continue;
+            }
+            *held = true;
+            self.unready.push(format!(
+                "{} pods of {} that stay are not ready, and {} would go",
+                loss.unready,
+                role.name,
+                loss.goes.join(", ")
+            ));
+        }
+        if let Some(ratio) = &policy.ratio {
+            for (one, other) in [(ratio.numerator, ratio.denominator), (ratio.denominator, ratio.numerator)] {
+                // Pods that aren't ready go first.
+                let left =
+                    |role: &RolePlan| ready.get(other).map_or(role.write, |ready| role.write.min(*ready));
+                let waits = held.get(one) == Some(&true) && shrinks.get(other) == Some(&true);
+                let breaks = plan.roles.get(other).is_some_and(|role| !with(other, left(role)));
+                if let Some(held) = held.get_mut(other).filter(|_| waits && breaks) {
+                    *held = true;
+                }
+            }
+        }
+        held
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::actuator::pods::tests::pod;
+    use crate::capacity::policy::file;
+
+    fn pods(all: &[(u32, bool)]) -> Vec<PodObject> {
+        let of = |(ordinal, is_ready): &(u32, bool)| {
+            let ready = if *is_ready { "True" } else { "False" };
+            pod(json!({
+                "metadata": {"name": format!("p-{ordinal}")},
+                "status": {"conditions": [{"type": "Ready", "status": ready}]},
+            }))
+        };
+        all.iter().map(of).collect()
+    }
+
+    #[test]
+    fn ready_pods_that_would_go_are_named_while_others_that_stay_are_not_ready() {
+        let (up, down) = (true, false);
+        for (all, replicas, write, expected) in [
+            (&[(0, down), (1, up)][..], 2, 1, Some((&["p-1"][..], 1))),
+            (&[(0, up), (1, up)], 2, 1, None),
+            (&[(0, up), (1, down)], 2, 1, None),
+            (&[(0, down), (1, down)], 2, 1, None),
+            (&[(0, down), (10, up), (9, up)], 3, 1, Some((&["p-9", "p-10"], 1))),
+            // One of those that stay isn't there, or one of those that go.
+            (&[(1, up), (2, up)], 3, 2, Some((&["p-2"], 1))),
+            (&[(0, up), (1, up)], 3, 2, None),
+            (&[(0, up), (2, up)], 3, 1, None),
+            // Numbers that don't begin at 0.
+            (&[(5, down), (6, up)], 2, 1, Some((&["p-6"], 1))),
+            (&[(5, up), (6, up)], 2, 1, None),
+            (&[(0, up), (1, up)], 2, 0, None),
+        ] {
+            let pods = pods(all);
+            let found = loss(&pods.iter().collect::<Vec<_>>(), replicas, write);
+            let expected = expected.map(|(goes, unready)| Loss {
+                goes: goes.iter().map(|name| (*name).to_owned()).collect(),
+                unready,
+            });
+            assert_eq!(found, expected, "{all:?} {replicas} {write}");
+        }
+    }
+
+    #[test]
+    fn ready_pods_keep_the_ratio_and_are_no_more_than_a_step_apart() {
+        let policy = |more: &str| {
+            let text = format!(
+                "{{apiVersion: usher.dev/v1alpha1, kind: CapacityPolicy, metadata: {{name: p}}, spec: {{roles: {{a: {{min: 1, max: 16}}, b: {{min: 1, max: 8}}}}, {more}}}}}"
+            );
+            file::parse(&text).unwrap().remove(0).policy
+        };
+        let ratio = policy("coordination: {ratio: {numerator: b, denominator: a, min: '1:3', max: '1:1'}}");
+        let steps = policy("deploy: {steps: {a: 4, b: 2}}");
+        let plain = policy("interval: 15s");
+        for (ready, keeps) in [
+            // A ratio, steps, neither.
+            ([3, 1], [true, true, true]),
+            ([4, 1], [false, true, true]),
+            ([1, 2], [false, true, true]),
+            ([12, 4], [true, true, true]),
+            ([12, 3], [false, false, true]),
+            ([12, 2], [false, true, true]),
+        ] {
+            let found = [&ratio, &steps, &plain].map(|policy| keeps_together(policy, &[4, 2], &ready));
+            assert_eq!(found, keeps, "{ready:?}");
+        }
+    }
+}
