@@ -30,9 +30,16 @@ use crate::leader::Term;
 pub(super) const OLDEST_INTERVALS: u32 = 3;
 pub(super) const OLDEST: Duration = Duration::from_secs(45);
 
+/// Time for all requests of one policy's acts together: other policies wait meanwhile. A lease that isn't
+/// renewed ends sooner.
+const LIMIT: Duration = Duration::from_secs(5);
+
 /// Acts in one namespace.
 #[derive(Debug)]
 pub struct Hands {
+    /// The way to the API server, without a limit for what is asked of it together.
+    pub(super) watched: Cluster,
+    /// The same for acts, with one.
     pub(super) cluster: Cluster,
     pub(super) namespace: String,
     pub(super) clock: Clock,
@@ -111,6 +118,7 @@ impl Hands {
         term: Arc<Term>,
     ) -> Self {
         Self {
+            watched: cluster.clone(),
             cluster,
             namespace,
             clock,
@@ -183,7 +191,7 @@ impl Hands {
         self.owned.retain(|(of, ..)| targets().any(|target| target == of));
         self.follow_pods();
         if has_topology && self.nodes.is_none() {
-            self.nodes = Some(Nodes::start(&self.cluster, &self.clock));
+            self.nodes = Some(Nodes::start(&self.watched, &self.clock));
         } else if !has_topology {
             self.nodes = None;
         }
@@ -196,7 +204,7 @@ impl Hands {
             pool.iter().flat_map(|pool| self.roles.iter().map(|role| both(role, pool))).collect();
         self.pods.retain(|selector, _| wanted.contains(selector));
         for selector in wanted {
-            let (cluster, clock) = (&self.cluster, &self.clock);
+            let (cluster, clock) = (&self.watched, &self.clock);
             let collection = Collection::new("", "v1", &self.namespace, "pods").with_labels(&selector);
             let keep = |pod: PodObject| (pod.name().to_owned(), pod.is_alive().then_some(pod));
             let start =
@@ -224,10 +232,17 @@ impl Hands {
         self.writes.insert((policy.to_owned(), role.to_owned()), write);
     }
 
-    /// Begins a look: problems of the one before are told, or are no more.
+    /// Begins a look, or acts: problems of the ones before are told, or are no more. All requests of acts up to
+    /// the next time may take so long together.
     pub(super) fn begin(&mut self) {
         self.problems.clear();
         self.failed.clear();
+        self.cluster = self.watched.within(LIMIT);
+    }
+
+    /// Whether requests since then have used that time up.
+    pub fn is_late(&self) -> bool {
+        self.cluster.is_late()
     }
 
     /// Says what went wrong, once until it goes well.

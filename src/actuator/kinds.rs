@@ -39,7 +39,7 @@ struct Resource {
 }
 
 /// The kinds that were asked for. What a kind is doesn't change while it is there.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Kinds(HashMap<(String, String), Kind>);
 
 impl Kinds {
@@ -62,6 +62,12 @@ impl Kinds {
         })?;
         self.0.insert(key, kind.clone());
         Ok(kind)
+    }
+
+    /// Remembers the kind of a target.
+    pub(super) fn know(&mut self, target: &TargetRef, kind: &Kind) {
+        let key = (target.api_version.clone(), target.kind.clone());
+        self.0.entry(key).or_insert_with(|| kind.clone());
     }
 
     /// Asks again next time.

@@ -21,6 +21,7 @@ mod hands;
 mod keep;
 mod kinds;
 mod knobs;
+mod look;
 pub mod need;
 pub mod node;
 mod observe;
@@ -45,6 +46,7 @@ mod whose;
 pub use act::Write;
 pub use drain::PodLoad;
 pub use hands::Hands;
+pub use look::{Look, Seen};
 pub use observe::{Observed, ObservedPod};
 pub use owners::{Owner, Owners};
 

@@ -4,15 +4,13 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::jiff::Timestamp;
-use serde::Deserialize;
-use serde::de::IgnoredAny;
 use serde_json::Value;
 
 use super::affinity::sent_to;
 use super::drain::PodLoad;
 use super::hands::{Hands, OLDEST, OLDEST_INTERVALS};
 use super::knobs;
+use super::look::{Body, Seen};
 use super::need::{Standing, needed};
 use super::node::{Needs, NodeObject};
 use super::pods::{PodObject, newest};
@@ -20,14 +18,10 @@ use super::room::{Part, Room};
 use super::subject::Subject;
 use super::target::{Target, template};
 use super::whose::{both, is_of_role};
-use crate::capacity::policy::{Mode, Role, TargetRef};
+use crate::capacity::policy::{Role, TargetRef};
 use crate::capacity::rollout::{Layers, Pace, Rollout};
 use crate::capacity::{PodState, Policy};
-use crate::cluster::{Collection, Problem};
-
-/// Reasons of events about pods for which nodes are being added: of the cluster autoscaler, and of
-/// Karpenter.
-const ADDING: [&str; 2] = ["TriggeredScaleUp", "Nominated"];
+use crate::cluster::Problem;
 
 /// Pods of each role, shared with the mirrors that they are of.
 pub(super) type Objects = Vec<Vec<Arc<PodObject>>>;
@@ -74,40 +68,21 @@ pub struct ObservedPod {
     pub state: PodState,
 }
 
-#[derive(Deserialize, Clone, Default)]
-#[serde(rename_all = "camelCase", default)]
-struct EventObject {
-    reason: String,
-    involved_object: Involved,
-    last_timestamp: Option<String>,
-    event_time: Option<String>,
-}
-
-#[derive(Deserialize, Clone, Default)]
-#[serde(default)]
-struct Involved {
-    name: String,
-}
-
-/// Whether more of a target counts than its replicas: how far its updates go, and what its pods will ask
-/// for where none waits at its gate.
-fn is_read_whole(policy: &Policy, has_waiting: bool) -> bool {
-    let is_placed = |rollout: &Rollout| rollout.topology.is_some() && !has_waiting;
-    policy.rollout.as_ref().is_some_and(|rollout| rollout.update.is_some() || is_placed(rollout))
-}
-
 impl Hands {
-    /// Looks at what a policy is about. `None`: not enough is known, or it is too old; nothing is to be
+    /// Looks at a policy's pods and targets. `None`: not enough is known, or it is too old; nothing is to be
     /// done then.
     pub async fn observe(&mut self, policy: &Policy, now: Duration) -> Option<Observed> {
+        let seen = self.look(policy).ask().await;
+        self.take_in(policy, seen, now).await
+    }
+
+    /// Takes in the answers to a look, as [`observe`](Self::observe) does.
+    pub async fn take_in(&mut self, policy: &Policy, seen: Seen, now: Duration) -> Option<Observed> {
         self.begin();
-        let objects = self.pods_of(policy)?;
-        let mut observed = Observed { objects, ..Observed::default() };
-        for (place, role) in policy.roles.iter().enumerate() {
-            let target = match (&role.target, policy.mode) {
-                (Some(reference), Mode::Apply) => Some(self.target(reference).await?),
-                _ => None,
-            };
+        self.problems = seen.problems;
+        let mut observed = Observed { objects: seen.objects?, ..Observed::default() };
+        for ((place, role), read) in policy.roles.iter().enumerate().zip(seen.targets) {
+            let (target, body) = self.taken(role.target.as_ref(), read)?;
             let pods = observed.objects.get(place).map_or(0, Vec::len);
             let replicas = target.as_ref().map_or(pods as u32, |target| target.replicas);
             let may_write = target.is_some() && {
@@ -119,12 +94,6 @@ impl Hands {
                 }
                 may_write
             };
-            let waits = |pods: &Vec<Arc<PodObject>>| pods.iter().any(|pod| pod.is_gated());
-            let has_waiting = observed.objects.get(place).is_some_and(waits);
-            let body = match &target {
-                Some(target) if is_read_whole(policy, has_waiting) => self.body(target).await,
-                _ => None,
-            };
             observed.replicas.push(replicas);
             observed.bodies.push(body);
             observed.targets.push(target);
@@ -134,18 +103,57 @@ impl Hands {
         if let Some(rollout) = policy.rollout.as_ref().filter(|rollout| rollout.topology.is_some()) {
             observed.domains = self.room(policy, rollout, &mut observed).await;
             // A moment after the start they are only not known yet: a step would go anywhere.
-            if observed.domains.is_none() && self.may_see_nodes().await {
+            if observed.domains.is_none() && seen.may_see_nodes != Some(false) {
                 self.problems.extend(self.nodes_lack());
                 return None;
             }
             observed.is_blind = observed.domains.is_none();
         }
-        if observed.pods.iter().any(|pod| pod.state.is_unschedulable) {
-            let within =
-                policy.rollout.as_ref().map_or(Duration::ZERO, |rollout| rollout.provisioning_timeout);
-            observed.provisioning = self.adds_nodes(&observed, within).await;
-        }
+        observed.provisioning = match seen.adds_nodes {
+            Some(Ok(adds)) => {
+                self.works("events");
+                adds
+            }
+            Some(Err(problem)) => {
+                self.complain("events", &problem);
+                false
+            }
+            None => false,
+        };
         Some(observed)
+    }
+
+    /// A target as it was read, and its object. `None`: it can't be read.
+    fn taken(
+        &mut self,
+        reference: Option<&TargetRef>,
+        read: Result<Option<Body>, Problem>,
+    ) -> Option<(Option<Target>, Option<Value>)> {
+        let (target, body) = match read {
+            Ok(Some(read)) => read,
+            Ok(None) => return Some((None, None)),
+            Err(problem) => {
+                let reference = reference?;
+                self.kinds.forget(reference);
+                self.complain(Subject::target("", reference), &problem);
+                return None;
+            }
+        };
+        self.kinds.know(&target.reference, &target.kind);
+        self.works(Subject::target("", &target.reference));
+        let about = Subject::target("the whole ", &target.reference);
+        let body = match body {
+            None => None,
+            Some(Ok(object)) => {
+                self.works(about);
+                Some(object)
+            }
+            Some(Err(problem)) => {
+                self.complain(about, &problem);
+                None
+            }
+        };
+        Some((Some(target), body))
     }
 
     /// The pods of each role: those of the pool that have its labels, and aren't another target's. A pod
@@ -174,25 +182,6 @@ impl Hands {
         Some(roles)
     }
 
-    async fn target(&mut self, reference: &TargetRef) -> Option<Target> {
-        let about = Subject::target("", reference);
-        let read = match self.kinds.of(&self.cluster, reference).await {
-            Ok(kind) => Target::read(&self.cluster, &kind, &self.namespace, reference).await,
-            Err(problem) => Err(problem),
-        };
-        match read {
-            Ok(target) => {
-                self.works(about);
-                Some(target)
-            }
-            Err(problem) => {
-                self.kinds.forget(reference);
-                self.complain(about, &problem);
-                None
-            }
-        }
-    }
-
     /// Where pods are on their way.
     fn states(&self, policy: &Policy, observed: &mut Observed) {
         let follows_updates = policy.rollout.as_ref().is_some_and(|rollout| rollout.update.is_some());
@@ -212,22 +201,6 @@ impl Hands {
                 is_ready: pod.is_ready(),
                 state: pod.state(newest.filter(|_| !is_kept(pod))),
             }));
-        }
-    }
-
-    /// An object as it is.
-    async fn body(&mut self, target: &Target) -> Option<Value> {
-        let about = Subject::target("the whole ", &target.reference);
-        let read: Result<Value, Problem> = self.cluster.get(&target.path).await;
-        match read {
-            Ok(object) => {
-                self.works(about);
-                Some(object)
-            }
-            Err(problem) => {
-                self.complain(about, &problem);
-                None
-            }
         }
     }
 
@@ -293,7 +266,7 @@ impl Hands {
     }
 
     /// Why it isn't known what room nodes have, in a sentence; `None`: it is.
-    fn nodes_lack(&self) -> Option<String> {
+    pub(super) fn nodes_lack(&self) -> Option<String> {
         let all = self.nodes.as_ref()?;
         let known = [
             ("nodes", all.nodes.age(), all.nodes.objects().is_some()),
@@ -306,44 +279,5 @@ impl Hands {
             }
             Some(_) => None,
         })
-    }
-
-    /// Whether nodes and all pods may be seen. Where they may not, the scheduler decides.
-    async fn may_see_nodes(&self) -> bool {
-        for path in ["/api/v1/nodes?limit=1", "/api/v1/pods?limit=1"] {
-            let seen: Result<IgnoredAny, Problem> = self.cluster.get(path).await;
-            if matches!(seen, Err(Problem::Denied(_))) {
-                return false;
-            }
-        }
-        true
-    }
-
-    /// Whether somebody adds nodes for these pods.
-    async fn adds_nodes(&mut self, observed: &Observed, within: Duration) -> bool {
-        let events = Collection::new("", "v1", &self.namespace, "events");
-        let listed = self.cluster.list::<EventObject>(&events).await;
-        let about = "events";
-        let events = match listed {
-            Ok((events, _)) => events,
-            Err(problem) => {
-                self.complain(about, &problem);
-                return false;
-            }
-        };
-        self.works(about);
-        let is_young = |event: &EventObject| {
-            let at = event.last_timestamp.as_ref().or(event.event_time.as_ref());
-            let at = at.and_then(|at| at.parse::<Timestamp>().ok());
-            at.is_some_and(|at| Timestamp::now().duration_since(at).unsigned_abs() <= within)
-        };
-        let is_ours = |event: &EventObject| {
-            let waits =
-                |pod: &ObservedPod| pod.state.is_unschedulable && pod.name == event.involved_object.name;
-            observed.pods.iter().any(waits)
-        };
-        events
-            .iter()
-            .any(|event| ADDING.contains(&event.reason.as_str()) && is_ours(event) && is_young(event))
     }
 }

@@ -43,7 +43,7 @@ impl Hands {
     /// A resolver of the pools that targets of this namespace belong to.
     pub fn owners(&self) -> Owners {
         Owners {
-            cluster: self.cluster.clone(),
+            cluster: self.watched.clone(),
             namespace: self.namespace.clone(),
             pool: self.pool.clone(),
             kinds: Kinds::default(),

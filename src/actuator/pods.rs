@@ -129,6 +129,13 @@ impl PodObject {
         self.spec.scheduling_gates.iter().any(|gate| gate.name == GATE)
     }
 
+    /// Whether the scheduler says that no node takes it.
+    pub(super) fn is_unschedulable(&self) -> bool {
+        let is_refused =
+            |condition: &PodCondition| condition.status == "False" && condition.reason == "Unschedulable";
+        self.spec.node_name.is_empty() && self.has("PodScheduled").is_some_and(is_refused)
+    }
+
     /// Whether it is on its way to a node.
     pub(super) fn wants_node(&self) -> bool {
         self.is_alive() && !self.is_gated() && self.spec.node_name.is_empty()
@@ -171,14 +178,12 @@ impl PodObject {
     /// Where it is on its way; `newest` is the revision that pods are to have.
     pub fn state(&self, newest: Option<&str>) -> PodState {
         let has_node = !self.spec.node_name.is_empty();
-        let unschedulable =
-            |condition: &PodCondition| condition.status == "False" && condition.reason == "Unschedulable";
         PodState {
             is_gated: self.is_gated(),
             is_scheduled: has_node || self.is("PodScheduled"),
             is_running: self.status.phase == "Running",
             is_serving: false,
-            is_unschedulable: !has_node && self.has("PodScheduled").is_some_and(unschedulable),
+            is_unschedulable: self.is_unschedulable(),
             is_outdated: newest.is_some() && self.revision().is_some() && self.revision() != newest,
         }
     }

@@ -9,6 +9,7 @@ use kube::Client;
 use kube::core::WatchEvent;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use tokio::time::Instant;
 
 use super::Problem;
 
@@ -27,6 +28,8 @@ const PAGE: u32 = 500;
 #[derive(Clone)]
 pub struct Cluster {
     client: Client,
+    /// Until when requests have to be answered, and how long that is; `None`: each has its own limit alone.
+    until: Option<(Instant, Duration)>,
 }
 
 impl std::fmt::Debug for Cluster {
@@ -142,11 +145,23 @@ pub(super) struct PageMetadata {
 impl From<Client> for Cluster {
     /// The cluster that a client asks. [`connect`](super::connect()) finds one as kubectl does.
     fn from(client: Client) -> Self {
-        Self { client }
+        Self { client, until: None }
     }
 }
 
 impl Cluster {
+    /// The same way for requests that may take no longer than this all together, from now on. Watches are not
+    /// concerned.
+    #[must_use]
+    pub fn within(&self, limit: Duration) -> Self {
+        Self { client: self.client.clone(), until: Some((Instant::now() + limit, limit)) }
+    }
+
+    /// Whether that time is over.
+    pub fn is_late(&self) -> bool {
+        self.until.is_some_and(|(until, _)| Instant::now() >= until)
+    }
+
     /// The object at a path.
     ///
     /// # Errors
@@ -248,7 +263,13 @@ impl Cluster {
         request: Request<Vec<u8>>,
         limit: Duration,
     ) -> Result<T, Problem> {
-        let answer = tokio::time::timeout(limit, self.client.request::<T>(request)).await;
+        let until = Instant::now() + limit;
+        let (until, limit) = self.until.filter(|(end, _)| *end < until).unwrap_or((until, limit));
+        // One that begins too late is not sent.
+        if Instant::now() >= until {
+            return Err(Problem::TimedOut(limit));
+        }
+        let answer = tokio::time::timeout_at(until, self.client.request::<T>(request)).await;
         Ok(answer.map_err(|_| Problem::TimedOut(limit))??)
     }
 }

@@ -13,6 +13,9 @@ use crate::scaling::board::Held;
 /// How often it is looked between two ticks whether pods wait at a gate that replace others.
 pub(super) const RELEASE: Duration = Duration::from_secs(5);
 
+/// The same where the API server answers late: the driver waits for it meanwhile.
+const RELEASE_LATER: Duration = Duration::from_secs(30);
+
 /// How soon after such a look there is another because of a pod that changed.
 const RELEASE_SOON: Duration = Duration::from_secs(1);
 
@@ -51,6 +54,7 @@ impl Driver {
         let again = if is_again && !is_lost { OBSERVED_AGAIN } else { OBSERVED_SOON };
         running.due = running.due.min(self.live.clock.elapsed() + again);
         hands.keep_gates(&policy).await;
+        running.note_late(hands.is_late(), self.live.clock.elapsed());
         self.metrics.freezes(&policy.name, &[format!("{condition:?}")]);
     }
 
@@ -59,15 +63,23 @@ impl Driver {
         let may_act = (self.live.may_plan)() && (self.live.may_act)();
         let Some(hands) = &mut self.live.hands else { return };
         hands.keep_retired_gates().await;
+        let mut is_late = hands.is_late();
         if may_act {
             hands.keep_all_gates().await;
+            is_late |= hands.is_late();
         }
         self.released = Instant::now();
-        self.releases = hands.keeps_gates().then(|| self.released + RELEASE);
+        let pause = if is_late { RELEASE_LATER } else { RELEASE };
+        // Changes of pods are no reason to ask a server again that doesn't answer.
+        self.is_server_late = is_late;
+        self.releases = hands.keeps_gates().then(|| self.released + pause);
     }
 
     /// Looks at gates soon: a pod changed.
     pub(super) fn release_soon(&mut self) {
+        if self.is_server_late {
+            return;
+        }
         let soon = Instant::now().max(self.released + RELEASE_SOON);
         self.releases = self.releases.map(|at| at.min(soon));
     }

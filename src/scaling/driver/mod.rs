@@ -2,6 +2,7 @@
 
 mod hold;
 mod live;
+mod looks;
 mod news;
 mod running;
 mod ticks;
@@ -26,6 +27,7 @@ use crate::capacity::policy::{Role, TargetRef};
 use crate::endpoints::Clock;
 use crate::scrape::{AttributeSpec, Engine, EngineSpec, Engines, ScrapeConfig, Scraper};
 pub use live::Live;
+use looks::Looks;
 use news::Wants;
 use running::Running;
 
@@ -78,8 +80,11 @@ pub struct Driver {
     warned: BTreeSet<String>,
     /// When gates are looked at next between two ticks; `None`: there are none.
     releases: Option<Instant>,
-    /// When they were looked at last.
+    /// When they were looked at last, and whether the API server took too long over it.
     released: Instant,
+    is_server_late: bool,
+    /// Looks that are under way, one per policy.
+    looks: Looks,
 }
 
 impl Driver {
@@ -114,6 +119,8 @@ impl Driver {
             warned: BTreeSet::new(),
             releases: None,
             released: Instant::now(),
+            is_server_late: false,
+            looks: Looks::default(),
         };
         driver.take(groups);
         Ok(driver)
@@ -137,7 +144,6 @@ impl Driver {
         }
         let (owners, targets) = (self.live.hands.as_ref().map(Hands::owners), wants.owners.subscribe());
         let heard = say.clone();
-        let pods = self.live.hands.as_ref().map(Hands::changed);
         let own = async {
             if let Some(owners) = owners {
                 owners.follow(targets, heard, News::Owners).await;
@@ -149,28 +155,33 @@ impl Driver {
                 Feed::Objects(objects) => objects.follow(say, News::Objects).await,
             }
         };
-        let drive = async {
-            self.read().await;
-            loop {
-                tokio::select! {
-                    () = sleep_until_due(&self.live.clock, self.due()) => self.tick_due().await,
-                    () = demanded(&mut self.live.demanded) => self.tick_those_at_zero().await,
-                    () = sleep_until(self.releases) => self.release().await,
-                    () = notified(pods.as_deref()) => self.release_soon(),
-                    Some(news) = told.recv() => match news {
-                        News::File(look) => self.look(look, &name).await,
-                        News::Objects(news) => self.hear(news, &wants).await,
-                        News::Owners(owners) => self.hear_owners(owners).await,
-                    },
-                }
-            }
-        };
-        tokio::join!(follow, own, drive);
+        tokio::join!(follow, own, self.drive(&mut told, &wants, &name));
     }
 
-    /// When the next tick is due; `None`: there is no policy.
+    /// Ticks, and takes in what is told. `name` is that of the file.
+    async fn drive(&mut self, told: &mut mpsc::Receiver<News>, wants: &Wants, name: &str) {
+        let pods = self.live.hands.as_ref().map(Hands::changed);
+        self.read().await;
+        loop {
+            tokio::select! {
+                () = sleep_until_due(&self.live.clock, self.due()) => self.tick_due().await,
+                Some(ended) = self.looks.next() => self.tick_seen(ended).await,
+                () = demanded(&mut self.live.demanded) => self.tick_those_at_zero().await,
+                () = sleep_until(self.releases) => self.release().await,
+                () = notified(pods.as_deref()) => self.release_soon(),
+                Some(news) = told.recv() => match news {
+                    News::File(look) => self.look(look, name).await,
+                    News::Objects(news) => self.hear(news, wants).await,
+                    News::Owners(owners) => self.hear_owners(owners).await,
+                },
+            }
+        }
+    }
+
+    /// When the next tick or look is due; `None`: none is.
     fn due(&self) -> Option<Duration> {
-        self.running.iter().map(|running| running.due).min()
+        let idle = self.running.iter().filter(|running| running.looking.is_none());
+        idle.map(|running| running.due).min()
     }
 
     /// Names of policies that were refused and have no version in force, and why.
@@ -321,6 +332,8 @@ async fn demanded(demand: &mut Option<watch::Receiver<()>>) {
 
 #[cfg(test)]
 mod gate_tests;
+#[cfg(test)]
+mod late_tests;
 #[cfg(test)]
 mod model;
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
+use tokio::task::Id;
 
 use super::Live;
 use crate::actuator::Observed;
@@ -14,6 +15,9 @@ use crate::scaling::board::{Held, Latest};
 use crate::scaling::gather::{Freshness, Members, gather, gather_observed};
 use crate::scaling::groups::Group;
 use crate::scaling::query::Answers;
+
+/// Longest pause after requests that used their time up, unless the policy's interval is longer.
+const LATEST: Duration = Duration::from_secs(60);
 
 /// A policy that is ticked.
 pub(super) struct Running {
@@ -30,6 +34,10 @@ pub(super) struct Running {
     /// finds lists that nobody has read yet, and isn't worth a word.
     pub(super) stopped: Option<Condition>,
     pub(super) held: Option<Held>,
+    /// The look that is under way.
+    pub(super) looking: Option<Id>,
+    /// How often in a row its acts have used their time up.
+    pub(super) late: u32,
 }
 
 impl Running {
@@ -44,6 +52,19 @@ impl Running {
             latest: None,
             stopped: None,
             held: None,
+            looking: None,
+            late: 0,
+        }
+    }
+
+    /// Notes whether the API server took too long over what was done just now. Others waited meanwhile: it is
+    /// tried less and less often, every minute in the end, or at its own interval where that is longer.
+    pub(super) fn note_late(&mut self, is_late: bool, now: Duration) {
+        self.late = if is_late { self.late.saturating_add(1) } else { 0 };
+        if is_late {
+            let interval = self.group.policy.interval;
+            let pause = interval.saturating_mul(1 << self.late.min(10)).min(LATEST.max(interval));
+            self.due = self.due.max(now + pause);
         }
     }
 

@@ -30,7 +30,7 @@ fn labels() -> BTreeMap<String, String> {
 }
 
 /// What a driver looks at: so many pods that are ready.
-fn live(pods: u8) -> Live {
+pub(super) fn live(pods: u8) -> Live {
     let store = Arc::new(Store::default());
     let spec = |number: u8| EndpointSpec {
         labels: labels(),
@@ -123,6 +123,11 @@ fn status(state: &str, desired: u32) -> PolicyStatus {
 
 /// A driver of the policies of a file, without pods.
 pub(super) fn driver(policies: &str) -> Driver {
+    driver_of(policies, live(0))
+}
+
+/// The same, which looks at this.
+pub(super) fn driver_of(policies: &str, live: Live) -> Driver {
     let sources = Sources {
         lease: Box::new(|_| None),
         configured: Vec::new(),
@@ -130,11 +135,11 @@ pub(super) fn driver(policies: &str) -> Driver {
         has_gpus: false,
         has_queue: true,
         has_queries: false,
-        can_act: false,
+        can_act: live.hands.is_some(),
         is_only: true,
     };
     let groups = Groups::read(policies, &sources).unwrap();
-    Driver::new(groups, sources, live(0), None, &prometheus::Registry::new()).unwrap()
+    Driver::new(groups, sources, live, None, &prometheus::Registry::new()).unwrap()
 }
 
 /// What is said after so many seconds of so many pods that are ready and one that starts, when this was left.
@@ -256,7 +261,7 @@ async fn the_log_says_once_that_a_step_is_stuck_and_once_that_it_goes_on() {
     {
         driver.live.store.replace((1..=ready).map(spec).collect());
         driver.live.clock.set(S(at));
-        driver.tick(0).await;
+        driver.tick(0, None).await;
         let counts = [
             log.count(&["WARN", "a step is stuck", "policy=\"p\"", "state=Blocked", "BatchTimeout"]),
             log.count(&["INFO", "a step that was stuck goes on", "policy=\"p\"", "state=Idle"]),

@@ -1,14 +1,16 @@
-//! Ticks of policies: observes, plans and acts.
+//! Ticks of policies: a look, a plan, and the acts.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
+use tokio::time::Instant;
 use tracing::{info, warn};
 
+use super::looks::Ended;
 use super::running::{Left, Running, fired};
 use super::{ASK_AGAIN, Driver};
-use crate::actuator::Hands;
+use crate::actuator::{Hands, Seen};
 use crate::capacity::plan::{Reason, RolePlan, State};
 use crate::capacity::rollout::deadlock::{self, Waiting as Stuck};
 use crate::capacity::{Condition, Plan};
@@ -21,6 +23,9 @@ const ANSWERED_SOON: Duration = Duration::from_secs(1);
 
 /// How soon it is looked again whether pods that are about to go have answered.
 const DRAINED_SOON: Duration = Duration::from_secs(2);
+
+/// How long policies are ticked one after the other before plans are shown and news are heard.
+const AT_ONCE: Duration = Duration::from_millis(100);
 
 impl Driver {
     pub(super) async fn tick_due(&mut self) {
@@ -44,19 +49,66 @@ impl Driver {
                 self.put()
             };
         }
+        let mut ticked = false;
         for place in 0..self.running.len() {
-            let Some(running) = self.running.get_mut(place).filter(|running| running.due <= now) else {
-                continue;
-            };
+            let is_due = |running: &&mut Running| running.due <= now && running.looking.is_none();
+            let Some(running) = self.running.get_mut(place).filter(is_due) else { continue };
             let answers = self.asking.as_ref().map(Asking::answers);
             let policy = &running.group.policy;
             let is_open =
                 answers.is_some_and(|known| policy.queries().iter().any(|query| known.is_open(query)));
             running.due = now + if is_open { policy.interval.min(ANSWERED_SOON) } else { policy.interval };
-            self.tick(place).await;
+            ticked |= self.begin(place).await;
             // The runtime has others to serve between two of many policies.
             tokio::task::yield_now().await;
         }
+        if ticked {
+            self.finish();
+        }
+    }
+
+    /// Begins a look at a policy's pods and targets, or ticks it where there is nothing to look at. Returns
+    /// whether that was all.
+    async fn begin(&mut self, place: usize) -> bool {
+        let Some(running) = self.running.get_mut(place) else { return false };
+        let policy = &running.group.policy;
+        let Some(hands) = self.live.hands.as_mut().filter(|_| Hands::concerns(policy)) else {
+            self.tick(place, None).await;
+            return true;
+        };
+        // Another may act by now: the last plan stands, and gets older.
+        if !(self.live.may_act)() {
+            self.hold(place, Condition::LeaseNotRenewed).await;
+            return true;
+        }
+        running.looking = Some(self.looks.begin(hands.look(policy)));
+        false
+    }
+
+    /// Ticks the policies whose looks have ended. Others, and what is told, wait for no more than one of them
+    /// whose requests take long.
+    pub(super) async fn tick_seen(&mut self, ended: Ended) {
+        let (began, mut next) = (Instant::now(), Some(ended));
+        while let Some((id, seen)) = next {
+            // A policy that has changed meanwhile is looked at anew.
+            let place = self.running.iter().position(|running| running.looking == Some(id));
+            if let Some(place) = place
+                && let Some(running) = self.running.get_mut(place)
+            {
+                running.looking = None;
+                if seen.is_some() {
+                    self.tick(place, seen).await;
+                    tokio::task::yield_now().await;
+                }
+            }
+            next = if began.elapsed() < AT_ONCE { self.looks.next_ended() } else { None };
+        }
+        self.finish();
+    }
+
+    /// What comes of ticks for all: pods that are about to go get no requests, groups that block each other
+    /// part, and plans are shown.
+    fn finish(&mut self) {
         self.drain();
         self.part_those_that_block_each_other();
         self.freeze_refused();
@@ -69,34 +121,30 @@ impl Driver {
         self.live.store.set_draining(hands.draining());
         let soon = self.live.clock.elapsed() + DRAINED_SOON;
         for running in &mut self.running {
-            if hands.is_draining(&running.group.policy.name) {
+            if running.late == 0 && hands.is_draining(&running.group.policy.name) {
                 running.due = running.due.min(soon);
             }
         }
     }
 
-    /// Looks, ticks a policy, and acts.
-    pub(super) async fn tick(&mut self, place: usize) {
+    /// Ticks a policy and acts, on what a look has seen.
+    pub(super) async fn tick(&mut self, place: usize, seen: Option<Seen>) {
         let Some(running) = self.running.get_mut(place) else { return };
         let (policy, now) = (Arc::clone(&running.group.policy), self.live.clock.elapsed());
-        let is_observed = self.live.hands.is_some() && Hands::concerns(&policy);
+        let is_observed = seen.is_some();
         let known = self.objects.iter().find(|known| known.name == policy.name);
-        // Another may act by now: the last plan stands, and gets older.
-        if is_observed && !(self.live.may_act)() {
-            return self.hold(place, Condition::LeaseNotRenewed).await;
-        }
-        let observed = match self.live.hands.as_mut().filter(|_| is_observed) {
-            Some(hands) => {
+        let observed = match self.live.hands.as_mut().zip(seen) {
+            Some((hands, seen)) => {
                 // Of another version of the policy, the pods may have been others.
                 let same = known.filter(|known| known.status.observed_generation == known.generation);
                 let roles = same.into_iter().flat_map(|known| &known.status.roles);
                 let through = roles.filter_map(|role| Some((role.name.as_str(), role.let_through?)));
                 hands.take_over(&policy, through);
-                hands.observe(&policy, now).await
+                hands.take_in(&policy, seen, now).await
             }
             None => None,
         };
-        // So it does while too little is known of its pods.
+        // Another may act by now, or too little is known of its pods: the last plan stands, and gets older.
         let stops = match (self.live.may_act)() {
             false => Some(Condition::LeaseNotRenewed),
             true => observed.is_none().then_some(Condition::Unobserved),
@@ -145,6 +193,7 @@ impl Driver {
                 hands.tell_stuck(&policy, &latest.plan, &observed).await;
             }
             let unwritten = hands.act(&policy, &mut latest.plan, observed, now, frozen).await;
+            running.note_late(hands.is_late(), self.live.clock.elapsed());
             if let Some(history) = &mut running.history {
                 history.take_back(&policy, &mut latest.plan, &unwritten);
                 latest.fired = fired(&policy, history);
@@ -186,15 +235,14 @@ impl Driver {
         }
         let mut ticked = false;
         for place in 0..self.running.len() {
-            if self.running.get(place).is_some_and(Running::is_woken_by_demand) {
-                self.tick(place).await;
-                ticked = true;
+            // A look that is under way is followed by a tick that knows of the demand.
+            let is_woken = |running: &Running| running.looking.is_none() && running.is_woken_by_demand();
+            if self.running.get(place).is_some_and(is_woken) {
+                ticked |= self.begin(place).await;
             }
         }
         if ticked {
-            // A tick may have chosen pods that go.
-            self.drain();
-            self.put();
+            self.finish();
         }
     }
 }

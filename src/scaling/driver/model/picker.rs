@@ -223,6 +223,9 @@ impl Picker {
         let is_due = self.driver.due().is_some_and(|due| due <= self.clock.elapsed());
         if is_due {
             self.driver.tick_due().await;
+            while let Some(ended) = self.driver.looks.next().await {
+                self.driver.tick_seen(ended).await;
+            }
         }
         is_due
     }

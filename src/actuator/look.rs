@@ -1,0 +1,173 @@
+//! Requests that a tick needs answers to, asked before it in a task of their own: an API server that answers
+//! late for one policy delays no other.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use k8s_openapi::jiff::Timestamp;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::Value;
+
+use super::hands::Hands;
+use super::kinds::Kinds;
+use super::observe::Objects;
+use super::target::Target;
+use crate::capacity::Policy;
+use crate::capacity::policy::{Mode, Role, TargetRef};
+use crate::capacity::rollout::Rollout;
+use crate::cluster::{Cluster, Collection, Problem};
+
+/// Time for all requests of a policy's look together.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// Reasons of events about pods for which nodes are being added: of the cluster autoscaler, and of
+/// Karpenter.
+const ADDING: [&str; 2] = ["TriggeredScaleUp", "Nominated"];
+
+/// Requests of a look at a policy.
+#[derive(Debug)]
+pub struct Look {
+    cluster: Cluster,
+    namespace: String,
+    kinds: Kinds,
+    /// The targets that are read, by role, and whether as a whole.
+    targets: Vec<Option<(TargetRef, bool)>>,
+    /// Whether it is asked if nodes may be seen.
+    asks_nodes: bool,
+    /// Names of pods that no node takes, and how old an event about them may be.
+    unschedulable: (BTreeSet<String>, Duration),
+    seen: Seen,
+}
+
+/// Answers to a look.
+#[derive(Debug, Default)]
+pub struct Seen {
+    /// Pods of each role. `None`: they aren't known, or this is too old.
+    pub(super) objects: Option<Objects>,
+    /// Problems of finding them, in sentences.
+    pub(super) problems: Vec<String>,
+    /// Targets by role, up to the first that can't be read.
+    pub(super) targets: Vec<Result<Option<Body>, Problem>>,
+    /// Whether nodes and all pods may be seen. `None`: it was not asked.
+    pub(super) may_see_nodes: Option<bool>,
+    /// Whether somebody adds nodes for pods that no node takes. `None`: there are no such pods.
+    pub(super) adds_nodes: Option<Result<bool, Problem>>,
+}
+
+/// A target, and the object itself where more of it counts than its replicas.
+pub(super) type Body = (Target, Option<Result<Value, Problem>>);
+
+#[derive(Deserialize, Clone, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct EventObject {
+    reason: String,
+    involved_object: Involved,
+    last_timestamp: Option<String>,
+    event_time: Option<String>,
+}
+
+#[derive(Deserialize, Clone, Default)]
+#[serde(default)]
+struct Involved {
+    name: String,
+}
+
+/// Whether more of a target counts than its replicas: how far its updates go, and what its pods will ask
+/// for where none waits at its gate.
+fn is_read_whole(policy: &Policy, has_waiting: bool) -> bool {
+    let is_placed = |rollout: &Rollout| rollout.topology.is_some() && !has_waiting;
+    policy.rollout.as_ref().is_some_and(|rollout| rollout.update.is_some() || is_placed(rollout))
+}
+
+impl Hands {
+    /// The requests of a look at a policy, over its pods as they are known now.
+    pub fn look(&mut self, policy: &Policy) -> Look {
+        self.begin();
+        let objects = self.pods_of(policy);
+        let pods =
+            |place: usize| objects.as_ref().and_then(|objects| objects.get(place)).into_iter().flatten();
+        let target = |(place, role): (usize, &Role)| {
+            let reference = role.target.clone().filter(|_| policy.mode == Mode::Apply)?;
+            Some((reference, is_read_whole(policy, pods(place).any(|pod| pod.is_gated()))))
+        };
+        let targets = policy.roles.iter().enumerate().map(target).collect();
+        let rollout = policy.rollout.as_ref();
+        let all = objects.iter().flatten().flatten();
+        let unschedulable = all.filter(|pod| pod.is_unschedulable()).map(|pod| pod.name().to_owned());
+        let unschedulable = unschedulable.collect();
+        let is_placed = rollout.is_some_and(|rollout| rollout.topology.is_some());
+        Look {
+            cluster: self.watched.within(LIMIT),
+            namespace: self.namespace.clone(),
+            kinds: self.kinds.clone(),
+            targets,
+            asks_nodes: is_placed && (self.nodes.is_none() || self.nodes_lack().is_some()),
+            unschedulable: (unschedulable, rollout.map_or(Duration::ZERO, |of| of.provisioning_timeout)),
+            seen: Seen { objects, problems: std::mem::take(&mut self.problems), ..Seen::default() },
+        }
+    }
+}
+
+impl Look {
+    /// Sends the requests. Ends within a limit, whatever the API server does.
+    pub async fn ask(mut self) -> Seen {
+        if self.seen.objects.is_none() {
+            return self.seen;
+        }
+        for wanted in std::mem::take(&mut self.targets) {
+            let read = match wanted {
+                Some((reference, is_whole)) => self.target(&reference, is_whole).await.map(Some),
+                None => Ok(None),
+            };
+            let is_over = read.is_err();
+            self.seen.targets.push(read);
+            if is_over {
+                return self.seen;
+            }
+        }
+        if self.asks_nodes {
+            self.seen.may_see_nodes = Some(self.may_see_nodes().await);
+        }
+        if !self.unschedulable.0.is_empty() {
+            self.seen.adds_nodes = Some(self.adds_nodes().await);
+        }
+        self.seen
+    }
+
+    async fn target(&mut self, reference: &TargetRef, is_whole: bool) -> Result<Body, Problem> {
+        let kind = self.kinds.of(&self.cluster, reference).await?;
+        let target = Target::read(&self.cluster, &kind, &self.namespace, reference).await?;
+        let body = if is_whole { Some(self.cluster.get(&target.path).await) } else { None };
+        Ok((target, body))
+    }
+
+    /// Whether nodes and all pods may be seen. Where they may not, the scheduler decides.
+    async fn may_see_nodes(&self) -> bool {
+        for path in ["/api/v1/nodes?limit=1", "/api/v1/pods?limit=1"] {
+            let seen: Result<IgnoredAny, Problem> = self.cluster.get(path).await;
+            if matches!(seen, Err(Problem::Denied(_))) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Whether somebody adds nodes for the pods that no node takes.
+    async fn adds_nodes(&self) -> Result<bool, Problem> {
+        let (names, within) = &self.unschedulable;
+        let events = Collection::new("", "v1", &self.namespace, "events");
+        let (events, _) = self.cluster.list::<EventObject>(&events).await?;
+        let is_young = |event: &EventObject| {
+            let at = event.last_timestamp.as_ref().or(event.event_time.as_ref());
+            let at = at.and_then(|at| at.parse::<Timestamp>().ok());
+            at.is_some_and(|at| Timestamp::now().duration_since(at).unsigned_abs() <= *within)
+        };
+        let adds = |event: &EventObject| {
+            ADDING.contains(&event.reason.as_str())
+                && names.contains(&event.involved_object.name)
+                && is_young(event)
+        };
+        Ok(events.iter().any(adds))
+    }
+}

@@ -1,0 +1,176 @@
+//! An API server that answers late, or not at all, for some policies.
+
+use std::sync::{Mutex, PoisonError};
+
+use http::{Method, Request, Response};
+use kube::client::Body;
+use serde_json::{Value, json};
+
+use super::tests::{S, driver_of, live};
+use super::*;
+use crate::capacity::Condition;
+use crate::cluster::Cluster;
+use crate::leader::Term;
+
+/// An API server. It answers nothing about the group `example.com`, and no write to `stuck`.
+#[derive(Debug, Default)]
+struct Api {
+    replicas: Mutex<BTreeMap<String, u64>>,
+    reads: Mutex<BTreeMap<String, u32>>,
+    writes: Mutex<Vec<String>>,
+}
+
+fn lock<T>(of: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Api {
+    fn reads(&self, name: &str) -> u32 {
+        lock(&self.reads).get(name).copied().unwrap_or(0)
+    }
+
+    fn writes(&self, name: &str) -> usize {
+        lock(&self.writes).iter().filter(|write| *write == name).count()
+    }
+
+    fn set(&self, name: &str, replicas: u64) {
+        lock(&self.replicas).insert(name.to_owned(), replicas);
+    }
+
+    /// The answer to a request; `None`: there is none.
+    fn answer(&self, method: &Method, path: &str, query: &str, body: &Value) -> Option<Value> {
+        if let Some(scale) = path.strip_suffix("/scale") {
+            let name = scale.rsplit('/').next()?;
+            let reads = *method == Method::GET;
+            if reads {
+                *lock(&self.reads).entry(name.to_owned()).or_default() += 1;
+            } else {
+                lock(&self.writes).push(name.to_owned());
+                if name == "stuck" {
+                    return None;
+                }
+                self.set(name, body["spec"]["replicas"].as_u64()?);
+            }
+            let replicas = lock(&self.replicas).get(name).copied().unwrap_or(1);
+            return Some(
+                json!({"metadata": {"uid": name, "resourceVersion": "1"}, "spec": {"replicas": replicas}}),
+            );
+        }
+        let resources = json!({"resources": [
+            {"name": "deployments", "kind": "Deployment"}, {"name": "deployments/scale", "kind": "Scale"}]});
+        match path {
+            "/apis/apps/v1" => Some(resources),
+            _ if path.starts_with("/apis/example.com/") || query.contains("watch=true") => None,
+            _ => Some(json!({"metadata": {"resourceVersion": "1"}, "items": []})),
+        }
+    }
+}
+
+/// Acts before this API server.
+fn hands(api: &Arc<Api>, clock: &Clock) -> Hands {
+    let api = Arc::clone(api);
+    let answer = move |request: Request<Body>| {
+        let api = Arc::clone(&api);
+        async move {
+            let (parts, body) = request.into_parts();
+            let body = body.collect_bytes().await.unwrap_or_default();
+            let body = serde_json::from_slice(&body).unwrap_or_default();
+            let query = parts.uri.query().unwrap_or_default();
+            match api.answer(&parts.method, parts.uri.path(), query, &body) {
+                Some(body) => Response::builder().body(Body::from(body.to_string().into_bytes())),
+                None => std::future::pending().await,
+            }
+        }
+    };
+    let cluster = Cluster::from(kube::Client::new(tower::util::service_fn(answer), "ns"));
+    let (_, pool) = watch::channel(Some("app=m".to_owned()));
+    Hands::new(cluster, "ns".to_owned(), clock.clone(), pool, Arc::new(Term::endless(clock.clone())))
+}
+
+/// A policy with a role of its name that has to have five pods.
+fn policy(name: &str, target: &str, more: &str) -> String {
+    format!(
+        "apiVersion: usher.dev/v1alpha1\nkind: CapacityPolicy\nmetadata: {{name: {name}}}\nspec: {{mode: Apply, interval: 1s, {more}roles: {{{name}: {{min: 5, max: 9, scaleTargetRef: {{{target}, name: {name}}}}}}}}}\n"
+    )
+}
+
+const DEPLOYMENT: &str = "apiVersion: apps/v1, kind: Deployment";
+
+/// Drives policies before this API server until the scenario has ended.
+async fn drive(policies: &str, live: Live, scenario: impl AsyncFnOnce(mpsc::Sender<News>, Arc<Board>)) {
+    let clock = live.clock.clone();
+    let mut driver = driver_of(policies, live);
+    let (say, mut told) = mpsc::channel(WAITING);
+    let (began, board) = (Instant::now(), Arc::clone(driver.board()));
+    let tick = async {
+        let mut every = tokio::time::interval(Duration::from_millis(10));
+        loop {
+            every.tick().await;
+            clock.set(began.elapsed());
+        }
+    };
+    let wants = Wants::default();
+    tokio::select! {
+        () = driver.drive(&mut told, &wants, "p.yaml") => {}
+        () = tick => {}
+        () = scenario(say, board) => {}
+    }
+}
+
+fn acting(api: &Arc<Api>) -> Live {
+    let live = live(0);
+    let hands = Some(hands(api, &live.clock));
+    Live { hands, ..live }
+}
+
+#[tokio::test(start_paused = true)]
+async fn reads_without_an_answer_hold_no_other_policy_up() {
+    let api = Arc::new(Api::default());
+    let policies = [
+        policy("away", "apiVersion: example.com/v1, kind: Engine", ""),
+        policy("fast", DEPLOYMENT, ""),
+        policy("gone", "apiVersion: example.com/v2, kind: Engine", ""),
+    ];
+    drive(&policies.join("---\n"), acting(&api), async |_, board| {
+        tokio::time::sleep(S(30)).await;
+        assert!(api.reads("fast") >= 28, "every second: {}", api.reads("fast"));
+        assert_eq!(lock(&api.replicas).get("fast"), Some(&5));
+        let plans = board.plans();
+        let why = plans.policies[0].held.as_ref().map_or("", |held| &*held.why);
+        assert!(why.contains("did not answer within 10 s"), "{why}");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn writes_without_an_answer_hold_others_up_less_and_less() {
+    let api = Arc::new(Api::default());
+    let policies = [policy("fast", DEPLOYMENT, ""), policy("stuck", DEPLOYMENT, "")].join("---\n");
+    drive(&policies, acting(&api), async |_, _| {
+        tokio::time::sleep(S(60)).await;
+        let (reads, tries) = (api.reads("fast"), api.writes("stuck"));
+        // Each try takes five seconds.
+        assert!((2..=6).contains(&tries) && reads >= 25, "{tries} {reads}");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_is_heard_while_writes_have_no_answer() {
+    let api = Arc::new(Api::default());
+    let stuck = |more: &str| policy("stuck", DEPLOYMENT, more);
+    drive(&stuck(""), acting(&api), async |say, board| {
+        let mut plans = board.subscribe();
+        while api.writes("stuck") == 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let said = Instant::now();
+        say.send(News::File(Ok(stuck("paused: true, ")))).await.unwrap();
+        let is_paused = |plans: &Arc<Plans>| plans.policies[0].group.frozen == Some(Condition::Suspended);
+        plans.wait_for(is_paused).await.unwrap();
+        assert!(said.elapsed() <= S(6), "{:?}", said.elapsed());
+        tokio::time::sleep(S(60)).await;
+        assert_eq!(api.writes("stuck"), 1);
+    })
+    .await;
+}
