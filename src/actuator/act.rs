@@ -118,7 +118,7 @@ impl Hands {
         let is_still =
             |condition: Option<Condition>| condition.is_some_and(|known| known != Condition::Suspended);
         if policy.mode != Mode::Apply {
-            for (role, pods) in policy.roles.iter().zip(&observed.objects) {
+            for (role, pods) in policy.roles.iter().zip(observed.objects.iter()) {
                 self.undrain(policy, &role.name, pods, now).await;
             }
             self.keep_leaving(policy, now);

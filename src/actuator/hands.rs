@@ -12,6 +12,7 @@ use super::foreign::Writers;
 use super::keep::Retired;
 use super::kinds::Kinds;
 use super::node::{Needs, NodeObject};
+use super::observe::Found;
 use super::places::Places;
 use super::pods::PodObject;
 use super::scaler::{Owned, Scalers};
@@ -52,6 +53,8 @@ pub struct Hands {
     roles: Vec<BTreeMap<String, String>>,
     /// The pods of roles in the pool, by the selector of both.
     pub(super) pods: BTreeMap<String, Mirror<PodObject>>,
+    /// The pods of policies, by name, while none of them changes.
+    pub(super) found: HashMap<String, Found>,
     pub(super) nodes: Option<Nodes>,
     /// Who writes, by policy and role.
     pub(super) writers: HashMap<(String, String), Writers>,
@@ -127,6 +130,7 @@ impl Hands {
             kinds: Kinds::default(),
             roles: Vec::new(),
             pods: BTreeMap::new(),
+            found: HashMap::new(),
             nodes: None,
             writers: HashMap::new(),
             writes: HashMap::new(),
@@ -203,6 +207,8 @@ impl Hands {
         let wanted: HashSet<String> =
             pool.iter().flat_map(|pool| self.roles.iter().map(|role| both(role, pool))).collect();
         self.pods.retain(|selector, _| wanted.contains(selector));
+        // Others may be followed under the same selector, which count their changes anew.
+        self.found.clear();
         for selector in wanted {
             let (cluster, clock) = (&self.watched, &self.clock);
             let collection = Collection::new("", "v1", &self.namespace, "pods").with_labels(&selector);

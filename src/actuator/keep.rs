@@ -46,7 +46,7 @@ impl Hands {
                 continue;
             }
             let Some(objects) = self.pods_of(&policy) else { continue };
-            for (role, pods) in policy.roles.iter().zip(&objects) {
+            for (role, pods) in policy.roles.iter().zip(objects.iter()) {
                 let key = (policy.name.clone(), role.name.clone());
                 let Some(admitted) = self.passing.get(&key).copied() else { continue };
                 let pods: Vec<&PodObject> = pods.iter().map(Arc::as_ref).collect();
@@ -89,7 +89,7 @@ impl Hands {
             }
             if let Some(objects) = objects {
                 self.keep_gates_of(&retired.policy, &objects, &[]).await;
-                for pods in &objects {
+                for pods in objects.iter() {
                     self.unmark(pods).await;
                 }
             }

@@ -93,7 +93,7 @@ impl Hands {
         };
         let targets = policy.roles.iter().enumerate().map(target).collect();
         let rollout = policy.rollout.as_ref();
-        let all = objects.iter().flatten().flatten();
+        let all = objects.iter().flat_map(|objects| objects.iter()).flatten();
         let unschedulable = all.filter(|pod| pod.is_unschedulable()).map(|pod| pod.name().to_owned());
         let unschedulable = unschedulable.collect();
         let is_placed = rollout.is_some_and(|rollout| rollout.topology.is_some());

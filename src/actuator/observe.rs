@@ -24,7 +24,18 @@ use crate::capacity::{PodState, Policy};
 use crate::cluster::Problem;
 
 /// Pods of each role, shared with the mirrors that they are of.
-pub(super) type Objects = Vec<Vec<Arc<PodObject>>>;
+pub(super) type Objects = Arc<Vec<Vec<Arc<PodObject>>>>;
+
+/// Pods of a policy's roles, as they were found last.
+#[derive(Debug)]
+pub(super) struct Found {
+    roles: Vec<Role>,
+    /// Changes of their mirrors by then.
+    changes: Vec<u64>,
+    objects: Objects,
+    /// Where they are on their way, if that follows from them alone.
+    pods: Option<Arc<Vec<ObservedPod>>>,
+}
 
 /// What there is of a policy's roles.
 #[derive(Debug, Default)]
@@ -33,7 +44,7 @@ pub struct Observed {
     /// pods there are.
     pub replicas: Vec<u32>,
     /// Its pods.
-    pub pods: Vec<ObservedPod>,
+    pub pods: Arc<Vec<ObservedPod>>,
     /// What room domains have; `None`: not known.
     pub domains: Option<Layers>,
     /// Whether nodes are being added for pods that none takes.
@@ -164,13 +175,25 @@ impl Hands {
         }
         let pool = self.pool.borrow().clone()?;
         let oldest = OLDEST.max(policy.interval * OLDEST_INTERVALS);
-        let mut roles: Objects = Vec::with_capacity(policy.roles.len());
-        for (place, role) in policy.roles.iter().enumerate() {
+        let mut mirrors = Vec::with_capacity(policy.roles.len());
+        for role in &policy.roles {
             let mirror = self.pods.get(&both(&role.selector, &pool))?;
             if mirror.age().is_none_or(|age| age > oldest) {
                 self.complain(Subject::pods(policy), &Problem::TimedOut(oldest));
                 return None;
             }
+            mirrors.push(mirror);
+        }
+        // Before the objects are looked at: a change in between is found the next time.
+        let changes: Vec<u64> = mirrors.iter().map(|mirror| mirror.changes()).collect();
+        let is_same = |found: &&Found| found.changes == changes && found.roles == policy.roles;
+        if let Some(found) = self.found.get(&policy.name).filter(is_same) {
+            let objects = Arc::clone(&found.objects);
+            self.works(Subject::pods(policy));
+            return Some(objects);
+        }
+        let mut roles = Vec::with_capacity(policy.roles.len());
+        for ((place, role), mirror) in policy.roles.iter().enumerate().zip(mirrors) {
             let before = policy.roles.get(..place).unwrap_or_default();
             let is_of = |pod: &PodObject, role: &Role| is_of_role(pod, &role.selector, role.target.as_ref());
             let is_own =
@@ -178,13 +201,23 @@ impl Hands {
             // Copies of a thousand pods would take longer than all the rest of a tick.
             roles.push(mirror.objects().as_ref()?.values().filter(is_own).cloned().collect());
         }
+        let objects = Arc::new(roles);
+        let found = Found { roles: policy.roles.clone(), changes, objects: Arc::clone(&objects), pods: None };
+        self.found.insert(policy.name.clone(), found);
         self.works(Subject::pods(policy));
-        Some(roles)
+        Some(objects)
     }
 
     /// Where pods are on their way.
-    fn states(&self, policy: &Policy, observed: &mut Observed) {
+    fn states(&mut self, policy: &Policy, observed: &mut Observed) {
         let follows_updates = policy.rollout.as_ref().is_some_and(|rollout| rollout.update.is_some());
+        let same = |found: &&mut Found| !follows_updates && Arc::ptr_eq(&found.objects, &observed.objects);
+        let mut found = self.found.get_mut(&policy.name).filter(same);
+        if let Some(known) = found.as_ref().and_then(|found| found.pods.as_ref()) {
+            observed.pods = Arc::clone(known);
+            return;
+        }
+        let mut all = Vec::new();
         for (role, pods) in observed.objects.iter().enumerate() {
             let target = observed.targets.get(role).and_then(Option::as_ref).map(|target| &target.reference);
             let object = target.zip(observed.bodies.get(role).and_then(Option::as_ref));
@@ -195,12 +228,16 @@ impl Hands {
             let kept = object
                 .and_then(|(at, object)| Some(knobs::kept(object, knobs::of(&at.api_version, &at.kind)?)));
             let is_kept = |pod: &PodObject| pod.ordinal().is_some_and(|ordinal| ordinal < kept.unwrap_or(0));
-            observed.pods.extend(pods.iter().map(|pod| ObservedPod {
+            all.extend(pods.iter().map(|pod| ObservedPod {
                 role,
                 name: pod.name().to_owned(),
                 is_ready: pod.is_ready(),
                 state: pod.state(newest.filter(|_| !is_kept(pod))),
             }));
+        }
+        observed.pods = Arc::new(all);
+        if let Some(found) = &mut found {
+            found.pods = Some(Arc::clone(&observed.pods));
         }
     }
 

@@ -1,6 +1,7 @@
 //! Collections that are followed, as they are now.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -24,6 +25,8 @@ type Kept<K> = Arc<Mutex<Option<Objects<K>>>>;
 #[derive(Debug)]
 pub(super) struct Mirror<K> {
     kept: Kept<K>,
+    /// Number of changes so far.
+    changes: Arc<AtomicU64>,
     standing: Arc<Standing>,
     _task: AbortOnDropHandle<()>,
 }
@@ -40,7 +43,8 @@ impl<K: Send + Sync + 'static> Mirror<K> {
     ) -> Self {
         let kept: Kept<K> = Arc::default();
         let standing = Arc::new(Standing::new(clock));
-        let (known, seen) = (Arc::clone(&kept), Arc::clone(&standing));
+        let changes: Arc<AtomicU64> = Arc::default();
+        let (known, seen, counts) = (Arc::clone(&kept), Arc::clone(&standing), Arc::clone(&changes));
         let task = async move {
             let (tell, mut told) = mpsc::channel::<Change<T>>(WAITING);
             let ask = async {
@@ -51,17 +55,23 @@ impl<K: Send + Sync + 'static> Mirror<K> {
             let take = async {
                 while let Some(change) = told.recv().await {
                     apply(&known, change, keep);
+                    counts.fetch_add(1, Relaxed);
                     changed.notify_one();
                 }
             };
             tokio::join!(ask, take);
         };
-        Self { kept, standing, _task: AbortOnDropHandle::new(tokio::spawn(task)) }
+        Self { kept, changes, standing, _task: AbortOnDropHandle::new(tokio::spawn(task)) }
     }
 
     /// What is known; `None`: nothing yet.
     pub(super) fn objects(&self) -> MutexGuard<'_, Option<Objects<K>>> {
         lock(&self.kept)
+    }
+
+    /// Number of changes so far: while it stays, so do the objects that were looked at after it.
+    pub(super) fn changes(&self) -> u64 {
+        self.changes.load(Relaxed)
     }
 
     /// How long ago the API server said something of it; `None`: never.

@@ -346,7 +346,7 @@ mod tests {
         };
         let mut observed = Observed::default();
         observed.replicas = vec![3, 1];
-        observed.pods = vec![pod(0, "one"), pod(1, "two"), pod(1, "three")];
+        observed.pods = vec![pod(0, "one"), pod(1, "two"), pod(1, "three")].into();
         let at = Freshness { now_ms: 1_000, configured: SECOND, scraped: SECOND };
         let inputs = gather_observed(&group, &Members::default(), at, &observed, 0);
         assert_eq!((inputs.replicas, inputs.starting), (vec![3, 1], vec![2, 0]));
