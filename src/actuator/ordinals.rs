@@ -57,6 +57,10 @@ fn keeps_together(policy: &Policy, goals: &[u32], ready: &[u32]) -> bool {
     open.iter().enumerate().all(|(place, one)| open.iter().skip(place + 1).all(|other| is_near(one, other)))
 }
 
+/// Times of the limit after which the number is written whatever the pods that are left keep: what stays may
+/// have no room before others go.
+const LONGEST: u32 = 2;
+
 impl Hands {
     /// Whether each role, by its place, keeps its replicas although it is to be smaller: a controller would delete
     /// ready pods of it or of the role that has a ratio with it, while pods that stay aren't ready. `shrinks`:
@@ -98,7 +102,8 @@ impl Hands {
             };
             let since = *self.unready_since.entry(key).or_insert(now);
             let left = ready.get(place).map_or(0, |ready| ready.saturating_sub(loss.goes.len() as u32));
-            if now.saturating_sub(since) >= limit && with(place, left) {
+            let waited = now.saturating_sub(since);
+            if waited >= limit * LONGEST || (waited >= limit && with(place, left)) {
                 continue;
             }
             *held = true;

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::cluster::{Cluster, WORKLOADS, is_past, is_ready};
 use super::picker::{Picker, Shape};
 use super::server::{Fault, PODS, POLICIES, SCALERS, Written};
-use crate::capacity::plan::RolePlan;
+use crate::capacity::plan::{Condition, RolePlan};
 use crate::capacity::{Plan, Reason, State};
 use crate::endpoints::Clock;
 
@@ -22,6 +22,9 @@ const SCALERS_KNOWN: u64 = 10;
 const SILENT: u64 = 240;
 /// The same without steps.
 const SILENT_UNSTEPPED: u64 = 800;
+/// Time for which pods are waited for that stay where a StatefulSet shrinks: twice a step's, and without steps.
+const STEP_UNREADY: u64 = 120;
+const UNREADY: u64 = 1200;
 /// Longest time in which a group reaches its goals when all is well again.
 const RECOVERS: u64 = 3 * 3600;
 
@@ -87,6 +90,8 @@ struct Trial {
     generation: u64,
     /// Time of the last change, and what stood then.
     still: (u64, String),
+    /// Since when a role keeps its replicas because pods that stay aren't ready.
+    unready: Option<u64>,
 }
 
 /// Lets tasks run until none has anything to do.
@@ -130,6 +135,7 @@ impl Trial {
             scaler: None,
             generation: 0,
             still: (0, String::new()),
+            unready: None,
         };
         trial.write_policy();
         trial
@@ -165,6 +171,7 @@ impl Trial {
                 self.picker.set_leads(self.leads);
                 self.picker.set_acts(self.leads && self.acts);
                 self.still.0 = self.cluster.now;
+                self.unready = None;
             }
             Event::Foreign(role, replicas) => {
                 let path = WORKLOADS[role].path();
@@ -242,6 +249,9 @@ impl Trial {
         // The controllers do what was written.
         self.sync();
         self.check(now, &written, serving, replicas, is_blind, has_failed)?;
+        let plan = self.picker.plan();
+        let waits = plan.is_some_and(|plan| plan.conditions.contains(&Condition::LowerOrdinalsUnready));
+        self.unready = self.unready.or(Some(now)).filter(|_| waits);
         settle().await;
         let _ = self.cluster.server.take_written();
         self.check_still(now)
@@ -304,8 +314,11 @@ impl Trial {
         let goals = [plan.roles[0].goal, plan.roles[1].goal];
         let has_lost = now.iter().zip(serving).any(|(now, before)| *now < before);
         let keeps = |pods| keeps_ratio(self.shape, pods, goals);
+        // What stays may have no room before others go: that ends at last.
+        let most_unready = if self.shape.steps.is_some() { STEP_UNREADY } else { UNREADY };
+        let has_waited = self.unready.is_some_and(|since| self.cluster.now >= since + most_unready);
         prop_assert!(
-            !has_lost || has_failed || keeps(now) || !keeps(serving),
+            !has_lost || has_failed || has_waited || keeps(now) || !keeps(serving),
             "the ratio is broken: {serving:?} {now:?} of {before:?} {after:?}: {plan:?}"
         );
         let most = match self.shape.steps {
