@@ -229,7 +229,7 @@ fn observe(criterion: &mut Criterion) {
             }
         }
     });
-    let groups: Vec<(Group, Members)> = policies
+    let mut groups: Vec<(Group, Members)> = policies
         .into_iter()
         .map(|policy| {
             let mut members = Members::default();
@@ -242,7 +242,7 @@ fn observe(criterion: &mut Criterion) {
     criterion.bench_function("capacity/observe, gather and tick 64x1000", |bencher| {
         bencher.iter(|| {
             now += Duration::from_secs(15);
-            for ((group, members), history) in groups.iter().zip(&mut histories) {
+            for ((group, members), history) in groups.iter_mut().zip(&mut histories) {
                 let observed = runtime.block_on(hands.observe(&group.policy, now));
                 let observed = observed.unwrap_or_else(|| panic!("{}", hands.why_unobserved()));
                 let inputs = gather_observed(group, members, FRESHNESS, &observed, 3);

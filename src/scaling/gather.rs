@@ -10,7 +10,7 @@ use super::groups::Group;
 use super::signal::{Ages, Join, Signal};
 use crate::actuator::{Observed, ObservedPod, PodLoad};
 use crate::capacity::{Inputs, Pod, PodState, Policy, Work};
-use crate::endpoints::{Endpoint, Gauge, Snapshot, StartingPod};
+use crate::endpoints::{Endpoint, Gauge, Load, Snapshot, StartingPod};
 
 /// Requests that another process sent before this one led have ended after so long.
 const FORGOTTEN: Duration = Duration::from_secs(300);
@@ -22,15 +22,29 @@ pub struct Members {
     seen: Option<(u64, Arc<Vec<StartingPod>>)>,
     pods: Vec<Member>,
     counts: Vec<u32>,
-    /// Endpoints at which nothing runs or waits that this process doesn't know of, by identity.
-    known: HashSet<Arc<str>>,
+    /// The pods of the cluster that were looked for last, and where each of them is in `pods`.
+    places: Option<(Arc<Vec<ObservedPod>>, Vec<Option<usize>>)>,
 }
 
-/// A pod, with an endpoint for each of its ranks; none while it starts.
+/// A pod, with its ranks; none while it starts.
 #[derive(Debug)]
 struct Member {
     role: usize,
-    ranks: SmallVec<[Arc<Endpoint>; 1]>,
+    ranks: SmallVec<[Rank; 1]>,
+}
+
+/// An endpoint of a pod.
+#[derive(Debug)]
+struct Rank {
+    endpoint: Arc<Endpoint>,
+    /// Nothing runs or waits there that this process doesn't know of.
+    is_known: bool,
+}
+
+impl Rank {
+    fn load(&self) -> &Load {
+        self.endpoint.load()
+    }
 }
 
 impl Members {
@@ -44,15 +58,20 @@ impl Members {
             return;
         }
         self.seen = Some((snapshot.number(), Arc::clone(starting)));
+        self.places = None;
+        let ranks = self.pods.iter().flat_map(|pod| &pod.ranks).filter(|rank| rank.is_known);
+        let known: HashSet<Arc<str>> = ranks.map(|rank| Arc::clone(rank.endpoint.identity())).collect();
         self.pods.clear();
         self.counts = vec![0; policy.roles.len()];
         let mut places: HashMap<(&str, &str), usize> = HashMap::new();
         for endpoint in snapshot.endpoints() {
             let Some(role) = role_of(policy, &endpoint.spec().labels) else { continue };
             let place = *places.entry((endpoint.namespace(), endpoint.pod())).or_insert(self.pods.len());
+            let is_known = known.contains(endpoint.identity());
+            let rank = Rank { endpoint: Arc::clone(endpoint), is_known };
             match self.pods.get_mut(place) {
-                Some(pod) => pod.ranks.push(Arc::clone(endpoint)),
-                None => self.pods.push(Member { role, ranks: SmallVec::from_iter([Arc::clone(endpoint)]) }),
+                Some(pod) => pod.ranks.push(rank),
+                None => self.pods.push(Member { role, ranks: SmallVec::from_iter([rank]) }),
             }
         }
         for pod in starting.iter() {
@@ -64,9 +83,6 @@ impl Members {
                 self.pods.push(Member { role, ranks: SmallVec::new() });
             }
         }
-        let ranks = || self.pods.iter().flat_map(|pod| &pod.ranks);
-        let there: HashSet<&str> = ranks().map(|rank| &**rank.identity()).collect();
-        self.known.retain(|identity| there.contains(&**identity));
         for pod in &self.pods {
             if let Some(count) = self.counts.get_mut(pod.role) {
                 *count += 1;
@@ -74,37 +90,36 @@ impl Members {
         }
     }
 
+    /// Finds these pods among them by their names, unless that was done.
+    fn find(&mut self, pods: &Arc<Vec<ObservedPod>>) {
+        if self.places.as_ref().is_some_and(|(of, _)| Arc::ptr_eq(of, pods)) {
+            return;
+        }
+        let named = self.pods.iter().enumerate();
+        let named = named.filter_map(|(place, pod)| Some((pod.ranks.first()?.endpoint.pod(), place)));
+        let named: HashMap<&str, usize> = named.collect();
+        let places = pods.iter().map(|pod| named.get(pod.name.as_str()).copied()).collect();
+        self.places = Some((Arc::clone(pods), places));
+    }
+
     /// Learns where this process knows of all requests: where no more run and wait than it has sent, or
     /// those that others sent may have ended. `led` is how long it has been the one to send them.
     pub fn learn(&mut self, freshness: Freshness, led: Duration) {
-        for rank in self.pods.iter().flat_map(|pod| &pod.ranks) {
+        let all = self.pods.iter_mut().flat_map(|pod| &mut pod.ranks);
+        for rank in all.filter(|rank| !rank.is_known) {
             let load = rank.load();
             let fresh = |gauge: &Gauge| gauge.fresh(freshness.now_ms, freshness.configured);
             let is_ours = fresh(&load.running)
                 .zip(fresh(&load.waiting))
                 .is_some_and(|(running, waiting)| running + waiting <= load.in_flight().max(0) as f64);
-            if (is_ours || led >= FORGOTTEN) && !self.known.contains(rank.identity()) {
-                self.known.insert(Arc::clone(rank.identity()));
-            }
+            rank.is_known = is_ours || led >= FORGOTTEN;
         }
     }
 
     /// Whether this process knows of all requests at all of them.
     fn are_known(&self) -> bool {
         let mut ranks = self.pods.iter().flat_map(|pod| &pod.ranks);
-        ranks.all(|rank| self.known.contains(rank.identity()))
-    }
-
-    /// A number of a pod. Unless all ranks have it, the pod has none.
-    fn of_pod(&self, signal: &Signal, ranks: &[Arc<Endpoint>], now_ms: u64, ages: Ages) -> f64 {
-        let value =
-            |rank: &Arc<Endpoint>| signal.of(rank.load(), self.known.contains(rank.identity()), now_ms, ages);
-        let joined = ranks.iter().map(value).reduce(|a, b| match signal.join() {
-            Join::Sum => a + b,
-            Join::Largest if a.is_nan() || b.is_nan() => f64::NAN,
-            Join::Largest => a.max(b),
-        });
-        joined.unwrap_or(f64::NAN)
+        ranks.all(|rank| rank.is_known)
     }
 
     /// Work of the roles' pods. One whose numbers are missing or old is taken for busy.
@@ -164,6 +179,17 @@ pub struct Freshness {
     pub scraped: Duration,
 }
 
+/// A number of a pod. Unless all ranks have it, the pod has none.
+fn of_pod(signal: &Signal, ranks: &[Rank], now_ms: u64, ages: Ages) -> f64 {
+    let value = |rank: &Rank| signal.of(rank.load(), rank.is_known, now_ms, ages);
+    let joined = ranks.iter().map(value).reduce(|a, b| match signal.join() {
+        Join::Sum => a + b,
+        Join::Largest if a.is_nan() || b.is_nan() => f64::NAN,
+        Join::Largest => a.max(b),
+    });
+    joined.unwrap_or(f64::NAN)
+}
+
 /// What there is, for a tick. `replicas` is how many pods each role is taken to have.
 pub fn gather(
     group: &Group,
@@ -174,11 +200,11 @@ pub fn gather(
 ) -> Inputs {
     let ages = Ages { configured: freshness.configured, scraped: freshness.scraped };
     let pod = |member: &Member| {
-        let value = |signal: &Signal| members.of_pod(signal, &member.ranks, freshness.now_ms, ages);
+        let value = |signal: &Signal| of_pod(signal, &member.ranks, freshness.now_ms, ages);
         // What has an endpoint is ready: discovery lists no others.
         let is_ready = !member.ranks.is_empty();
         let values = if is_ready { group.signals.iter().map(value).collect() } else { Box::default() };
-        let is_fresh = |rank: &Arc<Endpoint>| rank.load().is_fresh(freshness.now_ms, freshness.configured);
+        let is_fresh = |rank: &Rank| rank.load().is_fresh(freshness.now_ms, freshness.configured);
         let is_serving = is_ready && member.ranks.iter().all(is_fresh);
         let state =
             PodState { is_scheduled: is_ready, is_running: is_ready, is_serving, ..PodState::default() };
@@ -201,21 +227,20 @@ pub fn gather(
 /// numbers.
 pub fn gather_observed(
     group: &Group,
-    members: &Members,
+    members: &mut Members,
     freshness: Freshness,
     observed: &Observed,
     waiting: u64,
 ) -> Inputs {
     let ages = Ages { configured: freshness.configured, scraped: freshness.scraped };
-    let ranks: HashMap<&str, &[Arc<Endpoint>]> = members
-        .pods
-        .iter()
-        .filter_map(|member| Some((member.ranks.first()?.pod(), member.ranks.as_slice())))
-        .collect();
-    let pod = |pod: &ObservedPod| {
-        let ranks = ranks.get(pod.name.as_str()).copied().unwrap_or_default();
-        let value = |signal: &Signal| members.of_pod(signal, ranks, freshness.now_ms, ages);
-        let is_fresh = |rank: &Arc<Endpoint>| rank.load().is_fresh(freshness.now_ms, freshness.configured);
+    members.find(&observed.pods);
+    let members = &*members;
+    let places = members.places.iter().flat_map(|(_, places)| places);
+    let pod = |(pod, place): (&ObservedPod, &Option<usize>)| {
+        let member = place.and_then(|place| members.pods.get(place));
+        let ranks = member.map_or(&[][..], |member| member.ranks.as_slice());
+        let value = |signal: &Signal| of_pod(signal, ranks, freshness.now_ms, ages);
+        let is_fresh = |rank: &Rank| rank.load().is_fresh(freshness.now_ms, freshness.configured);
         let is_serving = !ranks.is_empty() && ranks.iter().all(is_fresh);
         Pod {
             role: pod.role,
@@ -229,7 +254,7 @@ pub fn gather_observed(
     let starting = observed.replicas.iter().enumerate().map(|(role, all)| all.saturating_sub(listed(role)));
     Inputs {
         replicas: observed.replicas.clone(),
-        pods: observed.pods.iter().map(pod).collect(),
+        pods: observed.pods.iter().zip(places).map(pod).collect(),
         starting: starting.collect(),
         waiting,
         work: members.work(freshness),
@@ -335,20 +360,43 @@ mod tests {
         assert_eq!(members.counts(), [0, 1]);
     }
 
+    fn pod(role: usize, name: &str) -> ObservedPod {
+        ObservedPod { role, name: name.to_owned(), is_ready: true, state: PodState::default() }
+    }
+
+    #[test]
+    fn pods_have_the_numbers_of_their_endpoints_as_those_come_and_go() {
+        let (store, group) = (Store::default(), group(vec![Signal::Waiting, Signal::InFlight]));
+        let (mut members, mut observed) = (Members::default(), Observed::default());
+        observed.replicas = vec![1, 1];
+        observed.pods = vec![pod(0, "one"), pod(1, "two")].into();
+        let at = Freshness { now_ms: 1_000, configured: SECOND, scraped: SECOND };
+        let mut look = |pods: &[&str]| {
+            store.replace(pods.iter().map(|pod| spec(pod, 0, &[("tier", "gold")])).collect());
+            let snapshot = store.snapshot();
+            for (endpoint, waiting) in snapshot.endpoints().iter().zip([4.0, 6.0]) {
+                endpoint.load().waiting.set(waiting, 1_000);
+            }
+            members.follow(&group.policy, &snapshot, &store.starting());
+            members.learn(at, FORGOTTEN);
+            let inputs = gather_observed(&group, &mut members, at, &observed, 0);
+            let of = |pod: &Pod| pod.values.iter().map(|value| (!value.is_nan()).then_some(*value)).collect();
+            inputs.pods.iter().map(of).collect::<Vec<Vec<Option<f64>>>>()
+        };
+        let (none, of) = (vec![None, None], |waiting| vec![Some(waiting), Some(0.0)]);
+        assert_eq!(look(&["two", "other"]), [none.clone(), of(4.0)]);
+        assert_eq!(look(&["one", "two"]), [of(4.0), of(6.0)]);
+        assert_eq!(look(&["one"]), [of(4.0), none]);
+    }
+
     #[test]
     fn replicas_without_a_pod_are_on_their_way() {
         let group = group(vec![Signal::Waiting]);
-        let pod = |role, name: &str| ObservedPod {
-            role,
-            name: name.to_owned(),
-            is_ready: true,
-            state: PodState::default(),
-        };
         let mut observed = Observed::default();
         observed.replicas = vec![3, 1];
         observed.pods = vec![pod(0, "one"), pod(1, "two"), pod(1, "three")].into();
         let at = Freshness { now_ms: 1_000, configured: SECOND, scraped: SECOND };
-        let inputs = gather_observed(&group, &Members::default(), at, &observed, 0);
+        let inputs = gather_observed(&group, &mut Members::default(), at, &observed, 0);
         assert_eq!((inputs.replicas, inputs.starting), (vec![3, 1], vec![2, 0]));
     }
 }

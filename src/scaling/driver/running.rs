@@ -111,12 +111,12 @@ impl Running {
         let led = now.saturating_sub(self.born);
         let freshness = Freshness { now_ms: live.clock.now_ms(), configured: live.staleness, scraped };
         self.members.learn(freshness, led);
-        let there = self.members.counts();
         // What comes up step by step remembers itself what is on its way.
         let is_stepped = policy.rollout.is_some() || observed.is_some();
         let mut inputs = match observed {
-            Some(observed) => gather_observed(&self.group, &self.members, freshness, observed, waiting),
+            Some(observed) => gather_observed(&self.group, &mut self.members, freshness, observed, waiting),
             None => {
+                let there = self.members.counts();
                 let replicas = if is_stepped { there.to_vec() } else { self.requested.replicas(there, now) };
                 gather(&self.group, &self.members, freshness, replicas, waiting)
             }
@@ -143,7 +143,7 @@ impl Running {
         });
         let mut plan = tick(&inputs, &policy, history, now);
         if !is_stepped {
-            self.requested.note(&policy, &mut plan, there, now);
+            self.requested.note(&policy, &mut plan, self.members.counts(), now);
         }
         let fired = fired(&policy, history);
         Latest { plan, waiting, at: now, fired }
