@@ -133,8 +133,9 @@ pub struct Exchange {
     /// Room for the request's body, from its first chunk until the last is on its way, and for
     /// headers that are large.
     held: Option<Reservation>,
-    /// Room for a part of a message that passes through, until its rest is there.
-    part: Option<Reservation>,
+    /// Room for a part of a message that passes through, until its rest is there. In a box, as most
+    /// streams never have one.
+    part: Option<Box<Reservation>>,
     /// The request's body, while some of it is missing that didn't come at once.
     upload: Option<Arc<Upload>>,
     /// Bytes of a body that nobody reads, so far.
@@ -232,7 +233,9 @@ impl Exchange {
         if let Some(subset) = message.subset {
             self.subset = subset;
         }
-        self.part = None;
+        if let Some(part) = &mut self.part {
+            part.set(0);
+        }
         let step = self.on_event(message.event, &message.served, now);
         if !matches!(self.state, State::Idle | State::Body(_) | State::Deciding(..)) {
             // Nothing is kept of the body, or it is on its way and has its room with it.
@@ -263,7 +266,7 @@ impl Exchange {
             // It passes through, and is of a response, or of a body that nobody reads.
             State::Deciding(..) | State::Relaying | State::Sent(_) | State::Abandoned | State::Refused => {
                 // Counted also where there is no room: it goes on with its next byte.
-                let part = || Reservation::new(&self.shared.budget, Kind::Bodies);
+                let part = || Box::new(Reservation::new(&self.shared.budget, Kind::Bodies));
                 self.part.get_or_insert_with(part).set(bytes as u64);
                 return Step::Continue;
             }

@@ -457,7 +457,7 @@ proptest! {
                 }
                 Move::Abort => streams[which] = None,
             }
-            let part = |stream: &Stream| stream.harness.exchange.part.as_ref().map_or(0, Reservation::bytes);
+            let part = |stream: &Stream| stream.harness.exchange.part.as_ref().map_or(0, |part| part.bytes());
             let passing: u64 = streams.iter().flatten().map(part).sum();
             prop_assert!(used(&budget) as u64 <= budget.limit().unwrap() + passing);
         }
