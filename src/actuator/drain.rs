@@ -58,19 +58,37 @@ impl Choice {
 /// Pods of a role that are about to go.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Drain {
-    /// Their names, by uid.
-    pub(super) pods: BTreeMap<String, String>,
-    /// When the first of them was chosen.
-    pub(super) since: Duration,
+    /// By uid.
+    pub(super) pods: BTreeMap<String, Going>,
     /// When it was written that there are to be fewer.
     pub(super) written: Option<Duration>,
+}
+
+/// A pod that is about to go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Going {
+    pub(super) name: String,
+    pub(super) chosen: Duration,
 }
 
 impl Drain {
     /// Whether they still get no requests.
     pub(super) fn holds(&self, now: Duration, timeout: Duration) -> bool {
-        let ends = self.written.unwrap_or(self.since + timeout) + GONE;
-        now < ends
+        let last = self.pods.values().map(|pod| pod.chosen + timeout).max();
+        self.written.or(last).is_some_and(|at| now < at + GONE)
+    }
+
+    /// Waits for all of them anew if a smaller number was written since they were chosen: those that are still
+    /// there stay chosen.
+    pub(super) fn begin_again(&mut self, now: Duration) {
+        if self.written.take().is_some() {
+            self.pods.values_mut().for_each(|pod| pod.chosen = now);
+        }
+    }
+
+    /// Whether the last of them was chosen so long ago.
+    pub(super) fn is_late(&self, now: Duration, timeout: Duration) -> bool {
+        self.pods.values().all(|pod| now.saturating_sub(pod.chosen) >= timeout)
     }
 
     /// Chooses so many of a role's pods. Those that were chosen before stay so where that is possible.
@@ -79,6 +97,7 @@ impl Drain {
         pods: &[&PodObject],
         count: usize,
         choice: Choice,
+        now: Duration,
         load: impl Fn(&str) -> PodLoad,
     ) {
         let mut alive: Vec<&PodObject> = pods.iter().copied().filter(|pod| pod.is_alive()).collect();
@@ -92,12 +111,15 @@ impl Drain {
             }),
         }
         alive.truncate(count);
-        let of = |pod: &&PodObject| (pod.metadata.uid.clone(), pod.name().to_owned());
+        let of = |pod: &&PodObject| {
+            let chosen = self.pods.get(&pod.metadata.uid).map_or(now, |known| known.chosen);
+            (pod.metadata.uid.clone(), Going { name: pod.name().to_owned(), chosen })
+        };
         self.pods = alive.iter().map(of).collect();
     }
 
-    /// Whether they may go: all have answered, or it took too long. Requests that were on their way when they
-    /// were chosen count from the next look on.
+    /// Whether they may go: each has answered, or takes too long. Requests that were on their way when it
+    /// was chosen count from the next look on.
     pub(super) fn is_done(
         &self,
         pods: &[&PodObject],
@@ -105,11 +127,13 @@ impl Drain {
         timeout: Duration,
         load: impl Fn(&str) -> PodLoad,
     ) -> bool {
-        let waits = |pod: &&PodObject| {
-            pod.is_ready() && self.pods.contains_key(&pod.metadata.uid) && !load(pod.name()).is_idle
+        let may_go = |pod: &&PodObject| {
+            let Some(going) = self.pods.get(&pod.metadata.uid) else { return true };
+            let waited = now.saturating_sub(going.chosen);
+            let is_over = !pod.is_ready() || load(pod.name()).is_idle;
+            waited >= timeout || (!waited.is_zero() && is_over)
         };
-        let waited = now.saturating_sub(self.since);
-        waited >= timeout || (!waited.is_zero() && !pods.iter().any(waits))
+        pods.iter().all(may_go)
     }
 }
 
@@ -163,7 +187,7 @@ mod tests {
     }
 
     fn chosen(drain: &Drain) -> Vec<&str> {
-        drain.pods.values().map(String::as_str).collect()
+        drain.pods.values().map(|pod| pod.name.as_str()).collect()
     }
 
     #[test]
@@ -174,13 +198,13 @@ mod tests {
         for (count, expected) in
             [(1, &["p-2"][..]), (2, &["p-0", "p-2"]), (3, &["p-0", "p-2", "p-3"]), (1, &["p-2"])]
         {
-            drain.choose(&all, count, Choice::Cost, load);
+            drain.choose(&all, count, Choice::Cost, S(10), load);
             assert_eq!(chosen(&drain), expected);
         }
         // What was chosen stays so, whoever is idle by now.
-        drain.choose(&all, 1, Choice::Cost, |name| PodLoad { is_idle: name == "p-1", ..load(name) });
+        drain.choose(&all, 1, Choice::Cost, S(10), |name| PodLoad { is_idle: name == "p-1", ..load(name) });
         assert_eq!(chosen(&drain), ["p-2"]);
-        drain.choose(&all, 2, Choice::Ordinal, load);
+        drain.choose(&all, 2, Choice::Ordinal, S(10), load);
         assert_eq!(chosen(&drain), ["p-2", "p-3"]);
     }
 
@@ -191,7 +215,7 @@ mod tests {
         let all: Vec<&PodObject> = pods.iter().collect();
         let mut drain = Drain::default();
         for (count, expected) in [(1, &["p-3"][..]), (2, &["p-1", "p-3"])] {
-            drain.choose(&all, count, Choice::Cost, load);
+            drain.choose(&all, count, Choice::Cost, S(10), load);
             assert_eq!(chosen(&drain), expected);
         }
         assert_eq!(marking(all[1], true), None, "it is somebody else's");
@@ -201,8 +225,8 @@ mod tests {
     fn pods_go_after_their_last_answer_or_the_timeout() {
         let pods = [of("p-1", true, &json!({})), of("p-0", true, &json!({}))];
         let all: Vec<&PodObject> = pods.iter().collect();
-        let mut drain = Drain { since: S(10), ..Drain::default() };
-        drain.choose(&all, 1, Choice::Ordinal, load);
+        let mut drain = Drain::default();
+        drain.choose(&all, 1, Choice::Ordinal, S(10), load);
         assert_eq!(chosen(&drain), ["p-1"]);
         let idle = |_: &str| PodLoad { is_idle: true, ..PodLoad::default() };
         assert!(!drain.is_done(&all, S(10), S(60), idle), "requests may be on their way");
@@ -212,6 +236,25 @@ mod tests {
         assert!(drain.holds(S(129), S(60)) && !drain.holds(S(130), S(60)));
         drain.written = Some(S(20));
         assert!(drain.holds(S(79), S(60)) && !drain.holds(S(80), S(60)));
+    }
+
+    #[test]
+    fn pods_that_are_chosen_later_have_as_long_to_answer() {
+        let pods: Vec<PodObject> = (0..3).map(|n| of(&format!("p-{n}"), true, &json!({}))).collect();
+        let all: Vec<&PodObject> = pods.iter().collect();
+        let busy = |_: &str| PodLoad { is_idle: false, under_way: 1, sent: 1 };
+        let mut drain = Drain::default();
+        drain.choose(&all, 1, Choice::Ordinal, S(10), busy);
+        drain.choose(&all, 2, Choice::Ordinal, S(60), busy);
+        assert_eq!(chosen(&drain), ["p-1", "p-2"]);
+        assert!(!drain.is_done(&all, S(70), S(60), busy), "one has had its minute, the other ten seconds");
+        assert!(!drain.is_late(S(119), S(60)) && drain.is_late(S(120), S(60)));
+        assert!(!drain.is_done(&all, S(119), S(60), busy) && drain.is_done(&all, S(120), S(60), busy));
+        assert!(drain.holds(S(179), S(60)) && !drain.holds(S(180), S(60)));
+        // A smaller number was written, and they are still there.
+        drain.written = Some(S(120));
+        drain.begin_again(S(130));
+        assert!(!drain.is_done(&all, S(189), S(60), busy) && drain.is_done(&all, S(190), S(60), busy));
     }
 
     #[test]

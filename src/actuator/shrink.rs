@@ -23,6 +23,16 @@ pub(super) enum Drained {
     NotYet,
 }
 
+/// Whether pods have the cost by which their controller chooses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Marked {
+    Yes,
+    /// The right for that is missing: others than these may go.
+    Denied,
+    /// The API server refused it, or didn't answer, or there is no lease: it is tried again.
+    NotYet,
+}
+
 impl Hands {
     /// The uids of pods that are about to go: they are to get no new requests. None that stays too long is
     /// among them.
@@ -67,18 +77,22 @@ impl Hands {
         let load = |name: &str| loads.get(name).copied().unwrap_or_default();
         // Pods of a smaller number that was written a moment ago may still be there: they stay chosen.
         let mut drain = self.drains.remove(&key).unwrap_or_default();
-        if drain.written.take().is_some() || drain.pods.is_empty() {
-            drain.since = now;
-        }
-        drain.choose(&pods, count, choice, load);
-        if choice == Choice::Cost && !self.mark(&pods, |pod| drain.pods.contains_key(&pod.metadata.uid)).await
-        {
-            // Others than these might go.
+        drain.begin_again(now);
+        drain.choose(&pods, count, choice, now, load);
+        let marked = match choice {
+            Choice::Cost => self.mark(&pods, |pod| drain.pods.contains_key(&pod.metadata.uid)).await,
+            Choice::Ordinal => Marked::Yes,
+        };
+        if marked == Marked::Denied {
             return Drained::Yes;
         }
-        let is_done = drain.is_done(&pods, now, timeout, load);
-        if drain.since == now {
-            let names: Vec<&str> = drain.pods.values().map(String::as_str).collect();
+        let is_done = match marked {
+            // Whichever go then, requests have had as long to end as they may take.
+            Marked::NotYet => drain.is_late(now, timeout),
+            _ => drain.is_done(&pods, now, timeout, load),
+        };
+        if drain.pods.values().any(|pod| pod.chosen == now) {
+            let names: Vec<&str> = drain.pods.values().map(|pod| pod.name.as_str()).collect();
             tracing::info!(policy = policy.name, role = role.name, pods = ?names, "pods get no new requests before they go");
         }
         self.drains.insert(key, drain);
@@ -120,14 +134,13 @@ impl Hands {
         self.mark(&marked, |_| false).await;
     }
 
-    /// Gives pods the low cost by which their controller chooses, and takes it from others. Returns whether
-    /// that may be done.
-    async fn mark(&mut self, pods: &[&PodObject], goes: impl Fn(&PodObject) -> bool) -> bool {
+    /// Gives pods the low cost by which their controller chooses, and takes it from others.
+    async fn mark(&mut self, pods: &[&PodObject], goes: impl Fn(&PodObject) -> bool) -> Marked {
         let about = "costs of pods that are about to go";
         for pod in pods {
             let Some(patch) = marking(pod, goes(pod)) else { continue };
             if !self.term.lasts() {
-                return false;
+                return Marked::NotYet;
             }
             let path = format!("/api/v1/namespaces/{}/pods/{}", self.namespace, pod.name());
             let patched: Result<Value, Problem> =
@@ -135,12 +148,16 @@ impl Hands {
             match patched {
                 Ok(_) => self.works(about),
                 Err(Problem::NotFound(_) | Problem::Conflict(_)) => {}
-                Err(problem) => {
+                Err(problem @ Problem::Denied(_)) => {
                     self.complain(about, &problem);
-                    return false;
+                    return Marked::Denied;
+                }
+                Err(problem) => {
+                    self.fails(about, &problem);
+                    return Marked::NotYet;
                 }
             }
         }
-        true
+        Marked::Yes
     }
 }

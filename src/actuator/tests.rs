@@ -219,6 +219,38 @@ async fn an_eviction_that_a_budget_refuses_is_told_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn pods_are_taken_without_a_cost_only_where_that_may_not_be_written() {
+    // Answer to a patch of a pod, whether it is then as if it had been written, and how the write fails.
+    for (code, writes, conditions) in [
+        (403, true, &[][..]),
+        (429, false, &[Condition::WriteFailed]),
+        (500, false, &[Condition::WriteFailed]),
+    ] {
+        let policy = policy("p", "mode: Apply, behavior: {scaleDown: {drainTimeout: 60s}},");
+        let (fake, mut hands, _) = hands(std::slice::from_ref(&policy));
+        fake.refuse(Method::PATCH, "pods/d-", code);
+        let seen = look(&mut hands, &policy, 1, 3).await;
+        let plan = act(&mut hands, &policy, seen, 1, 2).await;
+        assert_eq!(
+            (fake.written("/scale").len(), &*plan.conditions),
+            (usize::from(writes), conditions),
+            "{code}"
+        );
+        if writes {
+            continue;
+        }
+        assert_eq!(hands.draining().len(), 1, "{code}");
+        // It goes at last, whoever the controller takes.
+        let seen = look(&mut hands, &policy, 60, 3).await;
+        act(&mut hands, &policy, seen, 60, 2).await;
+        assert_eq!(fake.written("/scale").len(), 0, "{code}");
+        let seen = look(&mut hands, &policy, 61, 3).await;
+        act(&mut hands, &policy, seen, 61, 2).await;
+        assert_eq!(fake.written("/scale").len(), 1, "{code}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_stateful_set_keeps_ready_pods_until_lower_ones_are_ready_or_take_too_long() {
     let text = "{apiVersion: usher.dev/v1alpha1, kind: CapacityPolicy, metadata: {name: p}, spec: {mode: Apply, interval: 1s, behavior: {scaleDown: {drainTimeout: 0s}}, deploy: {steps: {decode: 1}, batchTimeout: 30s}, roles: {decode: {min: 1, max: 9, scaleTargetRef: {apiVersion: apps/v1, kind: StatefulSet, name: d}}}}}";
     let policy = Arc::new(file::parse(text).unwrap().remove(0).policy);
