@@ -72,7 +72,8 @@ impl Guarded {
     fn start(program: &Path, arguments: &[String], log: &Path) -> Self {
         let log = std::fs::File::options().append(true).create(true).open(log).unwrap();
         // The shell's first argument is its name.
-        let script = "\"$@\" <&- & pid=$!; trap 'kill -CONT $pid; kill -9 $pid' EXIT; read -r _; exit";
+        let script =
+            "\"$@\" <&- & pid=$!; trap 'kill -CONT $pid; kill -9 $pid; wait $pid' EXIT; read -r _; exit";
         let child = Command::new("bash")
             .args(["-c", script, "guard"])
             .arg(program)
