@@ -58,7 +58,10 @@ fn times_are_predicted_at_every_load_whatever_is_configured() {
             assert!(bands.len() >= 3, "{utilization} {time}: {bands:?}");
             for band in bands {
                 assert!(band.median_error <= 0.15, "{utilization} {time}: {band:?}");
-                assert!((0.85..=0.95).contains(&band.p90_coverage), "{utilization} {time}: {band:?}");
+                // Within 85 to 95 %, and the standard error of a share of so few.
+                let error = (0.9 * 0.1 / band.predictions as f64).sqrt();
+                let range = 0.85 - error..=0.95 + error;
+                assert!(range.contains(&band.p90_coverage), "{utilization} {time}: {band:?}");
             }
         }
         let group = &report.groups[0];
