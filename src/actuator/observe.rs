@@ -33,7 +33,7 @@ pub(super) struct Found {
     /// Changes of their mirrors by then.
     changes: Vec<u64>,
     objects: Objects,
-    /// Where they are on their way, if that follows from them alone.
+    /// Their states; `None` where those depend on more than the pods.
     pods: Option<Arc<Vec<ObservedPod>>>,
 }
 

@@ -12,7 +12,7 @@ use crate::capacity::plan::{Reason, RolePlan};
 use crate::capacity::rollout::{BATCH_TIMEOUT, Pace};
 use crate::capacity::{Plan, Policy};
 
-/// What a smaller number of replicas would do.
+/// Ready pods that a smaller number of replicas would delete although others that stay are not ready.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Loss {
     /// Names of the ready pods that would go.
@@ -21,8 +21,8 @@ struct Loss {
     unready: u32,
 }
 
-/// What is lost with so few replicas of those that there are to be now; `None`: no ready pod, or all that stay are
-/// ready.
+/// Loss from writing `write` replicas where there are to be `replicas`. `None`: no ready pod goes, or all that
+/// stay are ready.
 fn loss(pods: &[&PodObject], replicas: u32, write: u32) -> Option<Loss> {
     let mut pods: Vec<&PodObject> = pods.iter().copied().filter(|pod| pod.is_alive()).collect();
     pods.sort_by_key(|pod| (pod.ordinal(), pod.name()));
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn ready_pods_that_would_go_are_named_while_others_that_stay_are_not_ready() {
+    fn loss_names_ready_pods_above_unready_ones() {
         let (up, down) = (true, false);
         for (all, replicas, write, expected) in [
             (&[(0, down), (1, up)][..], 2, 1, Some((&["p-1"][..], 1))),
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn ready_pods_keep_the_ratio_and_are_no_more_than_a_step_apart() {
+    fn ready_pods_are_checked_against_ratio_and_steps() {
         let policy = |more: &str| {
             let text = format!(
                 "{{apiVersion: usher.dev/v1alpha1, kind: CapacityPolicy, metadata: {{name: p}}, spec: {{roles: {{a: {{min: 1, max: 16}}, b: {{min: 1, max: 8}}}}, {more}}}}}"

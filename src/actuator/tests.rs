@@ -219,7 +219,7 @@ async fn an_eviction_that_a_budget_refuses_is_told_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pods_are_taken_without_a_cost_only_where_that_may_not_be_written() {
+async fn failed_deletion_cost_delays_the_write() {
     // Answer to a patch of a pod, whether it is then as if it had been written, and how the write fails.
     for (code, writes, conditions) in [
         (403, true, &[][..]),
@@ -251,7 +251,7 @@ async fn pods_are_taken_without_a_cost_only_where_that_may_not_be_written() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stateful_set_keeps_ready_pods_until_lower_ones_are_ready_or_take_too_long() {
+async fn stateful_set_waits_for_lower_ordinals_with_a_limit() {
     let text = "{apiVersion: usher.dev/v1alpha1, kind: CapacityPolicy, metadata: {name: p}, spec: {mode: Apply, interval: 1s, behavior: {scaleDown: {drainTimeout: 0s}}, deploy: {steps: {decode: 1}, batchTimeout: 30s}, roles: {decode: {min: 1, max: 9, scaleTargetRef: {apiVersion: apps/v1, kind: StatefulSet, name: d}}}}}";
     let policy = Arc::new(file::parse(text).unwrap().remove(0).policy);
     let waits = [Condition::LowerOrdinalsUnready];

@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn ready_pods_are_given_back_one_by_one_as_they_become_idle() {
+    fn trimmed_pods_are_evicted_as_they_become_idle() {
         let mut leaving = Leaving::default();
         let [a, b, down] = [of("a", true), of("b", true), of("down", false)];
         let all = [a.clone(), b, down];

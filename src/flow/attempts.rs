@@ -26,7 +26,7 @@ const LEGACY: Legacy = Legacy {
 const OF: &str = "decisions";
 
 /// Most series, beside those of `other`: a thousand models at a thousand endpoints would be a million.
-/// What there is no room for counts at its endpoint as `other`.
+/// A model beyond that counts as `other` at its endpoint.
 const MAX_SERIES: usize = 10 * MAX_LABEL_VALUES;
 
 /// Counts decisions. The counters of an endpoint go with it, so that a pool whose pods come and go

@@ -67,7 +67,7 @@ struct Count(AtomicU64);
 pub struct Budget {
     /// What the process as a whole may take; nothing says so where only the limit is given.
     process: Option<u64>,
-    /// What all kinds together may take.
+    /// Limit of all kinds together, in bytes.
     limit: AtomicU64,
     /// From so many bytes on that all kinds take together the process is looked at again.
     look_at: AtomicU64,
@@ -126,7 +126,7 @@ impl Budget {
         Self { process: Some(bytes), ..Self::new(limit, prefix_index) }
     }
 
-    /// What all kinds together may take in a process of so many bytes, where nothing is
+    /// Limit of all kinds together in a process of so many bytes, where nothing is
     /// [measured](Self::measure). A quarter of it, or 48
     /// MiB where that is more, but never more than three quarters, is left for what isn't
     /// counted.
@@ -171,7 +171,7 @@ impl Budget {
         }
     }
 
-    /// What all kinds together may take, in bytes; `None` where there is no limit.
+    /// Limit of all kinds together, in bytes; `None`: there is none.
     pub fn limit(&self) -> Option<u64> {
         Some(self.limit.load(Relaxed)).filter(|limit| *limit != u64::MAX)
     }
@@ -321,7 +321,7 @@ impl Budget {
         self.used.iter().map(|used| used.0.load(Relaxed)).fold(0, u64::saturating_add)
     }
 
-    /// What all kinds take, of which one has just grown.
+    /// Sum of all kinds, of which one has just grown.
     fn grown(&self) -> u64 {
         let total = self.total();
         if total > self.look_at.load(Relaxed) {

@@ -34,7 +34,7 @@ pub struct Meter {
 /// What follows from a sample; all in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading {
-    /// What everything that is counted may take, also what is pending.
+    /// Limit of all counted memory, pending memory included, in bytes.
     pub limit: u64,
     /// What the process takes besides that.
     pub base: u64,

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn of_domains_with_room_for_the_step_the_one_with_least_to_spare_takes_it() {
+    fn step_goes_to_the_fitting_domain_with_least_to_spare() {
         let mut layers = layers(&[("a", [4, 2]), ("b", [4, 2]), ("c", [4, 0])], &[]);
         let spare = [vec![9, 1], vec![2, 5], vec![0, 0]];
         layers.get_mut("rack").unwrap().iter_mut().zip(spare).for_each(|(rack, spare)| rack.spare = spare);

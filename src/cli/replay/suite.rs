@@ -305,7 +305,7 @@ const MEASURES: [Measure; 6] = [
     },
 ];
 
-/// What policies are compared by, with names for tables of those alone.
+/// Places of the measures that policies are compared by, with their names in the summary.
 const COMPARED: [(usize, &str); 4] = [(0, "TTFT p90"), (2, "TPOT p90"), (4, "all p90"), (5, "good")];
 
 /// Means over the seeds: of times the geometric one, of shares the arithmetic one.

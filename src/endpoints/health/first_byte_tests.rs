@@ -138,7 +138,7 @@ fn a_long_prompt_takes_long_and_those_behind_it_too() {
 }
 
 #[test]
-fn requests_with_media_are_not_judged_as_text_nor_text_behind_them_before_they_are_known() {
+fn unknown_media_times_judge_neither_media_nor_text_behind() {
     let pool = Pool::new();
     let images: Vec<_> = (0..9).map(|_| pool.send_image(0)).collect();
     let behind: Vec<_> = (0..9).map(|_| pool.send(0, LARGE)).collect();
@@ -165,7 +165,7 @@ fn requests_with_media_are_not_judged_as_text_nor_text_behind_them_before_they_a
 }
 
 #[test]
-fn a_request_with_media_that_is_known_to_take_a_while_is_judged_by_that() {
+fn media_requests_are_judged_by_media_times() {
     let pool = Pool::new();
     for _ in 0..20 {
         let image = pool.send_image(1);

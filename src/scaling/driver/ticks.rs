@@ -106,8 +106,8 @@ impl Driver {
         self.finish();
     }
 
-    /// What comes of ticks for all: pods that are about to go get no requests, groups that block each other
-    /// part, and plans are shown.
+    /// Applies the outcome of ticks to all policies: pods that are about to go get no requests, groups that
+    /// block each other part, and plans are shown.
     fn finish(&mut self) {
         self.drain();
         self.part_those_that_block_each_other();

@@ -7,14 +7,7 @@
 //! otherwise (regression calibration, Carroll et al., *Measurement Error in Nonlinear Models*,
 //! 2006).
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
-
-/// Share of the sums that remains after another answer.
-const KEEP: f64 = 0.98;
-
-/// Tokens that the expectation is taken to have been right for, before any answer.
-const PRIOR: f64 = 4000.0;
+use super::ratio::Ratio;
 
 /// Bounds of the ratio.
 const LEAST: f64 = 0.05;
@@ -22,25 +15,11 @@ const MOST: f64 = 4.0;
 
 /// Ratios for prompts of which something should be cached, and for the others.
 #[derive(Debug)]
-pub(super) struct Hits {
-    /// As `f64` bits.
-    ratios: [AtomicU64; 2],
-    // Taken when an answer says how much was cached.
-    sums: Mutex<[Sums; 2]>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Sums {
-    expected: f64,
-    computed: f64,
-}
+pub(super) struct Hits([Ratio; 2]);
 
 impl Default for Hits {
     fn default() -> Self {
-        Self {
-            ratios: [1f64; 2].map(|ratio| AtomicU64::new(ratio.to_bits())),
-            sums: Mutex::new([Sums { expected: PRIOR, computed: PRIOR }; 2]),
-        }
+        Self([Ratio::within(LEAST, MOST), Ratio::within(LEAST, MOST)])
     }
 }
 
@@ -50,7 +29,7 @@ impl Hits {
         if uncached == 0 {
             return 0;
         }
-        let ratio = f64::from_bits(self.ratios[class(uncached, prompt)].load(Relaxed));
+        let ratio = self.0[class(uncached, prompt)].value();
         // Casts from floats saturate.
         ((uncached as f64 * ratio).round() as u64).clamp(1, prompt.max(1))
     }
@@ -60,13 +39,8 @@ impl Hits {
         if uncached == 0 || prompt == 0 || cached.is_nan() {
             return;
         }
-        let class = class(uncached, prompt);
-        let mut sums = self.sums.lock().unwrap_or_else(PoisonError::into_inner);
-        let sums = &mut sums[class];
-        sums.expected = sums.expected * KEEP + uncached as f64;
-        sums.computed = sums.computed * KEEP + prompt as f64 * (1.0 - cached.clamp(0.0, 1.0));
-        let ratio = (sums.computed / sums.expected).clamp(LEAST, MOST);
-        self.ratios[class].store(ratio.to_bits(), Relaxed);
+        let computed = prompt as f64 * (1.0 - cached.clamp(0.0, 1.0));
+        self.0[class(uncached, prompt)].observe(computed, uncached as f64);
     }
 }
 

@@ -30,6 +30,7 @@ mod past;
 mod plateau;
 mod predicted;
 mod rate;
+mod ratio;
 mod reader;
 mod report;
 mod residuals;

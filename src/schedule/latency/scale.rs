@@ -1,13 +1,6 @@
 //! Tokens as engines count them, per estimated token of a prompt.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
-
-/// Share of the sums that remains after another response.
-const KEEP: f64 = 0.98;
-
-/// Tokens that the estimate is taken to have been right for, before any response.
-const PRIOR: f64 = 4000.0;
+use super::ratio::Ratio;
 
 /// Bounds of the ratio.
 const LEAST: f64 = 0.1;
@@ -17,16 +10,11 @@ const MOST: f64 = 10.0;
 /// languages has other bytes per token. A ratio of sums, so that what a chat template adds to short
 /// prompts doesn't count for long ones.
 #[derive(Debug)]
-pub(super) struct TokenScale {
-    /// As `f64` bits.
-    ratio: AtomicU64,
-    /// Tokens that were counted and estimated. Taken when a response has usage.
-    sums: Mutex<[f64; 2]>,
-}
+pub(super) struct TokenScale(Ratio);
 
 impl Default for TokenScale {
     fn default() -> Self {
-        Self { ratio: AtomicU64::new(1f64.to_bits()), sums: Mutex::new([PRIOR; 2]) }
+        Self(Ratio::within(LEAST, MOST))
     }
 }
 
@@ -34,19 +22,14 @@ impl TokenScale {
     /// So many estimated tokens as the engine would count them.
     pub(super) fn tokens(&self, estimated: u64) -> u64 {
         // Casts from floats saturate.
-        (estimated as f64 * f64::from_bits(self.ratio.load(Relaxed))).round() as u64
+        (estimated as f64 * self.0.value()).round() as u64
     }
 
     /// A prompt had so many tokens.
     pub(super) fn observe(&self, counted: u64, estimated: u64) {
-        if counted == 0 || estimated == 0 {
-            return;
+        if counted > 0 && estimated > 0 {
+            self.0.observe(counted as f64, estimated as f64);
         }
-        let mut sums = self.sums.lock().unwrap_or_else(PoisonError::into_inner);
-        for (sum, tokens) in sums.iter_mut().zip([counted, estimated]) {
-            *sum = *sum * KEEP + tokens as f64;
-        }
-        self.ratio.store((sums[0] / sums[1]).clamp(LEAST, MOST).to_bits(), Relaxed);
     }
 }
 

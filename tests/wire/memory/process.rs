@@ -91,7 +91,7 @@ impl Process {
         self.page().limit()
     }
 
-    /// What all kinds take that requests bring, in bytes.
+    /// Counted memory of requests, all kinds together, in bytes.
     pub fn held(&self) -> f64 {
         self.page().held()
     }
@@ -129,7 +129,7 @@ impl Page {
         self.metric("usher_memory_limit_bytes")
     }
 
-    /// What all kinds take that requests bring, in bytes.
+    /// Counted memory of requests, all kinds together, in bytes.
     pub fn held(&self) -> f64 {
         self.metric("usher_memory_bodies_bytes") + self.metric("usher_memory_streams_bytes")
     }
