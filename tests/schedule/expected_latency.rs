@@ -167,7 +167,7 @@ fn prompts_have_as_many_tokens_as_engines_count() {
     let reader = Reader::new(Arc::clone(&model), InitialRate::of(RATE), Key::new(TOKENS), Key::new(PREFIX));
     let (request, facts) = (request(), facts(1000, &[5]));
     let cx = Context { facts: &facts, ..Context::new(&request, NOW, Duration::from_secs(2)) };
-    let tokens = || (reader.prompt(&cx), reader.uncached(&cx)(0), reader.missing(&cx, 0));
+    let tokens = || (reader.prompt(&cx), reader.uncached(&cx)(0).round() as u64, reader.missing(&cx, 0));
     assert_eq!(tokens(), (1000, 500, 500));
     let usage = Usage { prompt_tokens: Some(2000), completion_tokens: None, cached_tokens: None };
     for _ in 0..500 {

@@ -34,9 +34,9 @@ pub struct DecodePart {
 impl Table<'_> {
     /// How often prompts come to an endpoint.
     pub fn own(&self, endpoint: &Endpoint, urgency: f64) -> Pool {
-        let Some(backlog) = self.known(endpoint) else { return Pool { urgency, ..Pool::default() } };
+        let Some(backlog) = self.known(endpoint) else { return Pool::new(0.0, 0.0, urgency) };
         let (arrivals, tokens) = backlog.arrivals().rates(self.now());
-        Pool { arrivals, busy: tokens * backlog.speed().per_token, urgency }
+        Pool::new(arrivals, tokens * backlog.speed().per_token, urgency)
     }
 
     /// The cost of computing a prompt there for another endpoint. `urgency`: weight of a second

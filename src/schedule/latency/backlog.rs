@@ -124,17 +124,24 @@ impl Backlog {
 
     /// Tokens of prompts that it has yet to compute.
     pub fn tokens(&self, now: Duration) -> f64 {
-        self.tokens_at(self.rate(), now)
+        let rate = self.rate();
+        self.seconds(1.0 / rate, nanos(now)) * rate
     }
 
-    /// The same where it computes so many per second.
-    pub(super) fn tokens_at(&self, rate: f64, now: Duration) -> f64 {
-        let (now, seen) = (nanos(now), self.tokens.load(Relaxed).max(0) as f64);
+    /// Seconds to compute them, at `now` in nanoseconds of the clock, where each takes `per_token`.
+    pub(super) fn seconds(&self, per_token: f64, now: u64) -> f64 {
         let seconds = |nanos: u64| nanos as f64 * 1e-9;
-        let computed = seconds(now.saturating_sub(self.head_since.load(Relaxed))) * rate;
+        let seen = self.tokens.load(Relaxed).max(0) as f64 * per_token;
+        let computed = seconds(now.saturating_sub(self.head_since.load(Relaxed)));
         // No more than one prompt: an endpoint that doesn't answer doesn't look idle.
-        let seen = (seen - PROGRESS * computed.min(self.head.load(Relaxed) as f64)).max(0.0);
-        seen + seconds(self.unseen_until.load(Relaxed).saturating_sub(now)) * rate
+        let head = self.head.load(Relaxed) as f64 * per_token;
+        let seen = (seen - PROGRESS * computed.min(head)).max(0.0);
+        seen + seconds(self.unseen_until.load(Relaxed).saturating_sub(now))
+    }
+
+    /// When the next prompt leaves whose first token isn't seen, in nanoseconds of the clock.
+    pub(super) fn expires(&self) -> u64 {
+        self.expires.load(Relaxed)
     }
 
     /// Tokens that it computes per second.
@@ -237,9 +244,6 @@ impl Backlog {
     /// Takes out the prompts whose first token should have been seen long ago: the gateway
     /// doesn't show it, or there is none.
     pub(super) fn expire(&self, now: Duration) {
-        if nanos(now) < self.expires.load(Relaxed) {
-            return;
-        }
         let mut inner = self.inner();
         let head = inner.queue.front().map(|waiting| waiting.number);
         inner.queue.retain(|waiting| {

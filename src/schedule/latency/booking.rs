@@ -138,7 +138,8 @@ impl Booked {
             let (state, speed) = model.read().look(work.prefill, prompt as f64, &reported);
             predicted = Some(Predicted::new(&prefill, &state, &speed, &ask));
             prefill.group().note_requests(state.requests);
-            met = (state.slot_wait == 0.0).then_some((state.requests, state.queued + tokens as f64));
+            met = (state.slot_wait == 0.0)
+                .then_some((state.requests, state.queued / speed.per_token + tokens as f64));
             others = (state.requests - load.in_flight() as f64).max(0.0);
             let (requests, cached) = (state.requests, state.cached);
             let own = tokens as f64;

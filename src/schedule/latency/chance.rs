@@ -117,6 +117,6 @@ impl Table<'_> {
 
     /// Targets per output token below a limit that requests named lately, in seconds.
     fn recent_targets(&self, limit: f64) -> SmallVec<[f64; 16]> {
-        self.model.recent.below(limit, self.now)
+        self.model.recent.below(limit, self.now())
     }
 }

@@ -84,7 +84,7 @@ impl PerOutput {
 /// An endpoint as a decision sees it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct State {
-    /// Prompt tokens to compute before those of a new request.
+    /// Seconds to compute the prompt tokens before those of a new request: `q·τ`.
     pub queued: f64,
     /// Requests there, from their booking on.
     pub requests: f64,
@@ -116,20 +116,24 @@ pub struct Pool {
     pub busy: f64,
     /// Weight of a second before the first token, of a second of an answer being 1: `w`.
     pub urgency: f64,
+    /// Requests that a job of a second adds its length to, for each second of work that is there
+    /// before it: `λ/(1 − ρ)`.
+    behind: f64,
 }
 
 impl Pool {
-    /// Requests that a job of a second adds its length to, for each second of work that is there
-    /// before it.
-    fn behind(&self) -> f64 {
-        self.arrivals / (1.0 - self.busy.clamp(0.0, MOST_BUSY))
+    /// A pool to which so many requests come per second and endpoint, `λ`, whose endpoints compute
+    /// prompts for a share `busy` of the time, and where a second before the first token weighs
+    /// `urgency` seconds of an answer.
+    pub fn new(arrivals: f64, busy: f64, urgency: f64) -> Self {
+        Self { arrivals, busy, urgency, behind: arrivals / (1.0 - busy.clamp(0.0, MOST_BUSY)) }
     }
 }
 
 impl Default for Pool {
     /// An idle one.
     fn default() -> Self {
-        Self { arrivals: 0.0, busy: 0.0, urgency: 1.0 }
+        Self::new(0.0, 0.0, 1.0)
     }
 }
 
@@ -171,7 +175,7 @@ impl State {
 impl Speed {
     /// Seconds that a prompt waits for those before it, and for a slot.
     pub fn wait(&self, state: &State) -> f64 {
-        state.queued * self.per_token + state.slot_wait
+        state.queued + state.slot_wait
     }
 
     /// Seconds to the first token.
@@ -197,7 +201,7 @@ impl Speed {
         let (answer, beside) = self.decoding(state, ask);
         let stalled = ask.uncached * self.step_per_computed * state.requests * STALL;
         let prompt = ask.uncached * self.per_token;
-        let per_wait = prompt * pool.behind();
+        let per_wait = prompt * pool.behind;
         let others = beside + stalled + per_wait * prompt;
         Cost { first: pool.urgency * first, answer, others, wait: self.wait(state), per_wait }
     }
@@ -209,7 +213,7 @@ impl Speed {
         let decoding = (state.requests - state.prompts).max(0.0);
         let stalled = ask.uncached * self.step_per_computed * decoding * self.stretch(own);
         let prompt = ask.uncached * self.per_token;
-        let per_wait = prompt * own.behind();
+        let per_wait = prompt * own.behind;
         let others = stalled + per_wait * prompt;
         Cost { first: own.urgency * first, answer: 0.0, others, wait: self.wait(state), per_wait }
     }
@@ -260,9 +264,9 @@ mod tests {
 
     #[test]
     fn every_term_is_its_formula() {
-        let state = State { queued: 1000.0, requests: 10.0, cached: 20_000.0, slot_wait: 0.5, prompts: 7.0 };
+        let state = State { queued: 0.1, requests: 10.0, cached: 20_000.0, slot_wait: 0.5, prompts: 7.0 };
         let ask = Ask { uncached: 500.0, prompt: 2000.0, output: 200.0 };
-        let pool = Pool { arrivals: 2.0, busy: 0.5, urgency: 3.0 };
+        let pool = Pool::new(2.0, 0.5, 3.0);
         let cost = SPEED.cost(&state, &ask, &pool);
         let first = 0.01 + 0.01 + 0.15 + 0.5;
         assert!((cost.first - 3.0 * first).abs() < 1e-12);
@@ -299,7 +303,7 @@ mod tests {
     fn a_cached_prefix_is_worth_more_where_requests_run() {
         let price = |requests: f64, busy: f64| {
             let state = State { requests, ..State::default() };
-            let pool = Pool { arrivals: 3.0, busy, ..Pool::default() };
+            let pool = Pool::new(3.0, busy, 1.0);
             let cost = |uncached| {
                 SPEED.cost(&state, &Ask { uncached, prompt: 2000.0, output: 100.0 }, &pool).behind(0.02)
             };

@@ -79,11 +79,12 @@ impl Reader {
     }
 
     /// The same of those that endpoints have to compute, by their positions in the snapshot.
-    pub fn uncached(&self, cx: &Context<'_>) -> impl Fn(u32) -> u64 {
+    pub fn uncached(&self, cx: &Context<'_>) -> impl Fn(u32) -> f64 {
         let (estimated, prefix) = (self.estimated(cx), cx.facts.get(self.prefix));
-        let scale = self.model.scale();
+        let per_estimated = self.model.scale().ratio();
         move |position| {
-            scale.tokens(prefix.map_or(estimated, |prefix| prefix.computed_at(position, estimated)))
+            let uncached = prefix.map_or(estimated, |prefix| prefix.computed_at(position, estimated));
+            uncached as f64 * per_estimated
         }
     }
 
@@ -117,7 +118,7 @@ impl Reader {
             self.model.book(&Work {
                 prefill,
                 decode: decode.0,
-                tokens: self.uncached(cx)(position),
+                tokens: self.uncached(cx)(position).round() as u64,
                 prompt: self.prompt(cx),
                 estimated: self.estimated(cx),
                 api: cx.request.api,

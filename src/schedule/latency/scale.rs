@@ -22,7 +22,12 @@ impl TokenScale {
     /// So many estimated tokens as the engine would count them.
     pub(super) fn tokens(&self, estimated: u64) -> u64 {
         // Casts from floats saturate.
-        (estimated as f64 * self.0.value()).round() as u64
+        (estimated as f64 * self.ratio()).round() as u64
+    }
+
+    /// Tokens per estimated token.
+    pub(super) fn ratio(&self) -> f64 {
+        self.0.value()
     }
 
     /// A prompt had so many tokens.

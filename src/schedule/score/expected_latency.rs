@@ -91,7 +91,7 @@ impl ExpectedLatencyScorer {
         let places = candidates.iter().zip(candidates.indices());
         for ((cell, (endpoint, &position)), cost) in out.iter().zip(places).zip(costs) {
             let reported = reported(cx, endpoint.load(), f64::from(*cell));
-            let long = Ask { uncached: uncached_at(position) as f64, prompt, output: expected.high };
+            let long = Ask { uncached: uncached_at(position), prompt, output: expected.high };
             let outlook = table.outlook(endpoint, &long, &reported, slo, cx.part, &tighter);
             let Outlook { chance, harm, serves, depth } = outlook;
             choices.push(Choice { chance, harm, serves, depth, cost });
@@ -110,7 +110,7 @@ impl ExpectedLatencyScorer {
         let mut costs: SmallVec<[Cost; 32]> = SmallVec::with_capacity(candidates.len());
         for ((endpoint, &position), waiting) in places.zip(waiting) {
             let reported = reported(cx, endpoint.load(), f64::from(*waiting));
-            let ask = Ask { uncached: uncached_at(position) as f64, prompt, output };
+            let ask = Ask { uncached: uncached_at(position), prompt, output };
             let cost = match cx.part {
                 Part::Whole => table.cost(endpoint, &ask, &pool, &reported),
                 Part::Prefill => table.prefill_part(endpoint, &ask, urgency, &reported).cost,

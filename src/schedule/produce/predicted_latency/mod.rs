@@ -61,7 +61,7 @@ impl PredictedLatencyProducer {
         for (place, &position) in candidates.indices().iter().enumerate() {
             let endpoint = view.get(place);
             let reported = reported(cx, endpoint.load(), waiting(place).unwrap_or(longest));
-            let ask = Ask { uncached: uncached(position) as f64, prompt, output };
+            let ask = Ask { uncached: uncached(position), prompt, output };
             let (ttft, tpot) = table.latencies(endpoint, &ask, &reported);
             let role = &self.params.endpoint_role_label;
             let decodes = role.is_empty() || endpoint.label(role) != Some(PREFILL);

@@ -123,7 +123,7 @@ impl Joint {
         let urgency = table.urgency();
         let (prompt, uncached) = (self.reader.prompt(cx) as f64, self.reader.uncached(cx));
         let output = table.expected(self.reader.kind(cx), cx.request.max_output_tokens).mean;
-        let ask = |position| Ask { uncached: uncached(position) as f64, prompt, output };
+        let ask = |position| Ask { uncached: uncached(position), prompt, output };
         let costs = Costs {
             prefill: |position| match at(position) {
                 Some(endpoint) => {
