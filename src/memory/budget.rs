@@ -345,6 +345,25 @@ impl Budget {
         squeezed
     }
 
+    /// The same, up to what may be used [`beyond`] the limit.
+    pub(super) fn grow_beyond(
+        &self,
+        kind: Kind,
+        bytes: u64,
+        priority: impl FnOnce() -> Option<i32>,
+    ) -> Result<(), Full> {
+        let used = &self.used[kind as usize].0;
+        used.fetch_add(bytes, Relaxed);
+        if let Err(full) = self.squeeze(self.grown(), priority) {
+            let limit = self.limit.load(Relaxed);
+            if self.total() > limit.saturating_add(beyond(limit)) {
+                used.fetch_sub(bytes, Relaxed);
+                return Err(full);
+            }
+        }
+        Ok(())
+    }
+
     /// Counts what is there already.
     pub(super) fn add(&self, kind: Kind, bytes: u64) {
         self.used[kind as usize].0.fetch_add(bytes, Relaxed);
@@ -420,8 +439,8 @@ fn tight(limit: u64) -> u64 {
     limit - limit / 8
 }
 
-/// What may be used beyond the limit for a moment: by streams whose priority isn't known yet,
-/// and instead of what others are about to give back.
+/// What may be used beyond the limit for a moment: by streams whose priority isn't known yet, by
+/// messages of requests that are on their way, and instead of what others are about to give back.
 pub(super) fn beyond(limit: u64) -> u64 {
     limit / 16
 }

@@ -38,6 +38,18 @@ impl Reservation {
         Ok(())
     }
 
+    /// The same for a request that is on its way, which may take a sixteenth of the limit more.
+    ///
+    /// # Errors
+    /// When there is no room beyond the limit either. It stays as it was then.
+    pub fn grow_beyond(&mut self, bytes: u64, priority: impl FnOnce() -> Option<i32>) -> Result<(), Full> {
+        if bytes > self.bytes {
+            self.budget.grow_beyond(self.kind, bytes - self.bytes, priority)?;
+            self.bytes = bytes;
+        }
+        Ok(())
+    }
+
     /// Makes it so many bytes, also where there is no room: for what is there already.
     pub fn set(&mut self, bytes: u64) {
         if bytes < self.bytes {

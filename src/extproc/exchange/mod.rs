@@ -127,14 +127,16 @@ pub struct Exchange {
     modes: Option<Modes>,
     subset: SubsetHint,
     started: Option<Instant>,
+    /// Priority of the request, once it is known.
+    priority: i32,
     routed: Option<Routed>,
     /// Whether there is room for the stream, or it was refused for want of it.
     has_stream: bool,
     /// Room for the request's body, from its first chunk until the last is on its way, and for
     /// headers that are large.
     held: Option<Reservation>,
-    /// Room for a part of a message that passes through, until its rest is there. In a box, as most
-    /// streams never have one.
+    /// Room for a part of a message that passes through, until its rest is there and written to the
+    /// gateway. In a box, as most streams never have one.
     part: Option<Box<Reservation>>,
     /// The request's body, while some of it is missing that didn't come at once.
     upload: Option<Arc<Upload>>,
@@ -158,6 +160,7 @@ impl Exchange {
             modes: None,
             subset: SubsetHint::Missing,
             started: None,
+            priority: 0,
             routed: None,
             held: None,
             part: None,
@@ -233,10 +236,12 @@ impl Exchange {
         if let Some(subset) = message.subset {
             self.subset = subset;
         }
-        if let Some(part) = &mut self.part {
-            part.set(0);
-        }
+        // What is kept while a request waits is counted with the rest of it.
+        let part = self.part.take().filter(|_| !self.is_deciding());
         let step = self.on_event(message.event, &message.served, now);
+        if let Some(part) = part {
+            self.replies.hold(*part);
+        }
         if !matches!(self.state, State::Idle | State::Body(_) | State::Deciding(..)) {
             // Nothing is kept of the body, or it is on its way and has its room with it.
             self.held = None;
@@ -265,16 +270,28 @@ impl Exchange {
             }
             // It passes through, and is of a response, or of a body that nobody reads.
             State::Deciding(..) | State::Relaying | State::Sent(_) | State::Abandoned | State::Refused => {
-                // Counted also where there is no room: it goes on with its next byte.
-                let part = || Box::new(Reservation::new(&self.shared.budget, Kind::Bodies));
-                self.part.get_or_insert_with(part).set(bytes as u64);
-                return Step::Continue;
+                return self.pass_part(bytes, now);
             }
         };
         if self.has_room(before.saturating_add(bytes), None) {
             return Step::Continue;
         }
         self.refuse_for_memory(now)
+    }
+
+    /// A part of a message that passes through is kept. Its request may be on its way, so it is refused
+    /// last.
+    fn pass_part(&mut self, bytes: usize, now: Instant) -> Step {
+        let Self { shared, part, priority, .. } = self;
+        let part = part.get_or_insert_with(|| Box::new(Reservation::new(&shared.budget, Kind::Bodies)));
+        if part.grow_beyond(bytes as u64, || Some(*priority)).is_ok() {
+            return Step::Continue;
+        }
+        if self.is_deciding() {
+            return self.refuse_for_memory(now);
+        }
+        self.shared.budget.count_refused();
+        self.give_up(Rejection::saturated(NO_MEMORY))
     }
 
     fn on_event(&mut self, event: Event, served: &Served, now: Instant) -> Result<Step, Violation> {
@@ -321,17 +338,22 @@ impl Exchange {
         self.routed.as_ref().is_some_and(|routed| routed.poll_revoked(context).is_ready())
     }
 
-    /// Ends a request that runs.
+    /// Ends a request that runs, for another.
     pub fn revoke(&mut self) -> Step {
+        self.give_up(Rejection::evicted())
+    }
+
+    /// Ends a request that is on its way.
+    fn give_up(&mut self, rejection: Rejection) -> Step {
         if let Some(mut routed) = self.routed.take() {
             routed.cut_off(&self.answer.used(), self.answer.generated());
             routed.withdraw();
         }
         if let Some(series) = self.answer.series() {
-            self.shared.metrics.refused(series, Code::Evicted);
+            self.shared.metrics.refused(series, rejection.code);
         }
         (self.state, self.part) = (State::Refused, None);
-        self.replies.immediate(Rejection::evicted());
+        self.replies.immediate(rejection);
         Step::End
     }
 

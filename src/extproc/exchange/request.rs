@@ -232,6 +232,7 @@ impl Exchange {
 
     pub(super) fn decide(&mut self, mut request: Request, end: BodyEnd, now: Instant) -> Step {
         request.priority = self.shared.rules.current().priority(&request.headers);
+        self.priority = request.priority;
         self.shared.stages.process_headers(&mut request);
         let relays = matches!(end, BodyEnd::Relayed { .. }) && self.is_full_duplex();
         if request.priority < 0 && (!request.body.is_empty() || relays) && self.shared.budget.is_tight() {

@@ -10,6 +10,7 @@ mod frames;
 mod idle;
 mod invalid;
 mod names;
+mod parts;
 mod process;
 mod raw;
 mod stalled;
