@@ -19,7 +19,7 @@ use tonic::codegen::Service;
 use super::arrivals::RequestBody;
 use super::router::GrpcService;
 use crate::memory::small::{CALL, COMPLETE};
-use crate::memory::{Budget, SmallCall};
+use crate::memory::{Budget, SmallCall, SmallPort};
 
 /// A service whose calls have to begin with their answer in time, and count as requests of
 /// [small](crate::memory::small) ports. They are answered also where no memory is left: health checks
@@ -27,13 +27,13 @@ use crate::memory::{Budget, SmallCall};
 #[derive(Clone, Debug)]
 pub struct Small<S> {
     service: S,
-    budget: Arc<Budget>,
+    port: SmallPort,
 }
 
 impl<S> Small<S> {
-    /// This service, whose calls count against `budget`.
+    /// This service, whose calls count against `budget`, with a share for itself and its clones.
     pub fn new(service: S, budget: &Arc<Budget>) -> Self {
-        Self { service, budget: Arc::clone(budget) }
+        Self { service, port: SmallPort::new(budget) }
     }
 }
 
@@ -67,7 +67,7 @@ where
     fn call(&mut self, request: Request<RequestBody>) -> Self::Future {
         let end = CancellationToken::new();
         request.body().end_with(end.clone());
-        let call = SmallCall::new(&self.budget, CALL, end);
+        let call = self.port.begin(CALL, end);
         let answer = tokio::time::timeout(COMPLETE, self.service.call(request));
         answer
             .map(|answer| {

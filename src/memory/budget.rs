@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex, OnceLock, TryLockError, Weak};
 
 use tokio::sync::Semaphore;
 
-use super::calls::Calls;
 use super::connection::Unread;
 use super::uploads::Uploads;
 use super::watch::Watch;
@@ -91,7 +90,7 @@ pub struct Budget {
     pub(super) opened: Arc<AtomicU64>,
     /// Open connections except those of small ports.
     pub(super) open_connections: AtomicU64,
-    pub(super) small_calls: Calls,
+    pub(super) small_calls_ended: AtomicU64,
     pub(super) uploads: Uploads,
     lingering: Arc<Semaphore>,
 }
@@ -165,7 +164,7 @@ impl Budget {
             evicted: AtomicU64::new(0),
             opened: Arc::default(),
             open_connections: AtomicU64::new(0),
-            small_calls: Calls::default(),
+            small_calls_ended: AtomicU64::new(0),
             uploads: Uploads::default(),
             lingering: Arc::new(Semaphore::new(MAX_LINGERING)),
         }

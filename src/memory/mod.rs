@@ -19,7 +19,7 @@ mod uploads;
 mod watch;
 
 pub use budget::{Budget, Full, Kind, Sheds};
-pub use calls::SmallCall;
+pub use calls::{SmallCall, SmallPort};
 pub use connection::{ConnectionRoom, OpenStream, TURN, Unread, Windows};
 pub use places::Places;
 pub use reservation::Reservation;

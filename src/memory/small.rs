@@ -38,10 +38,19 @@ pub fn max_connections(streams: u32, budget: &Budget) -> usize {
     most.min(places.max(LEAST_CONNECTIONS))
 }
 
+/// Ports that serve such requests: health, ext_proc (which answers health checks too), KEDA, metrics and
+/// administration.
+const PORTS: u64 = 5;
+
+/// Most bytes that requests of a port may take, of the [share] that all of them have.
+pub(super) fn calls_share(budget: &Budget) -> u64 {
+    share(budget) / PORTS
+}
+
 /// Most bytes that connections of a port may take, and requests of all of them: a quarter of what is
 /// for small ports, which is a sixteenth of the budget. Health, metrics and administration have many
 /// connections, and KEDA has few.
-pub(super) fn share(budget: &Budget) -> u64 {
+fn share(budget: &Budget) -> u64 {
     budget.process().map_or(MOST, |process| (process / 16).min(MOST)) / 4
 }
 

@@ -28,7 +28,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::access::{Access, Refusal};
 use super::page::Page;
 use super::tls::MetricsTls;
-use crate::memory::{Budget, Kind, Places, Reservation, SmallCall, small};
+use crate::memory::{Budget, Kind, Places, Reservation, SmallPort, small};
 
 /// Time for the handshake of TLS, and then to send the head of a request: half of what a request
 /// has to be complete.
@@ -225,7 +225,7 @@ impl HttpServer {
         listener.set_nonblocking(true)?;
         let listener = TcpListener::from_std(listener)?;
         let shutdown = CancellationToken::new();
-        let task = tokio::spawn(serve(listener, Site { routes, protection }, shutdown.clone()));
+        let task = tokio::spawn(serve(listener, Site::new(routes, protection), shutdown.clone()));
         Ok(Self { shutdown, task: AbortOnDropHandle::new(task) })
     }
 
@@ -242,6 +242,14 @@ impl HttpServer {
 struct Site {
     routes: Routes,
     protection: Protection,
+    port: SmallPort,
+}
+
+impl Site {
+    fn new(routes: Routes, protection: Protection) -> Self {
+        let port = SmallPort::new(&protection.budget);
+        Self { routes, protection, port }
+    }
 }
 
 async fn serve(listener: TcpListener, site: Site, shutdown: CancellationToken) {
@@ -346,7 +354,7 @@ async fn serve_connection(
     let held = OnceLock::new();
     let service = service_fn(async |request: Request<Incoming>| {
         client.has_begun.store(true, Relaxed);
-        held.get_or_init(|| SmallCall::new(&site.protection.budget, REQUEST, client.end.clone()));
+        held.get_or_init(|| site.port.begin(REQUEST, client.end.clone()));
         let access = site.protection.access.as_deref();
         let response = site.routes.answer(&request, access, certificate.as_ref()).await;
         Ok::<_, Infallible>(response)

@@ -141,12 +141,31 @@ async fn watchers_that_read_nothing_make_room_for_others() {
         assert!(raw.is_alive());
         connections.push(raw);
     }
-    // There is room for 153 of 10 KiB.
+    // There is room for 30 of 10 KiB.
     let ended = || process.metric("usher_small_requests_ended_total");
-    settle(|| ended() >= f64::from(CONNECTIONS * WATCHERS - 153)).await;
+    settle(|| ended() >= f64::from(CONNECTIONS * WATCHERS - 30)).await;
     let most = SHARE / 4.0 + f64::from(CONNECTIONS * (28 << 10)) + f64::from(128 << 10);
     settle(|| small(&process) <= most).await;
     is_healthy(process.health).await;
+}
+
+/// More watchers on one port than it has room for, and before them one on another.
+#[tokio::test]
+async fn watchers_of_one_port_end_none_of_another() {
+    let process = Process::start(96, 1, &[]);
+    let watch = |address, watchers: u32| {
+        let mut raw = Raw::connect(address, 1 << 20);
+        for stream in (0..watchers).map(|index| 2 * index + 1) {
+            raw.call(stream, "/grpc.health.v1.Health/Watch");
+            raw.frame(DATA, END_STREAM, stream, &[0; 5]);
+        }
+        assert!(raw.is_alive());
+        raw
+    };
+    let mut gateway = watch(process.extproc, 1);
+    let _others: Vec<_> = (0..30).map(|_| watch(process.health, 16)).collect();
+    settle(|| process.metric("usher_small_requests_ended_total") >= 400.0).await;
+    assert!(!gateway.frames().iter().any(|frame| frame.ends(1)));
 }
 
 #[tokio::test]

@@ -136,6 +136,20 @@ impl Raw {
         false
     }
 
+    /// Sends what there is, and returns the frames that come until everything sent before has been seen.
+    pub fn frames(&mut self) -> Vec<Frame> {
+        self.frame(PING, 0, 0, &[8; 8]);
+        self.send();
+        let mut frames = Vec::new();
+        loop {
+            let frame = self.next().expect("the connection ended");
+            if (frame.kind, frame.flags) == (PING, ACK) && frame.payload == [8; 8] {
+                return frames;
+            }
+            frames.push(frame);
+        }
+    }
+
     /// Sends what there is, and reads until a stream has ended.
     pub fn ended(&mut self, stream: u32) {
         self.send();
