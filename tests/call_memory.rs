@@ -15,7 +15,7 @@ use http::Request;
 use http_body::{Body, Frame};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use tonic::codegen::Service;
-use usher::extproc::call::{Call, Calls, End, MessageLimits};
+use usher::extproc::call::{Call, CallSource, Calls, End, MessageLimits};
 use usher::extproc::inbox::Payload;
 use usher::extproc::outbox::Outbox;
 
@@ -81,6 +81,8 @@ impl Body for Client<'_> {
         Poll::Ready(Some(Ok(Frame::data(frame.into()))))
     }
 }
+
+impl CallSource for Client<'_> {}
 
 /// Most bytes that are held while messages of `length` bytes arrive in such frames, until
 /// `end` bytes of them are there.

@@ -12,7 +12,7 @@ use futures_util::FutureExt;
 use http::{HeaderMap, Request};
 use http_body::{Body, Frame};
 use tonic::codegen::Service as _;
-use usher::extproc::call::{CallBody, Calls, MessageLimits};
+use usher::extproc::call::{CallBody, CallSource, Calls, MessageLimits};
 use usher::extproc::outbox::Written;
 use usher::extproc::service::ProcessCall;
 
@@ -82,6 +82,8 @@ impl Stream {
 /// The body of the gateway's call: what was sent and is not read yet.
 #[derive(Clone, Default)]
 struct Sent(Arc<Mutex<Queue>>);
+
+impl CallSource for Sent {}
 
 #[derive(Default)]
 struct Queue {

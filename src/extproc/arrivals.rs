@@ -21,6 +21,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
+use super::call::CallSource;
 use super::first_settings::FirstSettings;
 use super::frames::{OVERHEAD, Received, ResetStreams};
 use super::preface::PREFACE;
@@ -198,13 +199,28 @@ impl RequestBody {
         small.try_acquire_owned().ok()
     }
 
-    /// Ends its stream when `end` is cancelled. To be called by the service before it returns the
-    /// future of its answer.
-    pub fn end_with(&self, end: CancellationToken) {
+    /// Ends its stream when this says so. To be called by the service before it returns the future of
+    /// its answer.
+    pub fn ends(&self, end: StreamEnd) {
         if let Some(body) = &self.body {
             *body.streams.end.lock().unwrap_or_else(PoisonError::into_inner) = Some(end);
         }
     }
+}
+
+impl CallSource for RequestBody {
+    fn end_with(&self, end: CancellationToken) {
+        self.ends(StreamEnd { cancelled: end, is_small: false });
+    }
+}
+
+/// How a stream is ended from outside.
+#[derive(Debug)]
+pub struct StreamEnd {
+    /// Cancelled when it has to end.
+    pub cancelled: CancellationToken,
+    /// It doesn't count as open on its connection.
+    pub is_small: bool,
 }
 
 impl Drop for RequestBody {
@@ -276,12 +292,12 @@ pub struct Streams {
     small: Arc<Semaphore>,
     // Guards how the stream is ended for which the service was just called, until it is run. Taken
     // when a stream begins, by the thread of the connection.
-    end: Mutex<Option<CancellationToken>>,
+    end: Mutex<Option<StreamEnd>>,
 }
 
 impl Streams {
-    /// How the stream is ended for which the service was just [called](RequestBody::end_with).
-    pub fn take_end(&self) -> Option<CancellationToken> {
+    /// How the stream is ended for which the service was just [called](RequestBody::ends).
+    pub fn take_end(&self) -> Option<StreamEnd> {
         self.end.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 

@@ -16,6 +16,7 @@ use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
 use http_body::{Body, Frame};
+use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use tonic::codegen::Service;
 
@@ -57,9 +58,23 @@ pub trait Call {
     /// The client has sent its last message, or its stream has broken.
     fn on_end(&mut self, received: End) -> End;
 
+    /// Cancelled when the stream is to be reset, also while its client takes nothing of it. Asked once,
+    /// before the first message.
+    fn end(&self) -> Option<CancellationToken> {
+        None
+    }
+
     /// A reply was too large to be sent.
     fn on_refused(&mut self, status: Status) -> End {
         Err(status)
+    }
+}
+
+/// The body of a call's request.
+pub trait CallSource: Body<Data = Bytes, Error: Into<BoxError>> + Unpin {
+    /// Resets the stream when `end` is cancelled. Called before the call is answered.
+    fn end_with(&self, end: CancellationToken) {
+        let _ = end;
     }
 }
 
@@ -91,7 +106,7 @@ impl<C, F, B> Service<Request<B>> for Calls<F>
 where
     C: Call,
     F: Fn() -> C,
-    B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin,
+    B: CallSource,
 {
     type Response = Response<CallBody<C, B>>;
     type Error = Infallible;
@@ -102,10 +117,14 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
+        let (incoming, call) = (request.into_body(), (self.call)());
+        if let Some(end) = call.end() {
+            incoming.end_with(end);
+        }
         let body = CallBody {
-            incoming: Some(request.into_body()),
+            incoming: Some(incoming),
             inbox: Inbox::new(self.limits.receive),
-            call: (self.call)(),
+            call,
             out: Outbox::new(self.limits.send),
             state: State::Open,
         };

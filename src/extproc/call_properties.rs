@@ -78,6 +78,8 @@ impl Body for Client {
     }
 }
 
+impl CallSource for Client {}
+
 /// Sends every message back, as a copy, and counts how often it was told the end.
 #[derive(Default)]
 struct Echo {

@@ -38,6 +38,8 @@ impl Body for Sent {
     }
 }
 
+impl CallSource for Sent {}
+
 /// Sends every message back as often as its first byte says. One that begins with 0 asks
 /// for something that takes until the call is looked at again.
 #[derive(Default)]

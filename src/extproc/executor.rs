@@ -5,11 +5,11 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use hyper::rt::Executor;
 
-use super::arrivals;
+use super::arrivals::{self, StreamEnd};
 use super::spread;
 
 /// Runs the streams of a connection on its [threads](spread). They count as open on the connection,
-/// except small calls, which [end](arrivals::RequestBody::end_with) when they have to make room.
+/// except small calls, and [end](arrivals::RequestBody::ends) when they have to make room.
 #[derive(Clone, Debug)]
 pub struct StreamExecutor {
     threads: spread::Streams,
@@ -30,7 +30,11 @@ where
     fn execute(&self, stream: F) {
         // hyper runs a stream right after it has called the service for it.
         match self.streams.take_end() {
-            Some(end) => self.threads.execute(end.run_until_cancelled_owned(stream).map(|_| ())),
+            Some(StreamEnd { cancelled, is_small }) => {
+                let open = (!is_small).then(|| self.streams.open());
+                let stream = cancelled.run_until_cancelled_owned(stream);
+                self.threads.execute(stream.map(move |_| drop(open)));
+            }
             None => {
                 let open = self.streams.open();
                 self.threads.execute(stream.map(move |()| drop(open)));

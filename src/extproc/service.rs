@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use prometheus::IntGauge;
+use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status};
 
 use crate::flow::{Dispatcher, Rejection, Routed};
@@ -164,6 +165,10 @@ impl Call for ProcessCall {
         self.deciding = None;
         let step = self.exchange.decided(result, Instant::now());
         self.reply(after(&step), out)
+    }
+
+    fn end(&self) -> Option<CancellationToken> {
+        self.exchange.end().cloned()
     }
 
     fn on_pending(&mut self, context: &mut Context<'_>) {

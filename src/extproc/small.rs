@@ -16,7 +16,7 @@ use tonic::Status;
 use tonic::body::Body as TonicBody;
 use tonic::codegen::Service;
 
-use super::arrivals::RequestBody;
+use super::arrivals::{RequestBody, StreamEnd};
 use super::router::GrpcService;
 use crate::memory::small::{CALL, COMPLETE};
 use crate::memory::{Budget, SmallCall, SmallPort};
@@ -66,7 +66,7 @@ where
 
     fn call(&mut self, request: Request<RequestBody>) -> Self::Future {
         let end = CancellationToken::new();
-        request.body().end_with(end.clone());
+        request.body().ends(StreamEnd { cancelled: end.clone(), is_small: true });
         let call = self.port.begin(CALL, end);
         let answer = tokio::time::timeout(COMPLETE, self.service.call(request));
         answer

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock, TryLockError, Weak};
 use tokio::sync::Semaphore;
 
 use super::connection::Unread;
+use super::refusals::Refusals;
 use super::uploads::Uploads;
 use super::watch::Watch;
 
@@ -92,6 +93,7 @@ pub struct Budget {
     pub(super) open_connections: AtomicU64,
     pub(super) small_calls_ended: AtomicU64,
     pub(super) uploads: Uploads,
+    pub(super) refusals: Refusals,
     lingering: Arc<Semaphore>,
 }
 
@@ -166,6 +168,7 @@ impl Budget {
             open_connections: AtomicU64::new(0),
             small_calls_ended: AtomicU64::new(0),
             uploads: Uploads::default(),
+            refusals: Refusals::default(),
             lingering: Arc::new(Semaphore::new(MAX_LINGERING)),
         }
     }
@@ -286,7 +289,7 @@ impl Budget {
     }
 
     /// A stream was opened, and counts until it is [closed](Self::close_stream). Returns whether
-    /// there is room for it; it is to be told so, and closed soon, where there is none.
+    /// there is room for it; it is to be [refused](Self::refuse_stream) where there is none.
     ///
     /// There may be somewhat more of them than the limit says: nobody knows the priority of a
     /// request before its headers are read, and those of a high one find room then.

@@ -1,4 +1,5 @@
-//! Requests in progress that end, the oldest first, where they take too much: those of small ports.
+//! Requests in progress that end, the oldest first, where they take too much: those of small ports, and
+//! [refused streams](super::refusals).
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
@@ -65,6 +66,21 @@ impl Calls {
         // The lock is free again: whoever ends takes it.
         oldest.iter().for_each(CancellationToken::cancel);
         (InProgress { calls: Arc::clone(self), number }, oldest.len())
+    }
+
+    /// Number of the next one that begins.
+    pub(super) fn next(&self) -> u64 {
+        self.open().next
+    }
+
+    /// Ends those with smaller numbers.
+    pub(super) fn end_before(&self, number: u64) {
+        let mut open = self.open();
+        let later = open.calls.split_off(&number);
+        let ended = std::mem::replace(&mut open.calls, later);
+        open.bytes -= ended.values().map(|(bytes, _)| bytes).sum::<u64>();
+        drop(open);
+        ended.values().for_each(|(_, end)| end.cancel());
     }
 }
 

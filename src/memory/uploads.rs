@@ -225,15 +225,17 @@ impl Budget {
     }
 }
 
-/// Looks at bodies that are coming again and again. Those of which nothing came for `timeout` are
-/// given up; without it none is for that.
+/// Looks at bodies that are coming again and again, and at refused streams. Bodies of which nothing came
+/// for `timeout` are given up; without it none is for that.
 pub async fn watch_uploads(budget: Arc<Budget>, timeout: Option<Duration>) {
     let interval = timeout.map_or(LOOK, |timeout| (timeout / 4).clamp(Duration::from_millis(10), LOOK));
     let mut ticks = tokio::time::interval(interval);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        budget.look_at_uploads(Instant::now(), timeout);
+        let now = Instant::now();
+        budget.look_at_uploads(now, timeout);
+        budget.look_at_refusals(now);
     }
 }
 

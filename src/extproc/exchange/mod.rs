@@ -15,9 +15,11 @@ use std::task::{Context, Waker};
 use std::time::Instant;
 
 use self::request::series_key;
+use tokio_util::sync::CancellationToken;
+
 use crate::endpoints::SubsetHint;
 use crate::flow::{Code, Rejection, Routed};
-use crate::memory::{Budget, GivenUp, Kind, Reservation, Upload};
+use crate::memory::{Budget, GivenUp, Kind, RefusedStream, Reservation, Upload};
 use crate::request::{Body, Headers, ParserKind, Parsers, Request, RequestParser, RuleBook};
 use crate::schedule::{Served, Stages};
 
@@ -130,8 +132,8 @@ pub struct Exchange {
     /// Priority of the request, once it is known.
     priority: i32,
     routed: Option<Routed>,
-    /// Whether there is room for the stream, or it was refused for want of it.
-    has_stream: bool,
+    /// Place of a stream for which there is no room.
+    refused: Option<RefusedStream>,
     /// Room for the request's body, from its first chunk until the last is on its way, and for
     /// headers that are large.
     held: Option<Reservation>,
@@ -152,10 +154,10 @@ impl Exchange {
     /// An exchange before its first message.
     pub fn new(shared: Arc<Shared>) -> Self {
         let answer = Answer::new(&shared.parsers);
-        let has_stream = shared.budget.open_stream();
+        let refused = (!shared.budget.open_stream()).then(|| shared.budget.refuse_stream());
         Self {
             shared,
-            has_stream,
+            refused,
             state: State::Idle,
             modes: None,
             subset: SubsetHint::Missing,
@@ -195,10 +197,16 @@ impl Exchange {
         self.answer.parser()
     }
 
+    /// Cancelled when the stream has to be reset, as there is no room for it and its client doesn't take
+    /// the refusal.
+    pub fn end(&self) -> Option<&CancellationToken> {
+        self.refused.as_ref().map(RefusedStream::end)
+    }
+
     /// Ends the stream where no memory is left for it, or where its body doesn't come. To be asked
     /// before its first message, and whenever its task is woken.
     pub fn turn_away(&mut self, now: impl FnOnce() -> Instant) -> Option<Step> {
-        if !std::mem::replace(&mut self.has_stream, true) {
+        if self.refused.is_some() && matches!(self.state, State::Idle) {
             return Some(self.refuse_for_memory(now()));
         }
         match self.upload.as_ref()?.given_up()? {

@@ -1,5 +1,6 @@
 //! More streams at once than there is room for, with little on each.
 
+use super::raw::Raw;
 use super::*;
 
 const STREAMS: usize = 12_000;
@@ -55,5 +56,36 @@ async fn the_process_stays_below_its_budget_however_many_streams_say_nothing() {
     let refusal = streams.last_mut().unwrap().immediate().await;
     assert!(has_reason(&refusal, "rejected-saturated"));
     drop(streams);
+    stayed_within(&process, 96, limit).await;
+}
+
+/// A client that takes nothing can't be told that it is refused.
+#[tokio::test]
+async fn streams_that_were_refused_lock_nobody_out_whatever_window_their_client_has() {
+    const SILENT: u32 = 12_000;
+    let process = Process::start(96, 1, &[]);
+    let limit = process.limit();
+    let mut raw = Raw::connect(process.extproc, 0);
+    let open = |page: &super::process::Page| page.metric("usher_memory_streams_bytes") as usize / (8 << 10);
+    for turn in 0..SILENT {
+        raw.open(2 * turn + 1);
+        if turn % 500 == 499 {
+            raw.frames();
+        }
+    }
+    // A sixteenth beyond the limit, and as much for those that have not taken their refusal.
+    let most = |page: &super::process::Page| (limit.max(page.limit()) * 9.0 / 8.0) as usize / (8 << 10);
+    settle(|| {
+        let page = process.page();
+        open(&page) > 1000 && open(&page) <= most(&page)
+    })
+    .await;
+    // Those that had room leave, and those that were refused stay.
+    let admitted = (0..SILENT).map(|turn| 2 * turn + 1).take(7000);
+    admitted.for_each(|stream| raw.reset(stream));
+    raw.frames();
+    settle(|| open(&process.page()) < 1000).await;
+    is_served(&process.connect().await).await;
+    drop(raw);
     stayed_within(&process, 96, limit).await;
 }
