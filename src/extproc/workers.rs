@@ -6,8 +6,8 @@
 use std::convert::Infallible;
 use std::io;
 use std::net::{SocketAddr, TcpStream as StdStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use http::{Request, Response};
@@ -16,8 +16,9 @@ use hyper::service::Service;
 use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
@@ -25,22 +26,18 @@ use super::arrivals::RequestBody;
 use super::conn::{self, ConnectionError, Lifetime};
 use super::router::BoxError;
 use super::spread::{Streams, Threads};
-use crate::memory::{Budget, ConnectionRoom, Windows};
+use crate::memory::{Budget, ConnectionRoom, MAX_CONNECTIONS, Places, Windows};
 
 /// Connections that have not finished their TLS handshake or their HTTP/2 preface.
 /// Whoever connects and is silent holds one of these until a timeout.
 const MAX_OPENING: usize = 1024;
-
-/// Open connections. A gateway needs one per worker thread, and another for every 100
-/// requests in progress; this is below a usual limit of open files.
-const MAX_CONNECTIONS: usize = 16_384;
 
 /// What happened to connections, since the start.
 #[derive(Debug, Default)]
 pub struct ConnectionMetrics {
     /// Handed to a thread.
     pub accepted: AtomicU64,
-    /// Closed at once: too many were open or being opened.
+    /// Closed before they were open: too many were open or being opened.
     pub refused: AtomicU64,
     /// TLS handshakes and HTTP/2 prefaces that failed or took too long.
     pub unopened: AtomicU64,
@@ -61,8 +58,9 @@ pub struct Workers {
     lifetime: Lifetime,
     /// Counts the open connections of all threads, to wait for the last.
     open: TaskTracker,
-    /// Bounds the connections of all threads that are being opened.
-    opening: Arc<Semaphore>,
+    // Guards the connections of all threads that are being opened, which give their places back by
+    // cancelling. Taken by the acceptor.
+    opening: Mutex<Places<CancellationToken>>,
     budget: Arc<Budget>,
     metrics: Arc<ConnectionMetrics>,
 }
@@ -77,7 +75,8 @@ struct Worker {
 struct Connection {
     stream: StdStream,
     peer: SocketAddr,
-    opening: OwnedSemaphorePermit,
+    /// Cancelled when it has to make room for another; does that itself when it is open.
+    opening: DropGuard,
     budget: Arc<Budget>,
     streams: Streams,
     /// Counts it as open.
@@ -122,19 +121,26 @@ impl Workers {
                 .spawn(move || runtime.block_on(server.run(receiver)))?;
             workers.push(Worker { connections: sender, thread });
         }
-        let opening = Arc::new(Semaphore::new(MAX_OPENING));
+        let opening = Mutex::new(Places::new(MAX_OPENING));
         Ok(Self { workers, threads, lifetime, open: TaskTracker::new(), opening, budget, metrics })
     }
 
     /// Gives a connection to the thread with the fewest open streams, or closes it when there
-    /// are too many. For one acceptor: the count is read, then raised.
+    /// are too many. Where too many are being opened, the oldest of those of the address that has the
+    /// most makes room for it. For one acceptor: the count is read, then raised.
     pub fn serve(&self, stream: StdStream, peer: SocketAddr) {
-        let Ok(opening) = self.opening.clone().try_acquire_owned() else {
-            return self.refuse(peer, "too many connections are being opened");
-        };
         if self.open.len() >= MAX_CONNECTIONS {
             return self.refuse(peer, "too many connections");
         }
+        let opening = CancellationToken::new();
+        let closed = {
+            let mut places = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
+            places.add(peer.ip(), Arc::default(), opening.clone())
+        };
+        if let Some(closed) = closed {
+            self.refuse(SocketAddr::new(closed, 0), "too many connections are being opened");
+        }
+        let opening = opening.drop_guard();
         let place = self.threads.idlest();
         let (streams, open) = (Streams::of(&self.threads, place), self.open.token());
         self.metrics.accepted.fetch_add(1, Relaxed);
@@ -253,7 +259,7 @@ where
 /// Opens the connection that `transport` becomes, gives `opening` back, and serves.
 async fn serve_on<I, S, B>(
     transport: impl Future<Output = io::Result<I>>,
-    opening: OwnedSemaphorePermit,
+    opening: DropGuard,
     service: S,
     lifetime: &Lifetime,
     room: impl FnOnce() -> ConnectionRoom,
@@ -266,10 +272,14 @@ where
     S::Future: Send + 'static,
     B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
 {
-    let opened = conn::open(transport, lifetime).await.inspect_err(|_| {
+    let opening = opening.disarm();
+    let opened = opening.run_until_cancelled(conn::open(transport, lifetime)).await;
+    opening.cancel();
+    // Whoever closed it for another has counted it.
+    let Some(opened) = opened else { return Ok(()) };
+    let opened = opened.inspect_err(|_| {
         metrics.unopened.fetch_add(1, Relaxed);
     });
-    drop(opening);
     let Some(io) = opened? else { return Ok(()) };
     // Whoever connects and says nothing takes no room.
     conn::serve(io, service, lifetime, room(), streams).await.inspect_err(|_| {

@@ -83,10 +83,14 @@ pub struct Budget {
     shedding: Mutex<()>,
     refused: AtomicU64,
     shed: AtomicU64,
-    /// Unread data of each open connection. Taken when one opens or closes, and where unread data
-    /// takes too much.
+    // Guards the unread data of each open connection. Taken when one opens or closes, and where
+    // connections or unread data take too much.
     pub(super) connections: Mutex<Vec<Arc<Unread>>>,
     pub(super) evicted: AtomicU64,
+    // Taken to choose connections that leave, by one thread at a time; the others go on.
+    pub(super) retiring: Mutex<()>,
+    /// Times that this was asked for.
+    pub(super) retiring_turn: AtomicU64,
     /// Connections since the start, those of small ports among them.
     pub(super) opened: Arc<AtomicU64>,
     /// Open connections except those of small ports.
@@ -164,6 +168,8 @@ impl Budget {
             shed: AtomicU64::new(0),
             connections: Mutex::default(),
             evicted: AtomicU64::new(0),
+            retiring: Mutex::default(),
+            retiring_turn: AtomicU64::new(0),
             opened: Arc::default(),
             open_connections: AtomicU64::new(0),
             small_calls_ended: AtomicU64::new(0),

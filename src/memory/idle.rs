@@ -4,12 +4,20 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, PoisonError, TryLockError};
 
 use tokio_util::sync::CancellationToken;
 
 use super::connection::Unread;
 use super::{Budget, Kind};
+
+/// Open connections. A gateway needs one per worker thread, and another for every 100
+/// requests in progress; this is below a usual limit of open files.
+pub const MAX_CONNECTIONS: usize = 16_384;
+
+/// Open connections from which on idle ones make room, so that a new one finds a place. From half as
+/// many more on they have no time to leave.
+const MANY: u64 = MAX_CONNECTIONS as u64 / 8 * 5;
 
 /// The part of a connection's state that says how long it has been idle.
 #[derive(Debug)]
@@ -82,21 +90,25 @@ struct Candidate {
     is_idle: bool,
     since: u64,
     number: u64,
-    bytes: u64,
+    /// What it takes of what there are too many of: bytes, or places.
+    weight: u64,
 }
 
-impl From<&Arc<Unread>> for Candidate {
-    fn from(connection: &Arc<Unread>) -> Self {
+/// Says what a connection takes.
+type Weight = fn(&Unread) -> u64;
+
+impl Candidate {
+    fn of(connection: &Arc<Unread>, weight: Weight) -> Self {
         let idle = &connection.idle;
-        let (peer, number, bytes) = (idle.peer, idle.number, idle.bytes());
-        Self { peer, is_idle: connection.is_idle(), since: idle.since.load(Relaxed), number, bytes }
+        let (peer, number, weight) = (idle.peer, idle.number, weight(connection));
+        Self { peer, is_idle: connection.is_idle(), since: idle.since.load(Relaxed), number, weight }
     }
 }
 
-/// Chooses idle connections that count `bytes` together, or all of them: one after the other the
+/// Chooses idle connections that weigh `excess` together, or all of them: one after the other the
 /// longest idle of the address that has the most connections left. Each address keeps `least`.
 /// Returns their places.
-fn choose(open: &[Candidate], bytes: u64, least: usize) -> Vec<usize> {
+fn choose(open: &[Candidate], excess: u64, least: usize) -> Vec<usize> {
     let mut peers: HashMap<IpAddr, (usize, Vec<usize>)> = HashMap::new();
     for (place, connection) in open.iter().enumerate() {
         let (count, idle) = peers.entry(connection.peer).or_default();
@@ -115,11 +127,11 @@ fn choose(open: &[Candidate], bytes: u64, least: usize) -> Vec<usize> {
         }
     }
     let (mut chosen, mut freed) = (Vec::new(), 0);
-    while freed < bytes
+    while freed < excess
         && let Some((count, _, oldest, mut idle)) = next.pop()
         && count > least
     {
-        freed += open[oldest].bytes;
+        freed += open[oldest].weight;
         chosen.push(oldest);
         if let Some(oldest) = idle.pop() {
             next.push((count - 1, age(oldest), oldest, idle));
@@ -138,17 +150,15 @@ struct Retiring {
 }
 
 impl Retiring {
-    /// The idle ones among these connections that have to go so that all others take less than
-    /// `most` bytes, where those that are `open` take `used`. A sixteenth less: it isn't to be done
-    /// for every one that comes. The last of an address stays until they take twice that, as it may
-    /// be all that a gateway has.
-    fn of(open: &[Arc<Unread>], used: u64, most: u64) -> Self {
+    /// The idle ones among these connections that have to go so that all others weigh less than
+    /// `most`, where those that are `open` weigh `used`. A sixteenth less: it isn't to be done
+    /// for every one that comes. Each address keeps `least`.
+    fn of(open: &[Arc<Unread>], weight: Weight, used: u64, most: u64, least: usize) -> Self {
         let counted = open.iter().filter(|connection| connection.idle.bytes() > 0);
         let (leaving, staying): (Vec<_>, Vec<_>) = counted.partition(|connection| connection.is_leaving());
-        let candidates: Vec<_> = staying.iter().copied().map(Candidate::from).collect();
+        let candidates: Vec<_> = staying.iter().map(|connection| Candidate::of(connection, weight)).collect();
         // Those that were told to go make room as well.
-        let left = used.saturating_sub(leaving.iter().map(|connection| connection.idle.bytes()).sum());
-        let least = usize::from(used <= 2 * most);
+        let left = used.saturating_sub(leaving.iter().map(|connection| weight(connection)).sum());
         let chosen =
             if left > most { choose(&candidates, left - (most - most / 16), least) } else { Vec::new() };
         let is_urgent = used > most + most / 2;
@@ -160,23 +170,49 @@ impl Retiring {
 }
 
 impl Budget {
-    /// Ends idle connections where connections take more than an eighth of the budget.
+    /// Ends idle connections where connections take more than an eighth of the budget, or five eighths
+    /// of all places. Where there are thousands it doesn't look at all of them each time.
     pub(super) fn retire_idle(&self) {
-        let Some(process) = self.process() else { return };
-        let (used, most) = (self.used(Kind::Connections), process / 8);
-        if used <= most {
+        let open = self.open_connections.load(Relaxed);
+        let turn = self.retiring_turn.fetch_add(1, Relaxed);
+        if !turn.is_multiple_of((open / 1024).max(1)) {
             return;
         }
-        // The lock is free again when they are told: whoever is woken may take it.
-        let Retiring { chosen, late } =
-            Retiring::of(&self.connections.lock().unwrap_or_else(PoisonError::into_inner), used, most);
+        let (used, most) =
+            (self.used(Kind::Connections), self.process().map_or(u64::MAX, |process| process / 8));
+        if used > most {
+            // The last of an address may be all that a gateway has.
+            let least = usize::from(used <= most.saturating_mul(2));
+            self.retire(|connection| connection.idle.bytes(), used, most, least);
+        }
+        if open > MANY {
+            self.retire(|_| 1, open, MANY, 0);
+        }
+    }
+
+    fn retire(&self, weight: Weight, used: u64, most: u64, least: usize) {
+        let _one_at_a_time = match self.retiring.try_lock() {
+            Ok(guard) => guard,
+            Err(TryLockError::Poisoned(guard)) => guard.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        // The lock is free again when they are judged: those that open or close take it.
+        let open = self.connections.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let Retiring { chosen, late } = Retiring::of(&open, weight, used, most, least);
         late.iter().for_each(|connection| connection.idle.hurried.cancel());
         chosen.iter().for_each(|connection| connection.idle.retired.cancel());
         let before = self.evicted.fetch_add(chosen.len() as u64, Relaxed);
         let count = before + chosen.len() as u64;
         // A line for each power of two: a flood must not flood the log.
         if count.checked_ilog2() != before.checked_ilog2() {
-            tracing::warn!(count, used, most, "idle connections closed, as connections take too much memory");
+            let connections = open.len();
+            tracing::warn!(
+                count,
+                connections,
+                used,
+                most,
+                "idle connections closed, as there are too many or they take too much memory"
+            );
         }
     }
 }
@@ -279,6 +315,26 @@ mod tests {
         let _next = open(&budget, 1);
         assert!(new.unread().retired().is_cancelled(), "it does for the next one");
         assert!(retired(&rooms).is_empty());
+    }
+
+    #[test]
+    fn idle_connections_make_room_where_places_are_short() {
+        let budget = Arc::new(Budget::unlimited(None));
+        let gateway = open(&budget, 1);
+        let _request = OpenStream::new(gateway.unread());
+        let mut rooms: Vec<_> = (1..MANY).map(|_| open(&budget, 2)).collect();
+        assert_eq!(budget.evicted(), 0);
+        rooms.extend((0..32).map(|_| open(&budget, 2)));
+        let told = retired(&rooms);
+        assert!(told.len() as u64 > MANY / 16 && told[..8] == [0, 1, 2, 3, 4, 5, 6, 7], "{}", told.len());
+        let hurried = |rooms: &[ConnectionRoom]| {
+            rooms.iter().filter(|room| room.unread().hurried().is_cancelled()).count()
+        };
+        assert_eq!(hurried(&rooms), 0, "they have time to leave");
+        // Nobody leaves.
+        rooms.extend((0..MANY / 2).map(|_| open(&budget, 2)));
+        assert!(hurried(&rooms) as u64 > MANY / 16);
+        assert!(rooms.len() < MAX_CONNECTIONS && !gateway.unread().is_leaving());
     }
 
     #[test]

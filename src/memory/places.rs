@@ -1,4 +1,4 @@
-//! Connections of a small port, of which there are only so many.
+//! Connections of which there are only so many: those of a small port, and those that are being opened.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -6,40 +6,66 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use tokio::task::AbortHandle;
+use tokio_util::sync::CancellationToken;
+
+/// Something that a connection is closed with.
+pub trait Close {
+    /// Whether the connection needs no place any more.
+    fn is_over(&self) -> bool;
+
+    /// Closes it.
+    fn close(&self);
+}
+
+impl Close for AbortHandle {
+    fn is_over(&self) -> bool {
+        self.is_finished()
+    }
+
+    fn close(&self) {
+        self.abort();
+    }
+}
+
+/// Cancelled by whoever ends first.
+impl Close for CancellationToken {
+    fn is_over(&self) -> bool {
+        self.is_cancelled()
+    }
+
+    fn close(&self) {
+        self.cancel();
+    }
+}
 
 /// Open connections of a port, the oldest first. One more is always taken: those that have said
 /// nothing make room first, of these the oldest of the address that has the most connections, and
 /// then the oldest of that address.
 #[derive(Debug)]
-pub struct Places {
-    open: VecDeque<Place>,
+pub struct Places<C = AbortHandle> {
+    open: VecDeque<Place<C>>,
     most: usize,
 }
 
 #[derive(Debug)]
-struct Place {
+struct Place<C> {
     peer: IpAddr,
     /// Set when it has said what it has to say first.
     has_begun: Arc<AtomicBool>,
-    connection: AbortHandle,
+    connection: C,
 }
 
-impl Places {
+impl<C: Close> Places<C> {
     /// For so many connections, at least one.
     pub fn new(most: usize) -> Self {
         Self { open: VecDeque::new(), most }
     }
 
-    /// Adds a connection from this address that is served by this task, and closes another where
-    /// there are too many. Returns whose that was. `has_begun` is set by the task.
-    pub fn add(
-        &mut self,
-        peer: IpAddr,
-        has_begun: Arc<AtomicBool>,
-        connection: AbortHandle,
-    ) -> Option<IpAddr> {
+    /// Adds a connection from this address, and closes another where there are too many. Returns whose
+    /// that was. `has_begun` is set by whoever serves it.
+    pub fn add(&mut self, peer: IpAddr, has_begun: Arc<AtomicBool>, connection: C) -> Option<IpAddr> {
         if self.open.len() >= self.most {
-            self.open.retain(|place| !place.connection.is_finished());
+            self.open.retain(|place| !place.connection.is_over());
         }
         let closed = if self.open.len() >= self.most { self.close() } else { None };
         self.open.push_back(Place { peer: peer.to_canonical(), has_begun, connection });
@@ -50,7 +76,7 @@ impl Places {
         let open: Vec<_> =
             self.open.iter().map(|place| (place.peer, place.has_begun.load(Relaxed))).collect();
         let place = self.open.remove(choose(&open)?)?;
-        place.connection.abort();
+        place.connection.close();
         Some(place.peer)
     }
 }
@@ -88,6 +114,22 @@ mod tests {
             assert_eq!(choose(&open), Some(chosen), "{open:?}");
         }
         assert_eq!(choose(&[]), None);
+    }
+
+    #[test]
+    fn places_of_connections_that_are_open_are_free() {
+        let mut places = Places::new(2);
+        let peer = |last| IpAddr::from([10, 0, 0, last]);
+        let mut add = |last| {
+            let token = CancellationToken::new();
+            (places.add(peer(last), Arc::default(), token.clone()), token)
+        };
+        let (first, opened) = (add(1), add(1));
+        opened.1.cancel();
+        let third = add(1);
+        assert_eq!((opened.0, third.0), (None, None), "one is open");
+        assert_eq!(add(2).0, Some(peer(1)));
+        assert!(first.1.is_cancelled() && !third.1.is_cancelled());
     }
 
     #[tokio::test]

@@ -169,9 +169,11 @@ pub(super) fn register_connections(
 ) -> prometheus::Result<()> {
     let counts: [(&str, &str, fn(&ConnectionMetrics) -> &AtomicU64); 5] = [
         ("usher_connections_accepted_total", "Connections that a worker thread took.", |m| &m.accepted),
-        ("usher_connections_refused_total", "Connections closed at once: too many were open.", |m| {
-            &m.refused
-        }),
+        (
+            "usher_connections_refused_total",
+            "Connections closed before they were open: too many were open or being opened.",
+            |m| &m.refused,
+        ),
         ("usher_connections_unopened_total", "Connections that did not start HTTP/2, or not in time.", |m| {
             &m.unopened
         }),

@@ -1,4 +1,6 @@
-//! Connections to the ext_proc port on which nothing is asked.
+//! Connections to the ext_proc port on which nothing is asked, or nothing said.
+
+use std::net::TcpStream;
 
 use super::checks::is_healthy;
 use super::raw::{DATA, GOAWAY, Raw};
@@ -69,4 +71,14 @@ async fn connections_with_a_request_and_those_of_other_addresses_stay() {
             break;
         }
     }
+}
+
+/// More connections than may be opening at a time, none of which says anything.
+#[tokio::test]
+async fn silent_connections_keep_no_gateway_out() {
+    let process = Process::start(96, 1, &[]);
+    let _silent: Vec<_> = (0..1200).map(|_| TcpStream::connect(process.extproc).unwrap()).collect();
+    is_healthy(process.extproc).await;
+    drop(is_served(&process.connect().await).await);
+    assert_ne!(process.metric("usher_connections_refused_total"), 0.0);
 }
