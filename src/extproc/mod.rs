@@ -16,6 +16,7 @@ pub mod health;
 pub mod inbox;
 pub mod listen;
 pub mod metrics;
+mod opening;
 pub mod outbox;
 pub mod parsing;
 pub mod preface;

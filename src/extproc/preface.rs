@@ -39,6 +39,11 @@ impl<I: AsyncRead + Unpin> Greeted<I> {
         }
         Ok(Self { io, preface: PREFACE })
     }
+
+    /// The connection below.
+    pub fn io_mut(&mut self) -> &mut I {
+        &mut self.io
+    }
 }
 
 impl<I: AsyncRead + Unpin> AsyncRead for Greeted<I> {

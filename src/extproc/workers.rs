@@ -18,19 +18,17 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::arrivals::RequestBody;
 use super::conn::{self, ConnectionError, Lifetime};
+use super::opening::{Opening, PLACES};
 use super::router::BoxError;
 use super::spread::{Streams, Threads};
 use crate::memory::{Budget, ConnectionRoom, MAX_CONNECTIONS, Places, Windows};
-
-/// Connections that have not finished their TLS handshake or their HTTP/2 preface.
-/// Whoever connects and is silent holds one of these until a timeout.
-const MAX_OPENING: usize = 1024;
 
 /// What happened to connections, since the start.
 #[derive(Debug, Default)]
@@ -121,7 +119,7 @@ impl Workers {
                 .spawn(move || runtime.block_on(server.run(receiver)))?;
             workers.push(Worker { connections: sender, thread });
         }
-        let opening = Mutex::new(Places::new(MAX_OPENING));
+        let opening = Mutex::new(Places::new(PLACES));
         Ok(Self { workers, threads, lifetime, open: TaskTracker::new(), opening, budget, metrics })
     }
 
@@ -238,15 +236,18 @@ where
     B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
 {
     let Connection { stream, opening, budget, streams, open: _open, peer } = connection;
-    let stream = TcpStream::from_std(stream)?;
+    let stream = Opening::new(TcpStream::from_std(stream)?, &budget);
     let windows = budget.process().map_or(Windows::LARGEST, Windows::within);
     let room = || ConnectionRoom::of_peer(&budget, windows, peer.ip());
+    let opens = Opens { opening, lifetime, metrics };
     let served = match acceptor {
         None => {
-            serve_on(std::future::ready(Ok(stream)), opening, service, lifetime, room, metrics, streams).await
+            let transport = std::future::ready(Ok(stream));
+            serve_on(transport, Opening::opened, opens, service, room, streams).await
         }
         Some(acceptor) => {
-            serve_on(acceptor.accept(stream), opening, service, lifetime, room, metrics, streams).await
+            let opened = |tls: &mut TlsStream<Opening<_>>| tls.get_mut().0.opened();
+            serve_on(acceptor.accept(stream), opened, opens, service, room, streams).await
         }
     };
     if let Some(reason) = served.as_ref().err().and_then(ConnectionError::go_away) {
@@ -256,14 +257,21 @@ where
     served
 }
 
-/// Opens the connection that `transport` becomes, gives `opening` back, and serves.
+/// A connection that is being opened.
+struct Opens<'a> {
+    opening: DropGuard,
+    lifetime: &'a Lifetime,
+    metrics: &'a ConnectionMetrics,
+}
+
+/// Opens the connection that `transport` becomes, gives its place among those being opened back, and
+/// serves. `opened` is told of the open connection.
 async fn serve_on<I, S, B>(
     transport: impl Future<Output = io::Result<I>>,
-    opening: DropGuard,
+    opened: impl FnOnce(&mut I),
+    Opens { opening, lifetime, metrics }: Opens<'_>,
     service: S,
-    lifetime: &Lifetime,
     room: impl FnOnce() -> ConnectionRoom,
-    metrics: &ConnectionMetrics,
     streams: Streams,
 ) -> Result<(), ConnectionError>
 where
@@ -273,16 +281,17 @@ where
     B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
 {
     let opening = opening.disarm();
-    let opened = opening.run_until_cancelled(conn::open(transport, lifetime)).await;
+    let result = opening.run_until_cancelled(conn::open(transport, lifetime)).await;
     opening.cancel();
     // Whoever closed it for another has counted it.
-    let Some(opened) = opened else { return Ok(()) };
-    let opened = opened.inspect_err(|_| {
+    let Some(result) = result else { return Ok(()) };
+    let result = result.inspect_err(|_| {
         metrics.unopened.fetch_add(1, Relaxed);
     });
-    let Some(io) = opened? else { return Ok(()) };
-    // Whoever connects and says nothing takes no room.
-    conn::serve(io, service, lifetime, room(), streams).await.inspect_err(|_| {
+    let Some(mut io) = result? else { return Ok(()) };
+    let room = room();
+    opened(io.io_mut());
+    conn::serve(io, service, lifetime, room, streams).await.inspect_err(|_| {
         metrics.broken.fetch_add(1, Relaxed);
     })
 }

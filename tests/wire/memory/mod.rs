@@ -7,6 +7,7 @@
 mod bodies;
 mod checks;
 mod frames;
+mod handshakes;
 mod idle;
 mod invalid;
 mod names;

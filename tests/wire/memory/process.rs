@@ -8,6 +8,9 @@ use std::sync::{Arc, Mutex};
 
 use crate::support::{Connection, Picker};
 
+/// The flag of a process whose port for ext_proc has TLS.
+pub const TLS: &str = "--secure-serving=true";
+
 /// A picker in a process of its own, which is killed when dropped.
 pub struct Process {
     child: Child,
@@ -29,7 +32,8 @@ impl Process {
         let mut child = Command::new(env!("CARGO_BIN_EXE_usher"))
             .args(["serve", "--bind-address=127.0.0.1", "--grpc-port=0", "--grpc-health-port=0"])
             .args(["--metrics-port=0", "--metrics-endpoint-auth=false", "--admin-address=off"])
-            .args(["--zap-encoder=json", "--secure-serving=false", "--sick-pods=false"])
+            .args(["--zap-encoder=json", "--sick-pods=false"])
+            .args(Some("--secure-serving=false").filter(|_| !flags.contains(&TLS)))
             .arg(format!("--memory-budget={budget}Mi"))
             .arg(format!("--endpoints-file={}", file.display()))
             .args(flags)

@@ -1,0 +1,42 @@
+//! Handshakes of TLS that begin and don't go on.
+
+use std::io::Write;
+use std::net::TcpStream;
+
+use super::process::TLS;
+use super::*;
+
+/// Half of the budget, if each takes what is sent on it.
+const SILENT: usize = 1000;
+
+/// The longest message of a handshake that is taken, but for its end.
+const BYTES: usize = 60 << 10;
+
+#[tokio::test]
+async fn the_process_stays_below_its_budget_however_long_handshakes_are() {
+    let process = Process::start(96, 1, &[TLS]);
+    // A ClientHello of 65,535 bytes, in records of 16 KiB.
+    let mut hello = Vec::new();
+    for (index, part) in vec![0; BYTES].chunks(16 << 10).enumerate() {
+        let head: &[u8] = if index == 0 { &[1, 0, 0xff, 0xff] } else { &[] };
+        hello.extend([22, 3, 1]);
+        hello.extend(((head.len() + part.len()) as u16).to_be_bytes());
+        hello.extend(head.iter().chain(part));
+    }
+    let mut silent = Vec::new();
+    for _ in 0..SILENT {
+        let mut socket = TcpStream::connect(process.extproc).unwrap();
+        // Those that have no room are closed.
+        let _ = socket.write_all(&hello);
+        silent.push(socket);
+    }
+    let taken = || process.metric("usher_memory_connections_bytes");
+    settle(|| taken() > 0.0).await;
+    let accepted = || process.metric("usher_connections_accepted_total");
+    settle(|| accepted() == SILENT as f64).await;
+    let peak = process.peak();
+    assert!(peak < 96 * MI, "{peak} bytes");
+    // None is open after ten seconds.
+    drop(silent);
+    settle(|| taken() == 0.0).await;
+}
