@@ -273,7 +273,11 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_client_that_does_not_answer_pings_is_given_up() {
-        for greeting in [PREFACE.to_vec(), [PREFACE, &SETTINGS].concat()] {
+        // HEADERS without the flag that ends them: no PING may be answered before the rest.
+        let headers = [0, 0, 1, 1, 0, 0, 0, 0, 1, 0x83];
+        let greetings =
+            [PREFACE.to_vec(), [PREFACE, &SETTINGS].concat(), [PREFACE, &SETTINGS, &headers].concat()];
+        for greeting in greetings {
             let (mut client, served, _) = connect();
             client.write_all(&greeting).await.unwrap();
             let start = Instant::now();

@@ -1,4 +1,4 @@
-//! Request bodies of which some is missing: how fast they come, and which of them are given up.
+//! Requests of which some is missing: how fast their bodies come, and which of them are given up.
 
 use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -99,8 +99,9 @@ impl Open {
 #[derive(Debug)]
 struct Coming {
     upload: Arc<Upload>,
-    /// The request's priority.
-    priority: i32,
+    /// The request's priority; `None` where not a byte of it has come, which may take as long as it
+    /// likes and goes before any that has.
+    priority: Option<i32>,
     looks: u32,
     /// Bytes at the last look, and of those the ones that came lately.
     received: u64,
@@ -115,7 +116,7 @@ impl Coming {
     }
 
     fn may_be_given_up(&self) -> bool {
-        self.looks >= LOOKS && self.received > 0
+        self.looks >= LOOKS && (self.received > 0 || self.priority.is_none())
     }
 }
 
@@ -131,7 +132,7 @@ struct Slow {
 impl Slow {
     fn of(body: &Coming) -> Self {
         let Coming { upload, priority, received, .. } = body;
-        Self { upload: Arc::downgrade(upload), priority: *priority, received: *received }
+        Self { upload: Arc::downgrade(upload), priority: priority.unwrap_or(i32::MIN), received: *received }
     }
 
     /// Gives it up, if that is still to be done. Returns how many bytes come back.
@@ -163,6 +164,16 @@ impl Budget {
     /// A body has begun whose rest doesn't come at once, of a request with this priority; `stream`
     /// reads it.
     pub fn begin_upload(&self, received: u64, priority: i32, stream: &Waker) -> Arc<Upload> {
+        self.begin(received, Some(priority), stream)
+    }
+
+    /// A stream is open and nothing of its request has come. It may make room for others as a body that
+    /// comes slowly does, before all of those.
+    pub fn begin_silent(&self, stream: &Waker) -> Arc<Upload> {
+        self.begin(0, None, stream)
+    }
+
+    fn begin(&self, received: u64, priority: Option<i32>, stream: &Waker) -> Arc<Upload> {
         let upload = Arc::new(Upload {
             received: AtomicU64::new(received),
             verdict: AtomicU8::new(0),
@@ -192,7 +203,9 @@ impl Budget {
             let last = *body.progressed.get_or_insert(now);
             if received != body.received {
                 (body.received, body.progressed) = (received, Some(now));
-            } else if timeout.is_some_and(|timeout| now.saturating_duration_since(last) >= timeout) {
+            } else if body.priority.is_some()
+                && timeout.is_some_and(|timeout| now.saturating_duration_since(last) >= timeout)
+            {
                 body.upload.give_up(IDLE);
                 return false;
             }
@@ -268,6 +281,24 @@ mod tests {
         assert_eq!(budget.uploads.open().bodies.len(), 1);
         budget.look_at_uploads(after(start, 1000), None);
         assert_eq!(trickles.given_up(), None, "without a timeout none is");
+    }
+
+    #[test]
+    fn streams_that_say_nothing_have_no_timeout_and_make_room_first() {
+        let budget = Arc::new(Budget::new(800, u64::MAX));
+        let start = Instant::now();
+        let mut held = Reservation::new(&budget, Kind::Bodies);
+        held.set(800);
+        let body = budget.begin_upload(800, -1, Waker::noop());
+        let silent = budget.begin_silent(Waker::noop());
+        (0..100).for_each(|second| {
+            body.received(800 + second);
+            budget.look_at_uploads(after(start, second), TIMEOUT);
+        });
+        assert_eq!(silent.given_up(), None);
+        let mut new = Reservation::new(&budget, Kind::Bodies);
+        assert!(new.grow_to(40, || Some(i32::MIN)).is_ok());
+        assert_eq!((silent.given_up(), body.given_up()), (Some(GivenUp::Slow), None));
     }
 
     #[test]

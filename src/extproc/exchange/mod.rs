@@ -34,6 +34,9 @@ use super::series::SeriesKey;
 /// Error message for a request body that stalls.
 const IDLE_BODY: &str = "no more of the request body came for too long (--body-idle-timeout)";
 
+/// The same for headers.
+const IDLE_HEADERS: &str = "no more of the request headers came for too long (--body-idle-timeout)";
+
 /// What a client is told whose body there is no room for.
 const NO_MEMORY: &str = "no memory is left for the request; it may be sent again";
 
@@ -140,7 +143,7 @@ pub struct Exchange {
     /// Room for a part of a message that passes through, until its rest is there and written to the
     /// gateway. In a box, as most streams never have one.
     part: Option<Box<Reservation>>,
-    /// The request's body, while some of it is missing that didn't come at once.
+    /// The request, while some of it is missing that didn't come at once.
     upload: Option<Arc<Upload>>,
     /// Bytes of a body that nobody reads, so far.
     relayed: usize,
@@ -212,23 +215,31 @@ impl Exchange {
         match self.upload.as_ref()?.given_up()? {
             GivenUp::Slow => Some(self.refuse_for_memory(now())),
             GivenUp::Idle => {
-                let rejection = Rejection::new(Code::RequestTimeout, IDLE_BODY);
+                let message = if matches!(self.state, State::Idle) { IDLE_HEADERS } else { IDLE_BODY };
+                let rejection = Rejection::new(Code::RequestTimeout, message);
                 Some(self.refuse(rejection, &SeriesKey::unknown(), now()))
             }
         }
     }
 
-    /// Nothing more is there to read for now. Where some of the request's body is missing, the task
-    /// that `waker` wakes is to be told when that takes too long.
+    /// Nothing more is there to read for now. Where some of the request is missing, the task that
+    /// `waker` wakes is to be told when that takes too long, or others need the room.
     #[inline]
     pub fn on_pending(&mut self, waker: &Waker) {
-        if let State::Body(parser) = &self.state
-            && self.upload.is_none()
-        {
-            let received = self.held.as_ref().map_or(0, Reservation::bytes);
-            let priority = self.shared.rules.current().priority(parser.headers());
-            self.upload = Some(self.shared.budget.begin_upload(received, priority, waker));
+        if self.upload.is_some() || !matches!(self.state, State::Idle | State::Body(_)) {
+            return;
         }
+        let received = self.held.as_ref().map_or(0, Reservation::bytes);
+        let budget = &self.shared.budget;
+        self.upload = Some(match &self.state {
+            State::Body(parser) => {
+                let priority = self.shared.rules.current().priority(parser.headers());
+                budget.begin_upload(received, priority, waker)
+            }
+            // Its priority isn't known yet.
+            _ if received > 0 => budget.begin_upload(received, 0, waker),
+            _ => budget.begin_silent(waker),
+        });
     }
 
     /// Takes a message.
@@ -271,7 +282,13 @@ impl Exchange {
                 let rejection = Rejection::new(Code::PayloadTooLarge, message);
                 return self.refuse(rejection, &SeriesKey::unknown(), now);
             }
-            State::Idle => 0,
+            State::Idle => {
+                if self.held.is_none() {
+                    // It isn't silent any more.
+                    self.upload = None;
+                }
+                0
+            }
             State::Body(parser) => self.subset.counted() + parser.counted(),
             State::Deciding(request, BodyEnd::Relayed { .. }) => {
                 self.subset.counted() + request.headers.counted() + self.relayed

@@ -32,6 +32,8 @@ impl Exchange {
             _ => return Err(Violation("request headers came twice")),
         }
         self.started = Some(now);
+        // What is missing from now on is of the body.
+        self.upload = None;
         let is_ours = self.is_full_duplex();
         if !end_of_stream {
             // They are kept until the body is there, or while the request waits.

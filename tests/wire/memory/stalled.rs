@@ -32,6 +32,14 @@ async fn a_body_without_progress_is_answered_and_its_memory_given_back() {
             "inference error: RequestTimeout - no more of the request body came for too long (--body-idle-timeout)"
         );
     }
+    // Headers of which only a part comes, and a stream on which nothing does.
+    let mut raw = super::raw::Raw::connect(process.extproc, 1 << 20);
+    raw.open(1);
+    raw.frame(super::raw::DATA, 0, 1, &[&[0, 0, 0, 9, 0][..], &[0; 100]].concat());
+    raw.open(3);
+    raw.ended(1);
+    assert!(!raw.frames().iter().any(|frame| frame.ends(3)));
+    drop(raw);
     settle(|| process.held() == 0.0).await;
     is_served(&process.connect().await).await;
 }

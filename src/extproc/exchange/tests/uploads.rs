@@ -31,3 +31,28 @@ fn a_slow_body_makes_room_for_its_priority_and_higher_ones() {
         assert_eq!(matches!(comes.exchange.state, State::Body(_)), gives_up, "the other is refused");
     }
 }
+
+#[test]
+fn headers_that_stop_in_the_middle_are_answered_and_silent_streams_stay() {
+    let budget = Arc::new(Budget::new(1 << 20, 0));
+    let (mut partial, mut silent) = (Harness::within(1, &budget), Harness::within(1, &budget));
+    silent.exchange.on_pending(Waker::noop());
+    partial.exchange.on_pending(Waker::noop());
+    assert!(matches!(partial.exchange.on_part(5000, Instant::now()), Step::Continue));
+    partial.exchange.on_pending(Waker::noop());
+    let start = Instant::now();
+    for second in 0..31 {
+        budget.look_at_uploads(start + Duration::from_secs(second), Some(Duration::from_secs(30)));
+        assert!(silent.exchange.turn_away(Instant::now).is_none());
+        assert_eq!(partial.exchange.turn_away(Instant::now).is_some(), second == 30);
+    }
+    assert_eq!(kinds(&partial.exchange.next_reply().into_iter().collect::<Vec<_>>()), ["immediate408"]);
+    assert_eq!(budget.used(Kind::Bodies), 0);
+    // With its headers it is a request like any other.
+    silent.send(headers(&[(":path", "/v1/completions")], false)).unwrap();
+    silent.exchange.on_pending(Waker::noop());
+    for second in 31..62 {
+        budget.look_at_uploads(start + Duration::from_secs(second), Some(Duration::from_secs(30)));
+    }
+    assert!(silent.exchange.turn_away(Instant::now).is_some());
+}
