@@ -34,8 +34,8 @@ use super::series::SeriesKey;
 /// Error message for a request body that stalls.
 const IDLE_BODY: &str = "no more of the request body came for too long (--body-idle-timeout)";
 
-/// The same for headers.
-const IDLE_HEADERS: &str = "no more of the request headers came for too long (--body-idle-timeout)";
+/// The same for any other message, such as that of the headers.
+const IDLE_MESSAGE: &str = "no more of a message came for too long (--body-idle-timeout)";
 
 /// What a client is told whose body there is no room for.
 const NO_MEMORY: &str = "no memory is left for the request; it may be sent again";
@@ -215,7 +215,8 @@ impl Exchange {
         match self.upload.as_ref()?.given_up()? {
             GivenUp::Slow => Some(self.refuse_for_memory(now())),
             GivenUp::Idle => {
-                let message = if matches!(self.state, State::Idle) { IDLE_HEADERS } else { IDLE_BODY };
+                let is_body = matches!(self.state, State::Body(_));
+                let message = if is_body { IDLE_BODY } else { IDLE_MESSAGE };
                 let rejection = Rejection::new(Code::RequestTimeout, message);
                 Some(self.refuse(rejection, &SeriesKey::unknown(), now()))
             }
@@ -226,7 +227,8 @@ impl Exchange {
     /// `waker` wakes is to be told when that takes too long, or others need the room.
     #[inline]
     pub fn on_pending(&mut self, waker: &Waker) {
-        if self.upload.is_some() || !matches!(self.state, State::Idle | State::Body(_)) {
+        let is_coming = matches!(self.state, State::Idle | State::Body(_)) || self.part.is_some();
+        if self.upload.is_some() || !is_coming {
             return;
         }
         let received = self.held.as_ref().map_or(0, Reservation::bytes);
@@ -236,9 +238,13 @@ impl Exchange {
                 let priority = self.shared.rules.current().priority(parser.headers());
                 budget.begin_upload(received, priority, waker)
             }
+            State::Idle if received == 0 => budget.begin_silent(waker),
             // Its priority isn't known yet.
-            _ if received > 0 => budget.begin_upload(received, 0, waker),
-            _ => budget.begin_silent(waker),
+            State::Idle => budget.begin_upload(received, 0, waker),
+            _ => {
+                let received = self.part.as_ref().map_or(0, |part| part.bytes());
+                budget.begin_upload(received, self.priority, waker)
+            }
         });
     }
 
@@ -310,13 +316,12 @@ impl Exchange {
         let Self { shared, part, priority, .. } = self;
         let part = part.get_or_insert_with(|| Box::new(Reservation::new(&shared.budget, Kind::Bodies)));
         if part.grow_beyond(bytes as u64, || Some(*priority)).is_ok() {
+            if let Some(upload) = &self.upload {
+                upload.received(bytes as u64);
+            }
             return Step::Continue;
         }
-        if self.is_deciding() {
-            return self.refuse_for_memory(now);
-        }
-        self.shared.budget.count_refused();
-        self.give_up(Rejection::saturated(NO_MEMORY))
+        self.refuse_for_memory(now)
     }
 
     fn on_event(&mut self, event: Event, served: &Served, now: Instant) -> Result<Step, Violation> {
@@ -377,7 +382,8 @@ impl Exchange {
         if let Some(series) = self.answer.series() {
             self.shared.metrics.refused(series, rejection.code);
         }
-        (self.state, self.part) = (State::Refused, None);
+        self.state = State::Refused;
+        (self.held, self.part, self.upload, self.early) = (None, None, None, Body::default());
         self.replies.immediate(rejection);
         Step::End
     }
@@ -436,6 +442,9 @@ impl Exchange {
     }
 
     fn refuse(&mut self, rejection: Rejection, key: &SeriesKey, now: Instant) -> Step {
+        if self.routed.is_some() {
+            return self.give_up(rejection);
+        }
         let metrics = &self.shared.metrics;
         metrics.refused(&metrics.series(key), rejection.code);
         if let Some(started) = self.started {

@@ -56,3 +56,25 @@ fn headers_that_stop_in_the_middle_are_answered_and_silent_streams_stay() {
     }
     assert!(silent.exchange.turn_away(Instant::now).is_some());
 }
+
+#[test]
+fn a_message_of_a_running_request_that_stops_in_the_middle_ends_it() {
+    let budget = Arc::new(Budget::new(1 << 20, 0));
+    let mut harness = Harness::within(1, &budget);
+    harness.send(headers(&[(":path", "/v1/completions")], true)).unwrap();
+    assert!(matches!(harness.exchange.on_part(5000, Instant::now()), Step::Continue));
+    harness.exchange.on_pending(Waker::noop());
+    let start = Instant::now();
+    let mut look = |second| {
+        budget.look_at_uploads(start + Duration::from_secs(second), Some(Duration::from_secs(30)));
+    };
+    look(0);
+    assert!(matches!(harness.exchange.on_part(6000, Instant::now()), Step::Continue));
+    (1..31).for_each(&mut look);
+    assert!(harness.exchange.turn_away(Instant::now).is_none());
+    assert_eq!(harness.in_flight(), 1);
+    look(31);
+    assert!(matches!(harness.exchange.turn_away(Instant::now), Some(Step::End)));
+    assert_eq!(kinds(&harness.exchange.next_reply().into_iter().collect::<Vec<_>>()), ["immediate408"]);
+    assert_eq!((harness.in_flight(), budget.used(Kind::Bodies)), (0, 0));
+}
