@@ -8,7 +8,7 @@ use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ use super::call::CallSource;
 use super::first_settings::FirstSettings;
 use super::frames::{OVERHEAD, Received, ResetStreams};
 use super::preface::PREFACE;
-use crate::memory::{ConnectionRoom, OpenStream, TURN, Unread, small};
+use crate::memory::{ConnectionRoom, OpenStream, Replying, TURN, Unread, small};
 
 /// Time that a client has to end its side of a stream which has ended on ours. HTTP/2 forgets a
 /// stream that we reset, and counts small frames against the connection for ever that arrive
@@ -102,6 +102,9 @@ impl<I: AsyncRead + Unpin> AsyncRead for Counted<I> {
             return Poll::Pending;
         } else if this.room.is_unsettled() {
             this.room.settle(this.recent);
+        }
+        if this.room.is_unsettled() {
+            this.room.unread().settles_with(context.waker());
         }
         let before = buffer.filled().len();
         ready!(Pin::new(&mut this.io).poll_read(context, buffer))?;
@@ -203,7 +206,7 @@ impl RequestBody {
     /// its answer.
     pub fn ends(&self, end: StreamEnd) {
         if let Some(body) = &self.body {
-            *body.streams.end.lock().unwrap_or_else(PoisonError::into_inner) = Some(end);
+            body.streams.begun().end = Some(end);
         }
     }
 }
@@ -284,21 +287,78 @@ impl Body for RequestBody {
     }
 }
 
+/// The replies of a stream, which say whether its client takes them.
+#[derive(Debug)]
+pub struct Replies<B> {
+    body: B,
+    replying: Arc<Replying>,
+}
+
+impl<B> Replies<B> {
+    /// The replies of this stream.
+    pub fn new(body: B, replying: Arc<Replying>) -> Self {
+        Self { body, replying }
+    }
+}
+
+impl<B: Body + Unpin> Body for Replies<B> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    #[inline]
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        let frame = Pin::new(&mut self.body).poll_frame(context);
+        self.replying.asked(frame.is_pending());
+        frame
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
 /// The streams of a connection.
 #[derive(Debug)]
 pub struct Streams {
     unread: Arc<Unread>,
     lingering: mpsc::UnboundedSender<CountedBody>,
     small: Arc<Semaphore>,
-    // Guards how the stream is ended for which the service was just called, until it is run. Taken
-    // when a stream begins, by the thread of the connection.
-    end: Mutex<Option<StreamEnd>>,
+    // Guards the stream for which the service was just called, until it is run. Taken when a stream
+    // begins, by the thread of the connection.
+    begun: Mutex<Begun>,
+}
+
+/// A stream that is about to be run.
+#[derive(Debug, Default)]
+pub struct Begun {
+    /// Whether its replies are taken.
+    pub replying: Option<Arc<Replying>>,
+    /// How it is ended, where the service [said](RequestBody::ends) so.
+    pub end: Option<StreamEnd>,
 }
 
 impl Streams {
-    /// How the stream is ended for which the service was just [called](RequestBody::ends).
-    pub fn take_end(&self) -> Option<StreamEnd> {
-        self.end.lock().unwrap_or_else(PoisonError::into_inner).take()
+    fn begun(&self) -> MutexGuard<'_, Begun> {
+        self.begun.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A stream begins. To be called before the service is.
+    pub fn begin(&self) -> Arc<Replying> {
+        let replying = self.unread.begin_stream();
+        *self.begun() = Begun { replying: Some(Arc::clone(&replying)), end: None };
+        replying
+    }
+
+    /// The stream for which the service was just called.
+    pub fn take_begun(&self) -> Begun {
+        std::mem::take(&mut *self.begun())
     }
 
     /// Counts a stream as open on the connection until the result is dropped.
@@ -321,7 +381,7 @@ pub fn streams(room: &ConnectionRoom) -> (Arc<Streams>, Lingering) {
     let small = Arc::new(Semaphore::new(small::MAX_STREAMS as usize));
     let places = Arc::clone(room.budget().lingering());
     let unread = Arc::clone(room.unread());
-    (Arc::new(Streams { unread, lingering, small, end: Mutex::default() }), Lingering { streams, places })
+    (Arc::new(Streams { unread, lingering, small, begun: Mutex::default() }), Lingering { streams, places })
 }
 
 impl Lingering {

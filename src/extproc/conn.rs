@@ -8,6 +8,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use http::{Request, Response};
 use http_body::Body;
 use hyper::body::Incoming;
@@ -17,7 +18,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
 
-use super::arrivals::{self, Counted, RequestBody, Turns};
+use super::arrivals::{self, Counted, Replies, RequestBody, Turns};
 use super::executor::StreamExecutor;
 use super::preface::Greeted;
 use super::router::BoxError;
@@ -153,14 +154,16 @@ where
     I: AsyncRead + AsyncWrite + Unpin,
     S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible>,
     S::Future: Send + 'static,
-    B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
+    B: Body<Data: Send, Error: Into<BoxError>> + Unpin + Send + 'static,
 {
     let (windows, evicted) = (*room.windows(), room.evicted());
     let unread = Arc::clone(room.unread());
     let (streams, lingering) = arrivals::streams(&room);
     let executor = StreamExecutor::new(executor, &streams);
     let service = service_fn(move |request: Request<Incoming>| {
-        service.call(request.map(|incoming| RequestBody::new(incoming, &streams)))
+        let replying = streams.begin();
+        let answer = service.call(request.map(|incoming| RequestBody::new(incoming, &streams)));
+        answer.map(|answer| answer.map(|response| response.map(|body| Replies::new(body, replying))))
     });
     let turns = Turns::default();
     let mut connection = pin!(

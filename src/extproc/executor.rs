@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use hyper::rt::Executor;
 
-use super::arrivals::{self, StreamEnd};
+use super::arrivals::{self, Begun, StreamEnd};
 use super::spread;
 
 /// Runs the streams of a connection on its [threads](spread). They count as open on the connection,
@@ -29,16 +29,20 @@ where
 {
     fn execute(&self, stream: F) {
         // hyper runs a stream right after it has called the service for it.
-        match self.streams.take_end() {
+        let Begun { replying, end } = self.streams.take_begun();
+        let task = match end {
             Some(StreamEnd { cancelled, is_small }) => {
                 let open = (!is_small).then(|| self.streams.open());
                 let stream = cancelled.run_until_cancelled_owned(stream);
-                self.threads.execute(stream.map(move |_| drop(open)));
+                self.threads.run(stream.map(move |_| drop(open)))
             }
             None => {
                 let open = self.streams.open();
-                self.threads.execute(stream.map(move |()| drop(open)));
+                self.threads.run(stream.map(move |()| drop(open)))
             }
+        };
+        if let Some(replying) = replying {
+            replying.runs(task);
         }
     }
 }

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use futures_util::FutureExt;
-use hyper::rt::Executor;
 use tokio::runtime::Handle;
+use tokio::task::AbortHandle;
 
 use crate::memory::Windows;
 
@@ -121,23 +121,15 @@ impl Streams {
     }
 }
 
-impl<F> Executor<F> for Streams
-where
-    F: Future<Output = ()> + Send + 'static,
-{
-    fn execute(&self, stream: F) {
-        let Some((threads, own)) = &self.threads else {
-            tokio::spawn(stream);
-            return;
-        };
+impl Streams {
+    /// Runs a stream. Returns what ends it.
+    pub fn run(&self, stream: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
+        let Some((threads, own)) = &self.threads else { return tokio::spawn(stream).abort_handle() };
         let place = threads.place(*own);
         let carried = Carried::new(threads, place);
         let stream = stream.map(move |()| drop(carried));
-        if place == *own {
-            tokio::spawn(stream);
-        } else {
-            threads.runtimes[place].spawn(stream);
-        }
+        let task = if place == *own { tokio::spawn(stream) } else { threads.runtimes[place].spawn(stream) };
+        task.abort_handle()
     }
 }
 
@@ -218,7 +210,7 @@ mod tests {
         let _busy = carry(&threads, 0, 2 * ALONE);
         let handle = runtimes[0].handle().clone();
         let _context = handle.enter();
-        Streams::of(&threads, 0).execute(std::future::ready(()));
+        Streams::of(&threads, 0).run(std::future::ready(()));
         assert_eq!(threads.open(), [2 * ALONE, 1]);
         runtimes[1].block_on(async { tokio::task::yield_now().await });
         assert_eq!(threads.open(), [2 * ALONE, 0]);

@@ -96,7 +96,7 @@ impl Workers {
     where
         S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
         S::Future: Send + 'static,
-        B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
+        B: Body<Data: Send, Error: Into<BoxError>> + Unpin + Send + 'static,
     {
         let lifetime = Lifetime::new();
         let metrics = Arc::new(ConnectionMetrics::default());
@@ -206,7 +206,7 @@ impl<S> ConnectionServer<S> {
     where
         S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
         S::Future: Send + 'static,
-        B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
+        B: Body<Data: Send, Error: Into<BoxError>> + Unpin + Send + 'static,
     {
         while let Some(connection) = connections.recv().await {
             let service = self.service.clone();
@@ -233,7 +233,7 @@ async fn serve<S, B>(
 where
     S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible>,
     S::Future: Send + 'static,
-    B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
+    B: Body<Data: Send, Error: Into<BoxError>> + Unpin + Send + 'static,
 {
     let Connection { stream, opening, budget, streams, open: _open, peer } = connection;
     let stream = Opening::new(TcpStream::from_std(stream)?, &budget);
@@ -278,7 +278,7 @@ where
     I: AsyncRead + AsyncWrite + Unpin,
     S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible>,
     S::Future: Send + 'static,
-    B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
+    B: Body<Data: Send, Error: Into<BoxError>> + Unpin + Send + 'static,
 {
     let opening = opening.disarm();
     let result = opening.run_until_cancelled(conn::open(transport, lifetime)).await;

@@ -1,7 +1,7 @@
 //! How much is used, and what happens when it is too much.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, TryLockError, Weak};
 
 use tokio::sync::Semaphore;
@@ -81,6 +81,8 @@ pub struct Budget {
     promised: AtomicU64,
     // Taken to shed, by one thread at a time; the others go on.
     shedding: Mutex<()>,
+    /// Something found no room since somebody last looked, or only what others made.
+    was_full: AtomicBool,
     refused: AtomicU64,
     shed: AtomicU64,
     // Guards the unread data of each open connection. Taken when one opens or closes, and where
@@ -164,6 +166,7 @@ impl Budget {
             sheds: OnceLock::new(),
             promised: AtomicU64::new(0),
             shedding: Mutex::default(),
+            was_full: AtomicBool::new(false),
             refused: AtomicU64::new(0),
             shed: AtomicU64::new(0),
             connections: Mutex::default(),
@@ -253,6 +256,11 @@ impl Budget {
     /// Whether seven eighths of the budget are used: time to give up what matters least.
     pub fn is_tight(&self) -> bool {
         self.total() > tight(self.limit.load(Relaxed))
+    }
+
+    /// Whether something found no room since the last call, or only what others made.
+    pub(super) fn was_full(&self) -> bool {
+        self.was_full.swap(false, Relaxed)
     }
 
     /// Whether a part of a body should be copied that is going to be kept. It lies in a frame
@@ -396,6 +404,9 @@ impl Budget {
         if let Some(priority) = priority {
             self.make_room(total - tight(limit), limit, priority);
             total = self.total();
+        }
+        if total > limit {
+            self.was_full.store(true, Relaxed);
         }
         // Those that were told to go hold theirs for a moment longer.
         let leaving =

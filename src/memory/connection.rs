@@ -3,10 +3,13 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError};
+use std::task::Waker;
 
+use futures_util::task::AtomicWaker;
 use tokio_util::sync::CancellationToken;
 
 use super::idle::Idle;
+use super::stalled::{Replying, Streams};
 use super::{Budget, Kind, Reservation, small};
 
 /// Room of a connection in each direction; sizes are in bytes.
@@ -93,6 +96,9 @@ pub struct Unread {
     /// Streams that read.
     readers: AtomicUsize,
     evicted: CancellationToken,
+    pub(super) streams: Streams,
+    /// Wakes the connection, to settle.
+    connection: AtomicWaker,
     /// State that says how long the connection has been without streams.
     pub(super) idle: Idle,
 }
@@ -115,6 +121,8 @@ impl Unread {
             kept: AtomicU64::new(0),
             readers: AtomicUsize::new(0),
             evicted: CancellationToken::new(),
+            streams: Streams::default(),
+            connection: AtomicWaker::new(),
             idle,
         }
     }
@@ -138,6 +146,25 @@ impl Unread {
     /// Whether the connection is about to end.
     pub(super) fn is_leaving(&self) -> bool {
         self.evicted.is_cancelled() || self.idle.retired.is_cancelled()
+    }
+
+    /// A stream begins, whose replies the client may or may not take.
+    pub fn begin_stream(&self) -> Arc<Replying> {
+        self.streams.begin()
+    }
+
+    /// The connection [is unsettled](ConnectionRoom::is_unsettled), and is woken with this to settle.
+    pub fn settles_with(&self, connection: &Waker) {
+        self.connection.register(connection);
+    }
+
+    pub(super) fn wake(&self) {
+        self.connection.wake();
+    }
+
+    /// The part that was there when streams had a turn to read, in bytes.
+    pub(super) fn kept(&self) -> u64 {
+        self.kept.load(Relaxed)
     }
 
     /// A stream begins to read.
@@ -286,17 +313,24 @@ impl Drop for ConnectionRoom {
 }
 
 impl Budget {
-    /// Closes the connection with the most unread data where that of all is more than an eighth of
-    /// the budget, or a 32nd where everything else has taken the rest.
+    /// Bytes of unread data above so many times its share: an eighth of the budget, or a 32nd where
+    /// everything else has taken the rest. `None` if there are none.
+    pub(super) fn excess_unread(&self, is_full: bool, times: u64) -> Option<u64> {
+        let share = self.process()? / if is_full { 32 } else { 8 };
+        self.used(Kind::Unread).checked_sub(times * share).filter(|excess| *excess > 0)
+    }
+
+    /// Closes the connection with the most unread data where that of all is more than twice its share,
+    /// and no streams are left that stall. Those are reset from once its share on, a second later.
     fn evict_unread(&self, is_full: bool) {
-        let Some(process) = self.process() else { return };
-        let most = process / if is_full { 32 } else { 8 };
-        if self.used(Kind::Unread) <= most {
+        let Some(excess) = self.excess_unread(is_full, 2) else { return };
+        let most = self.used(Kind::Unread).saturating_sub(excess);
+        if self.end_stalled(excess + most / 2) >= excess {
             return;
         }
         let open = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
         let staying = || open.iter().filter(|unread| !unread.evicted.is_cancelled());
-        let kept = |unread: &&Arc<Unread>| unread.kept.load(Relaxed);
+        let kept = |unread: &&Arc<Unread>| unread.kept();
         if staying().map(|unread| kept(&unread)).sum::<u64>() <= most {
             // Those that are about to go make room enough.
             return;

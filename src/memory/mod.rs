@@ -16,6 +16,7 @@ mod places;
 mod refusals;
 mod reservation;
 pub mod small;
+mod stalled;
 mod uploads;
 mod watch;
 
@@ -26,6 +27,7 @@ pub use idle::MAX_CONNECTIONS;
 pub use places::{Close, Places};
 pub use refusals::RefusedStream;
 pub use reservation::Reservation;
+pub use stalled::Replying;
 pub use uploads::{GivenUp, Upload, watch_uploads};
 pub use watch::keep_measuring;
 

@@ -96,16 +96,16 @@ fn unread_data_counts_while_streams_do_not_read_it() {
 
 #[test]
 fn the_connection_with_the_most_unread_data_is_closed() {
-    let budget = Arc::new(Budget::of_process(64 * MI, None));
-    let small: Vec<_> = (0..5).map(|_| keeping(&budget, MI)).collect();
-    let large = keeping(&budget, 3 * MI);
-    assert_eq!(budget.evicted(), 0, "an eighth");
-    let mut last = keeping(&budget, MI);
+    let budget = Arc::new(Budget::of_process(128 * MI, None));
+    let small: Vec<_> = (0..5).map(|_| keeping(&budget, 4 * MI)).collect();
+    let large = keeping(&budget, 12 * MI);
+    assert_eq!(budget.evicted(), 0, "twice an eighth");
+    let mut last = keeping(&budget, 4 * MI);
     assert!(large.evicted().is_cancelled() && budget.evicted() == 1);
-    last.unread().add(MI as i64);
+    last.unread().add(4 * MI as i64);
     last.settle(0);
     assert_eq!(budget.evicted(), 1, "when it is gone, there is room");
-    last.unread().add(2 * MI as i64);
+    last.unread().add(8 * MI as i64);
     last.settle(0);
     assert!(last.evicted().is_cancelled() && budget.evicted() == 2);
     assert!(small.iter().all(|room| !room.evicted().is_cancelled()));

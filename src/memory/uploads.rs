@@ -238,8 +238,8 @@ impl Budget {
     }
 }
 
-/// Looks at bodies that are coming again and again, and at refused streams. Bodies of which nothing came
-/// for `timeout` are given up; without it none is for that.
+/// Looks again and again at bodies that are coming, at refused streams, and at those whose replies nobody
+/// takes. Bodies of which nothing came for `timeout` are given up; without it none is for that.
 pub async fn watch_uploads(budget: Arc<Budget>, timeout: Option<Duration>) {
     let interval = timeout.map_or(LOOK, |timeout| (timeout / 4).clamp(Duration::from_millis(10), LOOK));
     let mut ticks = tokio::time::interval(interval);
@@ -249,6 +249,7 @@ pub async fn watch_uploads(budget: Arc<Budget>, timeout: Option<Duration>) {
         let now = Instant::now();
         budget.look_at_uploads(now, timeout);
         budget.look_at_refusals(now);
+        budget.look_at_unread();
     }
 }
 

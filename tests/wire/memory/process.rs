@@ -108,7 +108,7 @@ impl Process {
     /// What it warned of.
     pub fn warnings(&self) -> Vec<String> {
         let lines = self.lines.lock().unwrap();
-        lines.iter().filter(|line| line.contains("warn") || line.contains("error")).cloned().collect()
+        lines.iter().filter(|line| line.contains("WARN") || line.contains("ERROR")).cloned().collect()
     }
 
     /// The most memory that it has had, in bytes.

@@ -18,7 +18,7 @@ use usher::extproc::preface::PREFACE;
 use usher::extproc::spread::Streams;
 use usher::memory::{Budget, ConnectionRoom, Kind, Windows};
 
-use super::raw::{DATA, END_HEADERS, END_STREAM, HEADERS, SETTINGS};
+use super::raw::{DATA, END_HEADERS, END_STREAM, HEADERS, Raw, SETTINGS};
 use super::*;
 
 const CONNECTIONS: usize = 16;
@@ -70,6 +70,59 @@ async fn the_process_stays_below_its_budget_whatever_nobody_reads() {
     drop(connections);
     // The one that asks for metrics counts.
     settle(|| process.metric("usher_memory_connections_bytes") <= 65536.0).await;
+    stayed_within(&process, 96, limit).await;
+}
+
+/// Uploads that go on to nobody, as their gateway takes no replies, on a connection that others use,
+/// while bodies take all memory.
+#[tokio::test]
+async fn stalled_streams_go_before_their_connection() {
+    const STALLED: u32 = 80;
+    let process = Process::start(96, 1, &["--body-idle-timeout=10m"]);
+    let limit = process.limit();
+    let mut gateway = Raw::connect(process.extproc, 1000);
+    gateway.open(1);
+    gateway.request(1, &[(":method", "GET"), (":path", "/v1/models")], true);
+    assert!(gateway.is_alive());
+    // The windows of the server hold from here on.
+    gateway.frame(SETTINGS, 1, 0, &[]);
+    for stream in (1..=STALLED).map(|index| 2 * index + 1) {
+        gateway.open(stream);
+        gateway.request(stream, &[(":method", "POST"), (":path", "/v1/messages/count_tokens")], false);
+        // Less than the window of the stream.
+        for _ in 0..4 {
+            gateway.body(stream, &vec![b'x'; 60_000], false);
+        }
+    }
+    assert!(gateway.is_alive());
+    let unread = || process.metric("usher_memory_unread_bytes");
+    // More than a 32nd of the budget, and less than twice that.
+    let share = (96 * MI / 32) as f64;
+    settle(|| unread() > share).await;
+    assert!(unread() < 2.0 * share, "{}", unread());
+    // Bodies until memory is short, and for as long as streams may stall.
+    let connection = process.connect().await;
+    let chunk = vec![b' '; MI];
+    let mut open = Vec::new();
+    let start = Instant::now();
+    while unread() > share {
+        assert!(start.elapsed() < Duration::from_secs(60), "they stay until pings aren't answered");
+        let stream = connection.stream().await;
+        stream.try_send(headers(&COMPLETION, false));
+        stream.try_send(body(&chunk, false));
+        open.push(stream);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(process.metric("usher_connections_evicted_total"), 0.0, "{:#?}", process.warnings());
+    // They are read for a while before they are reset.
+    loop {
+        let frame = gateway.next().expect("the connection ended");
+        assert!(!frame.ends(1));
+        if (1..=STALLED).any(|index| frame.ends(2 * index + 1)) {
+            break;
+        }
+    }
+    drop((open, gateway));
     stayed_within(&process, 96, limit).await;
 }
 
