@@ -121,8 +121,9 @@ impl Received {
     }
 }
 
-/// Streams whose resets are remembered. More may be reset at a time, but few send for long after.
-const MAX_RESET: usize = 4096;
+/// Streams whose resets are remembered: 14 KiB, of what a connection counts that has had a stream. More
+/// may be reset at a time, but few send for long after.
+const MAX_RESET: usize = 1024;
 
 /// Streams that we have reset lately. What a client still sends there is dropped.
 #[derive(Debug)]
