@@ -194,6 +194,8 @@ where
         () = unread.retired().cancelled() => connection.as_mut().graceful_shutdown(),
     }
     tokio::select! {
+        // First, so that what streams have said is sent before the connection is found idle.
+        biased;
         result = turns.of(connection) => Ok(result?),
         () = lifetime.close.cancelled() => Ok(()),
         () = evicted.cancelled() => Err(ConnectionError::Evicted),
@@ -210,6 +212,8 @@ async fn overdue(connection: &Unread) {
     while !connection.is_idle() {
         tokio::time::sleep(LEAVE_TIMEOUT).await;
     }
+    // A stream of another thread may have ended since the connection looked.
+    tokio::task::yield_now().await;
 }
 
 #[cfg(test)]
@@ -233,14 +237,23 @@ mod tests {
 
     /// Opens and serves a connection whose requests are never answered; the other end of it.
     fn connect() -> (DuplexStream, Served, Arc<Unread>) {
+        connect_to(false)
+    }
+
+    /// The same, whose requests are answered at once or never.
+    fn connect_to(answers: bool) -> (DuplexStream, Served, Arc<Unread>) {
         let (client, server) = duplex(64 * 1024);
         let room = ConnectionRoom::new(&Arc::default(), Windows::LARGEST);
         let unread = Arc::clone(room.unread());
         let served = tokio::spawn(async move {
             let lifetime = Lifetime::new();
             let Some(io) = open(std::future::ready(Ok(server)), &lifetime).await? else { return Ok(()) };
-            let service =
-                service_fn(|_| std::future::pending::<Result<Response<Empty<Bytes>>, Infallible>>());
+            let service = service_fn(move |_| async move {
+                if !answers {
+                    std::future::pending::<()>().await;
+                }
+                Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new()))
+            });
             serve(io, service, &lifetime, room, Streams::here()).await
         });
         (client, served, unread)
@@ -342,6 +355,27 @@ mod tests {
         unread.hurried().cancel();
         tokio::time::sleep(3 * LEAVE_TIMEOUT).await;
         assert!(!served.is_finished());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_stream_has_said_is_sent_before_its_connection_ends() {
+        // Which of several events is seen first is random without an order.
+        for _ in 0..20 {
+            let (mut client, served, unread) = connect_to(true);
+            client.write_all(&[PREFACE, &SETTINGS].concat()).await.unwrap();
+            while frame(&mut client).await.is_some_and(|(kind, flags, _)| (kind, flags) != (4, ACK)) {}
+            unread.retired().cancel();
+            // Two GOAWAYs, and a PING between them that isn't answered.
+            while frame(&mut client).await.is_some_and(|(kind, ..)| kind != PING) {}
+            client.write_all(&[0, 0, 3, 1, 5, 0, 0, 0, 1, 0x83, 0x86, 0x84]).await.unwrap();
+            unread.hurried().cancel();
+            let mut is_answered = false;
+            while let Some((kind, ..)) = frame(&mut client).await {
+                is_answered |= kind == 1;
+            }
+            assert!(is_answered);
+            assert!(served.await.unwrap().is_err());
+        }
     }
 
     #[tokio::test]
