@@ -63,7 +63,7 @@ pub(super) struct Uploads {
     /// The lowest priority of those in `slow`; above all where there is none.
     lowest: AtomicI64,
     // Those that may be given up to make room, the first to go last: as the last look found them, and
-    // none joins them before the next. Taken after `open`, and when memory is short and one may go.
+    // none joins them before the next. Taken by who looks, and when memory is short and one may go.
     slow: Mutex<Vec<Slow>>,
 }
 
@@ -211,9 +211,13 @@ impl Budget {
             }
             true
         });
-        let mut slow: Vec<&Coming> = open.bodies.iter().filter(|body| body.may_be_given_up()).collect();
-        slow.sort_by_key(|body| (body.priority, body.rate, body.progressed));
-        let slow: Vec<Slow> = slow.into_iter().rev().map(Slow::of).collect();
+        let may_go = open.bodies.iter().filter(|body| body.may_be_given_up());
+        let mut slow: Vec<_> =
+            may_go.map(|body| ((body.priority, body.rate, body.progressed), Slow::of(body))).collect();
+        // Bodies that begin meanwhile don't wait for the rest.
+        drop(open);
+        slow.sort_by_key(|(order, _)| *order);
+        let slow: Vec<Slow> = slow.into_iter().rev().map(|(_, slow)| slow).collect();
         let mut known = self.uploads.slow();
         self.uploads.note_lowest(&slow);
         *known = slow;
