@@ -136,7 +136,7 @@ pub struct Exchange {
     priority: i32,
     routed: Option<Routed>,
     /// Place of a stream for which there is no room.
-    refused: Option<RefusedStream>,
+    refused: Option<Box<RefusedStream>>,
     /// Room for the request's body, from its first chunk until the last is on its way, and for
     /// headers that are large.
     held: Option<Reservation>,
@@ -157,7 +157,7 @@ impl Exchange {
     /// An exchange before its first message.
     pub fn new(shared: Arc<Shared>) -> Self {
         let answer = Answer::new(&shared.parsers);
-        let refused = (!shared.budget.open_stream()).then(|| shared.budget.refuse_stream());
+        let refused = (!shared.budget.open_stream()).then(|| Box::new(shared.budget.refuse_stream()));
         Self {
             shared,
             refused,
@@ -203,7 +203,7 @@ impl Exchange {
     /// Cancelled when the stream has to be reset, as there is no room for it and its client doesn't take
     /// the refusal.
     pub fn end(&self) -> Option<&CancellationToken> {
-        self.refused.as_ref().map(RefusedStream::end)
+        self.refused.as_deref().map(RefusedStream::end)
     }
 
     /// Ends the stream where no memory is left for it, or where its body doesn't come. To be asked
