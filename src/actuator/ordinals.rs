@@ -8,7 +8,7 @@ use super::drain::Choice;
 use super::hands::Hands;
 use super::observe::Observed;
 use super::pods::PodObject;
-use crate::capacity::plan::{Reason, RolePlan};
+use crate::capacity::plan::RolePlan;
 use crate::capacity::rollout::{BATCH_TIMEOUT, Pace};
 use crate::capacity::{Plan, Policy};
 
@@ -90,8 +90,8 @@ impl Hands {
             let key = (policy.name.clone(), role.name.clone());
             let target = seen.targets.get(place).and_then(Option::as_ref);
             let target = target.filter(|target| Choice::of(&target.reference) == Some(Choice::Ordinal));
-            // A trim asks for just that.
-            let asks = shrinks.get(place) == Some(&true) && !role.reasons.contains(&Reason::Trimmed);
+            // A trim, too: it gives back what exceeds whole groups, and these pods are of one.
+            let asks = shrinks.get(place) == Some(&true);
             let loss = target.filter(|_| asks).and_then(|target| {
                 let pods = seen.objects.get(place).into_iter().flatten().map(Arc::as_ref);
                 loss(&pods.collect::<Vec<_>>(), target.replicas, role.write)

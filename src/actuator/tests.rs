@@ -250,10 +250,42 @@ async fn failed_deletion_cost_delays_the_write() {
     }
 }
 
+/// A policy for the role `decode` of the StatefulSet `d`.
+fn ordinals(more: &str) -> Arc<Policy> {
+    let text = format!(
+        "{{apiVersion: usher.dev/v1alpha1, kind: CapacityPolicy, metadata: {{name: p}}, spec: {{mode: Apply, interval: 1s, behavior: {{scaleDown: {{drainTimeout: 0s}}}}, {more} roles: {{decode: {{min: 1, max: 9, scaleTargetRef: {{apiVersion: apps/v1, kind: StatefulSet, name: d}}}}}}}}}}"
+    );
+    Arc::new(file::parse(&text).unwrap().remove(0).policy)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_trim_takes_no_ready_ordinals_while_lower_ones_are_not_ready() {
+    let policy = ordinals("deploy: {steps: {decode: 2}, batchTimeout: 30s, onTimeout: Trim},");
+    let (fake, mut hands, _) = hands(std::slice::from_ref(&policy));
+    fake.workload("statefulsets", "d", 3, &json!({}));
+    fake.unready_pod("d-0", "decode");
+    let trim = async |hands: &mut Hands, at: u64| {
+        tokio::time::sleep(S(1)).await;
+        let seen = look(hands, &policy, at, 3).await;
+        let mut plan = plan(&policy, 3);
+        (plan.roles[0].write, plan.roles[0].admitted) = (2, 2);
+        plan.roles[0].reasons.push(Reason::Trimmed);
+        plan.conditions.clear();
+        hands.act(&policy, &mut plan, seen, S(at), None).await;
+        plan.conditions
+    };
+    assert_eq!(trim(&mut hands, 2).await, [Condition::LowerOrdinalsUnready]);
+    assert!(fake.written("/scale").is_empty(), "d-1 and d-2 make a group, d-0 and d-1 make none");
+    // The pod that isn't ready is the highest: it goes.
+    fake.pod("d-0", "decode", false);
+    fake.unready_pod("d-2", "decode");
+    assert!(trim(&mut hands, 4).await.is_empty());
+    assert_eq!(fake.written("/scale").len(), 1);
+}
+
 #[tokio::test(start_paused = true)]
 async fn stateful_set_waits_for_lower_ordinals_with_a_limit() {
-    let text = "{apiVersion: usher.dev/v1alpha1, kind: CapacityPolicy, metadata: {name: p}, spec: {mode: Apply, interval: 1s, behavior: {scaleDown: {drainTimeout: 0s}}, deploy: {steps: {decode: 1}, batchTimeout: 30s}, roles: {decode: {min: 1, max: 9, scaleTargetRef: {apiVersion: apps/v1, kind: StatefulSet, name: d}}}}}";
-    let policy = Arc::new(file::parse(text).unwrap().remove(0).policy);
+    let policy = ordinals("deploy: {steps: {decode: 1}, batchTimeout: 30s},");
     let waits = [Condition::LowerOrdinalsUnready];
     for is_ready_later in [true, false] {
         let (fake, mut hands, clock) = hands(std::slice::from_ref(&policy));
