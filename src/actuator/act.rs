@@ -80,6 +80,9 @@ impl Hands {
         self.unready.clear();
         let unwritten = self.carry_out(policy, plan, &mut observed, now, frozen).await;
         self.tell_failed(policy, plan, &observed).await;
+        if self.is_unfinished {
+            plan.roles.iter_mut().for_each(|role| role.reasons.push(Reason::Unfinished));
+        }
         unwritten
     }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::StreamExt;
@@ -25,6 +26,8 @@ struct State {
     objects: BTreeMap<String, Value>,
     /// Codes of answers, by method and a part of the path.
     refusals: Vec<(Method, &'static str, u16)>,
+    /// Time that each answer to a write takes.
+    takes: Duration,
     watches: Vec<mpsc::UnboundedSender<Value>>,
     /// Methods, paths and bodies of what was written.
     written: Vec<(Method, String, Value)>,
@@ -153,6 +156,10 @@ impl Fake {
             return Response::new(StreamBody::new(lines).boxed_unsync());
         }
         let body = serde_json::from_slice(&body).unwrap_or_default();
+        let takes = self.state().takes;
+        if parts.method != Method::GET && !takes.is_zero() {
+            tokio::time::sleep(takes).await;
+        }
         let (code, answer) = self.state().answer(&parts.method, &path, &body);
         let response = Response::builder().status(code);
         response.body(Full::new(answer.to_string().into()).boxed_unsync()).unwrap()
@@ -206,6 +213,11 @@ impl Fake {
     /// Answers such requests with this code from now on.
     pub(crate) fn refuse(&self, method: Method, part: &'static str, code: u16) {
         self.state().refusals.push((method, part, code));
+    }
+
+    /// Answers each write after so long from now on.
+    pub(crate) fn takes(&self, time: Duration) {
+        self.state().takes = time;
     }
 
     /// Answers all requests again.

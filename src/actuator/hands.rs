@@ -31,8 +31,8 @@ use crate::leader::Term;
 pub(super) const OLDEST_INTERVALS: u32 = 3;
 pub(super) const OLDEST: Duration = Duration::from_secs(45);
 
-/// Time for all requests of one policy's acts together: other policies wait meanwhile. A lease that isn't
-/// renewed ends sooner.
+/// Time in which requests of one policy's acts are sent: other policies wait meanwhile. What is left goes on at
+/// the next tick. A lease that isn't renewed ends sooner.
 const LIMIT: Duration = Duration::from_secs(5);
 
 /// Acts in one namespace.
@@ -93,6 +93,8 @@ pub struct Hands {
     pub(super) refused: Vec<String>,
     /// Roles that keep their replicas since then because pods that stay aren't ready, in sentences.
     pub(super) unready: Vec<String>,
+    /// Whether requests were left since then because those before took up the time.
+    pub(super) is_unfinished: bool,
     /// Policies of which a write failed, was refused, or waits, by name, and what it is called.
     pub(super) failing: HashSet<(String, Condition)>,
 }
@@ -151,6 +153,7 @@ impl Hands {
             failed: Vec::new(),
             refused: Vec::new(),
             unready: Vec::new(),
+            is_unfinished: false,
             failing: HashSet::new(),
         }
     }
@@ -243,12 +246,18 @@ impl Hands {
     pub(super) fn begin(&mut self) {
         self.problems.clear();
         self.failed.clear();
+        self.is_unfinished = false;
         self.cluster = self.watched.within(LIMIT);
     }
 
-    /// Whether requests since then have used that time up.
+    /// Whether a request since then had no answer in time.
     pub fn is_late(&self) -> bool {
         self.cluster.is_late()
+    }
+
+    /// Whether requests are left for the next tick.
+    pub fn is_unfinished(&self) -> bool {
+        self.is_unfinished
     }
 
     /// Says what went wrong, once until it goes well.
@@ -262,9 +271,13 @@ impl Hands {
     }
 
     /// Says that a write failed. That somebody else was first, or the term ended, is no failure: it is looked
-    /// again.
+    /// again. One that wasn't sent goes on then.
     pub(super) fn fails(&mut self, subject: impl Into<Subject>, problem: &Problem) {
         let subject = subject.into();
+        if *problem == Problem::Unsent {
+            self.is_unfinished = true;
+            return;
+        }
         if !matches!(problem, Problem::Conflict(_)) && self.term.lasts() {
             self.failed.push(format!("{subject}: {problem}"));
         }

@@ -248,6 +248,8 @@ pub enum Reason {
     Updating,
     /// Pods that are about to go answer the requests that they have.
     Draining,
+    /// Writes took up the time of a tick, and the rest of them follows at the next one, soon.
+    Unfinished,
 }
 
 /// What is not as it should be.

@@ -47,6 +47,9 @@ pub enum Problem {
     /// No answer in time.
     #[error("the API server did not answer within {} s", .0.as_secs())]
     TimedOut(Duration),
+    /// It was not sent: the requests before it took up the time for all of them together.
+    #[error("not sent yet: the requests before it took up the time")]
+    Unsent,
     /// The server can't be reached, or the connection broke.
     #[error("the API server can't be reached: {0}")]
     Unreachable(String),
@@ -58,7 +61,7 @@ pub enum Problem {
 impl Problem {
     /// Whether the server itself said no, so that asking for the same again is futile.
     pub fn is_answer(&self) -> bool {
-        !matches!(self, Self::TimedOut(_) | Self::Unreachable(_))
+        !matches!(self, Self::TimedOut(_) | Self::Unsent | Self::Unreachable(_))
     }
 
     /// Whether the server may have carried out what it was asked for, or may do so yet.
@@ -68,7 +71,9 @@ impl Problem {
             Self::TimedOut(after) => !after.is_zero(),
             Self::Unreachable(_) | Self::Unreadable(_) => true,
             Self::Refused { code, .. } | Self::Busy { code, .. } => (500..600).contains(code),
-            Self::NotFound(_) | Self::Expired(_) | Self::Denied(_) | Self::Conflict(_) => false,
+            Self::NotFound(_) | Self::Expired(_) | Self::Denied(_) | Self::Conflict(_) | Self::Unsent => {
+                false
+            }
         }
     }
 

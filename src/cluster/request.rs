@@ -1,5 +1,7 @@
 //! Requests to the API server, each with a time limit.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use futures_util::{Stream, StreamExt};
@@ -20,6 +22,9 @@ const TIMEOUT: Duration = Duration::from_secs(15);
 /// that was taken up again may be one that broke without a word.
 const OPENING: Duration = Duration::from_secs(8);
 
+/// Least time for the answer to a request that is sent when the time for several is nearly over.
+const LEAST: Duration = Duration::from_secs(1);
+
 /// Objects of one answer to a list. Two thousand pods of 10 KB each would be 20 MB at
 /// once; the answers to the other pages come from the same version.
 const PAGE: u32 = 500;
@@ -28,8 +33,17 @@ const PAGE: u32 = 500;
 #[derive(Clone)]
 pub struct Cluster {
     client: Client,
-    /// Until when requests have to be answered, and how long that is; `None`: each has its own limit alone.
-    until: Option<(Instant, Duration)>,
+    /// Time for several requests; `None`: each has its own limit alone.
+    time: Option<Time>,
+}
+
+/// Time for several requests together.
+#[derive(Clone)]
+struct Time {
+    until: Instant,
+    limit: Duration,
+    /// Whether one of them had no answer.
+    is_late: Arc<AtomicBool>,
 }
 
 impl std::fmt::Debug for Cluster {
@@ -145,21 +159,22 @@ pub(super) struct PageMetadata {
 impl From<Client> for Cluster {
     /// The cluster that a client asks. [`connect`](super::connect()) finds one as kubectl does.
     fn from(client: Client) -> Self {
-        Self { client, until: None }
+        Self { client, time: None }
     }
 }
 
 impl Cluster {
-    /// The same way for requests that may take no longer than this all together, from now on. Watches are not
-    /// concerned.
+    /// The same way for requests that may take no longer than this all together, from now on, or a second more
+    /// for the last one. Later ones are not sent ([`Problem::Unsent`]). Watches are not concerned.
     #[must_use]
     pub fn within(&self, limit: Duration) -> Self {
-        Self { client: self.client.clone(), until: Some((Instant::now() + limit, limit)) }
+        let time = Time { until: Instant::now() + limit, limit, is_late: Arc::default() };
+        Self { client: self.client.clone(), time: Some(time) }
     }
 
-    /// Whether that time is over.
+    /// Whether one of those requests had no answer in time.
     pub fn is_late(&self) -> bool {
-        self.until.is_some_and(|(until, _)| Instant::now() >= until)
+        self.time.as_ref().is_some_and(|time| time.is_late.load(Relaxed))
     }
 
     /// The object at a path.
@@ -263,13 +278,18 @@ impl Cluster {
         request: Request<Vec<u8>>,
         limit: Duration,
     ) -> Result<T, Problem> {
-        let until = Instant::now() + limit;
-        let (until, limit) = self.until.filter(|(end, _)| *end < until).unwrap_or((until, limit));
-        // One that begins too late is not sent.
-        if Instant::now() >= until {
-            return Err(Problem::TimedOut(limit));
+        let now = Instant::now();
+        let (mut until, mut limit) = (now + limit, limit);
+        if let Some(time) = &self.time {
+            if now >= time.until {
+                return Err(Problem::Unsent);
+            }
+            (until, limit) = (until.min(time.until.max(now + LEAST)), limit.min(time.limit));
         }
         let answer = tokio::time::timeout_at(until, self.client.request::<T>(request)).await;
+        if let (Err(_), Some(time)) = (&answer, &self.time) {
+            time.is_late.store(true, Relaxed);
+        }
         Ok(answer.map_err(|_| Problem::TimedOut(limit))??)
     }
 }

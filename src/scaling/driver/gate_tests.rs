@@ -10,8 +10,8 @@ use tokio::sync::watch;
 use super::tests::{S, driver};
 use super::*;
 use crate::actuator::fake::Fake;
-use crate::capacity::Condition;
 use crate::capacity::resource::status::Verdict;
+use crate::capacity::{Condition, Reason};
 use crate::leader::Term;
 
 /// A role of four pods that come up at once, looked at every half hour.
@@ -161,6 +161,34 @@ async fn a_lost_lease_is_shown_at_once_and_told_when_it_is_renewed() {
         within(S(2), "the next tick", || held().is_none()).await;
         assert!(conditions().contains(&lost), "whoever was not told is told now: {:?}", conditions());
         within(S(11), "the one after that", || !conditions().contains(&lost)).await;
+    };
+    beside(driver, goes, &spec, test).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn acts_that_take_up_their_time_go_on_soon_and_have_not_failed() {
+    let fake = Fake::default();
+    fake.deployment("d", 80, &json!({}));
+    for number in 0..80 {
+        fake.pod(&format!("d-{number}"), "decode", true);
+    }
+    fake.takes(Duration::from_millis(100));
+    let spec = SPEC
+        .replace("min: 4, max: 4", "min: 80, max: 80")
+        .replace("steps: {decode: 4}", "steps: {decode: 80}");
+    let (driver, _, goes) = acting(&fake, &spec);
+    let board = Arc::clone(driver.board());
+    let latest = || board.plans().policies.first().and_then(|of| of.latest.clone());
+    let open = || (0..80).filter(|number| !fake.is_gated(&format!("d-{number}"))).count();
+    let test = async {
+        within(S(10), "the first tick", || latest().is_some()).await;
+        let (first, opened) = (latest().unwrap(), open());
+        assert!((40..60).contains(&opened), "five seconds are enough for fifty: {opened}");
+        assert!(!first.plan.conditions.contains(&Condition::WriteFailed), "{:?}", first.plan.conditions);
+        assert!(first.plan.roles[0].reasons.contains(&Reason::Unfinished));
+        within(S(8), "the rest", || open() == 80).await;
+        let is_over = || !latest().unwrap().plan.roles[0].reasons.contains(&Reason::Unfinished);
+        within(S(2), "the second tick", is_over).await;
     };
     beside(driver, goes, &spec, test).await;
 }

@@ -19,6 +19,9 @@ use crate::scaling::query::Answers;
 /// Longest pause after requests that used their time up, unless the policy's interval is longer.
 const LATEST: Duration = Duration::from_secs(60);
 
+/// How soon acts go on that took up their time although the API server answered.
+const GO_ON: Duration = Duration::from_secs(1);
+
 /// A policy that is ticked.
 pub(super) struct Running {
     pub(super) group: Group,
@@ -65,6 +68,13 @@ impl Running {
             let interval = self.group.policy.interval;
             let pause = interval.saturating_mul(1 << self.late.min(10)).min(LATEST.max(interval));
             self.due = self.due.max(now + pause);
+        }
+    }
+
+    /// Has the rest of its acts done soon, unless the API server takes too long.
+    pub(super) fn go_on(&mut self, now: Duration) {
+        if self.late == 0 {
+            self.due = self.due.min(now + GO_ON);
         }
     }
 

@@ -193,7 +193,11 @@ impl Driver {
                 hands.tell_stuck(&policy, &latest.plan, &observed).await;
             }
             let unwritten = hands.act(&policy, &mut latest.plan, observed, now, frozen).await;
-            running.note_late(hands.is_late(), self.live.clock.elapsed());
+            let now = self.live.clock.elapsed();
+            running.note_late(hands.is_late(), now);
+            if hands.is_unfinished() {
+                running.go_on(now);
+            }
             if let Some(history) = &mut running.history {
                 history.take_back(&policy, &mut latest.plan, &unwritten);
                 latest.fired = fired(&policy, history);
