@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::event::{self, About, Kind};
+use super::event::Kind;
 use super::hands::Hands;
 use super::knobs::{self, Held};
 use super::observe::Observed;
@@ -79,7 +79,8 @@ impl Hands {
         self.refused.clear();
         self.unready.clear();
         let unwritten = self.carry_out(policy, plan, &mut observed, now, frozen).await;
-        self.tell_failed(policy, plan, &observed).await;
+        self.tell_failed(policy, plan, &observed);
+        self.send_events(&policy.name).await;
         if self.is_unfinished {
             plan.roles.iter_mut().for_each(|role| role.reasons.push(Reason::Unfinished));
         }
@@ -87,7 +88,7 @@ impl Hands {
     }
 
     /// Says of what a policy scales which writes failed or wait, once until none does.
-    async fn tell_failed(&mut self, policy: &Policy, plan: &mut Plan, observed: &Observed) {
+    fn tell_failed(&mut self, policy: &Policy, plan: &mut Plan, observed: &Observed) {
         let failed = [
             (Condition::WriteFailed, std::mem::take(&mut self.failed)),
             (Condition::EvictionRefused, std::mem::take(&mut self.refused)),
@@ -103,7 +104,7 @@ impl Hands {
             if self.failing.insert(key) {
                 let message = format!("{}, by policy {}", failed.join("; "), policy.name);
                 for target in observed.targets.iter().flatten() {
-                    self.tell(target, Kind::Warning, &format!("{condition:?}"), &message).await;
+                    self.tell(&policy.name, target, Kind::Warning, &format!("{condition:?}"), &message);
                 }
             }
         }
@@ -138,7 +139,7 @@ impl Hands {
             (frozen, why) = (Some(Condition::OtherScaler), format!("{found}; "));
             plan.conditions.extend(frozen);
         }
-        self.tell_frozen(policy, frozen, &why, observed).await;
+        self.tell_frozen(policy, frozen, &why, observed);
         let is_free = frozen.is_none();
         let shrinks = plan.roles.iter().zip(&observed.targets).zip(&observed.may_write);
         let shrinks = shrinks.map(|((role, target), may_write)| {
@@ -209,13 +210,7 @@ impl Hands {
     }
 
     /// Says of what a policy scales that nothing is written to it, once.
-    async fn tell_frozen(
-        &mut self,
-        policy: &Policy,
-        frozen: Option<Condition>,
-        why: &str,
-        observed: &Observed,
-    ) {
+    fn tell_frozen(&mut self, policy: &Policy, frozen: Option<Condition>, why: &str, observed: &Observed) {
         let Some(condition) = frozen else {
             self.frozen.remove(&policy.name);
             return;
@@ -226,19 +221,19 @@ impl Hands {
         let message = format!("{why}nothing is written by policy {}", policy.name);
         tracing::warn!(policy = policy.name, ?condition, why, "nothing is written");
         for target in observed.targets.iter().flatten() {
-            self.tell(target, Kind::Warning, &format!("{condition:?}"), &message).await;
+            self.tell(&policy.name, target, Kind::Warning, &format!("{condition:?}"), &message);
         }
     }
 
     /// Says of every role that has a part in a step that gets stuck, or waits for its end to grow.
-    pub async fn tell_stuck(&mut self, policy: &Policy, plan: &Plan, observed: &Observed) {
+    pub fn tell_stuck(&mut self, policy: &Policy, plan: &Plan, observed: &Observed) {
         if policy.mode != Mode::Apply {
             return;
         }
         let what = if plan.state == State::Failed { "StepFailed" } else { "StepBlocked" };
         for (role, target) in plan.roles.iter().zip(&observed.targets) {
             if let (Some(target), Some(message)) = (target, stuck(&policy.name, plan, role)) {
-                self.tell(target, Kind::Warning, what, &message).await;
+                self.tell(&policy.name, target, Kind::Warning, what, &message);
             }
         }
     }
@@ -267,7 +262,7 @@ impl Hands {
             if to > from { "ScaledUp" } else { "ScaledDown" },
             format!("{from} to {to} replicas by policy {}, role {}: {reason}", policy.name, role.name),
         );
-        self.tell(target, Kind::Normal, what, &message).await;
+        self.tell(&policy.name, target, Kind::Normal, what, &message);
         self.note(&policy.name, &role.name, Write { from, to, at: now, reason });
         true
     }
@@ -311,7 +306,7 @@ impl Hands {
                 policy.name
             );
             tracing::info!(policy = policy.name, role = role.name, opened, admitted, "gates opened");
-            self.tell(target, Kind::Normal, "StepAdmitted", &message).await;
+            self.tell(&policy.name, target, Kind::Normal, "StepAdmitted", &message);
         }
     }
 
@@ -336,25 +331,9 @@ impl Hands {
                 let spec = patch.get("spec").unwrap_or(&patch);
                 let message = format!("{spec} by policy {}, role {}: {why}", policy.name, role.name);
                 tracing::info!(role = role.name, %patch, "update held back or let go on");
-                self.tell(target, Kind::Normal, "UpdatePaced", &message).await;
+                self.tell(&policy.name, target, Kind::Normal, "UpdatePaced", &message);
             }
             Err(problem) => self.fails(about, &problem),
-        }
-    }
-
-    /// Says of an object what was done to it, or is not.
-    pub(super) async fn tell(&mut self, target: &Target, kind: Kind, reason: &str, message: &str) {
-        let Target { reference, uid, .. } = target;
-        let about =
-            About { api_version: &reference.api_version, kind: &reference.kind, name: &reference.name, uid };
-        let event = event::event(&self.namespace, about, kind, reason, message);
-        let path = event::path(&self.namespace);
-        let body = event.to_string().into_bytes();
-        let told: Result<Value, Problem> =
-            self.cluster.put(http::Method::POST, &path, body, Duration::from_secs(5)).await;
-        match told {
-            Ok(_) => self.works("events about what was written"),
-            Err(problem) => self.complain("events about what was written", &problem),
         }
     }
 }

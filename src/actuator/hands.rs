@@ -17,6 +17,7 @@ use super::places::Places;
 use super::pods::PodObject;
 use super::scaler::{Owned, Scalers};
 use super::subject::Subject;
+use super::tell::Waiting;
 use super::trim::Leaving;
 use super::watch::Mirror;
 use super::whose::both;
@@ -97,6 +98,8 @@ pub struct Hands {
     pub(super) is_unfinished: bool,
     /// Policies of which a write failed, was refused, or waits, by name, and what it is called.
     pub(super) failing: HashSet<(String, Condition)>,
+    /// Events that wait to be sent, by policy.
+    pub(super) events: HashMap<String, Waiting>,
 }
 
 /// What says how much room nodes have.
@@ -155,6 +158,7 @@ impl Hands {
             unready: Vec::new(),
             is_unfinished: false,
             failing: HashSet::new(),
+            events: HashMap::new(),
         }
     }
 
@@ -186,6 +190,7 @@ impl Hands {
         self.drains.retain(|role, _| is_attended(role));
         self.leaving.retain(|role, _| is_attended(role));
         self.unready_since.retain(|role, _| is_attended(role));
+        self.events.retain(|name, _| policies.iter().any(|policy| policy.name == *name));
         self.failing.retain(|(name, _)| policies.iter().any(|policy| policy.name == *name));
         self.frozen.retain(|name, _| policies.iter().any(|policy| policy.name == *name));
         let is_known = |subject: &Subject| {

@@ -190,6 +190,7 @@ impl Hands {
         self.drains.clear();
         self.leaving.clear();
         self.unready_since.clear();
+        self.events.clear();
         self.scalers = None;
         self.owned.clear();
     }

@@ -37,6 +37,7 @@ mod scaler;
 mod shrink;
 mod subject;
 mod target;
+mod tell;
 #[cfg(test)]
 mod tests;
 mod trim;

@@ -219,6 +219,29 @@ async fn an_eviction_that_a_budget_refuses_is_told_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn events_that_were_not_taken_are_sent_at_the_next_tick() {
+    let policy = policy("p", "mode: Apply,");
+    for code in [503, 429, 403] {
+        let (fake, mut hands, _) = hands(std::slice::from_ref(&policy));
+        fake.refuse(Method::PATCH, "/scale", 403);
+        fake.refuse(Method::POST, "/events", code);
+        for at in [1, 2] {
+            let seen = look(&mut hands, &policy, at, 3).await;
+            assert_eq!(act(&mut hands, &policy, seen, at, 4).await.conditions, [Condition::WriteFailed]);
+        }
+        assert!(fake.written("/events").is_empty());
+        fake.accept();
+        let seen = look(&mut hands, &policy, 3, 3).await;
+        act(&mut hands, &policy, seen, 3, 3).await;
+        let reasons: Vec<Value> =
+            fake.written("/events").iter().map(|event| event["reason"].clone()).collect();
+        // Without the right to write events there is nobody to tell.
+        let expected: &[&str] = if code == 403 { &[] } else { &["WriteFailed"] };
+        assert_eq!(reasons, expected, "{code}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn failed_deletion_cost_delays_the_write() {
     // Answer to a patch of a pod, whether it is then as if it had been written, and how the write fails.
     for (code, writes, conditions) in [

@@ -153,7 +153,7 @@ impl Hands {
             let given = evicted.len();
             let message = format!("{given} pods of {} are given back by policy {}", role.name, policy.name);
             tracing::info!(policy = policy.name, role = role.name, given, "pods given back");
-            self.tell(target, Kind::Normal, "StepTrimmed", &message).await;
+            self.tell(&policy.name, target, Kind::Normal, "StepTrimmed", &message);
         }
         drained
     }

@@ -190,7 +190,7 @@ impl Driver {
                 observed.loads = Some(pod_loads(&self.live.store.snapshot(), hands.namespace(), freshness));
             }
             if latest.plan.state.is_stuck() && !was_stuck {
-                hands.tell_stuck(&policy, &latest.plan, &observed).await;
+                hands.tell_stuck(&policy, &latest.plan, &observed);
             }
             let unwritten = hands.act(&policy, &mut latest.plan, observed, now, frozen).await;
             let now = self.live.clock.elapsed();

@@ -1,0 +1,69 @@
+//! Events of what was done: sent after the acts of a tick, for which there is only so much time, and at the next
+//! one where that was over.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::event::{self, About, Kind};
+use super::hands::Hands;
+use super::target::Target;
+use crate::cluster::Problem;
+
+/// Most events of a policy that wait. Older ones are dropped.
+const MOST: usize = 32;
+
+/// Time for the answer to one event.
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// Events of a policy that wait to be sent, oldest first.
+pub(super) type Waiting = VecDeque<Vec<u8>>;
+
+/// Whether an event that was not taken is sent again: the API server didn't hear of it, or is overloaded.
+fn is_kept(problem: &Problem) -> bool {
+    !problem.is_answer() || problem.is_of_the_server()
+}
+
+impl Hands {
+    /// Has an event sent of an object: what was done to it, or is not.
+    pub(super) fn tell(&mut self, policy: &str, target: &Target, kind: Kind, reason: &str, message: &str) {
+        let Target { reference, uid, .. } = target;
+        let about =
+            About { api_version: &reference.api_version, kind: &reference.kind, name: &reference.name, uid };
+        let event = event::event(&self.namespace, about, kind, reason, message);
+        let waiting = self.events.entry(policy.to_owned()).or_default();
+        if waiting.len() >= MOST {
+            waiting.pop_front();
+        }
+        waiting.push_back(event.to_string().into_bytes());
+    }
+
+    /// Sends events of a policy, as far as there is time.
+    pub(super) async fn send_events(&mut self, policy: &str) {
+        let about = "events about what was written";
+        let mut waiting = self.events.remove(policy).unwrap_or_default();
+        while let Some(event) = waiting.front() {
+            let path = event::path(&self.namespace);
+            let told: Result<Value, Problem> =
+                self.cluster.put(http::Method::POST, &path, event.clone(), LIMIT).await;
+            match told {
+                Ok(_) => self.works(about),
+                Err(Problem::Unsent) => {
+                    self.is_unfinished = true;
+                    break;
+                }
+                Err(problem) => {
+                    self.complain(about, &problem);
+                    if is_kept(&problem) {
+                        break;
+                    }
+                }
+            }
+            waiting.pop_front();
+        }
+        if !waiting.is_empty() {
+            self.events.insert(policy.to_owned(), waiting);
+        }
+    }
+}
