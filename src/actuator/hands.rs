@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Mutex, Notify, watch};
 
 use super::act::Write;
 use super::drain::Drain;
@@ -32,7 +32,7 @@ use crate::leader::Term;
 pub(super) const OLDEST_INTERVALS: u32 = 3;
 pub(super) const OLDEST: Duration = Duration::from_secs(45);
 
-/// Time in which requests of one policy's acts are sent: other policies wait meanwhile. What is left goes on at
+/// Time in which requests of one policy's acts are sent: others wait for their turn meanwhile. What is left goes on at
 /// the next tick. A lease that isn't renewed ends sooner.
 const LIMIT: Duration = Duration::from_secs(5);
 
@@ -60,7 +60,7 @@ pub struct Hands {
     /// Who writes, by policy and role.
     pub(super) writers: HashMap<(String, String), Writers>,
     /// What was written last, by policy and role.
-    writes: HashMap<(String, String), Write>,
+    pub(super) writes: HashMap<(String, String), Write>,
     /// How many pods were let through their gate, by policy and role.
     pub(super) let_through: HashMap<(String, String), u32>,
     /// How many pods may be past their gate until the next look, by policy and role.
@@ -75,8 +75,8 @@ pub struct Hands {
     pub(super) leaving: BTreeMap<(String, String), Leaving>,
     /// Since when roles keep their replicas because pods that stay aren't ready, by policy and role.
     pub(super) unready_since: HashMap<(String, String), Duration>,
-    /// The autoscalers of the namespace; `None`: not known.
-    pub(super) scalers: Scalers,
+    /// The autoscalers of the namespace, for all policies that act.
+    pub(super) scalers: Arc<Mutex<Scalers>>,
     /// The owners of targets.
     pub(super) owned: Vec<Owned>,
     /// Why nothing is written, by policy.
@@ -85,7 +85,7 @@ pub struct Hands {
     pub(super) attended: Vec<Arc<Policy>>,
     pub(super) retired: Vec<Retired>,
     /// What was complained of, and still is so.
-    said: HashSet<Subject>,
+    pub(super) said: HashSet<Subject>,
     /// Problems since the last observation began, in sentences.
     pub(super) problems: Vec<String>,
     /// Writes that failed since it was begun to act, in sentences.
@@ -146,7 +146,7 @@ impl Hands {
             drains: BTreeMap::new(),
             leaving: BTreeMap::new(),
             unready_since: HashMap::new(),
-            scalers: None,
+            scalers: Arc::default(),
             owned: Vec::new(),
             frozen: HashMap::new(),
             attended: Vec::new(),
@@ -171,42 +171,52 @@ impl Hands {
     pub fn attend<'a>(&mut self, policies: impl Iterator<Item = &'a Arc<Policy>>) {
         let policies: Vec<Arc<Policy>> = policies.filter(|policy| Self::concerns(policy)).cloned().collect();
         self.retire(&policies);
-        let (mut roles, mut has_topology) = (HashSet::new(), false);
+        let mut has_topology = false;
         self.roles.clear();
         for policy in policies.iter().chain(self.retired.iter().map(|retired| &retired.policy)) {
             self.roles.extend(policy.roles.iter().map(|role| role.selector.clone()));
-            roles.extend(policy.roles.iter().map(|role| (policy.name.clone(), role.name.clone())));
             has_topology |= policy.rollout.as_ref().is_some_and(|rollout| rollout.topology.is_some());
         }
-        self.writers.retain(|role, _| roles.contains(role));
-        self.writes.retain(|role, _| roles.contains(role));
-        self.let_through.retain(|role, _| roles.contains(role));
-        self.passing.retain(|role, _| roles.contains(role));
-        self.places.retain(|role, _| roles.contains(role));
-        // Nobody is to make those smaller that are gone.
-        let is_attended = |role: &(String, String)| {
-            roles.contains(role) && policies.iter().any(|policy| policy.name == role.0)
-        };
-        self.drains.retain(|role, _| is_attended(role));
-        self.leaving.retain(|role, _| is_attended(role));
-        self.unready_since.retain(|role, _| is_attended(role));
-        self.events.retain(|name, _| policies.iter().any(|policy| policy.name == *name));
-        self.failing.retain(|(name, _)| policies.iter().any(|policy| policy.name == *name));
-        self.frozen.retain(|name, _| policies.iter().any(|policy| policy.name == *name));
-        let is_known = |subject: &Subject| {
-            let mut known = policies.iter().chain(self.retired.iter().map(|retired| &retired.policy));
-            matches!(subject, Subject::Namespace(_)) || known.any(|policy| subject.concerns(policy))
-        };
-        self.said.retain(is_known);
-        let targets =
-            || policies.iter().flat_map(|policy| &policy.roles).filter_map(|role| role.target.as_ref());
-        self.owned.retain(|(of, ..)| targets().any(|target| target == of));
+        self.forget_others();
         self.follow_pods();
         if has_topology && self.nodes.is_none() {
             self.nodes = Some(Nodes::start(&self.watched, &self.clock));
         } else if !has_topology {
             self.nodes = None;
         }
+    }
+
+    /// Forgets what is remembered of policies that are gone.
+    pub(super) fn forget_others(&mut self) {
+        let policies = &self.attended;
+        let retired = || self.retired.iter().map(|retired| &retired.policy);
+        let named = policies
+            .iter()
+            .chain(retired())
+            .flat_map(|policy| policy.roles.iter().map(|role| (policy.name.clone(), role.name.clone())));
+        let roles: HashSet<(String, String)> = named.collect();
+        self.writers.retain(|role, _| roles.contains(role));
+        self.writes.retain(|role, _| roles.contains(role));
+        self.let_through.retain(|role, _| roles.contains(role));
+        self.passing.retain(|role, _| roles.contains(role));
+        self.places.retain(|role, _| roles.contains(role));
+        // Nobody is to make those smaller that are gone.
+        let is_attended = |name: &str| policies.iter().any(|policy| policy.name == name);
+        let is_role = |role: &(String, String)| roles.contains(role) && is_attended(&role.0);
+        self.drains.retain(|role, _| is_role(role));
+        self.leaving.retain(|role, _| is_role(role));
+        self.unready_since.retain(|role, _| is_role(role));
+        self.events.retain(|name, _| is_attended(name));
+        self.failing.retain(|(name, _)| is_attended(name));
+        self.frozen.retain(|name, _| is_attended(name));
+        let is_known = |subject: &Subject| {
+            let mut known = policies.iter().chain(retired());
+            matches!(subject, Subject::Namespace(_)) || known.any(|policy| subject.concerns(policy))
+        };
+        self.said.retain(is_known);
+        let targets =
+            || policies.iter().flat_map(|policy| &policy.roles).filter_map(|role| role.target.as_ref());
+        self.owned.retain(|(of, ..)| targets().any(|target| target == of));
     }
 
     /// Follows the pods of roles that are of the pool as it is now. Of no pool there are none.

@@ -191,7 +191,7 @@ impl Hands {
         self.leaving.clear();
         self.unready_since.clear();
         self.events.clear();
-        self.scalers = None;
+        self.scalers = Arc::default();
         self.owned.clear();
     }
 

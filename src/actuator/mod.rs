@@ -27,6 +27,7 @@ pub mod node;
 mod observe;
 mod ordinals;
 mod owners;
+mod part;
 mod places;
 pub mod pods;
 pub mod pools;
@@ -50,6 +51,7 @@ pub use hands::Hands;
 pub use look::{Look, Seen};
 pub use observe::{Observed, ObservedPod};
 pub use owners::{Owner, Owners};
+pub use part::Part;
 
 /// The scheduling gate that pods wait at until their step may begin.
 pub const GATE: &str = "usher.dev/rollout";

@@ -1,5 +1,6 @@
 //! Autoscalers and owners that are there for what a policy scales: found before the first write.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -62,8 +63,8 @@ impl Scaler {
     }
 }
 
-/// The autoscalers of a namespace, and when they were asked for.
-pub(super) type Scalers = Option<(Duration, Vec<Scaler>)>;
+/// When the autoscalers of a namespace were asked for, and which there are; `None`: they can't be listed.
+pub(super) type Scalers = Option<(Duration, Option<Arc<[Scaler]>>)>;
 
 /// A target, when its owner was asked for, and that owner's kind and name, if it has one.
 pub(super) type Owned = (TargetRef, Duration, Option<(String, String)>);
@@ -85,23 +86,38 @@ fn is_workload(target: &TargetRef) -> bool {
 }
 
 impl Hands {
+    /// The autoscalers of the namespace; `None`: they can't be listed. Policies that act side by side ask once.
+    async fn find_scalers(&mut self, now: Duration) -> Option<Arc<[Scaler]>> {
+        let shared = Arc::clone(&self.scalers);
+        // Held while they are listed: the others wait for the answer.
+        let mut scalers = shared.lock().await;
+        if let Some((at, known)) = &*scalers
+            && now.saturating_sub(*at) < KNOWN
+            // Without an answer they are asked for again at the next tick.
+            && (known.is_some() || *at >= now)
+        {
+            return known.clone();
+        }
+        let found = match self.list_scalers().await {
+            Ok(found) => {
+                self.works("autoscalers");
+                Some(found.into())
+            }
+            Err(problem) => {
+                self.complain("autoscalers", &problem);
+                None
+            }
+        };
+        *scalers = Some((self.clock.elapsed(), found.clone()));
+        found
+    }
+
     /// Which autoscaler or owner is there for one of these targets, in words; `None`: none is. An autoscaler that
     /// may not be looked for may be there; an owner that may not be seen is known by what it writes.
     pub(super) async fn other_scaler(&mut self, targets: &[&Target], now: Duration) -> Option<String> {
-        if self.scalers.as_ref().is_none_or(|(at, _)| now.saturating_sub(*at) >= KNOWN) {
-            match self.list_scalers().await {
-                Ok(found) => {
-                    self.works("autoscalers");
-                    self.scalers = Some((now, found));
-                }
-                Err(problem) => {
-                    self.complain("autoscalers", &problem);
-                    self.scalers = None;
-                    return Some("autoscalers can't be looked for".to_owned());
-                }
-            }
-        }
-        let (_, known) = self.scalers.as_ref()?;
+        let Some(known) = self.find_scalers(now).await else {
+            return Some("autoscalers can't be looked for".to_owned());
+        };
         let scaled = targets.iter().map(|target| &target.reference).find_map(|target| {
             let found = known.iter().find(|scaler| scaler.scales(target))?;
             Some(format!("{} '{}' scales {} {}", found.kind, found.name, target.kind, target.name))

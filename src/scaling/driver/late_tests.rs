@@ -12,7 +12,7 @@ use crate::capacity::Condition;
 use crate::cluster::Cluster;
 use crate::leader::Term;
 
-/// An API server. It answers nothing about the group `example.com`, and no write to `stuck`.
+/// An API server. It answers nothing about the group `example.com`, and no write to names that begin with `stuck`.
 #[derive(Debug, Default)]
 struct Api {
     replicas: Mutex<BTreeMap<String, u64>>,
@@ -46,7 +46,7 @@ impl Api {
                 *lock(&self.reads).entry(name.to_owned()).or_default() += 1;
             } else {
                 lock(&self.writes).push(name.to_owned());
-                if name == "stuck" {
+                if name.starts_with("stuck") {
                     return None;
                 }
                 self.set(name, body["spec"]["replicas"].as_u64()?);
@@ -151,6 +151,20 @@ async fn writes_without_an_answer_hold_others_up_less_and_less() {
         let (reads, tries) = (api.reads("fast"), api.writes("stuck"));
         // Each try takes five seconds.
         assert!((2..=6).contains(&tries) && reads >= 25, "{tries} {reads}");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn policies_act_beside_those_whose_writes_have_no_answer() {
+    let api = Arc::new(Api::default());
+    let stuck = (0..6).map(|number| policy(&format!("stuck{number}"), DEPLOYMENT, ""));
+    let policies: Vec<String> = stuck.chain([policy("fast", DEPLOYMENT, "")]).collect();
+    drive(&policies.join("---\n"), acting(&api), async |_, _| {
+        tokio::time::sleep(S(30)).await;
+        assert_eq!(lock(&api.replicas).get("fast"), Some(&5), "it acts beside the others");
+        assert!(api.reads("fast") >= 25, "every second: {}", api.reads("fast"));
+        assert!((0..6).all(|number| api.writes(&format!("stuck{number}")) >= 2));
     })
     .await;
 }

@@ -1,5 +1,6 @@
 //! The one task that ticks all policies and writes the board.
 
+mod acts;
 mod hold;
 mod live;
 mod looks;
@@ -26,6 +27,7 @@ use crate::capacity::Policy;
 use crate::capacity::policy::{Role, TargetRef};
 use crate::endpoints::Clock;
 use crate::scrape::{AttributeSpec, Engine, EngineSpec, Engines, ScrapeConfig, Scraper};
+use acts::Acts;
 pub use live::Live;
 use looks::Looks;
 use news::Wants;
@@ -85,6 +87,9 @@ pub struct Driver {
     is_server_late: bool,
     /// Looks that are under way, one per policy.
     looks: Looks,
+    /// Acts that are under way, and names of the policies that they are of: one of them at a time.
+    acts: Acts,
+    acting: BTreeSet<String>,
 }
 
 impl Driver {
@@ -121,6 +126,8 @@ impl Driver {
             released: Instant::now(),
             is_server_late: false,
             looks: Looks::default(),
+            acts: Acts::default(),
+            acting: BTreeSet::new(),
         };
         driver.take(groups);
         Ok(driver)
@@ -166,6 +173,7 @@ impl Driver {
             tokio::select! {
                 () = sleep_until_due(&self.live.clock, self.due()) => self.tick_due().await,
                 Some(ended) = self.looks.next() => self.tick_seen(ended).await,
+                Some(acted) = self.acts.next() => self.acted(acted),
                 () = demanded(&mut self.live.demanded) => self.tick_those_at_zero().await,
                 () = sleep_until(self.releases) => self.release().await,
                 () = notified(pods.as_deref()) => self.release_soon(),
@@ -180,7 +188,7 @@ impl Driver {
 
     /// When the next tick or look is due; `None`: none is.
     fn due(&self) -> Option<Duration> {
-        let idle = self.running.iter().filter(|running| running.looking.is_none());
+        let idle = self.running.iter().filter(|running| self.is_free(running));
         idle.map(|running| running.due).min()
     }
 

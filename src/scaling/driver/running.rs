@@ -60,7 +60,7 @@ impl Running {
         }
     }
 
-    /// Notes whether the API server took too long over what was done just now. Others waited meanwhile: it is
+    /// Notes whether the API server took too long over what was done just now. It is
     /// tried less and less often, every minute in the end, or at its own interval where that is longer.
     pub(super) fn note_late(&mut self, is_late: bool, now: Duration) {
         self.late = if is_late { self.late.saturating_add(1) } else { 0 };

@@ -7,6 +7,7 @@ use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
+use super::acts::{Acted, Acting};
 use super::looks::Ended;
 use super::running::{Left, Running, fired};
 use super::{ASK_AGAIN, Driver};
@@ -14,6 +15,7 @@ use crate::actuator::{Hands, Seen};
 use crate::capacity::plan::{Reason, RolePlan, State};
 use crate::capacity::rollout::deadlock::{self, Waiting as Stuck};
 use crate::capacity::{Condition, Plan};
+use crate::scaling::board::Latest;
 use crate::scaling::gather::{Freshness, pod_loads};
 use crate::scaling::query::Asking;
 
@@ -41,6 +43,7 @@ impl Driver {
                 *running = Running::new(running.group.clone(), now + ASK_AGAIN);
             }
             self.metrics.leaves();
+            self.acting.clear();
             if let Some(hands) = &mut self.live.hands {
                 hands.forget();
             }
@@ -51,8 +54,11 @@ impl Driver {
         }
         let mut ticked = false;
         for place in 0..self.running.len() {
-            let is_due = |running: &&mut Running| running.due <= now && running.looking.is_none();
-            let Some(running) = self.running.get_mut(place).filter(is_due) else { continue };
+            let is_due = |running: &&Running| running.due <= now && self.is_free(running);
+            if self.running.get(place).filter(is_due).is_none() {
+                continue;
+            }
+            let Some(running) = self.running.get_mut(place) else { continue };
             let answers = self.asking.as_ref().map(Asking::answers);
             let policy = &running.group.policy;
             let is_open =
@@ -65,6 +71,11 @@ impl Driver {
         if ticked {
             self.finish();
         }
+    }
+
+    /// Whether a policy is neither looked at nor acts.
+    pub(super) fn is_free(&self, running: &Running) -> bool {
+        running.looking.is_none() && !self.acting.contains(&running.group.policy.name)
     }
 
     /// Begins a look at a policy's pods and targets, or ticks it where there is nothing to look at. Returns
@@ -85,8 +96,7 @@ impl Driver {
         false
     }
 
-    /// Ticks the policies whose looks have ended. Others, and what is told, wait for no more than one of them
-    /// whose requests take long.
+    /// Ticks the policies whose looks have ended. Others, and what is told, wait for no more than one of them.
     pub(super) async fn tick_seen(&mut self, ended: Ended) {
         let (began, mut next) = (Instant::now(), Some(ended));
         while let Some((id, seen)) = next {
@@ -104,6 +114,48 @@ impl Driver {
             next = if began.elapsed() < AT_ONCE { self.looks.next_ended() } else { None };
         }
         self.finish();
+    }
+
+    /// Takes in what a policy's acts came to.
+    pub(super) fn acted(&mut self, acted: Acted) {
+        let Acted { mut acting, part, unwritten } = acted;
+        // Who led before has forgotten all.
+        if !self.acting.remove(&acting.policy.name) {
+            return;
+        }
+        let now = self.live.clock.elapsed();
+        let is_own = |running: &Running| Arc::ptr_eq(&running.group.policy, &acting.policy);
+        if let Some(place) = self.running.iter().position(is_own)
+            && let Some(running) = self.running.get_mut(place)
+        {
+            running.note_late(part.is_late(), now);
+            if part.is_unfinished() {
+                running.go_on(now);
+            }
+            if let Some(history) = &mut running.history {
+                history.take_back(&acting.policy, &mut acting.latest.plan, &unwritten);
+                acting.latest.fired = fired(&acting.policy, history);
+            }
+            self.show(place, acting.latest, acting.was_stuck);
+        }
+        if let Some(hands) = &mut self.live.hands {
+            hands.join(part);
+        }
+        self.finish();
+    }
+
+    /// Makes a plan the latest of its policy.
+    fn show(&mut self, place: usize, latest: Latest, was_stuck: bool) {
+        let Some(running) = self.running.get_mut(place) else { return };
+        let policy = &running.group.policy;
+        let Plan { state, conditions, .. } = &latest.plan;
+        if state.is_stuck() && !was_stuck {
+            warn!(policy = policy.name, %state, ?conditions, "a step is stuck");
+        } else if was_stuck && !state.is_stuck() {
+            info!(policy = policy.name, %state, "a step that was stuck goes on");
+        }
+        self.metrics.count(policy, &latest.plan);
+        running.latest = Some(Arc::new(latest));
     }
 
     /// Applies the outcome of ticks to all policies: pods that are about to go get no requests, groups that
@@ -127,7 +179,7 @@ impl Driver {
         }
     }
 
-    /// Ticks a policy and acts, on what a look has seen.
+    /// Ticks a policy, on what a look has seen, and has its plan carried out.
     pub(super) async fn tick(&mut self, place: usize, seen: Option<Seen>) {
         let Some(running) = self.running.get_mut(place) else { return };
         let (policy, now) = (Arc::clone(&running.group.policy), self.live.clock.elapsed());
@@ -192,25 +244,11 @@ impl Driver {
             if latest.plan.state.is_stuck() && !was_stuck {
                 hands.tell_stuck(&policy, &latest.plan, &observed);
             }
-            let unwritten = hands.act(&policy, &mut latest.plan, observed, now, frozen).await;
-            let now = self.live.clock.elapsed();
-            running.note_late(hands.is_late(), now);
-            if hands.is_unfinished() {
-                running.go_on(now);
-            }
-            if let Some(history) = &mut running.history {
-                history.take_back(&policy, &mut latest.plan, &unwritten);
-                latest.fired = fired(&policy, history);
-            }
+            let part = hands.part(&policy);
+            self.acting.insert(policy.name.clone());
+            return self.acts.begin(Acting { policy, latest, was_stuck, frozen }, part, observed, now);
         }
-        let Plan { state, conditions, .. } = &latest.plan;
-        if state.is_stuck() && !was_stuck {
-            warn!(policy = policy.name, %state, ?conditions, "a step is stuck");
-        } else if was_stuck && !state.is_stuck() {
-            info!(policy = policy.name, %state, "a step that was stuck goes on");
-        }
-        self.metrics.count(&policy, &latest.plan);
-        running.latest = Some(Arc::new(latest));
+        self.show(place, latest, was_stuck);
     }
 
     /// Of groups that hold the room that others need, the younger give way at their next tick.
@@ -240,7 +278,7 @@ impl Driver {
         let mut ticked = false;
         for place in 0..self.running.len() {
             // A look that is under way is followed by a tick that knows of the demand.
-            let is_woken = |running: &Running| running.looking.is_none() && running.is_woken_by_demand();
+            let is_woken = |running: &Running| self.is_free(running) && running.is_woken_by_demand();
             if self.running.get(place).is_some_and(is_woken) {
                 ticked |= self.begin(place).await;
             }

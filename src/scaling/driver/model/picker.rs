@@ -226,6 +226,9 @@ impl Picker {
             while let Some(ended) = self.driver.looks.next().await {
                 self.driver.tick_seen(ended).await;
             }
+            while let Some(acted) = self.driver.acts.next().await {
+                self.driver.acted(acted);
+            }
         }
         is_due
     }

@@ -1,0 +1,110 @@
+//! Acts of several policies side by side: each has what is remembered of its own policy while it acts.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::hash::Hash;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::hands::Hands;
+use super::observe::Observed;
+use super::scaler::Owned;
+use super::subject::Subject;
+use crate::capacity::{Condition, Plan, Policy};
+
+/// Acts of one policy, and what they need and change. Until it is joined, others see what was before.
+#[derive(Debug)]
+pub struct Part {
+    policy: Arc<Policy>,
+    hands: Hands,
+    /// Complaints that stood when it began.
+    said: HashSet<Subject>,
+}
+
+impl Hands {
+    /// Takes out what acts of a policy need and change.
+    pub fn part(&mut self, policy: &Arc<Policy>) -> Part {
+        let (cluster, pool, term) = (self.watched.clone(), self.pool.clone(), Arc::clone(&self.term));
+        let mut part = Self::new(cluster, self.namespace.clone(), self.clock.clone(), pool, term);
+        for role in &policy.roles {
+            let key = (policy.name.clone(), role.name.clone());
+            copy(&self.writers, &mut part.writers, &key);
+            copy(&self.writes, &mut part.writes, &key);
+            copy(&self.let_through, &mut part.let_through, &key);
+            copy(&self.passing, &mut part.passing, &key);
+            copy(&self.unready_since, &mut part.unready_since, &key);
+            copy_ordered(&self.places, &mut part.places, &key);
+            copy_ordered(&self.drains, &mut part.drains, &key);
+            copy_ordered(&self.leaving, &mut part.leaving, &key);
+        }
+        copy(&self.frozen, &mut part.frozen, &policy.name);
+        part.events.extend(self.events.remove_entry(&policy.name));
+        part.failing.extend(self.failing.iter().filter(|(name, _)| *name == policy.name).cloned());
+        part.scalers = Arc::clone(&self.scalers);
+        let is_own = |(of, ..): &&Owned| policy.roles.iter().any(|role| role.target.as_ref() == Some(of));
+        part.owned = self.owned.iter().filter(is_own).cloned().collect();
+        part.said.clone_from(&self.said);
+        Part { policy: Arc::clone(policy), hands: part, said: self.said.clone() }
+    }
+
+    /// Takes in what a policy's acts came to.
+    pub fn join(&mut self, part: Part) {
+        let Part { policy, hands, said } = part;
+        for role in &policy.roles {
+            let key = (policy.name.clone(), role.name.clone());
+            // What the acts have forgotten is no more.
+            self.unready_since.remove(&key);
+            self.drains.remove(&key);
+            self.leaving.remove(&key);
+        }
+        self.writers.extend(hands.writers);
+        self.writes.extend(hands.writes);
+        self.let_through.extend(hands.let_through);
+        self.passing.extend(hands.passing);
+        self.unready_since.extend(hands.unready_since);
+        self.places.extend(hands.places);
+        self.drains.extend(hands.drains);
+        self.leaving.extend(hands.leaving);
+        self.frozen.remove(&policy.name);
+        self.frozen.extend(hands.frozen);
+        self.events.extend(hands.events);
+        self.failing.retain(|(name, _)| *name != policy.name);
+        self.failing.extend(hands.failing);
+        self.owned.retain(|(of, ..)| !hands.owned.iter().any(|(known, ..)| known == of));
+        self.owned.extend(hands.owned);
+        self.said.retain(|subject| !said.contains(subject) || hands.said.contains(subject));
+        self.said.extend(hands.said.into_iter().filter(|subject| !said.contains(subject)));
+        self.forget_others();
+    }
+}
+
+fn copy<K: Clone + Eq + Hash, V: Clone>(from: &HashMap<K, V>, to: &mut HashMap<K, V>, key: &K) {
+    to.extend(from.get(key).map(|value| (key.clone(), value.clone())));
+}
+
+fn copy_ordered<K: Clone + Ord, V: Clone>(from: &BTreeMap<K, V>, to: &mut BTreeMap<K, V>, key: &K) {
+    to.extend(from.get(key).map(|value| (key.clone(), value.clone())));
+}
+
+impl Part {
+    /// Does what a plan says, as [`Hands::act`] does.
+    pub async fn act(
+        &mut self,
+        plan: &mut Plan,
+        observed: Observed,
+        now: Duration,
+        frozen: Option<Condition>,
+    ) -> Vec<usize> {
+        self.hands.begin();
+        self.hands.act(&self.policy, plan, observed, now, frozen).await
+    }
+
+    /// Whether a request had no answer in time.
+    pub fn is_late(&self) -> bool {
+        self.hands.is_late()
+    }
+
+    /// Whether requests are left for the next tick.
+    pub fn is_unfinished(&self) -> bool {
+        self.hands.is_unfinished()
+    }
+}
