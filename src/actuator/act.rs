@@ -118,6 +118,10 @@ impl Hands {
         now: Duration,
         frozen: Option<Condition>,
     ) -> Vec<usize> {
+        if !self.is_of_pool(observed) {
+            // The next look finds the pods of the pool as it is now.
+            return (0..plan.roles.len()).collect();
+        }
         let mut unwritten = Vec::new();
         let is_still =
             |condition: Option<Condition>| condition.is_some_and(|known| known != Condition::Suspended);

@@ -43,6 +43,8 @@ pub struct Look {
 /// Answers to a look.
 #[derive(Debug, Default)]
 pub struct Seen {
+    /// Labels of the pool that the pods are of.
+    pub(super) pool: Option<String>,
     /// Pods of each role. `None`: they aren't known, or this is too old.
     pub(super) objects: Option<Objects>,
     /// Problems of finding them, in sentences.
@@ -84,6 +86,8 @@ impl Hands {
     /// The requests of a look at a policy, over its pods as they are known now.
     pub fn look(&mut self, policy: &Policy) -> Look {
         self.begin();
+        // First: labels that change in between are found to be others at the end.
+        let pool = self.pool.borrow().clone();
         let objects = self.pods_of(policy);
         let pods =
             |place: usize| objects.as_ref().and_then(|objects| objects.get(place)).into_iter().flatten();
@@ -104,7 +108,7 @@ impl Hands {
             targets,
             asks_nodes: is_placed && (self.nodes.is_none() || self.nodes_lack().is_some()),
             unschedulable: (unschedulable, rollout.map_or(Duration::ZERO, |of| of.provisioning_timeout)),
-            seen: Seen { objects, problems: std::mem::take(&mut self.problems), ..Seen::default() },
+            seen: Seen { pool, objects, problems: std::mem::take(&mut self.problems), ..Seen::default() },
         }
     }
 }

@@ -64,6 +64,8 @@ pub struct Observed {
     pub lost: Vec<usize>,
     /// The objects of the pods, by role.
     pub(super) objects: Objects,
+    /// Labels of the pool that they are of.
+    pool: Option<String>,
 }
 
 /// A pod, whether it serves or not.
@@ -91,7 +93,11 @@ impl Hands {
     pub async fn take_in(&mut self, policy: &Policy, seen: Seen, now: Duration) -> Option<Observed> {
         self.begin();
         self.problems = seen.problems;
-        let mut observed = Observed { objects: seen.objects?, ..Observed::default() };
+        let mut observed = Observed { objects: seen.objects?, pool: seen.pool, ..Observed::default() };
+        if !self.is_of_pool(&observed) {
+            self.problems.push("the pool's labels changed while its pods were looked at".to_owned());
+            return None;
+        }
         for ((place, role), read) in policy.roles.iter().enumerate().zip(seen.targets) {
             let (target, body) = self.taken(role.target.as_ref(), read)?;
             let pods = observed.objects.get(place).map_or(0, Vec::len);
@@ -132,6 +138,11 @@ impl Hands {
             None => false,
         };
         Some(observed)
+    }
+
+    /// Whether pods that were observed are those of the pool as it is now.
+    pub(super) fn is_of_pool(&self, observed: &Observed) -> bool {
+        *self.pool.borrow() == observed.pool
     }
 
     /// A target as it was read, and its object. `None`: it can't be read.

@@ -30,6 +30,12 @@ fn policy(name: &str, more: &str) -> Arc<Policy> {
 
 /// A server with three pods of a Deployment, and hands that carry out these policies there.
 fn hands(policies: &[Arc<Policy>]) -> (Fake, Hands, Clock) {
+    let (fake, hands, clock, _) = hands_of_pool(policies);
+    (fake, hands, clock)
+}
+
+/// The same, and the labels of the pool.
+fn hands_of_pool(policies: &[Arc<Policy>]) -> (Fake, Hands, Clock, watch::Sender<Option<String>>) {
     let fake = Fake::default();
     fake.deployment("d", 3, &json!({}));
     for number in 0..3 {
@@ -37,11 +43,11 @@ fn hands(policies: &[Arc<Policy>]) -> (Fake, Hands, Clock) {
     }
     let clock = Clock::stopped();
     clock.set(S(1));
-    let (_, pool) = watch::channel(Some("app=m".to_owned()));
+    let (labels, pool) = watch::channel(Some("app=m".to_owned()));
     let term = Arc::new(Term::endless(clock.clone()));
     let mut hands = Hands::new(fake.cluster(), "ns".to_owned(), clock.clone(), pool, term);
     hands.attend(policies.iter());
-    (fake, hands, clock)
+    (fake, hands, clock, labels)
 }
 
 /// Looks until so many pods are seen.
@@ -139,6 +145,23 @@ async fn complaints_about_policies_that_are_gone_are_forgotten() {
     hands.attend(std::iter::empty());
     tokio::time::sleep(S(1)).await;
     assert!(hands.complaints() <= 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pool_that_changes_after_a_look_is_looked_at_again_before_anything_is_done() {
+    let policy = policy("p", "mode: Apply, behavior: {scaleDown: {drainTimeout: 0s}},");
+    let (fake, mut hands, _, labels) = hands_of_pool(std::slice::from_ref(&policy));
+    let seen = look(&mut hands, &policy, 1, 3).await;
+    let asked = hands.look(&policy).ask().await;
+    labels.send_replace(Some("app=n".to_owned()));
+    act(&mut hands, &policy, seen, 1, 2).await;
+    assert!(fake.written("").is_empty(), "the pods are of another pool");
+    assert!(hands.take_in(&policy, asked, S(1)).await.is_none());
+    let why = hands.why_unobserved();
+    assert!(why.ends_with("the pool's labels changed while its pods were looked at"), "{why}");
+    let seen = look(&mut hands, &policy, 2, 3).await;
+    act(&mut hands, &policy, seen, 2, 2).await;
+    assert_eq!(fake.written("/scale").len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
