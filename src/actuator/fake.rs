@@ -1,6 +1,6 @@
 //! An API server for tests of a paused clock: pods that change, and objects that stand still.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -26,6 +26,8 @@ struct State {
     objects: BTreeMap<String, Value>,
     /// Codes of answers, by method and a part of the path.
     refusals: Vec<(Method, &'static str, u16)>,
+    /// Pods that a budget keeps from being evicted.
+    kept: BTreeSet<String>,
     /// Time that each answer to a write takes.
     takes: Duration,
     watches: Vec<mpsc::UnboundedSender<Value>>,
@@ -77,6 +79,28 @@ impl State {
         }
     }
 
+    /// The answer to an eviction.
+    fn evict(&mut self, name: &str, options: &Value) -> (u16, Value) {
+        let refused = |code: u16, reason: &str, message: &str| {
+            (
+                code,
+                json!({"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": message}),
+            )
+        };
+        let version = self.pods.get(name).map(|pod| &pod["metadata"]["resourceVersion"]);
+        if options.pointer("/preconditions/resourceVersion").is_some_and(|of| Some(of) != version) {
+            return refused(409, "Conflict", "it has changed");
+        }
+        if self.kept.contains(name) {
+            let message = "Cannot evict pod as it would violate the pod's disruption budget.";
+            return refused(429, "TooManyRequests", message);
+        }
+        if options.get("dryRun").is_none() {
+            self.delete(name);
+        }
+        (201, json!({"kind": "Status", "status": "Success"}))
+    }
+
     /// The code that such a request is refused with.
     fn refusal(&self, method: &Method, path: &str) -> Option<u16> {
         let mut all = self.refusals.iter();
@@ -94,7 +118,7 @@ impl State {
             self.written.push((method.clone(), path.to_owned(), body.clone()));
             let evicted = path.strip_prefix("/api/v1/namespaces/ns/pods/");
             if let Some(name) = evicted.and_then(|name| name.strip_suffix("/eviction")) {
-                self.delete(name);
+                return self.evict(name, &body["deleteOptions"]);
             }
             let pod = path
                 .strip_prefix("/api/v1/namespaces/ns/pods/")
@@ -215,6 +239,16 @@ impl Fake {
         self.state().refusals.push((method, part, code));
     }
 
+    /// Has a budget keep a pod from being evicted, or not.
+    pub(crate) fn keep(&self, pod: &str, keeps: bool) {
+        let mut state = self.state();
+        if keeps {
+            state.kept.insert(pod.to_owned());
+        } else {
+            state.kept.remove(pod);
+        }
+    }
+
     /// Answers each write after so long from now on.
     pub(crate) fn takes(&self, time: Duration) {
         self.state().takes = time;
@@ -233,6 +267,11 @@ impl Fake {
     /// Whether a pod waits at its gate.
     pub(crate) fn is_gated(&self, name: &str) -> bool {
         self.state().pods[name]["spec"]["schedulingGates"] != json!([])
+    }
+
+    /// Whether there is no such pod.
+    pub(crate) fn is_gone(&self, name: &str) -> bool {
+        !self.state().pods.contains_key(name)
     }
 
     /// An annotation of a pod.

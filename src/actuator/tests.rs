@@ -242,6 +242,30 @@ async fn an_eviction_that_a_budget_refuses_is_told_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_pod_that_gets_ready_before_its_eviction_drains_first() {
+    let policy = policy("p", "mode: Apply, deploy: {steps: {decode: 1}},");
+    let (fake, mut hands, _) = hands(std::slice::from_ref(&policy));
+    fake.unready_pod("d-2", "decode");
+    tokio::time::sleep(S(1)).await;
+    let trim = async |hands: &mut Hands, seen: Observed, at: u64| {
+        let mut plan = plan(&policy, 3);
+        (plan.roles[0].write, plan.roles[0].admitted) = (3, 2);
+        plan.roles[0].reasons.push(Reason::Trimmed);
+        plan.conditions.clear();
+        hands.act(&policy, &mut plan, seen, S(at), None).await;
+        assert!(plan.conditions.is_empty(), "{:?}", plan.conditions);
+    };
+    let seen = look(&mut hands, &policy, 1, 3).await;
+    fake.pod("d-2", "decode", false);
+    trim(&mut hands, seen, 1).await;
+    assert!(!fake.is_gone("d-2"), "it serves by now");
+    tokio::time::sleep(S(1)).await;
+    let seen = look(&mut hands, &policy, 2, 3).await;
+    trim(&mut hands, seen, 2).await;
+    assert_eq!(hands.draining().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn events_that_were_not_taken_are_sent_at_the_next_tick() {
     let policy = policy("p", "mode: Apply,");
     for code in [503, 429, 403] {

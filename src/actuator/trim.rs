@@ -14,9 +14,12 @@ use super::pods::PodObject;
 use super::shrink::Drained;
 use crate::capacity::Policy;
 use crate::capacity::plan::{Reason, RolePlan};
-use crate::cluster::Problem;
+use crate::cluster::{Eviction, Problem};
 
-/// Pods of a role that are given back and were ready when they were chosen, by uid.
+/// Subject of complaints.
+const ABOUT: &str = "pods that are given back";
+
+/// Pods of a role that are given back and were ready when they were chosen, and those that can't go, by uid.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Leaving {
     pods: BTreeMap<String, Times>,
@@ -24,19 +27,58 @@ pub(super) struct Leaving {
     seen: Duration,
     /// Whether any of them is waited for.
     pub(super) waits: bool,
+    /// Until when the API server asks to wait.
+    until: Duration,
 }
 
-/// When a pod was chosen, and when it was evicted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// When a pod was chosen, when it was evicted, and why it wasn't.
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Times {
     chosen: Duration,
     evicted: Option<Duration>,
+    /// Whether it has been ready since it was chosen: it may have requests.
+    serves: bool,
+    /// The budget that keeps it: it gets requests meanwhile.
+    kept: Option<Kept>,
+    /// Whether it was kept before and gets no new requests again.
+    is_again: bool,
+}
+
+/// Answer of a budget.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Kept {
+    /// When it may be asked again.
+    until: Duration,
+    why: String,
 }
 
 impl Times {
+    fn new(now: Duration, serves: bool) -> Self {
+        Self { chosen: now, evicted: None, serves, kept: None, is_again: false }
+    }
+
     /// Whether it was evicted a moment ago: it ends, and may still be listed.
     fn is_going(&self, now: Duration) -> bool {
         self.evicted.is_some_and(|at| now.saturating_sub(at) < GONE)
+    }
+
+    /// Whether it gets no new requests and is there.
+    fn drains(&self) -> bool {
+        self.serves && self.evicted.is_none() && self.kept.is_none()
+    }
+
+    /// Whether it may be evicted, with what it has to do.
+    fn may_go(&self, now: Duration, timeout: Duration, is_idle: impl FnOnce() -> bool) -> bool {
+        match &self.kept {
+            Some(kept) if kept.until > now => false,
+            // Where nothing is waited for, it is just tried again.
+            Some(_) => !self.serves || timeout.is_zero(),
+            None if !self.serves => true,
+            None => {
+                let waited = now.saturating_sub(self.chosen);
+                waited >= timeout || (!waited.is_zero() && is_idle())
+            }
+        }
     }
 }
 
@@ -44,7 +86,7 @@ impl Leaving {
     /// Uids of pods that get no new requests. Where nobody looks at them for so long, they get some again.
     pub(super) fn uids(&self, now: Duration, interval: Duration) -> impl Iterator<Item = &String> {
         let is_seen = now.saturating_sub(self.seen) < GONE.max(interval * 2);
-        let goes = move |times: &Times| times.is_going(now) || (is_seen && times.evicted.is_none());
+        let goes = move |times: &Times| times.is_going(now) || (is_seen && times.drains());
         self.pods.iter().filter(move |(_, times)| goes(times)).map(|(uid, _)| uid)
     }
 
@@ -63,10 +105,51 @@ impl Leaving {
         self.pods.contains_key(&pod.metadata.uid)
     }
 
+    /// Whether a pod may have requests.
+    fn serves(&self, pod: &PodObject) -> bool {
+        self.pods.get(&pod.metadata.uid).is_some_and(|times| times.serves)
+    }
+
     fn evicted(&mut self, pod: &PodObject, now: Duration) {
         if let Some(times) = self.pods.get_mut(&pod.metadata.uid) {
-            times.evicted = Some(now);
+            (times.evicted, times.kept) = (Some(now), None);
         }
+    }
+
+    /// Gives a pod requests again that a budget keeps.
+    fn kept(&mut self, pod: &PodObject, problem: &Problem, now: Duration) {
+        let new = || Times::new(now, pod.is_ready());
+        let times = self.pods.entry(pod.metadata.uid.clone()).or_insert_with(new);
+        times.kept = Some(Kept { until: now + problem.retry_after(), why: problem.to_string() });
+        times.is_again = false;
+    }
+
+    /// Keeps requests again from a pod that may go by now.
+    fn again(&mut self, pod: &PodObject, now: Duration) {
+        if let Some(times) = self.pods.get_mut(&pod.metadata.uid) {
+            (times.chosen, times.kept, times.is_again) = (now, None, true);
+        }
+        self.waits = true;
+    }
+
+    /// Pods that were kept and of which it may be asked again whether they can go. One at a time drains again:
+    /// a budget that lets one of them go may keep the others.
+    fn trials<'p>(&self, given: &[&'p PodObject], now: Duration, timeout: Duration) -> Vec<&'p PodObject> {
+        if timeout.is_zero() || self.pods.values().any(|times| times.is_again && times.drains()) {
+            return Vec::new();
+        }
+        let is_due =
+            |times: &Times| times.serves && times.kept.as_ref().is_some_and(|kept| kept.until <= now);
+        let is_tried = |pod: &&&PodObject| self.pods.get(&pod.metadata.uid).is_some_and(is_due);
+        given.iter().filter(is_tried).copied().collect()
+    }
+
+    /// Why pods can't go, in sentences.
+    fn why_kept<'a>(&'a self, given: &'a [&PodObject]) -> impl Iterator<Item = String> + 'a {
+        given.iter().filter_map(|pod| {
+            let kept = self.pods.get(&pod.metadata.uid)?.kept.as_ref()?;
+            Some(format!("pod {}: {}", pod.name(), kept.why))
+        })
     }
 
     /// Notes which of the pods that are given back serve, and returns those that may be evicted: they never
@@ -83,21 +166,22 @@ impl Leaving {
         self.seen = now;
         for pod in given {
             let uid = &pod.metadata.uid;
-            let new = || pod.is_ready().then_some(Times { chosen: now, evicted: None });
             // One that is no longer ready may still answer.
-            if let Some(times) = before.remove(uid).or_else(new) {
+            let known = before.remove(uid).filter(|times| times.serves || !pod.is_ready());
+            if let Some(times) = known.or_else(|| pod.is_ready().then(|| Times::new(now, true))) {
                 self.pods.insert(uid.clone(), times);
             }
         }
         self.pods.extend(before.into_iter().filter(|(_, times)| times.is_going(now)));
         let may_go = |pod: &&&PodObject| {
-            let Some(times) = self.pods.get(&pod.metadata.uid) else { return true };
-            let waited = now.saturating_sub(times.chosen);
-            waited >= timeout || (!waited.is_zero() && load(pod.name()).is_idle)
+            let times = self.pods.get(&pod.metadata.uid);
+            times.is_none_or(|times| times.may_go(now, timeout, || load(pod.name()).is_idle))
         };
         let next: Vec<&PodObject> = given.iter().filter(may_go).copied().collect();
-        self.waits = next.len() < given.len();
-        next
+        let drains = |pod: &&PodObject| self.pods.get(&pod.metadata.uid).is_some_and(Times::drains);
+        let waits = |pod: &&PodObject| drains(pod) && !next.iter().any(|goes| std::ptr::eq(*goes, *pod));
+        self.waits = given.iter().any(waits);
+        if self.until > now { Vec::new() } else { next }
     }
 }
 
@@ -139,52 +223,78 @@ impl Hands {
         let load = |name: &str| seen.loads.as_ref()?.get(name).copied();
         let is_new = given.iter().any(|pod| pod.is_ready() && !leaving.has(pod));
         let next = leaving.next(&given, now, policy.behavior.drain, |name| load(name).unwrap_or_default());
-        let drained = if leaving.waits { Drained::NotYet } else { Drained::Yes };
         if is_new && leaving.waits {
             let names: Vec<&str> = given.iter().map(|pod| pod.name()).collect();
             tracing::info!(policy = policy.name, role = role.name, pods = ?names, "pods get no new requests before they are given back");
         }
-        let evicted = self.evict(&next).await;
-        evicted.iter().for_each(|pod| leaving.evicted(pod, now));
+        let evicted = self.evict(&next, &mut leaving, now).await;
+        for pod in leaving.trials(&given, now, policy.behavior.drain) {
+            match self.evicts(pod, None, true).await {
+                Ok(()) => {
+                    leaving.again(pod, now);
+                    break;
+                }
+                Err(problem) if problem.is_of_a_budget() => leaving.kept(pod, &problem, now),
+                Err(Problem::NotFound(_) | Problem::Conflict(_)) => {}
+                Err(problem) => {
+                    self.fails(ABOUT, &problem);
+                    break;
+                }
+            }
+        }
+        self.refused.extend(leaving.why_kept(&given));
+        let drained = if leaving.waits { Drained::NotYet } else { Drained::Yes };
         if !leaving.is_empty() {
             self.leaving.insert(key, leaving);
         }
-        if !evicted.is_empty() {
-            let given = evicted.len();
-            let message = format!("{given} pods of {} are given back by policy {}", role.name, policy.name);
-            tracing::info!(policy = policy.name, role = role.name, given, "pods given back");
+        if evicted > 0 {
+            let message = format!("{evicted} pods of {} are given back by policy {}", role.name, policy.name);
+            tracing::info!(policy = policy.name, role = role.name, given = evicted, "pods given back");
             self.tell(&policy.name, target, Kind::Normal, "StepTrimmed", &message);
         }
         drained
     }
 
-    /// Evicts pods as far as budgets allow. Returns those that go.
-    async fn evict<'p>(&mut self, pods: &[&'p PodObject]) -> Vec<&'p PodObject> {
-        let (mut evicted, about) = (Vec::new(), "pods that are given back");
-        for pod in pods.iter().copied() {
-            if !self.term.lasts() {
-                break;
-            }
-            let path = format!("/api/v1/namespaces/{}/pods/{}", self.namespace, pod.name());
-            match self.term.write(self.cluster.evict(&path, pod.name(), &pod.metadata.uid)).await {
-                Ok(()) => evicted.push(pod),
+    /// Evicts pods as far as budgets allow. Returns how many go.
+    async fn evict(&mut self, pods: &[&PodObject], leaving: &mut Leaving, now: Duration) -> usize {
+        let mut evicted = 0;
+        for pod in pods {
+            // One that has never served may do so by now.
+            let version = (!leaving.serves(pod)).then_some(pod.metadata.resource_version.as_str());
+            match self.evicts(pod, version, false).await {
+                Ok(()) => {
+                    leaving.evicted(pod, now);
+                    evicted += 1;
+                }
                 Err(Problem::NotFound(_) | Problem::Conflict(_)) => {}
-                // A PodDisruptionBudget: it is asked again.
+                // Others may have another budget.
+                Err(problem) if problem.is_of_a_budget() => {
+                    self.complain(ABOUT, &problem);
+                    leaving.kept(pod, &problem, now);
+                }
                 Err(problem) if problem.is_of_the_server() => {
-                    self.complain(about, &problem);
+                    self.complain(ABOUT, &problem);
                     self.refused.push(format!("pod {}: {problem}", pod.name()));
+                    leaving.until = now + problem.retry_after();
                     break;
                 }
                 Err(problem) => {
-                    self.fails(about, &problem);
+                    self.fails(ABOUT, &problem);
                     return evicted;
                 }
             }
         }
-        if !evicted.is_empty() {
-            self.works(about);
+        if evicted > 0 {
+            self.works(ABOUT);
         }
         evicted
+    }
+
+    /// Evicts a pod, if it still has this version, or asks whether it could be.
+    async fn evicts(&self, pod: &PodObject, version: Option<&str>, is_trial: bool) -> Result<(), Problem> {
+        let path = format!("/api/v1/namespaces/{}/pods/{}", self.namespace, pod.name());
+        let eviction = Eviction { name: pod.name(), uid: &pod.metadata.uid, version, is_trial };
+        self.term.write(self.cluster.evict(&path, eviction)).await
     }
 }
 
@@ -231,13 +341,43 @@ mod tests {
         assert_eq!(uids(&leaving, 69), ["u-a", "u-b"], "one that was evicted may still be listed");
         assert_eq!(next(&mut leaving, &b_down, 70, &[]), ["b"], "it took too long");
         assert!(!leaving.waits);
-        // A budget keeps it: it gets no requests while its eviction is asked for again.
+        // The API server is overloaded: it gets no requests while its eviction is asked for again.
         assert_eq!(next(&mut leaving, &b_down, 300, &[]), ["b"]);
         assert_eq!(
             (uids(&leaving, 359), uids(&leaving, 360)),
             (vec!["u-b"], vec![]),
             "nobody looks any more"
         );
+    }
+
+    #[test]
+    fn pods_that_a_budget_keeps_get_requests_until_one_of_them_may_go() {
+        let mut leaving = Leaving::default();
+        let all = [of("a", true), of("b", true), of("down", false)];
+        let given: Vec<&PodObject> = all.iter().collect();
+        next(&mut leaving, &all, 10, &[]);
+        assert_eq!(next(&mut leaving, &all, 70, &[]), ["a", "b", "down"]);
+        let keeps = |after: Duration| match after {
+            Duration::ZERO => Problem::Refused { code: 429, message: "disruption budget".to_owned() },
+            after => Problem::Busy { code: 429, message: "disruption budget".to_owned(), after },
+        };
+        leaving.kept(&all[0], &keeps(S(9)), S(70));
+        leaving.kept(&all[1], &keeps(S(0)), S(70));
+        leaving.kept(&all[2], &keeps(S(5)), S(70));
+        assert!(uids(&leaving, 70).is_empty() && leaving.why_kept(&given).count() == 3);
+        let tried = |leaving: &Leaving, at: u64| -> Vec<String> {
+            leaving.trials(&given, S(at), S(60)).iter().map(|pod| pod.name().to_owned()).collect()
+        };
+        assert!(next(&mut leaving, &all, 74, &["a", "b"]).is_empty() && !leaving.waits);
+        assert_eq!(tried(&leaving, 74), ["b"], "the others are to be asked of later");
+        assert_eq!(next(&mut leaving, &all, 79, &["a", "b"]), ["down"], "it has nothing to answer");
+        assert_eq!(tried(&leaving, 79), ["a", "b"]);
+        leaving.again(&all[0], S(79));
+        assert_eq!((uids(&leaving, 79), tried(&leaving, 79)), (vec!["u-a"], vec![]), "one at a time");
+        assert!(next(&mut leaving, &all[..2], 138, &[]).is_empty() && leaving.waits, "it has a minute again");
+        assert_eq!(next(&mut leaving, &all[..2], 139, &[]), ["a"]);
+        leaving.evicted(&all[0], S(139));
+        assert_eq!(tried(&leaving, 139), ["b"]);
     }
 
     #[test]

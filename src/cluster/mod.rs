@@ -14,5 +14,5 @@ pub use connect::{ConnectError, connect};
 pub use follow::{Change, Ended, Watched, follow};
 pub use problem::Problem;
 pub(crate) use request::encode;
-pub use request::{Cluster, Collection, PatchType};
+pub use request::{Cluster, Collection, Eviction, PatchType};
 pub use standing::Standing;

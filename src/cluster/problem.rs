@@ -77,6 +77,20 @@ impl Problem {
         }
     }
 
+    /// Whether it is a PodDisruptionBudget that keeps a pod from being evicted.
+    pub fn is_of_a_budget(&self) -> bool {
+        let (Self::Busy { message, .. } | Self::Refused { message, .. }) = self else { return false };
+        // The server's words, with one and with several budgets:
+        // "... would violate the pod's disruption budget", "This pod has more than one PodDisruptionBudget".
+        self.is_of_the_server()
+            && (message.contains("disruption budget") || message.contains("PodDisruptionBudget"))
+    }
+
+    /// For how long the server asks to wait; zero: it doesn't say.
+    pub fn retry_after(&self) -> Duration {
+        if let Self::Busy { after, .. } = self { *after } else { Duration::ZERO }
+    }
+
     /// Whether the server is overloaded or fails, which has nothing to do with what was asked.
     pub fn is_of_the_server(&self) -> bool {
         matches!(self, Self::Busy { .. } | Self::Refused { code: 429 | 500..=599, .. })

@@ -70,6 +70,19 @@ impl PatchType {
     }
 }
 
+/// Pod that is to be evicted.
+#[derive(Clone, Copy, Debug)]
+pub struct Eviction<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Its uid: another of this name stays.
+    pub uid: &'a str,
+    /// Its version: it stays if it has changed since. `None`: whatever has changed.
+    pub version: Option<&'a str>,
+    /// Whether it is only asked if it could be.
+    pub is_trial: bool,
+}
+
 /// Objects of one kind, as they are listed and watched together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Collection {
@@ -214,19 +227,29 @@ impl Cluster {
         self.send(request, TIMEOUT).await
     }
 
-    /// Evicts the pod at a path, if it is still this one, and as far as budgets allow.
+    /// Evicts the pod at a path, as far as budgets allow.
     ///
     /// # Errors
     /// What the server says, [`Problem::Busy`] or [`Problem::Refused`] with 429 where a PodDisruptionBudget
-    /// doesn't allow it; or that it doesn't answer.
-    pub async fn evict(&self, path: &str, name: &str, uid: &str) -> Result<(), Problem> {
+    /// doesn't allow it ([`Problem::is_of_a_budget`]); or that it doesn't answer.
+    pub async fn evict(&self, path: &str, eviction: Eviction<'_>) -> Result<(), Problem> {
+        let Eviction { name, uid, version, is_trial } = eviction;
+        let mut options = serde_json::json!({"preconditions": {"uid": uid}});
+        if let Some(version) = version {
+            options["preconditions"]["resourceVersion"] = version.into();
+        }
+        let mut path = format!("{path}/eviction");
+        if is_trial {
+            options["dryRun"] = serde_json::json!(["All"]);
+            path.push_str("?dryRun=All");
+        }
         let body = serde_json::json!({
             "apiVersion": "policy/v1",
             "kind": "Eviction",
             "metadata": {"name": name},
-            "deleteOptions": {"preconditions": {"uid": uid}},
+            "deleteOptions": options,
         });
-        let (path, body) = (format!("{path}/eviction"), body.to_string().into_bytes());
+        let body = body.to_string().into_bytes();
         let _: serde::de::IgnoredAny = self.put(Method::POST, &path, body, TIMEOUT).await?;
         Ok(())
     }

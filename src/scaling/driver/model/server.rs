@@ -185,7 +185,9 @@ impl State {
         };
         let there = self.objects.get(of).map(|object| Value::clone(object));
         let uid = body.pointer("/metadata/uid").or_else(|| body.pointer("/deleteOptions/preconditions/uid"));
-        let version = body.pointer("/metadata/resourceVersion");
+        let version = body
+            .pointer("/metadata/resourceVersion")
+            .or_else(|| body.pointer("/deleteOptions/preconditions/resourceVersion"));
         match (method, there) {
             (&Method::GET, _) if path == "/apis/apps/v1" => (
                 200,
