@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::beside::limit_growth;
 use super::event::Kind;
 use super::hands::Hands;
 use super::knobs::{self, Held};
@@ -144,6 +145,7 @@ impl Hands {
             plan.conditions.extend(frozen);
         }
         self.tell_frozen(policy, frozen, &why, observed);
+        limit_growth(policy, plan, &observed.replicas, &observed.may_write);
         let is_free = frozen.is_none();
         let shrinks = plan.roles.iter().zip(&observed.targets).zip(&observed.may_write);
         let shrinks = shrinks.map(|((role, target), may_write)| {

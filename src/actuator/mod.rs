@@ -11,6 +11,7 @@
 
 mod act;
 mod affinity;
+mod beside;
 mod drain;
 pub(crate) mod event;
 #[cfg(test)]

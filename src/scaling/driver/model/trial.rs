@@ -325,6 +325,10 @@ impl Trial {
             Some((decode, prefill)) => total(goals) + decode + prefill,
             None => goals.iter().zip(before).map(|(goal, before)| *goal.max(&before)).sum(),
         };
+        // Beside a role that others keep, the group is not to be larger than its plan, but for a pod of each role.
+        let is_foreign = plan.conditions.contains(&Condition::ForeignWriter) && !self.shape.has_rules;
+        let zeros = before.iter().filter(|pods| **pods == 0).count() as u32;
+        let most = if is_foreign && self.shape.steps.is_none() { total(goals) + zeros } else { most };
         // Pods that drain are on their way out.
         let drains = |role: &RolePlan| role.reasons.contains(&Reason::Draining);
         let going = plan.roles.iter().zip(after).filter(|(role, _)| drains(role));
