@@ -23,7 +23,9 @@ impl Standing {
 }
 
 /// Most pods of each role that its next step may need: one step, and what it has lost or is behind of the role
-/// that is furthest along. Without steps all that it may still get.
+/// that is furthest along. With a skew a role is allowed no more than that many percent of its goal above the
+/// role that is furthest behind, so no more than that above what it has itself. Without either all that it may
+/// still get.
 pub fn needed(pace: Option<&Pace>, roles: &[Standing]) -> Vec<u32> {
     let steps = match pace {
         Some(Pace::Steps(steps)) => steps.as_slice(),
@@ -34,6 +36,11 @@ pub fn needed(pace: Option<&Pace>, roles: &[Standing]) -> Vec<u32> {
     let furthest = done.max().unwrap_or(0);
     let need = |(place, role): (usize, &Standing)| {
         let rest = role.max.saturating_sub(role.there());
+        if let Some(Pace::Skew(skew)) = pace {
+            let step = u64::from(role.max).saturating_mul(u64::from(*skew)).div_ceil(100).max(1);
+            let target = role.there().saturating_add(u32::try_from(step).unwrap_or(u32::MAX));
+            return target.max(role.before).saturating_sub(role.there()).min(rest);
+        }
         let Some(step) = step(place) else { return rest };
         let target = furthest.saturating_add(1).saturating_mul(step).max(role.before);
         target.saturating_sub(role.there()).min(rest)
@@ -71,8 +78,11 @@ mod tests {
             let needs = needed(Some(&steps), &[a, b, third]);
             assert_eq!(needs, [expected[0], expected[1], 6], "{a:?} {b:?}");
         }
-        let skew = [standing(8, 8, 32), standing(9, 9, 4)];
-        assert_eq!(needed(Some(&Pace::Skew(10)), &skew), [24, 0]);
+        // A tenth of 32 is four pods, and of 4 one.
+        let skew = [standing(8, 8, 32), standing(9, 9, 4), standing(1, 1, 4), standing(8, 20, 32)];
+        assert_eq!(needed(Some(&Pace::Skew(10)), &skew), [4, 0, 1, 12]);
+        assert_eq!(needed(Some(&Pace::Skew(0)), &skew[..1]), [1]);
+        assert_eq!(needed(None, &skew[..1]), [24]);
     }
 
     proptest! {
@@ -81,13 +91,18 @@ mod tests {
         #[test]
         fn no_step_needs_more(
             steps in (1u32..6, 1u32..6),
+            skew in prop::option::of(0u32..60),
             goals in (1u32..30, 1u32..30),
             pods in prop::collection::vec((0usize..2, any::<bool>(), any::<bool>()), 0..40),
             lost in prop::collection::vec(any::<prop::sample::Index>(), 0..4),
         ) {
+            let pace = match skew {
+                Some(skew) => format!("scaling: {{maxSkewPercent: {skew}}}"),
+                None => format!("deploy: {{steps: {{a: {}, b: {}}}}}", steps.0, steps.1),
+            };
             let text = format!(
-                "{{apiVersion: usher.dev/v1alpha1, kind: CapacityPolicy, metadata: {{name: p}}, spec: {{roles: {{a: {{min: {}, max: {}}}, b: {{min: {}, max: {}}}}}, deploy: {{steps: {{a: {}, b: {}}}}}}}}}",
-                goals.0, goals.0, goals.1, goals.1, steps.0, steps.1
+                "{{apiVersion: usher.dev/v1alpha1, kind: CapacityPolicy, metadata: {{name: p}}, spec: {{roles: {{a: {{min: {}, max: {}}}, b: {{min: {}, max: {}}}}}, {pace}}}}}",
+                goals.0, goals.0, goals.1, goals.1
             );
             let policy = file::parse(&text).unwrap().remove(0).policy;
             let pod = |(role, is_ready, is_gated): (usize, bool, bool)| Pod {
