@@ -69,7 +69,13 @@ impl Hands {
         let (Some(choice), Some(loads)) = (choice, &seen.loads) else { return Drained::Yes };
         let pods = seen.objects.get(place).into_iter().flatten().map(Arc::as_ref);
         let pods: Vec<&PodObject> = pods.filter(|pod| pod.is_alive()).collect();
-        let count = pods.len().saturating_sub(role.write as usize);
+        // Where one is missing, those go all the same whose number is too high. They begin at 0.
+        let is_short = target.is_some_and(|target| pods.len() < target.replicas as usize);
+        let is_above = |pod: &&&PodObject| pod.ordinal().is_some_and(|ordinal| ordinal >= role.write);
+        let count = match choice {
+            Choice::Ordinal if is_short => pods.iter().filter(is_above).count(),
+            _ => pods.len().saturating_sub(role.write as usize),
+        };
         if timeout.is_zero() || count == 0 {
             return Drained::Yes;
         }

@@ -329,6 +329,24 @@ fn ordinals(more: &str) -> Arc<Policy> {
 }
 
 #[tokio::test(start_paused = true)]
+async fn high_ordinals_drain_also_where_a_lower_one_is_missing() {
+    let drains = "deploy: {steps: {decode: 1}, batchTimeout: 30s},";
+    let policy = Policy { behavior: policy("p", "").behavior, ..Policy::clone(&ordinals(drains)) };
+    let policy = Arc::new(policy);
+    let (fake, mut hands, clock) = hands(std::slice::from_ref(&policy));
+    fake.workload("statefulsets", "d", 3, &json!({}));
+    fake.delete("d-0");
+    for at in [1, 31] {
+        clock.set(S(at));
+        tokio::time::sleep(S(1)).await;
+        let seen = look(&mut hands, &policy, at, 2).await;
+        act(&mut hands, &policy, seen, at, 2).await;
+    }
+    assert!(fake.written("/scale").is_empty(), "d-2 may have requests");
+    assert_eq!(hands.draining().into_iter().collect::<Vec<_>>(), ["uid-d-2"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_trim_takes_no_ready_ordinals_while_lower_ones_are_not_ready() {
     let policy = ordinals("deploy: {steps: {decode: 2}, batchTimeout: 30s, onTimeout: Trim},");
     let (fake, mut hands, _) = hands(std::slice::from_ref(&policy));
