@@ -128,6 +128,7 @@ impl Hands {
             |condition: Option<Condition>| condition.is_some_and(|known| known != Condition::Suspended);
         if policy.mode != Mode::Apply {
             for (role, pods) in policy.roles.iter().zip(observed.objects.iter()) {
+                self.unready_since.remove(&(policy.name.clone(), role.name.clone()));
                 self.undrain(policy, &role.name, pods, now).await;
             }
             self.keep_leaving(policy, now);

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use super::fake::Fake;
 use super::{Hands, Observed, PodLoad};
 use crate::capacity::plan::Reason;
-use crate::capacity::policy::file;
+use crate::capacity::policy::{Mode, file};
 use crate::capacity::{Condition, History, Inputs, Plan, Policy, tick};
 use crate::endpoints::Clock;
 use crate::leader::Term;
@@ -326,6 +326,22 @@ fn ordinals(more: &str) -> Arc<Policy> {
         "{{apiVersion: usher.dev/v1alpha1, kind: CapacityPolicy, metadata: {{name: p}}, spec: {{mode: Apply, interval: 1s, behavior: {{scaleDown: {{drainTimeout: 0s}}}}, {more} roles: {{decode: {{min: 1, max: 9, scaleTargetRef: {{apiVersion: apps/v1, kind: StatefulSet, name: d}}}}}}}}}}"
     );
     Arc::new(file::parse(&text).unwrap().remove(0).policy)
+}
+
+#[tokio::test(start_paused = true)]
+async fn lower_ordinals_are_waited_for_anew_after_a_policy_only_recommended() {
+    let policy = ordinals("deploy: {steps: {decode: 1}, batchTimeout: 30s},");
+    let recommends = Arc::new(Policy { mode: Mode::Recommend, ..Policy::clone(&policy) });
+    let (fake, mut hands, clock) = hands(std::slice::from_ref(&policy));
+    fake.workload("statefulsets", "d", 3, &json!({}));
+    fake.unready_pod("d-0", "decode");
+    for (at, policy) in [(1, &policy), (2, &recommends), (40, &policy)] {
+        clock.set(S(at));
+        tokio::time::sleep(S(1)).await;
+        let seen = look(&mut hands, policy, at, 3).await;
+        act(&mut hands, policy, seen, at, 2).await;
+    }
+    assert!(fake.written("/scale").is_empty(), "it was ready in between, for all that is known");
 }
 
 #[tokio::test(start_paused = true)]
