@@ -194,13 +194,19 @@ impl Cluster {
                 self.server.get(&workload.path())["spec"]["replicas"].as_u64().unwrap() as usize,
                 self.pods(&workload),
             );
-            for pod in pods.iter().take(pods.len().saturating_sub(wanted)) {
+            // A StatefulSet goes by numbers, also where one is missing.
+            let goes = match workload.kind {
+                "StatefulSet" => pods.iter().filter(|pod| ordinal(pod) >= wanted as u64).count(),
+                _ => pods.len().saturating_sub(wanted),
+            };
+            let there = pods.len() - goes;
+            for pod in pods.iter().take(goes) {
                 self.server.put(&format!("{PODS}/{}", name(pod)), Value::Null);
             }
             let mut free = (0..)
                 .map(|number| format!("{}-{number}", workload.role))
                 .filter(|free| pods.iter().all(|pod| name(pod) != free));
-            for _ in pods.len()..wanted {
+            for _ in there..wanted {
                 let name = match workload.kind {
                     "StatefulSet" => free.next().unwrap(),
                     _ => format!("{}-h-{}", workload.role, self.next),

@@ -121,6 +121,29 @@ fn a_role_that_waits_for_another_shrinks_as_far_as_the_ratio_lets_it() {
 }
 
 #[test]
+fn pods_of_the_goal_that_wait_at_a_gate_are_no_surplus() {
+    let shape = Shape {
+        steps: Some((1, 1)),
+        on_timeout: OnTimeout::Fail,
+        has_gates: true,
+        has_ratio: true,
+        drains: true,
+        ..SHAPE
+    };
+    let events = [
+        Event::Foreign(0, 0),
+        Event::Fail(5, Fault::Refused(403)),
+        Event::Room(6),
+        Event::Restart,
+        Event::Room(17),
+        Event::Pass(2),
+        Event::Heal,
+        Event::Load(5),
+    ];
+    run(shape, [5, 4], &events).unwrap();
+}
+
+#[test]
 fn a_stateful_set_keeps_ready_pods_while_lower_ones_are_not_ready() {
     let shape = Shape { has_ratio: true, ..SHAPE };
     run(shape, [1, 2], &[Event::Lose(1, 5), Event::Lose(0, 0), Event::Pass(1)]).unwrap();
