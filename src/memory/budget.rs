@@ -311,7 +311,8 @@ impl Budget {
         self.used[Kind::Streams as usize].0.fetch_add(Self::STREAM, Relaxed);
         let total = self.grown();
         let limit = self.limit.load(Relaxed);
-        total <= limit.saturating_add(beyond(limit))
+        // The other half is for messages of requests that are on their way.
+        total <= limit.saturating_add(beyond(limit) / 2)
     }
 
     /// A stream that was [opened](Self::open_stream) is gone.
@@ -361,7 +362,7 @@ impl Budget {
         squeezed
     }
 
-    /// The same, up to what may be used [`beyond`] the limit.
+    /// The same, up to what may be used [`beyond`] the limit, and streams that were refused besides.
     pub(super) fn grow_beyond(
         &self,
         kind: Kind,
@@ -372,7 +373,7 @@ impl Budget {
         used.fetch_add(bytes, Relaxed);
         if let Err(full) = self.squeeze(self.grown(), priority) {
             let limit = self.limit.load(Relaxed);
-            if self.total() > limit.saturating_add(beyond(limit)) {
+            if self.total() > limit.saturating_add(beyond(limit)).saturating_add(self.refusals.bytes()) {
                 used.fetch_sub(bytes, Relaxed);
                 return Err(full);
             }

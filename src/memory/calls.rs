@@ -68,6 +68,11 @@ impl Calls {
         (InProgress { calls: Arc::clone(self), number }, oldest.len())
     }
 
+    /// Bytes of all of them.
+    pub(super) fn bytes(&self) -> u64 {
+        self.open().bytes
+    }
+
     /// Number of the next one that begins.
     pub(super) fn next(&self) -> u64 {
         self.open().next

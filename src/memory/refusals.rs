@@ -22,6 +22,13 @@ pub(super) struct Refusals {
     looked: Mutex<Option<(Instant, u64)>>,
 }
 
+impl Refusals {
+    /// Bytes of those that haven't ended.
+    pub(super) fn bytes(&self) -> u64 {
+        self.streams.bytes()
+    }
+}
+
 /// A stream that was refused, until it ends.
 #[derive(Debug)]
 pub struct RefusedStream {
