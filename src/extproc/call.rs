@@ -50,9 +50,10 @@ pub trait Call {
     /// more to do. Called after messages, and whenever the task is woken.
     fn poll(&mut self, context: &mut Context<'_>, out: &mut Outbox) -> ControlFlow<End>;
 
-    /// All that has arrived was read.
-    fn on_pending(&mut self, context: &mut Context<'_>) {
-        let _ = context;
+    /// All that has arrived was read. `unsent`: replies are left to send, and nothing is read again
+    /// before the client takes them.
+    fn on_pending(&mut self, context: &mut Context<'_>, unsent: bool) {
+        let _ = (context, unsent);
     }
 
     /// The client has sent its last message, or its stream has broken.
@@ -174,7 +175,7 @@ impl<C: Call, B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin> CallBody<C, 
             let Some(incoming) = &mut self.incoming else { break };
             match Pin::new(incoming).poll_frame(context) {
                 Poll::Pending => {
-                    self.call.on_pending(context);
+                    self.call.on_pending(context, !self.out.is_empty());
                     break;
                 }
                 Poll::Ready(Some(Ok(frame))) => {

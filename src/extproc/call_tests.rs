@@ -45,6 +45,8 @@ impl CallSource for Sent {}
 #[derive(Default)]
 struct Echo {
     deciding: bool,
+    /// Whether there were replies to send each time that nothing was left to read.
+    unsent: Vec<bool>,
 }
 
 impl Call for Echo {
@@ -66,6 +68,10 @@ impl Call for Echo {
             context.waker().wake_by_ref();
         }
         ControlFlow::Continue(())
+    }
+
+    fn on_pending(&mut self, _context: &mut Context<'_>, unsent: bool) {
+        self.unsent.push(unsent);
     }
 
     fn on_end(&mut self, received: End) -> End {
@@ -172,6 +178,7 @@ fn what_takes_time_is_sent_when_it_is_there() {
         LIMITS,
     );
     assert_eq!(run(&mut call), (vec![framed(b"decided")], None));
+    assert_eq!(call.call.unsent, [true, false]);
     // And a client that ends meanwhile ends it.
     call.call.deciding = true;
     call.incoming.as_mut().unwrap().ends = true;

@@ -115,6 +115,11 @@ impl ProcessCall {
             envoy::write(reply, out);
         }
         self.exchange.settle();
+        if flow.is_break() {
+            // Its place in a queue, or what it got there, is another's at once, though the gateway may
+            // not take the reply.
+            self.deciding = None;
+        }
         // A reply that is too large is another end.
         if let ControlFlow::Break(end) = &flow
             && out.check().is_ok()
@@ -171,8 +176,8 @@ impl Call for ProcessCall {
         self.exchange.end().cloned()
     }
 
-    fn on_pending(&mut self, context: &mut Context<'_>) {
-        self.exchange.on_pending(context.waker());
+    fn on_pending(&mut self, context: &mut Context<'_>, unsent: bool) {
+        self.exchange.on_pending(context.waker(), unsent);
     }
 
     fn on_end(&mut self, received: End) -> End {

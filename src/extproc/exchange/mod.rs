@@ -224,9 +224,14 @@ impl Exchange {
     }
 
     /// Nothing more is there to read for now. Where some of the request is missing, the task that
-    /// `waker` wakes is to be told when that takes too long, or others need the room.
+    /// `waker` wakes is to be told when that takes too long, or others need the room. Not while
+    /// replies are `unsent`: the rest may be there, and isn't read before the gateway takes them.
     #[inline]
-    pub fn on_pending(&mut self, waker: &Waker) {
+    pub fn on_pending(&mut self, waker: &Waker, unsent: bool) {
+        if unsent {
+            self.upload = None;
+            return;
+        }
         let is_coming = matches!(self.state, State::Idle | State::Body(_)) || self.part.is_some();
         if self.upload.is_some() || !is_coming {
             return;

@@ -11,7 +11,7 @@ fn begin(budget: &Arc<Budget>, priority: i32) -> Harness {
     let named = [(":path", "/v1/completions"), ("x-llm-d-inference-objective", "some")];
     harness.send(headers(&named, false)).unwrap();
     harness.send(body(&format!("{{\"prompt\":\"{}", "z".repeat(50_000)), false)).unwrap();
-    harness.exchange.on_pending(Waker::noop());
+    harness.exchange.on_pending(Waker::noop(), false);
     let start = Instant::now();
     for second in 0..4 {
         budget.look_at_uploads(start + Duration::from_secs(second), None);
@@ -36,10 +36,10 @@ fn a_slow_body_makes_room_for_its_priority_and_higher_ones() {
 fn headers_that_stop_in_the_middle_are_answered_and_silent_streams_stay() {
     let budget = Arc::new(Budget::new(1 << 20, 0));
     let (mut partial, mut silent) = (Harness::within(1, &budget), Harness::within(1, &budget));
-    silent.exchange.on_pending(Waker::noop());
-    partial.exchange.on_pending(Waker::noop());
+    silent.exchange.on_pending(Waker::noop(), false);
+    partial.exchange.on_pending(Waker::noop(), false);
     assert!(matches!(partial.exchange.on_part(5000, Instant::now()), Step::Continue));
-    partial.exchange.on_pending(Waker::noop());
+    partial.exchange.on_pending(Waker::noop(), false);
     let start = Instant::now();
     for second in 0..31 {
         budget.look_at_uploads(start + Duration::from_secs(second), Some(Duration::from_secs(30)));
@@ -50,7 +50,7 @@ fn headers_that_stop_in_the_middle_are_answered_and_silent_streams_stay() {
     assert_eq!(budget.used(Kind::Bodies), 0);
     // With its headers it is a request like any other.
     silent.send(headers(&[(":path", "/v1/completions")], false)).unwrap();
-    silent.exchange.on_pending(Waker::noop());
+    silent.exchange.on_pending(Waker::noop(), false);
     for second in 31..62 {
         budget.look_at_uploads(start + Duration::from_secs(second), Some(Duration::from_secs(30)));
     }
@@ -63,7 +63,7 @@ fn a_message_of_a_running_request_that_stops_in_the_middle_ends_it() {
     let mut harness = Harness::within(1, &budget);
     harness.send(headers(&[(":path", "/v1/completions")], true)).unwrap();
     assert!(matches!(harness.exchange.on_part(5000, Instant::now()), Step::Continue));
-    harness.exchange.on_pending(Waker::noop());
+    harness.exchange.on_pending(Waker::noop(), false);
     let start = Instant::now();
     let mut look = |second| {
         budget.look_at_uploads(start + Duration::from_secs(second), Some(Duration::from_secs(30)));
@@ -77,4 +77,28 @@ fn a_message_of_a_running_request_that_stops_in_the_middle_ends_it() {
     assert!(matches!(harness.exchange.turn_away(Instant::now), Some(Step::End)));
     assert_eq!(kinds(&harness.exchange.next_reply().into_iter().collect::<Vec<_>>()), ["immediate408"]);
     assert_eq!((harness.in_flight(), budget.used(Kind::Bodies)), (0, 0));
+}
+
+/// What a slow gateway has yet to take keeps the rest of a message from being read.
+#[test]
+fn a_message_is_not_late_while_replies_before_it_are_not_taken() {
+    let budget = Arc::new(Budget::new(1 << 20, 0));
+    let mut harness = Harness::within(1, &budget);
+    harness.send(headers(&[(":path", "/v1/completions")], true)).unwrap();
+    assert!(matches!(harness.exchange.on_part(5000, Instant::now()), Step::Continue));
+    let start = Instant::now();
+    let look = |second| {
+        budget.look_at_uploads(start + Duration::from_secs(second), Some(Duration::from_secs(30)));
+    };
+    // It is waited for, until there is something to say.
+    harness.exchange.on_pending(Waker::noop(), false);
+    (0..20).for_each(look);
+    harness.exchange.on_pending(Waker::noop(), true);
+    (20..200).for_each(look);
+    assert!(harness.exchange.turn_away(Instant::now).is_none());
+    harness.exchange.on_pending(Waker::noop(), false);
+    (200..230).for_each(look);
+    assert!(harness.exchange.turn_away(Instant::now).is_none());
+    look(230);
+    assert!(harness.exchange.turn_away(Instant::now).is_some());
 }
