@@ -10,6 +10,7 @@ use super::event::Kind;
 use super::hands::Hands;
 use super::knobs::{self, Held};
 use super::observe::Observed;
+use super::pair::{has_held_partner, wait_for_partners};
 use super::pods::PodObject;
 use super::shrink::Drained;
 use super::subject::Subject;
@@ -35,13 +36,6 @@ pub struct Write {
 /// How many pods a role may have past its gate, by its target.
 fn replicas_of(target: &Option<Target>) -> u32 {
     target.as_ref().map_or(u32::MAX, |target| target.replicas)
-}
-
-/// Whether the other role of a ratio is written by others: what this one gives up, that one does not follow.
-fn has_held_partner(policy: &Policy, place: usize, observed: &Observed) -> bool {
-    let is_held = |of: usize| observed.may_write.get(of) == Some(&false);
-    let pair = policy.ratio.map(|ratio| [ratio.numerator, ratio.denominator]);
-    pair.is_some_and(|pair| pair.contains(&place) && pair.into_iter().any(is_held))
 }
 
 fn reasons(role: &RolePlan) -> String {
@@ -154,32 +148,50 @@ impl Hands {
         });
         let shrinks: Vec<bool> = shrinks.collect();
         let held_up = self.held_up(policy, plan, observed, &shrinks, now);
-        for place in 0..plan.roles.len() {
-            let Some(role) = plan.roles.get_mut(place) else { continue };
+        // Whether each role's replicas may be written, and whether the pods that it loses may go.
+        let mut may_write = vec![false; plan.roles.len()];
+        let mut drained = vec![None; plan.roles.len()];
+        for (place, role) in plan.roles.iter().enumerate() {
             let Some(replicas) = observed.targets.get(place).and_then(Option::as_ref).map(|of| of.replicas)
             else {
                 continue;
             };
-            let may_write = frozen.is_none()
+            let may = is_free
                 && observed.may_write.get(place).copied().unwrap_or(false)
-                && (role.write >= replicas || !has_held_partner(policy, place, observed));
-            let is_held_up = held_up.get(place) == Some(&true);
-            if !may_write || is_held_up || role.write >= replicas {
+                && (role.write >= replicas || !has_held_partner(policy, place, observed))
+                && held_up.get(place) != Some(&true);
+            let outcome = if may && role.write < replicas {
+                Some(self.drain(policy, place, role, observed, now).await)
+            } else {
                 let pods = observed.objects.get(place).map_or(&[][..], Vec::as_slice);
                 self.undrain(policy, &role.name, pods, now).await;
-            } else if self.drain(policy, place, role, observed, now).await == Drained::NotYet {
+                None
+            };
+            if let (Some(may_write), Some(drained)) = (may_write.get_mut(place), drained.get_mut(place)) {
+                (*may_write, *drained) = (may, outcome);
+            }
+        }
+        let waits = wait_for_partners(policy, plan, observed, &drained);
+        for ((place, role), target) in plan.roles.iter_mut().enumerate().zip(&mut observed.targets) {
+            let Some(target) = target.as_mut().filter(|target| role.write != target.replicas) else {
+                continue;
+            };
+            let waits = waits.get(place) == Some(&true);
+            if waits {
+                self.wait(&policy.name, &role.name, now);
+            }
+            if waits || drained.get(place) == Some(&Some(Drained::NotYet)) {
                 role.reasons.push(Reason::Draining);
                 unwritten.push(place);
                 continue;
             }
-            let Some(target) = observed.targets.get_mut(place).and_then(Option::as_mut) else { continue };
-            if role.write != replicas {
-                let is_written = may_write && !is_held_up && self.write(policy, role, target, now).await;
-                if !is_written {
-                    unwritten.push(place);
-                } else if role.write < replicas {
-                    self.drained(&policy.name, &role.name, now);
-                }
+            let shrinks = role.write < target.replicas;
+            let is_written =
+                may_write.get(place) == Some(&true) && self.write(policy, role, target, now).await;
+            if !is_written {
+                unwritten.push(place);
+            } else if shrinks {
+                self.drained(&policy.name, &role.name, now);
             }
         }
         // Whom others write to, the group is not to be filled beside them.

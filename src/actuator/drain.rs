@@ -62,6 +62,8 @@ pub(super) struct Drain {
     pub(super) pods: BTreeMap<String, Going>,
     /// When it was written that there are to be fewer.
     pub(super) written: Option<Duration>,
+    /// When they could go last, and waited for pods of another role.
+    pub(super) waited: Option<Duration>,
 }
 
 /// A pod that is about to go.
@@ -75,7 +77,7 @@ impl Drain {
     /// Whether they still get no requests.
     pub(super) fn holds(&self, now: Duration, timeout: Duration) -> bool {
         let last = self.pods.values().map(|pod| pod.chosen + timeout).max();
-        self.written.or(last).is_some_and(|at| now < at + GONE)
+        self.written.or(last.max(self.waited)).is_some_and(|at| now < at + GONE)
     }
 
     /// Waits for all of them anew if a smaller number was written since they were chosen: those that are still
@@ -234,6 +236,8 @@ mod tests {
         assert!(drain.is_done(&all, S(70), S(60), load));
         assert!(drain.is_done(&all, S(12), S(60), idle));
         assert!(drain.holds(S(129), S(60)) && !drain.holds(S(130), S(60)));
+        drain.waited = Some(S(95));
+        assert!(drain.holds(S(154), S(60)) && !drain.holds(S(155), S(60)), "they wait for another role's");
         drain.written = Some(S(20));
         assert!(drain.holds(S(79), S(60)) && !drain.holds(S(80), S(60)));
     }

@@ -28,6 +28,7 @@ pub mod node;
 mod observe;
 mod ordinals;
 mod owners;
+mod pair;
 mod part;
 mod places;
 pub mod pods;

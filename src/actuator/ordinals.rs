@@ -14,16 +14,16 @@ use crate::capacity::{Plan, Policy};
 
 /// Ready pods that a smaller number of replicas would delete although others that stay are not ready.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Loss {
+pub(super) struct Loss {
     /// Names of the ready pods that would go.
-    goes: Vec<String>,
+    pub(super) goes: Vec<String>,
     /// Pods that would stay and aren't ready, or aren't there.
     unready: u32,
 }
 
 /// Loss from writing `write` replicas where there are to be `replicas`. `None`: no ready pod goes, or all that
 /// stay are ready.
-fn loss(pods: &[&PodObject], replicas: u32, write: u32) -> Option<Loss> {
+pub(super) fn loss(pods: &[&PodObject], replicas: u32, write: u32) -> Option<Loss> {
     let mut pods: Vec<&PodObject> = pods.iter().copied().filter(|pod| pod.is_alive()).collect();
     pods.sort_by_key(|pod| (pod.ordinal(), pod.name()));
     // Where one is missing, only its number says whether it is one of those that stay. They begin at 0.

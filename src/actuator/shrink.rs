@@ -105,6 +105,13 @@ impl Hands {
         if is_done { Drained::Yes } else { Drained::NotYet }
     }
 
+    /// Notes that pods of a role may go, and wait for those of another role.
+    pub(super) fn wait(&mut self, policy: &str, role: &str, now: Duration) {
+        if let Some(drain) = self.drains.get_mut(&(policy.to_owned(), role.to_owned())) {
+            drain.waited = Some(now);
+        }
+    }
+
     /// Notes that a role was made smaller: pods that were chosen are gone soon.
     pub(super) fn drained(&mut self, policy: &str, role: &str, now: Duration) {
         if let Some(drain) = self.drains.get_mut(&(policy.to_owned(), role.to_owned())) {

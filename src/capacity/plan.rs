@@ -246,7 +246,7 @@ pub enum Reason {
     Failed,
     /// Pods are being replaced by those of another revision.
     Updating,
-    /// Pods that are about to go answer the requests that they have.
+    /// Pods that are about to go answer the requests that they have, or wait for those of the other role of a ratio.
     Draining,
     /// Writes took up the time of a tick, and the rest of them follows at the next one, soon.
     Unfinished,

@@ -1,6 +1,6 @@
 //! A model of what runs in the cluster: controllers of workloads, a scheduler with so many slots, and kubelets.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -141,6 +141,12 @@ impl Cluster {
     /// Pods of each workload that are ready.
     pub fn serving(&self) -> [u32; 2] {
         WORKLOADS.map(|workload| self.pods(&workload).iter().filter(|pod| is_ready(pod)).count() as u32)
+    }
+
+    /// Uids of the pods of all workloads that are ready.
+    pub fn ready(&self) -> BTreeSet<String> {
+        let pods = WORKLOADS.iter().flat_map(|workload| self.pods(workload));
+        pods.filter(|pod| is_ready(pod)).map(|pod| uid(&pod).to_owned()).collect()
     }
 
     /// Replicas that each workload is to have.

@@ -5,6 +5,7 @@
 
 mod cluster;
 mod picker;
+mod requests;
 mod server;
 mod trial;
 
@@ -141,6 +142,22 @@ fn pods_of_the_goal_that_wait_at_a_gate_are_no_surplus() {
         Event::Load(5),
     ];
     run(shape, [5, 4], &events).unwrap();
+}
+
+#[test]
+fn a_role_does_not_shrink_before_pods_of_the_other_of_its_ratio_have_answered() {
+    let shape = Shape { on_timeout: OnTimeout::Fail, has_ratio: true, drains: true, ..SHAPE };
+    let events = [
+        Event::Duds(4),
+        Event::Duds(3),
+        Event::Lose(1, 0),
+        Event::Lose(0, 5),
+        Event::Foreign(1, 7),
+        Event::Pass(11),
+        Event::Lose(0, 6),
+        Event::Leads(false),
+    ];
+    run(shape, [6, 1], &events).unwrap();
 }
 
 #[test]

@@ -179,8 +179,14 @@ impl Picker {
         self.driver.hear(News::Policies(Change::All(all)), &self.wants).await;
     }
 
-    /// Takes in which pods serve, and how loaded they are, where that is known.
-    pub fn look(&self, cluster: &Cluster, load: u32, is_known: bool) {
+    /// Uids of pods that get no new requests.
+    pub fn draining(&self) -> BTreeSet<String> {
+        self.driver.live.hands.iter().flat_map(Hands::draining).collect()
+    }
+
+    /// Takes in which pods serve, and how loaded they are, where that is known. `has_answered`: whether one that
+    /// gets no new requests has answered all that it had.
+    pub fn look(&self, cluster: &Cluster, load: u32, is_known: bool, has_answered: impl Fn(&str) -> bool) {
         let pods: Vec<Arc<Value>> = cluster
             .server
             .pods()
@@ -205,12 +211,18 @@ impl Picker {
         if !is_known {
             return;
         }
-        let draining: BTreeSet<String> = self.driver.live.hands.iter().flat_map(Hands::draining).collect();
+        let draining = self.draining();
         let snapshot = store.snapshot();
-        let (count, now) = (snapshot.endpoints().len().max(1), self.clock.now_ms());
+        let drained = |uid: &&String| draining.contains(*uid);
+        let uids = snapshot.endpoints().iter().filter_map(|endpoint| endpoint.spec().uid.as_ref());
+        // Others get the requests that these don't.
+        let count = uids.filter(|uid| !drained(uid)).count().max(1);
+        let now = self.clock.now_ms();
         for endpoint in snapshot.endpoints() {
-            let drains = endpoint.spec().uid.as_ref().is_some_and(|uid| draining.contains(uid));
-            endpoint.load().running.set(if drains { 0.0 } else { 1.0 }, now);
+            let drains = endpoint.spec().uid.as_ref().filter(drained);
+            let is_idle = drains.is_some_and(|uid| has_answered(uid));
+            let drains = drains.is_some();
+            endpoint.load().running.set(if is_idle { 0.0 } else { 1.0 }, now);
             endpoint.load().waiting.set(if drains { 0.0 } else { f64::from(load) * 4.0 / count as f64 }, now);
         }
     }

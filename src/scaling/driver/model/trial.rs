@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use super::cluster::{Cluster, WORKLOADS, is_past, is_ready};
 use super::picker::{Picker, Shape};
+use super::requests::Requests;
 use super::server::{Fault, PODS, POLICIES, SCALERS, Written};
 use crate::capacity::plan::{Condition, RolePlan};
 use crate::capacity::{Plan, Reason, State};
@@ -92,6 +93,8 @@ struct Trial {
     still: (u64, String),
     /// Since when a role keeps its replicas because pods that stay aren't ready.
     unready: Option<u64>,
+    requests: Requests,
+    is_silent: bool,
 }
 
 /// Lets tasks run until none has anything to do.
@@ -136,6 +139,8 @@ impl Trial {
             generation: 0,
             still: (0, String::new()),
             unready: None,
+            requests: Requests::default(),
+            is_silent: false,
         };
         trial.write_policy();
         trial
@@ -207,7 +212,10 @@ impl Trial {
                 self.cluster.server.put(&format!("{SCALERS}/h"), if is_there { scaler } else { Value::Null });
                 self.scaler = is_there.then(|| self.scaler.unwrap_or(self.cluster.now));
             }
-            Event::Silent(silent) => self.cluster.server.set_silent(silent),
+            Event::Silent(silent) => {
+                self.is_silent = silent;
+                self.cluster.server.set_silent(silent);
+            }
             Event::Leads(leads) => {
                 self.leads = leads;
                 self.picker.set_leads(leads);
@@ -235,20 +243,29 @@ impl Trial {
         let now = self.sync();
         self.cluster.server.flush();
         settle().await;
-        self.picker.look(&self.cluster, self.load, self.is_known);
+        let (drains, requests) = (self.shape.drains, &self.requests);
+        let are_answered = |uid: &str| !drains || requests.are_answered(uid, now);
+        self.picker.look(&self.cluster, self.load, self.is_known, are_answered);
         if self.is_known {
             self.known = Some(now);
         }
         self.picker.hear(&self.cluster.server).await;
         let (serving, replicas) = (self.cluster.serving(), self.cluster.replicas());
         let is_blind = self.known.is_none_or(|known| now - known > FRESH);
-        let failed = self.cluster.server.failed();
+        let (failed, ready) = (self.cluster.server.failed(), self.cluster.ready());
         self.picker.act().await;
         let has_failed = self.cluster.server.failed() > failed;
+        if has_failed || self.is_silent {
+            self.requests.trouble(now);
+        }
         let written = self.cluster.server.take_written();
         // The controllers do what was written.
         self.sync();
         self.check(now, &written, serving, replicas, is_blind, has_failed)?;
+        if drains {
+            self.requests.check(now, &ready, &self.cluster.ready())?;
+        }
+        self.requests.keep(self.picker.draining(), now);
         let plan = self.picker.plan();
         let waits = plan.is_some_and(|plan| plan.conditions.contains(&Condition::LowerOrdinalsUnready));
         self.unready = self.unready.or(Some(now)).filter(|_| waits);

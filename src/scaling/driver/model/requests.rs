@@ -1,0 +1,69 @@
+//! Requests of pods that are about to go: they take their time, and are lost where a pod goes before that.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+use proptest::test_runner::TestCaseError;
+
+/// How long a pod may take to answer, where a policy gives it time for that.
+const DRAINS: u64 = 30;
+/// For how long a request to the API server that failed, and watches that were silent, excuse a pod that goes too
+/// soon.
+const EXCUSES: u64 = 60;
+
+/// Pods that get no new requests, and what they still have.
+#[derive(Default)]
+pub struct Requests {
+    /// Since when pods get none, by uid.
+    since: BTreeMap<String, u64>,
+    /// When a request to the API server failed last, or a watch was silent.
+    troubled: Option<u64>,
+}
+
+/// Seconds that a pod takes to answer what it has: some need more than they get.
+fn answers(uid: &str) -> u64 {
+    uid.trim_start_matches('u').parse::<u64>().unwrap() * 11 % 40
+}
+
+impl Requests {
+    /// Whether a pod has answered all that it had.
+    pub fn are_answered(&self, uid: &str, now: u64) -> bool {
+        self.since.get(uid).is_some_and(|since| now - since >= answers(uid))
+    }
+
+    /// The API server may not have done what it was asked for.
+    pub fn trouble(&mut self, now: u64) {
+        self.troubled = Some(now);
+    }
+
+    /// No pod that was ready goes before it has answered, within its limit.
+    ///
+    /// # Errors
+    /// One that did.
+    pub fn check(
+        &self,
+        now: u64,
+        before: &BTreeSet<String>,
+        after: &BTreeSet<String>,
+    ) -> Result<(), TestCaseError> {
+        if self.troubled.is_some_and(|at| now - at < EXCUSES) {
+            return Ok(());
+        }
+        for uid in before.difference(after) {
+            let (drained, takes) = (self.since.get(uid).map(|since| now - since), answers(uid));
+            prop_assert!(
+                drained.is_some_and(|drained| drained > 0 && drained >= takes.min(DRAINS)),
+                "{uid} goes after {drained:?} s, and takes {takes} s to answer"
+            );
+        }
+        Ok(())
+    }
+
+    /// Takes in which pods get no new requests.
+    pub fn keep(&mut self, draining: BTreeSet<String>, now: u64) {
+        self.since.retain(|uid, _| draining.contains(uid));
+        for uid in draining {
+            self.since.entry(uid).or_insert(now);
+        }
+    }
+}
