@@ -89,17 +89,16 @@ impl Hands {
         // First: labels that change in between are found to be others at the end.
         let pool = self.pool.borrow().clone();
         let objects = self.pods_of(policy);
-        let pods =
-            |place: usize| objects.as_ref().and_then(|objects| objects.get(place)).into_iter().flatten();
+        // Found with the pods: to look at each of them at every tick takes long.
+        let found = self.found.get(&policy.name).filter(|_| objects.is_some());
+        let has_gated = |place: usize| found.is_some_and(|found| found.has_gated.get(place) == Some(&true));
         let target = |(place, role): (usize, &Role)| {
             let reference = role.target.clone().filter(|_| policy.mode == Mode::Apply)?;
-            Some((reference, is_read_whole(policy, pods(place).any(|pod| pod.is_gated()))))
+            Some((reference, is_read_whole(policy, has_gated(place))))
         };
         let targets = policy.roles.iter().enumerate().map(target).collect();
         let rollout = policy.rollout.as_ref();
-        let all = objects.iter().flat_map(|objects| objects.iter()).flatten();
-        let unschedulable = all.filter(|pod| pod.is_unschedulable()).map(|pod| pod.name().to_owned());
-        let unschedulable = unschedulable.collect();
+        let unschedulable = found.map(|found| found.unschedulable.clone()).unwrap_or_default();
         let is_placed = rollout.is_some_and(|rollout| rollout.topology.is_some());
         Look {
             cluster: self.watched.within(LIMIT),

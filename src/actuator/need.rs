@@ -56,7 +56,7 @@ mod tests {
 
     use super::*;
     use crate::capacity::policy::file;
-    use crate::capacity::{History, Inputs, Pod, PodState, tick};
+    use crate::capacity::{History, Inputs, Pod, PodState, Values, tick};
 
     fn standing(past: u32, before: u32, max: u32) -> Standing {
         Standing { past, replicas: max, before, max }
@@ -109,7 +109,7 @@ mod tests {
                 role,
                 is_ready: is_ready && !is_gated,
                 state: PodState { is_gated, ..PodState::default() },
-                values: Box::default(),
+                values: Values::default(),
             };
             let mut pods: Vec<Pod> = pods.into_iter().map(pod).collect();
             let (mut history, mut before) = (History::default(), [0, 0]);

@@ -1,6 +1,6 @@
 //! To look: how many replicas there are, which pods, and what room nodes have.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,6 +33,10 @@ pub(super) struct Found {
     /// Changes of their mirrors by then.
     changes: Vec<u64>,
     objects: Objects,
+    /// Whether pods of a role wait at their gate, by place.
+    pub(super) has_gated: Vec<bool>,
+    /// Names of pods that no node takes.
+    pub(super) unschedulable: BTreeSet<String>,
     /// Their states; `None` where those depend on more than the pods.
     pods: Option<Arc<Vec<ObservedPod>>>,
 }
@@ -203,7 +207,7 @@ impl Hands {
             self.works(Subject::pods(policy));
             return Some(objects);
         }
-        let mut roles = Vec::with_capacity(policy.roles.len());
+        let mut roles: Vec<Vec<Arc<PodObject>>> = Vec::with_capacity(policy.roles.len());
         for ((place, role), mirror) in policy.roles.iter().enumerate().zip(mirrors) {
             let before = policy.roles.get(..place).unwrap_or_default();
             let is_of = |pod: &PodObject, role: &Role| is_of_role(pod, &role.selector, role.target.as_ref());
@@ -212,8 +216,12 @@ impl Hands {
             // Copies of a thousand pods would take longer than all the rest of a tick.
             roles.push(mirror.objects().as_ref()?.values().filter(is_own).cloned().collect());
         }
-        let objects = Arc::new(roles);
-        let found = Found { roles: policy.roles.clone(), changes, objects: Arc::clone(&objects), pods: None };
+        let unschedulable = roles.iter().flatten().filter(|pod| pod.is_unschedulable());
+        let unschedulable = unschedulable.map(|pod| pod.name().to_owned()).collect();
+        let has_gated = roles.iter().map(|pods| pods.iter().any(|pod| pod.is_gated())).collect();
+        let (objects, roles) = (Arc::new(roles), policy.roles.clone());
+        let known = Arc::clone(&objects);
+        let found = Found { roles, changes, objects: known, has_gated, unschedulable, pods: None };
         self.found.insert(policy.name.clone(), found);
         self.works(Subject::pods(policy));
         Some(objects)

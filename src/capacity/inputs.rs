@@ -1,6 +1,9 @@
 //! What a tick looks at, and what of it the steps need.
 
 use std::collections::BTreeMap;
+use std::ops::Deref;
+
+use smallvec::SmallVec;
 
 use super::amount::Amount;
 use super::rollout::Layers;
@@ -52,7 +55,37 @@ pub struct Pod {
     pub state: PodState,
     /// Its numbers, in the order of the policy's signals. What is left out, or no number (NaN), could
     /// not be read.
-    pub values: Box<[f64]>,
+    pub values: Values,
+}
+
+/// Numbers of a pod. Up to two, as most policies have, need no allocation.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Values(SmallVec<[f64; 2]>);
+
+impl Deref for Values {
+    type Target = [f64];
+
+    fn deref(&self) -> &[f64] {
+        &self.0
+    }
+}
+
+impl From<&[f64]> for Values {
+    fn from(values: &[f64]) -> Self {
+        Self(values.into())
+    }
+}
+
+impl<const N: usize> From<[f64; N]> for Values {
+    fn from(values: [f64; N]) -> Self {
+        values.as_slice().into()
+    }
+}
+
+impl FromIterator<f64> for Values {
+    fn from_iter<I: IntoIterator<Item = f64>>(values: I) -> Self {
+        Self(values.into_iter().collect())
+    }
 }
 
 /// Where a pod is on its way.
@@ -114,7 +147,7 @@ impl Readings {
             }
             readings.ready[pod.role] += 1;
             let row = &mut readings.cells[pod.role * signals..][..signals];
-            for (cell, value) in row.iter_mut().zip(&pod.values) {
+            for (cell, value) in row.iter_mut().zip(pod.values.iter()) {
                 if let Some(value) = Amount::of(*value) {
                     cell.sum = cell.sum + value;
                     cell.count += 1;

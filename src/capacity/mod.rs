@@ -29,7 +29,7 @@ mod tick;
 pub mod timeline;
 pub mod window;
 
-pub use inputs::{Inputs, Pod, PodState, Work};
+pub use inputs::{Inputs, Pod, PodState, Values, Work};
 pub use plan::{Condition, Plan, Reason, State};
 pub use policy::Policy;
 pub use requested::Requested;

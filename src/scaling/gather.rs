@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use super::groups::Group;
 use super::signal::{Ages, Join, Signal};
 use crate::actuator::{Observed, ObservedPod, PodLoad};
-use crate::capacity::{Inputs, Pod, PodState, Policy, Work};
+use crate::capacity::{Inputs, Pod, PodState, Policy, Values, Work};
 use crate::endpoints::{Endpoint, Gauge, Load, Snapshot, StartingPod};
 
 /// Requests that another process sent before this one led have ended after so long.
@@ -22,8 +22,19 @@ pub struct Members {
     seen: Option<(u64, Arc<Vec<StartingPod>>)>,
     pods: Vec<Member>,
     counts: Vec<u32>,
-    /// The pods of the cluster that were looked for last, and where each of them is in `pods`.
-    places: Option<(Arc<Vec<ObservedPod>>, Vec<Option<usize>>)>,
+    places: Option<Places>,
+}
+
+/// Pods of the cluster, as they were looked for last among the members.
+#[derive(Debug)]
+struct Places {
+    of: Arc<Vec<ObservedPod>>,
+    /// Where each of them is among the members.
+    members: Vec<Option<usize>>,
+    /// Where members are that are none of them.
+    others: Vec<usize>,
+    /// Number of pods of each role.
+    counts: Vec<u32>,
 }
 
 /// A pod, with its ranks; none while it starts.
@@ -37,14 +48,10 @@ struct Member {
 #[derive(Debug)]
 struct Rank {
     endpoint: Arc<Endpoint>,
+    /// The endpoint's load, which a tick reads without going to the endpoint first.
+    load: Arc<Load>,
     /// Nothing runs or waits there that this process doesn't know of.
     is_known: bool,
-}
-
-impl Rank {
-    fn load(&self) -> &Load {
-        self.endpoint.load()
-    }
 }
 
 impl Members {
@@ -68,7 +75,8 @@ impl Members {
             let Some(role) = role_of(policy, &endpoint.spec().labels) else { continue };
             let place = *places.entry((endpoint.namespace(), endpoint.pod())).or_insert(self.pods.len());
             let is_known = known.contains(endpoint.identity());
-            let rank = Rank { endpoint: Arc::clone(endpoint), is_known };
+            let load = Arc::clone(endpoint.load());
+            let rank = Rank { endpoint: Arc::clone(endpoint), load, is_known };
             match self.pods.get_mut(place) {
                 Some(pod) => pod.ranks.push(rank),
                 None => self.pods.push(Member { role, ranks: SmallVec::from_iter([rank]) }),
@@ -92,14 +100,24 @@ impl Members {
 
     /// Finds these pods among them by their names, unless that was done.
     fn find(&mut self, pods: &Arc<Vec<ObservedPod>>) {
-        if self.places.as_ref().is_some_and(|(of, _)| Arc::ptr_eq(of, pods)) {
+        if self.places.as_ref().is_some_and(|places| Arc::ptr_eq(&places.of, pods)) {
             return;
         }
         let named = self.pods.iter().enumerate();
         let named = named.filter_map(|(place, pod)| Some((pod.ranks.first()?.endpoint.pod(), place)));
         let named: HashMap<&str, usize> = named.collect();
-        let places = pods.iter().map(|pod| named.get(pod.name.as_str()).copied()).collect();
-        self.places = Some((Arc::clone(pods), places));
+        let members: Vec<Option<usize>> =
+            pods.iter().map(|pod| named.get(pod.name.as_str()).copied()).collect();
+        let placed: HashSet<usize> = members.iter().flatten().copied().collect();
+        let others = (0..self.pods.len()).filter(|place| !placed.contains(place)).collect();
+        let roles = pods.iter().map(|pod| pod.role + 1).max().unwrap_or(0);
+        let mut counts = vec![0; roles];
+        for pod in pods.iter() {
+            if let Some(count) = counts.get_mut(pod.role) {
+                *count += 1;
+            }
+        }
+        self.places = Some(Places { of: Arc::clone(pods), members, others, counts });
     }
 
     /// Learns where this process knows of all requests: where no more run and wait than it has sent, or
@@ -107,33 +125,13 @@ impl Members {
     pub fn learn(&mut self, freshness: Freshness, led: Duration) {
         let all = self.pods.iter_mut().flat_map(|pod| &mut pod.ranks);
         for rank in all.filter(|rank| !rank.is_known) {
-            let load = rank.load();
+            let load = &rank.load;
             let fresh = |gauge: &Gauge| gauge.fresh(freshness.now_ms, freshness.configured);
             let is_ours = fresh(&load.running)
                 .zip(fresh(&load.waiting))
                 .is_some_and(|(running, waiting)| running + waiting <= load.in_flight().max(0) as f64);
             rank.is_known = is_ours || led >= FORGOTTEN;
         }
-    }
-
-    /// Whether this process knows of all requests at all of them.
-    fn are_known(&self) -> bool {
-        let mut ranks = self.pods.iter().flat_map(|pod| &pod.ranks);
-        ranks.all(|rank| rank.is_known)
-    }
-
-    /// Work of the roles' pods. One whose numbers are missing or old is taken for busy.
-    fn work(&self, freshness: Freshness) -> Vec<Work> {
-        let mut work = vec![Work::default(); self.counts.len()];
-        for member in &self.pods {
-            let Some(work) = work.get_mut(member.role) else { continue };
-            for load in member.ranks.iter().map(|rank| rank.load()) {
-                let none = |gauge: &Gauge| gauge.fresh(freshness.now_ms, freshness.configured) == Some(0.0);
-                work.is_busy |= load.in_flight() > 0 || !none(&load.running) || !none(&load.waiting);
-                work.sent = work.sent.wrapping_add(load.sent());
-            }
-        }
-        work
     }
 
     /// How many pods each role has.
@@ -179,9 +177,51 @@ pub struct Freshness {
     pub scraped: Duration,
 }
 
+/// Reads endpoints. Their numbers and their work are read together: of many, each is read from memory.
+struct Reader<'a> {
+    signals: &'a [Signal],
+    freshness: Freshness,
+    /// Work of each role's pods so far. One whose numbers are missing or old is taken for busy.
+    work: Vec<Work>,
+    /// Whether this process knows of all requests at all of them so far.
+    are_known: bool,
+}
+
+impl<'a> Reader<'a> {
+    fn new(group: &'a Group, members: &Members, freshness: Freshness) -> Self {
+        let work = vec![Work::default(); members.counts.len()];
+        Self { signals: &group.signals, freshness, work, are_known: true }
+    }
+
+    /// Numbers of a pod, and whether it serves. One that is no endpoint has none.
+    fn read(&mut self, member: Option<&Member>) -> (Values, bool) {
+        let ranks = member.map_or(&[][..], |member| member.ranks.as_slice());
+        let Freshness { now_ms, configured, scraped } = self.freshness;
+        let ages = Ages { configured, scraped };
+        let values = self.signals.iter().map(|signal| of_pod(signal, ranks, now_ms, ages)).collect();
+        let is_serving = !ranks.is_empty() && ranks.iter().all(|rank| rank.load.is_fresh(now_ms, configured));
+        if let Some(member) = member {
+            self.add(member);
+        }
+        (values, is_serving)
+    }
+
+    /// Adds the work of a pod.
+    fn add(&mut self, member: &Member) {
+        let Freshness { now_ms, configured, .. } = self.freshness;
+        self.are_known &= member.ranks.iter().all(|rank| rank.is_known);
+        let Some(work) = self.work.get_mut(member.role) else { return };
+        for load in member.ranks.iter().map(|rank| &rank.load) {
+            let none = |gauge: &Gauge| gauge.fresh(now_ms, configured) == Some(0.0);
+            work.is_busy |= load.in_flight() > 0 || !none(&load.running) || !none(&load.waiting);
+            work.sent = work.sent.wrapping_add(load.sent());
+        }
+    }
+}
+
 /// A number of a pod. Unless all ranks have it, the pod has none.
 fn of_pod(signal: &Signal, ranks: &[Rank], now_ms: u64, ages: Ages) -> f64 {
-    let value = |rank: &Rank| signal.of(rank.load(), rank.is_known, now_ms, ages);
+    let value = |rank: &Rank| signal.of(&rank.load, rank.is_known, now_ms, ages);
     let joined = ranks.iter().map(value).reduce(|a, b| match signal.join() {
         Join::Sum => a + b,
         Join::Largest if a.is_nan() || b.is_nan() => f64::NAN,
@@ -198,14 +238,11 @@ pub fn gather(
     replicas: Vec<u32>,
     waiting: u64,
 ) -> Inputs {
-    let ages = Ages { configured: freshness.configured, scraped: freshness.scraped };
+    let mut reader = Reader::new(group, members, freshness);
     let pod = |member: &Member| {
-        let value = |signal: &Signal| of_pod(signal, &member.ranks, freshness.now_ms, ages);
         // What has an endpoint is ready: discovery lists no others.
         let is_ready = !member.ranks.is_empty();
-        let values = if is_ready { group.signals.iter().map(value).collect() } else { Box::default() };
-        let is_fresh = |rank: &Rank| rank.load().is_fresh(freshness.now_ms, freshness.configured);
-        let is_serving = is_ready && member.ranks.iter().all(is_fresh);
+        let (values, is_serving) = if is_ready { reader.read(Some(member)) } else { Default::default() };
         let state =
             PodState { is_scheduled: is_ready, is_running: is_ready, is_serving, ..PodState::default() };
         Pod { role: member.role, is_ready, state, values }
@@ -217,8 +254,8 @@ pub fn gather(
         replicas,
         pods,
         waiting,
-        work: members.work(freshness),
-        is_settling: !members.are_known(),
+        work: reader.work,
+        is_settling: !reader.are_known,
         ..Inputs::default()
     }
 }
@@ -232,33 +269,27 @@ pub fn gather_observed(
     observed: &Observed,
     waiting: u64,
 ) -> Inputs {
-    let ages = Ages { configured: freshness.configured, scraped: freshness.scraped };
     members.find(&observed.pods);
     let members = &*members;
-    let places = members.places.iter().flat_map(|(_, places)| places);
+    let mut reader = Reader::new(group, members, freshness);
+    let places = || members.places.iter();
     let pod = |(pod, place): (&ObservedPod, &Option<usize>)| {
-        let member = place.and_then(|place| members.pods.get(place));
-        let ranks = member.map_or(&[][..], |member| member.ranks.as_slice());
-        let value = |signal: &Signal| of_pod(signal, ranks, freshness.now_ms, ages);
-        let is_fresh = |rank: &Rank| rank.load().is_fresh(freshness.now_ms, freshness.configured);
-        let is_serving = !ranks.is_empty() && ranks.iter().all(is_fresh);
-        Pod {
-            role: pod.role,
-            is_ready: pod.is_ready,
-            state: PodState { is_serving, ..pod.state },
-            values: group.signals.iter().map(value).collect(),
-        }
+        let (values, is_serving) = reader.read(place.and_then(|place| members.pods.get(place)));
+        Pod { role: pod.role, is_ready: pod.is_ready, state: PodState { is_serving, ..pod.state }, values }
     };
+    let pods = observed.pods.iter().zip(places().flat_map(|places| &places.members)).map(pod).collect();
+    let others = places().flat_map(|places| &places.others);
+    others.filter_map(|place| members.pods.get(*place)).for_each(|member| reader.add(member));
     // Replicas without a pod: their objects were not made yet, or a quota keeps them from that.
-    let listed = |role: usize| observed.pods.iter().filter(|pod| pod.role == role).count() as u32;
+    let listed = |role: usize| places().find_map(|places| places.counts.get(role).copied()).unwrap_or(0);
     let starting = observed.replicas.iter().enumerate().map(|(role, all)| all.saturating_sub(listed(role)));
     Inputs {
         replicas: observed.replicas.clone(),
-        pods: observed.pods.iter().zip(places).map(pod).collect(),
+        pods,
         starting: starting.collect(),
         waiting,
-        work: members.work(freshness),
-        is_settling: !members.are_known(),
+        work: reader.work,
+        is_settling: !reader.are_known,
         domains: observed.domains.clone(),
         provisioning: observed.provisioning,
         ..Inputs::default()
@@ -341,7 +372,8 @@ mod tests {
         members.follow(&group.policy, &snapshot, &list);
         assert_eq!(members.counts(), [2, 2]);
         let inputs = gather(&group, &members, at(2_000), vec![2, 2], 0);
-        let busy = |now_ms| members.work(at(now_ms)).iter().map(|work| work.is_busy).collect::<Vec<_>>();
+        let work = |now_ms| gather(&group, &members, at(now_ms), vec![2, 2], 0).work;
+        let busy = |now_ms| work(now_ms).iter().map(|work| work.is_busy).collect::<Vec<_>>();
         assert_eq!(busy(2_000), [true, true]);
         for load in [load(0), load(1), load(2)] {
             load.waiting.set(0.0, 3_000);
@@ -351,7 +383,7 @@ mod tests {
         assert_eq!(busy(4_001), [true, true], "who has old numbers may be busy");
         drop(answering);
         assert_eq!(busy(3_500), [false, false]);
-        assert_eq!(members.work(at(3_500))[0].sent, 1);
+        assert_eq!(work(3_500)[0].sent, 1);
         let ready: Vec<(usize, bool)> = inputs.pods.iter().map(|pod| (pod.role, pod.is_ready)).collect();
         assert_eq!(ready, [(1, true), (0, true), (0, false), (1, false)]);
         assert!(inputs.pods[2].values.is_empty());
@@ -387,6 +419,31 @@ mod tests {
         assert_eq!(look(&["two", "other"]), [none.clone(), of(4.0)]);
         assert_eq!(look(&["one", "two"]), [of(4.0), of(6.0)]);
         assert_eq!(look(&["one"]), [of(4.0), none]);
+    }
+
+    #[test]
+    fn endpoints_that_are_no_observed_pods_count_as_work() {
+        let (store, group) = (Store::default(), group(vec![Signal::Waiting]));
+        let (mut members, mut observed) = (Members::default(), Observed::default());
+        observed.replicas = vec![1, 1];
+        observed.pods = vec![pod(0, "one"), pod(1, "two")].into();
+        let at = Freshness { now_ms: 1_000, configured: SECOND, scraped: SECOND };
+        store.replace(["two", "other"].map(|pod| spec(pod, 0, &[("tier", "gold")])).into());
+        let snapshot = store.snapshot();
+        members.follow(&group.policy, &snapshot, &store.starting());
+        let mut work = |running: [f64; 2]| {
+            for (endpoint, running) in snapshot.endpoints().iter().zip(running) {
+                endpoint.load().waiting.set(0.0, 1_000);
+                endpoint.load().running.set(running, 1_000);
+            }
+            let inputs = gather_observed(&group, &mut members, at, &observed, 0);
+            (inputs.work.iter().map(|work| work.is_busy).collect::<Vec<_>>(), inputs.is_settling)
+        };
+        for (running, is_busy) in [([0.0, 0.0], false), ([1.0, 0.0], true), ([0.0, 1.0], true)] {
+            assert_eq!(work(running), (vec![false, is_busy], true), "{running:?}");
+        }
+        members.learn(at, FORGOTTEN);
+        assert!(!gather_observed(&group, &mut members, at, &observed, 0).is_settling);
     }
 
     #[test]

@@ -2,7 +2,7 @@ use super::running::{Left, fired};
 use super::*;
 use crate::capacity::policy::file;
 use crate::capacity::resource::status::{PolicyStatus, RoleStatus, RuleStatus};
-use crate::capacity::{Condition, Inputs, Pod, PodState, Reason, State, tick};
+use crate::capacity::{Condition, Inputs, Pod, PodState, Reason, State, Values, tick};
 use crate::endpoints::{EndpointSpec, StartingPod, Store};
 use crate::scaling::Signal;
 use crate::scaling::board::Latest;
@@ -285,7 +285,7 @@ async fn of_groups_that_block_each_other_the_younger_gives_way() {
             role,
             is_ready,
             state: PodState { is_unschedulable: !is_ready, ..PodState::default() },
-            values: Box::default(),
+            values: Values::default(),
         };
         let all = (0..ready).map(|_| pod(true)).chain((0..refused).map(|_| pod(false)));
         Inputs { replicas: vec![ready + refused], pods: all.collect(), ..Inputs::default() }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-use crate::capacity::{History, Inputs, Plan, Pod, PodState, Policy, tick};
+use crate::capacity::{History, Inputs, Plan, Pod, PodState, Policy, Values, tick};
 
 /// A model takes so many seconds to load: from, to.
 const STARTUP: std::ops::Range<u64> = 120..300;
@@ -50,7 +50,7 @@ impl Cluster {
                 is_unschedulable: ready.is_none(),
                 ..PodState::default()
             },
-            values: Box::default(),
+            values: Values::default(),
         };
         let pods = self.pods.iter().enumerate();
         let inputs = Inputs {
