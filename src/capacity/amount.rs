@@ -22,10 +22,13 @@ impl Amount {
         if value.is_nan() {
             return None;
         }
-        let whole = value.clamp(-MOST, MOST).trunc();
+        let value = value.clamp(-MOST, MOST);
+        // Both fit into 64 bits, which a processor converts to: 128 are a call.
+        let whole = value as i64;
         // Apart, so that a large number keeps its decimals as well as an f64 does.
-        let part = (value.clamp(-MOST, MOST) - whole) * ONE as f64;
-        Some(Self(whole as i128 * ONE + part.round() as i128))
+        let part = (value - whole as f64) * ONE as f64;
+        let part = if part == 0.0 { 0 } else { part.round() as i64 };
+        Some(Self(i128::from(whole) * ONE + i128::from(part)))
     }
 
     /// A whole number.
@@ -103,6 +106,17 @@ mod tests {
         assert_eq!(amount(-0.25).billionths(), -250_000_000);
         let tenths: Amount = (0..1000).map(|_| amount(0.1)).sum();
         assert_eq!(tenths, Amount::whole(100));
+    }
+
+    #[test]
+    fn amounts_of_both_signs_are_exact_up_to_the_largest() {
+        for value in
+            [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, -2.75, 4.4, 1e-9, 4e-10, 999_999.999_999_999, 1e15, -1e15]
+        {
+            let whole = f64::trunc(value);
+            let expected = whole as i128 * ONE + ((value - whole) * ONE as f64).round() as i128;
+            assert_eq!(amount(value).billionths(), expected, "{value}");
+        }
     }
 
     #[test]
