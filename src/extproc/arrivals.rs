@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::call::CallSource;
 use super::first_settings::FirstSettings;
-use super::frames::{OVERHEAD, Received, ResetStreams};
+use super::frames::{Arrival, OVERHEAD, Received, ResetStreams};
 use super::preface::PREFACE;
 use crate::memory::{ConnectionRoom, OpenStream, Replying, TURN, Unread, small};
 
@@ -68,6 +68,8 @@ pub struct Counted<I> {
     /// The turn of the connection in which it has yielded.
     yielded: Option<u64>,
     turns: Turns,
+    /// Headers have arrived whose streams may not have begun.
+    has_coming: bool,
     /// Until it is sent.
     settings: Option<FirstSettings>,
 }
@@ -77,7 +79,7 @@ impl<I> Counted<I> {
     pub fn new(io: I, room: ConnectionRoom, turns: Turns) -> Self {
         let (received, reset) = (Received::after(PREFACE.len()), ResetStreams::new());
         let settings = Some(FirstSettings::new(room.windows().streams));
-        Self { io, room, received, reset, recent: 0, yielded: None, turns, settings }
+        Self { io, room, received, reset, recent: 0, yielded: None, turns, has_coming: false, settings }
     }
 }
 
@@ -106,11 +108,24 @@ impl<I: AsyncRead + Unpin> AsyncRead for Counted<I> {
         if this.room.is_unsettled() {
             this.room.unread().settles_with(context.waker());
         }
+        let unread = this.room.unread();
+        if this.has_coming {
+            // HTTP/2 has read all that was there, as it asks for more.
+            this.has_coming = unread.were_read(this.turns.now(), this.received.is_within_headers());
+        }
         let before = buffer.filled().len();
         ready!(Pin::new(&mut this.io).poll_read(context, buffer))?;
-        let arrived = this.received.read(&buffer.filled()[before..], &this.reset);
+        let has_coming = &mut this.has_coming;
+        let arrived =
+            this.received.read(&buffer.filled()[before..], &this.reset, |stream, what| match what {
+                Arrival::Headers => {
+                    *has_coming = true;
+                    unread.headers_arrived(stream);
+                }
+                Arrival::Data(bytes) => unread.data_arrived(stream, bytes),
+            });
         if arrived != 0 {
-            this.room.unread().add(arrived);
+            unread.add(arrived);
             this.recent = this.recent.saturating_add_signed(arrived);
         }
         Poll::Ready(Ok(()))
@@ -185,14 +200,17 @@ pub struct RequestBody {
 struct CountedBody {
     incoming: Incoming,
     streams: Arc<Streams>,
+    /// `None` when the stream lingers: it keeps the memory of its task.
+    replying: Option<Arc<Replying>>,
     has_ended: bool,
 }
 
 impl RequestBody {
     /// The body of a stream of a connection.
-    pub fn new(incoming: Incoming, streams: &Arc<Streams>) -> Self {
+    pub fn new(incoming: Incoming, streams: &Arc<Streams>, replying: &Arc<Replying>) -> Self {
         streams.unread.open();
-        Self { body: Some(CountedBody { incoming, streams: Arc::clone(streams), has_ended: false }) }
+        let (streams, replying) = (Arc::clone(streams), Some(Arc::clone(replying)));
+        Self { body: Some(CountedBody { incoming, streams, replying, has_ended: false }) }
     }
 
     /// A place among the [small] calls of its connection, if there is one.
@@ -231,6 +249,7 @@ impl Drop for RequestBody {
         if let Some(mut body) = self.body.take()
             && body.drain(&mut Context::from_waker(Waker::noop())).is_pending()
         {
+            body.replying = None;
             let lingering = body.streams.lingering.clone();
             // The only error is that the connection ends: this resets the stream.
             let _ = lingering.send(body);
@@ -244,7 +263,11 @@ impl CountedBody {
         match &frame {
             Some(Ok(frame)) => {
                 if let Some(data) = frame.data_ref() {
-                    self.streams.unread.read(data.len() as i64 + OVERHEAD);
+                    let bytes = data.len() as i64 + OVERHEAD;
+                    self.streams.unread.read(bytes);
+                    if let Some(replying) = &self.replying {
+                        replying.read(bytes);
+                    }
                 }
             }
             Some(Err(_)) | None => self.has_ended = true,

@@ -162,7 +162,7 @@ where
     let executor = StreamExecutor::new(executor, &streams);
     let service = service_fn(move |request: Request<Incoming>| {
         let replying = streams.begin();
-        let answer = service.call(request.map(|incoming| RequestBody::new(incoming, &streams)));
+        let answer = service.call(request.map(|incoming| RequestBody::new(incoming, &streams, &replying)));
         answer.map(|answer| answer.map(|response| response.map(|body| Replies::new(body, replying))))
     });
     let turns = Turns::default();

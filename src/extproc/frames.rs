@@ -6,8 +6,11 @@ use std::collections::{HashSet, VecDeque};
 const HEAD: usize = 9;
 
 const DATA: u8 = 0;
+const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
+const CONTINUATION: u8 = 9;
 const END_STREAM: u8 = 0x1;
+const END_HEADERS: u8 = 0x4;
 const PADDED: u8 = 0x8;
 
 /// Memory that an unread DATA frame takes besides its payload, in bytes: an entry of h2's queue,
@@ -74,10 +77,22 @@ pub struct Received {
     heads: Heads,
     /// A padded DATA frame whose first byte, the length of its padding, is the next.
     padded: Option<Data>,
+    /// The last frame is one of headers, and whether none of those follows it.
+    headers: Option<bool>,
+}
+
+/// Something that a client has sent on a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// Headers: those that begin the stream, or trailers.
+    Headers,
+    /// Data that takes so many bytes; fewer than none where the padding of the last frame is taken off.
+    Data(i64),
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Data {
+    stream: u32,
     length: i64,
     is_last: bool,
 }
@@ -92,7 +107,7 @@ impl Data {
 impl Received {
     /// For a connection whose first so many bytes are the preface.
     pub fn after(preface: usize) -> Self {
-        Self { heads: Heads::after(preface), padded: None }
+        Self { heads: Heads::after(preface), padded: None, headers: None }
     }
 
     /// Bytes of the frame that has begun which are still to come.
@@ -100,22 +115,40 @@ impl Received {
         self.heads.skip
     }
 
+    /// Whether the rest of some headers is still to come.
+    pub fn is_within_headers(&self) -> bool {
+        self.headers.is_some_and(|are_last| !are_last || self.heads.skip > 0)
+    }
+
     /// Memory that the DATA frames take whose heads end within the next `bytes`: their payload, and
     /// [`OVERHEAD`] each. The padding of a frame is taken off when its length is read. Frames on
-    /// streams that were `reset` take none.
-    pub fn read(&mut self, mut bytes: &[u8], reset: &ResetStreams) -> i64 {
+    /// streams that were `reset` take none. `tell` hears what came on which stream.
+    pub fn read(
+        &mut self,
+        mut bytes: &[u8],
+        reset: &ResetStreams,
+        mut tell: impl FnMut(u32, Arrival),
+    ) -> i64 {
         let mut sum = 0;
         loop {
             if let (Some(data), Some(padding)) = (self.padded, bytes.first()) {
                 let length = (data.length - 1 - i64::from(*padding)).max(0);
-                sum += Data { length, ..data }.taken() - data.taken();
+                let less = Data { length, ..data }.taken() - data.taken();
+                sum += less;
+                tell(data.stream, Arrival::Data(less));
                 self.padded = None;
             }
             let Some(head) = self.heads.next(&mut bytes) else { return sum };
-            if head.kind == DATA && !reset.has(head.stream) {
-                let data = Data { length: head.length as i64, is_last: head.flags & END_STREAM != 0 };
+            let Head { length, kind, flags, stream } = head;
+            let are_headers = matches!(kind, HEADERS | CONTINUATION);
+            self.headers = are_headers.then_some(flags & END_HEADERS != 0);
+            if kind == HEADERS {
+                tell(stream, Arrival::Headers);
+            } else if kind == DATA && !reset.has(stream) {
+                let data = Data { stream, length: length as i64, is_last: flags & END_STREAM != 0 };
                 sum += data.taken();
-                self.padded = (head.flags & PADDED != 0 && head.length > 0).then_some(data);
+                tell(stream, Arrival::Data(data.taken()));
+                self.padded = (flags & PADDED != 0 && length > 0).then_some(data);
             }
         }
     }
@@ -169,8 +202,6 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const HEADERS: u8 = 1;
-
     fn frame(kind: u8, flags: u8, payload: &[u8]) -> Vec<u8> {
         let length = (payload.len() as u32).to_be_bytes();
         [&length[1..], &[kind, flags, 0, 0, 0, 1], payload].concat()
@@ -191,8 +222,16 @@ mod tests {
             (HEADERS, 0, b"anything", 0),
         ];
         for (kind, flags, payload, taken) in table {
-            let read = Received::after(0).read(&frame(kind, flags, payload), &ResetStreams::new());
-            assert_eq!(read, taken, "{flags} {payload:?}");
+            let mut told = 0;
+            let read = Received::after(0).read(
+                &frame(kind, flags, payload),
+                &ResetStreams::new(),
+                |stream, what| {
+                    assert_eq!((stream, matches!(what, Arrival::Headers)), (1, kind == HEADERS));
+                    told += if let Arrival::Data(bytes) = what { bytes } else { 0 };
+                },
+            );
+            assert_eq!((read, told), (taken, taken), "{flags} {payload:?}");
         }
     }
 
@@ -202,15 +241,35 @@ mod tests {
         let sent = [frame(DATA, 0, &[RST_STREAM; 30]), frame(RST_STREAM, 0, &[0; 4])].concat();
         sent.chunks(4).for_each(|part| reset.sent(part));
         let mut late = frame(DATA, 0, b"x");
-        assert_eq!(Received::after(0).read(&late, &reset), 0);
+        assert_eq!(Received::after(0).read(&late, &reset, |_, _| {}), 0);
         late[8] = 3;
-        assert_eq!(Received::after(0).read(&late, &reset), 257, "another stream");
+        assert_eq!(Received::after(0).read(&late, &reset, |_, _| {}), 257, "another stream");
         (0..MAX_RESET as u32).for_each(|stream| {
             let mut bytes = frame(RST_STREAM, 0, &[0; 4]);
             bytes[5..9].copy_from_slice(&(2 * stream + 5).to_be_bytes());
             reset.sent(&bytes);
         });
         assert!(!reset.has(1) && reset.has(5) && reset.order.len() == MAX_RESET);
+    }
+
+    #[test]
+    fn headers_end_with_their_last_frame() {
+        // Frames, bytes that are left out at the end; whether headers are still to come.
+        let table = [
+            (vec![(HEADERS, END_HEADERS)], 0, false),
+            (vec![(HEADERS, END_HEADERS)], 1, true),
+            (vec![(HEADERS, 0)], 0, true),
+            (vec![(HEADERS, 0), (CONTINUATION, 0)], 0, true),
+            (vec![(HEADERS, 0), (CONTINUATION, END_HEADERS)], 0, false),
+            (vec![(HEADERS, END_HEADERS), (DATA, 0)], 2, false),
+        ];
+        for (frames, missing, within) in table {
+            let mut received = Received::after(0);
+            let wire: Vec<u8> =
+                frames.iter().flat_map(|(kind, flags)| frame(*kind, *flags, b"abc")).collect();
+            received.read(&wire[..wire.len() - missing], &ResetStreams::new(), |_, _| {});
+            assert_eq!(received.is_within_headers(), within, "{frames:?}");
+        }
     }
 
     proptest! {
@@ -227,13 +286,13 @@ mod tests {
                 if kind == DATA {
                     let padding = if flags & PADDED != 0 { length.min(2) } else { 0 };
                     let is_last = flags & END_STREAM != 0;
-                    want += Data { length: (length - padding) as i64, is_last }.taken();
+                    want += Data { stream: 1, length: (length - padding) as i64, is_last }.taken();
                 }
             }
             let (mut received, mut got, mut rest) = (Received::after(24), 0, &wire[..]);
             for cut in cuts.iter().cycle() {
                 let (now, later) = rest.split_at(rest.len().min(*cut));
-                got += received.read(now, &ResetStreams::new());
+                got += received.read(now, &ResetStreams::new(), |_, _| {});
                 rest = later;
                 if rest.is_empty() {
                     break;
@@ -244,7 +303,7 @@ mod tests {
 
         #[test]
         fn random_bytes_end_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            Received::after(3).read(&bytes, &ResetStreams::new());
+            Received::after(3).read(&bytes, &ResetStreams::new(), |_, _| {});
             ResetStreams::new().sent(&bytes);
         }
     }

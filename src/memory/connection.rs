@@ -148,7 +148,24 @@ impl Unread {
         self.evicted.is_cancelled() || self.idle.retired.is_cancelled()
     }
 
-    /// A stream begins, whose replies the client may or may not take.
+    /// Headers have arrived on a stream of this number.
+    pub fn headers_arrived(&self, stream: u32) {
+        self.streams.headers_arrived(stream);
+    }
+
+    /// Data has arrived on a stream of this number, where it is [added](Self::add) to that of all.
+    pub fn data_arrived(&self, stream: u32, bytes: i64) {
+        self.streams.data_arrived(stream, bytes);
+    }
+
+    /// HTTP/2 has read all headers that have arrived completely, in this turn of the connection or
+    /// before. Returns whether some of their streams haven't [begun](Self::begin_stream).
+    pub fn were_read(&self, turn: u64, is_within_headers: bool) -> bool {
+        self.streams.were_read(turn, is_within_headers)
+    }
+
+    /// A stream begins, whose replies the client may or may not take: the first of those whose headers
+    /// have arrived.
     pub fn begin_stream(&self) -> Arc<Replying> {
         self.streams.begin()
     }

@@ -248,12 +248,18 @@ pub async fn watch_uploads(budget: Arc<Budget>, timeout: Option<Duration>) {
     let interval = timeout.map_or(LOOK, |timeout| (timeout / 4).clamp(Duration::from_millis(10), LOOK));
     let mut ticks = tokio::time::interval(interval);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    // Streams stall for a second, whatever the timeout of bodies.
+    let mut seconds = tokio::time::interval(LOOK);
+    seconds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
-        ticks.tick().await;
-        let now = Instant::now();
-        budget.look_at_uploads(now, timeout);
-        budget.look_at_refusals(now);
-        budget.look_at_unread();
+        tokio::select! {
+            _ = ticks.tick() => {
+                let now = Instant::now();
+                budget.look_at_uploads(now, timeout);
+                budget.look_at_refusals(now);
+            }
+            _ = seconds.tick() => budget.look_at_unread(),
+        }
     }
 }
 
