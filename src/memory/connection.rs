@@ -259,7 +259,7 @@ impl ConnectionRoom {
         budget.open_connections.fetch_add(u64::from(!is_small), Relaxed);
         let unread = Arc::new(Unread::new(Idle::new(budget, peer.to_canonical(), counted)));
         // Before it is among them: others make room for it.
-        budget.retire_idle();
+        budget.retire_idle(counted);
         budget.connections.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&unread));
         let kept = Reservation::new(budget, Kind::Unread);
         Self { budget: Arc::clone(budget), windows, unread, own, kept }
@@ -272,7 +272,7 @@ impl ConnectionRoom {
         if is_idle && (ahead > SMALL_FRAME || self.unread.readers.load(Relaxed) > 0) {
             self.own.set(BUFFERS + TURN);
             self.unread.idle.set_bytes(BUFFERS + TURN);
-            self.budget.retire_idle();
+            self.budget.retire_idle(0);
         }
     }
 

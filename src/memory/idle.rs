@@ -151,7 +151,7 @@ struct Retiring {
 
 impl Retiring {
     /// The idle ones among these connections that have to go so that all others weigh less than
-    /// `most`, where those that are `open` weigh `used`. A sixteenth less: it isn't to be done
+    /// `most`, where those that are `open` and new ones weigh `used`. A sixteenth less: it isn't to be done
     /// for every one that comes. Each address keeps `least`.
     fn of(open: &[Arc<Unread>], weight: Weight, used: u64, most: u64, least: usize) -> Self {
         let counted = open.iter().filter(|connection| connection.idle.bytes() > 0);
@@ -171,26 +171,27 @@ impl Retiring {
 
 impl Budget {
     /// Ends idle connections where connections take more than an eighth of the budget, or five eighths
-    /// of all places. Where there are thousands it doesn't look at all of them each time.
-    pub(super) fn retire_idle(&self) {
+    /// of all places. Where there are thousands it doesn't look at all of them each time. A new one that
+    /// counts so many bytes isn't among the others yet.
+    pub(super) fn retire_idle(&self, new: u64) {
         let open = self.open_connections.load(Relaxed);
         let turn = self.retiring_turn.fetch_add(1, Relaxed);
         if !turn.is_multiple_of((open / 1024).max(1)) {
             return;
         }
-        let (used, most) =
-            (self.used(Kind::Connections), self.process().map_or(u64::MAX, |process| process / 8));
-        if used > most {
+        let most = self.process().map_or(u64::MAX, |process| process / 8);
+        // Those that are being opened are among these, and make no open ones leave.
+        if self.used(Kind::Connections) > most {
             // The last of an address may be all that a gateway has.
-            let least = usize::from(used <= most.saturating_mul(2));
-            self.retire(|connection| connection.idle.bytes(), used, most, least);
+            let least = |used: u64| usize::from(used <= most.saturating_mul(2));
+            self.retire(|connection| connection.idle.bytes(), new, most, least);
         }
         if open > MANY {
-            self.retire(|_| 1, open, MANY, 0);
+            self.retire(|connection| u64::from(connection.idle.bytes() > 0), u64::from(new > 0), MANY, |_| 0);
         }
     }
 
-    fn retire(&self, weight: Weight, used: u64, most: u64, least: usize) {
+    fn retire(&self, weight: Weight, new: u64, most: u64, least: impl FnOnce(u64) -> usize) {
         let _one_at_a_time = match self.retiring.try_lock() {
             Ok(guard) => guard,
             Err(TryLockError::Poisoned(guard)) => guard.into_inner(),
@@ -198,7 +199,8 @@ impl Budget {
         };
         // The lock is free again when they are judged: those that open or close take it.
         let open = self.connections.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let Retiring { chosen, late } = Retiring::of(&open, weight, used, most, least);
+        let used = open.iter().map(|connection| weight(connection)).sum::<u64>() + new;
+        let Retiring { chosen, late } = Retiring::of(&open, weight, used, most, least(used));
         late.iter().for_each(|connection| connection.idle.hurried.cancel());
         chosen.iter().for_each(|connection| connection.idle.retired.cancel());
         let before = self.evicted.fetch_add(chosen.len() as u64, Relaxed);
@@ -335,6 +337,17 @@ mod tests {
         rooms.extend((0..MANY / 2).map(|_| open(&budget, 2)));
         assert!(hurried(&rooms) as u64 > MANY / 16);
         assert!(rooms.len() < MAX_CONNECTIONS && !gateway.unread().is_leaving());
+    }
+
+    #[test]
+    fn connections_that_are_being_opened_push_no_open_ones_out() {
+        let budget = Arc::new(Budget::of_process(16 * MI, None));
+        let mut opening = super::super::Reservation::new(&budget, Kind::Connections);
+        opening.set(2 * MI);
+        let mut rooms: Vec<_> = (0..64).map(|_| open(&budget, 1)).collect();
+        assert!(retired(&rooms).is_empty());
+        rooms.push(open(&budget, 1));
+        assert_eq!(retired(&rooms).len(), 5);
     }
 
     #[test]
