@@ -6,10 +6,11 @@
 use std::convert::Infallible;
 use std::io;
 use std::net::{SocketAddr, TcpStream as StdStream};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
+use futures_util::TryFutureExt;
 use http::{Request, Response};
 use http_body::Body;
 use hyper::service::Service;
@@ -19,16 +20,15 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
-use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::arrivals::RequestBody;
 use super::conn::{self, ConnectionError, Lifetime};
-use super::opening::{Opening, PLACES};
+use super::opening::{Opening, OpeningPlace, Openings};
 use super::router::BoxError;
 use super::spread::{Streams, Threads};
-use crate::memory::{Budget, ConnectionRoom, MAX_CONNECTIONS, Places, Windows};
+use crate::memory::{Budget, ConnectionRoom, MAX_CONNECTIONS, Windows};
 
 /// What happened to connections, since the start.
 #[derive(Debug, Default)]
@@ -45,6 +45,17 @@ pub struct ConnectionMetrics {
     pub goaway: AtomicU64,
 }
 
+impl ConnectionMetrics {
+    /// A connection of this peer was closed before it was open.
+    pub fn refuse(&self, peer: SocketAddr, reason: &str) {
+        // One line per power of two: a flood must not flood the log.
+        let count = self.refused.fetch_add(1, Relaxed) + 1;
+        if count.is_power_of_two() {
+            tracing::warn!(%peer, reason, count, "connection refused");
+        }
+    }
+}
+
 /// The worker threads of one port.
 ///
 /// Dropping it closes every connection; [`Workers::drain`] and [`Workers::close`] do it
@@ -56,9 +67,8 @@ pub struct Workers {
     lifetime: Lifetime,
     /// Counts the open connections of all threads, to wait for the last.
     open: TaskTracker,
-    // Guards the connections of all threads that are being opened, which give their places back by
-    // cancelling. Taken by the acceptor.
-    opening: Mutex<Places<CancellationToken>>,
+    /// Connections of all threads that are being opened.
+    opening: Arc<Openings>,
     budget: Arc<Budget>,
     metrics: Arc<ConnectionMetrics>,
 }
@@ -73,8 +83,8 @@ struct Worker {
 struct Connection {
     stream: StdStream,
     peer: SocketAddr,
-    /// Cancelled when it has to make room for another; does that itself when it is open.
-    opening: DropGuard,
+    /// Its place among those that are being opened, until it is open.
+    opening: OpeningPlace,
     budget: Arc<Budget>,
     streams: Streams,
     /// Counts it as open.
@@ -119,40 +129,22 @@ impl Workers {
                 .spawn(move || runtime.block_on(server.run(receiver)))?;
             workers.push(Worker { connections: sender, thread });
         }
-        let opening = Mutex::new(Places::new(PLACES));
+        let opening = Arc::new(Openings::new(&budget, &metrics));
         Ok(Self { workers, threads, lifetime, open: TaskTracker::new(), opening, budget, metrics })
     }
 
-    /// Gives a connection to the thread with the fewest open streams, or closes it when there
-    /// are too many. Where too many are being opened, the oldest of those of the address that has the
-    /// most makes room for it. For one acceptor: the count is read, then raised.
+    /// Gives a connection to the thread with the fewest open streams, or closes it when too many
+    /// are open. Those that are being opened make room for it. For one acceptor: the count is read, then raised.
     pub fn serve(&self, stream: StdStream, peer: SocketAddr) {
-        if self.open.len() >= MAX_CONNECTIONS {
-            return self.refuse(peer, "too many connections");
-        }
-        let opening = CancellationToken::new();
-        let closed = {
-            let mut places = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
-            places.add(peer.ip(), Arc::default(), opening.clone())
+        let Some(opening) = self.opening.begin(peer.ip(), self.open.len(), MAX_CONNECTIONS) else {
+            return self.metrics.refuse(peer, "too many connections");
         };
-        if let Some(closed) = closed {
-            self.refuse(SocketAddr::new(closed, 0), "too many connections are being opened");
-        }
-        let opening = opening.drop_guard();
         let place = self.threads.idlest();
         let (streams, open) = (Streams::of(&self.threads, place), self.open.token());
         self.metrics.accepted.fetch_add(1, Relaxed);
         let connection = Connection { stream, peer, opening, budget: self.budget.clone(), streams, open };
         if self.workers[place].connections.send(connection).is_err() {
-            self.refuse(peer, "its worker thread has ended");
-        }
-    }
-
-    fn refuse(&self, peer: SocketAddr, reason: &str) {
-        // One line per power of two: a flood must not flood the log.
-        let count = self.metrics.refused.fetch_add(1, Relaxed) + 1;
-        if count.is_power_of_two() {
-            tracing::warn!(%peer, reason, count, "connection refused");
+            self.metrics.refuse(peer, "its worker thread has ended");
         }
     }
 
@@ -236,7 +228,7 @@ where
     B: Body<Data: Send, Error: Into<BoxError>> + Unpin + Send + 'static,
 {
     let Connection { stream, opening, budget, streams, open: _open, peer } = connection;
-    let stream = Opening::new(TcpStream::from_std(stream)?, &budget);
+    let stream = Opening::new(TcpStream::from_std(stream)?, &opening);
     let windows = budget.process().map_or(Windows::LARGEST, Windows::within);
     let room = || ConnectionRoom::of_peer(&budget, windows, peer.ip());
     let opens = Opens { opening, lifetime, metrics };
@@ -247,7 +239,11 @@ where
         }
         Some(acceptor) => {
             let opened = |tls: &mut TlsStream<Opening<_>>| tls.get_mut().0.opened();
-            serve_on(acceptor.accept(stream), opened, opens, service, room, streams).await
+            let transport = acceptor.accept(stream).map_ok(|mut tls| {
+                tls.get_mut().0.shook_hands();
+                tls
+            });
+            serve_on(transport, opened, opens, service, room, streams).await
         }
     };
     if let Some(reason) = served.as_ref().err().and_then(ConnectionError::go_away) {
@@ -259,7 +255,7 @@ where
 
 /// A connection that is being opened.
 struct Opens<'a> {
-    opening: DropGuard,
+    opening: OpeningPlace,
     lifetime: &'a Lifetime,
     metrics: &'a ConnectionMetrics,
 }
@@ -280,9 +276,8 @@ where
     S::Future: Send + 'static,
     B: Body<Data: Send, Error: Into<BoxError>> + Unpin + Send + 'static,
 {
-    let opening = opening.disarm();
-    let result = opening.run_until_cancelled(conn::open(transport, lifetime)).await;
-    opening.cancel();
+    let result = opening.closed().run_until_cancelled(conn::open(transport, lifetime)).await;
+    drop(opening);
     // Whoever closed it for another has counted it.
     let Some(result) = result else { return Ok(()) };
     let result = result.inspect_err(|_| {

@@ -67,12 +67,18 @@ impl<C: Close> Places<C> {
         if self.open.len() >= self.most {
             self.open.retain(|place| !place.connection.is_over());
         }
-        let closed = if self.open.len() >= self.most { self.close() } else { None };
+        let closed = if self.open.len() >= self.most { self.close_one() } else { None };
         self.open.push_back(Place { peer: peer.to_canonical(), has_begun, connection });
         closed
     }
 
-    fn close(&mut self) -> Option<IpAddr> {
+    /// Closes a connection, as if there were too many. Returns whose that was.
+    pub fn close(&mut self) -> Option<IpAddr> {
+        self.open.retain(|place| !place.connection.is_over());
+        self.close_one()
+    }
+
+    fn close_one(&mut self) -> Option<IpAddr> {
         let open: Vec<_> =
             self.open.iter().map(|place| (place.peer, place.has_begun.load(Relaxed))).collect();
         let place = self.open.remove(choose(&open)?)?;
