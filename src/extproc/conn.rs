@@ -209,11 +209,17 @@ async fn overdue(connection: &Unread) {
     connection.retired().cancelled().await;
     // Either is the end of its time.
     let _ = tokio::time::timeout(LEAVE_TIMEOUT, connection.hurried().cancelled()).await;
-    while !connection.is_idle() {
-        tokio::time::sleep(LEAVE_TIMEOUT).await;
+    loop {
+        while !connection.is_idle() {
+            tokio::time::sleep(LEAVE_TIMEOUT).await;
+        }
+        // A stream of another thread may have ended since the connection looked, which then sends what it
+        // has said. It may accept another one as it does.
+        tokio::task::yield_now().await;
+        if connection.is_idle() {
+            return;
+        }
     }
-    // A stream of another thread may have ended since the connection looked.
-    tokio::task::yield_now().await;
 }
 
 #[cfg(test)]
@@ -226,7 +232,7 @@ mod tests {
 
     use super::*;
     use crate::extproc::preface::PREFACE;
-    use crate::memory::Windows;
+    use crate::memory::{OpenStream, Windows};
 
     const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
     const PING: u8 = 6;
@@ -376,6 +382,20 @@ mod tests {
             assert!(is_answered);
             assert!(served.await.unwrap().is_err());
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_that_comes_as_its_connection_is_found_idle_is_served() {
+        let room = ConnectionRoom::new(&Arc::default(), Windows::LARGEST);
+        let unread = room.unread();
+        unread.retired().cancel();
+        unread.hurried().cancel();
+        let mut overdue = pin!(overdue(unread));
+        assert!(futures_util::poll!(overdue.as_mut()).is_pending(), "the connection has a turn");
+        let stream = OpenStream::new(unread);
+        assert!(futures_util::poll!(overdue.as_mut()).is_pending());
+        drop(stream);
+        overdue.await;
     }
 
     #[tokio::test]
