@@ -188,7 +188,7 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for Counted<I> {
 }
 
 /// The body of a request, whose data is counted as it is read. When it is dropped before its end,
-/// its stream lingers until the client ends it.
+/// its stream lingers until the client ends it, unless the stream is reset.
 #[derive(Debug)]
 pub struct RequestBody {
     /// `None` when it was handed on.
@@ -248,8 +248,9 @@ impl Drop for RequestBody {
     fn drop(&mut self) {
         if let Some(mut body) = self.body.take()
             && body.drain(&mut Context::from_waker(Waker::noop())).is_pending()
+            // The client of a stream that is reset learns of it once nobody reads it any more.
+            && !body.replying.take().is_some_and(|replying| replying.is_reset())
         {
-            body.replying = None;
             let lingering = body.streams.lingering.clone();
             // The only error is that the connection ends: this resets the stream.
             let _ = lingering.send(body);

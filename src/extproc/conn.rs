@@ -235,6 +235,7 @@ mod tests {
     use crate::memory::{OpenStream, Windows};
 
     const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+    const RST_STREAM: u8 = 3;
     const PING: u8 = 6;
     const GOAWAY: u8 = 7;
     const ACK: u8 = 1;
@@ -382,6 +383,38 @@ mod tests {
             assert!(is_answered);
             assert!(served.await.unwrap().is_err());
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_is_told_at_once_that_its_stream_is_reset() {
+        let (mut client, server) = duplex(64 * 1024);
+        let room = ConnectionRoom::new(&Arc::default(), Windows::LARGEST);
+        let (unread, end) = (Arc::clone(room.unread()), CancellationToken::new());
+        let cancelled = end.clone();
+        let service = service_fn(move |request: Request<RequestBody>| {
+            request.body().ends(arrivals::StreamEnd { cancelled: cancelled.clone(), is_small: false });
+            async move {
+                std::future::pending::<()>().await;
+                drop(request);
+                Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new()))
+            }
+        });
+        tokio::spawn(async move {
+            let lifetime = Lifetime::new();
+            let Some(io) = open(std::future::ready(Ok(server)), &lifetime).await? else { return Ok(()) };
+            serve(io, service, &lifetime, room, Streams::here()).await
+        });
+        client.write_all(&[PREFACE, &SETTINGS].concat()).await.unwrap();
+        // POST / over http, whose body is still to come.
+        client.write_all(&[0, 0, 3, 1, 4, 0, 0, 0, 1, 0x83, 0x86, 0x84]).await.unwrap();
+        while unread.is_idle() {
+            tokio::task::yield_now().await;
+        }
+        let start = Instant::now();
+        end.cancel();
+        while frame(&mut client).await.is_some_and(|(kind, ..)| kind != RST_STREAM) {}
+        assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+        assert_eq!(unread.bytes(), 0);
     }
 
     #[tokio::test(start_paused = true)]

@@ -30,6 +30,9 @@ where
     fn execute(&self, stream: F) {
         // hyper runs a stream right after it has called the service for it.
         let Begun { replying, end } = self.streams.take_begun();
+        if let (Some(replying), Some(end)) = (&replying, &end) {
+            replying.ends_with(end.cancelled.clone());
+        }
         let task = match end {
             Some(StreamEnd { cancelled, is_small }) => {
                 let open = (!is_small).then(|| self.streams.open());

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use tokio::task::AbortHandle;
+use tokio_util::sync::CancellationToken;
 
 use super::connection::Unread;
 use super::{Budget, Kind};
@@ -26,7 +27,10 @@ pub struct Replying {
     /// Bytes that have arrived on it and that it hasn't read.
     unread: AtomicI64,
     task: OnceLock<AbortHandle>,
+    /// It is reset: by this.
     is_reset: AtomicBool,
+    /// By this it is reset as well.
+    end: OnceLock<CancellationToken>,
 }
 
 impl Replying {
@@ -42,6 +46,17 @@ impl Replying {
     pub fn runs(&self, task: AbortHandle) {
         // A stream has one.
         let _ = self.task.set(task);
+    }
+
+    /// It is reset when this is cancelled.
+    pub fn ends_with(&self, end: CancellationToken) {
+        // A stream has one.
+        let _ = self.end.set(end);
+    }
+
+    /// Whether it ends without a reply.
+    pub fn is_reset(&self) -> bool {
+        self.is_reset.load(Relaxed) || self.end.get().is_some_and(CancellationToken::is_cancelled)
     }
 
     /// It has read data, of so many bytes.
@@ -207,7 +222,7 @@ impl Budget {
             .flat_map(|connection| connection.streams.all())
             .filter(|stream| stream.is_stalled() && stream.is_running())
             // Nobody gains by the end of one that only takes its replies slowly.
-            .map(|stream| (stream.is_reset.load(Relaxed), stream.unread(), stream))
+            .map(|stream| (stream.is_reset(), stream.unread(), stream))
             .filter(|(_, unread, _)| *unread > 0)
             .collect();
         // Those that were reset before are about to end.
@@ -259,7 +274,7 @@ mod tests {
 
     /// Places of the streams that were reset.
     fn reset(streams: &[Stream]) -> Vec<usize> {
-        (0..streams.len()).filter(|place| streams[*place].0.is_reset.load(Relaxed)).collect()
+        (0..streams.len()).filter(|place| streams[*place].0.is_reset()).collect()
     }
 
     #[tokio::test]

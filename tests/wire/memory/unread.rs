@@ -114,7 +114,6 @@ async fn stalled_streams_go_before_their_connection() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert_eq!(process.metric("usher_connections_evicted_total"), 0.0, "{:#?}", process.warnings());
-    // They are read for a while before they are reset.
     loop {
         let frame = gateway.next().expect("the connection ended");
         assert!(!frame.ends(1));
