@@ -10,6 +10,7 @@ mod budget;
 mod calls;
 pub mod cgroup;
 mod connection;
+mod given_up;
 mod idle;
 mod meter;
 mod places;

@@ -1,11 +1,11 @@
 //! Streams whose client takes no replies, so that what it sends on them stays unread.
 
 use std::cmp::Reverse;
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use tokio::task::AbortHandle;
+use tokio::task::{AbortHandle, Id};
 use tokio_util::sync::CancellationToken;
 
 use super::connection::Unread;
@@ -13,6 +13,10 @@ use super::{Budget, Kind};
 
 /// Looks at a stream that is not asked for replies before it may be reset. They are a second apart.
 const LOOKS: u32 = 2;
+
+/// Looks at a stream whose client has taken none of its replies before it may be reset where memory is
+/// short: five seconds.
+const UNTAKEN_LOOKS: u32 = 6;
 
 /// A stream of a connection: whether its replies are taken.
 #[derive(Debug, Default)]
@@ -71,12 +75,12 @@ impl Replying {
     }
 
     /// Whether a task runs it that hasn't ended.
-    fn is_running(&self) -> bool {
+    pub(super) fn is_running(&self) -> bool {
         self.task.get().is_some_and(|task| !task.is_finished())
     }
 
     /// Ends it without a reply, and says whether that is new.
-    fn reset(&self) -> bool {
+    pub(super) fn reset(&self) -> bool {
         let Some(task) = self.task.get().filter(|_| !self.is_reset.swap(true, Relaxed)) else { return false };
         task.abort();
         true
@@ -87,6 +91,11 @@ impl Replying {
         let goes_on = self.is_waiting.load(Relaxed) || self.seen.swap(asked, Relaxed) != asked;
         let looks = if goes_on { 0 } else { self.stalled.load(Relaxed).saturating_add(1) };
         self.stalled.store(looks, Relaxed);
+    }
+
+    /// Whether its client has had time to take a reply and never took one.
+    fn is_untaken(&self) -> bool {
+        self.asked.load(Relaxed) == 0 && self.stalled.load(Relaxed) >= UNTAKEN_LOOKS
     }
 
     fn is_stalled(&self) -> bool {
@@ -190,16 +199,20 @@ impl Open {
 
 impl Budget {
     /// Looks at the streams of connections with unread data, and resets those that stall where that takes
-    /// more than its share. To be called every second.
-    pub(super) fn look_at_unread(&self) {
-        let is_full = self.was_full();
-        if self.used(Kind::Unread) == 0 {
+    /// more than its share; and where memory is tight at all streams, and resets those that never had a
+    /// reply taken. To be called every second.
+    pub(super) fn look_at_replies(&self) {
+        let (is_full, is_tight) = (self.was_full(), self.is_tight());
+        if !is_tight && self.used(Kind::Unread) == 0 {
             return;
         }
-        let connections = self.connections_with_unread();
+        let connections = self.connections_with(|connection| is_tight || connection.kept() > 0);
         connections.iter().for_each(|connection| {
             connection.streams.all().iter().for_each(|stream| stream.look());
         });
+        if is_tight {
+            self.end_untaken(&connections);
+        }
         if let Some(excess) = self.excess_unread(is_full, 1) {
             self.end_stalled(excess);
         }
@@ -207,9 +220,39 @@ impl Budget {
         connections.iter().for_each(|connection| connection.wake());
     }
 
-    fn connections_with_unread(&self) -> Vec<Arc<Unread>> {
+    fn connections_with(&self, is_meant: impl Fn(&Unread) -> bool) -> Vec<Arc<Unread>> {
         let open = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
-        open.iter().filter(|connection| connection.kept() > 0).cloned().collect()
+        open.iter().filter(|connection| is_meant(connection)).cloned().collect()
+    }
+
+    /// The streams that these tasks run.
+    pub(super) fn streams_of(&self, tasks: &HashSet<Id>) -> Vec<Arc<Replying>> {
+        let connections = self.connections_with(|_| true);
+        let streams = connections.iter().flat_map(|connection| connection.streams.all());
+        streams.filter(|stream| stream.task.get().is_some_and(|task| tasks.contains(&task.id()))).collect()
+    }
+
+    /// Resets streams of which not a reply was ever taken, the oldest first, until memory isn't tight any
+    /// more. They can't be told to make room as others are.
+    fn end_untaken(&self, connections: &[Arc<Unread>]) {
+        let mut untaken: Vec<_> = connections
+            .iter()
+            .flat_map(|connection| connection.streams.all())
+            .filter(|stream| stream.is_untaken() && stream.is_running())
+            .collect();
+        untaken.sort_by_key(|stream| Reverse(stream.stalled.load(Relaxed)));
+        let needed = usize::try_from(self.above_tight().div_ceil(Self::STREAM)).unwrap_or(usize::MAX);
+        for stream in untaken.iter().take(needed) {
+            if stream.reset() {
+                self.count_refused();
+            }
+        }
+    }
+
+    /// Bytes that are used above seven eighths of the limit.
+    fn above_tight(&self) -> u64 {
+        let used = Kind::ALL.iter().map(|kind| self.used(*kind)).fold(0, u64::saturating_add);
+        self.limit().map_or(0, |limit| used.saturating_sub(limit - limit / 8))
     }
 
     /// Resets streams whose replies nobody takes, those with the most unread data first, until so many
@@ -217,7 +260,7 @@ impl Budget {
     /// are about to end among them.
     pub(super) fn end_stalled(&self, bytes: u64) -> u64 {
         let mut stalled: Vec<_> = self
-            .connections_with_unread()
+            .connections_with(|connection| connection.kept() > 0)
             .iter()
             .flat_map(|connection| connection.streams.all())
             .filter(|stream| stream.is_stalled() && stream.is_running())
@@ -287,7 +330,7 @@ mod tests {
         streams[0].0.asked(true);
         for look in 0..3 {
             streams[1].0.asked(false);
-            budget.look_at_unread();
+            budget.look_at_replies();
             assert_eq!(budget.refused() > 0, look >= 1, "{look}");
         }
         // 17 MiB are unread, of which an eighth of the budget may be.
@@ -316,10 +359,10 @@ mod tests {
         let mut streams: Vec<_> = [1, 6, 9, 0, 5].map(|part| stream(&room, part * MI)).into();
         streams[2].0.read(6 * MI as i64);
         settle(&mut room, 15 * MI);
-        (0..2).for_each(|_| budget.look_at_unread());
+        (0..2).for_each(|_| budget.look_at_replies());
         // 8 MiB may be unread.
         assert_eq!(reset(&streams), [1, 4]);
-        budget.look_at_unread();
+        budget.look_at_replies();
         assert_eq!(reset(&streams), [1, 4], "those are about to end");
         for place in [4, 1] {
             assert!(streams.remove(place).1.await.unwrap_err().is_cancelled());
@@ -334,7 +377,7 @@ mod tests {
         let mut room = ConnectionRoom::new(&budget, Windows::LARGEST);
         let streams = [stream(&room, EACH), stream(&room, EACH)];
         settle(&mut room, MI);
-        (0..2).for_each(|_| budget.look_at_unread());
+        (0..2).for_each(|_| budget.look_at_replies());
         // Asked since, and nobody looked.
         streams[0].0.asked(false);
         settle(&mut room, 5 * MI);
@@ -356,6 +399,25 @@ mod tests {
             let _goes_on = tokio::time::timeout(Duration::from_millis(100), watch).await;
             assert_eq!(reset(&streams), [0], "{timeout:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn streams_of_which_no_reply_was_taken_make_room() {
+        let budget = Arc::new(Budget::new(64 * Budget::STREAM, 0));
+        let room = ConnectionRoom::new(&budget, Windows::LARGEST);
+        let streams: Vec<_> = (0..60).map(|_| stream(&room, 0)).collect();
+        streams.iter().skip(1).step_by(2).for_each(|(stream, _)| stream.asked(false));
+        for _ in 0..UNTAKEN_LOOKS {
+            budget.look_at_replies();
+        }
+        assert!((0..60).all(|_| budget.open_stream()));
+        for _ in 1..UNTAKEN_LOOKS {
+            assert!(reset(&streams).is_empty());
+            budget.look_at_replies();
+        }
+        // The connection counts as four streams.
+        (0..2).for_each(|_| budget.look_at_replies());
+        assert_eq!(reset(&streams), [0, 2, 4, 6, 8, 10, 12, 14]);
     }
 
     #[test]

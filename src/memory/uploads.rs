@@ -5,7 +5,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
+use tokio::task::Id;
+
 use super::Budget;
+use super::given_up::GivenUpStreams;
 
 /// Longest time between two looks at bodies that are coming.
 const LOOK: Duration = Duration::from_secs(1);
@@ -19,6 +22,8 @@ pub struct Upload {
     received: AtomicU64,
     verdict: AtomicU8,
     stream: Waker,
+    /// The task that this wakes.
+    task: Option<Id>,
 }
 
 /// Why a body is given up.
@@ -49,8 +54,9 @@ impl Upload {
         }
     }
 
-    fn give_up(&self, verdict: u8) {
+    fn give_up(&self, verdict: u8, streams: &GivenUpStreams) {
         self.verdict.store(verdict, Relaxed);
+        streams.add(self.task);
         self.stream.wake_by_ref();
     }
 }
@@ -65,6 +71,7 @@ pub(super) struct Uploads {
     // Those that may be given up to make room, the first to go last: as the last look found them, and
     // none joins them before the next. Taken by who looks, and when memory is short and one may go.
     slow: Mutex<Vec<Slow>>,
+    pub(super) given_up: GivenUpStreams,
 }
 
 /// Above all priorities.
@@ -72,7 +79,12 @@ const NONE: i64 = i64::MAX;
 
 impl Default for Uploads {
     fn default() -> Self {
-        Self { open: Mutex::default(), lowest: AtomicI64::new(NONE), slow: Mutex::default() }
+        Self {
+            open: Mutex::default(),
+            lowest: AtomicI64::new(NONE),
+            slow: Mutex::default(),
+            given_up: GivenUpStreams::default(),
+        }
     }
 }
 
@@ -136,11 +148,11 @@ impl Slow {
     }
 
     /// Gives it up, if that is still to be done. Returns how many bytes come back.
-    fn give_up(&self) -> Option<u64> {
+    fn give_up(&self, streams: &GivenUpStreams) -> Option<u64> {
         // One is of the list of all.
         let is_over = self.upload.strong_count() < 2;
         let upload = self.upload.upgrade().filter(|upload| !is_over && upload.given_up().is_none())?;
-        upload.give_up(SLOW);
+        upload.give_up(SLOW, streams);
         // Its stream goes, too.
         Some(self.received + Budget::STREAM)
     }
@@ -161,8 +173,8 @@ impl Uploads {
 }
 
 impl Budget {
-    /// A body has begun whose rest doesn't come at once, of a request with this priority; `stream`
-    /// reads it.
+    /// A body has begun whose rest doesn't come at once, of a request with this priority; the current
+    /// task reads it, which `stream` wakes.
     pub fn begin_upload(&self, received: u64, priority: i32, stream: &Waker) -> Arc<Upload> {
         self.begin(received, Some(priority), stream)
     }
@@ -178,6 +190,7 @@ impl Budget {
             received: AtomicU64::new(received),
             verdict: AtomicU8::new(0),
             stream: stream.clone(),
+            task: tokio::task::try_id(),
         });
         self.uploads.open().push(Coming {
             upload: Arc::clone(&upload),
@@ -206,7 +219,7 @@ impl Budget {
             } else if body.priority.is_some()
                 && timeout.is_some_and(|timeout| now.saturating_duration_since(last) >= timeout)
             {
-                body.upload.give_up(IDLE);
+                body.upload.give_up(IDLE, &self.uploads.given_up);
                 return false;
             }
             true
@@ -235,15 +248,15 @@ impl Budget {
         while freed < bytes
             && let Some(next) = slow.pop_if(|slow| slow.priority <= highest)
         {
-            freed += next.give_up().unwrap_or_default();
+            freed += next.give_up(&self.uploads.given_up).unwrap_or_default();
         }
         self.uploads.note_lowest(&slow);
         freed
     }
 }
 
-/// Looks again and again at bodies that are coming, at refused streams, and at those whose replies nobody
-/// takes. Bodies of which nothing came for `timeout` are given up; without it none is for that.
+/// Looks again and again at bodies that are coming, at streams that were refused or given up, and at those
+/// whose replies nobody takes. Bodies of which nothing came for `timeout` are given up; without it none is for that.
 pub async fn watch_uploads(budget: Arc<Budget>, timeout: Option<Duration>) {
     let interval = timeout.map_or(LOOK, |timeout| (timeout / 4).clamp(Duration::from_millis(10), LOOK));
     let mut ticks = tokio::time::interval(interval);
@@ -257,8 +270,9 @@ pub async fn watch_uploads(budget: Arc<Budget>, timeout: Option<Duration>) {
                 let now = Instant::now();
                 budget.look_at_uploads(now, timeout);
                 budget.look_at_refusals(now);
+                budget.look_at_given_up(now);
             }
-            _ = seconds.tick() => budget.look_at_unread(),
+            _ = seconds.tick() => budget.look_at_replies(),
         }
     }
 }

@@ -1,0 +1,105 @@
+//! Streams that were given up, until they end.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use tokio::task::Id;
+
+use super::{Budget, Replying};
+
+/// Time for a client to take the reply of a stream that was given up.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Streams that were given up: a reply needs room in the client's window, which it may never give.
+#[derive(Debug, Default)]
+pub(super) struct GivenUpStreams {
+    // Taken when a stream is given up, and by the task that looks.
+    streams: Mutex<Streams>,
+}
+
+#[derive(Debug, Default)]
+struct Streams {
+    /// Tasks of those that were given up since the last look.
+    new: Vec<Id>,
+    /// Those that haven't ended, and when they were first seen.
+    leaving: Vec<(Instant, Weak<Replying>)>,
+}
+
+impl GivenUpStreams {
+    fn streams(&self) -> MutexGuard<'_, Streams> {
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The stream that this task runs is told that it is given up.
+    pub(super) fn add(&self, task: Option<Id>) {
+        self.streams().new.extend(task);
+    }
+}
+
+impl Budget {
+    /// Resets streams that were given up some time ago and haven't ended.
+    pub(super) fn look_at_given_up(&self, now: Instant) {
+        let given_up = &self.uploads.given_up;
+        let new: HashSet<Id> = std::mem::take(&mut given_up.streams().new).into_iter().collect();
+        // Without the lock, as there may be many.
+        let found: Vec<_> = if new.is_empty() { Vec::new() } else { self.streams_of(&new) };
+        let mut streams = given_up.streams();
+        streams.leaving.extend(found.iter().map(|stream| (now, Arc::downgrade(stream))));
+        streams.leaving.retain(|(since, stream)| {
+            let stream = stream.upgrade().filter(|stream| stream.is_running());
+            let is_late = now.saturating_duration_since(*since) >= PATIENCE;
+            if let Some(stream) = stream.as_ref().filter(|_| is_late) {
+                stream.reset();
+            }
+            stream.is_some() && !is_late
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use tokio::sync::Notify;
+
+    use super::super::{ConnectionRoom, Windows};
+    use super::*;
+
+    #[tokio::test]
+    async fn streams_that_do_not_end_once_they_are_given_up_are_reset() {
+        let budget = Arc::new(Budget::default());
+        let room = ConnectionRoom::new(&budget, Windows::LARGEST);
+        let end = Arc::new(Notify::new());
+        let mut streams = Vec::new();
+        // The first one's client takes the reply, and nothing is missing of the third.
+        for is_given_up in [true, true, false] {
+            let (budget, end) = (Arc::clone(&budget), Arc::clone(&end));
+            let replying = room.unread().begin_stream();
+            let task = tokio::spawn(async move {
+                let _upload = is_given_up.then(|| budget.begin_upload(1, 0, Waker::noop()));
+                end.notified().await;
+            });
+            replying.runs(task.abort_handle());
+            streams.push((replying, task));
+            // They are woken in the order in which they wait.
+            tokio::task::yield_now().await;
+        }
+        let start = Instant::now();
+        let look = |seconds| {
+            let now = start + Duration::from_secs(seconds);
+            budget.look_at_uploads(now, Some(Duration::from_secs(30)));
+            budget.look_at_given_up(now);
+        };
+        [0, 30, 34].into_iter().for_each(look);
+        assert!(streams.iter().all(|(replying, _)| !replying.is_reset()));
+        end.notify_one();
+        (&mut streams[0].1).await.unwrap();
+        look(35);
+        let reset: Vec<_> = streams.iter().map(|(replying, _)| replying.is_reset()).collect();
+        assert_eq!(reset, [false, true, false]);
+        let (_, second) = streams.swap_remove(1);
+        assert!(second.await.unwrap_err().is_cancelled());
+        assert!(budget.uploads.given_up.streams().leaving.is_empty());
+    }
+}
