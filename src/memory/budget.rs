@@ -439,6 +439,22 @@ impl Budget {
         self.shed.fetch_add(shed, Relaxed);
     }
 
+    /// Gives up streams on which nothing has come while more is used than the limit says: whoever comes
+    /// then is refused before it can ask for room.
+    pub(super) fn give_up_silent(&self) {
+        let limit = self.limit.load(Relaxed);
+        if self.total() <= limit {
+            return;
+        }
+        self.one_sheds(|promised| {
+            let missing = self.total().saturating_sub(limit.saturating_add(promised));
+            if missing == 0 {
+                return 0;
+            }
+            self.give_up_slow_uploads(missing.saturating_add(limit / 16), i32::MIN)
+        });
+    }
+
     /// Lets one thread at a time tell some to go; the others go on. It is told how much is promised
     /// already. What those held that were told is promised, too, from then on. Returns how much that is.
     fn one_sheds(&self, shed: impl FnOnce(u64) -> u64) -> u64 {

@@ -14,10 +14,6 @@ use super::{Budget, Kind};
 /// Looks at a stream that is not asked for replies before it may be reset. They are a second apart.
 const LOOKS: u32 = 2;
 
-/// Looks at a stream whose client has taken none of its replies before it may be reset where memory is
-/// short: five seconds.
-const UNTAKEN_LOOKS: u32 = 6;
-
 /// A stream of a connection: whether its replies are taken.
 #[derive(Debug, Default)]
 pub struct Replying {
@@ -91,11 +87,6 @@ impl Replying {
         let goes_on = self.is_waiting.load(Relaxed) || self.seen.swap(asked, Relaxed) != asked;
         let looks = if goes_on { 0 } else { self.stalled.load(Relaxed).saturating_add(1) };
         self.stalled.store(looks, Relaxed);
-    }
-
-    /// Whether its client has had time to take a reply and never took one.
-    fn is_untaken(&self) -> bool {
-        self.asked.load(Relaxed) == 0 && self.stalled.load(Relaxed) >= UNTAKEN_LOOKS
     }
 
     fn is_stalled(&self) -> bool {
@@ -199,20 +190,16 @@ impl Open {
 
 impl Budget {
     /// Looks at the streams of connections with unread data, and resets those that stall where that takes
-    /// more than its share; and where memory is tight at all streams, and resets those that never had a
-    /// reply taken. To be called every second.
+    /// more than its share. To be called every second.
     pub(super) fn look_at_replies(&self) {
-        let (is_full, is_tight) = (self.was_full(), self.is_tight());
-        if !is_tight && self.used(Kind::Unread) == 0 {
+        let is_full = self.was_full();
+        if self.used(Kind::Unread) == 0 {
             return;
         }
-        let connections = self.connections_with(|connection| is_tight || connection.kept() > 0);
+        let connections = self.connections_with(|connection| connection.kept() > 0);
         connections.iter().for_each(|connection| {
             connection.streams.all().iter().for_each(|stream| stream.look());
         });
-        if is_tight {
-            self.end_untaken(&connections);
-        }
         if let Some(excess) = self.excess_unread(is_full, 1) {
             self.end_stalled(excess);
         }
@@ -230,29 +217,6 @@ impl Budget {
         let connections = self.connections_with(|_| true);
         let streams = connections.iter().flat_map(|connection| connection.streams.all());
         streams.filter(|stream| stream.task.get().is_some_and(|task| tasks.contains(&task.id()))).collect()
-    }
-
-    /// Resets streams of which not a reply was ever taken, the oldest first, until memory isn't tight any
-    /// more. They can't be told to make room as others are.
-    fn end_untaken(&self, connections: &[Arc<Unread>]) {
-        let mut untaken: Vec<_> = connections
-            .iter()
-            .flat_map(|connection| connection.streams.all())
-            .filter(|stream| stream.is_untaken() && stream.is_running())
-            .collect();
-        untaken.sort_by_key(|stream| Reverse(stream.stalled.load(Relaxed)));
-        let needed = usize::try_from(self.above_tight().div_ceil(Self::STREAM)).unwrap_or(usize::MAX);
-        for stream in untaken.iter().take(needed) {
-            if stream.reset() {
-                self.count_refused();
-            }
-        }
-    }
-
-    /// Bytes that are used above seven eighths of the limit.
-    fn above_tight(&self) -> u64 {
-        let used = Kind::ALL.iter().map(|kind| self.used(*kind)).fold(0, u64::saturating_add);
-        self.limit().map_or(0, |limit| used.saturating_sub(limit - limit / 8))
     }
 
     /// Resets streams whose replies nobody takes, those with the most unread data first, until so many
@@ -399,25 +363,6 @@ mod tests {
             let _goes_on = tokio::time::timeout(Duration::from_millis(100), watch).await;
             assert_eq!(reset(&streams), [0], "{timeout:?}");
         }
-    }
-
-    #[tokio::test]
-    async fn streams_of_which_no_reply_was_taken_make_room() {
-        let budget = Arc::new(Budget::new(64 * Budget::STREAM, 0));
-        let room = ConnectionRoom::new(&budget, Windows::LARGEST);
-        let streams: Vec<_> = (0..60).map(|_| stream(&room, 0)).collect();
-        streams.iter().skip(1).step_by(2).for_each(|(stream, _)| stream.asked(false));
-        for _ in 0..UNTAKEN_LOOKS {
-            budget.look_at_replies();
-        }
-        assert!((0..60).all(|_| budget.open_stream()));
-        for _ in 1..UNTAKEN_LOOKS {
-            assert!(reset(&streams).is_empty());
-            budget.look_at_replies();
-        }
-        // The connection counts as four streams.
-        (0..2).for_each(|_| budget.look_at_replies());
-        assert_eq!(reset(&streams), [0, 2, 4, 6, 8, 10, 12, 14]);
     }
 
     #[test]

@@ -269,6 +269,7 @@ pub async fn watch_uploads(budget: Arc<Budget>, timeout: Option<Duration>) {
             _ = ticks.tick() => {
                 let now = Instant::now();
                 budget.look_at_uploads(now, timeout);
+                budget.give_up_silent();
                 budget.look_at_refusals(now);
                 budget.look_at_given_up(now);
             }
@@ -324,6 +325,29 @@ mod tests {
         let mut new = Reservation::new(&budget, Kind::Bodies);
         assert!(new.grow_to(40, || Some(i32::MIN)).is_ok());
         assert_eq!((silent.given_up(), body.given_up()), (Some(GivenUp::Slow), None));
+    }
+
+    #[test]
+    fn streams_that_say_nothing_leave_room_for_those_that_come() {
+        let budget = Arc::new(Budget::new(160 * Budget::STREAM, 0));
+        let start = Instant::now();
+        let mut silent = Vec::new();
+        while budget.open_stream() {
+            silent.push(budget.begin_silent(Waker::noop()));
+        }
+        budget.close_stream();
+        assert_eq!(silent.len(), 165);
+        let given_up = || silent.iter().filter(|one| one.given_up().is_some()).count();
+        for second in 0..4 {
+            budget.look_at_uploads(after(start, second), TIMEOUT);
+            budget.give_up_silent();
+            assert_eq!(given_up(), if second < 2 { 0 } else { 15 }, "{second}");
+        }
+        // They end, and the others stay.
+        (0..15).for_each(|_| budget.close_stream());
+        budget.look_at_uploads(after(start, 5), TIMEOUT);
+        budget.give_up_silent();
+        assert_eq!((given_up(), budget.open_stream()), (15, true));
     }
 
     #[test]
