@@ -84,7 +84,7 @@ mod tests {
     use crate::capacity::ratio::Fraction;
 
     #[test]
-    fn a_role_waits_for_the_other_of_its_ratio_to_drain_where_it_would_not_hold() {
+    fn a_role_waits_for_its_partner_to_drain_where_the_ratio_would_break() {
         let of = |text: &str| Fraction::parse(text).unwrap();
         let bounds = RatioBounds { min: of("1:3"), max: Some(of("1:1")) };
         let (yes, not_yet, none) = (Some(Drained::Yes), Some(Drained::NotYet), None);

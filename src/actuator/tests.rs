@@ -148,7 +148,7 @@ async fn complaints_about_policies_that_are_gone_are_forgotten() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pool_that_changes_after_a_look_is_looked_at_again_before_anything_is_done() {
+async fn pods_of_a_pool_that_changed_are_observed_again_before_an_act() {
     let policy = policy("p", "mode: Apply, behavior: {scaleDown: {drainTimeout: 0s}},");
     let (fake, mut hands, _, labels) = hands_of_pool(std::slice::from_ref(&policy));
     let seen = look(&mut hands, &policy, 1, 3).await;
@@ -329,7 +329,7 @@ fn ordinals(more: &str) -> Arc<Policy> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn lower_ordinals_are_waited_for_anew_after_a_policy_only_recommended() {
+async fn the_wait_for_lower_ordinals_begins_anew_after_recommend() {
     let policy = ordinals("deploy: {steps: {decode: 1}, batchTimeout: 30s},");
     let recommends = Arc::new(Policy { mode: Mode::Recommend, ..Policy::clone(&policy) });
     let (fake, mut hands, clock) = hands(std::slice::from_ref(&policy));
@@ -363,7 +363,7 @@ async fn high_ordinals_drain_also_where_a_lower_one_is_missing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_trim_takes_no_ready_ordinals_while_lower_ones_are_not_ready() {
+async fn a_trim_keeps_ready_ordinals_above_unready_ones() {
     let policy = ordinals("deploy: {steps: {decode: 2}, batchTimeout: 30s, onTimeout: Trim},");
     let (fake, mut hands, _) = hands(std::slice::from_ref(&policy));
     fake.workload("statefulsets", "d", 3, &json!({}));

@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_that_a_budget_keeps_get_requests_until_one_of_them_may_go() {
+    fn pods_kept_by_a_disruption_budget_get_requests() {
         let mut leaving = Leaving::default();
         let all = [of("a", true), of("b", true), of("down", false)];
         let given: Vec<&PodObject> = all.iter().collect();

@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_a_stream_has_said_is_sent_before_its_connection_ends() {
+    async fn replies_are_sent_before_an_idle_connection_ends() {
         // Which of several events is seen first is random without an order.
         for _ in 0..20 {
             let (mut client, served, unread) = connect_to(true);
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_stream_that_comes_as_its_connection_is_found_idle_is_served() {
+    async fn a_stream_on_a_connection_just_found_idle_is_served() {
         let room = ConnectionRoom::new(&Arc::default(), Windows::LARGEST);
         let unread = room.unread();
         unread.retired().cancel();

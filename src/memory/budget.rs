@@ -475,7 +475,7 @@ fn tight(limit: u64) -> u64 {
     limit - limit / 8
 }
 
-/// What may be used beyond the limit for a moment: by streams whose priority isn't known yet, by
+/// Bytes that may be used beyond the limit for a moment: by streams whose priority isn't known yet, by
 /// messages of requests that are on their way, and instead of what others are about to give back.
 pub(super) fn beyond(limit: u64) -> u64 {
     limit / 16

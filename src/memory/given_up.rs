@@ -22,7 +22,7 @@ pub(super) struct GivenUpStreams {
 struct Streams {
     /// Tasks of those that were given up since the last look.
     new: Vec<Id>,
-    /// Those that haven't ended, and when they were first seen.
+    /// Streams that are given up and still open, with the time of the first look at each.
     leaving: Vec<(Instant, Weak<Replying>)>,
 }
 

@@ -90,7 +90,7 @@ struct Candidate {
     is_idle: bool,
     since: u64,
     number: u64,
-    /// What it takes of what there are too many of: bytes, or places.
+    /// Bytes or places that closing it frees, by which of the two is short.
     weight: u64,
 }
 

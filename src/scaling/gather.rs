@@ -29,9 +29,9 @@ pub struct Members {
 #[derive(Debug)]
 struct Places {
     of: Arc<Vec<ObservedPod>>,
-    /// Where each of them is among the members.
+    /// Place among the members of each pod.
     members: Vec<Option<usize>>,
-    /// Where members are that are none of them.
+    /// Places of members that are no pods of the policy.
     others: Vec<usize>,
     /// Number of pods of each role.
     counts: Vec<u32>,

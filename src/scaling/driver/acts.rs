@@ -24,7 +24,7 @@ pub(super) struct Acting {
     pub(super) frozen: Option<Condition>,
 }
 
-/// What acts came to.
+/// Outcome of a policy's acts.
 #[derive(Debug)]
 pub(super) struct Acted {
     pub(super) acting: Acting,

@@ -200,7 +200,7 @@ fn a_part_of_a_message_counts_whatever_the_stream_waits_for() {
 }
 
 #[test]
-fn a_part_that_passes_through_may_take_a_sixteenth_more_and_is_refused_then() {
+fn a_passed_through_part_is_refused_a_sixteenth_above_the_limit() {
     let limit = (ROOM + Budget::STREAM) as usize;
     let budget = Arc::new(Budget::new(limit as u64, 0));
     let most = limit + limit / 16 - Budget::STREAM as usize;

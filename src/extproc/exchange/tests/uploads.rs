@@ -79,7 +79,7 @@ fn a_message_of_a_running_request_that_stops_in_the_middle_ends_it() {
     assert_eq!((harness.in_flight(), budget.used(Kind::Bodies)), (0, 0));
 }
 
-/// What a slow gateway has yet to take keeps the rest of a message from being read.
+/// The rest of a message is not read while the gateway has no window for replies.
 #[test]
 fn a_message_is_not_late_while_replies_before_it_are_not_taken() {
     let budget = Arc::new(Budget::new(1 << 20, 0));
