@@ -353,13 +353,7 @@ impl Budget {
         bytes: u64,
         priority: impl FnOnce() -> Option<i32>,
     ) -> Result<(), Full> {
-        let used = &self.used[kind as usize].0;
-        used.fetch_add(bytes, Relaxed);
-        let squeezed = self.squeeze(self.grown(), priority);
-        if squeezed.is_err() {
-            used.fetch_sub(bytes, Relaxed);
-        }
-        squeezed
+        self.grow_or(kind, bytes, priority, || false)
     }
 
     /// The same, up to what may be used [`beyond`] the limit, and streams that were refused besides.
@@ -369,14 +363,26 @@ impl Budget {
         bytes: u64,
         priority: impl FnOnce() -> Option<i32>,
     ) -> Result<(), Full> {
+        self.grow_or(kind, bytes, priority, || {
+            let limit = self.limit.load(Relaxed);
+            self.total() <= limit.saturating_add(beyond(limit)).saturating_add(self.refusals.bytes())
+        })
+    }
+
+    /// Grows where there is room, or where `may` says so all the same.
+    fn grow_or(
+        &self,
+        kind: Kind,
+        bytes: u64,
+        priority: impl FnOnce() -> Option<i32>,
+        may: impl FnOnce() -> bool,
+    ) -> Result<(), Full> {
         let used = &self.used[kind as usize].0;
         used.fetch_add(bytes, Relaxed);
-        if let Err(full) = self.squeeze(self.grown(), priority) {
-            let limit = self.limit.load(Relaxed);
-            if self.total() > limit.saturating_add(beyond(limit)).saturating_add(self.refusals.bytes()) {
-                used.fetch_sub(bytes, Relaxed);
-                return Err(full);
-            }
+        let squeezed = self.squeeze(self.grown(), priority);
+        if squeezed.is_err() && !may() {
+            used.fetch_sub(bytes, Relaxed);
+            return squeezed;
         }
         Ok(())
     }

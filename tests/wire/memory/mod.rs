@@ -131,3 +131,19 @@ async fn stayed_within(process: &Process, budget: usize, limit: f64) {
     let peak = process.peak();
     assert!(peak < budget * MI, "{peak} bytes of {budget} MiB");
 }
+
+/// Sends a request with this body until there is room for it. Returns how often it was refused.
+async fn served_in_the_end(process: &Process, text: &str) -> u32 {
+    for refused in 0..1000 {
+        let mut stream = process.connect().await.stream().await;
+        stream.try_send(headers(&COMPLETION, false));
+        stream.try_send(body(text, true));
+        match stream.reply().await.response {
+            Some(Reply::RequestHeaders(_)) => return refused,
+            Some(Reply::ImmediateResponse(refusal)) => assert!(has_reason(&refusal, "rejected-saturated")),
+            other => panic!("{other:?}"),
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    panic!("it is never served");
+}

@@ -55,20 +55,7 @@ async fn stalled_bodies_make_room_for_others() {
     let before = refused();
     // Whoever comes now may be refused until those that stall have been looked at a few times.
     let text = format!(r#"{{"model":"m","prompt":"{}"}}"#, "z".repeat(2 * MI));
-    let mut tries = 0;
-    loop {
-        let mut stream = process.connect().await.stream().await;
-        stream.try_send(headers(&COMPLETION, false));
-        stream.try_send(body(&text, true));
-        match stream.reply().await.response {
-            Some(Reply::RequestHeaders(_)) => break,
-            Some(Reply::ImmediateResponse(refusal)) => assert!(has_reason(&refusal, "rejected-saturated")),
-            other => panic!("{other:?}"),
-        }
-        tries += 1;
-        assert!(tries < 1000, "it is never served");
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+    let tries = served_in_the_end(&process, &text).await;
     assert!(refused() > before + f64::from(tries), "those that stall were refused");
     drop(stalled);
     stayed_within(&process, 96, limit).await;

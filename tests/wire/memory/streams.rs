@@ -84,21 +84,7 @@ async fn streams_that_were_refused_lock_nobody_out_whatever_window_their_client_
     .await;
     // Those that had room say nothing, and make room: their client can't be told either. Whoever comes
     // meanwhile may be refused.
-    let newcomer = process.connect().await;
-    let mut tries = 0;
-    loop {
-        let mut stream = newcomer.stream().await;
-        stream.try_send(headers(&COMPLETION, false));
-        stream.try_send(body(PROMPT, true));
-        match stream.reply().await.response {
-            Some(Reply::RequestHeaders(_)) => break,
-            Some(Reply::ImmediateResponse(refusal)) => assert!(has_reason(&refusal, "rejected-saturated")),
-            other => panic!("{other:?}"),
-        }
-        tries += 1;
-        assert!(tries < 600, "it is never served");
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+    served_in_the_end(&process, PROMPT).await;
     // Its connection stays, with the streams for which there is room.
     raw.frames();
     assert!(open(&process.page()) > 1000);
