@@ -16,6 +16,7 @@ use std::time::Duration;
 
 mod first_token;
 mod memory;
+mod memory_properties;
 mod order;
 mod relay;
 mod uploads;
