@@ -30,9 +30,9 @@ doc:
 docs-accept:
 	USHER_ACCEPT=1 $(CARGO) test --locked --quiet --test docs
 
-# All tests, the end-to-end ones with a real Envoy included.
+# All tests, the end-to-end ones with a real Envoy included. In CI none may hang for as long as CI takes.
 test-rust:
-	$(STAGE) tests $(CARGO) test --locked
+	$(STAGE) tests $(CARGO) test --locked $(if $(CI),--config 'target."cfg(all())".runner = "deploy/ci/limit.sh"')
 
 # The Helm chart and the overlays for kustomize, where there is a helm; the tests check what
 # they render.

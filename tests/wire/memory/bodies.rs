@@ -32,16 +32,7 @@ async fn fill(process: &Process, connection: &Connection, limit: f64) -> (Vec<St
     }
     let mut refused = 0;
     settle(|| {
-        let was_refused = |stream: &mut Stream| match stream.ready_reply()?.response {
-            Some(Reply::ImmediateResponse(refusal)) => Some(has_reason(&refusal, "rejected-saturated")),
-            other => panic!("{other:?}"),
-        };
-        let gone = open.extract_if(.., |stream| {
-            let refusal = was_refused(stream);
-            assert_ne!(refusal, Some(false));
-            refusal.is_some()
-        });
-        refused += gone.count();
+        refused += take_refused(&mut open);
         refused == process.page().refused() - before
     })
     .await;

@@ -111,6 +111,19 @@ async fn answers(readers: Vec<JoinHandle<Answers>>) -> Answers {
     all
 }
 
+/// Takes out the streams that have been told by now that there is no room. Returns how many those are.
+fn take_refused(streams: &mut Vec<Stream>) -> usize {
+    let is_refused = |stream: &mut Stream| match stream.ready_reply().map(|reply| reply.response) {
+        None => false,
+        Some(Some(Reply::ImmediateResponse(refusal))) => {
+            assert!(has_reason(&refusal, "rejected-saturated"), "{refusal:?}");
+            true
+        }
+        Some(other) => panic!("{other:?}"),
+    };
+    streams.extract_if(.., is_refused).count()
+}
+
 /// The process has never taken as much as its budget, and has most of the room again that it had:
 /// its own code has come since.
 async fn stayed_within(process: &Process, budget: usize, limit: f64) {

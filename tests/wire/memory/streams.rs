@@ -50,13 +50,16 @@ async fn the_process_stays_below_its_budget_however_many_streams_say_nothing() {
     for turn in 0..SILENT {
         streams.push(connections[turn % 4].stream().await);
     }
-    // Those that were refused are gone, and the others count.
-    let open = || process.metric("usher_memory_streams_bytes") / f64::from(8 << 10);
-    let refused = || process.metric("usher_memory_refused_total");
-    settle(|| open() + refused() == SILENT as f64).await;
-    assert!(open() > 1000.0 && refused() > 2000.0, "{} are open, {} refused", open(), refused());
-    let refusal = streams.last_mut().unwrap().immediate().await;
-    assert!(has_reason(&refusal, "rejected-saturated"));
+    // Whoever is refused is told, and the others count. Those may make room for each other as time passes.
+    let (mut open, mut told) = (0, 0);
+    settle(|| {
+        told += take_refused(&mut streams);
+        let page = process.page();
+        open = page.metric("usher_memory_streams_bytes") as usize / (8 << 10);
+        told == page.refused() && open + told == SILENT
+    })
+    .await;
+    assert!(open > 500 && told > 2000, "{open} are open, {told} refused");
     drop(streams);
     stayed_within(&process, 96, limit).await;
 }
