@@ -45,6 +45,8 @@ schedulingProfiles:
 - {name: default, plugins: [{pluginRef: active-request-scorer}]}
 ";
 
+const EXPECTED_LATENCY: &str = include_str!("../../deploy/config/expected-latency.yaml");
+
 const TWO_PICKS: &str = "
 plugins: [{type: queue-scorer}, {type: max-score-picker, parameters: {maxNumOfEndpoints: 2}}]
 schedulingProfiles:
@@ -400,9 +402,14 @@ struct Outbreak {
     after: f64,
 }
 
-fn outbreak(params: HealthParams) -> Outbreak {
+fn outbreak(config: &str, params: HealthParams) -> Outbreak {
     const GAP_MS: u64 = 5;
-    let pool = Pool::with(BY_REQUESTS, &[None; 10], params);
+    let pool = Pool::with(config, &[None; 10], params);
+    for endpoint in pool.store.snapshot().endpoints() {
+        for gauge in [&endpoint.load().waiting, &endpoint.load().running] {
+            gauge.set(0.0, pool.clock.now_ms());
+        }
+    }
     let (request, mut rng) = (request(&[]), StdRng::seed_from_u64(7));
     drop(pool.send(&[]));
     let mut under_way = VecDeque::new();
@@ -434,12 +441,14 @@ fn outbreak(params: HealthParams) -> Outbreak {
 
 #[test]
 fn one_of_ten_that_fails_gets_less_than_a_hundredth_and_is_back_in_five_seconds() {
-    let unwatched = outbreak(HealthParams { failures: u32::MAX, ..HealthParams::default() });
-    assert!(unwatched.broken > 0.3, "it draws requests: {}", unwatched.broken);
-    let watched = outbreak(HealthParams::default());
-    assert!(watched.broken > 0.0 && watched.broken < 0.01, "{}", watched.broken);
-    assert!(watched.recovered.is_some_and(|after| after <= 5 * SECOND), "{:?}", watched.recovered);
-    assert!((0.05..0.2).contains(&watched.after), "{}", watched.after);
+    for config in [BY_REQUESTS, EXPECTED_LATENCY] {
+        let unwatched = outbreak(config, HealthParams { failures: u32::MAX, ..HealthParams::default() });
+        assert!(unwatched.broken > 0.3, "it draws requests: {}", unwatched.broken);
+        let watched = outbreak(config, HealthParams::default());
+        assert!(watched.broken > 0.0 && watched.broken < 0.01, "{}", watched.broken);
+        assert!(watched.recovered.is_some_and(|after| after <= 5 * SECOND), "{:?}", watched.recovered);
+        assert!((0.05..0.2).contains(&watched.after), "{}", watched.after);
+    }
 }
 
 #[test]

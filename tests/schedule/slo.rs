@@ -164,6 +164,18 @@ fn a_request_stays_away_from_those_whose_targets_it_would_break() {
 }
 
 #[test]
+fn a_target_that_nobody_can_keep_takes_no_protection_from_others() {
+    let (_, model) = model();
+    let candidates = running(&[30.0, 30.0]);
+    let _crowd: Vec<_> = (0..30).map(|_| decoding(&model, endpoint(&candidates, 0), 20.0)).collect();
+    let _absurd: Vec<_> =
+        (1..20).map(|number| decoding(&model, endpoint(&candidates, 0), 0.001 * f64::from(number))).collect();
+    assert_eq!(best(&scores(&model, &asking(&[(TPOT, "500")]), &[9, 0], &candidates)), 1);
+    let tighter = model.read().tighter(None);
+    assert_eq!(tighter.as_slice(), [0.02], "they are no class of requests");
+}
+
+#[test]
 fn scores_stay_in_range_whatever_the_targets_are() {
     let (_, model) = model();
     let candidates = running(&[0.0, 1e9, f64::NAN]);

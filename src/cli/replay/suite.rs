@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
@@ -28,6 +28,13 @@ const UTILIZATIONS: [f64; 4] = [0.3, 0.5, 0.7, 0.85];
 /// Within this share of the best a policy counts as the best, too.
 const EQUAL: f64 = 0.02;
 
+/// Size of this program's file and when it was written: another build may decide otherwise. `None`
+/// where that can't be read.
+fn program() -> Option<(u64, SystemTime)> {
+    let file = std::env::current_exe().ok()?.metadata().ok()?;
+    Some((file.len(), file.modified().ok()?))
+}
+
 /// Arguments of the suite.
 #[derive(Debug, Clone, Args)]
 pub struct SuiteArgs {
@@ -36,7 +43,8 @@ pub struct SuiteArgs {
     /// single runs.
     #[arg(long, conflicts_with_all = SINGLE, help_heading = "Suite")]
     pub suite: bool,
-    /// Results of runs that are done, one JSON object a line; the suite goes on from there.
+    /// Results of runs that are done, one JSON object a line; the suite goes on from there. Those of
+    /// another program than this one, or with other limits, are done again.
     #[arg(long, value_name = "FILE", requires = "suite", help_heading = "Suite")]
     pub results: Option<PathBuf>,
     /// Workloads of the suite, separated by commas. Default: all.
@@ -142,8 +150,10 @@ impl Suite<'_> {
         Ok(cells)
     }
 
+    /// A number that stands for everything that all runs have in common.
     fn key(&self) -> u64 {
-        xxh3_64(format!("{:?} {:?} {:?}", self.policies, self.limits, self.rows.len()).as_bytes())
+        let parts = format!("{:?} {:?} {:?} {:?}", self.policies, self.limits, self.rows.len(), program());
+        xxh3_64(parts.as_bytes())
     }
 
     /// Runs what isn't done, on all cores.

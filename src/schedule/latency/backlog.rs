@@ -35,8 +35,10 @@ const PROGRESS: f64 = 0.5;
 /// Streams with fewer steps say little about the time of a step.
 const FEWEST_STEPS: f64 = 8.0;
 
-/// What remains of the mean time that requests hold a slot after another one.
-const KEEP_HOLD: f64 = 0.9;
+/// Share of the mean time for which requests hold a slot that remains after another one. A time
+/// beyond so many times the mean counts as that: a client may read nothing for an hour.
+const KEEP_HOLD: f64 = 0.95;
+const CLIP_HOLD: f64 = 4.0;
 
 /// One endpoint's backlog and speed.
 #[derive(Debug)]
@@ -381,11 +383,13 @@ impl Backlog {
         }
     }
 
+    /// A request held a slot for so long.
     pub(super) fn finished(&self, held: Duration) {
         let held = held.as_secs_f64();
         let _ = self.hold.fetch_update(Relaxed, Relaxed, |bits| {
             let mean = f64::from_bits(bits);
-            let next = if mean > 0.0 { mean * KEEP_HOLD + held * (1.0 - KEEP_HOLD) } else { held };
+            let clipped = held.min(mean * CLIP_HOLD);
+            let next = if mean > 0.0 { mean * KEEP_HOLD + clipped * (1.0 - KEEP_HOLD) } else { held };
             Some(next.to_bits())
         });
     }

@@ -310,8 +310,11 @@ impl Booked {
                 self.decode.finished(answer);
                 self.model.note_times(first.saturating_sub(self.sent), answer);
             }
-            // Nobody saw when it began to generate, but when it should have.
-            None if !self.is_counted => self.decode.finished(now.saturating_sub(self.due)),
+            // Nobody saw when it began to generate, but when it should have. What was there before is an
+            // error, or was cached, and without tokens that can't be told.
+            None if !self.is_counted && (now > self.due || tokens.is_some()) => {
+                self.decode.finished(now.saturating_sub(self.due));
+            }
             _ => {}
         }
         self.stops_decoding(tokens, now);

@@ -13,6 +13,11 @@ const KEEP_ERROR: f64 = 0.95;
 /// Residuals beyond so many mean errors count as that.
 const CLIP: f64 = 2.0;
 
+/// From so many observations on, one changes the prediction for its inputs by this part at most: it
+/// may be the first of its size, and wrong.
+const SETTLED: u64 = 50;
+const MOST_CHANGE: f64 = 0.19;
+
 /// Share of the first uncertainty that every observation adds again: coefficients follow an
 /// engine that changes.
 const DRIFT: f64 = 2e-3;
@@ -88,7 +93,11 @@ impl<const N: usize> Fit<N> {
         for (n, row) in self.covariance.iter().enumerate() {
             uncertain[n] = dot(row, &scaled);
         }
-        let total = noise + dot(&uncertain, &scaled);
+        let variance = dot(&uncertain, &scaled);
+        let total = noise + variance;
+        let limit = if self.samples > SETTLED { MOST_CHANGE * total / variance } else { f64::INFINITY };
+        // Not a number where nothing is uncertain, and then no limit.
+        let clipped = clipped.min(limit).max(-limit);
         let moves = self.coefficients.iter_mut().zip(&self.least).zip(&uncertain);
         for ((coefficient, least), uncertain) in moves {
             *coefficient = (*coefficient + uncertain / total * clipped).max(*least);
@@ -146,6 +155,25 @@ mod tests {
         let before = fit.predict(&inputs);
         fit.observe(&inputs, 5.0);
         assert!((fit.predict(&inputs) / before - 1.0).abs() < 0.1, "{before} {}", fit.predict(&inputs));
+    }
+
+    #[test]
+    fn an_outlier_beyond_all_sizes_before_moves_the_prediction_little() {
+        let truth = [0.02, 0.001, 1.0 / 16_000.0];
+        for seed in 0..50 {
+            let mut fit = Fit::new(truth, [0.0; 3]);
+            for n in 100 * seed..100 * seed + 50 {
+                let inputs = [1.0, (draw(3 * n) * 30.0).floor(), 16.0 + draw(3 * n + 1) * 84.0];
+                fit.observe(&inputs, dot(&truth, &inputs) * (0.8 + 0.4 * draw(3 * n + 2)));
+            }
+            for inputs in [[1.0, 5.0, 2000.0], [1.0, 200.0, 50.0], [1.0, 0.0, 100_000.0]] {
+                let mut fit = fit.clone();
+                let before = fit.predict(&inputs);
+                fit.observe(&inputs, 50.0);
+                let ratio = fit.predict(&inputs) / before;
+                assert!((0.8..1.2).contains(&ratio), "{seed} {inputs:?} {ratio}");
+            }
+        }
     }
 
     #[test]

@@ -142,11 +142,13 @@ impl Group {
         f64::from_bits(self.most_requests.load(Relaxed))
     }
 
-    /// One of its endpoints has so many requests.
+    /// One of its endpoints has so many requests. A number may be wrong, so one alone at most doubles
+    /// what is known.
     pub(super) fn note_requests(&self, requests: f64) {
         let _ = self.most_requests.fetch_update(Relaxed, Relaxed, |bits| {
-            let most = f64::from_bits(bits) * KEEP_REQUESTS;
-            Some(most.max(requests).max(FEWEST_REQUESTS).to_bits())
+            let most = f64::from_bits(bits);
+            let kept = most * KEEP_REQUESTS;
+            Some(kept.max(requests.min(2.0 * most)).max(FEWEST_REQUESTS).to_bits())
         });
     }
 

@@ -8,6 +8,8 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{PoisonError, RwLock};
 
+use super::model::CLIP_MEAN;
+
 /// Models and flows whose lengths are kept at most. The least recently used go.
 const MOST: usize = 4096;
 
@@ -70,11 +72,11 @@ impl Lengths {
         Kind(self.hasher.hash_one((model, flow)).max(1))
     }
 
-    /// An answer had so many tokens, at least 1.
-    pub(super) fn note(&self, kind: Kind, tokens: u64) {
+    /// An answer had so many tokens, at least 1, where the pool's mean is `mean`.
+    pub(super) fn note(&self, kind: Kind, tokens: f64, mean: f64) {
         let now = self.tick.fetch_add(1, Relaxed);
         let mut kinds = self.kinds.write().unwrap_or_else(PoisonError::into_inner);
-        kinds.all.note(tokens as f64);
+        kinds.all.note(tokens, mean);
         if kind == Kind::default() {
             return;
         }
@@ -83,7 +85,7 @@ impl Lengths {
         }
         let entry = kinds.by_kind.entry(kind).or_default();
         entry.used.store(now, Relaxed);
-        entry.length.note(tokens as f64);
+        entry.length.note(tokens, mean);
     }
 
     /// Tokens of an answer to a request of this model and flow, where the pool's mean is
@@ -137,7 +139,10 @@ struct Length {
 }
 
 impl Length {
-    fn note(&mut self, tokens: f64) {
+    /// Adds an answer. The first is compared with the pool's mean.
+    fn note(&mut self, tokens: f64, pool: f64) {
+        let mean = if self.samples == 0 { pool } else { self.mean };
+        let tokens = tokens.min(mean.max(1.0) * CLIP_MEAN);
         let log = tokens.max(1.0).ln();
         self.samples = self.samples.saturating_add(1);
         if self.samples == 1 {
@@ -176,7 +181,7 @@ mod tests {
         for (samples, times) in [(60, 1.6), (500, 1.3), (3000, 1.3)] {
             let mut length = Length::default();
             for n in 0..samples {
-                length.note(tokens(n, 50.0, 2000.0) as f64);
+                length.note(tokens(n, 50.0, 2000.0) as f64, 200.0);
             }
             for (got, expected) in
                 [(length.median.exp(), 316.0), (length.high.exp(), 1383.0), (length.mean, 529.0)]
@@ -190,9 +195,9 @@ mod tests {
     #[test]
     fn quantiles_follow_answers_that_become_longer() {
         let mut length = Length::default();
-        (0..2000).for_each(|n| length.note(tokens(n, 50.0, 100.0) as f64));
+        (0..2000).for_each(|n| length.note(tokens(n, 50.0, 100.0) as f64, 200.0));
         assert!(length.high.exp() < 110.0, "{length:?}");
-        (0..400).for_each(|n| length.note(tokens(n, 500.0, 1000.0) as f64));
+        (0..400).for_each(|n| length.note(tokens(n, 500.0, 1000.0) as f64, 200.0));
         assert!((450.0..1100.0).contains(&length.median.exp()), "{length:?}");
         assert!((700.0..1400.0).contains(&length.high.exp()), "{length:?}");
     }
@@ -204,8 +209,8 @@ mod tests {
         assert_ne!(short, lengths.kind("mshort", ""));
         assert_eq!(lengths.expected(short, 200.0), Expected { mean: 200.0, high: 200.0 });
         for n in 0..200 {
-            lengths.note(short, tokens(n, 10.0, 30.0));
-            lengths.note(long, tokens(n, 1000.0, 3000.0));
+            lengths.note(short, tokens(n, 10.0, 30.0) as f64, 200.0);
+            lengths.note(long, tokens(n, 1000.0, 3000.0) as f64, 200.0);
         }
         let (short, long) = (lengths.expected(short, 900.0), lengths.expected(long, 900.0));
         assert!(short.mean < 80.0 && short.high < 80.0, "{short:?}");
@@ -219,19 +224,32 @@ mod tests {
         let lengths = Lengths::default();
         let kind = |n: usize| lengths.kind("m", &n.to_string());
         for n in 0..MOST {
-            lengths.note(kind(n), 10);
+            lengths.note(kind(n), 10.0, 200.0);
         }
         // Used again in a decision, and so not among the oldest.
         lengths.expected(kind(0), 100.0);
         for n in 0..10 * MOST {
-            lengths.note(kind(MOST + n), 10);
+            lengths.note(kind(MOST + n), 10.0, 200.0);
             assert!(lengths.len() <= MOST);
             if n == 0 {
                 assert!(lengths.expected(kind(0), 100.0).mean < 100.0, "it is still known");
                 assert_eq!(lengths.expected(kind(1), 100.0).mean, 100.0, "it is forgotten");
             }
         }
-        lengths.note(Kind::default(), 10);
+        lengths.note(Kind::default(), 10.0, 200.0);
         assert!(lengths.len() <= MOST);
+    }
+
+    #[test]
+    fn a_length_that_is_wrong_is_forgotten_soon() {
+        for before in [0, 1, 100] {
+            let lengths = Lengths::default();
+            let kind = lengths.kind("m", "f");
+            (0..before).for_each(|_| lengths.note(kind, 200.0, 200.0));
+            lengths.note(kind, 1e18, 200.0);
+            (0..50).for_each(|_| lengths.note(kind, 200.0, 200.0));
+            let expected = lengths.expected(kind, 200.0);
+            assert!(expected.mean < 300.0 && expected.high < 1600.0, "{before}: {expected:?}");
+        }
     }
 }

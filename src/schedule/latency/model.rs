@@ -20,10 +20,13 @@ use super::hits::Hits;
 use super::lengths::{Kind, Lengths};
 use super::predicted::Accuracies;
 use super::scale::TokenScale;
-use super::targets::Recent;
+use super::targets::{Recent, may_be_kept};
 
 /// Share of a mean's weight that remains after another observation.
 const KEEP_MEAN: f64 = 0.98;
+
+/// Observations beyond so many times a mean count as that: one that is wrong is forgotten soon.
+pub(super) const CLIP_MEAN: f64 = 16.0;
 
 /// Tokens of an answer that are expected before any was seen.
 const OUTPUT: f64 = 200.0;
@@ -158,10 +161,12 @@ impl Model {
         if !std::ptr::eq(work.prefill, work.decode) {
             self.watch(work.decode);
         }
-        if let Some(target) = work.tpot {
+        let decode = self.backlog(work.decode);
+        let target = work.tpot.filter(|target| may_be_kept(*target, &decode));
+        if let Some(target) = target {
             self.recent.note(target, now);
         }
-        Booked::new(Arc::clone(self), work, now)
+        Booked::new(Arc::clone(self), &Work { tpot: target, ..*work }, now)
     }
 
     /// The model and flow of a request.
@@ -171,14 +176,14 @@ impl Model {
 
     /// An answer had so many tokens.
     pub(super) fn note_output(&self, kind: Kind, tokens: u64) {
-        note(&self.mean_output, tokens as f64);
-        self.lengths.note(kind, tokens);
+        self.lengths.note(kind, tokens as f64, self.mean_output());
+        note_clipped(&self.mean_output, tokens as f64);
     }
 
     /// A stream took so long to its first token, and from there to its end.
     pub(super) fn note_times(&self, first: Duration, answer: Duration) {
-        note(&self.mean_first, first.as_secs_f64());
-        note(&self.mean_answer, answer.as_secs_f64());
+        note_clipped(&self.mean_first, first.as_secs_f64());
+        note_clipped(&self.mean_answer, answer.as_secs_f64());
     }
 
     /// Twice the geometric mean of 1 and the ratio of mean answers to mean times to a first token.
@@ -251,6 +256,12 @@ fn note(mean: &AtomicU64, value: f64) {
     let before = f64::from_bits(bits);
     let next = if bits == 0 { value } else { before * KEEP_MEAN + value * (1.0 - KEEP_MEAN) };
     mean.store(next.to_bits(), Relaxed);
+}
+
+/// Adds an observation that may be wrong.
+fn note_clipped(mean: &AtomicU64, value: f64) {
+    let before = f64::from_bits(mean.load(Relaxed));
+    note(mean, if before > 0.0 { value.min(before * CLIP_MEAN) } else { value });
 }
 
 impl Kept for Model {

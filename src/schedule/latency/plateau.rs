@@ -3,12 +3,18 @@
 /// Readings of the same number that say that there are no more slots.
 const READINGS: u32 = 8;
 
-/// Most requests that ran while others waited.
+/// Readings of the same smaller number in a row, while others wait, that say that there are fewer
+/// slots than were thought: a reading was wrong, or the engine has another limit now.
+const FEWER: u32 = 32;
+
+/// Most requests that ran at a time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Plateau {
     most: f64,
     /// Readings of just so many while others waited.
     times: u32,
+    /// The last reading that was smaller while others waited, and how often in a row.
+    smaller: (f64, u32),
     read_at_ms: Option<u64>,
 }
 
@@ -21,11 +27,18 @@ impl Plateau {
         }
         self.read_at_ms = read_at_ms;
         if running > self.most {
-            (self.most, self.times) = (running, 0);
+            (self.most, self.times, self.smaller) = (running, 0, Default::default());
             return Some(f64::INFINITY);
         }
-        if running == self.most && waiting > 0.0 {
-            self.times += 1;
+        if waiting > 0.0 && running == self.most {
+            self.times = self.times.saturating_add(1);
+            self.smaller = Default::default();
+        } else if waiting > 0.0 {
+            let (last, times) = self.smaller;
+            self.smaller = (running, if last == running { times + 1 } else { 1 });
+            if self.smaller.1 >= FEWER {
+                *self = Self { most: running, times: FEWER, ..*self };
+            }
         }
         (self.times >= READINGS).then_some(self.most)
     }
@@ -50,6 +63,13 @@ mod tests {
         }
         assert_eq!(note(8.0, 2.0), Some(8.0));
         assert_eq!(note(9.0, 2.0), Some(f64::INFINITY), "there were more");
+        assert_eq!(note(1e6, 0.0), Some(f64::INFINITY), "a wrong one");
+        for reading in 0..4 * FEWER {
+            let running = if reading % FEWER == FEWER - 1 { 7.0 } else { 8.0 };
+            assert_eq!(note(running, 5.0), None, "it isn't always as many");
+        }
+        assert_eq!((1..FEWER).find_map(|_| note(8.0, 5.0)), None);
+        assert_eq!((note(8.0, 5.0), note(8.0, 0.0)), (Some(8.0), Some(8.0)));
         assert_eq!(plateau.note(10.0, 0.0, Some(at)), None, "the same reading");
     }
 }

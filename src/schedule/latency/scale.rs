@@ -6,6 +6,10 @@ use super::ratio::Ratio;
 const LEAST: f64 = 0.1;
 const MOST: f64 = 10.0;
 
+/// More tokens than so many times the expected ones count as that: a number that is wrong is
+/// forgotten soon.
+const CLIP: f64 = 4.0;
+
 /// Ratio of the tokens of prompts that usage says to those that were estimated: text of other
 /// languages has other bytes per token. A ratio of sums, so that what a chat template adds to short
 /// prompts doesn't count for long ones.
@@ -33,7 +37,8 @@ impl TokenScale {
     /// A prompt had so many tokens.
     pub(super) fn observe(&self, counted: u64, estimated: u64) {
         if counted > 0 && estimated > 0 {
-            self.0.observe(counted as f64, estimated as f64);
+            let (counted, estimated) = (counted as f64, estimated as f64);
+            self.0.observe(counted.min(CLIP * self.0.value() * estimated), estimated);
         }
     }
 }
@@ -51,6 +56,14 @@ mod tests {
         (0..300).for_each(|_| scale.observe(30, 10));
         (0..300).for_each(|_| scale.observe(1010, 1000));
         assert!((1000..=1030).contains(&scale.tokens(1000)), "{}", scale.tokens(1000));
+    }
+
+    #[test]
+    fn a_count_that_is_wrong_is_forgotten_soon() {
+        let scale = TokenScale::default();
+        (0..100).for_each(|_| scale.observe(1000, 1000));
+        scale.observe(u64::MAX, 1000);
+        assert!(scale.tokens(1000) < 1100, "{}", scale.tokens(1000));
     }
 
     #[test]

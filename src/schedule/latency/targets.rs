@@ -9,12 +9,23 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use super::backlog::Backlog;
+use super::cost::{Ask, State};
 
 /// How long after its last request a class of requests is expected to have more.
 const RECENT: Duration = Duration::from_secs(60);
 
 /// Classes that are remembered at most; beyond them the one that came longest ago goes.
 const MOST: usize = 16;
+
+/// Part of the time per output token of a request that is alone at its endpoint. No endpoint keeps
+/// a target below that, whoever else is there.
+const KEPT_BY_NOBODY: f64 = 0.5;
+
+/// Whether this target, in seconds, may be kept at an endpoint. One that can't doesn't count among the
+/// others' there: it would be the tightest, and nothing that a request does to it is any harm.
+pub(super) fn may_be_kept(target: f64, backlog: &Backlog) -> bool {
+    target >= KEPT_BY_NOBODY * backlog.speed().per_output_token(&State::default(), &Ask::default())
+}
 
 /// Targets of the requests at one endpoint.
 #[derive(Debug)]
