@@ -1,4 +1,4 @@
-//! Puts blocks into the index away from the request that they came with.
+//! Puts blocks into the index: many away from the request that they came with, few with it.
 
 use std::fmt;
 use std::io;
@@ -28,8 +28,16 @@ pub struct AdderCounts {
 /// when the adder is dropped, after what is queued by then.
 pub struct Adder {
     way: Way,
+    index: Arc<PrefixIndex>,
+    budget: Arc<Budget>,
     shared: Arc<Shared>,
 }
+
+/// Blocks of a request up to which the caller adds them: to wake the thread takes longer.
+const FEW: usize = 64;
+
+/// Blocks that callers have added after which the thread counts the memory of the index again.
+const UNCOUNTED: usize = 4096;
 
 enum Way {
     Thread(SyncSender<Work>),
@@ -47,8 +55,11 @@ struct Filler {
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// Blocks in the queue.
+    /// Pieces of work in the queue, and blocks in them.
+    works: AtomicUsize,
     blocks: AtomicUsize,
+    /// Blocks that callers have added since the memory of the index was counted.
+    uncounted: AtomicUsize,
     queued: AtomicU64,
     dropped: AtomicU64,
 }
@@ -63,6 +74,8 @@ enum Work {
         slots: Vec<u32>,
         now_ms: u64,
     },
+    /// Counts the memory of the index, after callers have added to it.
+    Count,
     /// Says that everything before it is done.
     Flush(SyncSender<()>),
 }
@@ -89,24 +102,35 @@ impl Adder {
     pub fn start_within(index: Arc<PrefixIndex>, budget: Arc<Budget>) -> io::Result<Self> {
         let (queue, work) = sync_channel(Self::MAX_REQUESTS);
         let shared = Arc::new(Shared::default());
-        let filler = Filler::new(index, Arc::clone(&shared), budget);
+        let filler = Filler::new(Arc::clone(&index), Arc::clone(&shared), Arc::clone(&budget));
         thread::Builder::new().name("prefix-adder".to_owned()).spawn(move || filler.drain(work))?;
-        Ok(Self { way: Way::Thread(queue), shared })
+        Ok(Self { way: Way::Thread(queue), index, budget, shared })
     }
 
     /// An adder without a thread: whoever pushes adds, and needs no flush. For simulations,
     /// where changing threads takes longer than adding.
     pub fn inline(index: Arc<PrefixIndex>, budget: Arc<Budget>) -> Self {
         let shared = Arc::new(Shared::default());
-        let filler = Filler::new(index, Arc::clone(&shared), budget);
-        Self { way: Way::Caller(Mutex::new(filler)), shared }
+        let filler = Filler::new(Arc::clone(&index), Arc::clone(&shared), Arc::clone(&budget));
+        Self { way: Way::Caller(Mutex::new(filler)), index, budget, shared }
     }
 
-    /// An endpoint is sent these blocks, and its cache holds `capacity` of them. Costs the
-    /// same however many they are, and never waits: when the queue is full, the blocks are
-    /// dropped and counted. Returns whether they were queued.
+    /// An endpoint is sent these blocks, and its cache holds `capacity` of them. A few are added at
+    /// once. More cost the same however many they are, and never wait: when the queue is full, the
+    /// blocks are dropped and counted. Returns whether they were added or queued.
     pub fn push(&self, endpoint: Arc<Endpoint>, blocks: Arc<Blocks>, capacity: usize) -> bool {
         let len = blocks.len();
+        // What was pushed before comes first.
+        if len <= FEW && self.shared.works.load(Relaxed) == 0 && matches!(self.way, Way::Thread(_)) {
+            add(&self.index, &self.budget, &endpoint, &blocks, capacity);
+            self.shared.queued.fetch_add(1, Relaxed);
+            let uncounted = self.shared.uncounted.fetch_add(len, Relaxed) + len;
+            if uncounted >= UNCOUNTED {
+                // Where the queue is full, its work counts.
+                let _ = self.take(Work::Count);
+            }
+            return true;
+        }
         let waiting = self.shared.blocks.fetch_add(len, Relaxed);
         let fits = waiting.saturating_add(len) <= Self::MAX_BLOCKS;
         if fits && self.take(Work::Add { endpoint, blocks, capacity }) {
@@ -132,6 +156,7 @@ impl Adder {
     pub fn flush(&self) {
         let Way::Thread(queue) = &self.way else { return };
         let (done, wait) = sync_channel(1);
+        self.shared.works.fetch_add(1, Relaxed);
         if queue.send(Work::Flush(done)).is_ok() {
             // An error means that the thread is gone, and with it the queue.
             let _ = wait.recv();
@@ -141,7 +166,14 @@ impl Adder {
     // False if there is no room in the queue.
     fn take(&self, work: Work) -> bool {
         match &self.way {
-            Way::Thread(queue) => queue.try_send(work).is_ok(),
+            Way::Thread(queue) => {
+                self.shared.works.fetch_add(1, Relaxed);
+                let is_queued = queue.try_send(work).is_ok();
+                if !is_queued {
+                    self.shared.works.fetch_sub(1, Relaxed);
+                }
+                is_queued
+            }
             Way::Caller(filler) => {
                 filler.lock().unwrap_or_else(PoisonError::into_inner).fill(work);
                 true
@@ -162,27 +194,38 @@ impl Filler {
     }
 
     fn drain(mut self, work: Receiver<Work>) {
-        work.into_iter().for_each(|work| self.fill(work));
+        for work in work {
+            self.fill(work);
+            self.shared.works.fetch_sub(1, Relaxed);
+        }
     }
 
     fn fill(&mut self, work: Work) {
         let Self { index, shared, budget, held } = self;
         match work {
             Work::Add { endpoint, blocks, capacity } => {
-                index.may_grow(budget.has_room_for_prefixes());
-                // Prompt by prompt: each begins with its most recent block.
-                blocks.prompts().for_each(|prompt| index.add(&endpoint, prompt, capacity));
+                add(index, budget, &endpoint, &blocks, capacity);
                 shared.blocks.fetch_sub(blocks.len(), Relaxed);
             }
             Work::Sweep { slots, now_ms } => index.sweep_slots(slots, now_ms),
+            Work::Count => {}
             Work::Flush(done) => {
+                held.set(index.bytes() as u64);
                 // Whoever asked may not wait any more.
                 let _ = done.send(());
                 return;
             }
         }
+        shared.uncounted.store(0, Relaxed);
         held.set(index.bytes() as u64);
     }
+}
+
+/// An endpoint has these blocks from now on.
+fn add(index: &PrefixIndex, budget: &Budget, endpoint: &Arc<Endpoint>, blocks: &Blocks, capacity: usize) {
+    index.may_grow(budget.has_room_for_prefixes());
+    // Prompt by prompt: each begins with its most recent block.
+    blocks.prompts().for_each(|prompt| index.add(endpoint, prompt, capacity));
 }
 
 impl fmt::Debug for Adder {
@@ -227,6 +270,29 @@ mod tests {
         adder.flush();
         assert_eq!(index.entries(), 0);
         assert_eq!(adder.counts(), AdderCounts { queued: 1, dropped: 0 });
+    }
+
+    #[test]
+    fn a_few_blocks_are_found_at_once_and_counted_in_time() {
+        let (_store, snapshot) = pool(&["a", "b"]);
+        let budget = Arc::new(Budget::default());
+        let index = Arc::new(PrefixIndex::new(Limits::default()));
+        let adder = Adder::start_within(Arc::clone(&index), Arc::clone(&budget)).unwrap();
+        for number in 0..2 * (UNCOUNTED / FEW) as u64 {
+            adder.flush();
+            let hashes =
+                (0..FEW as u64).map(|block| (number << 32 | block).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            let blocks = Arc::new(Blocks::from_prompts([hashes.collect::<Vec<_>>()]));
+            assert!(adder.push(Arc::clone(&snapshot.endpoints()[1]), Arc::clone(&blocks), 1 << 20));
+            let mut matched = Vec::new();
+            index.find(&blocks, snapshot.all().view(), &mut matched);
+            assert_eq!(matched, [0, FEW as u32]);
+            while number == (UNCOUNTED / FEW) as u64 && budget.used(Kind::PrefixIndex) == 0 {
+                thread::yield_now();
+            }
+        }
+        adder.flush();
+        assert_eq!(budget.used(Kind::PrefixIndex), index.bytes() as u64);
     }
 
     #[test]

@@ -4,7 +4,8 @@
 //! A request's prompts are cut into blocks of a size ([`Blocks`]). Before a decision
 //! [`PrefixIndex::find`] says how many leading blocks each candidate holds; it takes no lock.
 //! After a decision the chosen endpoint's blocks are handed to an [`Adder`], whose thread
-//! puts them into the index, so that no reply waits for that.
+//! puts them into the index, so that no reply waits for that. A few it adds at once: to wake
+//! the thread takes longer.
 //!
 //! An index and its adder belong together and outlive a configuration: whoever keeps state
 //! for its plugins keeps both, and hands the regular sweep to the adder, too.
