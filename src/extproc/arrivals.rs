@@ -8,7 +8,7 @@ use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
@@ -35,6 +35,12 @@ const LINGER: Duration = Duration::from_secs(10);
 /// Lingering streams of a connection at most, of those of [all](crate::memory::Budget::lingering). Further ones are
 /// reset at once.
 const MAX_LINGERING: usize = 256;
+
+/// What HTTP/2 charges for an unread frame that takes so many bytes, [`OVERHEAD`] among them. Not for one
+/// that ends its stream: such are few.
+fn charge(bytes: i64) -> Option<i64> {
+    Some(2 * OVERHEAD - bytes).filter(|charge| (1..OVERHEAD).contains(charge))
+}
 
 /// Turns of a connection, each of which ends before its streams run.
 #[derive(Clone, Debug, Default)]
@@ -115,15 +121,22 @@ impl<I: AsyncRead + Unpin> AsyncRead for Counted<I> {
         }
         let before = buffer.filled().len();
         ready!(Pin::new(&mut this.io).poll_read(context, buffer))?;
-        let has_coming = &mut this.has_coming;
+        let (has_coming, mut dropped) = (&mut this.has_coming, 0);
         let arrived =
             this.received.read(&buffer.filled()[before..], &this.reset, |stream, what| match what {
                 Arrival::Headers => {
                     *has_coming = true;
                     unread.headers_arrived(stream);
                 }
-                Arrival::Data(bytes) => unread.data_arrived(stream, bytes),
+                Arrival::Data(bytes) => {
+                    if !unread.data_arrived(stream, bytes) {
+                        dropped += bytes;
+                    } else if let Some(charge) = charge(bytes) {
+                        unread.add_small(charge);
+                    }
+                }
             });
+        let arrived = arrived - dropped;
         if arrived != 0 {
             unread.add(arrived);
             this.recent = this.recent.saturating_add_signed(arrived);
@@ -202,6 +215,7 @@ struct CountedBody {
     streams: Arc<Streams>,
     /// `None` when the stream lingers: it keeps the memory of its task.
     replying: Option<Arc<Replying>>,
+    stream: Weak<Replying>,
     has_ended: bool,
 }
 
@@ -209,8 +223,9 @@ impl RequestBody {
     /// The body of a stream of a connection.
     pub fn new(incoming: Incoming, streams: &Arc<Streams>, replying: &Arc<Replying>) -> Self {
         streams.unread.open();
-        let (streams, replying) = (Arc::clone(streams), Some(Arc::clone(replying)));
-        Self { body: Some(CountedBody { incoming, streams, replying, has_ended: false }) }
+        let (streams, stream) = (Arc::clone(streams), Arc::downgrade(replying));
+        let replying = Some(Arc::clone(replying));
+        Self { body: Some(CountedBody { incoming, streams, replying, stream, has_ended: false }) }
     }
 
     /// A place among the [small] calls of its connection, if there is one.
@@ -232,6 +247,10 @@ impl RequestBody {
 impl CallSource for RequestBody {
     fn end_with(&self, end: CancellationToken) {
         self.ends(StreamEnd { cancelled: end, is_small: false });
+    }
+
+    fn replying(&self) -> Option<Arc<Replying>> {
+        self.body.as_ref()?.replying.clone()
     }
 }
 
@@ -266,6 +285,9 @@ impl CountedBody {
                 if let Some(data) = frame.data_ref() {
                     let bytes = data.len() as i64 + OVERHEAD;
                     self.streams.unread.read(bytes);
+                    if let Some(charge) = charge(bytes) {
+                        self.streams.unread.add_small(-charge);
+                    }
                     if let Some(replying) = &self.replying {
                         replying.read(bytes);
                     }
@@ -287,6 +309,9 @@ impl CountedBody {
 
 impl Drop for CountedBody {
     fn drop(&mut self) {
+        if let Some(stream) = self.stream.upgrade() {
+            stream.is_read_no_more();
+        }
         self.streams.unread.close();
     }
 }

@@ -10,6 +10,7 @@ use std::future::{Ready, ready};
 use std::iter::successors;
 use std::ops::ControlFlow;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -23,6 +24,7 @@ use tonic::codegen::Service;
 use super::inbox::{Inbox, Payload};
 use super::outbox::{Outbox, Written};
 use super::router::BoxError;
+use crate::memory::Replying;
 
 /// Bytes after which replies are handed to the connection, though more could be said.
 const ENOUGH: usize = 64 * 1024;
@@ -77,6 +79,11 @@ pub trait CallSource: Body<Data = Bytes, Error: Into<BoxError>> + Unpin {
     fn end_with(&self, end: CancellationToken) {
         let _ = end;
     }
+
+    /// The stream, where somebody looks whether its replies are taken.
+    fn replying(&self) -> Option<Arc<Replying>> {
+        None
+    }
 }
 
 /// Answers every call with a new [`Call`].
@@ -122,11 +129,12 @@ where
         if let Some(end) = call.end() {
             incoming.end_with(end);
         }
+        let out = Outbox::of_stream(self.limits.send, incoming.replying());
         let body = CallBody {
             incoming: Some(incoming),
             inbox: Inbox::new(self.limits.receive),
             call,
-            out: Outbox::new(self.limits.send),
+            out,
             state: State::Open,
         };
         let mut response = Response::new(body);
@@ -235,6 +243,11 @@ where
         match std::mem::replace(&mut this.state, State::Done) {
             State::Open => {
                 this.state = State::Open;
+                Poll::Pending
+            }
+            // As long as the stream has a task, it can be reset.
+            State::Ending(end) if this.out.waits_for_client(context.waker()) => {
+                this.state = State::Ending(end);
                 Poll::Pending
             }
             State::Ending(end) => Poll::Ready(Some(Ok(Frame::trailers(trailers(end))))),

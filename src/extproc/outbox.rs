@@ -6,13 +6,17 @@
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
+use std::sync::Arc;
+use std::task::Waker;
 
 use bytes::{Buf, Bytes};
 use tonic::Status;
 
+use crate::memory::{Budget, FREE_UNSENT, Full, Kind, Replying, Reservation, Unsent};
+
 /// Smallest piece that is kept instead of copied: a write has a place for each, and
 /// finding and releasing one costs as much as copying some hundred bytes.
-pub(super) const KEEP: usize = 1024;
+const KEEP: usize = 1024;
 
 /// First allocation: the replies to a small request, or to a chunk of an answer.
 const FIRST: usize = 512;
@@ -28,10 +32,12 @@ pub struct Outbox {
     limit: usize,
     /// Length of a message that is larger, and was left out.
     refused: Option<usize>,
+    /// The stream that they are replies of.
+    stream: Option<Arc<Replying>>,
 }
 
 /// Bytes in the order in which they are sent: those of `small`, and between them the
-/// pieces that were kept.
+/// pieces that were kept. They count as unsent until this is dropped.
 #[derive(Debug, Default)]
 pub struct Written {
     small: Vec<u8>,
@@ -41,12 +47,18 @@ pub struct Written {
     pieces: VecDeque<(usize, Bytes)>,
     /// Bytes in the pieces.
     large: usize,
+    unsent: Unsent,
 }
 
 impl Outbox {
     /// For messages of at most `limit` bytes.
     pub fn new(limit: usize) -> Self {
-        Self { written: Written::default(), limit, refused: None }
+        Self { written: Written::default(), limit, refused: None, stream: None }
+    }
+
+    /// The same for replies of this stream.
+    pub fn of_stream(limit: usize, stream: Option<Arc<Replying>>) -> Self {
+        Self { stream, ..Self::new(limit) }
     }
 
     /// Fails when a message was too large to be sent.
@@ -107,8 +119,49 @@ impl Outbox {
         self.len() == 0
     }
 
-    /// Takes everything.
+    /// Keeps memory that counts for what waits, until that is written to the client or dropped.
+    pub fn hold(&mut self, room: Box<Reservation>) {
+        if !self.is_empty() {
+            self.written.unsent.hold(room);
+        }
+    }
+
+    /// Counts what waits, if it isn't counted and is more than a stream may leave unsent. A request of
+    /// this priority may make others give room.
+    ///
+    /// # Errors
+    /// When there is no room for it.
+    #[inline]
+    pub fn count(
+        &mut self,
+        budget: &Arc<Budget>,
+        priority: impl FnOnce() -> Option<i32>,
+    ) -> Result<(), Full> {
+        let waiting = self.len() as u64;
+        let unsent = self.stream.as_ref().map_or(0, |stream| stream.unsent());
+        if waiting + unsent <= FREE_UNSENT || waiting <= self.written.unsent.counted() {
+            return Ok(());
+        }
+        let room = self.written.unsent.room(|| Reservation::new(budget, Kind::Bodies));
+        room.grow_beyond(waiting, priority)
+    }
+
+    /// Drops what waits.
+    pub fn clear(&mut self) {
+        self.written = Written::default();
+    }
+
+    /// Whether the client should take replies before the stream ends. Wakes the task when it has.
+    pub fn waits_for_client(&self, stream: &Waker) -> bool {
+        self.stream.as_ref().is_some_and(|replying| replying.waits_for_client(stream))
+    }
+
+    /// Takes everything, which waits for the client from now on.
     pub fn take(&mut self) -> Written {
+        if let Some(stream) = &self.stream {
+            let bytes = self.len() as u64;
+            self.written.unsent.wait(stream, bytes);
+        }
         std::mem::take(&mut self.written)
     }
 }
@@ -149,6 +202,7 @@ impl Buf for Written {
     }
 
     fn advance(&mut self, mut count: usize) {
+        self.unsent.written(count);
         while count > 0 {
             let Some((at, piece)) = self.pieces.front_mut() else {
                 self.sent = self.small.len().min(self.sent + count);
@@ -179,7 +233,7 @@ impl From<Bytes> for Written {
         if large > 0 {
             pieces.push_back((0, bytes));
         }
-        Self { small: Vec::new(), sent: 0, pieces, large }
+        Self { small: Vec::new(), sent: 0, pieces, large, unsent: Unsent::default() }
     }
 }
 
@@ -198,6 +252,56 @@ mod tests {
         let refused = outbox.check().unwrap_err();
         assert_eq!((outbox.len(), refused.code()), (9, tonic::Code::ResourceExhausted));
         assert!(refused.message().starts_with("a reply of 5 bytes"), "{refused}");
+    }
+
+    #[test]
+    fn replies_count_once_more_waits_than_a_stream_may_leave_unsent() {
+        let free = FREE_UNSENT as usize;
+        let budget = Arc::new(Budget::new(10 * FREE_UNSENT, 0));
+        let stream = Arc::<Replying>::default();
+        let mut outbox = Outbox::of_stream(1 << 20, Some(Arc::clone(&stream)));
+        let count = |outbox: &mut Outbox, bytes: usize| {
+            outbox.message(bytes - FRAME, |_| {}, [Bytes::from(vec![b'x'; bytes - FRAME])], &[]);
+            outbox.count(&budget, || Some(0))
+        };
+        let used = || budget.used(Kind::Bodies) as usize;
+        assert_eq!((count(&mut outbox, free), used()), (Ok(()), 0));
+        let first = outbox.take();
+        assert_eq!(stream.unsent(), FREE_UNSENT);
+        assert!(!stream.waits_for_client(Waker::noop()));
+        assert_eq!((count(&mut outbox, 2000), used()), (Ok(()), 2000), "the other one is unsent");
+        assert_eq!((count(&mut outbox, 3000), used()), (Ok(()), 5000));
+        let mut second = outbox.take();
+        assert_eq!((count(&mut outbox, 7 * free), count(&mut outbox, 7 * free)), (Ok(()), Err(Full)));
+        outbox.clear();
+        assert_eq!((used(), stream.unsent()), (5000, FREE_UNSENT + 5000));
+        assert!(stream.waits_for_client(Waker::noop()));
+        drop(first);
+        second.advance(4999);
+        assert_eq!((used(), stream.unsent()), (5000, 5000));
+        drop(second);
+        assert_eq!((used(), stream.unsent(), stream.waits_for_client(Waker::noop())), (0, 0, false));
+        assert_eq!((count(&mut outbox, 2000), used()), (Ok(()), 0), "all was taken");
+    }
+
+    #[test]
+    fn replies_keep_the_memory_that_is_theirs() {
+        let budget = Arc::new(Budget::default());
+        let room = || {
+            let mut room = Reservation::new(&budget, Kind::Bodies);
+            room.set(50_000);
+            Box::new(room)
+        };
+        let mut outbox = Outbox::new(1 << 20);
+        outbox.hold(room());
+        assert_eq!(budget.used(Kind::Bodies), 0, "nothing waits");
+        outbox.message(40_000, |_| {}, [Bytes::from(vec![b'x'; 40_000])], &[]);
+        outbox.hold(room());
+        assert!(outbox.count(&budget, || None).is_ok());
+        let written = outbox.take();
+        assert_eq!(budget.used(Kind::Bodies), 50_000);
+        drop(written);
+        assert_eq!(budget.used(Kind::Bodies), 0);
     }
 
     proptest! {

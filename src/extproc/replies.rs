@@ -4,10 +4,8 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
-use super::outbox::KEEP;
 use super::reply::{CHUNK_LIMIT, Reply, Route};
 use crate::flow::Rejection;
-use crate::memory::Reservation;
 use crate::request::Pieces;
 use crate::schedule::Attribute;
 
@@ -75,19 +73,6 @@ impl Replies {
         });
         if end_of_stream && let Some(Reply::ResponseBody { attributes, .. }) = self.ready.back_mut() {
             *attributes = told;
-        }
-    }
-
-    /// Keeps the room of a message until what the outbox keeps of its pieces is written to the gateway,
-    /// or dropped.
-    pub(super) fn hold(&mut self, held: Reservation) {
-        let bodies = self.ready.iter_mut().rev().filter_map(|reply| match reply {
-            Reply::RequestBody { data, .. } | Reply::ResponseBody { data, .. } => Some(data),
-            _ => None,
-        });
-        let last = bodies.flat_map(|data| data.iter_mut().rev()).find(|piece| piece.len() >= KEEP);
-        if let Some(piece) = last {
-            *piece = held.attach(std::mem::take(piece));
         }
     }
 

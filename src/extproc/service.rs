@@ -110,11 +110,15 @@ impl ProcessCall {
     }
 
     /// Writes what the exchange has to say, and notes how the stream ends, if it does.
-    fn reply(&mut self, flow: ControlFlow<End>, out: &mut Outbox) -> ControlFlow<End> {
-        while let Some(reply) = self.exchange.next_reply() {
-            envoy::write(reply, out);
+    fn reply(&mut self, mut flow: ControlFlow<End>, out: &mut Outbox) -> ControlFlow<End> {
+        self.write(out);
+        let priority = self.exchange.priority();
+        if flow.is_continue() && out.count(&self.shared.budget, || Some(priority)).is_err() {
+            // What wasn't sent so far is dropped: this is said instead.
+            out.clear();
+            flow = after(&self.exchange.refuse_for_memory(Instant::now()));
+            self.write(out);
         }
-        self.exchange.settle();
         if flow.is_break() {
             // Its place in a queue, or what it got there, is another's at once, though the gateway may
             // not take the reply.
@@ -127,6 +131,15 @@ impl ProcessCall {
             self.count(end);
         }
         flow
+    }
+
+    fn write(&mut self, out: &mut Outbox) {
+        while let Some(reply) = self.exchange.next_reply() {
+            envoy::write(reply, out);
+        }
+        if let Some(room) = self.exchange.settle() {
+            out.hold(room);
+        }
     }
 
     fn count(&mut self, end: &End) {

@@ -35,6 +35,9 @@ pub(super) const BUFFERS: u64 = 32 << 10;
 /// Largest frame that the buffers of an idle connection hold, in bytes.
 const SMALL_FRAME: usize = 4 << 10;
 
+/// Share of unread data where no budget says so, in bytes.
+const UNREAD_WITHOUT_BUDGET: u64 = 128 << 20;
+
 /// Bytes that a connection may receive before its streams get a turn to read.
 pub const TURN: u64 = 64 << 10;
 
@@ -79,9 +82,8 @@ impl Windows {
 
 /// Data of a connection that has arrived and that no stream has read.
 ///
-/// On a connection that is never without streams this may be too much: data for a stream that nobody
-/// reads any more (it was refused, one too many lingers, or it has lingered for long enough) is
-/// dropped as it comes, and counts all the same until RST_STREAM is written. A client that keeps to
+/// On a connection that is never without streams this may be too much: data for a stream that has ended
+/// is dropped as it comes, and counts all the same until RST_STREAM is written. A client that keeps to
 /// the windows adds no more than twice that of the stream each time, and in all 65,793 frames of one
 /// byte, as h2 doesn't give back its allowance for such ones. Nothing that h2 sends corrects the
 /// count: a WINDOW_UPDATE of the connection comes after half of its window, and says nothing of the
@@ -93,6 +95,8 @@ pub struct Unread {
     bytes: AtomicI64,
     /// The part that was there when streams had a turn to read.
     kept: AtomicU64,
+    /// What HTTP/2 charges for small frames among them.
+    small: AtomicI64,
     /// Streams that read.
     readers: AtomicUsize,
     evicted: CancellationToken,
@@ -114,11 +118,23 @@ impl Unread {
         self.bytes.fetch_sub(bytes, Relaxed);
     }
 
+    /// HTTP/2 charges so much for a small frame that has arrived, or less than nothing for one that a
+    /// stream has read.
+    pub fn add_small(&self, charge: i64) {
+        self.small.fetch_add(charge, Relaxed);
+    }
+
+    /// What HTTP/2 charges for small frames that no stream has read.
+    pub(super) fn small(&self) -> u64 {
+        u64::try_from(self.small.load(Relaxed)).unwrap_or(0)
+    }
+
     /// Of a new connection.
     fn new(idle: Idle) -> Self {
         Self {
             bytes: AtomicI64::new(0),
             kept: AtomicU64::new(0),
+            small: AtomicI64::new(0),
             readers: AtomicUsize::new(0),
             evicted: CancellationToken::new(),
             streams: Streams::default(),
@@ -153,9 +169,10 @@ impl Unread {
         self.streams.headers_arrived(stream);
     }
 
-    /// Data has arrived on a stream of this number, where it is [added](Self::add) to that of all.
-    pub fn data_arrived(&self, stream: u32, bytes: i64) {
-        self.streams.data_arrived(stream, bytes);
+    /// Data has arrived on a stream of this number. Returns whether it is to be [added](Self::add) to that
+    /// of all.
+    pub fn data_arrived(&self, stream: u32, bytes: i64) -> bool {
+        self.streams.data_arrived(stream, bytes)
     }
 
     /// HTTP/2 has read all headers that have arrived completely, in this turn of the connection or
@@ -194,9 +211,10 @@ impl Unread {
     /// changes at that moment, data comes for streams that begin to read next: the end of those
     /// puts it right.
     pub fn close(&self) {
-        let left = self.bytes.load(Relaxed);
+        let (left, small) = (self.bytes.load(Relaxed), self.small.load(Relaxed));
         if self.readers.fetch_sub(1, Relaxed) == 1 {
             let _ = self.bytes.compare_exchange(left, 0, Relaxed, Relaxed);
+            let _ = self.small.compare_exchange(small, 0, Relaxed, Relaxed);
         }
     }
 
@@ -330,10 +348,15 @@ impl Drop for ConnectionRoom {
 }
 
 impl Budget {
-    /// Bytes of unread data above so many times its share: an eighth of the budget, or a 32nd where
-    /// everything else has taken the rest. `None` if there are none.
+    /// Share of unread data in bytes: an eighth of the budget, or a 32nd where everything else has taken
+    /// the rest.
+    pub(super) fn unread_share(&self, is_full: bool) -> u64 {
+        self.process().map_or(UNREAD_WITHOUT_BUDGET, |process| process / if is_full { 32 } else { 8 })
+    }
+
+    /// Bytes of unread data above so many times its [share](Self::unread_share). `None` if there are none.
     pub(super) fn excess_unread(&self, is_full: bool, times: u64) -> Option<u64> {
-        let share = self.process()? / if is_full { 32 } else { 8 };
+        let share = self.unread_share(is_full);
         self.used(Kind::Unread).checked_sub(times * share).filter(|excess| *excess > 0)
     }
 
@@ -342,7 +365,7 @@ impl Budget {
     fn evict_unread(&self, is_full: bool) {
         let Some(excess) = self.excess_unread(is_full, 2) else { return };
         let most = self.used(Kind::Unread).saturating_sub(excess);
-        if self.end_stalled(excess + most / 2) >= excess {
+        if self.end_stalled(&self.connections_with(|_| true), excess + most / 2, Replying::unread) >= excess {
             return;
         }
         let open = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
@@ -354,10 +377,19 @@ impl Budget {
         }
         if let Some(largest) = staying().max_by_key(kept) {
             let (unread, connections) = (kept(&largest), open.len());
-            largest.evicted.cancel();
-            self.evicted.fetch_add(1, Relaxed);
+            self.evict(largest);
             tracing::warn!(unread, connections, "connection closed, as it keeps the most unread data");
         }
+    }
+
+    /// Closes a connection, and says whether that is new.
+    pub(super) fn evict(&self, connection: &Unread) -> bool {
+        let is_new = !connection.evicted.is_cancelled();
+        if is_new {
+            connection.evicted.cancel();
+            self.evicted.fetch_add(1, Relaxed);
+        }
+        is_new
     }
 
     /// The least that open connections are known to take of what they count, in bytes: three quarters

@@ -19,6 +19,7 @@ mod reservation;
 pub mod small;
 mod stalled;
 mod uploads;
+mod unsent;
 mod watch;
 
 pub use budget::{Budget, Full, Kind, Sheds};
@@ -30,6 +31,7 @@ pub use refusals::RefusedStream;
 pub use reservation::Reservation;
 pub use stalled::Replying;
 pub use uploads::{GivenUp, Upload, watch_uploads};
+pub use unsent::{FREE_UNSENT, Unsent};
 pub use watch::keep_measuring;
 
 #[cfg(test)]

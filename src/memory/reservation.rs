@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-
 use super::{Budget, Full, Kind};
 
 /// Memory that somebody holds. It counts until this is dropped.
@@ -60,9 +58,10 @@ impl Reservation {
         self.bytes = bytes;
     }
 
-    /// The same bytes, which hold this as long as anybody has any of them.
-    pub fn attach(self, bytes: Bytes) -> Bytes {
-        Bytes::from_owner(Attached { bytes, _held: self })
+    /// Takes over what another one of the same kind holds.
+    pub fn join(&mut self, mut other: Self) {
+        debug_assert_eq!(self.kind, other.kind);
+        self.bytes += std::mem::take(&mut other.bytes);
     }
 }
 
@@ -71,16 +70,5 @@ impl Drop for Reservation {
         if self.bytes > 0 {
             self.budget.give_back(self.kind, self.bytes);
         }
-    }
-}
-
-struct Attached {
-    bytes: Bytes,
-    _held: Reservation,
-}
-
-impl AsRef<[u8]> for Attached {
-    fn as_ref(&self) -> &[u8] {
-        &self.bytes
     }
 }

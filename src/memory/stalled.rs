@@ -1,18 +1,26 @@
-//! Streams whose client takes no replies, so that what it sends on them stays unread.
+//! Streams whose client takes no replies: those stay unsent, and what it sends stays unread.
 
 use std::cmp::Reverse;
 use std::collections::{HashSet, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::task::Waker;
 
+use futures_util::task::AtomicWaker;
 use tokio::task::{AbortHandle, Id};
 use tokio_util::sync::CancellationToken;
 
 use super::connection::Unread;
-use super::{Budget, Kind};
+use super::{Budget, FREE_UNSENT, Kind, Windows};
 
-/// Looks at a stream that is not asked for replies before it may be reset. They are a second apart.
+/// Looks at a stream whose replies aren't taken before it may be reset. They are a second apart.
 const LOOKS: u32 = 2;
+
+/// Three quarters of what HTTP/2 lets unread small frames of a connection [charge](Unread::add_small).
+const MOST_SMALL: u64 = Windows::LARGEST.connection as u64 / 8 * 3;
+
+/// Bytes of unsent replies that a client takes at least from one look to the next.
+const SLOWEST: u32 = 1 << 10;
 
 /// A stream of a connection: whether its replies are taken.
 #[derive(Debug, Default)]
@@ -21,11 +29,19 @@ pub struct Replying {
     asked: AtomicU32,
     /// It had none when it was asked last.
     is_waiting: AtomicBool,
-    /// Looks since it was asked last while it had one, and the number of that time.
+    /// Bytes of its replies that were handed on and aren't written, and of all that were written.
+    unsent: AtomicU64,
+    written: AtomicU32,
+    /// Wakes the stream when all are written.
+    all_written: AtomicWaker,
+    /// Looks in a row that found it stalled, and what the last one saw of `asked` and `written`.
     stalled: AtomicU32,
-    seen: AtomicU32,
+    asked_before: AtomicU32,
+    written_before: AtomicU32,
     /// Bytes that have arrived on it and that it hasn't read.
     unread: AtomicI64,
+    /// What arrives on it is dropped.
+    is_deaf: AtomicBool,
     task: OnceLock<AbortHandle>,
     /// It is reset: by this.
     is_reset: AtomicBool,
@@ -65,14 +81,62 @@ impl Replying {
         self.unread.fetch_sub(bytes, Relaxed);
     }
 
+    /// Nobody reads it any more: HTTP/2 drops what arrives from now on.
+    pub fn is_read_no_more(&self) {
+        self.is_deaf.store(true, Relaxed);
+    }
+
     /// In bytes.
-    fn unread(&self) -> u64 {
+    pub(super) fn unread(&self) -> u64 {
         u64::try_from(self.unread.load(Relaxed)).unwrap_or(0)
+    }
+
+    /// Replies of so many bytes wait for its client.
+    pub(super) fn add_unsent(&self, bytes: u64) {
+        self.unsent.fetch_add(bytes, Relaxed);
+    }
+
+    /// So many bytes of those were written.
+    pub(super) fn written(&self, bytes: usize) {
+        // By the thread of the connection alone.
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        self.written.store(self.written.load(Relaxed).wrapping_add(bytes), Relaxed);
+    }
+
+    /// Replies of so many bytes wait no more.
+    pub(super) fn sent(&self, bytes: u64) {
+        if self.unsent.fetch_sub(bytes, Relaxed) == bytes {
+            self.all_written.wake();
+        }
+    }
+
+    /// Bytes of replies that wait for its client.
+    pub fn unsent(&self) -> u64 {
+        self.unsent.load(Relaxed)
+    }
+
+    /// Whether so much waits that the stream should stay until it is written. Wakes the task then.
+    pub fn waits_for_client(&self, stream: &Waker) -> bool {
+        if self.unsent() <= FREE_UNSENT {
+            return false;
+        }
+        self.all_written.register(stream);
+        self.unsent() > 0
+    }
+
+    /// Bytes that come back when it ends.
+    fn held(&self) -> u64 {
+        self.unread() + self.unsent()
     }
 
     /// Whether a task runs it that hasn't ended.
     pub(super) fn is_running(&self) -> bool {
         self.task.get().is_some_and(|task| !task.is_finished())
+    }
+
+    /// Bytes of replies that are left though it was reset: nothing can be written to its client.
+    fn stuck(&self) -> u64 {
+        if self.is_reset() && !self.is_running() { self.unsent() } else { 0 }
     }
 
     /// Ends it without a reply, and says whether that is new.
@@ -82,17 +146,26 @@ impl Replying {
         true
     }
 
+    /// Whether its client takes replies, as far as is known since the last look.
+    fn goes_on(&self) -> bool {
+        if self.unsent() > FREE_UNSENT {
+            // It may be asked for more, which HTTP/2 keeps for the client.
+            let since = self.written.load(Relaxed).wrapping_sub(self.written_before.load(Relaxed));
+            return since >= SLOWEST;
+        }
+        self.is_waiting.load(Relaxed) || self.asked.load(Relaxed) != self.asked_before.load(Relaxed)
+    }
+
     fn look(&self) {
-        let asked = self.asked.load(Relaxed);
-        let goes_on = self.is_waiting.load(Relaxed) || self.seen.swap(asked, Relaxed) != asked;
-        let looks = if goes_on { 0 } else { self.stalled.load(Relaxed).saturating_add(1) };
+        let looks = if self.goes_on() { 0 } else { self.stalled.load(Relaxed).saturating_add(1) };
         self.stalled.store(looks, Relaxed);
+        self.asked_before.store(self.asked.load(Relaxed), Relaxed);
+        self.written_before.store(self.written.load(Relaxed), Relaxed);
     }
 
     fn is_stalled(&self) -> bool {
-        // Nobody looks while its connection has read everything, so it may have been asked since then.
-        let was_asked = self.asked.load(Relaxed) != self.seen.load(Relaxed);
-        self.stalled.load(Relaxed) >= LOOKS && !self.is_waiting.load(Relaxed) && !was_asked
+        // Nobody looks while there is room, so it may have gone on since the last time.
+        self.stalled.load(Relaxed) >= LOOKS && !self.goes_on()
     }
 }
 
@@ -139,14 +212,19 @@ impl Streams {
         }
     }
 
-    /// Data has arrived on the stream of this number that takes so many bytes.
-    pub(super) fn data_arrived(&self, number: u32, bytes: i64) {
+    /// Data has arrived on the stream of this number that takes so many bytes. Returns whether it is
+    /// kept, as far as is known.
+    pub(super) fn data_arrived(&self, number: u32, bytes: i64) -> bool {
         let open = self.open();
         if let Ok(place) = open.streams.binary_search_by_key(&number, |(number, _)| *number)
             && let Some(stream) = open.streams[place].1.upgrade()
         {
+            if stream.is_deaf.load(Relaxed) {
+                return false;
+            }
             stream.unread.fetch_add(bytes, Relaxed);
         }
+        true
     }
 
     /// HTTP/2 has read all headers that have arrived completely, in this turn of the connection or
@@ -189,25 +267,45 @@ impl Open {
 }
 
 impl Budget {
-    /// Looks at the streams of connections with unread data, and resets those that stall where that takes
-    /// more than its share. To be called every second.
+    /// Looks at streams while data is unread or memory short, and resets those that stall where unread
+    /// data takes more than its share, or that and unsent replies do while memory is used up; and those of
+    /// a connection that would end for its unread small frames. To be called every second.
     pub(super) fn look_at_replies(&self) {
-        let is_full = self.was_full();
-        if self.used(Kind::Unread) == 0 {
+        let (unread, is_full) = (self.used(Kind::Unread), self.was_full());
+        if unread == 0 && !is_full && !self.is_tight() {
             return;
         }
-        let connections = self.connections_with(|connection| connection.kept() > 0);
-        connections.iter().for_each(|connection| {
-            connection.streams.all().iter().for_each(|stream| stream.look());
-        });
-        if let Some(excess) = self.excess_unread(is_full, 1) {
-            self.end_stalled(excess);
+        let connections = self.connections_with(|_| true);
+        let share = self.unread_share(is_full);
+        let mut unsent = 0;
+        for connection in &connections {
+            let mut stuck = 0;
+            for stream in connection.streams.all() {
+                stream.look();
+                unsent += stream.unsent();
+                stuck += stream.stuck();
+            }
+            let small = connection.small();
+            if small > MOST_SMALL {
+                self.end_stalled(std::slice::from_ref(connection), small - MOST_SMALL / 2, Replying::unread);
+            }
+            if is_full && stuck > share && self.evict(connection) {
+                tracing::warn!(unsent = stuck, "connection closed, as its client reads nothing");
+            }
+        }
+        if is_full {
+            self.end_stalled(&connections, (unread + unsent).saturating_sub(share), Replying::held);
+        } else if let Some(excess) = self.excess_unread(is_full, 1) {
+            self.end_stalled(&connections, excess, Replying::unread);
         }
         // One on which nothing arrives doesn't see by itself what its streams have read since.
-        connections.iter().for_each(|connection| connection.wake());
+        connections
+            .iter()
+            .filter(|connection| connection.kept() > 0)
+            .for_each(|connection| connection.wake());
     }
 
-    fn connections_with(&self, is_meant: impl Fn(&Unread) -> bool) -> Vec<Arc<Unread>> {
+    pub(super) fn connections_with(&self, is_meant: impl Fn(&Unread) -> bool) -> Vec<Arc<Unread>> {
         let open = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
         open.iter().filter(|connection| is_meant(connection)).cloned().collect()
     }
@@ -219,27 +317,31 @@ impl Budget {
         streams.filter(|stream| stream.task.get().is_some_and(|task| tasks.contains(&task.id()))).collect()
     }
 
-    /// Resets streams whose replies nobody takes, those with the most unread data first, until so many
-    /// bytes of it are given back, or none is left. Returns how many bytes that is, those of streams that
-    /// are about to end among them.
-    pub(super) fn end_stalled(&self, bytes: u64) -> u64 {
-        let mut stalled: Vec<_> = self
-            .connections_with(|connection| connection.kept() > 0)
+    /// Resets streams of these connections whose replies nobody takes, those that hold the most first, until so many bytes
+    /// are given back, or none is left. Returns how many bytes that is, those of streams that are about to
+    /// end among them.
+    pub(super) fn end_stalled(
+        &self,
+        connections: &[Arc<Unread>],
+        bytes: u64,
+        held: fn(&Replying) -> u64,
+    ) -> u64 {
+        let mut stalled: Vec<_> = connections
             .iter()
             .flat_map(|connection| connection.streams.all())
             .filter(|stream| stream.is_stalled() && stream.is_running())
             // Nobody gains by the end of one that only takes its replies slowly.
-            .map(|stream| (stream.is_reset(), stream.unread(), stream))
-            .filter(|(_, unread, _)| *unread > 0)
+            .map(|stream| (stream.is_reset(), held(&stream), stream))
+            .filter(|(_, held, _)| *held > 0)
             .collect();
         // Those that were reset before are about to end.
-        stalled.sort_by_key(|(is_reset, unread, _)| Reverse((*is_reset, *unread)));
+        stalled.sort_by_key(|(is_reset, held, _)| Reverse((*is_reset, *held)));
         let mut freed = 0;
-        for (_, unread, stream) in stalled {
+        for (_, held, stream) in stalled {
             if freed >= bytes {
                 break;
             }
-            freed += unread;
+            freed += held;
             if stream.reset() {
                 self.count_refused();
             }
@@ -249,145 +351,5 @@ impl Budget {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::pin::pin;
-    use std::time::Duration;
-
-    use super::super::{ConnectionRoom, Windows, watch_uploads};
-    use super::*;
-
-    const MI: u64 = 1 << 20;
-    const EACH: u64 = 256 << 10;
-
-    type Stream = (Arc<Replying>, tokio::task::JoinHandle<()>);
-
-    /// A new stream, on which so many bytes have arrived that it hasn't read.
-    fn stream(room: &ConnectionRoom, bytes: u64) -> Stream {
-        let streams = &room.unread().streams;
-        let number = streams.open().last + 2;
-        streams.headers_arrived(number);
-        streams.data_arrived(number, bytes as i64);
-        let (stream, task) = (room.unread().begin_stream(), tokio::spawn(std::future::pending()));
-        stream.runs(task.abort_handle());
-        (stream, task)
-    }
-
-    /// So much is unread on the connection.
-    fn settle(room: &mut ConnectionRoom, bytes: u64) {
-        let unread = Arc::clone(room.unread());
-        unread.add(bytes as i64 - unread.bytes() as i64);
-        room.settle(0);
-    }
-
-    /// Places of the streams that were reset.
-    fn reset(streams: &[Stream]) -> Vec<usize> {
-        (0..streams.len()).filter(|place| streams[*place].0.is_reset()).collect()
-    }
-
-    #[tokio::test]
-    async fn streams_that_stall_are_reset_before_a_connection_is_closed() {
-        let budget = Arc::new(Budget::of_process(128 * MI, None));
-        let mut room = ConnectionRoom::new(&budget, Windows::LARGEST);
-        let mut streams: Vec<_> = (0..68).map(|_| stream(&room, EACH)).collect();
-        settle(&mut room, 68 * EACH);
-        // The first waits for its request, the second goes on.
-        streams[0].0.asked(true);
-        for look in 0..3 {
-            streams[1].0.asked(false);
-            budget.look_at_replies();
-            assert_eq!(budget.refused() > 0, look >= 1, "{look}");
-        }
-        // 17 MiB are unread, of which an eighth of the budget may be.
-        assert_eq!((budget.refused(), budget.evicted()), (4, 0));
-        assert_eq!(reset(&streams), [2, 3, 4, 5]);
-        for (_, task) in streams.drain(2..6) {
-            assert!(task.await.unwrap_err().is_cancelled());
-        }
-        settle(&mut room, 31 * MI);
-        assert_eq!((budget.refused(), budget.evicted()), (4, 0));
-        // More at once than the looks can keep up with. Those that stall have 15.5 MiB.
-        settle(&mut room, 33 * MI);
-        assert!(budget.refused() > 30 && budget.evicted() == 0, "{}", budget.refused());
-        streams.truncate(2);
-        settle(&mut room, 34 * MI);
-        assert_eq!(budget.evicted(), 1, "none is left that stalls");
-        drop(room);
-        assert_eq!(budget.used(Kind::Unread), 0);
-    }
-
-    #[tokio::test]
-    async fn streams_with_the_most_unread_data_go_first() {
-        let budget = Arc::new(Budget::of_process(64 * MI, None));
-        let mut room = ConnectionRoom::new(&budget, Windows::LARGEST);
-        // Of the third's data two thirds are read, and the fourth only takes its replies slowly.
-        let mut streams: Vec<_> = [1, 6, 9, 0, 5].map(|part| stream(&room, part * MI)).into();
-        streams[2].0.read(6 * MI as i64);
-        settle(&mut room, 15 * MI);
-        (0..2).for_each(|_| budget.look_at_replies());
-        // 8 MiB may be unread.
-        assert_eq!(reset(&streams), [1, 4]);
-        budget.look_at_replies();
-        assert_eq!(reset(&streams), [1, 4], "those are about to end");
-        for place in [4, 1] {
-            assert!(streams.remove(place).1.await.unwrap_err().is_cancelled());
-        }
-        settle(&mut room, 17 * MI);
-        assert_eq!((reset(&streams), budget.evicted()), (vec![0, 1], 1), "the last has nothing unread");
-    }
-
-    #[tokio::test]
-    async fn a_stream_that_stalled_before_and_goes_on_is_not_reset() {
-        let budget = Arc::new(Budget::of_process(16 * MI, None));
-        let mut room = ConnectionRoom::new(&budget, Windows::LARGEST);
-        let streams = [stream(&room, EACH), stream(&room, EACH)];
-        settle(&mut room, MI);
-        (0..2).for_each(|_| budget.look_at_replies());
-        // Asked since, and nobody looked.
-        streams[0].0.asked(false);
-        settle(&mut room, 5 * MI);
-        assert_eq!(reset(&streams), [1]);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_second_is_a_second_whatever_the_timeout_of_bodies() {
-        // In milliseconds.
-        for timeout in [Some(40), Some(1000), Some(30_000), None] {
-            let budget = Arc::new(Budget::of_process(16 * MI, None));
-            let mut room = ConnectionRoom::new(&budget, Windows::LARGEST);
-            let streams = [stream(&room, EACH)];
-            settle(&mut room, 3 * MI);
-            let timeout = timeout.map(Duration::from_millis);
-            let mut watch = pin!(watch_uploads(Arc::clone(&budget), timeout));
-            let _goes_on = tokio::time::timeout(Duration::from_millis(950), watch.as_mut()).await;
-            assert!(reset(&streams).is_empty(), "{timeout:?}");
-            let _goes_on = tokio::time::timeout(Duration::from_millis(100), watch).await;
-            assert_eq!(reset(&streams), [0], "{timeout:?}");
-        }
-    }
-
-    #[test]
-    fn streams_that_http2_refuses_leave_the_others_their_numbers() {
-        let streams = Streams::default();
-        let unread = |stream: &Arc<Replying>| stream.unread();
-        // Two come in a turn, of which the second is refused, and the head of a third.
-        [1, 3, 5].iter().for_each(|number| streams.headers_arrived(*number));
-        streams.data_arrived(1, 10);
-        assert!(streams.were_read(1, true));
-        let first = streams.begin();
-        assert_eq!(unread(&first), 10);
-        assert!(streams.were_read(2, true), "the rest of the third is to come");
-        assert!(streams.were_read(2, false));
-        streams.data_arrived(5, 20);
-        streams.data_arrived(3, 100);
-        assert_eq!(unread(&streams.begin()), 20);
-        // Trailers of the first, and headers that are refused.
-        streams.headers_arrived(1);
-        assert!(!streams.were_read(3, false));
-        for turn in 4..10_000 {
-            streams.headers_arrived(2 * turn as u32 + 1);
-            streams.were_read(turn, false);
-        }
-        let open = streams.open();
-        assert!(open.coming.len() <= 1 && open.streams.len() <= 2 * FEW);
-    }
-}
+#[path = "stalled_tests.rs"]
+mod tests;

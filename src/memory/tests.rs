@@ -2,7 +2,6 @@ use std::fs;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
-use bytes::Bytes;
 use proptest::prelude::*;
 
 use super::*;
@@ -153,17 +152,14 @@ fn kinds_share_the_budget() {
 }
 
 #[test]
-fn bytes_keep_what_is_attached_to_them() {
+fn reservations_that_are_joined_count_as_one() {
     let budget = budget(100);
-    let mut held = bodies(&budget);
+    let (mut held, mut other) = (bodies(&budget), bodies(&budget));
     held.grow_to(70, any).unwrap();
-    let whole = Bytes::from(vec![7; 70]);
-    let mut attached = held.attach(whole.clone());
-    assert_eq!((&attached, attached.as_ptr()), (&whole, whole.as_ptr()), "nothing is copied");
-    let part = attached.split_to(10);
-    drop(attached);
-    assert_eq!(budget.used(Kind::Bodies), 70);
-    drop(part);
+    other.grow_to(20, any).unwrap();
+    held.join(other);
+    assert_eq!((held.bytes(), budget.used(Kind::Bodies)), (90, 90));
+    drop(held);
     assert_eq!(budget.used(Kind::Bodies), 0);
 }
 
@@ -330,7 +326,7 @@ fn what_is_given_back_at_once_is_not_waited_for() {
 }
 
 proptest! {
-    /// Whatever is reserved, refused, attached and dropped in whichever order: the numbers
+    /// Whatever is reserved, refused, joined and dropped in whichever order: the numbers
     /// are those of a plain list, never above the limit, and zero in the end.
     #[test]
     fn the_numbers_are_those_of_what_is_held(
@@ -338,19 +334,17 @@ proptest! {
     ) {
         let budget = budget(1000);
         let mut held: [Option<Reservation>; 6] = Default::default();
-        let mut attached: Vec<(u64, Bytes)> = Vec::new();
+        let mut joined = bodies(&budget);
         for (which, action, bytes) in steps {
             let others: u64 = held.iter().enumerate().filter(|(at, _)| *at != which)
                 .filter_map(|(_, held)| held.as_ref()).map(Reservation::bytes).sum::<u64>()
-                + attached.iter().map(|(bytes, _)| bytes).sum::<u64>();
+                + joined.bytes();
             match action {
                 0 => held[which] = None,
                 1 => if let Some(held) = held[which].take() {
-                    attached.push((held.bytes(), held.attach(Bytes::from_static(b"x"))));
+                    joined.join(held);
                 },
-                2 => if !attached.is_empty() {
-                    attached.swap_remove(bytes as usize % attached.len());
-                },
+                2 => joined = bodies(&budget),
                 _ => {
                     let one = held[which].get_or_insert_with(|| bodies(&budget));
                     let before = one.bytes();
@@ -360,11 +354,11 @@ proptest! {
                 }
             }
             let sum: u64 = held.iter().flatten().map(Reservation::bytes).sum::<u64>()
-                + attached.iter().map(|(bytes, _)| bytes).sum::<u64>();
+                + joined.bytes();
             prop_assert_eq!(budget.used(Kind::Bodies), sum);
             prop_assert!(sum <= 1000);
         }
-        drop((held, attached));
+        drop((held, joined));
         prop_assert_eq!(budget.used(Kind::Bodies), 0);
     }
 }

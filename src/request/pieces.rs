@@ -20,11 +20,6 @@ impl Pieces {
         self.0.iter()
     }
 
-    /// The same, to be replaced by pieces of the same length.
-    pub fn iter_mut(&mut self) -> std::slice::IterMut<'_, Bytes> {
-        self.0.iter_mut()
-    }
-
     /// Length of all of them in bytes.
     pub fn len(&self) -> usize {
         self.0.iter().map(Bytes::len).sum()

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::endpoints::SubsetHint;
 use crate::flow::{Code, Rejection, Routed};
-use crate::memory::{Budget, GivenUp, Kind, RefusedStream, Reservation, Upload};
+use crate::memory::{Budget, FREE_UNSENT, GivenUp, Kind, RefusedStream, Reservation, Upload};
 use crate::request::{Body, Headers, ParserKind, Parsers, Request, RequestParser, RuleBook};
 use crate::schedule::{Served, Stages};
 
@@ -140,9 +140,11 @@ pub struct Exchange {
     /// Room for the request's body, from its first chunk until the last is on its way, and for
     /// headers that are large.
     held: Option<Reservation>,
-    /// Room for a part of a message that passes through, until its rest is there and written to the
-    /// gateway. In a box, as most streams never have one.
+    /// Room for a part of a message that passes through, until its rest is there. In a box, as most
+    /// streams never have one.
     part: Option<Box<Reservation>>,
+    /// Room for what the next replies say.
+    leaving: Option<Box<Reservation>>,
     /// The request, while some of it is missing that didn't come at once.
     upload: Option<Arc<Upload>>,
     /// Bytes of a body that nobody reads, so far.
@@ -169,6 +171,7 @@ impl Exchange {
             routed: None,
             held: None,
             part: None,
+            leaving: None,
             upload: None,
             relayed: 0,
             early: Body::default(),
@@ -187,12 +190,19 @@ impl Exchange {
         matches!(self.state, State::Deciding(..))
     }
 
-    /// All replies have been sent. A request that waits for its answer, which may take
-    /// minutes, gives back the room for them.
-    pub fn settle(&mut self) {
+    /// All replies have been taken. Returns the room of what they say, which counts until they are
+    /// written. A request that waits for its answer, which may take minutes, gives back the room for
+    /// the replies themselves.
+    pub fn settle(&mut self) -> Option<Box<Reservation>> {
         if matches!(self.state, State::Sent(_)) && self.answer.is_awaited() {
             self.replies = Replies::default();
         }
+        self.leaving.take()
+    }
+
+    /// Priority of the request, 0 before it is known.
+    pub fn priority(&self) -> i32 {
+        self.priority
     }
 
     /// The parser that reads the answer, while it does.
@@ -269,8 +279,8 @@ impl Exchange {
         // What is kept while a request waits is counted with the rest of it.
         let part = self.part.take().filter(|_| !self.is_deciding());
         let step = self.on_event(message.event, &message.served, now);
-        if let Some(part) = part {
-            self.replies.hold(*part);
+        if let Some(part) = part.filter(|_| !matches!(self.state, State::Refused)) {
+            self.leaves_with(*part);
         }
         if !matches!(self.state, State::Idle | State::Body(_) | State::Deciding(..)) {
             // Nothing is kept of the body, or it is on its way and has its room with it.
@@ -327,6 +337,18 @@ impl Exchange {
             return Step::Continue;
         }
         self.refuse_for_memory(now)
+    }
+
+    /// Keeps this room for the next replies, until they are written.
+    fn leaves_with(&mut self, room: Reservation) {
+        // Less counts with the stream.
+        if room.bytes() <= FREE_UNSENT {
+            return;
+        }
+        match &mut self.leaving {
+            Some(leaving) => leaving.join(room),
+            None => self.leaving = Some(Box::new(room)),
+        }
     }
 
     fn on_event(&mut self, event: Event, served: &Served, now: Instant) -> Result<Step, Violation> {
@@ -387,8 +409,14 @@ impl Exchange {
         if let Some(series) = self.answer.series() {
             self.shared.metrics.refused(series, rejection.code);
         }
+        self.refused_with(rejection)
+    }
+
+    /// Drops what there is of the request, and says this instead.
+    fn refused_with(&mut self, rejection: Rejection) -> Step {
         self.state = State::Refused;
-        (self.held, self.part, self.upload, self.early) = (None, None, None, Body::default());
+        (self.held, self.part, self.leaving, self.upload) = (None, None, None, None);
+        self.early = Body::default();
         self.replies.immediate(rejection);
         Step::End
     }
@@ -441,7 +469,7 @@ impl Exchange {
     }
 
     /// There is no room for the request. What is there of it is dropped.
-    fn refuse_for_memory(&mut self, now: Instant) -> Step {
+    pub fn refuse_for_memory(&mut self, now: Instant) -> Step {
         self.shared.budget.count_refused();
         self.refuse(Rejection::saturated(NO_MEMORY), &SeriesKey::unknown(), now)
     }
@@ -455,10 +483,7 @@ impl Exchange {
         if let Some(started) = self.started {
             metrics.request_processing.observe(now.saturating_duration_since(started).as_secs_f64());
         }
-        self.state = State::Refused;
-        (self.held, self.part, self.upload, self.early) = (None, None, None, Body::default());
-        self.replies.immediate(rejection);
-        Step::End
+        self.refused_with(rejection)
     }
 }
 

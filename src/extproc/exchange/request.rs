@@ -6,13 +6,11 @@ use std::time::Instant;
 use bytes::Bytes;
 
 use crate::flow::{Code, Rejection, Routed};
-use crate::memory::Reservation;
-use crate::request::{Body, Headers, ParseError, Pieces, Request, RequestParser};
+use crate::request::{Headers, ParseError, Pieces, Request, RequestParser};
 
 use super::super::envoy::ENCODINGS;
 use super::super::event::Mode;
-use super::super::outbox::KEEP;
-use super::super::reply::{CHUNK_LIMIT, Reply, Route};
+use super::super::reply::{Reply, Route};
 use super::super::series::SeriesKey;
 use super::{BodyEnd, Exchange, NO_MEMORY, Question, State, Step, TOO_MUCH_TO_WAIT, Violation};
 
@@ -255,7 +253,7 @@ impl Exchange {
     }
 
     pub(super) fn route(&mut self, request: &Request, end: BodyEnd, mut routed: Routed, now: Instant) {
-        let mut held = self.held.take();
+        let held = self.held.take();
         let body = request.outgoing();
         let relays = matches!(end, BodyEnd::Relayed { .. });
         let series = if end == BodyEnd::Headers || relays && !self.is_full_duplex() {
@@ -281,7 +279,7 @@ impl Exchange {
         let mut early = std::mem::take(&mut self.early);
         if relays && self.is_full_duplex() {
             early.seal();
-            self.replies.early_request_body(outgoing(&early, held.take()), !more);
+            self.replies.early_request_body(early.chunks().iter().cloned(), !more);
         }
         self.replies.request_headers(route);
         routed.relayed(self.relayed);
@@ -290,10 +288,13 @@ impl Exchange {
         let Some(series) = series else { return };
         series.total.inc();
         if !relays {
-            self.replies.request_body(outgoing(&body, held), end == BodyEnd::Flag);
+            self.replies.request_body(body.chunks().iter().cloned(), end == BodyEnd::Flag);
             series.request_size.observe(body.len() as f64);
         } else if !more {
             self.note_relayed();
+        if let Some(held) = held {
+            self.leaves_with(held);
+        }
         }
         if end == BodyEnd::Trailers {
             self.replies.push(Reply::RequestTrailers);
@@ -317,24 +318,6 @@ fn content_length(headers: &Headers) -> usize {
         let add =
             |length: usize, digit: &u8| length.saturating_mul(10).saturating_add(usize::from(digit - b'0'));
         digits.iter().fold(0, add)
-    })
-}
-
-/// The chunks of a body. The last of which the outbox keeps a piece has the room with it that
-/// the body takes, until it is written to the gateway, or dropped: by then so are the others.
-fn outgoing(body: &Body, mut held: Option<Reservation>) -> impl Iterator<Item = Bytes> {
-    let mut end = body.len();
-    let with_room = body.chunks().iter().rposition(|chunk| {
-        // Replies cut the body wherever one is full.
-        let after_cut = chunk.len().min(end % CHUNK_LIMIT);
-        end -= chunk.len();
-        after_cut.max(chunk.len() - after_cut) >= KEEP
-    });
-    body.chunks().iter().enumerate().map(move |(index, chunk)| {
-        match held.take_if(|_| Some(index) == with_room) {
-            Some(held) => held.attach(chunk.clone()),
-            None => chunk.clone(),
-        }
     })
 }
 

@@ -17,6 +17,7 @@ mod raw;
 mod stalled;
 mod streams;
 mod unread;
+mod unsent;
 mod waiting;
 
 use std::net::Ipv4Addr;

@@ -3,8 +3,6 @@
 use std::sync::Mutex;
 
 use super::*;
-use crate::extproc::outbox::KEEP;
-use crate::extproc::reply::CHUNK_LIMIT;
 use crate::memory::Sheds;
 use crate::request::MAX_NAME;
 
@@ -46,58 +44,21 @@ fn a_body_counts_as_it_arrives_and_until_its_last_chunk_is_written() {
     let replies = harness.send(part(PART, true)).unwrap();
     assert_eq!(kinds(&replies), ["headers", "body62000", "body48000!"]);
     assert_eq!(used(&budget), 11 * PART, "the replies are not written yet");
-    let mut bodies: Vec<Pieces> = replies
-        .into_iter()
-        .filter_map(|reply| match reply {
-            Reply::RequestBody { data, .. } => Some(data),
-            _ => None,
-        })
-        .collect();
-    let last = bodies.pop();
-    drop(bodies);
-    assert_eq!(used(&budget), 11 * PART);
-    drop(last);
+    let room = harness.exchange.settle();
+    assert_eq!(room.as_ref().map(|room| room.bytes()), Some(11 * PART as u64));
+    drop(room);
     assert_eq!(used(&budget), 0, "though the stream waits for its answer");
     assert_eq!(harness.in_flight(), 1);
 }
 
-/// What of a body's replies is kept where it lies: the outbox copies the others.
-fn kept(replies: Vec<Reply>) -> Vec<Bytes> {
-    let bodies = replies.into_iter().filter_map(|reply| match reply {
-        Reply::RequestBody { data, .. } => Some(data),
-        _ => None,
-    });
-    bodies.flatten().filter(|piece| piece.len() >= KEEP).collect()
-}
-
 #[test]
-fn a_body_counts_until_its_last_large_piece_is_written_whatever_follows_that() {
-    // Chunks, and whether any is large enough to be kept.
-    let chunks: [(&[usize], bool); 7] = [
-        (&[PART, PART, 30], true),
-        (&[PART, PART, KEEP - 1], true),
-        (&[PART, PART, KEEP], true),
-        (&[2 * CHUNK_LIMIT + 10], true),
-        // The last one is cut in two, and both are small.
-        (&[CHUNK_LIMIT - 700, 1400], true),
-        (&[CHUNK_LIMIT + 10, 1400, 30], true),
-        (&[KEEP - 1], false),
-    ];
-    for (chunks, large) in chunks {
-        let budget = Arc::new(Budget::new(1 << 20, 0));
+fn a_small_body_counts_with_its_stream_once_it_is_there() {
+    let budget = Arc::new(Budget::new(1 << 20, 0));
+    for (bytes, counted) in [(4096, 0), (4097, 4097)] {
         let mut harness = Harness::within(1, &budget);
         harness.send(headers(&COMPLETION, false)).unwrap();
-        for chunk in &chunks[..chunks.len() - 1] {
-            harness.send(part(*chunk, false)).unwrap();
-        }
-        let mut kept = kept(harness.send(part(chunks[chunks.len() - 1], true)).unwrap());
-        assert_eq!(!kept.is_empty(), large, "{chunks:?}");
-        let whole = chunks.iter().sum::<usize>();
-        while !kept.is_empty() {
-            assert_eq!(used(&budget), whole, "{chunks:?}");
-            kept.remove(0);
-        }
-        assert_eq!(used(&budget), 0, "{chunks:?}");
+        harness.send(part(bytes, true)).unwrap();
+        assert_eq!(used(&budget), counted);
     }
 }
 
@@ -114,8 +75,12 @@ fn parts_are_copied_from_half_of_the_limit_on() {
         let data = part.clone().into();
         replies = harness.send(Event::RequestBody { data, end_of_stream: number == 7 }).unwrap();
     }
+    let bodies = replies.into_iter().filter_map(|reply| match reply {
+        Reply::RequestBody { data, .. } => Some(data),
+        _ => None,
+    });
     let is_own: Vec<bool> =
-        kept(replies).iter().zip(&parts).map(|(kept, part)| kept.as_ptr() == part.as_ptr()).collect();
+        bodies.flatten().zip(&parts).map(|(kept, part)| kept.as_ptr() == part.as_ptr()).collect();
     // With its stream the sixth part makes it 68,192 bytes.
     assert_eq!(is_own, [true, true, true, true, true, false, false, false]);
 }
@@ -140,6 +105,8 @@ fn large_headers_count_with_the_body_that_they_wait_for() {
     assert_eq!(kinds(&second.send(headers(&large, false)).unwrap()), ["immediate429"]);
     assert_eq!((used(&budget), budget.refused()), (60_010, 1));
     assert_eq!(first.send(part(30, true)).unwrap().len(), 2);
+    assert_eq!(used(&budget), 60_040);
+    drop(first);
     assert_eq!(used(&budget), 0);
     // A gateway that keeps the body to itself: the request waits for its decision.
     let modes = Some(Modes { request: Mode::None, response: Mode::FullDuplex });
@@ -181,7 +148,10 @@ fn a_part_of_a_message_counts_whatever_the_stream_waits_for() {
                 harness.answer(&question);
             }
         }
-        while is_decided && harness.exchange.next_reply().is_some() {}
+        if is_decided {
+            while harness.exchange.next_reply().is_some() {}
+            harness.exchange.settle();
+        }
         assert_eq!(used(&budget), kept, "{what}");
         for bytes in [5, 70_000, 300_000] {
             assert!(matches!(harness.exchange.on_part(bytes, Instant::now()), Step::Continue), "{what}");
@@ -191,6 +161,7 @@ fn a_part_of_a_message_counts_whatever_the_stream_waits_for() {
         let _ = harness.exchange.on_message(message(next), Instant::now());
         let left = if what.contains("decision") { kept } else { 0 };
         while harness.exchange.next_reply().is_some() {}
+        harness.exchange.settle();
         assert_eq!(used(&budget), left, "{what}");
         drop(harness);
         assert_eq!(used(&budget), 0, "{what}");
@@ -228,15 +199,16 @@ fn a_message_that_passes_through_counts_until_it_is_written() {
     let body = |bytes: usize| body(&"z".repeat(bytes), false);
     let answer = |bytes: usize| answer_body(&"z".repeat(bytes), false);
     let table: [(fn(usize) -> Event, usize, usize); 4] =
-        [(body, 200_000, 200_000), (body, KEEP - 1, 0), (answer, 200_000, 200_000), (answer, KEEP - 1, 0)];
+        [(body, 200_000, 200_000), (body, 4096, 0), (answer, 200_000, 200_000), (answer, 4096, 0)];
     for (index, (event, length, kept)) in table.into_iter().enumerate() {
         if index == 2 {
             harness.send(answer_headers()).unwrap();
         }
-        assert!(matches!(harness.exchange.on_part(length - 1, Instant::now()), Step::Continue));
-        let replies = harness.send(event(length)).unwrap();
-        assert_eq!(used(&budget), kept.saturating_sub(1), "{index}");
-        drop(replies);
+        assert!(matches!(harness.exchange.on_part(length, Instant::now()), Step::Continue));
+        assert_eq!(used(&budget), length, "{index}");
+        harness.send(event(length)).unwrap();
+        assert_eq!(used(&budget), kept, "{index}");
+        harness.exchange.settle();
         assert_eq!(used(&budget), 0, "{index}");
     }
 }
@@ -339,6 +311,7 @@ fn negative_priorities_are_refused_first() {
 /// Has nothing to give, and knows for whom it was asked.
 #[derive(Default)]
 struct Asked(Mutex<Vec<i32>>);
+    first.exchange.settle();
 
 impl Sheds for Asked {
     fn shed(&self, _: u64, highest: i32) -> u64 {

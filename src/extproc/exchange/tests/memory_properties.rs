@@ -12,7 +12,7 @@ enum Move {
     Part(usize),
     /// The decision comes.
     Decide,
-    /// The gateway takes a reply.
+    /// The gateway takes replies.
     Take,
     Abort,
 }
@@ -88,7 +88,8 @@ proptest! {
                     stream.note(step);
                 },
                 Move::Take => {
-                    taken.extend(stream.harness.exchange.next_reply());
+                    while stream.harness.exchange.next_reply().is_some() {}
+                    taken.extend(stream.harness.exchange.settle());
                     if taken.len() > unwritten {
                         taken.remove(0);
                     }

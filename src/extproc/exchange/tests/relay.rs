@@ -69,12 +69,14 @@ fn a_body_is_kept_and_counts_while_its_request_waits() {
     assert_eq!(budget.used(Kind::Bodies), 65_536, "until it is on its way");
     let replies: Vec<Reply> = std::iter::from_fn(|| harness.exchange.next_reply()).collect();
     assert_eq!(kinds(&replies), ["headers", "body62000", "body3536"]);
-    drop(replies);
+    harness.exchange.settle();
     assert_eq!(budget.used(Kind::Bodies), 0);
     // A part of a message counts until its rest is there.
     assert!(matches!(harness.exchange.on_part(5000, Instant::now()), Step::Continue));
     assert_eq!(budget.used(Kind::Bodies), 5000);
     assert_eq!(kinds(&harness.send(body(&"z".repeat(6000), true)).unwrap()), ["body6000!"]);
+    assert_eq!(budget.used(Kind::Bodies), 5000, "until it is written");
+    harness.exchange.settle();
     assert_eq!(budget.used(Kind::Bodies), 0);
 }
 
