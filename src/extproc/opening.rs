@@ -59,7 +59,7 @@ impl Openings {
         {
             let mut places = self.places();
             if open >= most {
-                if open >= most + PLACES {
+                if open >= most + PLACES.min(most / 8 + 1) {
                     return None;
                 }
                 self.closed(places.close()?);

@@ -28,7 +28,7 @@ use super::conn::{self, ConnectionError, Lifetime};
 use super::opening::{Opening, OpeningPlace, Openings};
 use super::router::BoxError;
 use super::spread::{Streams, Threads};
-use crate::memory::{Budget, ConnectionRoom, MAX_CONNECTIONS, Windows};
+use crate::memory::{Budget, ConnectionRoom, Windows};
 
 /// What happened to connections, since the start.
 #[derive(Debug, Default)]
@@ -136,7 +136,8 @@ impl Workers {
     /// Gives a connection to the thread with the fewest open streams, or closes it when too many
     /// are open. Those that are being opened make room for it. For one acceptor: the count is read, then raised.
     pub fn serve(&self, stream: StdStream, peer: SocketAddr) {
-        let Some(opening) = self.opening.begin(peer.ip(), self.open.len(), MAX_CONNECTIONS) else {
+        let most = self.budget.max_connections();
+        let Some(opening) = self.opening.begin(peer.ip(), self.open.len(), most) else {
             return self.metrics.refuse(peer, "too many connections");
         };
         let place = self.threads.idlest();

@@ -101,6 +101,8 @@ pub struct Budget {
     pub(super) uploads: Uploads,
     pub(super) refusals: Refusals,
     lingering: Arc<Semaphore>,
+    /// Open files that the process may have, where that is known.
+    pub(super) files: OnceLock<u64>,
 }
 
 /// Streams at most that are read although they have ended on our side. Each takes some KiB that
@@ -179,6 +181,7 @@ impl Budget {
             uploads: Uploads::default(),
             refusals: Refusals::default(),
             lingering: Arc::new(Semaphore::new(MAX_LINGERING)),
+            files: OnceLock::new(),
         }
     }
 

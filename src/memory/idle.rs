@@ -11,13 +11,9 @@ use tokio_util::sync::CancellationToken;
 use super::connection::Unread;
 use super::{Budget, Kind};
 
-/// Open connections. A gateway needs one per worker thread, and another for every 100
-/// requests in progress; this is below a usual limit of open files.
+/// Open connections where the limit on [open files](super::files) isn't lower. A gateway needs one per
+/// worker thread, and another for every 100 requests in progress.
 pub const MAX_CONNECTIONS: usize = 16_384;
-
-/// Open connections from which on idle ones make room, so that a new one finds a place. From half as
-/// many more on they have no time to leave.
-const MANY: u64 = MAX_CONNECTIONS as u64 / 8 * 5;
 
 /// The part of a connection's state that says how long it has been idle.
 #[derive(Debug)]
@@ -186,8 +182,9 @@ impl Budget {
             let least = |used: u64| usize::from(used <= most.saturating_mul(2));
             self.retire(|connection| connection.idle.bytes(), new, most, least);
         }
-        if open > MANY {
-            self.retire(|connection| u64::from(connection.idle.bytes() > 0), u64::from(new > 0), MANY, |_| 0);
+        let many = self.many_connections();
+        if open > many {
+            self.retire(|connection| u64::from(connection.idle.bytes() > 0), u64::from(new > 0), many, |_| 0);
         }
     }
 
@@ -228,6 +225,7 @@ mod tests {
     use super::*;
 
     const MI: u64 = 1 << 20;
+    const MANY: u64 = 10_240;
 
     fn peer(last: u8) -> IpAddr {
         Ipv4Addr::new(10, 0, 0, last).into()

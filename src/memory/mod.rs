@@ -10,6 +10,7 @@ mod budget;
 mod calls;
 pub mod cgroup;
 mod connection;
+pub mod files;
 mod given_up;
 mod idle;
 mod meter;
@@ -18,8 +19,8 @@ mod refusals;
 mod reservation;
 pub mod small;
 mod stalled;
-mod uploads;
 mod unsent;
+mod uploads;
 mod watch;
 
 pub use budget::{Budget, Full, Kind, Sheds};
@@ -30,8 +31,8 @@ pub use places::{Close, Places};
 pub use refusals::RefusedStream;
 pub use reservation::Reservation;
 pub use stalled::Replying;
-pub use uploads::{GivenUp, Upload, watch_uploads};
 pub use unsent::{FREE_UNSENT, Unsent};
+pub use uploads::{GivenUp, Upload, watch_uploads};
 pub use watch::keep_measuring;
 
 #[cfg(test)]

@@ -8,8 +8,8 @@ use super::Budget;
 /// Connections of a port. For one more an [old one](super::Places) is closed.
 const MAX_CONNECTIONS: usize = 256;
 
-/// Connections of a port, however small the memory budget.
-const LEAST_CONNECTIONS: usize = 8;
+/// Connections of a port, however small the memory budget and the limit on open files.
+pub(super) const LEAST_CONNECTIONS: usize = 8;
 
 /// Streams of a port.
 const MAX_STREAMS_OF_ALL: usize = 4096;
@@ -35,7 +35,7 @@ const MOST: u64 = 64 << 20;
 pub fn max_connections(streams: u32, budget: &Budget) -> usize {
     let places = usize::try_from(share(budget) / CONNECTION).unwrap_or(usize::MAX);
     let most = (MAX_STREAMS_OF_ALL / streams.max(1) as usize).clamp(1, MAX_CONNECTIONS);
-    most.min(places.max(LEAST_CONNECTIONS))
+    most.min(places.max(LEAST_CONNECTIONS)).min(budget.max_small_connections())
 }
 
 /// Ports that serve such requests: health, ext_proc (which answers health checks too), KEDA, metrics and

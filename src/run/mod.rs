@@ -33,7 +33,7 @@ use crate::extproc::service::ProcessCall;
 use crate::extproc::stop::Stops;
 use crate::flow::{Attempts, Dispatcher, Gate, GateCollector, GateMetrics, Policy, keep_bands, keep_moving};
 use crate::leader::Term;
-use crate::memory::{Sheds, keep_measuring, watch_uploads};
+use crate::memory::{Sheds, files, keep_measuring, watch_uploads};
 use crate::metrics::{self};
 use crate::observe::http::{HttpServer, Protection, Routes};
 use crate::observe::{self, endpoints};
@@ -163,6 +163,9 @@ async fn serve(
     if origin.is_none() && locator.is_none() {
         let text = "nothing says where endpoints come from; give --pool-name, --endpoint-selector, --endpoints-file, or a file-discovery plugin under dataLayer.discovery";
         return Err(RunError::Config(text.to_owned()));
+    }
+    if let Some(files) = files::raise_limit() {
+        state.budget().limit_files(files);
     }
     let clock = state.clock().clone();
     let rules = Arc::new(RuleBook::default());

@@ -73,6 +73,32 @@ async fn connections_with_a_request_and_those_of_other_addresses_stay() {
     }
 }
 
+/// More connections than the process may have open files, none of which leaves when it is told to.
+#[tokio::test]
+async fn idle_connections_leave_files_to_others() {
+    const FILES: usize = 512;
+    let process = Process::start_with_files(FILES, 256, 1, &[]);
+    let mut idle = Vec::new();
+    for _ in 0..IDLE {
+        let mut raw = Raw::connect(process.extproc, 1 << 20);
+        // One that is refused may be closed by now.
+        if raw.try_send() {
+            idle.push(raw);
+        }
+    }
+    settle(|| process.metric("usher_connections_evicted_total") > 0.0).await;
+    // Those that are idle leave, so that there is room again, without more that come.
+    settle(|| process.metric("usher_memory_connections_bytes") <= (FILES / 64 * 25 * (32 << 10)) as f64)
+        .await;
+    is_healthy(process.health).await;
+    is_healthy(process.extproc).await;
+    drop(is_served(&process.connect().await).await);
+    // Five eighths of all files are for connections.
+    assert!(process.metric("usher_memory_connections_bytes") <= (FILES / 8 * 5 * (32 << 10)) as f64);
+    assert_eq!(process.logged("cannot accept connections"), 0, "{:#?}", process.warnings());
+    drop(idle);
+}
+
 /// More connections than may be opening at a time, none of which says anything.
 #[tokio::test]
 async fn silent_connections_keep_no_gateway_out() {

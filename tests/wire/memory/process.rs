@@ -26,10 +26,22 @@ pub struct Process {
 impl Process {
     /// One that may take so many MiB, over a file of so many endpoints.
     pub fn start(budget: usize, endpoints: usize, flags: &[&str]) -> Self {
+        Self::start_by(Command::new(env!("CARGO_BIN_EXE_usher")), budget, endpoints, flags)
+    }
+
+    /// The same, which may have so many open files, and half as many if it doesn't ask for more.
+    pub fn start_with_files(files: usize, budget: usize, endpoints: usize, flags: &[&str]) -> Self {
+        let mut shell = Command::new("sh");
+        let limits = format!("ulimit -Sn {} && ulimit -Hn {files} && exec \"$0\" \"$@\"", files / 2);
+        shell.args(["-c", &limits, env!("CARGO_BIN_EXE_usher")]);
+        Self::start_by(shell, budget, endpoints, flags)
+    }
+
+    fn start_by(mut program: Command, budget: usize, endpoints: usize, flags: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("endpoints.yaml");
         write(&file, endpoints);
-        let mut child = Command::new(env!("CARGO_BIN_EXE_usher"))
+        let mut child = program
             .args(["serve", "--bind-address=127.0.0.1", "--grpc-port=0", "--grpc-health-port=0"])
             .args(["--metrics-port=0", "--metrics-endpoint-auth=false", "--admin-address=off"])
             .args(["--zap-encoder=json", "--sick-pods=false"])

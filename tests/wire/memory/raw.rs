@@ -110,6 +110,11 @@ impl Raw {
         self.socket.write_all(&std::mem::take(&mut self.out)).unwrap();
     }
 
+    /// Sends what there is, and says whether the connection took it.
+    pub fn try_send(&mut self) -> bool {
+        self.socket.write_all(&std::mem::take(&mut self.out)).is_ok()
+    }
+
     /// The next frame; `None` at the end.
     pub fn next(&mut self) -> Option<Frame> {
         let mut head = [0; 9];
