@@ -267,9 +267,9 @@ impl ExtProcMetrics {
         self.errors.with_label_values(&[model, target, flow, priority, code.name()]).inc();
     }
 
-    /// Counts a header that was ignored, as the name in it is too long.
+    /// Counts headers that were ignored, as the name in them is too long. Each counts once.
     pub(super) fn ignored(&self, headers: &Headers) {
-        if let Some(header) = headers.ignored() {
+        for header in headers.take_ignored() {
             // As it is looked up: only those have a series.
             let header = String::from_utf8_lossy(header).to_ascii_lowercase();
             tracing::debug!(header, "header ignored: its value has more than 1,024 bytes");

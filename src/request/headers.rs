@@ -1,7 +1,8 @@
 //! Request headers as the gateway sent them.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use bytes::Bytes;
 
@@ -21,13 +22,34 @@ pub struct Headers {
 /// Smaller ones are no more than the streams that they came on, in bytes.
 const COUNTED: usize = 4096;
 
-/// The last header that was read and ignored: its place, from 1 on; 0 is none.
+/// Headers that were read and ignored: a bit for each place, once there is one.
 #[derive(Debug, Default)]
-struct Ignored(AtomicU32);
+struct Ignored(OnceLock<Box<[AtomicU64]>>);
 
+impl Ignored {
+    /// Marks one of so many headers.
+    #[cold]
+    fn mark(&self, index: usize, headers: usize) {
+        let words = self.0.get_or_init(|| (0..headers.div_ceil(64)).map(|_| AtomicU64::new(0)).collect());
+        if let Some(word) = words.get(index / 64) {
+            word.fetch_or(1 << (index % 64), Relaxed);
+        }
+    }
+
+    /// Places of those that are marked, which are marked no more.
+    fn take(&self) -> impl Iterator<Item = usize> {
+        let words = self.0.get().into_iter().flatten().enumerate();
+        words.flat_map(|(place, word)| {
+            let bits = word.swap(0, Relaxed);
+            (0..64).filter(move |bit| (bits >> bit) & 1 == 1).map(move |bit| place * 64 + bit)
+        })
+    }
+}
+
+/// Marks aren't copied.
 impl Clone for Ignored {
     fn clone(&self) -> Self {
-        Self(self.0.load(Relaxed).into())
+        Self::default()
     }
 }
 
@@ -75,7 +97,7 @@ impl Headers {
         let index = self.find(name)?;
         let value = self.at(self.entries[index].value);
         if value.len() > MAX_NAME {
-            self.ignored.0.store(index as u32 + 1, Relaxed);
+            self.ignored.mark(index, self.entries.len());
             return None;
         }
         Some(value)
@@ -84,14 +106,13 @@ impl Headers {
     /// Notes that a header is ignored: a name in it is too long. `name` is in lower case.
     pub fn ignore(&self, name: &str) {
         if let Some(index) = self.find(name) {
-            self.ignored.0.store(index as u32 + 1, Relaxed);
+            self.ignored.mark(index, self.entries.len());
         }
     }
 
-    /// The last header that gave a name which was too long to be read.
-    pub fn ignored(&self) -> Option<&[u8]> {
-        let index = (self.ignored.0.load(Relaxed) as usize).checked_sub(1)?;
-        self.entries.get(index).map(|entry| self.at(entry.name))
+    /// Headers that gave names which were too long to be read, each once: those since the last call.
+    pub fn take_ignored(&self) -> impl Iterator<Item = &[u8]> {
+        self.ignored.take().filter_map(|index| self.entries.get(index)).map(|entry| self.at(entry.name))
     }
 
     fn find(&self, name: &str) -> Option<usize> {
@@ -191,12 +212,27 @@ mod tests {
             [("X-Long", long.as_str()), ("x-longest", &longest), ("x-other", &long)].into_iter().collect();
         assert_eq!(headers.text("x-longest"), Some(longest.as_str()));
         assert_eq!(headers.get("x-long"), Some(long.as_bytes()));
-        assert_eq!(headers.ignored(), None);
+        let ignored = |headers: &Headers| -> Vec<_> {
+            headers.take_ignored().map(|name| String::from_utf8_lossy(name).into_owned()).collect()
+        };
+        assert!(ignored(&headers).is_empty());
         assert_eq!((headers.text("x-long"), headers.name("x-long")), (None, None));
         assert_eq!(headers.first_text(&["x-long", "x-longest"]), Some(longest.as_str()));
-        assert_eq!(headers.clone().ignored(), Some(&b"X-Long"[..]));
         headers.ignore("x-other");
-        assert_eq!(headers.ignored(), Some(&b"x-other"[..]));
+        headers.ignore("x-missing");
+        assert_eq!(ignored(&headers), ["X-Long", "x-other"]);
+        assert!(ignored(&headers).is_empty(), "each counts once");
+        assert_eq!(headers.text("x-long"), None);
+        assert_eq!(ignored(&headers), ["X-Long"]);
+    }
+
+    #[test]
+    fn all_names_that_are_too_long_are_known_however_many_there_are() {
+        let long = "x".repeat(MAX_NAME + 1);
+        let names: Vec<_> = (0..200).map(|number| format!("x-{number}")).collect();
+        let headers: Headers = names.iter().map(|name| (name.as_str(), long.as_str())).collect();
+        names.iter().step_by(3).for_each(|name| assert_eq!(headers.name(name), None));
+        assert!(headers.take_ignored().eq(names.iter().step_by(3).map(|name| name.as_bytes())));
     }
 
     #[test]

@@ -112,34 +112,41 @@ impl RequestParser {
     ///
     /// # Errors
     /// When the request can't be routed; the text is for the client.
-    pub fn finish(self) -> Result<Request, ParseError> {
+    pub fn finish(mut self) -> Result<Request, ParseError> {
         self.finish_by(&Rules::default(), &mut rand::rng())
     }
 
-    /// The end of the body. The rules may say which model is served, or draw one.
+    /// The end of the body. The rules may say which model is served, or draw one. To be called once.
     ///
     /// # Errors
-    /// When the request can't be routed; the text is for the client.
-    pub fn finish_by(mut self, rules: &Rules, rng: &mut dyn Rng) -> Result<Request, ParseError> {
+    /// When the request can't be routed; the text is for the client. The headers are still here then.
+    pub fn finish_by(&mut self, rules: &Rules, rng: &mut dyn Rng) -> Result<Request, ParseError> {
         self.body.seal();
         let Some(api) = self.api else {
             return Err(ParseError::NoParser(printable(Parsers::path_of(&self.headers))));
         };
-        let Some(mut reading) = self.reading else {
-            return Ok(Request::new(self.headers, api, self.body));
+        let Some(mut reading) = self.reading.take() else {
+            return Ok(self.request(api));
         };
         let parsed = reading.finish()?;
-        let mut request = Request::new(self.headers, api, self.body);
-        if parsed.cache_salt.is_some_and(|salt| salt.is_longer(MAX_NAME, &request.body)) {
+        if parsed.cache_salt.is_some_and(|salt| salt.is_longer(MAX_NAME, &self.body)) {
             let field = if api == Api::SglangGenerate { "extra_key" } else { "cache_salt" };
             return Err(ParseError::LongName(field));
         }
-        name_model(&mut request, &parsed, rules, rng)?;
+        let mut request = self.request(api);
+        if let Err(error) = name_model(&mut request, &parsed, rules, rng) {
+            self.headers = request.headers;
+            return Err(error);
+        }
         request.stream = parsed.stream;
         request.max_output_tokens = parsed.max_output_tokens;
         request.cache_salt = parsed.cache_salt;
         request.prompt = parsed.prompt;
         Ok(request)
+    }
+
+    fn request(&mut self, api: Api) -> Request {
+        Request::new(std::mem::take(&mut self.headers), api, std::mem::take(&mut self.body))
     }
 }
 

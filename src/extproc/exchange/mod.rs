@@ -414,11 +414,21 @@ impl Exchange {
 
     /// Drops what there is of the request, and says this instead.
     fn refused_with(&mut self, rejection: Rejection) -> Step {
+        self.count_ignored();
         self.state = State::Refused;
         (self.held, self.part, self.leaving, self.upload) = (None, None, None, None);
         self.early = Body::default();
         self.replies.immediate(rejection);
         Step::End
+    }
+
+    /// Counts headers that were read so far and ignored, where nothing was decided.
+    fn count_ignored(&self) {
+        match &self.state {
+            State::Body(parser) => self.shared.metrics.ignored(parser.headers()),
+            State::Deciding(request, _) => self.shared.metrics.ignored(&request.headers),
+            _ => {}
+        }
     }
 
     /// Gives back what was booked for an answer that doesn't end. What there was of it counts.

@@ -36,6 +36,7 @@ impl Exchange {
         if !end_of_stream {
             // They are kept until the body is there, or while the request waits.
             if !self.has_room(headers.counted() + self.subset.counted(), Some(&headers)) {
+                self.shared.metrics.ignored(&headers);
                 return Ok(self.refuse_for_memory(now));
             }
             // What is larger than any frame has been put together, and is its own.
@@ -215,13 +216,16 @@ impl Exchange {
 
     /// The request's body is complete, or nobody reads it.
     fn finish(&mut self, end: BodyEnd, now: Instant) -> Step {
-        let State::Body(parser) = std::mem::replace(&mut self.state, State::Abandoned) else {
+        let State::Body(mut parser) = std::mem::replace(&mut self.state, State::Abandoned) else {
             return Step::Continue;
         };
         let finished = parser.finish_by(&self.shared.rules.current(), &mut rand::rng());
         match finished {
             Ok(request) => self.decide(request, end, now),
-            Err(error) => self.refuse_as_invalid(&error, now),
+            Err(error) => {
+                self.shared.metrics.ignored(parser.headers());
+                self.refuse_as_invalid(&error, now)
+            }
         }
     }
 
@@ -238,6 +242,7 @@ impl Exchange {
         if request.priority < 0 && (!request.body.is_empty() || relays) && self.shared.budget.is_tight() {
             // These go first: what is left is for the others.
             self.shared.budget.count_refused();
+            self.shared.metrics.ignored(&request.headers);
             return self.refuse(Rejection::saturated(NO_MEMORY), &series_key(&request), now);
         }
         if let Some(by) = &request.rewritten_by {
@@ -287,14 +292,14 @@ impl Exchange {
         self.state = if more { State::Relaying } else { State::Sent(end) };
         let Some(series) = series else { return };
         series.total.inc();
+        if let Some(held) = held {
+            self.leaves_with(held);
+        }
         if !relays {
             self.replies.request_body(body.chunks().iter().cloned(), end == BodyEnd::Flag);
             series.request_size.observe(body.len() as f64);
         } else if !more {
             self.note_relayed();
-        if let Some(held) = held {
-            self.leaves_with(held);
-        }
         }
         if end == BodyEnd::Trailers {
             self.replies.push(Reply::RequestTrailers);

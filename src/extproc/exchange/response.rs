@@ -31,6 +31,7 @@ impl Exchange {
         if matches!(self.state, State::Idle | State::Body(_) | State::Deciding(..)) {
             // The gateway answers itself, for example after a time-out, or shows us
             // answers only. A body that is still on its way to us belongs to nobody.
+            self.count_ignored();
             self.state = State::Abandoned;
             self.replies.forget_early();
             self.early = Body::default();

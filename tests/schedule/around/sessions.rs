@@ -104,6 +104,8 @@ fn a_token_names_the_endpoint() {
             }
             let header = ("x-session-token".to_owned(), token(&format!("default/{endpoint}")));
             assert_eq!(headers, [header], "{sent}: every answer says who served");
+            let ignored = request.headers.take_ignored().count();
+            assert_eq!(ignored, usize::from(sent.len() > 1024), "{sent}");
         }
     }
 }

@@ -242,13 +242,48 @@ fn what_a_parser_keeps_of_a_body_counts_with_it() {
 fn a_name_that_is_too_long_is_counted_by_its_header() {
     let mut harness = Harness::new(1);
     let long = "x".repeat(MAX_NAME + 1);
-    let ignored = [("X-Request-Id", long.as_str()), ("x-other", &long)];
-    harness.send(headers(&ignored, false)).unwrap();
+    let sent = [("X-Request-Id", long.as_str()), ("x-other", &long)];
+    harness.send(headers(&sent, false)).unwrap();
     let Reply::RequestHeaders(route) = &harness.send(body(PROMPT, true)).unwrap()[0] else { panic!() };
     assert!(route.request_id.is_some(), "as if there were none");
-    let count =
-        |header: &str| harness.metric(&format!("usher_long_headers_ignored_total{{header=\"{header}\"}}"));
-    assert_eq!((count("x-request-id"), count("x-other")), (Some(1.0), None));
+    assert_eq!((ignored(&harness, "x-request-id"), ignored(&harness, "x-other")), (Some(1.0), None));
+}
+
+/// Requests that were sent with this header, which was ignored.
+fn ignored(harness: &Harness, header: &str) -> Option<f64> {
+    harness.metric(&format!("usher_long_headers_ignored_total{{header=\"{header}\"}}"))
+}
+
+#[test]
+fn all_names_that_are_too_long_are_counted_whatever_becomes_of_the_request() {
+    const OBJECTIVE: &str = "x-llm-d-inference-objective";
+    const REWRITE: &str = "x-llm-d-model-name-rewrite";
+    const FLOW: &str = "x-llm-d-inference-fairness-id";
+    let long = "x".repeat(MAX_NAME + 1);
+    let names = [COMPLETION[0], (OBJECTIVE, &long), (REWRITE, &long), (FLOW, &long)];
+    let room = |bytes: u64| Arc::new(Budget::new(bytes, 0));
+    let plenty = || room(1 << 20);
+    // Budget, what follows the headers, the last reply, and the names that are read by then.
+    let table: [(Arc<Budget>, Vec<Event>, &str, &[&str]); 5] = [
+        (plenty(), vec![body(PROMPT, true)], "body27!", &[OBJECTIVE, REWRITE, FLOW]),
+        (plenty(), vec![body(r#"{"prompt":"x"}"#, true)], "immediate400", &[REWRITE]),
+        (room(Budget::STREAM + 40_000), vec![part(60_000, false)], "immediate429", &[OBJECTIVE]),
+        (plenty(), vec![part(50_000, false), answer_headers()], "answer-headers", &[]),
+        (room(Budget::STREAM - 100), vec![], "immediate429", &[OBJECTIVE]),
+    ];
+    for (budget, events, reply, read) in table {
+        let mut harness = Harness::within(1, &budget);
+        let objectives = [("some".to_owned(), 1)].into();
+        harness.rules.replace(Rules { objectives, ..Rules::default() });
+        let mut replies = harness.send(headers(&names, false)).unwrap();
+        for event in events {
+            replies.extend(harness.send(event).unwrap());
+        }
+        assert_eq!(kinds(&replies).last().map(String::as_str), Some(reply));
+        for name in [OBJECTIVE, REWRITE, FLOW] {
+            assert_eq!(ignored(&harness, name), read.contains(&name).then_some(1.0), "{name}: {reply}");
+        }
+    }
 }
 
 #[test]
@@ -276,6 +311,7 @@ fn what_has_no_room_is_refused_with_its_reason_and_takes_nothing() {
     );
     // The first goes on, and when it has gone there is room again.
     assert_eq!(first.send(part(30, true)).unwrap().len(), 3);
+    first.exchange.settle();
     assert_eq!(used(&budget), 0);
     drop((second, third));
     let mut fourth = Harness::within(1, &budget);
@@ -311,7 +347,6 @@ fn negative_priorities_are_refused_first() {
 /// Has nothing to give, and knows for whom it was asked.
 #[derive(Default)]
 struct Asked(Mutex<Vec<i32>>);
-    first.exchange.settle();
 
 impl Sheds for Asked {
     fn shed(&self, _: u64, highest: i32) -> u64 {

@@ -12,9 +12,6 @@ use crate::schedule::{AnswerHead, Context, Decision, Effects, Filter, Follower, 
 
 use super::{Bindings, SessionSource};
 
-/// Longest token that is decoded: an endpoint's id has at most some 350 bytes.
-const MAX_TOKEN: usize = 1024;
-
 /// Sends the requests of a session to one endpoint.
 ///
 /// As a scorer it gives 1 to the endpoint of the session and 0 to all others; as a
@@ -62,7 +59,8 @@ impl SessionAffinity {
     fn wanted(&self, cx: &Context<'_>) -> Option<Wanted> {
         match &self.how {
             How::Token { header } => {
-                let token = cx.request.headers.get(header).filter(|token| token.len() <= MAX_TOKEN)?;
+                // An endpoint's id has at most some 350 bytes, and is a name as others are.
+                let token = cx.request.headers.name(header)?;
                 // Whatever else a client sends there is no token of ours.
                 STANDARD.decode(token).ok().filter(|id| !id.is_empty()).map(Wanted::Sent)
             }
