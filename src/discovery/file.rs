@@ -23,7 +23,7 @@ use crate::endpoints::EndpointSpec;
 /// The largest file that is read, as the peer's.
 pub const MAX_BYTES: usize = 1 << 20;
 
-const EMPTY_POOL: &str = "write `endpoints: []` for an empty pool";
+const EMPTY_POOL: &str = "`endpoints: []` is an empty pool, which --allow-empty-endpoints allows";
 const FIELDS: [&str; 5] = ["name", "namespace", "address", "port", "labels"];
 
 /// Something in a file that somebody should look at.
@@ -342,7 +342,9 @@ endpoints:
             ("endpoints: x", "1:12:", "`endpoints` is not a list"),
         ];
         for (text, place, what) in table {
-            let want = format!("f:{place} {what} (write `endpoints: []` for an empty pool)");
+            let want = format!(
+                "f:{place} {what} (`endpoints: []` is an empty pool, which --allow-empty-endpoints allows)"
+            );
             assert_eq!(parse(text).unwrap_err().in_file("f"), want, "{text:?}");
         }
     }
