@@ -156,8 +156,8 @@ impl Server {
                 let lifetime = health_lifetime.clone();
                 move || lifetime.child()
             },
-            Arc::clone(&options.budget),
-            Windows::SMALLEST,
+            (Arc::clone(&options.budget), Windows::SMALLEST),
+            workers.metrics(),
         )));
         let reload = tls
             .filter(|_| options.tls.as_ref().is_some_and(|tls| tls.reload))
@@ -233,15 +233,15 @@ fn hand_over(workers: &Workers, stream: tokio::net::TcpStream, peer: SocketAddr)
 }
 
 /// A gRPC service of [small] requests in plain text on this runtime, which answers even when the
-/// workers are busy. `each` makes the lifetime of a connection. Returns once `lifetime` and all
-/// connections have ended.
+/// workers are busy. `each` makes the lifetime of a connection; those that we end with GOAWAY count in
+/// `metrics`. Returns once `lifetime` and all connections have ended.
 pub async fn serve_small<S>(
     listener: TcpListener,
     service: S,
     lifetime: Lifetime,
     each: impl Fn() -> Lifetime,
-    budget: Arc<Budget>,
-    windows: Windows,
+    (budget, windows): (Arc<Budget>, Windows),
+    metrics: Arc<ConnectionMetrics>,
 ) where
     S: GrpcService<Body = TonicBody, Future: Send + 'static> + Clone + Send + 'static,
 {
@@ -252,6 +252,7 @@ pub async fn serve_small<S>(
         let service = service.clone();
         let lifetime = each();
         let (begun, budget) = (Arc::new(AtomicBool::new(false)), Arc::clone(&budget));
+        let metrics = Arc::clone(&metrics);
         let begins = Arc::clone(&begun);
         let serving = open.spawn(async move {
             let served = match conn::open(std::future::ready(Ok(stream)), &lifetime).await {
@@ -263,6 +264,7 @@ pub async fn serve_small<S>(
                 Ok(None) => Ok(()),
                 Err(error) => Err(error),
             };
+            metrics.note_goaway(peer, &served);
             if let Err(error) = served {
                 tracing::debug!(%peer, %error, "connection ended");
             }

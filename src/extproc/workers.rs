@@ -41,7 +41,7 @@ pub struct ConnectionMetrics {
     pub unopened: AtomicU64,
     /// Ended because the client broke HTTP/2, went away, or no longer answered.
     pub broken: AtomicU64,
-    /// Of those, ended by a GOAWAY frame of ours.
+    /// Ended by a GOAWAY frame of ours: of those, and of connections of small ports.
     pub goaway: AtomicU64,
 }
 
@@ -52,6 +52,14 @@ impl ConnectionMetrics {
         let count = self.refused.fetch_add(1, Relaxed) + 1;
         if count.is_power_of_two() {
             tracing::warn!(%peer, reason, count, "connection refused");
+        }
+    }
+
+    /// Counts a connection of this peer that we ended with GOAWAY, if that is how it ended.
+    pub fn note_goaway(&self, peer: SocketAddr, ended: &Result<(), ConnectionError>) {
+        if let Some(reason) = ended.as_ref().err().and_then(ConnectionError::go_away) {
+            self.goaway.fetch_add(1, Relaxed);
+            tracing::warn!(%peer, ?reason, "connection ended with GOAWAY");
         }
     }
 }
@@ -247,10 +255,7 @@ where
             serve_on(transport, opened, opens, service, room, streams).await
         }
     };
-    if let Some(reason) = served.as_ref().err().and_then(ConnectionError::go_away) {
-        metrics.goaway.fetch_add(1, Relaxed);
-        tracing::warn!(%peer, ?reason, "connection ended with GOAWAY");
-    }
+    metrics.note_goaway(peer, &served);
     served
 }
 

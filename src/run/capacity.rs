@@ -15,6 +15,7 @@ use crate::cluster::{Cluster, Standing};
 use crate::config::settings::ServeSettings;
 use crate::endpoints::{Clock, Store};
 use crate::extproc::health::HealthState;
+use crate::extproc::workers::ConnectionMetrics;
 use crate::flow::Dispatcher;
 use crate::leader::Term;
 use crate::memory::Budget;
@@ -114,6 +115,8 @@ pub(super) struct Seen<'a> {
     pub(super) clock: &'a Clock,
     pub(super) scrapes: ScrapeMetrics,
     pub(super) budget: Arc<Budget>,
+    /// Where connections of KEDA count that end with GOAWAY.
+    pub(super) connections: Arc<ConnectionMetrics>,
     /// The cluster that the endpoints are in, if any.
     pub(super) cluster: Option<Cluster>,
 }
@@ -189,7 +192,7 @@ pub(super) fn start(
     let driving = background.shutdown.clone().run_until_cancelled_owned(driver.run(feed));
     background.tasks.spawn(driving.map(|_| ()));
     if let Some(listener) = keda {
-        super::keda::serve(listener, &board, answers, budget, background)?;
+        super::keda::serve(listener, &board, answers, budget, seen.connections, background)?;
     }
     Ok(board)
 }

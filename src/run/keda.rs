@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::Background;
 use crate::extproc::conn::Lifetime;
 use crate::extproc::server::serve_small;
+use crate::extproc::workers::ConnectionMetrics;
 use crate::leader::Term;
 use crate::memory::{Budget, Windows};
 use crate::scaling::{Board, keda};
@@ -70,6 +71,7 @@ pub(super) fn serve(
     board: &Arc<Board>,
     term: Arc<Term>,
     budget: Arc<Budget>,
+    metrics: Arc<ConnectionMetrics>,
     background: &mut Background,
 ) -> std::io::Result<()> {
     listener.set_nonblocking(true)?;
@@ -83,6 +85,6 @@ pub(super) fn serve(
     let lifetime = Lifetime { close: shutdown, ..Lifetime::new() };
     let windows = Windows { streams: STREAMS, most_streams: STREAMS, ..Windows::SMALLEST };
     let each = move || connections.next();
-    background.tasks.spawn(serve_small(listener, service, lifetime, each, budget, windows));
+    background.tasks.spawn(serve_small(listener, service, lifetime, each, (budget, windows), metrics));
     Ok(())
 }

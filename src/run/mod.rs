@@ -282,6 +282,7 @@ async fn serve(
                 clock: &clock,
                 scrapes,
                 budget,
+                connections: server.connection_metrics(),
                 cluster,
             };
             Some(capacity::start(policies, seen, keda, &settings, &registry, background)?)

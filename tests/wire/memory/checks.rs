@@ -52,6 +52,19 @@ async fn checks_that_are_not_complete_cost_nobody_anything() {
     assert_eq!(process.metric("usher_memory_refused_total"), 0.0);
 }
 
+/// More empty frames than HTTP/2 lets a client send.
+#[tokio::test]
+async fn a_connection_to_a_small_port_that_we_end_is_counted_and_logged() {
+    let process = Process::start(96, 1, &[]);
+    let mut raw = Raw::connect(process.health, 1 << 20);
+    raw.call(1, "/grpc.health.v1.Health/Check");
+    (0..200).for_each(|_| raw.frame(DATA, 0, 1, &[]));
+    assert!(!raw.is_alive());
+    settle(|| process.metric("usher_connections_goaway_total") == 1.0).await;
+    settle(|| process.logged("connection ended with GOAWAY") == 1).await;
+    assert_eq!(process.logged("ENHANCE_YOUR_CALM"), 1, "{:#?}", process.warnings());
+}
+
 /// More clients than a small port serves, each of which says nothing.
 #[tokio::test]
 async fn silent_connections_keep_no_health_check_and_no_scrape_out() {
