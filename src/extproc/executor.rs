@@ -8,8 +8,8 @@ use hyper::rt::Executor;
 use super::arrivals::{self, Begun, StreamEnd};
 use super::spread;
 
-/// Runs the streams of a connection on its [threads](spread). They count as open on the connection,
-/// except small calls, and [end](arrivals::RequestBody::ends) when they have to make room.
+/// Runs the streams of a connection on its [threads](spread). They count as open on the connection and
+/// its threads, except small calls, and [end](arrivals::RequestBody::ends) when they have to make room.
 #[derive(Clone, Debug)]
 pub struct StreamExecutor {
     threads: spread::Streams,
@@ -34,8 +34,11 @@ where
             replying.ends_with(end.cancelled.clone());
         }
         let task = match end {
-            Some(StreamEnd { cancelled, is_small }) => {
-                let open = (!is_small).then(|| self.streams.open());
+            Some(StreamEnd { cancelled, is_small: true }) => {
+                self.threads.run_here(cancelled.run_until_cancelled_owned(stream).map(|_| ()))
+            }
+            Some(StreamEnd { cancelled, is_small: false }) => {
+                let open = self.streams.open();
                 let stream = cancelled.run_until_cancelled_owned(stream);
                 self.threads.run(stream.map(move |_| drop(open)))
             }

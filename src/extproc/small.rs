@@ -119,3 +119,50 @@ impl Body for SmallBody {
         self.body.is_end_stream()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::ready;
+    use std::time::Duration;
+
+    use tokio::io::duplex;
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::extproc::conn::{Lifetime, open, serve};
+    use crate::extproc::health::{HealthState, service};
+    use crate::extproc::spread::Streams;
+    use crate::memory::{ConnectionRoom, Kind, Windows};
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_that_is_not_complete_in_time_is_answered() {
+        let budget = Arc::<Budget>::default();
+        let (client, server) = duplex(64 << 10);
+        let room = ConnectionRoom::new(&budget, Windows::SMALLEST);
+        let counted = budget.used(Kind::SmallPorts);
+        let small = Small::new(service(Arc::new(HealthState::new(false))), &budget);
+        tokio::spawn(async move {
+            let lifetime = Lifetime::new();
+            let io = open(ready(Ok(server)), &lifetime).await.unwrap().unwrap();
+            serve(io, small, &lifetime, room, Streams::here()).await
+        });
+        let (mut send, connection) = h2::client::handshake(client).await.unwrap();
+        tokio::spawn(connection);
+        let request = Request::post("http://x/grpc.health.v1.Health/Check")
+            .header("content-type", "application/grpc")
+            .header("te", "trailers")
+            .body(())
+            .unwrap();
+        let start = Instant::now();
+        let (response, mut body) = send.send_request(request, false).unwrap();
+        // The head of a message.
+        body.send_data(Bytes::from_static(&[0, 0]), false).unwrap();
+        let response = response.await.unwrap();
+        assert_eq!(response.headers()["grpc-status"], "4");
+        assert!((COMPLETE..COMPLETE + Duration::from_secs(1)).contains(&start.elapsed()));
+        drop(response);
+        while budget.used(Kind::SmallPorts) > counted {
+            tokio::task::yield_now().await;
+        }
+    }
+}
