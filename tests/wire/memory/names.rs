@@ -1,6 +1,7 @@
 //! Requests whose fields are as long as their bodies may be.
 
 use super::*;
+use crate::support::{string, with_subset};
 
 /// Larger than any field that serves a purpose.
 const LONG: usize = 20 * MI;
@@ -10,8 +11,11 @@ fn many(element: &str) -> String {
     element.repeat(LONG / element.len())
 }
 
-/// Bodies whose one field is long, by path.
-fn bodies() -> Vec<(&'static str, String, String)> {
+/// A path, the field of its body that is long, and the body.
+type Long = (&'static str, String, Vec<u8>);
+
+/// Bodies whose one field is long, of the APIs that are asked most.
+fn bodies() -> Vec<Long> {
     let (completions, chat, messages) = ("/v1/completions", "/v1/chat/completions", "/v1/messages");
     let (responses, generate, grpc) = ("/v1/responses", "/inference/v1/generate", "/generate");
     let x = || "x".repeat(LONG);
@@ -72,10 +76,72 @@ fn bodies() -> Vec<(&'static str, String, String)> {
         (
             path,
             format!("{name} of {path}, {}", &value[..40]),
-            format!(r#"{{{},"{name}":{value}}}"#, rest(path)),
+            format!(r#"{{{},"{name}":{value}}}"#, rest(path)).into_bytes(),
         )
     };
     fields.into_iter().map(body).collect()
+}
+
+/// The same of the other APIs: JSON in frames of gRPC, messages in them, and what is seldom asked.
+fn other_bodies() -> Vec<Long> {
+    const VLLM: &str = "/vllm.grpc.engine.VllmEngine/Generate";
+    const VERTEX: &str = "/google.cloud.aiplatform.v1.PredictionService/ChatCompletions";
+    let x = || "x".repeat(LONG);
+    let list = |element: &str| format!("[{}{element}]", many(&format!("{element},")));
+    let json = [
+        ("/v1/embeddings", "model", format!(r#"{{"model":"{}","input":"x"}}"#, x())),
+        ("/v1/embeddings", "texts", format!(r#"{{"model":"m","input":{}}}"#, list(r#""""#))),
+        ("/v1/embeddings", "lists of ids", format!(r#"{{"model":"m","input":{}}}"#, list("[1]"))),
+        (
+            "/v1/conversations",
+            "items",
+            format!(r#"{{"model":"m","items":{}}}"#, list(r#"{"role":"user","content":"x"}"#)),
+        ),
+        ("/v1/conversations", "metadata", format!(r#"{{"items":[],"metadata":{{"a":"{}"}}}}"#, x())),
+        ("/v1/images/generations", "prompt", format!(r#"{{"model":"m","prompt":"{}"}}"#, x())),
+        ("/v1/images/generations", "size", format!(r#"{{"model":"m","prompt":"x","size":"{}"}}"#, x())),
+    ];
+    let ids = || field(2, &field(2, &[1, 2, 3]));
+    let inputs = |input: Vec<u8>| [ids(), field(7, &input.repeat(LONG / input.len()))].concat();
+    let grpc = [
+        (VLLM, "text", field(3, x().as_bytes())),
+        (VLLM, "packed ids", field(2, &field(2, &vec![1; LONG]))),
+        (VLLM, "ids one by one", field(2, &[0x10, 1].repeat(LONG / 2))),
+        (
+            VLLM,
+            "ids and texts in turn",
+            field(2, &[&[0x10, 1][..], &field(1, b"x")].concat().repeat(LONG / 5)),
+        ),
+        (VLLM, "hashes", inputs(field(6, b"h"))),
+        (VLLM, "places", inputs(field(5, &[0x08, 1, 0x10, 1]))),
+        (VERTEX, "model", http_body(&format!(r#"{{"model":"{}","messages":[{{"content":"x"}}]}}"#, x()))),
+        (VERTEX, "messages", http_body(&format!(r#"{{"model":"m","messages":{}}}"#, list("{}")))),
+    ];
+    let json = json.into_iter().map(|(path, what, text)| (path, what, text.into_bytes()));
+    let grpc = grpc.into_iter().map(|(path, what, message)| (path, what, frame(&message)));
+    json.chain(grpc).map(|(path, what, body)| (path, format!("{what} of {path}"), body)).collect()
+}
+
+/// A field of a protobuf message, whose number has one digit.
+fn field(number: u8, content: &[u8]) -> Vec<u8> {
+    let (mut bytes, mut length) = (vec![number << 3 | 2], content.len());
+    while length >= 0x80 {
+        bytes.push(length as u8 | 0x80);
+        length >>= 7;
+    }
+    bytes.push(length as u8);
+    bytes.extend_from_slice(content);
+    bytes
+}
+
+/// A request of Vertex AI with this JSON.
+fn http_body(json: &str) -> Vec<u8> {
+    field(2, &field(2, json.as_bytes()))
+}
+
+/// A frame of gRPC.
+fn frame(message: &[u8]) -> Vec<u8> {
+    [&[0][..], &(message.len() as u32).to_be_bytes(), message].concat()
 }
 
 /// What becomes of a request: nothing but a destination, a 400, a 413 or a 429. Whether it was not
@@ -97,18 +163,27 @@ async fn ends(mut stream: Stream, what: &str) -> bool {
 
 #[tokio::test]
 async fn the_process_stays_below_its_budget_whichever_field_is_long() {
+    stays_below_its_budget(bodies()).await;
+}
+
+#[tokio::test]
+async fn the_process_stays_below_its_budget_whichever_field_of_another_api_is_long() {
+    stays_below_its_budget(other_bodies()).await;
+}
+
+/// One request with each of these bodies, and then three at once.
+async fn stays_below_its_budget(bodies: Vec<Long>) {
     let config = tempfile::tempdir().unwrap();
     let file = config.path().join("config.yaml");
-    let parsers =
-        ["openai", "anthropic", "vllmhttp", "sglanghttp"].map(|name| format!("{{type: {name}-parser}}"));
+    let parsers = ["openai", "anthropic", "vllmhttp", "sglanghttp", "vllmgrpc", "vertexai"]
+        .map(|name| format!("{{type: {name}-parser}}"));
     let text = format!("plugins: [{}]\n", parsers.join(", "));
     std::fs::write(&file, text).unwrap();
     let process = Process::start(96, 1, &[&format!("--config-file={}", file.display())]);
     let limit = process.limit();
     let used = || process.held() + process.metric("usher_memory_connections_bytes");
     let has_room = || process.limit() > used() + (LONG + 4 * MI) as f64;
-    let (bodies, mut served) = (bodies(), 0);
-    let wanted = bodies.len() / 2;
+    let (wanted, mut served) = (bodies.len() / 2, 0);
     for (path, what, text) in bodies {
         let post = [(":method", "POST"), (":path", path)];
         // The allocator takes a second to give memory back, and may keep a 32nd of the budget.
@@ -123,7 +198,7 @@ async fn the_process_stays_below_its_budget_whichever_field_is_long() {
                 stream.try_send(headers(&post, false));
                 streams.push(stream);
             }
-            let mut chunks = text.as_bytes().chunks(MI).peekable();
+            let mut chunks = text.chunks(MI).peekable();
             while let Some(chunk) = chunks.next() {
                 let is_last = chunks.peek().is_none();
                 streams.iter().for_each(|stream| stream.try_send(body(chunk, is_last)));
@@ -144,7 +219,8 @@ async fn the_process_stays_below_its_budget_whichever_field_is_long() {
 /// Names in headers: a gateway may send more than any client should.
 #[tokio::test]
 async fn the_process_stays_below_its_budget_whichever_header_is_long() {
-    // Those that are read here, and others.
+    // Those that are read here, and others. An objective is read where the pool has any, which a file of
+    // endpoints can't: that is a test of the exchange's.
     const READ: [&str; 6] = [
         "x-request-id",
         "x-llm-d-inference-fairness-id",
@@ -177,6 +253,21 @@ async fn the_process_stays_below_its_budget_whichever_header_is_long() {
         }
         let peak = process.peak();
         assert!(peak < 96 * MI, "{name}: {peak} bytes");
+        settle(|| process.held() == 0.0).await;
+    }
+    // And a subset hint: one address, and very many.
+    for addresses in ["x".repeat(LONG), many("127.0.0.1:1,")] {
+        let connection = process.connect().await;
+        for _ in 0..3 {
+            let mut stream = connection.stream().await;
+            stream.try_send(with_subset(headers(&COMPLETION, false), string(&addresses)));
+            stream.try_send(body(PROMPT, true));
+            // An endpoint, or none of this subset.
+            let reply = stream.reply().await.response.unwrap();
+            assert!(matches!(reply, Reply::RequestHeaders(_) | Reply::ImmediateResponse(_)), "{reply:?}");
+        }
+        let peak = process.peak();
+        assert!(peak < 96 * MI, "subset: {peak} bytes");
         settle(|| process.held() == 0.0).await;
     }
     for name in READ.into_iter().chain(OTHERS) {
