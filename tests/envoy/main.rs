@@ -20,6 +20,7 @@ mod pd;
 mod relay;
 mod restarts;
 mod sick;
+mod slow;
 mod threads;
 mod traffic;
 
