@@ -91,7 +91,7 @@ impl Headers {
         self.find(name).map(|index| self.at(self.entries[index].value))
     }
 
-    /// The value of a header that gives a name: [ignored](Self::ignored) if it has more than
+    /// The value of a header that gives a name: [ignored](Self::take_ignored) if it has more than
     /// [`MAX_NAME`] bytes.
     pub fn name(&self, name: &str) -> Option<&[u8]> {
         let index = self.find(name)?;
