@@ -14,16 +14,6 @@ fn connect(process: &Process, window: u32) -> Raw {
     gateway
 }
 
-/// It stayed within its budget, and has its room again as it serves others: threads that serve nothing keep
-/// what others freed for them.
-async fn serves_on(process: &Process, limit: f64) {
-    let start = Instant::now();
-    while process.limit() < limit * 0.55 && start.elapsed() < PATIENCE / 4 {
-        drop(is_served(&process.connect().await).await);
-    }
-    stayed_within(process, 96, limit).await;
-}
-
 /// 96 MB that are to be relayed, each message in one frame, to a gateway that takes a KB of each stream.
 #[tokio::test]
 async fn relayed_messages_that_are_not_taken_stay_within_the_budget() {
@@ -56,7 +46,7 @@ async fn relayed_messages_that_are_not_taken_stay_within_the_budget() {
     assert!(gateway.is_alive());
     assert_eq!(process.metric("usher_connections_evicted_total"), 0.0, "{:#?}", process.warnings());
     drop(gateway);
-    serves_on(&process, limit).await;
+    stayed_within(&process, 96, limit).await;
 }
 
 /// Requests that are read as a whole and on their way, of a gateway that takes a byte of the replies.
@@ -84,5 +74,5 @@ async fn bodies_that_are_not_taken_lock_nobody_out() {
     assert!(gateways.iter_mut().all(Raw::is_alive));
     assert_eq!(process.metric("usher_connections_evicted_total"), 0.0, "{:#?}", process.warnings());
     drop(gateways);
-    serves_on(&process, limit).await;
+    stayed_within(&process, 96, limit).await;
 }
