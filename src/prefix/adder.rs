@@ -195,13 +195,19 @@ impl Filler {
 
     fn drain(mut self, work: Receiver<Work>) {
         for work in work {
-            self.fill(work);
+            let done = self.fill(work);
             self.shared.works.fetch_sub(1, Relaxed);
+            if let Some(done) = done {
+                // Whoever asked may not wait any more.
+                let _ = done.send(());
+            }
         }
     }
 
-    fn fill(&mut self, work: Work) {
+    /// Does a piece of work. Returns who waits for it.
+    fn fill(&mut self, work: Work) -> Option<SyncSender<()>> {
         let Self { index, shared, budget, held } = self;
+        let mut waiting = None;
         match work {
             Work::Add { endpoint, blocks, capacity } => {
                 add(index, budget, &endpoint, &blocks, capacity);
@@ -209,15 +215,11 @@ impl Filler {
             }
             Work::Sweep { slots, now_ms } => index.sweep_slots(slots, now_ms),
             Work::Count => {}
-            Work::Flush(done) => {
-                held.set(index.bytes() as u64);
-                // Whoever asked may not wait any more.
-                let _ = done.send(());
-                return;
-            }
+            Work::Flush(done) => waiting = Some(done),
         }
         shared.uncounted.store(0, Relaxed);
         held.set(index.bytes() as u64);
+        waiting
     }
 }
 
