@@ -82,7 +82,9 @@ impl Hands {
         // Of a pod that serves and isn't known here nothing is known.
         let load = |name: &str| loads.get(name).copied().unwrap_or_default();
         // Pods of a smaller number that was written a moment ago may still be there: they stay chosen.
-        let mut drain = self.drains.remove(&key).unwrap_or_default();
+        let drain = self.drains.remove(&key);
+        // Where nobody acted for so long that they got requests again, they begin anew.
+        let mut drain = drain.filter(|drain| drain.holds(now, timeout)).unwrap_or_default();
         drain.begin_again(now);
         drain.choose(&pods, count, choice, now, load);
         let marked = match choice {

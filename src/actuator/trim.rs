@@ -90,6 +90,13 @@ impl Leaving {
         self.pods.iter().filter(move |(_, times)| goes(times)).map(|(uid, _)| uid)
     }
 
+    /// Waits anew for pods that got requests again because nobody looked at them for so long.
+    fn begin_again(&mut self, now: Duration, interval: Duration) {
+        if now.saturating_sub(self.seen) >= GONE.max(interval * 2) {
+            self.pods.values_mut().filter(|times| times.drains()).for_each(|times| times.chosen = now);
+        }
+    }
+
     /// Lets pods stay that were to be given back.
     pub(super) fn stay(&mut self, now: Duration) {
         self.pods.retain(|_, times| times.is_going(now));
@@ -222,6 +229,7 @@ impl Hands {
         // Of a pod that serves and isn't known here nothing is known.
         let load = |name: &str| seen.loads.as_ref()?.get(name).copied();
         let is_new = given.iter().any(|pod| pod.is_ready() && !leaving.has(pod));
+        leaving.begin_again(now, policy.interval);
         let next = leaving.next(&given, now, policy.behavior.drain, |name| load(name).unwrap_or_default());
         if is_new && leaving.waits {
             let names: Vec<&str> = given.iter().map(|pod| pod.name()).collect();
@@ -348,6 +356,19 @@ mod tests {
             (vec!["u-b"], vec![]),
             "nobody looks any more"
         );
+    }
+
+    #[test]
+    fn pods_that_got_requests_again_drain_anew() {
+        let mut leaving = Leaving::default();
+        let all = [of("a", true)];
+        assert!(next(&mut leaving, &all, 10, &["a"]).is_empty());
+        leaving.begin_again(S(69), S(15));
+        assert_eq!(next(&mut leaving, &all, 69, &["a"]), ["a"], "it had none for the whole time");
+        assert!(uids(&leaving, 129).is_empty());
+        leaving.begin_again(S(129), S(15));
+        assert!(next(&mut leaving, &all, 129, &["a"]).is_empty(), "it has some again");
+        assert_eq!(next(&mut leaving, &all, 131, &["a"]), ["a"]);
     }
 
     #[test]
