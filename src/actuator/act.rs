@@ -10,7 +10,7 @@ use super::event::Kind;
 use super::hands::Hands;
 use super::knobs::{self, Held};
 use super::observe::Observed;
-use super::pair::{has_held_partner, wait_for_partners};
+use super::pair::{has_held_partner, order, stays_with_partner, wait_for_partners};
 use super::pods::PodObject;
 use super::shrink::Drained;
 use super::subject::Subject;
@@ -31,6 +31,15 @@ pub struct Write {
     pub at: Duration,
     /// Why.
     pub reason: String,
+}
+
+/// Whether a number of replicas was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Written {
+    Yes,
+    /// The response was lost.
+    Perhaps,
+    No,
 }
 
 /// How many pods a role may have past its gate, by its target.
@@ -172,11 +181,19 @@ impl Hands {
             }
         }
         let waits = wait_for_partners(policy, plan, observed, &drained);
-        for ((place, role), target) in plan.roles.iter_mut().enumerate().zip(&mut observed.targets) {
-            let Some(target) = target.as_mut().filter(|target| role.write != target.replicas) else {
+        let mut failed = Vec::new();
+        for place in order(policy, plan, observed) {
+            let stays = stays_with_partner(policy, plan, observed, place, &failed);
+            let (Some(role), Some(Some(target))) =
+                (plan.roles.get_mut(place), observed.targets.get_mut(place))
+            else {
                 continue;
             };
-            let waits = waits.get(place) == Some(&true);
+            if role.write == target.replicas {
+                continue;
+            }
+            let shrinks = role.write < target.replicas;
+            let waits = waits.get(place) == Some(&true) || (stays && shrinks);
             if waits {
                 self.wait(&policy.name, &role.name, now);
             }
@@ -185,10 +202,14 @@ impl Hands {
                 unwritten.push(place);
                 continue;
             }
-            let shrinks = role.write < target.replicas;
-            let is_written =
-                may_write.get(place) == Some(&true) && self.write(policy, role, target, now).await;
-            if !is_written {
+            let written = match may_write.get(place) == Some(&true) && !stays {
+                true => self.write(policy, role, target, now).await,
+                false => Written::No,
+            };
+            if written != Written::Yes {
+                failed.push(place);
+            }
+            if written == Written::No {
                 unwritten.push(place);
             } else if shrinks {
                 self.drained(&policy.name, &role.name, now);
@@ -257,20 +278,26 @@ impl Hands {
         }
     }
 
-    /// Writes a role's replicas. Says whether that was done, or may have been.
-    async fn write(&mut self, policy: &Policy, role: &RolePlan, target: &mut Target, now: Duration) -> bool {
+    /// Writes a role's replicas.
+    async fn write(
+        &mut self,
+        policy: &Policy,
+        role: &RolePlan,
+        target: &mut Target,
+        now: Duration,
+    ) -> Written {
         if self.term.left().is_zero() {
-            return false;
+            return Written::No;
         }
         let about = Subject::target("replicas of ", &target.reference);
         let (from, to) = (target.replicas, role.write);
         if let Err(problem) = target.write(&self.cluster, &self.term, &self.namespace, to).await {
             self.fails(about, &problem);
-            let may_be_done = problem.is_unsure();
-            if may_be_done {
-                self.writers.entry((policy.name.clone(), role.name.clone())).or_default().attempted(to);
+            if !problem.is_unsure() {
+                return Written::No;
             }
-            return may_be_done;
+            self.writers.entry((policy.name.clone(), role.name.clone())).or_default().attempted(to);
+            return Written::Perhaps;
         }
         self.works(about);
         let key = (policy.name.clone(), role.name.clone());
@@ -283,7 +310,7 @@ impl Hands {
         );
         self.tell(&policy.name, target, Kind::Normal, what, &message);
         self.note(&policy.name, &role.name, Write { from, to, at: now, reason });
-        true
+        Written::Yes
     }
 
     /// Lets the pods of a step through their gates.

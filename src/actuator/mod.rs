@@ -29,6 +29,8 @@ mod observe;
 mod ordinals;
 mod owners;
 mod pair;
+#[cfg(test)]
+mod pair_tests;
 mod part;
 mod places;
 pub mod pods;

@@ -38,6 +38,44 @@ fn waits(bounds: &RatioBounds, numerator: Side, denominator: Side) -> [bool; 2] 
     ]
 }
 
+/// A role of a ratio as it stands, its replicas, and how many of its ready pods a write of its replicas leaves.
+#[derive(Clone, Copy, Debug)]
+struct Written {
+    ready: u32,
+    replicas: u32,
+    /// Ready pods that are left of it, or all that it is to have where it grows.
+    becomes: u32,
+}
+
+impl Written {
+    fn grows(self) -> bool {
+        self.becomes > self.replicas
+    }
+}
+
+/// A role, by its place, with the number that its plan has written.
+fn written(plan: &Plan, observed: &Observed, place: usize) -> Option<Written> {
+    let (role, pods) = (plan.roles.get(place)?, observed.objects.get(place)?);
+    let ready = pods.iter().filter(|pod| pod.is_alive() && pod.is_ready()).count() as u32;
+    let target = observed.targets.get(place)?.as_ref()?;
+    if role.write > target.replicas {
+        return Some(Written { ready, replicas: target.replicas, becomes: role.write });
+    }
+    let loss = match Choice::of(&target.reference) {
+        Some(Choice::Ordinal) => {
+            let pods: Vec<&PodObject> = pods.iter().map(Arc::as_ref).collect();
+            loss(&pods, target.replicas, role.write)
+        }
+        _ => None,
+    };
+    // Pods that aren't ready go first, where ordinals don't say otherwise.
+    let left = match loss {
+        Some(loss) => ready.saturating_sub(loss.goes.len() as u32),
+        None => role.write.min(ready),
+    };
+    Some(Written { ready, replicas: target.replicas, becomes: left })
+}
+
 /// Whether each role, by its place, keeps its replicas until pods of the other role of its ratio have answered.
 /// `drained` says of each role whether the pods that it loses may go; `None`: it loses none. Both drain for no
 /// longer than their policy allows, so that neither waits for ever.
@@ -50,22 +88,8 @@ pub(super) fn wait_for_partners(
     let mut held = vec![false; plan.roles.len()];
     let Some(ratio) = &policy.ratio else { return held };
     let side = |place: usize| {
-        let (role, pods) = (plan.roles.get(place)?, observed.objects.get(place)?);
-        let ready = pods.iter().filter(|pod| pod.is_alive() && pod.is_ready()).count() as u32;
-        let target = observed.targets.get(place)?.as_ref()?;
-        let loss = match Choice::of(&target.reference) {
-            Some(Choice::Ordinal) => {
-                let pods: Vec<&PodObject> = pods.iter().map(Arc::as_ref).collect();
-                loss(&pods, target.replicas, role.write)
-            }
-            _ => None,
-        };
-        // Pods that aren't ready go first, where ordinals don't say otherwise.
-        let left = match loss {
-            Some(loss) => ready.saturating_sub(loss.goes.len() as u32),
-            None => role.write.min(ready),
-        };
-        Some(Side { ready, left, drained: drained.get(place).copied().flatten() })
+        let Written { ready, becomes, .. } = written(plan, observed, place)?;
+        Some(Side { ready, left: becomes.min(ready), drained: drained.get(place).copied().flatten() })
     };
     if let (Some(numerator), Some(denominator)) = (side(ratio.numerator), side(ratio.denominator)) {
         let places = [ratio.numerator, ratio.denominator];
@@ -76,6 +100,56 @@ pub(super) fn wait_for_partners(
         }
     }
     held
+}
+
+/// Whether a ratio breaks, or breaks further, where one of its roles is written and the other stays as it is.
+fn breaks(bounds: &RatioBounds, one: Written, other: Written, is_numerator: bool) -> bool {
+    // Pods that start count for growth: they are ready before those that are only asked for now.
+    let beside = if one.grows() { other.replicas } else { other.ready };
+    match (is_numerator, one.grows()) {
+        (true, true) => bounds.is_above(one.becomes, beside),
+        (true, false) => bounds.is_below(one.becomes, beside),
+        (false, true) => bounds.is_below(beside, one.becomes),
+        (false, false) => bounds.is_above(beside, one.becomes),
+    }
+}
+
+/// Whether the ratio of a role, by its place, breaks where it is written and the other role stays as it is.
+fn breaks_alone(policy: &Policy, plan: &Plan, observed: &Observed, place: usize) -> bool {
+    let Some((ratio, other)) = policy.ratio.as_ref().zip(partner(policy, place)) else { return false };
+    let sides = written(plan, observed, place).zip(written(plan, observed, other));
+    sides.is_some_and(|(one, other)| breaks(&ratio.bounds, one, other, place == ratio.numerator))
+}
+
+/// The other role of a role's ratio, by place.
+fn partner(policy: &Policy, place: usize) -> Option<usize> {
+    let ratio = policy.ratio.as_ref()?;
+    match place {
+        place if place == ratio.numerator => Some(ratio.denominator),
+        place if place == ratio.denominator => Some(ratio.numerator),
+        _ => None,
+    }
+}
+
+/// Whether a role, by its place, keeps its replicas as those of the other role of its ratio were not written, or
+/// may not have been: it would break the ratio alone. `failed` has the places of such roles.
+pub(super) fn stays_with_partner(
+    policy: &Policy,
+    plan: &Plan,
+    observed: &Observed,
+    place: usize,
+    failed: &[usize],
+) -> bool {
+    partner(policy, place).is_some_and(|other| failed.contains(&other))
+        && breaks_alone(policy, plan, observed, place)
+}
+
+/// Places of the roles in the order in which they are written: of two that have a ratio first the one that keeps
+/// it alone, as the write of the second may fail.
+pub(super) fn order(policy: &Policy, plan: &Plan, observed: &Observed) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..plan.roles.len()).collect();
+    order.sort_by_key(|place| breaks_alone(policy, plan, observed, *place));
+    order
 }
 
 #[cfg(test)]
@@ -104,6 +178,32 @@ mod tests {
         ] {
             let side = |(ready, left, drained)| Side { ready, left, drained };
             let found = waits(&bounds, side(numerator), side(denominator));
+            assert_eq!(found, expected, "{numerator:?} {denominator:?}");
+        }
+    }
+
+    #[test]
+    fn a_role_keeps_its_replicas_beside_one_that_was_not_written_where_the_ratio_would_break() {
+        let of = |text: &str| Fraction::parse(text).unwrap();
+        let bounds = RatioBounds { min: of("1:3"), max: Some(of("1:1")) };
+        // Ready pods, replicas, what they become; the same of the other role.
+        for (numerator, denominator, expected) in [
+            // Both shrink: the numerator may not go alone, the denominator may.
+            ((3, 3, 1), (6, 6, 3), [true, false]),
+            ((3, 3, 2), (6, 6, 3), [false, false]),
+            ((5, 5, 1), (6, 6, 3), [true, true]),
+            // Both grow: the pods of the other that start count.
+            ((1, 1, 3), (2, 2, 9), [true, true]),
+            ((1, 3, 3), (2, 2, 9), [false, false]),
+            // The ratio is broken, and this mends it.
+            ((1, 1, 1), (9, 9, 6), [true, false]),
+        ] {
+            let side = |(ready, replicas, becomes)| Written { ready, replicas, becomes };
+            let (numerator, denominator) = (side(numerator), side(denominator));
+            let found = [
+                breaks(&bounds, numerator, denominator, true),
+                breaks(&bounds, denominator, numerator, false),
+            ];
             assert_eq!(found, expected, "{numerator:?} {denominator:?}");
         }
     }

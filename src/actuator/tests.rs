@@ -15,7 +15,7 @@ use crate::capacity::{Condition, History, Inputs, Plan, Policy, tick};
 use crate::endpoints::Clock;
 use crate::leader::Term;
 
-const S: fn(u64) -> Duration = Duration::from_secs;
+pub(super) const S: fn(u64) -> Duration = Duration::from_secs;
 
 const COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 
@@ -51,7 +51,7 @@ fn hands_of_pool(policies: &[Arc<Policy>]) -> (Fake, Hands, Clock, watch::Sender
 }
 
 /// Looks until so many pods are seen.
-async fn look(hands: &mut Hands, policy: &Policy, at: u64, pods: usize) -> Observed {
+pub(super) async fn look(hands: &mut Hands, policy: &Policy, at: u64, pods: usize) -> Observed {
     for _ in 0..100 {
         if let Some(seen) = hands.observe(policy, S(at)).await
             && seen.pods.len() == pods

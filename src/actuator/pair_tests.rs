@@ -1,0 +1,98 @@
+//! Writes that belong together, before an API server, while time is paused.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::Method;
+use serde_json::json;
+use tokio::sync::watch;
+
+use super::Hands;
+use super::fake::Fake;
+use super::tests::{S, look};
+use crate::capacity::plan::RolePlan;
+use crate::capacity::policy::file;
+use crate::capacity::{Plan, Policy};
+use crate::endpoints::Clock;
+use crate::leader::Term;
+
+/// A policy with between one and three pods of `decode`, of the Deployment `d`, for each of `prefill`, of `p`.
+fn policy() -> Arc<Policy> {
+    let role = |name: &str| {
+        format!("{{min: 1, max: 9, scaleTargetRef: {{apiVersion: apps/v1, kind: Deployment, name: {name}}}}}")
+    };
+    let text = format!(
+        "{{apiVersion: usher.dev/v1alpha1, kind: CapacityPolicy, metadata: {{name: p}}, spec: {{mode: Apply, interval: 1s, behavior: {{scaleDown: {{drainTimeout: 0s}}}}, coordination: {{ratio: {{numerator: prefill, denominator: decode, min: '1:3', max: '1:1'}}}}, roles: {{decode: {}, prefill: {}}}}}}}",
+        role("d"),
+        role("p")
+    );
+    Arc::new(file::parse(&text).unwrap().remove(0).policy)
+}
+
+/// A server with so many ready pods of both roles, and hands that carry out the policy there.
+fn hands(policy: &Arc<Policy>, pods: [u32; 2]) -> (Fake, Hands) {
+    let fake = Fake::default();
+    for ((name, role), pods) in [("d", "decode"), ("p", "prefill")].into_iter().zip(pods) {
+        fake.deployment(name, pods, &json!({}));
+        (0..pods).for_each(|number| fake.pod(&format!("{name}-{number}"), role, false));
+    }
+    let clock = Clock::stopped();
+    clock.set(S(1));
+    let (_, pool) = watch::channel(Some("app=m".to_owned()));
+    let term = Arc::new(Term::endless(clock.clone()));
+    let mut hands = Hands::new(fake.cluster(), "ns".to_owned(), clock, pool, term);
+    hands.attend(std::iter::once(policy));
+    (fake, hands)
+}
+
+fn plan(write: [u32; 2]) -> Plan {
+    let role = |(name, write): (&str, u32)| RolePlan {
+        name: name.to_owned(),
+        goal: write,
+        desired: write,
+        admitted: write,
+        write,
+        ..RolePlan::default()
+    };
+    Plan { roles: ["decode", "prefill"].into_iter().zip(write).map(role).collect(), ..Plan::default() }
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_two_roles_with_a_ratio_the_second_is_not_written_when_the_first_write_fails() {
+    let policy = policy();
+    // Pods, what is to be written, whose write fails, and how many replicas are written in all.
+    for (pods, write, fails, expected) in [
+        // Six decode pods beside one prefill pod would be too many: decode goes first.
+        ([6, 3], [3, 1], "deployments/d", 0),
+        ([6, 3], [3, 1], "deployments/p", 1),
+        ([6, 3], [3, 1], "nothing", 2),
+        // Nine beside one, too: prefill grows first.
+        ([3, 1], [9, 3], "deployments/p", 0),
+        ([3, 1], [9, 3], "deployments/d", 1),
+        // Either way it holds.
+        ([4, 2], [3, 3], "deployments/d", 1),
+        ([4, 2], [3, 3], "deployments/p", 1),
+    ] {
+        for code in [409, 403, 500] {
+            let (fake, mut hands) = hands(&policy, pods);
+            fake.refuse(Method::PATCH, fails, code);
+            let seen = look(&mut hands, &policy, 1, (pods[0] + pods[1]) as usize).await;
+            hands.act(&policy, &mut plan(write), seen, S(1), None).await;
+            let written = fake.written("/scale").len();
+            assert_eq!(written, expected, "{pods:?} {write:?} {fails} {code}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_second_role_of_a_ratio_is_not_written_where_the_first_write_has_no_response() {
+    let policy = policy();
+    let (fake, mut hands) = hands(&policy, [6, 3]);
+    let seen = look(&mut hands, &policy, 1, 9).await;
+    fake.takes(Duration::from_secs(20));
+    let unwritten = hands.act(&policy, &mut plan([3, 1]), seen, S(1), None).await;
+    fake.takes(Duration::ZERO);
+    tokio::time::sleep(S(60)).await;
+    assert!(fake.written("/p/scale").is_empty());
+    assert_eq!(unwritten, [1], "the other may have been written");
+}
