@@ -180,7 +180,17 @@ impl Hands {
                 (*may_write, *drained) = (may, outcome);
             }
         }
-        let waits = wait_for_partners(policy, plan, observed, &drained);
+        let mut waits = wait_for_partners(policy, plan, observed, &drained);
+        let goes = |place: usize| {
+            may_write.get(place) == Some(&true) && drained.get(place) != Some(&Some(Drained::NotYet))
+        };
+        let shrinks_now = (0..plan.roles.len())
+            .any(|place| shrinks.get(place) == Some(&true) && goes(place) && waits.get(place) != Some(&true));
+        if shrinks_now && !self.are_as_seen(policy, observed).await {
+            for (waits, shrinks) in waits.iter_mut().zip(&shrinks) {
+                *waits |= shrinks;
+            }
+        }
         let mut failed = Vec::new();
         for place in order(policy, plan, observed) {
             let stays = stays_with_partner(policy, plan, observed, place, &failed);

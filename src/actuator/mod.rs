@@ -17,6 +17,7 @@ pub(crate) mod event;
 #[cfg(test)]
 pub(crate) mod fake;
 pub mod foreign;
+mod fresh;
 pub mod gates;
 mod hands;
 mod keep;

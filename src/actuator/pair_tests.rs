@@ -96,3 +96,29 @@ async fn the_second_role_of_a_ratio_is_not_written_where_the_first_write_has_no_
     assert!(fake.written("/p/scale").is_empty());
     assert_eq!(unwritten, [1], "the other may have been written");
 }
+
+#[tokio::test(start_paused = true)]
+async fn no_role_shrinks_on_pods_that_have_changed_since_they_were_seen() {
+    let policy = policy();
+    let (fake, mut hands) = hands(&policy, [6, 3]);
+    let seen = look(&mut hands, &policy, 1, 9).await;
+    fake.unready_pod("p-0", "prefill");
+    hands.act(&policy, &mut plan([5, 3]), seen, S(1), None).await;
+    assert!(fake.written("/scale").is_empty());
+    tokio::time::sleep(S(1)).await;
+    let seen = look(&mut hands, &policy, 2, 9).await;
+    hands.act(&policy, &mut plan([5, 3]), seen, S(2), None).await;
+    assert_eq!(fake.written("/scale").len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_role_shrinks_where_its_pods_cannot_be_listed_before() {
+    let policy = policy();
+    let (fake, mut hands) = hands(&policy, [6, 3]);
+    let seen = look(&mut hands, &policy, 1, 9).await;
+    fake.refuse(Method::GET, "/pods", 500);
+    let mut plan = plan([5, 3]);
+    let unwritten = hands.act(&policy, &mut plan, seen, S(1), None).await;
+    assert!(fake.written("/scale").is_empty());
+    assert_eq!((unwritten, plan.conditions), (vec![0], vec![crate::capacity::Condition::WriteFailed]));
+}

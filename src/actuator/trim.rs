@@ -230,7 +230,12 @@ impl Hands {
         let load = |name: &str| seen.loads.as_ref()?.get(name).copied();
         let is_new = given.iter().any(|pod| pod.is_ready() && !leaving.has(pod));
         leaving.begin_again(now, policy.interval);
-        let next = leaving.next(&given, now, policy.behavior.drain, |name| load(name).unwrap_or_default());
+        let mut next =
+            leaving.next(&given, now, policy.behavior.drain, |name| load(name).unwrap_or_default());
+        if next.iter().any(|pod| pod.is_ready()) && !self.are_as_seen(policy, seen).await {
+            next.retain(|pod| !pod.is_ready());
+            leaving.waits = true;
+        }
         if is_new && leaving.waits {
             let names: Vec<&str> = given.iter().map(|pod| pod.name()).collect();
             tracing::info!(policy = policy.name, role = role.name, pods = ?names, "pods get no new requests before they are given back");

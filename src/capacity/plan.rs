@@ -246,7 +246,8 @@ pub enum Reason {
     Failed,
     /// Pods are being replaced by those of another revision.
     Updating,
-    /// Pods that are about to go answer the requests that they have, or wait for those of the other role of a ratio.
+    /// Pods that are about to go answer the requests that they have, wait for those of the other role of a ratio, or
+    /// have changed since they were looked at.
     Draining,
     /// Writes took up the time of a tick, and the rest of them follows at the next one, soon.
     Unfinished,

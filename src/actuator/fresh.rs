@@ -1,0 +1,59 @@
+//! Pods as the API server lists them now, before any of them goes: a watch may be late.
+
+use std::collections::BTreeSet;
+
+use super::drain::is_marked;
+use super::hands::Hands;
+use super::observe::Observed;
+use super::pods::PodObject;
+use super::whose::{both, is_of_role};
+use crate::capacity::Policy;
+use crate::cluster::Collection;
+
+/// Subject of complaints.
+const ABOUT: &str = "pods, before any of them goes";
+
+/// Uid of a pod, and whether it is ready, waits at our gate, and has our deletion cost.
+type Look = (String, bool, bool, bool);
+
+fn look(pod: &PodObject) -> Look {
+    (pod.metadata.uid.clone(), pod.is_ready(), pod.is_gated(), is_marked(pod))
+}
+
+impl Hands {
+    /// Whether the pods of a policy's roles are still those that were seen. A plan that takes some away is carried
+    /// out on nothing else: the pods that it counts on may be gone, or not ready any more.
+    pub(super) async fn are_as_seen(&mut self, policy: &Policy, seen: &Observed) -> bool {
+        let Some(pool) = self.pool.borrow().clone() else { return false };
+        for (place, role) in policy.roles.iter().enumerate() {
+            let before = policy.roles.get(..place).unwrap_or_default();
+            let pods =
+                Collection::new("", "v1", &self.namespace, "pods").with_labels(&both(&role.selector, &pool));
+            let listed: Vec<PodObject> = match self.cluster.list(&pods).await {
+                Ok((listed, _)) => listed,
+                Err(problem) => {
+                    self.fails(ABOUT, &problem);
+                    return false;
+                }
+            };
+            self.works(ABOUT);
+            let is_own = |pod: &&PodObject| {
+                pod.is_alive()
+                    && is_of_role(pod, &role.selector, role.target.as_ref())
+                    && !before.iter().any(|other| is_of_role(pod, &other.selector, other.target.as_ref()))
+            };
+            let listed: BTreeSet<Look> = listed.iter().filter(is_own).map(look).collect();
+            let known = seen.objects.get(place).into_iter().flatten();
+            let known: BTreeSet<Look> = known.filter(|pod| pod.is_alive()).map(|pod| look(pod)).collect();
+            if listed != known {
+                tracing::debug!(
+                    policy = policy.name,
+                    role = role.name,
+                    "pods have changed since they were seen"
+                );
+                return false;
+            }
+        }
+        true
+    }
+}
