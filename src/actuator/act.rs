@@ -6,10 +6,12 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::beside::limit_growth;
+use super::drain::Choice;
 use super::event::Kind;
 use super::hands::Hands;
 use super::knobs::{self, Held};
 use super::observe::Observed;
+use super::ordinals::split;
 use super::pair::{has_held_partner, order, stays_with_partner, wait_for_partners};
 use super::pods::PodObject;
 use super::shrink::Drained;
@@ -45,6 +47,26 @@ enum Written {
 /// How many pods a role may have past its gate, by its target.
 fn replicas_of(target: &Option<Target>) -> u32 {
     target.as_ref().map_or(u32::MAX, |target| target.replicas)
+}
+
+/// Pods that may pass their gate now, those past it included, and how many pods that makes where some that stay wait
+/// there although others of higher ordinals are to go: these would go first, and never wait for them in vain.
+fn kept<'p>(pods: Vec<&'p PodObject>, role: &RolePlan, target: &Target) -> (Vec<&'p PodObject>, u32) {
+    let is_held = Choice::of(&target.reference) == Some(Choice::Ordinal)
+        && role.write < target.replicas
+        && !role.reasons.contains(&Reason::Trimmed);
+    if !is_held {
+        return (pods, 0);
+    }
+    let (mut stays, mut goes) = split(&pods, target.replicas, role.write);
+    goes.retain(|pod| !pod.is_gated());
+    let past = stays.iter().filter(|pod| !pod.is_gated()).count();
+    if past == stays.len() || goes.is_empty() {
+        return (pods, 0);
+    }
+    let kept = goes.len() + stays.len().min(past.max(role.admitted as usize));
+    stays.extend(goes);
+    (stays, kept as u32)
 }
 
 fn reasons(role: &RolePlan) -> String {
@@ -336,13 +358,14 @@ impl Hands {
         let is_known = !(is_placed && seen.unknown.iter().any(is_short));
         let key = (policy.name.clone(), role.name.clone());
         let before = self.let_through.get(&key).copied().unwrap_or(0);
+        let (pods, kept) = kept(pods, role, target);
         // Pods that replace others are no step, and wait for nothing.
         let replaced = before.min(role.desired);
         let admitted = match plan.state {
             _ if !is_known => replaced,
             // What is given up goes no further.
             State::Failed => role.admitted.max(replaced),
-            _ => role.admitted,
+            _ => role.admitted.max(kept),
         };
         if is_known {
             self.let_through.insert(key.clone(), admitted);

@@ -21,26 +21,36 @@ pub(super) struct Loss {
     unready: u32,
 }
 
+/// Pods that stay and pods that go where `write` replicas are written in place of `replicas`, by their ordinals.
+pub(super) fn split<'p>(
+    pods: &[&'p PodObject],
+    replicas: u32,
+    write: u32,
+) -> (Vec<&'p PodObject>, Vec<&'p PodObject>) {
+    let mut stays: Vec<&PodObject> = pods.iter().copied().filter(|pod| pod.is_alive()).collect();
+    stays.sort_by_key(|pod| (pod.ordinal(), pod.name()));
+    // Where one is missing, only its number says whether it is one of those that stay. They begin at 0.
+    let place = match stays.len() < replicas as usize {
+        true => stays.partition_point(|pod| pod.ordinal().is_none_or(|ordinal| ordinal < write)),
+        false => (write as usize).min(stays.len()),
+    };
+    let goes = stays.split_off(place);
+    (stays, goes)
+}
+
 /// Loss from writing `write` replicas where there are to be `replicas`. `None`: no ready pod goes, or all that
 /// stay are ready.
 pub(super) fn loss(pods: &[&PodObject], replicas: u32, write: u32) -> Option<Loss> {
-    let mut pods: Vec<&PodObject> = pods.iter().copied().filter(|pod| pod.is_alive()).collect();
-    pods.sort_by_key(|pod| (pod.ordinal(), pod.name()));
-    // Where one is missing, only its number says whether it is one of those that stay. They begin at 0.
-    let place = match pods.len() < replicas as usize {
-        true => pods.partition_point(|pod| pod.ordinal().is_none_or(|ordinal| ordinal < write)),
-        false => (write as usize).min(pods.len()),
-    };
-    let (stays, goes) = pods.split_at_checked(place)?;
+    let (stays, goes) = split(pods, replicas, write);
     let unready = write.saturating_sub(stays.iter().filter(|pod| pod.is_ready()).count() as u32);
     let goes: Vec<String> =
         goes.iter().filter(|pod| pod.is_ready()).map(|pod| pod.name().to_owned()).collect();
     (unready > 0 && !goes.is_empty()).then_some(Loss { goes, unready })
 }
 
-/// Whether so many ready pods keep what ties a policy's roles to each other: its ratio, and its steps, of which
-/// roles that are to be smaller are no more than one apart.
-fn keeps_together(policy: &Policy, goals: &[u32], ready: &[u32]) -> bool {
+/// Whether so many ready pods keep what ties a role, by its place, to the others of its policy when it loses some:
+/// the ratio, and steps, of which it is no more than one ahead of another role that is to be smaller, too.
+fn keeps_together(policy: &Policy, goals: &[u32], ready: &[u32], place: usize) -> bool {
     let of = |place: usize| ready.get(place).copied().unwrap_or(0);
     if policy.ratio.is_some_and(|ratio| !ratio.bounds.hold(of(ratio.numerator), of(ratio.denominator))) {
         return false;
@@ -48,13 +58,15 @@ fn keeps_together(policy: &Policy, goals: &[u32], ready: &[u32]) -> bool {
     let Some(Pace::Steps(steps)) = policy.rollout.as_ref().and_then(|rollout| rollout.pace.as_ref()) else {
         return true;
     };
-    let open: Vec<(u64, u64)> = (steps.iter().zip(ready).zip(goals))
-        .filter(|((step, ready), goal)| **step > 0 && ready > goal)
-        .map(|((step, ready), _)| (u64::from(*ready), u64::from(*step)))
-        .collect();
-    let is_near =
-        |(a, of_a): &(u64, u64), (b, of_b): &(u64, u64)| (a * of_b).abs_diff(b * of_a) <= of_a * of_b;
-    open.iter().enumerate().all(|(place, one)| open.iter().skip(place + 1).all(|other| is_near(one, other)))
+    let step = |place: usize| steps.get(place).map_or(0, |step| u64::from(*step));
+    let (own, own_step) = (u64::from(of(place)), step(place));
+    let is_behind = |other: usize| {
+        let (ready, step) = (u64::from(of(other)), step(other));
+        // One at its goal stays there, and nobody is as far as that because of it.
+        let is_open = step > 0 && goals.get(other).is_some_and(|goal| ready > u64::from(*goal));
+        is_open && (own + own_step).saturating_mul(step) < ready.saturating_mul(own_step)
+    };
+    !(0..ready.len()).any(|other| other != place && is_behind(other))
 }
 
 /// Times of the limit after which the number is written whatever the pods that are left keep: what stays may
@@ -82,7 +94,7 @@ impl Hands {
             if let Some(ready) = ready.get_mut(place) {
                 *ready = left;
             }
-            keeps_together(policy, &goals, &ready)
+            keeps_together(policy, &goals, &ready, place)
         };
         let limit = policy.rollout.as_ref().map_or(BATCH_TIMEOUT, |rollout| rollout.batch_timeout);
         let mut held = vec![false; plan.roles.len()];
@@ -188,17 +200,33 @@ mod tests {
         let ratio = policy("coordination: {ratio: {numerator: b, denominator: a, min: '1:3', max: '1:1'}}");
         let steps = policy("deploy: {steps: {a: 4, b: 2}}");
         let plain = policy("interval: 15s");
-        for (ready, keeps) in [
+        for (place, ready, keeps) in [
             // A ratio, steps, neither.
-            ([3, 1], [true, true, true]),
-            ([4, 1], [false, true, true]),
-            ([1, 2], [false, true, true]),
-            ([12, 4], [true, true, true]),
-            ([12, 3], [false, false, true]),
-            ([12, 2], [false, true, true]),
+            (1, [3, 1], [true, true, true]),
+            (1, [4, 1], [false, true, true]),
+            (1, [1, 2], [false, true, true]),
+            (1, [12, 4], [true, true, true]),
+            (1, [12, 3], [false, false, true]),
+            // Also of a role that has come to its goal.
+            (1, [12, 2], [false, false, true]),
+            (0, [12, 2], [false, true, true]),
+            (0, [8, 8], [true, false, true]),
+            (0, [4, 8], [false, false, true]),
         ] {
-            let found = [&ratio, &steps, &plain].map(|policy| keeps_together(policy, &[4, 2], &ready));
-            assert_eq!(found, keeps, "{ready:?}");
+            let found = [&ratio, &steps, &plain].map(|policy| keeps_together(policy, &[4, 2], &ready, place));
+            assert_eq!(found, keeps, "{place} {ready:?}");
         }
+    }
+
+    #[test]
+    fn pods_that_stay_are_told_by_their_ordinals() {
+        let pods = pods(&[(4, true), (0, false), (1, true), (3, true)]);
+        let pods: Vec<&PodObject> = pods.iter().collect();
+        let names = |of: Vec<&PodObject>| of.iter().map(|pod| pod.name().to_owned()).collect::<Vec<_>>();
+        let (stays, goes) = split(&pods, 5, 3);
+        assert_eq!(
+            (names(stays), names(goes)),
+            (vec!["p-0".into(), "p-1".into()], vec!["p-3".into(), "p-4".into()])
+        );
     }
 }

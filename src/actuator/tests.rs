@@ -388,6 +388,21 @@ async fn a_trim_keeps_ready_ordinals_above_unready_ones() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_pod_that_stays_passes_its_gate_before_others_go() {
+    let policy = ordinals("deploy: {steps: {decode: 1}, batchTimeout: 30s},");
+    let (fake, mut hands, _) = hands(std::slice::from_ref(&policy));
+    fake.workload("statefulsets", "d", 4, &json!({}));
+    fake.pod("d-0", "decode", true);
+    fake.pod("d-3", "decode", true);
+    tokio::time::sleep(S(1)).await;
+    // Of those before the gate one stays, and one goes.
+    let seen = look(&mut hands, &policy, 1, 4).await;
+    act(&mut hands, &policy, seen, 1, 2).await;
+    assert_eq!([fake.is_gated("d-0"), fake.is_gated("d-3")], [false, true]);
+    assert!(fake.written("/scale").is_empty(), "d-2 is ready, and d-0 is not yet");
+}
+
+#[tokio::test(start_paused = true)]
 async fn stateful_set_waits_for_lower_ordinals_with_a_limit() {
     let policy = ordinals("deploy: {steps: {decode: 1}, batchTimeout: 30s},");
     let waits = [Condition::LowerOrdinalsUnready];
