@@ -170,6 +170,9 @@ impl Hands {
             (frozen, why) = (Some(Condition::OtherScaler), format!("{found}; "));
             plan.conditions.extend(frozen);
         }
+        if self.has_hidden_owner(&targets) {
+            plan.conditions.push(Condition::OwnerUnknown);
+        }
         self.tell_frozen(policy, frozen, &why, observed);
         limit_growth(policy, plan, &observed.replicas, &observed.may_write);
         let is_free = frozen.is_none();

@@ -57,6 +57,7 @@ pub use look::{Look, Seen};
 pub use observe::{Observed, ObservedPod};
 pub use owners::{Owner, Owners};
 pub use part::Part;
+pub use scaler::has_owner;
 
 /// The scheduling gate that pods wait at until their step may begin.
 pub const GATE: &str = "usher.dev/rollout";

@@ -66,8 +66,18 @@ impl Scaler {
 /// When the autoscalers of a namespace were asked for, and which there are; `None`: they can't be listed.
 pub(super) type Scalers = Option<(Duration, Option<Arc<[Scaler]>>)>;
 
-/// A target, when its owner was asked for, and that owner's kind and name, if it has one.
-pub(super) type Owned = (TargetRef, Duration, Option<(String, String)>);
+/// A target, when its owner was asked for, and the answer.
+pub(super) type Owned = (TargetRef, Duration, Controller);
+
+/// What controls a target, and sets its replicas.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Controller {
+    Absent,
+    /// Its kind and name.
+    Is(String, String),
+    /// The target may not be read.
+    Hidden,
+}
 
 /// A workload, of which only the owners count.
 #[derive(Deserialize)]
@@ -77,7 +87,7 @@ struct Workload {
 
 /// Whether objects of this kind have the replicas that their owner writes. Kinds that are made for others to
 /// scale have owners as well.
-fn is_workload(target: &TargetRef) -> bool {
+pub fn has_owner(target: &TargetRef) -> bool {
     match group(&target.api_version) {
         "apps" => true,
         "leaderworkerset.x-k8s.io" => target.kind == "LeaderWorkerSet",
@@ -128,8 +138,10 @@ impl Hands {
         for target in targets {
             let TargetRef { kind, name, .. } = &target.reference;
             match self.owner(target, now).await {
-                Ok(Some((of, owner))) => return Some(format!("{of} '{owner}' controls {kind} {name}")),
-                Ok(None) => {}
+                Ok(Controller::Is(of, owner)) => {
+                    return Some(format!("{of} '{owner}' controls {kind} {name}"));
+                }
+                Ok(Controller::Absent | Controller::Hidden) => {}
                 Err(problem) => {
                     self.complain(Subject::target("the owner of ", &target.reference), &problem);
                     return Some(format!("the owner of {kind} {name} can't be looked for"));
@@ -139,11 +151,18 @@ impl Hands {
         None
     }
 
-    /// Kind and name of what controls a workload, and sets its replicas; `None`: nothing does, as far as may be
-    /// seen.
-    async fn owner(&mut self, target: &Target, now: Duration) -> Result<Option<(String, String)>, Problem> {
-        if !is_workload(&target.reference) {
-            return Ok(None);
+    /// Whether one of these targets may not be read, so that nobody knows its owner.
+    pub(super) fn has_hidden_owner(&self, targets: &[&Target]) -> bool {
+        let is_hidden = |(of, _, owner): &Owned| {
+            *owner == Controller::Hidden && targets.iter().any(|target| target.reference == *of)
+        };
+        self.owned.iter().any(is_hidden)
+    }
+
+    /// What controls a workload.
+    async fn owner(&mut self, target: &Target, now: Duration) -> Result<Controller, Problem> {
+        if !has_owner(&target.reference) {
+            return Ok(Controller::Absent);
         }
         let known =
             self.owned.iter().find(|(of, at, _)| *of == target.reference && now.saturating_sub(*at) < KNOWN);
@@ -154,9 +173,10 @@ impl Hands {
             Ok(workload) => {
                 self.works(Subject::target("the owner of ", &target.reference));
                 let mut owners = workload.metadata.owner_references.into_iter();
-                owners.find(|owner| owner.controller).map(|owner| (owner.kind, owner.name))
+                let owner = owners.find(|owner| owner.controller);
+                owner.map_or(Controller::Absent, |owner| Controller::Is(owner.kind, owner.name))
             }
-            Err(Problem::Denied(_)) => None,
+            Err(Problem::Denied(_)) => Controller::Hidden,
             Err(problem) => return Err(problem),
         };
         self.owned.retain(|(of, ..)| *of != target.reference);

@@ -216,6 +216,29 @@ async fn an_owner_of_the_target_is_found_before_the_first_write() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn owners_are_found_with_the_right_to_get_alone_and_missed_ones_are_told() {
+    let policy = policy("p", "mode: Apply,");
+    for (is_refused, code, expected, writes) in [
+        // Deployments can't be listed here at all.
+        ("nothing", 403, &[][..], 1),
+        ("deployments/d", 403, &[Condition::OwnerUnknown], 1),
+        ("deployments/d", 500, &[Condition::OtherScaler], 0),
+    ] {
+        let (fake, mut hands, _) = hands(std::slice::from_ref(&policy));
+        let seen = look(&mut hands, &policy, 1, 3).await;
+        fake.refuse(Method::GET, is_refused, code);
+        let plan = act(&mut hands, &policy, seen, 1, 5).await;
+        assert_eq!(
+            (&*plan.conditions, fake.written("/scale").len()),
+            (expected, writes),
+            "{is_refused} {code}"
+        );
+        let has_frozen = plan.conditions.iter().any(|condition| condition.freezes());
+        assert_eq!(has_frozen, writes == 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_eviction_that_a_budget_refuses_is_told_once() {
     let drains = "behavior: {scaleDown: {drainTimeout: 0s}},";
     let policy = policy("p", &format!("mode: Apply, deploy: {{steps: {{decode: 1}}}}, {drains}"));

@@ -286,6 +286,8 @@ pub enum Condition {
     NoLeaderElection,
     /// An autoscaler or an owner is there for what a role scales, or that can't be found out.
     OtherScaler,
+    /// Whether something else controls what a role scales may not be seen: it is known by what it writes.
+    OwnerUnknown,
     /// Pods or the target of a role can't be seen: the last plan stands, and nothing is done.
     Unobserved,
     /// The API server refused a write, or could not be reached for it.
@@ -301,7 +303,7 @@ pub enum Condition {
 
 impl Condition {
     /// All of them.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::BandUnsatisfied,
         Self::RatioConstraintViolated,
         Self::StaleData,
@@ -317,6 +319,7 @@ impl Condition {
         Self::Suspended,
         Self::NoLeaderElection,
         Self::OtherScaler,
+        Self::OwnerUnknown,
         Self::Unobserved,
         Self::WriteFailed,
         Self::EvictionRefused,
@@ -327,7 +330,7 @@ impl Condition {
     /// Whether a policy doesn't do all that it would while it holds.
     pub fn freezes(self) -> bool {
         // Nothing shrinks in a panic, as it should; the others leave the number to somebody else or to less.
-        !matches!(self, Self::Panic | Self::BandUnsatisfied | Self::TopologyUnknown)
+        !matches!(self, Self::Panic | Self::BandUnsatisfied | Self::TopologyUnknown | Self::OwnerUnknown)
     }
 }
 

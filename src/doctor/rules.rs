@@ -257,7 +257,7 @@ rules! {
         "The policy is read or carried out in part, or not at all.",
         "Add the rule to the picker's Role; the chart has router.epp.capacityPolicies.";
     CAPACITY_RIGHT_OPTIONAL: Warning "capacity-right-optional",
-        "The policy is carried out without events, or without a look at where there is room.",
+        "The policy is carried out without events, or without a look at where there is room or at owners of its targets.",
         "Add the rule to the picker's Role or ClusterRole.";
     CAPACITY_TARGET_MISSING: Wrong "capacity-target-missing",
         "There is nothing to scale: the policy's numbers go nowhere.",

@@ -273,6 +273,7 @@ async fn what_policies_lack_is_found() {
         "may not get, patch capacitypolicies/status of usher.dev",
         "may not patch pods",
         "may not create pods/eviction",
+        "may not get deployments of apps",
     ] {
         assert!(text.contains(words), "{words}: {:#}", found.report);
     }
@@ -282,6 +283,8 @@ async fn what_policies_lack_is_found() {
     let more = [
         rule(&["usher.dev"], &["capacitypolicies/status"], &["get", "patch"]),
         rule(&["apps"], &["deployments/scale"], &["patch"]),
+        // Owners of targets are read one by one.
+        rule(&["apps"], &["deployments"], &["get"]),
         rule(&[""], &["pods"], &["patch"]),
         rule(&[""], &["pods/eviction"], &["create"]),
         rule(&["autoscaling"], &["horizontalpodautoscalers"], &["list"]),

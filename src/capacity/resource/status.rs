@@ -292,6 +292,9 @@ fn sentence(condition: Condition, plan: &Plan) -> String {
         Condition::OtherScaler => {
             "an autoscaler or an owner is there for what a role scales, or may not be looked for; nothing is written"
         }
+        Condition::OwnerUnknown => {
+            "the target of a role may not be read as a whole, so that an owner that sets its replicas is known by what it writes"
+        }
         Condition::EvictionRefused => {
             "a pod that is to be given back may not be evicted now, as for a PodDisruptionBudget; it is tried again"
         }

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::PoolPlan;
 use super::cluster::{Any, LIMIT, review};
+use crate::actuator::has_owner;
 use crate::actuator::pods::PodObject;
 use crate::actuator::pools::Pools;
 use crate::capacity::Policy;
@@ -215,6 +216,8 @@ impl Asked<'_> {
                 }
                 if !has_scale || updates {
                     need(group, &plural, &["get", "patch"], true);
+                } else if has_owner(target) {
+                    need(group, &plural, &["get"], false);
                 }
             }
             let is_of = |pod: &PodObject, role: &Role| pod.matches(&role.selector);
