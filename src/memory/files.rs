@@ -2,6 +2,9 @@
 
 use super::{Budget, MAX_CONNECTIONS, small};
 
+/// Fewer connections than these may not do for a large gateway, which has some of each of its threads.
+const FEW: usize = 512;
+
 /// Raises the limit on open files of this process to the highest that it may have. Returns how many files
 /// that is; `None` where nothing says so.
 #[cfg(target_os = "linux")]
@@ -33,7 +36,7 @@ impl Budget {
         // One that is there already stays.
         let _ = self.files.set(files);
         let connections = self.max_connections();
-        if connections < MAX_CONNECTIONS {
+        if connections < FEW {
             tracing::warn!(files, connections, "the limit on open files leaves room for few connections");
         }
     }
