@@ -467,5 +467,7 @@ async fn after_the_shutdown_nothing_is_scraped() {
     for open in [server.open.clone(), hung.open.clone()] {
         reached(open, |open| open == 0).await;
     }
-    assert_eq!((server.count(), endpoint.load().scraped_at_ms()), (requests, scraped));
+    // One may have been on its way to the server.
+    assert!(server.count() <= requests + 1);
+    assert_eq!(endpoint.load().scraped_at_ms(), scraped);
 }
