@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_role_keeps_its_replicas_beside_one_that_was_not_written_where_the_ratio_would_break() {
+    fn a_failed_write_holds_its_partner_where_the_ratio_would_break() {
         let of = |text: &str| Fraction::parse(text).unwrap();
         let bounds = RatioBounds { min: of("1:3"), max: Some(of("1:1")) };
         // Ready pods, replicas, what they become; the same of the other role.

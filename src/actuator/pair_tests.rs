@@ -58,7 +58,7 @@ fn plan(write: [u32; 2]) -> Plan {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_two_roles_with_a_ratio_the_second_is_not_written_when_the_first_write_fails() {
+async fn a_failed_write_stops_that_of_the_partner() {
     let policy = policy();
     // Pods, what is to be written, whose write fails, and how many replicas are written in all.
     for (pods, write, fails, expected) in [
@@ -85,7 +85,7 @@ async fn of_two_roles_with_a_ratio_the_second_is_not_written_when_the_first_writ
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_second_role_of_a_ratio_is_not_written_where_the_first_write_has_no_response() {
+async fn a_lost_response_stops_the_write_of_the_partner() {
     let policy = policy();
     let (fake, mut hands) = hands(&policy, [6, 3]);
     let seen = look(&mut hands, &policy, 1, 9).await;
@@ -98,7 +98,7 @@ async fn the_second_role_of_a_ratio_is_not_written_where_the_first_write_has_no_
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_role_shrinks_on_pods_that_have_changed_since_they_were_seen() {
+async fn changed_pods_stop_a_shrink() {
     let policy = policy();
     let (fake, mut hands) = hands(&policy, [6, 3]);
     let seen = look(&mut hands, &policy, 1, 9).await;

@@ -69,7 +69,7 @@ pub(super) type Scalers = Option<(Duration, Option<Arc<[Scaler]>>)>;
 /// A target, when its owner was asked for, and the answer.
 pub(super) type Owned = (TargetRef, Duration, Controller);
 
-/// What controls a target, and sets its replicas.
+/// Controlling owner of a target, which sets its replicas.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Controller {
     Absent,
@@ -159,7 +159,7 @@ impl Hands {
         self.owned.iter().any(is_hidden)
     }
 
-    /// What controls a workload.
+    /// Controlling owner of a workload.
     async fn owner(&mut self, target: &Target, now: Duration) -> Result<Controller, Problem> {
         if !has_owner(&target.reference) {
             return Ok(Controller::Absent);

@@ -216,7 +216,7 @@ async fn an_owner_of_the_target_is_found_before_the_first_write() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn owners_are_found_with_the_right_to_get_alone_and_missed_ones_are_told() {
+async fn owners_need_get_alone_and_hidden_ones_are_told() {
     let policy = policy("p", "mode: Apply,");
     for (is_refused, code, expected, writes) in [
         // Deployments can't be listed here at all.

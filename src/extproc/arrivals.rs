@@ -36,7 +36,7 @@ const LINGER: Duration = Duration::from_secs(10);
 /// reset at once.
 const MAX_LINGERING: usize = 256;
 
-/// What HTTP/2 charges for an unread frame that takes so many bytes, [`OVERHEAD`] among them. Not for one
+/// Charge of HTTP/2 for an unread frame of so many bytes, [`OVERHEAD`] included. None for one
 /// that ends its stream: such are few.
 fn charge(bytes: i64) -> Option<i64> {
     Some(2 * OVERHEAD - bytes).filter(|charge| (1..OVERHEAD).contains(charge))

@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn replies_count_once_more_waits_than_a_stream_may_leave_unsent() {
+    fn replies_count_beyond_the_free_unsent_bytes() {
         let free = FREE_UNSENT as usize;
         let budget = Arc::new(Budget::new(10 * FREE_UNSENT, 0));
         let stream = Arc::<Replying>::default();

@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_that_weigh_nothing_run_on_the_thread_of_their_connection() {
+    fn health_streams_run_on_the_thread_of_their_connection() {
         let (threads, runtimes) = threads(2);
         let _busy = carry(&threads, 0, 2 * ALONE);
         let handle = runtimes[0].handle().clone();

@@ -95,7 +95,7 @@ pub struct Unread {
     bytes: AtomicI64,
     /// The part that was there when streams had a turn to read.
     kept: AtomicU64,
-    /// What HTTP/2 charges for small frames among them.
+    /// Charge of HTTP/2 for small frames among them.
     small: AtomicI64,
     /// Streams that read.
     readers: AtomicUsize,
@@ -124,7 +124,7 @@ impl Unread {
         self.small.fetch_add(charge, Relaxed);
     }
 
-    /// What HTTP/2 charges for small frames that no stream has read.
+    /// Charge of HTTP/2 for small frames that no stream has read.
     pub(super) fn small(&self) -> u64 {
         u64::try_from(self.small.load(Relaxed)).unwrap_or(0)
     }

@@ -40,7 +40,7 @@ pub struct Replying {
     written_before: AtomicU32,
     /// Bytes that have arrived on it and that it hasn't read.
     unread: AtomicI64,
-    /// What arrives on it is dropped.
+    /// Data that arrives on it is dropped.
     is_deaf: AtomicBool,
     task: OnceLock<AbortHandle>,
     /// It is reset: by this.

@@ -115,7 +115,7 @@ pub(super) struct Seen<'a> {
     pub(super) clock: &'a Clock,
     pub(super) scrapes: ScrapeMetrics,
     pub(super) budget: Arc<Budget>,
-    /// Where connections of KEDA count that end with GOAWAY.
+    /// Counter of KEDA's connections that end with GOAWAY.
     pub(super) connections: Arc<ConnectionMetrics>,
     /// The cluster that the endpoints are in, if any.
     pub(super) cluster: Option<Cluster>,

@@ -255,7 +255,7 @@ fn ignored(harness: &Harness, header: &str) -> Option<f64> {
 }
 
 #[test]
-fn all_names_that_are_too_long_are_counted_whatever_becomes_of_the_request() {
+fn every_long_name_of_a_request_is_counted() {
     const OBJECTIVE: &str = "x-llm-d-inference-objective";
     const REWRITE: &str = "x-llm-d-model-name-rewrite";
     const FLOW: &str = "x-llm-d-inference-fairness-id";
