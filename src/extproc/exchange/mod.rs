@@ -9,18 +9,17 @@
 
 mod request;
 mod response;
+mod room;
 
 use std::sync::Arc;
-use std::task::{Context, Waker};
+use std::task::Context;
 use std::time::Instant;
 
 use self::request::series_key;
-use tokio_util::sync::CancellationToken;
-
 use crate::endpoints::SubsetHint;
-use crate::flow::{Code, Rejection, Routed};
-use crate::memory::{Budget, FREE_UNSENT, GivenUp, Kind, RefusedStream, Reservation, Upload};
-use crate::request::{Body, Headers, ParserKind, Parsers, Request, RequestParser, RuleBook};
+use crate::flow::{Rejection, Routed};
+use crate::memory::{Budget, RefusedStream, Reservation, Upload};
+use crate::request::{Body, ParserKind, Parsers, Request, RequestParser, RuleBook};
 use crate::schedule::{Served, Stages};
 
 use super::answer::{self, Answer};
@@ -31,22 +30,9 @@ use super::replies::Replies;
 use super::reply::Reply;
 use super::series::SeriesKey;
 
-/// Error message for a request body that stalls.
-const IDLE_BODY: &str = "no more of the request body came for too long (--body-idle-timeout)";
-
-/// The same for any other message, such as that of the headers.
-const IDLE_MESSAGE: &str = "no more of a message came for too long (--body-idle-timeout)";
-
-/// What a client is told whose body there is no room for.
-const NO_MEMORY: &str = "no memory is left for the request; it may be sent again";
-
 /// Message for clients whose request still waits when its body exceeds the limit.
 const TOO_MUCH_TO_WAIT: &str =
     "the request waits, and more of its body came than is kept meanwhile (--max-request-body-bytes)";
-
-/// Largest headers of a request, in bytes: they are put together when all of them are there, and
-/// are there twice then.
-const MAX_HEADERS: usize = 1 << 20;
 
 /// What all exchanges of a server share.
 #[derive(Debug)]
@@ -210,59 +196,6 @@ impl Exchange {
         self.answer.parser()
     }
 
-    /// Cancelled when the stream has to be reset, as there is no room for it and its client doesn't take
-    /// the refusal.
-    pub fn end(&self) -> Option<&CancellationToken> {
-        self.refused.as_deref().map(RefusedStream::end)
-    }
-
-    /// Ends the stream where no memory is left for it, or where its body doesn't come. To be asked
-    /// before its first message, and whenever its task is woken.
-    pub fn turn_away(&mut self, now: impl FnOnce() -> Instant) -> Option<Step> {
-        if self.refused.is_some() && matches!(self.state, State::Idle) {
-            return Some(self.refuse_for_memory(now()));
-        }
-        match self.upload.as_ref()?.given_up()? {
-            GivenUp::Slow => Some(self.refuse_for_memory(now())),
-            GivenUp::Idle => {
-                let is_body = matches!(self.state, State::Body(_));
-                let message = if is_body { IDLE_BODY } else { IDLE_MESSAGE };
-                let rejection = Rejection::new(Code::RequestTimeout, message);
-                Some(self.refuse(rejection, &SeriesKey::unknown(), now()))
-            }
-        }
-    }
-
-    /// Nothing more is there to read for now. Where some of the request is missing, the task that
-    /// `waker` wakes is to be told when that takes too long, or others need the room. Not while
-    /// replies are `unsent`: the rest may be there, and isn't read before the gateway takes them.
-    #[inline]
-    pub fn on_pending(&mut self, waker: &Waker, unsent: bool) {
-        if unsent {
-            self.upload = None;
-            return;
-        }
-        let is_coming = matches!(self.state, State::Idle | State::Body(_)) || self.part.is_some();
-        if self.upload.is_some() || !is_coming {
-            return;
-        }
-        let received = self.held.as_ref().map_or(0, Reservation::bytes);
-        let budget = &self.shared.budget;
-        self.upload = Some(match &self.state {
-            State::Body(parser) => {
-                let priority = self.shared.rules.current().priority(parser.headers());
-                budget.begin_upload(received, priority, waker)
-            }
-            State::Idle if received == 0 => budget.begin_silent(waker),
-            // Its priority isn't known yet.
-            State::Idle => budget.begin_upload(received, 0, waker),
-            _ => {
-                let received = self.part.as_ref().map_or(0, |part| part.bytes());
-                budget.begin_upload(received, self.priority, waker)
-            }
-        });
-    }
-
     /// Takes a message.
     ///
     /// # Errors
@@ -293,62 +226,6 @@ impl Exchange {
             self.shared.metrics.violations.inc();
         }
         step
-    }
-
-    /// A message is arriving, and so much of it is kept until the rest is there.
-    pub fn on_part(&mut self, bytes: usize, now: Instant) -> Step {
-        let before = match &self.state {
-            State::Idle if bytes > MAX_HEADERS => {
-                let message = format!("the request's headers are larger than {MAX_HEADERS} bytes");
-                let rejection = Rejection::new(Code::PayloadTooLarge, message);
-                return self.refuse(rejection, &SeriesKey::unknown(), now);
-            }
-            State::Idle => {
-                if self.held.is_none() {
-                    // It isn't silent any more.
-                    self.upload = None;
-                }
-                0
-            }
-            State::Body(parser) => self.subset.counted() + parser.counted(),
-            State::Deciding(request, BodyEnd::Relayed { .. }) => {
-                self.subset.counted() + request.headers.counted() + self.relayed
-            }
-            // It passes through, and is of a response, or of a body that nobody reads.
-            State::Deciding(..) | State::Relaying | State::Sent(_) | State::Abandoned | State::Refused => {
-                return self.pass_part(bytes, now);
-            }
-        };
-        if self.has_room(before.saturating_add(bytes), None) {
-            return Step::Continue;
-        }
-        self.refuse_for_memory(now)
-    }
-
-    /// A part of a message that passes through is kept. Its request may be on its way, so it is refused
-    /// last.
-    fn pass_part(&mut self, bytes: usize, now: Instant) -> Step {
-        let Self { shared, part, priority, .. } = self;
-        let part = part.get_or_insert_with(|| Box::new(Reservation::new(&shared.budget, Kind::Bodies)));
-        if part.grow_beyond(bytes as u64, || Some(*priority)).is_ok() {
-            if let Some(upload) = &self.upload {
-                upload.received(bytes as u64);
-            }
-            return Step::Continue;
-        }
-        self.refuse_for_memory(now)
-    }
-
-    /// Keeps this room for the next replies, until they are written.
-    fn leaves_with(&mut self, room: Reservation) {
-        // Less counts with the stream.
-        if room.bytes() <= FREE_UNSENT {
-            return;
-        }
-        match &mut self.leaving {
-            Some(leaving) => leaving.join(room),
-            None => self.leaving = Some(Box::new(room)),
-        }
     }
 
     fn on_event(&mut self, event: Event, served: &Served, now: Instant) -> Result<Step, Violation> {
@@ -453,35 +330,6 @@ impl Exchange {
                 }
             }
         }
-    }
-
-    /// Whether there is room for so much of the request. It is taken then. What waits makes
-    /// room, but for higher priorities than this one has; its headers are those of the body that
-    /// is being read, or these.
-    fn has_room(&mut self, bytes: usize, headers: Option<&Headers>) -> bool {
-        let Self { shared, held, state, upload, .. } = self;
-        let priority = || {
-            let of = |headers: &Headers| shared.rules.current().priority(headers);
-            match state {
-                State::Body(parser) => Some(of(parser.headers())),
-                State::Deciding(request, _) => Some(request.priority),
-                _ => headers.map(of),
-            }
-        };
-        if bytes == 0 {
-            return shared.budget.make_way(priority).is_ok();
-        }
-        if let Some(upload) = upload {
-            upload.received(bytes as u64);
-        }
-        let held = held.get_or_insert_with(|| Reservation::new(&shared.budget, Kind::Bodies));
-        held.grow_to(bytes as u64, priority).is_ok()
-    }
-
-    /// There is no room for the request. What is there of it is dropped.
-    pub fn refuse_for_memory(&mut self, now: Instant) -> Step {
-        self.shared.budget.count_refused();
-        self.refuse(Rejection::saturated(NO_MEMORY), &SeriesKey::unknown(), now)
     }
 
     fn refuse(&mut self, rejection: Rejection, key: &SeriesKey, now: Instant) -> Step {

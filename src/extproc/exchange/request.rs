@@ -12,7 +12,8 @@ use super::super::envoy::ENCODINGS;
 use super::super::event::Mode;
 use super::super::reply::{Reply, Route};
 use super::super::series::SeriesKey;
-use super::{BodyEnd, Exchange, NO_MEMORY, Question, State, Step, TOO_MUCH_TO_WAIT, Violation};
+use super::room::NO_MEMORY;
+use super::{BodyEnd, Exchange, Question, State, Step, TOO_MUCH_TO_WAIT, Violation};
 
 /// Largest frame that gateways may send, in bytes.
 const FRAME: usize = 64 << 10;

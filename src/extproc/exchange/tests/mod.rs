@@ -2,6 +2,7 @@ use super::*;
 use crate::endpoints::health::AnswerStatus;
 use crate::endpoints::{CachedLocator, Clock, EndpointSpec, Store, StoreLocator};
 use crate::flow::{Attempts, Dispatcher, Policy};
+use crate::memory::Kind;
 use crate::request::rules::{ModelRewrite, RewriteRule, Rewrites, Rules, Target};
 use crate::request::{ParserKind, Pieces};
 use crate::schedule::{

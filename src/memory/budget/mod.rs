@@ -1,8 +1,10 @@
-//! How much is used, and what happens when it is too much.
+//! How much is used, of which there is a limit.
+
+mod shedding;
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, OnceLock, TryLockError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use tokio::sync::Semaphore;
 
@@ -10,6 +12,7 @@ use super::connection::Unread;
 use super::refusals::Refusals;
 use super::uploads::Uploads;
 use super::watch::Watch;
+use shedding::tight;
 
 /// What is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,8 +79,8 @@ pub struct Budget {
     prefix_index: u64,
     used: [Count; Kind::ALL.len()],
     sheds: OnceLock<Weak<dyn Sheds>>,
-    /// Bytes that were shed and are not given back yet; [`UNKNOWN`] and more while some are
-    /// being shed.
+    /// Bytes that were shed and are not given back yet; [`UNKNOWN`](shedding::UNKNOWN) and more while
+    /// some are being shed.
     promised: AtomicU64,
     // Taken to shed, by one thread at a time; the others go on.
     shedding: Mutex<()>,
@@ -112,9 +115,6 @@ const MAX_LINGERING: usize = 1024;
 /// At least so much is left for what isn't counted, where the budget is large enough: the
 /// program.
 const UNCOUNTED: u64 = 48 << 20;
-
-/// Promised until it is known how much is shed: what is given back meanwhile may be part of it.
-const UNKNOWN: u64 = 1 << 62;
 
 impl Budget {
     /// The smallest budget that leaves room for anything.
@@ -403,85 +403,6 @@ impl Budget {
             let _ = self.promised.fetch_update(Relaxed, Relaxed, less);
         }
     }
-
-    /// Sheds requests that wait when it is tight, and says whether so much may be used.
-    fn squeeze(&self, mut total: u64, priority: impl FnOnce() -> Option<i32>) -> Result<(), Full> {
-        let limit = self.limit.load(Relaxed);
-        if total <= tight(limit) {
-            return Ok(());
-        }
-        let priority = priority();
-        if let Some(priority) = priority {
-            self.make_room(total - tight(limit), limit, priority);
-            total = self.total();
-        }
-        if total > limit {
-            self.was_full.store(true, Relaxed);
-        }
-        // Those that were told to go hold theirs for a moment longer.
-        let leaving =
-            || Some(self.promised.load(Relaxed)).filter(|promised| *promised < UNKNOWN).unwrap_or(0);
-        if total > limit.saturating_add(leaving()) {
-            self.one_sheds(|promised| {
-                let missing = total.saturating_sub(limit.saturating_add(promised));
-                if missing == 0 {
-                    return 0;
-                }
-                // One that isn't known yet counts as that of a request without an objective.
-                self.give_up_slow_uploads(missing.saturating_add(limit / 16), priority.unwrap_or(0))
-            });
-        }
-        if total > limit.saturating_add(leaving().min(beyond(limit))) { Err(Full) } else { Ok(()) }
-    }
-
-    /// Sheds requests that wait for so many bytes and a sixteenth of the budget, but for what
-    /// is on its way already. Whoever sheds looks at all that wait: it is to be worth it.
-    fn make_room(&self, bytes: u64, limit: u64, highest: i32) {
-        if bytes <= self.promised.load(Relaxed) {
-            return;
-        }
-        let Some(sheds) = self.sheds.get().and_then(Weak::upgrade) else { return };
-        let shed = self.one_sheds(|promised| {
-            let missing = bytes.saturating_sub(promised);
-            if missing > 0 { sheds.shed(missing.saturating_add(limit / 16), highest) } else { 0 }
-        });
-        self.shed.fetch_add(shed, Relaxed);
-    }
-
-    /// Gives up streams on which nothing has come while more is used than the limit says: whoever comes
-    /// then is refused before it can ask for room.
-    pub(super) fn give_up_silent(&self) {
-        let limit = self.limit.load(Relaxed);
-        if self.total() <= limit {
-            return;
-        }
-        self.one_sheds(|promised| {
-            let missing = self.total().saturating_sub(limit.saturating_add(promised));
-            if missing == 0 {
-                return 0;
-            }
-            self.give_up_slow_uploads(missing.saturating_add(limit / 16), i32::MIN)
-        });
-    }
-
-    /// Lets one thread at a time tell some to go; the others go on. It is told how much is promised
-    /// already. What those held that were told is promised, too, from then on. Returns how much that is.
-    fn one_sheds(&self, shed: impl FnOnce(u64) -> u64) -> u64 {
-        let _one_at_a_time = match self.shedding.try_lock() {
-            Ok(guard) => guard,
-            Err(TryLockError::Poisoned(guard)) => guard.into_inner(),
-            Err(TryLockError::WouldBlock) => return 0,
-        };
-        let shed = shed(self.promised.fetch_add(UNKNOWN, Relaxed));
-        let known = |promised: u64| Some(promised.saturating_sub(UNKNOWN.saturating_sub(shed)));
-        let _ = self.promised.fetch_update(Relaxed, Relaxed, known);
-        shed
-    }
-}
-
-/// From here on requests that wait are shed, and nothing grows that need not.
-fn tight(limit: u64) -> u64 {
-    limit - limit / 8
 }
 
 /// Bytes that may be used beyond the limit for a moment: by streams whose priority isn't known yet, by
