@@ -302,6 +302,7 @@ async fn serve(
     let protection = Protection { budget: Arc::clone(&memory_budget), ..protection };
     background.pages.push(HttpServer::start_protected(metrics_port, routes, protection)?);
     if let Some(admin) = admin {
+        tracing::info!(address = %admin.local_addr()?, "admin port open");
         let (known, time) = (Arc::clone(&store), clock.clone());
         let routes = Routes::new()
             .with_page("/endpoints", "application/json", move || endpoints::page(&known, &time, &attributes))

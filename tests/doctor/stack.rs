@@ -4,7 +4,6 @@ use std::net::SocketAddr;
 
 use crate::program::{Examined, examined};
 use crate::support::envoy::{Edit, Envoy};
-use crate::support::listener;
 use crate::support::servers::Servers;
 use crate::support::usher::Usher;
 
@@ -15,20 +14,18 @@ pub(crate) const OVERRIDE_HOST: &str = "override-host.yaml";
 pub(crate) struct Back {
     pub(crate) servers: Servers,
     pub(crate) usher: Usher,
-    metrics: u16,
-    admin: u16,
+    metrics: SocketAddr,
+    admin: SocketAddr,
 }
 
 impl Back {
     pub(crate) async fn start(flags: &[&str]) -> Self {
         let servers = Servers::start().await;
-        let [metrics, admin] = [listener(), listener()].map(|one| one.local_addr().unwrap().port());
-        let (metrics_flag, admin_flag) =
-            (format!("--metrics-port={metrics}"), format!("--admin-address=127.0.0.1:{admin}"));
         // Servers that share a busy machine with a test may be slow to answer, and none of these is about that.
-        let own = [&*metrics_flag, &*admin_flag, "--metrics-endpoint-auth=false", "--sick-pods=false"];
+        let own = ["--admin-address=127.0.0.1:0", "--metrics-endpoint-auth=false", "--sick-pods=false"];
         let flags = [&own, flags].concat();
         let usher = Usher::start(&servers.addresses, &flags).await;
+        let (metrics, admin) = (usher.port("metrics").await, usher.port("admin").await);
         Self { servers, usher, metrics, admin }
     }
 
@@ -42,8 +39,8 @@ impl Back {
         let all = [
             ("--gateway", url(envoy.address)),
             ("--envoy-admin", url(envoy.admin)),
-            ("--metrics", url(([127, 0, 0, 1], self.metrics).into())),
-            ("--admin", url(([127, 0, 0, 1], self.admin).into())),
+            ("--metrics", url(self.metrics)),
+            ("--admin", url(self.admin)),
         ];
         let given: Vec<&str> = all.iter().flat_map(|(name, value)| [*name, value.as_str()]).collect();
         examined(&[&given, flags].concat()).await

@@ -29,7 +29,7 @@ const SLOW: Duration = Duration::from_secs(5);
 /// Streams of the threads of the picker: open ones, or all that they took.
 async fn streams(usher: &Usher, family: &str) -> Vec<u64> {
     let request = Request::get("/metrics").body(client::empty()).unwrap();
-    let page = client::send(usher.metrics().await, Protocol::Http1, request).await;
+    let page = client::send(usher.port("metrics").await, Protocol::Http1, request).await;
     let lines = page.text().lines().filter(|line| line.starts_with(&format!("{family}{{")));
     lines.map(|line| line.rsplit_once(' ').unwrap().1.parse().unwrap()).collect()
 }

@@ -91,12 +91,13 @@ impl Usher {
         &self.log
     }
 
-    /// The address of its metrics port.
-    pub(crate) async fn metrics(&self) -> SocketAddr {
+    /// The address of its port for `metrics`, or for `admin` where a flag opens that.
+    pub(crate) async fn port(&self, of: &str) -> SocketAddr {
+        let opened = format!("{of} port open");
         self.log
-            .find(0, "its metrics port", |line| {
+            .find(0, &opened, |line| {
                 let line: Value = serde_json::from_str(line).ok()?;
-                (line["message"] == "metrics port open").then(|| line["address"].as_str()?.parse().ok())?
+                (line["message"] == *opened).then(|| line["address"].as_str()?.parse().ok())?
             })
             .await
     }
