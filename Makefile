@@ -15,10 +15,10 @@ demo:
 test: fmt-check clippy doc chart test-rust instructions deny
 
 fmt:
-	$(CARGO) fmt
+	$(CARGO) fmt --all
 
 fmt-check:
-	$(STAGE) format $(CARGO) fmt --check
+	$(STAGE) format $(CARGO) fmt --all --check
 
 clippy:
 	$(STAGE) clippy $(CARGO) clippy --all-targets --locked -- -D warnings

@@ -4,31 +4,27 @@
 //! server should answer it.
 
 pub mod actuator;
-pub mod capacity;
 pub mod cli;
 pub mod cluster;
-pub mod config;
 pub mod discovery;
 pub mod doctor;
-pub mod endpoints;
 pub mod extproc;
 pub mod flow;
 pub mod leader;
 pub mod load;
-pub mod memory;
-pub mod metrics;
 pub mod observe;
-pub mod prefix;
 pub mod replay;
-pub mod request;
 mod run;
 pub mod scaling;
 pub mod schedule;
 pub mod scrape;
+pub mod settings;
 pub mod sim;
 pub mod tls;
 
 pub use run::{RunError, Setup, run};
+pub use usher_capacity as capacity;
+pub use usher_core::{config, endpoints, memory, metrics, prefix, request};
 
 /// Compiles and runs the program of the page.
 #[cfg(doctest)]

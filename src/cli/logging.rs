@@ -8,7 +8,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, fmt, registry};
 
-use crate::config::settings::LogSettings;
+use crate::settings::LogSettings;
 
 /// Starts logging. Without effect when the process logs already.
 pub(super) fn start(settings: LogSettings) {

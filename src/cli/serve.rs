@@ -6,9 +6,9 @@ use std::time::Duration;
 use super::CliError;
 use super::flags::ServeArgs;
 use super::logging;
-use crate::config::settings::Environment;
 use crate::extproc::listen::Listeners;
 use crate::extproc::stop::Stops;
+use crate::settings::Environment;
 
 /// Time for background work that is in the middle of something when everything else has
 /// ended.

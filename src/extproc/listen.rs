@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::config::settings::ListenSettings;
+use crate::settings::ListenSettings;
 
 /// Connections that may wait to be accepted. A gateway that restarts reconnects
 /// from all its workers at once.

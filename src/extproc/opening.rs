@@ -117,7 +117,7 @@ impl Handshake {
     }
 }
 
-impl Close for Arc<Handshake> {
+impl Close for Handshake {
     fn is_over(&self) -> bool {
         self.over.is_cancelled()
     }

@@ -21,8 +21,8 @@ use super::spread::{Streams, Threads};
 use super::stop::{Stop, Stops};
 use super::tls::Tls;
 use super::workers::{ConnectionMetrics, Workers};
-use crate::config::settings::TlsSettings;
 use crate::memory::{Budget, ConnectionRoom, Places, Windows, small};
+use crate::settings::TlsSettings;
 use crate::tls::{CertError, RELOAD_INTERVAL};
 
 /// How long a server that drains still says that it is ready, if a third of its drain

@@ -9,7 +9,7 @@ use rustls::server::danger::ClientCertVerifier;
 use rustls::version::{TLS12, TLS13};
 use rustls::{CipherSuite, ProtocolVersion, ServerConfig};
 
-use crate::config::settings::TlsSettings;
+use crate::settings::TlsSettings;
 use crate::tls::{CertError, Certificate, ClientAuthorities};
 
 /// Cipher suites of TLS 1.2 by their Go names.

@@ -10,7 +10,7 @@ use rustls::server::NoServerSessionStorage;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::version::{TLS12, TLS13};
 
-use crate::config::settings::MetricsTlsSettings;
+use crate::settings::MetricsTlsSettings;
 use crate::tls::{CertError, Certificate, ClientAuthorities};
 
 const CERT_DIR: &str = "--metrics-cert-dir";

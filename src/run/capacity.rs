@@ -12,7 +12,6 @@ use super::{Background, RunError};
 use crate::actuator::Hands;
 use crate::capacity::Condition;
 use crate::cluster::{Cluster, Standing};
-use crate::config::settings::ServeSettings;
 use crate::endpoints::{Clock, Store};
 use crate::extproc::health::HealthState;
 use crate::extproc::workers::ConnectionMetrics;
@@ -28,6 +27,7 @@ use crate::schedule::State;
 use crate::schedule::registry::Pipeline;
 use crate::scrape::params::SourceKind;
 use crate::scrape::{ScrapeConfig, ScrapeMetrics};
+use crate::settings::ServeSettings;
 
 /// Who the numbers' places belong to.
 const OWNER: &str = "capacity-policy";

@@ -7,11 +7,11 @@ use prometheus::Registry;
 
 use super::{Background, RunError};
 use crate::cluster::Cluster;
-use crate::config::settings::MetricsPortSettings;
 use crate::endpoints::Clock;
 use crate::observe::access::{Access, Refusals};
 use crate::observe::http::Protection;
 use crate::observe::tls::MetricsTls;
+use crate::settings::MetricsPortSettings;
 use crate::tls::RELOAD_INTERVAL;
 
 /// TLS of the metrics port, if the settings ask for it.

@@ -19,7 +19,6 @@ use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::settings::ServeSettings;
 use crate::endpoints::health::{SWEEP_INTERVAL, Ward};
 use crate::endpoints::{CachedLocator, Clock, Store, StoreLocator};
 use crate::extproc::call::{Calls, MessageLimits};
@@ -43,6 +42,7 @@ use crate::schedule::registry::MetricsSource;
 use crate::schedule::waiting::Waiting;
 use crate::schedule::{Record, State};
 use crate::scrape::{ScrapeConfig, ScrapeMetrics, Scraper};
+use crate::settings::ServeSettings;
 
 use numbers::{attributes, pool_name, register_collectors, register_connections, register_threads};
 

@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use prometheus::Registry;
 
-use crate::config::settings::ServeSettings;
 use crate::endpoints::{CachedLocator, Clock, Store};
 use crate::extproc::spread::Threads;
 use crate::extproc::workers::ConnectionMetrics;
@@ -18,6 +17,7 @@ use crate::observe::freshness::FreshnessCollector;
 use crate::observe::pool;
 use crate::schedule::registry::MetricsSource;
 use crate::scrape::Engines;
+use crate::settings::ServeSettings;
 
 /// The pool's name in metrics.
 pub(super) fn pool_name(settings: &ServeSettings) -> String {

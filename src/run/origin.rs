@@ -9,7 +9,6 @@ use tokio_util::sync::CancellationToken;
 use super::warmth::Warmth;
 use super::{Background, RunError};
 use crate::cluster::{self, Cluster};
-use crate::config::settings::{ElectionTimes, PoolSettings, ServeSettings};
 use crate::discovery::kubernetes::{AppProtocol, KubernetesDiscovery, Membership, PoolName, PoolStatus};
 use crate::discovery::params::FileDiscoveryParams;
 use crate::discovery::{FileDiscovery, FileError};
@@ -17,6 +16,7 @@ use crate::endpoints::{Clock, Store};
 use crate::extproc::health::HealthState;
 use crate::leader::{LeaseName, Replica, Term, Timing, elect};
 use crate::request::{ParserKind, RuleBook};
+use crate::settings::{ElectionTimes, PoolSettings, ServeSettings};
 
 /// Where endpoints come from.
 #[derive(Debug)]

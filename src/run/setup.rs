@@ -7,13 +7,13 @@ use prometheus::Registry;
 use super::RunError;
 use super::capacity::Policies;
 use super::origin::Origin;
-use crate::config::settings::{ConfigSource, MemoryBudget, MemorySettings, ServeSettings, SickPodSettings};
 use crate::config::{self, EndpointPickerConfig};
 use crate::endpoints::health::{HealthParams, Ward, WardMetrics};
 use crate::endpoints::{Clock, PodLocator, Store};
 use crate::memory::{Budget, cgroup};
 use crate::schedule::registry::Pipeline;
 use crate::schedule::{SchedulerMetrics, State};
+use crate::settings::{ConfigSource, MemoryBudget, MemorySettings, ServeSettings, SickPodSettings};
 
 /// A configuration that has been read, and everything else a server is made of
 /// before it listens.
@@ -91,6 +91,27 @@ impl Setup {
 
     /// Finds candidates with another locator than one that looks into the
     /// [store](Self::store). The cache stays in front of it.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use usher::cli::{Command, parse};
+    /// # use usher::endpoints::{Located, PodLocator, Store, SubsetHint};
+    /// # struct Directory { store: Arc<Store> }
+    /// # impl PodLocator for Directory {
+    /// #     fn locate<'a>(&'a self, hint: &'a SubsetHint) -> Located<'a> {
+    /// #         Box::pin(async move { self.store.snapshot().subset(hint) })
+    /// #     }
+    /// #     fn generation(&self) -> u64 { self.store.generation() }
+    /// # }
+    /// # let arguments = ["usher", "serve", "--locator-ttl=1s"].map(Into::into);
+    /// # let Ok(Command::Serve(flags)) = parse(arguments) else { panic!() };
+    /// # let settings = flags.settings(usher::settings::Environment::default())?;
+    /// let setup = usher::Setup::new(settings)?;
+    /// let directory = Directory { store: Arc::clone(setup.store()) };
+    /// let setup = setup.with_locator(Arc::new(directory));
+    /// // usher::run(setup, listeners, stops).await
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn with_locator(mut self, locator: Arc<dyn PodLocator>) -> Self {
         self.locator = Some(locator);

@@ -1,8 +1,8 @@
 //! What the log says once, at the start.
 
-use crate::config::settings::ServeSettings;
 use crate::memory::Budget;
 use crate::schedule::waiting::WaitingRules;
+use crate::settings::ServeSettings;
 
 /// Says once what the user should know about this start.
 pub(super) fn start(settings: &ServeSettings, notes: &[String], warnings: &[String], from_file: bool) {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use usher::capacity::policy::file;
 
 const PAGE: &str = include_str!("../../docs/capacity.md");
-const PLAN: &str = include_str!("../../src/capacity/plan.rs");
+const PLAN: &str = include_str!("../../crates/usher-capacity/src/plan.rs");
 const METRICS: &str = include_str!("../../src/scaling/metrics.rs");
 
 /// The variants of an enum of the plan.

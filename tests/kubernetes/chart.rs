@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 use usher::cli::check::{CheckArgs, Output, run_with};
 use usher::cli::{Command, parse};
-use usher::config::settings::Environment;
+use usher::settings::Environment;
 
 use crate::tools::{Helm, values_files};
 

@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use usher::config::settings::PrometheusSettings;
 use usher::scaling::query::{AnswerError, QueryError, Server as Asked};
+use usher::settings::PrometheusSettings;
 
 use crate::server::{Server, Step, ok, with};
 use crate::tls::Files;

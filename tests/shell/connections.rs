@@ -5,12 +5,12 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use usher::config::settings::TlsSettings;
 use usher::extproc::accept::accept;
 use usher::extproc::health::{self, HealthState};
 use usher::extproc::router::Router;
 use usher::extproc::tls::Tls;
 use usher::extproc::workers::Workers;
+use usher::settings::TlsSettings;
 
 use crate::health::check;
 use crate::support::{Call, EchoServer, Running, echo, listener, plain, secure};

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 use usher::cli::{CliError, Command, parse};
-use usher::config::settings::ServeSettings;
+use usher::settings::ServeSettings;
 
 fn serve(flags: &[&str]) -> Result<ServeSettings, String> {
     match parse(["usher", "serve"].iter().chain(flags).map(OsString::from)) {
@@ -147,7 +147,7 @@ fn the_arguments_that_charts_render_start_a_server() {
 
 #[test]
 fn a_memory_budget_is_a_size_the_containers_or_none() {
-    use usher::config::settings::MemoryBudget;
+    use usher::settings::MemoryBudget;
     let budget = |value: &str| serve(&[&format!("--memory-budget={value}")]).map(|s| s.memory.budget);
     assert_eq!(serve(&[]).unwrap().memory.budget, MemoryBudget::Container);
     assert_eq!(budget("auto"), Ok(MemoryBudget::Container));

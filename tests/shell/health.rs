@@ -7,7 +7,7 @@ use tonic::{Code, Request, Response, Status};
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
-use usher::config::settings::TlsSettings;
+use usher::settings::TlsSettings;
 
 use crate::support::{Running, plain, secure};
 

@@ -13,9 +13,9 @@ use tempfile::tempdir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
-use usher::config::settings::MetricsTlsSettings;
 use usher::observe::http::{HttpServer, Protection, Routes};
 use usher::observe::tls::MetricsTls;
+use usher::settings::MetricsTlsSettings;
 
 use crate::support::listener;
 

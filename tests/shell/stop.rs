@@ -3,9 +3,9 @@ use std::time::Duration;
 
 use tokio::net::TcpStream;
 use tonic_health::pb::health_check_response::ServingStatus;
-use usher::config::settings::TlsSettings;
 use usher::extproc::server::Ended;
 use usher::extproc::stop::Stop;
+use usher::settings::TlsSettings;
 
 use crate::health::check;
 use crate::support::{Call, Running, plain, secure};

@@ -24,10 +24,10 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Response, Status, Streaming};
-use usher::config::settings::TlsSettings;
 use usher::extproc::health::HealthState;
 use usher::extproc::server::{Ended, Server, ServerOptions};
 use usher::extproc::stop::{Stopper, Stops};
+use usher::settings::TlsSettings;
 
 /// After this a test gives up waiting. Long, because a loaded machine is not a failure.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);

@@ -7,8 +7,8 @@ use rustls::pki_types::CertificateDer;
 use rustls::version::{TLS12, TLS13};
 use rustls::{CipherSuite, ProtocolVersion};
 use tempfile::tempdir;
-use usher::config::settings::TlsSettings;
 use usher::extproc::tls::Tls;
+use usher::settings::TlsSettings;
 
 use crate::support::{Call, Running, handshake, secure};
 

@@ -7,7 +7,7 @@ use clap::{ArgAction, Args};
 use http::Uri;
 
 use super::{BOOL, given, parse_bool};
-use crate::config::settings::PrometheusSettings;
+use crate::settings::PrometheusSettings;
 
 /// How many pods there should be, and who is told.
 #[derive(Debug, Args)]

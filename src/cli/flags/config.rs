@@ -5,8 +5,8 @@ use std::time::Duration;
 use clap::{ArgAction, Args};
 
 use super::{BOOL, given, parse_bool};
-use crate::config::settings::{ConfigSource, LocatorSettings};
 use crate::config::units::parse_duration;
+use crate::settings::{ConfigSource, LocatorSettings};
 
 /// More subsets than this is a typing error: their places alone take 16 MiB.
 const MAX_SUBSETS: i64 = 1 << 20;

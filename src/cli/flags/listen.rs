@@ -7,9 +7,9 @@ use std::time::Duration;
 use clap::Args;
 
 use super::given;
-use crate::config::settings::{ListenSettings, MemoryBudget, MemorySettings, MessageLimits};
 use crate::config::units::{parse_duration, parse_quantity};
 use crate::memory::Budget;
+use crate::settings::{ListenSettings, MemoryBudget, MemorySettings, MessageLimits};
 
 /// As grpc-go.
 const DEFAULT_RECV: &str = "4Mi";

@@ -4,7 +4,7 @@ use clap::{ArgAction, Args};
 use tracing::Level;
 
 use super::{BOOL, Unused, given, parse_bool};
-use crate::config::settings::LogSettings;
+use crate::settings::LogSettings;
 
 /// Logs and traces.
 #[derive(Debug, Args)]

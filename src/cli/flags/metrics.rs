@@ -5,8 +5,8 @@ use std::time::Duration;
 use clap::{ArgAction, Args};
 
 use super::{BOOL, Unused, given, parse_bool};
-use crate::config::settings::{MetricsPortSettings, MetricsTlsSettings, TlsSettings};
 use crate::config::units::parse_duration;
+use crate::settings::{MetricsPortSettings, MetricsTlsSettings, TlsSettings};
 
 /// The shortest pause between two scrapes. As in the peer a shorter one is raised.
 const MIN_REFRESH: Duration = Duration::from_millis(50);

@@ -16,8 +16,8 @@ mod tests;
 
 use clap::{Arg, Args, Command};
 
-use crate::config::settings::{Environment, ServeSettings, UnusedFlag};
 use crate::config::units::parse_bool;
+use crate::settings::{Environment, ServeSettings, UnusedFlag};
 
 pub use capacity::CapacityFlags;
 pub use config::ConfigFlags;

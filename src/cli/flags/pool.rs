@@ -5,8 +5,8 @@ use std::time::Duration;
 use clap::{ArgAction, Args};
 
 use super::{BOOL, Unused, given, parse_bool, selector::check};
-use crate::config::settings::{ElectionTimes, Environment, PoolSettings};
 use crate::config::units::parse_duration;
+use crate::settings::{ElectionTimes, Environment, PoolSettings};
 
 const DEFAULT_GROUP: &str = "inference.networking.k8s.io";
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 use clap::{ArgAction, Args};
 
 use super::{BOOL, parse_bool};
-use crate::config::settings::SickPodSettings;
 use crate::config::units::parse_duration;
+use crate::settings::SickPodSettings;
 
 /// Endpoints that fail: when they are demoted, and how they come back.
 #[derive(Debug, Args)]

@@ -4,7 +4,7 @@ use std::time::Duration;
 use tracing::Level;
 
 use crate::cli::{CliError, Command, parse};
-use crate::config::settings::{
+use crate::settings::{
     ConfigSource, ElectionTimes, Environment, LogSettings, ServeSettings, SickPodSettings,
 };
 

@@ -3,8 +3,8 @@
 use clap::{ArgAction, Args};
 
 use super::{BOOL, Unused, given, parse_bool};
-use crate::config::settings::TlsSettings;
 use crate::extproc::tls::choose_suites;
+use crate::settings::TlsSettings;
 
 /// TLS of the ext_proc port.
 #[derive(Debug, Args)]

@@ -18,8 +18,8 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::answer::{AnswerError, complaint, number};
 use crate::cluster::encode;
-use crate::config::settings::PrometheusSettings;
 use crate::scrape::{TlsClient, TlsError, TlsSettings};
+use crate::settings::PrometheusSettings;
 
 /// Time for the whole answer. A query that takes longer is too much for every few seconds.
 const TIMEOUT: Duration = Duration::from_secs(5);

@@ -1,5 +1,5 @@
+use super::protos::{Chunk, GenerateRequest, GenerateResponse, Response, framed};
 use super::*;
-use crate::request::protos::{Chunk, GenerateRequest, GenerateResponse, Response, framed};
 use crate::schedule::{AnswerHead, Context, Decision, Effects, Follower, Header, PreRequest, StagesBuilder};
 use std::sync::Mutex;
 

@@ -19,6 +19,10 @@ mod first_token;
 mod memory;
 mod memory_properties;
 mod order;
+// Shared with others, which use more of it.
+#[allow(dead_code)]
+#[path = "../../../../tests/support/protos.rs"]
+mod protos;
 mod relay;
 mod uploads;
 

@@ -1,0 +1,116 @@
+//! Policies of a file: one or several documents.
+
+use std::collections::BTreeMap;
+
+use super::Policy;
+use super::spec::Document;
+use super::validate::{Problem, problems};
+use usher_core::config::{ConfigError, Node, Position, Value};
+
+/// A policy of a file.
+#[derive(Clone, Debug)]
+pub struct Read {
+    /// What it means.
+    pub policy: Policy,
+    /// The ClusterTopology that it names. Its layers are not known here: [`Policy::of`] took the built-in
+    /// ones.
+    pub cluster_topology: Option<String>,
+    /// What looks wrong and may be meant, with its place.
+    pub warnings: Vec<ConfigError>,
+}
+
+/// Reads the policies of a file.
+///
+/// # Errors
+/// All that is wrong, in the order of the file; at least one. What can't be read as YAML or as a policy
+/// hides the rest of its document.
+pub fn parse(text: &str) -> Result<Vec<Read>, Vec<ConfigError>> {
+    let documents = Node::parse_all(text).map_err(|error| vec![error])?;
+    if documents.is_empty() {
+        return Err(vec![ConfigError::new("there is no policy in it").hint("write one document per policy")]);
+    }
+    let (mut read, mut errors) = (Vec::new(), Vec::new());
+    let mut names: BTreeMap<String, Position> = BTreeMap::new();
+    let mut targets = BTreeMap::new();
+    for node in &documents {
+        let document: Document = match node.decode() {
+            Ok(document) => document,
+            Err(error) => {
+                errors.push(error);
+                continue;
+            }
+        };
+        let found = problems(&document);
+        let place = |problem: &Problem| {
+            let error = ConfigError::at(
+                position(node, &problem.path),
+                format!("{} {}", problem.path, problem.message),
+            );
+            (error, problem.is_error)
+        };
+        let (wrong, warnings): (Vec<_>, Vec<_>) =
+            found.iter().map(place).partition(|(_, is_error)| *is_error);
+        errors.extend(wrong.into_iter().map(|(error, _)| error));
+        let name = document.metadata.name.clone();
+        if let Some(first) = names.insert(name.clone(), node.at) {
+            let hint = format!("the first one begins in line {}", first.line);
+            errors.push(ConfigError::at(node.at, format!("a second policy is called '{name}'")).hint(hint));
+        }
+        for (role, spec) in &document.spec.roles {
+            let Some(target) = &spec.scale_target_ref else { continue };
+            let at = position(node, &format!("spec.roles.{role}.scaleTargetRef"));
+            let namespace = document.metadata.namespace.clone();
+            let key =
+                (namespace, group(&target.api_version).to_owned(), target.kind.clone(), target.name.clone());
+            if let Some((first, of)) = targets.insert(key, (role.clone(), name.clone())) {
+                let (kind, target) = (&target.kind, &target.name);
+                let what = format!(
+                    "{kind} '{target}' is scaled by role '{role}', and by '{first}' of policy '{of}'"
+                );
+                errors.push(ConfigError::at(at, what).hint("keep a role in one policy"));
+            }
+        }
+        let warnings = warnings.into_iter().map(|(warning, _)| warning).collect();
+        let topology = document.spec.deploy.as_ref().and_then(|deploy| deploy.topology.as_ref());
+        let cluster_topology = topology.and_then(|topology| topology.cluster_topology.clone());
+        read.push(Read { policy: Policy::of(&document), cluster_topology, warnings });
+    }
+    if errors.is_empty() { Ok(read) } else { Err(errors) }
+}
+
+/// The API group of a group and version.
+pub fn group(api_version: &str) -> &str {
+    api_version.rsplit_once('/').map_or("", |(group, _)| group)
+}
+
+/// The place of a path, or of the innermost part of it that is there.
+fn position(node: &Node, path: &str) -> Position {
+    let mut at = node.at;
+    let mut node = node;
+    let mut rest = path;
+    while !rest.is_empty() {
+        // Names may have dots in them, so the longest key that fits is meant.
+        let key = match &node.value {
+            Value::Map(entries) => entries
+                .iter()
+                .filter(|entry| {
+                    rest == entry.key || rest.strip_prefix(&entry.key).is_some_and(|r| r.starts_with('.'))
+                })
+                .max_by_key(|entry| entry.key.len())
+                .map(|entry| (entry.key.len(), entry.at, &entry.value)),
+            Value::List(items) => {
+                let end = rest.find('.').unwrap_or(rest.len());
+                rest[..end]
+                    .parse::<usize>()
+                    .ok()
+                    .and_then(|index| items.get(index))
+                    .map(|item| (end, item.at, item))
+            }
+            _ => None,
+        };
+        let Some((length, place, next)) = key else { break };
+        (at, node) = (place, next);
+        rest = rest.get(length + 1..).unwrap_or_default();
+    }
+    at
+}

@@ -1,0 +1,414 @@
+//! The machine of a group: Deploy, Scale and Update, one at a time.
+
+use std::time::Duration;
+
+use super::memory::{Asked, Memory};
+use super::place::{Place, place};
+use super::stand::{Stand, stands};
+use super::{MOST_TRIMS, OnTimeout, Pace, Rollout, batch, skew, update};
+use crate::inputs::Inputs;
+use crate::plan::{Condition, Open, Plan, Reason, Shortfalls, State, Stuck};
+use crate::policy::{Mode, Policy};
+
+/// The role that goes last when a group shrinks: requests end there.
+const LATE: &str = "decode";
+
+/// Says how many pods of each role may exist, where, and what is updated.
+pub(crate) fn roll(inputs: &Inputs, policy: &Policy, plan: &mut Plan, memory: &mut Memory, now: Duration) {
+    let Some(rollout) = &policy.rollout else {
+        for role in &mut plan.roles {
+            (role.admitted, role.write) = (role.desired, role.desired);
+        }
+        return;
+    };
+    memory.has_gates |= inputs.pods.iter().any(|pod| pod.state.is_gated);
+    let stands = stands(inputs, &plan.roles, rollout, memory.has_gates);
+    let mut turn = Turn { inputs, policy, rollout, stands, plan, memory, now };
+    turn.begin();
+    let outcome = turn.admit();
+    turn.end(&outcome);
+}
+
+struct Turn<'a> {
+    inputs: &'a Inputs,
+    policy: &'a Policy,
+    rollout: &'a Rollout,
+    stands: Vec<Stand>,
+    plan: &'a mut Plan,
+    memory: &'a mut Memory,
+    now: Duration,
+}
+
+/// What a turn came to.
+struct Outcome {
+    admitted: Vec<u32>,
+    state: Option<State>,
+    /// How many pods may be of the newest revision.
+    updated: Option<Vec<u32>>,
+}
+
+impl Turn<'_> {
+    fn begin(&mut self) {
+        let memory = &mut *self.memory;
+        memory.unplaced = 0;
+        if memory.is_deployed.is_none() {
+            let is_up = |stand: &Stand| stand.there > 0 && stand.ok >= stand.there && stand.gated == 0;
+            memory.is_deployed = Some(self.stands.iter().all(is_up));
+        }
+        if self.rollout.update.is_none() {
+            return;
+        }
+        let is_outdated = self.stands.iter().any(|stand| stand.outdated > 0);
+        // A step that is under way ends first, unless it can't: the update may be what mends it.
+        let between = self.stands.iter().all(|stand| stand.ok >= stand.there.min(stand.goal));
+        if !memory.is_updating && is_outdated && (between || memory.is_blocked) {
+            memory.is_updating = true;
+            memory.clock.clear();
+        } else if memory.is_updating && !is_outdated {
+            memory.is_updating = self.stands.iter().any(|stand| stand.updated_ok < stand.seen);
+            if !memory.is_updating {
+                memory.clock.clear();
+            }
+        }
+        if memory.is_updating {
+            // Sizes stay while pods change, but for what is below its minimum.
+            for (place, (stand, role)) in self.stands.iter_mut().zip(&self.policy.roles).enumerate() {
+                // A pod that was replaced waits at the gate in place of one that was past it.
+                let admitted = memory.floor.get(place).copied();
+                let waits = stand.there.saturating_add(stand.gated);
+                let admitted = admitted.unwrap_or(stand.there.saturating_add(stand.gated_new));
+                stand.size = stand.there.max(admitted.min(waits));
+                stand.goal = stand.size.max(stand.goal.min(role.range.min));
+            }
+        }
+    }
+
+    fn goals(&self) -> Vec<u32> {
+        self.stands.iter().map(|stand| stand.goal).collect()
+    }
+
+    fn there(&self) -> Vec<u32> {
+        self.stands.iter().map(|stand| stand.there).collect()
+    }
+
+    fn because(&mut self, reason: Reason) {
+        self.plan.roles.iter_mut().for_each(|role| role.reasons.push(reason));
+    }
+
+    fn condition(&mut self, condition: Condition) {
+        if !self.plan.conditions.contains(&condition) {
+            self.plan.conditions.push(condition);
+        }
+    }
+
+    fn admit(&mut self) -> Outcome {
+        let goals = self.goals();
+        let updated = self.updated();
+        let is_failed = !self.memory.failed.is_empty() && self.memory.failed == goals;
+        if is_failed && !self.memory.is_updating {
+            self.condition(Condition::BatchTimeout);
+            self.because(Reason::Failed);
+            let admitted = self.there();
+            return Outcome { admitted, state: Some(State::Failed), updated };
+        }
+        self.memory.failed.clear();
+        if let Some(left) = self.still_trimmed() {
+            self.condition(Condition::BatchTimeout);
+            if self.memory.trims.is_for_another {
+                self.condition(Condition::Deadlock);
+            }
+            self.because(Reason::Trimmed);
+            let admitted = left.iter().zip(&self.stands).map(|(left, stand)| (*left).min(stand.goal));
+            return Outcome { admitted: admitted.collect(), state: Some(State::Blocked), updated };
+        }
+        let exceeds = self.exceeds();
+        let mut targets = if exceeds { self.admitted_before() } else { self.grow() };
+        let mut state = if self.place(&mut targets) {
+            self.time(&mut targets, updated.as_deref())
+        } else {
+            Some(State::Blocked)
+        };
+        let grows = self.stands.iter().any(|stand| stand.there < stand.goal);
+        if !grows || exceeds || state == Some(State::Blocked) {
+            self.shrink(&mut targets);
+        } else {
+            self.memory.from.clear();
+        }
+        if state.is_none() && self.memory.is_updating {
+            state = Some(State::Update);
+        }
+        Outcome { admitted: targets, state, updated }
+    }
+
+    /// How many pods may be of the newest revision, where some are not or were not a moment ago.
+    fn updated(&mut self) -> Option<Vec<u32>> {
+        let update = self.rollout.update?;
+        if self.memory.is_updating {
+            self.condition(Condition::Paused);
+            self.because(Reason::Updating);
+            return Some(update::targets(&self.stands, update));
+        }
+        let is_outdated = self.stands.iter().any(|stand| stand.outdated > 0);
+        is_outdated.then(|| self.stands.iter().map(|stand| stand.updated).collect())
+    }
+
+    /// What was left by giving back, while nothing is tried again.
+    fn still_trimmed(&mut self) -> Option<Vec<u32>> {
+        let (at, left) = self.memory.trims.now.clone()?;
+        if self.now.saturating_sub(at) < self.rollout.batch_timeout && !self.memory.is_updating {
+            return Some(left);
+        }
+        self.memory.trims.now = None;
+        self.memory.clock.clear();
+        None
+    }
+
+    /// Whether the group has more pods than it is to have, as some are to grow and others to shrink: one step
+    /// ahead is enough.
+    fn exceeds(&self) -> bool {
+        let goals = || self.plan.roles.iter().map(|role| role.goal);
+        let shrinks = self.stands.iter().zip(goals()).any(|(stand, goal)| stand.there > goal);
+        let sum = |counts: &mut dyn Iterator<Item = u32>| counts.map(u64::from).sum::<u64>();
+        shrinks
+            && self.rollout.pace.is_some()
+            && sum(&mut self.stands.iter().map(|stand| stand.there)) > sum(&mut goals())
+    }
+
+    /// How many pods the roles may have while none grows.
+    fn admitted_before(&self) -> Vec<u32> {
+        self.past_gates(self.there())
+    }
+
+    /// How many pods the roles may have that grow; the others keep what they have.
+    fn grow(&self) -> Vec<u32> {
+        let targets = match &self.rollout.pace {
+            None => self.stands.iter().map(|stand| stand.there.max(stand.goal)).collect(),
+            Some(Pace::Steps(steps)) => batch::up(&self.stands, steps),
+            Some(Pace::Skew(skew)) => skew::up(&self.stands, *skew),
+        };
+        self.past_gates(targets)
+    }
+
+    /// Those that replace pods which were past their gate may pass, too.
+    fn past_gates(&self, mut targets: Vec<u32>) -> Vec<u32> {
+        if self.memory.has_gates {
+            for ((target, stand), floor) in targets.iter_mut().zip(&self.stands).zip(&self.memory.floor) {
+                *target = (*target).max((*floor).min(stand.goal));
+            }
+        }
+        targets
+    }
+
+    /// Finds the domain for the pods of a step. Says whether there is one; without it nothing grows.
+    fn place(&mut self, targets: &mut [u32]) -> bool {
+        if self.memory.step.0 != targets {
+            self.memory.step = (targets.to_vec(), None);
+        }
+        let Some(topology) = &self.rollout.topology else { return true };
+        let need: Vec<u32> = targets
+            .iter()
+            .zip(&self.stands)
+            .zip(&self.policy.roles)
+            .enumerate()
+            .map(
+                |(role, ((target, stand), _))| {
+                    if self.rollout.is_coordinated(role) { target.saturating_sub(stand.there) } else { 0 }
+                },
+            )
+            .collect();
+        if need.iter().all(|need| *need == 0) {
+            return true;
+        }
+        match place(&need, topology, self.inputs.domains.as_ref(), self.memory.step.1.as_ref()) {
+            Place::In(placement) => {
+                if topology.layers.get(topology.layer) != Some(&placement.layer) {
+                    self.because(Reason::WiderDomain);
+                }
+                self.memory.step.1 = Some(placement);
+            }
+            Place::Anywhere => {
+                self.memory.step.1 = None;
+                self.because(Reason::NoDomain);
+            }
+            Place::Unknown => self.because(Reason::TopologyUnknown),
+            Place::Nowhere(domains) => {
+                self.memory.unplaced = need.iter().fold(0, |sum, need| sum.saturating_add(*need));
+                self.condition(Condition::TopologyUnsatisfied);
+                self.because(Reason::NoDomain);
+                let layer = topology.layers.get(topology.layer).cloned().unwrap_or_default();
+                self.plan.shortfalls = Some(Shortfalls { layer, need, domains });
+                let open = targets.iter().zip(&self.stands).map(|(target, stand)| {
+                    let open = Open { pods: *target, up: stand.ok, is_update: false };
+                    (*target > stand.there).then_some(open)
+                });
+                self.plan.roles.iter_mut().zip(open).for_each(|(role, open)| role.open = open);
+                targets.copy_from_slice(&self.there());
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Looks at how long the step has been going, and does what is to be done when that is too long.
+    fn time(&mut self, targets: &mut Vec<u32>, updated: Option<&[u32]>) -> Option<State> {
+        let (step, up): (Vec<u32>, Vec<u32>) = if self.memory.is_updating {
+            (updated.unwrap_or_default().to_vec(), self.stands.iter().map(|stand| stand.updated_ok).collect())
+        } else {
+            let of = |(role, stand): (usize, &Stand)| {
+                if self.rollout.is_coordinated(role) { stand.ok } else { u32::MAX }
+            };
+            (targets.clone(), self.stands.iter().enumerate().map(of).collect())
+        };
+        let is_settled = !self.memory.is_updating
+            && self.memory.settled == self.goals()
+            && self.stands.iter().all(|stand| stand.there >= stand.goal);
+        let is_update = self.memory.is_updating;
+        let wanted = |(step, stand): (&u32, &Stand)| (*step).min(stand.goal);
+        let left = |(pods, up): (u32, &u32)| (*up < pods).then_some(Open { pods, up: *up, is_update });
+        let open: Vec<Option<Open>> = step.iter().zip(&self.stands).map(wanted).zip(&up).map(left).collect();
+        if is_settled || self.inputs.is_held || open.iter().all(Option::is_none) {
+            self.memory.clock.clear();
+            self.memory.trims.is_asked_for = false;
+            return None;
+        }
+        if self.stands.iter().any(|stand| stand.unschedulable > 0) {
+            self.condition(Condition::Unschedulable);
+        }
+        let (is_adding, most) = (self.inputs.provisioning, self.rollout.provisioning_timeout);
+        let idle = self.memory.clock.look(&step, &up, is_adding, most, self.now);
+        let whole = self.whole();
+        let sum = |pods: &[u32]| pods.iter().fold(0u32, |sum, pods| sum.saturating_add(*pods));
+        if sum(&whole) > self.memory.trims.whole {
+            self.memory.trims.count = 0;
+        }
+        let gives_way = std::mem::take(&mut self.memory.trims.is_asked_for);
+        if idle < self.rollout.batch_timeout {
+            return None;
+        }
+        self.condition(Condition::BatchTimeout);
+        self.plan.roles.iter_mut().zip(open).for_each(|(role, open)| role.open = open);
+        if gives_way {
+            self.condition(Condition::Deadlock);
+        }
+        if self.memory.is_updating {
+            self.because(Reason::Held);
+            return Some(State::Blocked);
+        }
+        let trims =
+            gives_way || (self.rollout.on_timeout == OnTimeout::Trim && self.memory.trims.count < MOST_TRIMS);
+        let has_spare = whole.iter().zip(targets.iter()).any(|(whole, target)| whole < target);
+        if trims && has_spare {
+            self.memory.trims.count += 1;
+            self.memory.trims.is_for_another = gives_way;
+            self.memory.trims.whole = sum(&whole);
+            self.memory.trims.now = Some((self.now, whole.clone()));
+            self.because(Reason::Trimmed);
+            *targets = whole;
+            return Some(State::Blocked);
+        }
+        if self.rollout.on_timeout == OnTimeout::Fail {
+            self.memory.failed = self.goals();
+            self.because(Reason::Failed);
+            return Some(State::Failed);
+        }
+        self.because(Reason::Held);
+        self.plan.stuck = Some(Stuck {
+            placement: self.memory.step.1.clone().filter(|_| self.is_bound()),
+            asks: self.stands.iter().fold(0, |sum, stand| sum + stand.unschedulable),
+            spare: sum(&self.there()).saturating_sub(sum(&whole)),
+        });
+        Some(State::Blocked)
+    }
+
+    /// Whether the pods of a step can't go anywhere else than where they are sent.
+    fn is_bound(&self) -> bool {
+        self.memory.has_gates && self.rollout.topology.as_ref().is_some_and(|topology| topology.is_required)
+    }
+
+    /// How many pods of each role whole usable groups have.
+    fn whole(&self) -> Vec<u32> {
+        let kept = match &self.rollout.pace {
+            None => self.there(),
+            Some(Pace::Steps(steps)) => {
+                batch::after(&self.stands, steps, batch::steps_up(&self.stands, steps).unwrap_or(u64::MAX))
+            }
+            Some(Pace::Skew(_)) => skew::usable(&self.stands),
+        };
+        kept.iter().zip(&self.stands).map(|(kept, stand)| (*kept).min(stand.there)).collect()
+    }
+
+    /// How many pods the roles keep that shrink, once those of the last step are gone.
+    fn shrink(&mut self, targets: &mut [u32]) {
+        if !self.stands.iter().any(|stand| stand.there > stand.goal) {
+            self.memory.from.clear();
+            return;
+        }
+        if self.memory.from.len() != self.stands.len() {
+            self.memory.from = self.there();
+        }
+        let is_gone = self.stands.iter().all(|stand| stand.seen <= stand.there);
+        let late: Vec<bool> = self.policy.roles.iter().map(|role| role.name == LATE).collect();
+        let left = match &self.rollout.pace {
+            None => self.goals(),
+            Some(_) if !is_gone => self.there(),
+            Some(Pace::Steps(steps)) => batch::down(&self.stands, steps, &late),
+            Some(Pace::Skew(skew)) => skew::down(&self.stands, &self.memory.from, *skew, &late),
+        };
+        for ((target, left), stand) in targets.iter_mut().zip(left).zip(&self.stands) {
+            if stand.there > stand.goal {
+                *target = left;
+            }
+        }
+    }
+
+    fn end(&mut self, outcome: &Outcome) {
+        let is_complete = self.stands.iter().all(|stand| stand.there == stand.goal && stand.ok >= stand.goal);
+        let memory = &mut *self.memory;
+        if is_complete && !memory.is_updating {
+            memory.settled = self.stands.iter().map(|stand| stand.goal).collect();
+            memory.is_deployed = Some(self.stands.iter().any(|stand| stand.goal > 0) || memory.is_deployed());
+        }
+        let is_settled = memory.settled == self.stands.iter().map(|stand| stand.goal).collect::<Vec<_>>()
+            && self.stands.iter().all(|stand| stand.there == stand.goal);
+        let state = outcome.state.unwrap_or(match (&self.rollout.pace, is_settled) {
+            (None, _) => self.plan.state,
+            (_, true) => State::Idle,
+            (_, false) if memory.is_deployed() => State::Scale,
+            (_, false) => State::Deploy,
+        });
+        memory.is_blocked = state.is_stuck();
+        memory.floor = if memory.has_gates { outcome.admitted.clone() } else { Vec::new() };
+        self.plan.state = state;
+        self.plan.placement = memory.step.1.clone();
+        memory.asked.clear();
+        for (place, role) in self.plan.roles.iter_mut().enumerate() {
+            let (Some(admitted), Some(stand)) = (outcome.admitted.get(place), self.stands.get(place)) else {
+                continue;
+            };
+            role.admitted = *admitted;
+            let placement = memory.step.1.as_ref().filter(|_| self.rollout.is_coordinated(place));
+            role.layer = placement.map(|placement| placement.layer.clone());
+            // Pods that wait for their step have the highest ordinals. They may be replaced at any time.
+            let all = if memory.is_updating { stand.size } else { role.current };
+            role.partition = outcome
+                .updated
+                .as_ref()
+                .map(|updated| all.saturating_sub(updated.get(place).copied().unwrap_or_default()));
+            role.write = match (memory.has_gates, memory.is_updating) {
+                (false, _) => role.admitted,
+                (true, true) => role.current.max(role.admitted),
+                (true, false) => role.desired.max(role.admitted),
+            };
+            memory.asked.push(Asked {
+                current: role.current,
+                write: role.write,
+                desired: role.desired,
+                is_ours: self.policy.mode == Mode::Apply,
+            });
+            if role.admitted != role.desired && !memory.is_updating && !memory.is_blocked {
+                role.reasons.push(Reason::Step);
+            }
+        }
+        self.plan.conditions.sort_unstable();
+    }
+}

@@ -1,0 +1,110 @@
+//! What the machine of a group remembers.
+//!
+//! It is little: which pods there are says which step a group is at, so that a restart goes on where it
+//! was. What is remembered is time, and what may not be asked for again at once.
+
+use std::time::Duration;
+
+use super::clock::Clock;
+use super::place::Placement;
+use crate::plan::State;
+
+/// What a group's machine remembers.
+#[derive(Clone, Debug, Default)]
+pub struct Memory {
+    /// Whether the first deploy is over; `None`: nobody has looked yet.
+    pub(super) is_deployed: Option<bool>,
+    /// Whether pods wait at gates of ours.
+    pub(super) has_gates: bool,
+    pub(super) is_updating: bool,
+    pub(super) is_blocked: bool,
+    pub(super) clock: Clock,
+    /// With gates: what was admitted, so that lost pods come back at once.
+    pub(super) floor: Vec<u32>,
+    /// What a step comes to, and where its pods go.
+    pub(super) step: (Vec<u32>, Option<Placement>),
+    /// Pods of the last step that no domain had room for, where one is required.
+    pub(super) unplaced: u32,
+    /// The goals at which all pods were up.
+    pub(super) settled: Vec<u32>,
+    /// How many there were when the group began to shrink.
+    pub(super) from: Vec<u32>,
+    pub(super) trims: Trims,
+    /// The goals that were given up.
+    pub(super) failed: Vec<u32>,
+    /// What was asked for of each role at the last tick.
+    pub(super) asked: Vec<Asked>,
+}
+
+/// What was asked for of a role.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Asked {
+    /// How many there were.
+    pub(super) current: u32,
+    /// How many were to be written.
+    pub(super) write: u32,
+    /// How many there are to be.
+    pub(super) desired: u32,
+    /// Whether nobody else is to write.
+    pub(super) is_ours: bool,
+}
+
+/// What was given back.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Trims {
+    pub(super) count: u32,
+    /// How many pods whole groups had at the last one.
+    pub(super) whole: u32,
+    /// When the last one was, and what it left.
+    pub(super) now: Option<(Duration, Vec<u32>)>,
+    /// Another group needs the room.
+    pub(super) is_asked_for: bool,
+    /// The last one was for another group.
+    pub(super) is_for_another: bool,
+}
+
+impl Memory {
+    /// Gives back what exceeds whole usable groups at the next tick, if the group is blocked by then.
+    pub fn give_way(&mut self) {
+        self.trims.is_asked_for = true;
+    }
+
+    /// Pods of the last step that no domain had room for, where one is required. They don't exist, or wait at
+    /// their gate, so that the cluster isn't seen to lack nodes for them.
+    pub(crate) fn unplaced(&self) -> u32 {
+        self.unplaced
+    }
+
+    /// Whether the first deploy is over.
+    pub fn is_deployed(&self) -> bool {
+        self.is_deployed == Some(true)
+    }
+
+    /// The first deploy was over before this began to look.
+    pub fn set_deployed(&mut self) {
+        self.is_deployed = Some(true);
+    }
+
+    /// Somebody else left the group like this: in that state, with these goals. What is only remembered, and
+    /// can't be seen of pods, goes on: a group that was given up stays so, and one that was up is not
+    /// brought up again because a pod of it isn't ready.
+    pub fn resume(&mut self, state: State, goals: &[u32]) {
+        match state {
+            State::Idle => {
+                self.is_deployed = Some(true);
+                self.settled = goals.to_vec();
+            }
+            State::Scale => self.is_deployed = Some(true),
+            State::Failed => self.failed = goals.to_vec(),
+            State::Deploy | State::Update | State::Blocked => {}
+        }
+    }
+
+    /// What a role was to have at the last tick. Where nobody else is to write, a number that is neither what
+    /// there was nor what was written is somebody's wish: it counts from then on.
+    pub(crate) fn pending(&self, role: usize, current: u32) -> Option<u32> {
+        let asked = self.asked.get(role)?;
+        let is_foreign = asked.is_ours && current != asked.current && current != asked.write;
+        (!is_foreign).then_some(asked.desired)
+    }
+}

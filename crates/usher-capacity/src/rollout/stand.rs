@@ -1,0 +1,75 @@
+//! Where each role stands, counted from its pods.
+
+use super::{Rollout, Success};
+use crate::inputs::{Inputs, Pod};
+use crate::plan::RolePlan;
+
+/// Where a role stands, in pods.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stand {
+    /// How many it is to have.
+    pub goal: u32,
+    /// How many have been admitted: all that exist but those at a gate.
+    pub there: u32,
+    /// How many of them are seen.
+    pub seen: u32,
+    /// How many of them are up.
+    pub ok: u32,
+    /// How many are ready.
+    pub ready: u32,
+    /// How many wait at a gate.
+    pub gated: u32,
+    /// How many of those are of the newest revision.
+    pub gated_new: u32,
+    /// How many an update is over: those that are there, and those that wait at a gate in place of others.
+    pub size: u32,
+    /// How many no node takes.
+    pub unschedulable: u32,
+    /// How many are of the newest revision.
+    pub updated: u32,
+    /// How many of those are up.
+    pub updated_ok: u32,
+    /// How many are of an older one.
+    pub outdated: u32,
+}
+
+/// Where the roles stand, in the policy's order. `has_gates`: pods begin at a gate.
+pub(super) fn stands(inputs: &Inputs, roles: &[RolePlan], rollout: &Rollout, has_gates: bool) -> Vec<Stand> {
+    let mut stands: Vec<Stand> =
+        roles.iter().map(|role| Stand { goal: role.desired, ..Stand::default() }).collect();
+    for pod in &inputs.pods {
+        let Some(stand) = stands.get_mut(pod.role) else { continue };
+        if pod.state.is_gated {
+            stand.gated += 1;
+            stand.gated_new += u32::from(!pod.state.is_outdated);
+            continue;
+        }
+        let is_ok = u32::from(is_up(pod, rollout.success));
+        let is_updated = u32::from(!pod.state.is_outdated);
+        stand.seen += 1;
+        stand.ok += is_ok;
+        stand.ready += u32::from(pod.is_ready);
+        stand.unschedulable += u32::from(pod.state.is_unschedulable);
+        stand.updated += is_updated;
+        stand.updated_ok += is_updated & is_ok;
+        stand.outdated += 1 - is_updated;
+    }
+    for (stand, role) in stands.iter_mut().zip(roles) {
+        // The list of pods may be a moment ahead of the number of replicas, or behind it. Those that don't
+        // exist yet will begin at the gate, where there is one: they are not past it.
+        stand.there = if has_gates { stand.seen.min(role.current) } else { role.current };
+        stand.size = stand.there;
+    }
+    stands
+}
+
+/// Whether a pod counts as up. What comes later implies what comes before.
+fn is_up(pod: &Pod, success: Success) -> bool {
+    let state = &pod.state;
+    match success {
+        Success::Scheduled => state.is_scheduled || state.is_running || pod.is_ready,
+        Success::Running => state.is_running || pod.is_ready,
+        Success::Ready => pod.is_ready,
+        Success::Serving => state.is_serving,
+    }
+}

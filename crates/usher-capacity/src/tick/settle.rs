@@ -1,0 +1,199 @@
+//! Order in which roles go to their goals: those that grow come first.
+
+use std::time::Duration;
+
+use super::Tick;
+use crate::plan::{Condition, Plan, Reason, RolePlan, State};
+use crate::policy::Policy;
+use crate::rollout::{BATCH_TIMEOUT, Clock, PROVISIONING_TIMEOUT, Pace};
+
+/// Growth that is under way, and the pods that wait for it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Growth {
+    /// Up to how many pods a role was told to grow, until so many are ready.
+    growing: Vec<Option<u32>>,
+    /// Pods of each role that were asked for beyond its goal, and the goal.
+    held: Vec<Option<Held>>,
+    clock: Clock,
+    /// The clock has run out since the group began to grow.
+    is_full: bool,
+    /// The most pods that were ready at once since then: a group that is to be larger has no more to wait for.
+    most_ready: u32,
+}
+
+/// A role that keeps pods until others have grown.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    desired: u32,
+    goal: u32,
+}
+
+impl Growth {
+    /// Pods of each role, without those that stand in for pods of other roles which aren't ready yet: both
+    /// would count for one place in the group.
+    pub(super) fn counted(&self, roles: &[RolePlan]) -> Vec<u32> {
+        let mut starting = roles.iter().zip(&self.growing).fold(0u32, |sum, (role, grows)| {
+            sum.saturating_add(grows.map_or(0, |_| role.current.saturating_sub(role.ready)))
+        });
+        let mut without = |(place, role): (usize, &RolePlan)| {
+            let held = self.held.get(place).copied().flatten().filter(|held| held.desired == role.current);
+            let surplus = held.map_or(0, |held| role.current.saturating_sub(held.goal));
+            // Of its own those that never came up.
+            let unready = surplus.min(role.current.saturating_sub(role.ready));
+            let stand_in = (surplus - unready).min(starting);
+            starting -= stand_in;
+            role.current - unready - stand_in
+        };
+        roles.iter().enumerate().map(&mut without).collect()
+    }
+}
+
+impl Tick<'_> {
+    /// Asks for what the roles are to have: those that shrink give up as many pods as are ready beyond the
+    /// group's size, and in a cluster that has no room for what the others grow by one step more. Rules are
+    /// about one role each, and wait for nobody.
+    /// `unplaced`: pods of the last step that no domain had room for.
+    pub(super) fn settle(mut self, at_once: bool, growth: &mut Growth, unplaced: u32, now: Duration) -> Plan {
+        let roles = self.plan.roles.len();
+        growth.growing.resize(roles, None);
+        growth.held.resize(roles, None);
+        for (role, growing) in self.plan.roles.iter().zip(&mut growth.growing) {
+            if role.goal > role.current {
+                *growing = Some(role.goal);
+            } else if growing.is_some_and(|grown| role.ready >= grown.min(role.goal)) {
+                *growing = None;
+            }
+        }
+        for role in &mut self.plan.roles {
+            role.desired = role.goal;
+        }
+        let growing = growth.growing.iter().flatten().count();
+        let waits: Vec<bool> = self
+            .plan
+            .roles
+            .iter()
+            .zip(&growth.growing)
+            .map(|(role, grows)| {
+                !at_once && role.goal < role.current && growing > usize::from(grows.is_some())
+            })
+            .collect();
+        self.shrink_behind(&waits, growth, unplaced, now);
+        for ((role, held), blind) in self.plan.roles.iter().zip(&mut growth.held).zip(&self.blind) {
+            // Without numbers nothing is known that says what is kept for others.
+            if !blind {
+                let Held { desired, goal } = Held { desired: role.desired, goal: role.goal };
+                *held = (desired > goal).then_some(Held { desired, goal });
+            }
+        }
+        // Requests wait: what only their floor brought about says so.
+        for (role, own) in self.plan.roles.iter_mut().zip(&self.policy.roles) {
+            let is_floor = self.inputs.waiting > 0 && role.goal == 1 && own.range.min == 0;
+            if is_floor && role.current == 0 && !role.reasons.contains(&Reason::Waiting) {
+                role.reasons.push(Reason::Waiting);
+            }
+        }
+        self.plan.total = self.plan.roles.iter().fold(0, |sum, role| sum.saturating_add(role.desired));
+        let changes = self.plan.roles.iter().any(|role| role.desired != role.current);
+        self.plan.state = if changes { State::Scale } else { State::Idle };
+        self.plan.conditions.sort_unstable();
+        self.plan
+    }
+
+    /// How far those roles shrink that wait for others to grow.
+    fn shrink_behind(&mut self, waits: &[bool], growth: &mut Growth, unplaced: u32, now: Duration) {
+        if !waits.contains(&true) {
+            growth.clock.clear();
+            (growth.is_full, growth.most_ready) = (false, 0);
+            return;
+        }
+        let lacking = self.lacking(growth).max(unplaced);
+        self.time(growth, now);
+        let sum = |of: fn(&RolePlan) -> u32| {
+            self.plan.roles.iter().fold(0u32, |sum, role| sum.saturating_add(of(role)))
+        };
+        let (ready, mut size) = (sum(|role| role.ready), sum(|role| role.goal));
+        if growth.is_full {
+            growth.most_ready = growth.most_ready.max(ready);
+            size = size.min(growth.most_ready);
+        }
+        let step = if growth.is_full { lacking.min(step(self.policy, waits)) } else { 0 };
+        let has_steps = self.policy.rollout.as_ref().is_some_and(|rollout| rollout.pace.is_some());
+        // Without steps the whole change is one.
+        let follows = has_steps || growth.is_full;
+        let mut spare = ready.saturating_add(step).saturating_sub(size);
+        for (place, _) in waits.iter().enumerate().filter(|(_, waits)| **waits) {
+            let Some(role) = self.plan.roles.get(place) else { continue };
+            // Those that aren't ready go first, and nobody misses them.
+            let idle = role.current.saturating_sub(role.ready);
+            let most = (role.current - role.goal).min(idle.saturating_add(spare));
+            let gives = if follows { self.keeping_ratio(place, most) } else { 0 };
+            let Some(role) = self.plan.roles.get_mut(place) else { continue };
+            spare = spare.saturating_sub(gives.saturating_sub(idle));
+            role.desired = role.current - gives;
+            if role.desired > role.goal {
+                role.reasons.push(Reason::GrowFirst);
+            }
+        }
+        if growth.is_full {
+            self.condition(Condition::BatchTimeout);
+        }
+    }
+
+    /// Pods that roles are to grow by and for which the cluster has had no node so far.
+    fn lacking(&self, growth: &Growth) -> u32 {
+        let grows = |place: usize| growth.growing.get(place).is_some_and(Option::is_some);
+        let listed =
+            self.inputs.pods.iter().filter(|pod| {
+                grows(pod.role) && !pod.is_ready && !pod.state.is_scheduled && !pod.state.is_gated
+            });
+        let starting = self.inputs.starting.iter().enumerate().filter(|(place, _)| grows(*place));
+        starting.fold(listed.count() as u32, |sum, (_, starting)| sum.saturating_add(*starting))
+    }
+
+    /// Looks at how long no pod has come up of those that roles grow by.
+    fn time(&self, growth: &mut Growth, now: Duration) {
+        let rollout = self.policy.rollout.as_ref();
+        let timeout = rollout.map_or(BATCH_TIMEOUT, |rollout| rollout.batch_timeout);
+        let excused = rollout.map_or(PROVISIONING_TIMEOUT, |rollout| rollout.provisioning_timeout);
+        let of = |role: &Option<u32>, count: u32| if role.is_some() { count } else { 0 };
+        let roles = || growth.growing.iter().zip(&self.plan.roles);
+        let targets: Vec<u32> = roles().map(|(grows, role)| of(grows, role.goal)).collect();
+        let up: Vec<u32> = roles().map(|(grows, role)| of(grows, role.ready)).collect();
+        if self.inputs.is_held {
+            growth.clock.clear();
+            return;
+        }
+        growth.is_full |= growth.clock.look(&targets, &up, self.inputs.provisioning, excused, now) >= timeout;
+    }
+
+    /// How many of so many pods a role can give up now, so that the ratio holds of what serves by then, or is
+    /// no further from that.
+    fn keeping_ratio(&self, place: usize, most: u32) -> u32 {
+        let Some(ratio) = self.policy.ratio.filter(|of| [of.numerator, of.denominator].contains(&place))
+        else {
+            return most;
+        };
+        let serves = |of: usize, gives: u32| {
+            self.plan.roles.get(of).map_or(0, |role| {
+                // What this role keeps is decided here; the others may go to their goals.
+                let left =
+                    if of == place { role.current } else { role.current.min(role.desired.max(role.goal)) };
+                role.ready.min(left.saturating_sub(if of == place { gives } else { 0 }))
+            })
+        };
+        // Fewer of one role can only break one of the two bounds. Where the other is broken, they mend it.
+        let breaks = |gives: u32| {
+            let (x, y) = (serves(ratio.numerator, gives), serves(ratio.denominator, gives));
+            if place == ratio.numerator { ratio.bounds.is_below(x, y) } else { ratio.bounds.is_above(x, y) }
+        };
+        (1..=most).take_while(|gives| !breaks(*gives)).last().unwrap_or(0)
+    }
+}
+
+/// Pods that the roles which wait give up at a time where they have to: those of a step, or one.
+fn step(policy: &Policy, waits: &[bool]) -> u32 {
+    let pace = policy.rollout.as_ref().and_then(|rollout| rollout.pace.as_ref());
+    let Some(Pace::Steps(steps)) = pace else { return 1 };
+    let own = steps.iter().zip(waits).filter(|(_, waits)| **waits);
+    own.fold(0u32, |sum, (step, _)| sum.saturating_add(*step)).max(1)
+}

@@ -1,0 +1,135 @@
+//! How the size of a group is shared by its roles.
+
+use super::Tick;
+use crate::coordinate::{self, Pressure, Shares};
+use crate::cost::{self, Priced};
+use crate::plan::{Condition, Reason};
+use crate::policy::Target;
+use crate::share::{Bounds, split};
+
+impl Tick<'_> {
+    /// Shares the group's size by cost, and by pressure where that counts. `size` is none where it isn't
+    /// known: then it stays, and so do the shares, unless it is known how pressed all roles are.
+    pub(super) fn share(&mut self, size: Option<u32>, panics: bool, expansion: u32) {
+        let there = self.within_bounds(self.counted());
+        let priced: Vec<Priced> = self
+            .policy
+            .roles
+            .iter()
+            .zip(&self.bounds)
+            .map(|(role, b)| Priced { min: b.low, max: b.high, cost: role.cost })
+            .collect();
+        let base = cost::allocate(size.unwrap_or(there), &priced, expansion);
+        for (role, base) in self.plan.roles.iter_mut().zip(&base) {
+            (role.base, role.goal) = (*base, *base);
+        }
+        self.plan.stages.size = size.unwrap_or(there);
+        let coordination = &self.policy.coordination;
+        let is_on = coordination.is_on && base.len() > 1;
+        let counts = is_on && coordination.pressure.iter().any(|signals| !signals.is_empty());
+        let pressures = if counts { self.pressures() } else { None };
+        match (size, pressures) {
+            (None, None) => self.stay(),
+            (None, _) if panics => self.stay(),
+            (Some(_), None) if !counts => {
+                self.because(if is_on { Reason::NoPressure } else { Reason::Cost });
+            }
+            // No role has a share that could stay.
+            (Some(_), None) if self.counted() == 0 => self.because(Reason::NoPressure),
+            (Some(size), None) => self.keep_shares(size),
+            (Some(_), Some(_)) if panics => self.because(Reason::Cost),
+            (size, Some(pressures)) => {
+                match coordinate::weights(&base, &pressures, self.policy.coordination.alpha) {
+                    Some(weights) => {
+                        let size = size.unwrap_or(there);
+                        let shares = coordinate::coordinate(
+                            size,
+                            &weights,
+                            &self.bounds,
+                            &self.policy.coordination.bands,
+                        );
+                        self.take(&shares, size);
+                    }
+                    None => self.because(Reason::Cost),
+                }
+            }
+        }
+    }
+
+    /// Nothing is known that could change a number.
+    fn stay(&mut self) {
+        self.blind.fill(true);
+        self.clamp_roles();
+        let is_still = self.plan.roles.iter().all(|role| role.goal == role.current);
+        if is_still && !self.plan.conditions.contains(&Condition::StaleData) {
+            self.is_stale();
+        }
+    }
+
+    /// The size is known, and how pressed the roles are isn't: none gets a larger part of the group than it has.
+    fn keep_shares(&mut self, size: u32) {
+        self.because(Reason::LastShares);
+        let current = self.counted();
+        let bounds = self.counted.iter().zip(&self.bounds).map(|(count, b)| {
+            let there = (*count).clamp(b.low, b.high);
+            let low = if size < current { b.low } else { there };
+            Bounds { low, high: if size > current { b.high } else { there } }
+        });
+        let weights: Vec<u128> = self.counted.iter().map(|count| u128::from(*count)).collect();
+        let shares = split(size, &weights, &bounds.collect::<Vec<_>>());
+        self.plan.roles.iter_mut().zip(shares).for_each(|(role, share)| role.goal = share);
+    }
+
+    /// How pressed the roles are; none unless it is known of all of them.
+    fn pressures(&mut self) -> Option<Vec<Pressure>> {
+        let signals = &self.policy.coordination.pressure;
+        let pressures: Vec<Option<Pressure>> =
+            signals.iter().enumerate().map(|(role, signals)| self.pressure(role, signals)).collect();
+        for (role, pressure) in self.plan.roles.iter_mut().zip(&pressures) {
+            role.pressure = pressure.map(Pressure::as_f64);
+        }
+        pressures.into_iter().collect()
+    }
+
+    /// The largest of a role's signals; none unless all of them are known. Where there are no pods there is
+    /// nothing to be pressed.
+    fn pressure(&self, role: usize, signals: &[Target]) -> Option<Pressure> {
+        if self.plan.roles.get(role).is_some_and(|role| role.current == 0) {
+            return Some(Pressure::NONE);
+        }
+        let known = signals.iter().map(|signal| {
+            let reading = self.readings.of_role(role, signal.signal?);
+            Some(Pressure::new(reading.sum.mean(reading.count as usize)?, signal.target))
+        });
+        known.collect::<Option<Vec<_>>>()?.into_iter().reduce(Pressure::max)
+    }
+
+    fn take(&mut self, shares: &Shares, size: u32) {
+        self.because(Reason::Pressure);
+        if shares.is_outside_bands {
+            self.because(Reason::BandUnsatisfied);
+            self.condition(Condition::BandUnsatisfied);
+        }
+        // One pod there and another one here isn't worth a restart.
+        let is_small =
+            size == self.counted()
+                && self.counted.iter().zip(&shares.pods).zip(&shares.bounds).all(|((count, share), b)| {
+                    count.abs_diff(*share) <= 1 && (b.low..=b.high).contains(count)
+                });
+        let changes = self.counted.iter().zip(&shares.pods).any(|(count, share)| count != share);
+        for (index, role) in self.plan.roles.iter_mut().enumerate() {
+            let Some((share, b)) = shares.pods.get(index).zip(shares.bounds.get(index)) else { continue };
+            let own = self.bounds.get(index);
+            if own.is_some_and(|own| {
+                (*share == b.low && b.low > own.low) || (*share == b.high && b.high < own.high)
+            }) {
+                role.reasons.push(Reason::Band);
+            }
+            role.goal = *share;
+            if is_small && changes {
+                role.goal = self.counted.get(index).copied().unwrap_or(role.current);
+                role.reasons.push(Reason::DeadBand);
+            }
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! The notations of flags and files, and EndpointPickerConfig as it is written. What its plugins mean is
+//! not known here.
+
+mod decode;
+mod error;
+pub mod layers;
+mod node;
+mod read;
+mod scalar;
+mod schema;
+pub mod source;
+mod syntax;
+pub mod units;
+mod words;
+
+pub use decode::Positioned;
+pub use error::{ConfigError, Position};
+pub use node::{Entry, MAX_BYTES, Node, Value};
+pub use read::{EndpointPickerConfig, FeatureGates, Plugin, Profile, ProfilePlugin};
+pub use schema::{
+    CrossReplica, DataLayer, FlowControl, Name, PriorityBand, Quantity, Reference, Source, duration,
+};

@@ -1,0 +1,41 @@
+//! What can be picked: endpoints, what each is doing, and who may be a
+//! candidate for a request.
+//!
+//! One [`Store`] writes; requests read. The store publishes an immutable
+//! [`Snapshot`] whenever membership changes, a [`PodLocator`] turns a request's
+//! [`SubsetHint`] into [`Candidates`] (a view of that snapshot), and the numbers
+//! that change all the time live in each endpoint's [`Load`] as atomics.
+
+mod attributes;
+mod cache;
+mod candidates;
+mod clock;
+mod endpoint;
+mod engine_times;
+pub mod health;
+mod in_flight;
+mod lease;
+mod load;
+mod locator;
+mod scrapes;
+mod slot;
+mod store;
+mod subset;
+mod topology;
+
+pub use attributes::{AttributeId, Reading};
+pub use cache::{CachedLocator, LocatorMetrics};
+pub use candidates::{Candidates, Snapshot, View};
+pub use clock::Clock;
+pub use endpoint::{Endpoint, EndpointSpec, ROLE_LABEL, Role};
+pub use engine_times::{EngineTimes, EngineTimesReading, Total};
+pub use in_flight::{InFlight, InFlightId, Share};
+pub use lease::{Lease, Leases};
+pub use load::{Adapters, Booking, FIRST_TOKEN_WINDOW, Gauge, Load, Model};
+pub use locator::{Located, PodLocator, StoreLocator};
+pub use scrapes::ScrapeHealth;
+pub use slot::Slot;
+pub use store::{Change, StartingPod, Store};
+pub use subset::parse_address;
+pub use subset::{MAX_ADDRESSES, SubsetHint};
+pub use topology::{Nearness, PLACE_LABELS, Topology};

@@ -1,0 +1,167 @@
+//! Connections of which there are only so many: those of a small port, and those that are being opened.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use tokio::task::AbortHandle;
+use tokio_util::sync::CancellationToken;
+
+/// Something that a connection is closed with.
+pub trait Close {
+    /// Whether the connection needs no place any more.
+    fn is_over(&self) -> bool;
+
+    /// Closes it.
+    fn close(&self);
+}
+
+impl<C: Close> Close for Arc<C> {
+    fn is_over(&self) -> bool {
+        C::is_over(self)
+    }
+
+    fn close(&self) {
+        C::close(self);
+    }
+}
+
+impl Close for AbortHandle {
+    fn is_over(&self) -> bool {
+        self.is_finished()
+    }
+
+    fn close(&self) {
+        self.abort();
+    }
+}
+
+/// Cancelled by whoever ends first.
+impl Close for CancellationToken {
+    fn is_over(&self) -> bool {
+        self.is_cancelled()
+    }
+
+    fn close(&self) {
+        self.cancel();
+    }
+}
+
+/// Open connections of a port, the oldest first. One more is always taken: those that have said
+/// nothing make room first, of these the oldest of the address that has the most connections, and
+/// then the oldest of that address.
+#[derive(Debug)]
+pub struct Places<C = AbortHandle> {
+    open: VecDeque<Place<C>>,
+    most: usize,
+}
+
+#[derive(Debug)]
+struct Place<C> {
+    peer: IpAddr,
+    /// Set when it has said what it has to say first.
+    has_begun: Arc<AtomicBool>,
+    connection: C,
+}
+
+impl<C: Close> Places<C> {
+    /// For so many connections, at least one.
+    pub fn new(most: usize) -> Self {
+        Self { open: VecDeque::new(), most }
+    }
+
+    /// Adds a connection from this address, and closes another where there are too many. Returns whose
+    /// that was. `has_begun` is set by whoever serves it.
+    pub fn add(&mut self, peer: IpAddr, has_begun: Arc<AtomicBool>, connection: C) -> Option<IpAddr> {
+        if self.open.len() >= self.most {
+            self.open.retain(|place| !place.connection.is_over());
+        }
+        let closed = if self.open.len() >= self.most { self.close_one() } else { None };
+        self.open.push_back(Place { peer: peer.to_canonical(), has_begun, connection });
+        closed
+    }
+
+    /// Closes a connection, as if there were too many. Returns whose that was.
+    pub fn close(&mut self) -> Option<IpAddr> {
+        self.open.retain(|place| !place.connection.is_over());
+        self.close_one()
+    }
+
+    fn close_one(&mut self) -> Option<IpAddr> {
+        let open: Vec<_> =
+            self.open.iter().map(|place| (place.peer, place.has_begun.load(Relaxed))).collect();
+        let place = self.open.remove(choose(&open)?)?;
+        place.connection.close();
+        Some(place.peer)
+    }
+}
+
+/// Chooses one of these connections, the oldest of which is the first: each with its address and
+/// whether it has begun.
+fn choose(open: &[(IpAddr, bool)]) -> Option<usize> {
+    let mut counts: HashMap<IpAddr, usize> = HashMap::new();
+    open.iter().for_each(|(peer, _)| *counts.entry(*peer).or_default() += 1);
+    let is_any_silent = open.iter().any(|(_, has_begun)| !has_begun);
+    let mut most: Option<(usize, usize)> = None;
+    for (place, (peer, has_begun)) in open.iter().enumerate() {
+        let count = counts.get(peer).copied().unwrap_or_default();
+        if (!is_any_silent || !has_begun) && most.is_none_or(|(highest, _)| count > highest) {
+            most = Some((count, place));
+        }
+    }
+    most.map(|(_, place)| place)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_silent_make_room_and_then_those_with_the_most_connections() {
+        // Connections by age: the address, in capitals where it has begun.
+        for (open, chosen) in
+            [("A", 0), ("aB", 0), ("Ab", 1), ("GNNN", 1), ("NGNGN", 0), ("GGNn", 3), ("gNnN", 2), ("GHI", 0)]
+        {
+            let open: Vec<_> = open
+                .bytes()
+                .map(|byte| (IpAddr::from([10, 0, 0, byte.to_ascii_uppercase()]), byte.is_ascii_uppercase()))
+                .collect();
+            assert_eq!(choose(&open), Some(chosen), "{open:?}");
+        }
+        assert_eq!(choose(&[]), None);
+    }
+
+    #[test]
+    fn places_of_connections_that_are_open_are_free() {
+        let mut places = Places::new(2);
+        let peer = |last| IpAddr::from([10, 0, 0, last]);
+        let mut add = |last| {
+            let token = CancellationToken::new();
+            (places.add(peer(last), Arc::default(), token.clone()), token)
+        };
+        let (first, opened) = (add(1), add(1));
+        opened.1.cancel();
+        let third = add(1);
+        assert_eq!((opened.0, third.0), (None, None), "one is open");
+        assert_eq!(add(2).0, Some(peer(1)));
+        assert!(first.1.is_cancelled() && !third.1.is_cancelled());
+    }
+
+    #[tokio::test]
+    async fn places_of_those_that_have_ended_are_free() {
+        let (mut places, begun) = (Places::new(2), Arc::new(AtomicBool::new(true)));
+        let ended = tokio::spawn(async {});
+        let handle = ended.abort_handle();
+        ended.await.unwrap();
+        let peer = |last| IpAddr::from([10, 0, 0, last]);
+        let mut add = |last, task: AbortHandle| places.add(peer(last), Arc::clone(&begun), task);
+        let [first, second, third] = [(); 3].map(|()| tokio::spawn(std::future::pending::<()>()));
+        assert_eq!(add(1, first.abort_handle()), None);
+        assert_eq!(add(2, handle), None);
+        assert_eq!(add(1, second.abort_handle()), None, "one has ended");
+        assert_eq!(add(3, third.abort_handle()), Some(peer(1)));
+        assert!(first.await.unwrap_err().is_cancelled());
+        assert!(!second.is_finished() && !third.is_finished());
+    }
+}

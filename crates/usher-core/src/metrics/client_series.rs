@@ -1,0 +1,393 @@
+//! Series whose labels clients choose.
+
+use std::borrow::Borrow;
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hash, Hasher};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use dashmap::DashMap;
+use tokio::time::Instant;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use super::{MAX_LABEL_BYTES, MAX_LABEL_VALUES, OTHER, Overflow};
+
+/// How long series stay that nobody uses, where there are many.
+const IDLE: Duration = Duration::from_secs(300);
+
+/// Pause between two looks for series that nobody uses.
+const SWEEP: Duration = Duration::from_secs(10);
+
+/// Idle series that are taken out of their families for each new one. Those that are on their way out
+/// are soon gone, and no request has to wait for hundreds.
+const OUT_PER_NEW: usize = 2;
+
+/// Series that [`retain`](ClientSeries::retain) takes out of their families at once: whoever makes a
+/// series meanwhile waits for so many.
+const OUT_AT_ONCE: usize = 32;
+
+type Hashed = BuildHasherDefault<ShortHasher>;
+
+/// The series of a family by their labels, so many at most. Those that nobody used for
+/// five minutes make room for others; what still finds none counts as `other`.
+#[derive(Debug)]
+pub struct ClientSeries<K: Eq + Hash, S> {
+    /// Most series, beside those of `other`.
+    most: usize,
+    by_key: DashMap<K, Entry<S>, Hashed>,
+    /// Entries of `by_key`, which would lock all of its parts to count them.
+    len: AtomicUsize,
+    // Taken to make series and to let them go, before a part of `by_key`. Whoever finds a series
+    // doesn't take it.
+    leaving: Mutex<Leaving<K, S>>,
+    overflow: Overflow,
+}
+
+/// How series of a family are made, and taken out of it.
+pub struct Family<'a, K, S> {
+    /// Name of these series in the log.
+    pub of: &'static str,
+    /// The key of what finds no room.
+    pub other: &'a dyn Fn() -> K,
+    /// Makes the series of a key.
+    pub make: &'a dyn Fn(&K) -> S,
+    /// Takes series that nobody holds out of their families.
+    pub forget: &'a dyn Fn(&K, &S),
+}
+
+/// Series that are in the table no more, and still in their families.
+#[derive(Debug)]
+struct Leaving<K, S> {
+    /// The last sweep.
+    swept: Option<Instant>,
+    series: HashMap<K, Arc<S>, Hashed>,
+}
+
+impl<K: Eq + Hash, S> Leaving<K, S> {
+    /// Takes so many out of their families.
+    fn go(&mut self, count: usize, forget: &dyn Fn(&K, &S)) {
+        let going = self.series.extract_if(|_, _| true).take(count);
+        going.for_each(|(key, series)| forget(&key, &series));
+    }
+}
+
+/// XXH3 of short texts, one after the other: without the state that a stream of them takes. Clients
+/// choose what is hashed, but the table is bounded however they collide.
+#[derive(Debug, Default)]
+struct ShortHasher(u64);
+
+impl Hasher for ShortHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        self.0 = xxh3_64_with_seed(bytes, self.0);
+    }
+
+    // What ends a text.
+    fn write_u8(&mut self, byte: u8) {
+        self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+#[derive(Debug)]
+struct Entry<S> {
+    series: Arc<S>,
+    /// It was looked up since the last sweep.
+    used: AtomicBool,
+    /// When a sweep last found it used.
+    used_at: Instant,
+}
+
+/// At most [`MAX_LABEL_VALUES`].
+impl<K: Eq + Hash, S> Default for ClientSeries<K, S> {
+    fn default() -> Self {
+        Self::new(MAX_LABEL_VALUES)
+    }
+}
+
+impl<K: Eq + Hash, S> ClientSeries<K, S> {
+    /// At most so many, and those of `other`.
+    pub fn new(most: usize) -> Self {
+        Self {
+            most,
+            by_key: DashMap::default(),
+            len: AtomicUsize::new(0),
+            leaving: Mutex::new(Leaving { swept: None, series: HashMap::default() }),
+            overflow: Overflow::default(),
+        }
+    }
+
+    fn leaving(&self) -> MutexGuard<'_, Leaving<K, S>> {
+        self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether idle ones leave. As long as there are fewer they stay: who reads a page is to find 0
+    /// for a model that rests, not nothing.
+    fn are_many(&self) -> bool {
+        self.len.load(Relaxed) >= self.most / 2
+    }
+}
+
+impl<K: Clone + Eq + Hash, S> ClientSeries<K, S> {
+    /// The series of a key, if they are there. Takes a shared lock on a part of the table.
+    pub fn find<Q: Eq + Hash + ?Sized>(&self, key: &Q) -> Option<Arc<S>>
+    where
+        K: Borrow<Q>,
+    {
+        let entry = self.by_key.get(key)?;
+        if !entry.used.load(Relaxed) {
+            entry.used.store(true, Relaxed);
+        }
+        Some(Arc::clone(&entry.series))
+    }
+
+    /// The series of a key whose values are [labels](Self::label). They are made when the key is
+    /// new; beyond the bound those of `other` are.
+    pub fn get(&self, key: K, family: &Family<'_, K, S>) -> Arc<S> {
+        self.find(&key).unwrap_or_else(|| self.make(key, family, Instant::now()))
+    }
+
+    fn make(&self, key: K, family: &Family<'_, K, S>, now: Instant) -> Arc<S> {
+        let mut leaving = self.leaving();
+        self.sweep(now, &mut leaving);
+        let key = if self.len.load(Relaxed) < self.most {
+            key
+        } else {
+            self.overflow.tell(family.of);
+            (family.other)()
+        };
+        let series = match self.by_key.entry(key) {
+            dashmap::Entry::Occupied(known) => {
+                known.get().used.store(true, Relaxed);
+                Arc::clone(&known.get().series)
+            }
+            dashmap::Entry::Vacant(place) => {
+                let back = leaving.series.remove(place.key());
+                let series = back.unwrap_or_else(|| Arc::new((family.make)(place.key())));
+                place.insert(Entry { series: Arc::clone(&series), used: true.into(), used_at: now });
+                self.len.fetch_add(1, Relaxed);
+                series
+            }
+        };
+        // No part of the table is locked, and nobody makes those again meanwhile.
+        leaving.go(OUT_PER_NEW, family.forget);
+        series
+    }
+
+    /// Takes series out whose keys don't stay, and those that nobody used for a while. For a task in
+    /// the background: it looks at all of them.
+    pub fn retain(&self, stays: impl Fn(&K) -> bool, forget: &dyn Fn(&K, &S)) {
+        let mut leaving = self.leaving();
+        self.sweep(Instant::now(), &mut leaving);
+        self.take_out(&mut leaving, |key, _| stays(key));
+        while !leaving.series.is_empty() {
+            leaving.go(OUT_AT_ONCE, forget);
+            drop(leaving);
+            leaving = self.leaving();
+        }
+    }
+
+    /// The series in the table, in no order.
+    pub fn all(&self) -> Vec<Arc<S>> {
+        self.by_key.iter().map(|entry| Arc::clone(&entry.series)).collect()
+    }
+
+    /// A value as a label: itself, or `other` where it is too long. `of` as with
+    /// [`get`](Self::get).
+    pub fn label<'a>(&self, value: &'a str, of: &'static str) -> &'a str {
+        if value.len() <= MAX_LABEL_BYTES {
+            return value;
+        }
+        self.overflow.tell(of);
+        OTHER
+    }
+
+    /// Takes the series out of the table that nobody holds and nobody used for a while, where there
+    /// are many.
+    fn sweep(&self, now: Instant, leaving: &mut Leaving<K, S>) {
+        let is_early = leaving.swept.is_some_and(|swept| now.saturating_duration_since(swept) < SWEEP);
+        if is_early || !self.are_many() {
+            return;
+        }
+        leaving.swept = Some(now);
+        self.take_out(leaving, |_, entry| {
+            if entry.used.swap(false, Relaxed) || Arc::strong_count(&entry.series) > 1 {
+                entry.used_at = now;
+            }
+            now.saturating_duration_since(entry.used_at) < IDLE
+        });
+    }
+
+    /// Takes the series out of the table that don't stay.
+    fn take_out(&self, leaving: &mut Leaving<K, S>, mut stays: impl FnMut(&K, &mut Entry<S>) -> bool) {
+        let mut count = 0;
+        // A part is locked while it is looked at, so nobody can take series that go.
+        self.by_key.retain(|key, entry| {
+            let stays = stays(key, entry);
+            if !stays {
+                count += 1;
+                leaving.series.insert(key.clone(), Arc::clone(&entry.series));
+            }
+            stays
+        });
+        self.len.fetch_sub(count, Relaxed);
+    }
+
+    /// Series that are there.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        self.len.load(Relaxed)
+    }
+
+    /// Whether something had no room for a series of its own so far.
+    pub fn is_full(&self) -> bool {
+        self.overflow.is_told()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    /// Asks for the series of a model at a time, and notes which go.
+    fn ask(
+        table: &ClientSeries<String, ()>,
+        model: &str,
+        now: Instant,
+        gone: &RefCell<Vec<String>>,
+    ) -> Arc<()> {
+        let family = Family {
+            of: "models",
+            other: &|| OTHER.to_owned(),
+            make: &|_| (),
+            forget: &|key: &String, (): &()| {
+                // Nothing is locked that others need to find theirs.
+                assert!(table.by_key.try_entry(key.clone()).is_some());
+                gone.borrow_mut().push(key.clone());
+            },
+        };
+        table.find(model).unwrap_or_else(|| table.make(model.to_owned(), &family, now))
+    }
+
+    fn fill(
+        table: &ClientSeries<String, ()>,
+        name: &str,
+        count: usize,
+        now: Instant,
+        gone: &RefCell<Vec<String>>,
+    ) {
+        for index in 0..count {
+            ask(table, &format!("{name}-{index}"), now, gone);
+        }
+    }
+
+    #[test]
+    fn idle_series_make_room_and_those_in_use_stay() {
+        let (table, gone, start) = (ClientSeries::default(), RefCell::default(), Instant::now());
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let held = ask(&table, "held", start, &gone);
+        ask(&table, "used", start, &gone);
+        fill(&table, "invented", 2 * MAX_LABEL_VALUES, start, &gone);
+        assert_eq!(table.len(), MAX_LABEL_VALUES + 1, "and what counts as `other`");
+        assert!(table.is_full() && table.find("real").is_none());
+        // Nothing has been idle for long.
+        for seconds in [11, 200] {
+            ask(&table, "real", at(seconds), &gone);
+            assert!(table.find("used").is_some() && table.find("real").is_none(), "{seconds}");
+        }
+        assert!(gone.borrow().is_empty());
+        assert!(table.find("used").is_some());
+        // A sweep finds what was used before it; the next one what was not used since.
+        ask(&table, "real", at(310), &gone);
+        assert!(table.find("real").is_some() && table.find("used").is_some());
+        ask(&table, "more", at(400), &gone);
+        assert!(["real", "used", "held"].iter().all(|name| table.find(*name).is_some()));
+        assert_eq!(table.len(), 5);
+        drop(held);
+        // Those that leave do so a few at a time.
+        assert!(gone.borrow().len() <= 4 * OUT_PER_NEW, "{}", gone.borrow().len());
+        fill(&table, "new", MAX_LABEL_VALUES / OUT_PER_NEW, at(400), &gone);
+        assert_eq!(gone.borrow().len(), MAX_LABEL_VALUES - 2);
+    }
+
+    #[test]
+    fn series_that_are_asked_for_while_they_leave_are_back() {
+        let (table, gone, start) = (ClientSeries::default(), RefCell::default(), Instant::now());
+        fill(&table, "model", MAX_LABEL_VALUES, start, &gone);
+        let series = Arc::downgrade(&ask(&table, "model-0", start, &gone));
+        for seconds in [11, 400] {
+            ask(&table, "new", start + Duration::from_secs(seconds), &gone);
+        }
+        assert_eq!((table.len(), table.find("model-0").is_none()), (2, true));
+        let back = ask(&table, "model-0", start + Duration::from_secs(400), &gone);
+        assert_eq!(series.as_ptr(), Arc::as_ptr(&back));
+        fill(&table, "more", MAX_LABEL_VALUES / OUT_PER_NEW, start + Duration::from_secs(400), &gone);
+        assert_eq!(gone.borrow().len(), MAX_LABEL_VALUES - 1);
+        assert!(!gone.borrow().contains(&"model-0".to_owned()) && table.find("model-0").is_some());
+    }
+
+    #[test]
+    fn threads_at_once_count_what_is_there() {
+        let table = ClientSeries::<String, ()>::default();
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let table = &table;
+                scope.spawn(move || {
+                    let gone = RefCell::default();
+                    for index in 0..2 * MAX_LABEL_VALUES {
+                        let name = format!("{}-{index}", thread % 2);
+                        ask(table, &name, Instant::now(), &gone);
+                    }
+                });
+            }
+        });
+        assert_eq!((table.len(), table.by_key.len()), (MAX_LABEL_VALUES + 1, MAX_LABEL_VALUES + 1));
+    }
+
+    #[test]
+    fn a_few_series_stay_however_long_nobody_uses_them() {
+        let (table, gone, start) = (ClientSeries::default(), RefCell::default(), Instant::now());
+        fill(&table, "model", MAX_LABEL_VALUES / 2 - 1, start, &gone);
+        ask(&table, "late", start + 100 * IDLE, &gone);
+        ask(&table, "later", start + 200 * IDLE, &gone);
+        assert!(gone.borrow().is_empty() && table.find("model-0").is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn keys_that_do_not_stay_and_idle_series_leave_in_the_background() {
+        let (table, gone) = (ClientSeries::new(100), RefCell::default());
+        fill(&table, "gone", 40, Instant::now(), &gone);
+        fill(&table, "idle", 60, Instant::now(), &gone);
+        let _held = ask(&table, "gone-0", Instant::now(), &gone);
+        let retain = || {
+            let forget = |key: &String, (): &()| gone.borrow_mut().push(key.clone());
+            table.retain(|key| !key.starts_with("gone"), &forget);
+        };
+        retain();
+        assert_eq!((table.len(), table.by_key.len()), (60, 60), "also one that somebody holds");
+        assert!(gone.borrow().len() == 40 && gone.borrow().iter().all(|key| key.starts_with("gone")));
+        retain();
+        assert_eq!(gone.borrow().len(), 40);
+        for _ in 0..2 {
+            tokio::time::advance(IDLE).await;
+            assert!(table.find("idle-7").is_some());
+            retain();
+        }
+        assert_eq!((table.len(), gone.borrow().len()), (1, 99));
+    }
+
+    #[test]
+    fn a_long_value_is_other() {
+        let table = ClientSeries::<String, ()>::default();
+        let longest = "x".repeat(MAX_LABEL_BYTES);
+        assert_eq!(table.label(&longest, "models"), longest);
+        assert!(!table.is_full());
+        assert_eq!(table.label(&format!("{longest}y"), "models"), OTHER);
+        assert!(table.is_full());
+    }
+}

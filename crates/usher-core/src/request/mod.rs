@@ -1,0 +1,155 @@
+//! What a request says: headers and body in, [`Request`] out; and what an answer
+//! says as it passes: its first token, usage, and the model's name.
+
+mod anthropic;
+pub mod api;
+pub mod body;
+mod collect;
+mod cursor;
+pub mod estimate;
+mod features;
+pub mod first_token;
+mod frames;
+pub mod headers;
+pub mod json;
+mod messages;
+mod name;
+mod openai;
+pub mod parser;
+pub mod pieces;
+pub mod prompt;
+#[cfg(test)]
+#[path = "../../../../tests/support/protos.rs"]
+pub(crate) mod protos;
+mod reading;
+pub mod restore;
+pub mod rules;
+mod sglang;
+mod slo;
+#[cfg(test)]
+mod testing;
+pub mod text;
+mod tokens;
+pub mod usage;
+mod vertex;
+mod vllm;
+mod vllm_grpc;
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Instant;
+
+pub use api::{Api, ParserKind, Parsers};
+pub use body::{Body, Span};
+pub use headers::Headers;
+pub use parser::{ParseError, RequestParser};
+pub use pieces::Pieces;
+pub use prompt::{Feature, Modality, Part, PartKind, Prompt};
+pub use rules::{RuleBook, Rules};
+pub use slo::Slo;
+
+/// Longest name that a request may give for something that outlives its parsing (model, flow,
+/// objective, session, salt, id), in bytes.
+pub const MAX_NAME: usize = 1024;
+
+/// The flow of requests that name none, as the peer calls it.
+pub const DEFAULT_FAIRNESS_ID: &str = "default-flow";
+
+/// One request, as far as routing it needs to know. Text stays in the body:
+/// everything here that speaks of it is a slice.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The headers as they arrived.
+    pub headers: Headers,
+    /// The API that the path selected.
+    pub api: Api,
+    /// The body as it arrived.
+    pub body: Body,
+    /// Model that the client asked for; empty when the body was not read.
+    pub model: String,
+    /// Model that is asked for upstream.
+    pub target_model: String,
+    /// The client wants the answer as a stream of events.
+    pub stream: bool,
+    /// The client's limit on generated tokens.
+    pub max_output_tokens: Option<u64>,
+    /// Salt that keeps this client's prefixes apart from others'.
+    pub cache_salt: Option<Part>,
+    /// Where the prompt is in the body.
+    pub prompt: Prompt,
+    /// The object whose rule chose `target_model`, where one did.
+    pub rewritten_by: Option<Arc<str>>,
+    /// Priority from the request's objective; negative may be shed.
+    pub priority: i32,
+    /// The agent that the request comes from, where a plugin looked for one: the
+    /// flow of requests that name none.
+    pub agent: Option<String>,
+    /// When its headers came; `None`: just now.
+    pub received: Option<Instant>,
+    /// It has no body, so it is for no model and doesn't wait for one.
+    pub skips_queue: bool,
+    /// Its body is relayed unread, and its end has yet to come.
+    pub is_uploading: bool,
+    rewrite: Option<Rewrite>,
+}
+
+/// A change to the bytes of a body.
+#[derive(Clone, Debug)]
+struct Rewrite {
+    span: Span,
+    with: String,
+}
+
+impl Request {
+    fn new(headers: Headers, api: Api, body: Body) -> Self {
+        Self {
+            headers,
+            api,
+            body,
+            model: String::new(),
+            target_model: String::new(),
+            stream: false,
+            max_output_tokens: None,
+            cache_salt: None,
+            prompt: Prompt::default(),
+            rewritten_by: None,
+            priority: 0,
+            agent: None,
+            received: None,
+            skips_queue: false,
+            is_uploading: false,
+            rewrite: None,
+        }
+    }
+
+    /// The flow that the request belongs to.
+    pub fn fairness_id(&self) -> &str {
+        let names = ["x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id"];
+        let named = self.headers.first_text(&names).or(self.agent.as_deref());
+        named.unwrap_or(DEFAULT_FAIRNESS_ID)
+    }
+
+    /// Latency targets that its headers name.
+    pub fn slo(&self) -> Slo {
+        Slo::of(&self.headers)
+    }
+
+    /// The body to send upstream: byte for byte what arrived, but for the model's
+    /// value where that was rewritten.
+    pub fn outgoing(&self) -> Cow<'_, Body> {
+        match &self.rewrite {
+            None => Cow::Borrowed(&self.body),
+            Some(rewrite) => {
+                let mut body = self.body.clone();
+                body.replace(rewrite.span, rewrite.with.as_bytes());
+                Cow::Owned(body)
+            }
+        }
+    }
+}
+
+impl Default for Request {
+    fn default() -> Self {
+        Self::new(Headers::default(), Api::PassThrough, Body::default())
+    }
+}
