@@ -6,27 +6,12 @@ use usher::endpoints::Load;
 use usher::scrape::exposition::{Line, MetricSpec, Scanner, Wanted};
 use usher::scrape::{Engine, EngineSpec, Field, Problems, Readings};
 
+use super::found::{Found, LABEL, LABELLED, NAMES};
 use super::input::Input;
 use super::reference;
 
-/// What is looked for: names that begin alike, one that needs a label, and those
-/// of a real engine, in the order in which that one lists them.
-pub const NAMES: [&str; 9] = [
-    "queue",
-    "queue_depth",
-    "cache_usage",
-    "queue",
-    "vllm:num_requests_waiting",
-    "vllm:num_requests_running",
-    "vllm:kv_cache_usage_perc",
-    "vllm:cache_config_info",
-    "vllm:lora_requests_info",
-];
-/// The metric that needs a label, and the first of the engine's.
-pub const LABELLED: usize = 3;
+/// The first metric of the engine's.
 const ENGINE: usize = 4;
-/// The label that it needs.
-pub const LABEL: (&str, &str) = ("kind", "a\"b");
 
 static WANTED: LazyLock<Wanted> = LazyLock::new(|| Wanted::new(specs()));
 static ALONE: LazyLock<Vec<Wanted>> =
@@ -38,31 +23,6 @@ fn specs() -> Vec<MetricSpec> {
     let (name, value) = LABEL;
     specs[LABELLED].labels.push((name.to_owned(), value.to_owned()));
     specs
-}
-
-/// A line that was found. Bits of the value, so that NaN equals NaN.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Found {
-    Sample { metric: usize, labels: Vec<(String, String)>, bits: u64 },
-    Malformed { metric: usize },
-}
-
-impl Found {
-    fn of(metric: usize, line: Line<'_>) -> Self {
-        let Line::Sample { labels, value, .. } = line else { return Self::Malformed { metric } };
-        let list = labels.iter().map(|(name, value)| {
-            let text = value.text();
-            assert!(value.is(&text) || text.contains('\u{fffd}'));
-            (String::from_utf8_lossy(name).into_owned(), text.into_owned())
-        });
-        Self::Sample { metric, labels: list.collect(), bits: value.to_bits() }
-    }
-
-    fn metric(&self) -> usize {
-        match self {
-            Self::Sample { metric, .. } | Self::Malformed { metric } => *metric,
-        }
-    }
 }
 
 /// The first line names chunk sizes, the rest is a page.

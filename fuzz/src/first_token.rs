@@ -27,15 +27,12 @@ pub fn passed(api: Api, input: &Input<'_>) -> Option<Option<usize>> {
         });
         assert_eq!(ends(api, &chunks), holding.flatten(), "another split finds another first token");
     }
-    if api == Api::VllmGrpcGenerate {
-        frames::check_first_token(input.data);
+    if api == Api::VllmGrpcGenerate
+        && let Some((again, has_tokens)) = frames::generated(input.data)
+    {
+        assert_eq!(ends(api, &[again]).is_some(), has_tokens, "written again");
     }
     Some(at)
-}
-
-/// Whether tokens are found in these chunks.
-pub fn is_found(api: Api, chunks: &[Bytes]) -> bool {
-    ends(api, chunks).is_some()
 }
 
 /// The end of the chunk with the first token.

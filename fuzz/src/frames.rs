@@ -5,7 +5,6 @@ use prost::Message;
 use usher::request::usage::{Usage, UsageReader};
 use usher::request::{Api, Modality, ParseError, Part, PartKind, Request};
 
-use super::first_token;
 use super::protos::{
     EmbedRequest, EmbedResponse, GenerateRequest, GenerateResponse, Input, Response, framed,
 };
@@ -93,22 +92,22 @@ pub fn usage(api: Api, chunks: &[Bytes]) -> Option<Usage> {
     reader.found()
 }
 
-/// Checks that tokens are found in an answer of vLLM's service, if prost decodes all of its
-/// frames, where they have some, written again as an encoder writes them.
-pub fn check_first_token(answer: &[u8]) {
-    let (frames, true) = split(answer) else { return };
+/// An answer of vLLM's service, written again as an encoder writes it, and whether it has
+/// tokens; `None` if prost doesn't decode all of its frames.
+pub fn generated(answer: &[u8]) -> Option<(Bytes, bool)> {
+    let (frames, true) = split(answer) else { return None };
     let mut again = Vec::new();
-    let mut want = false;
+    let mut has_tokens = false;
     for (flag, message) in frames {
-        let (0, Ok(response)) = (flag, GenerateResponse::decode(message)) else { return };
+        let (0, Ok(response)) = (flag, GenerateResponse::decode(message)) else { return None };
         again.extend(framed(&response));
-        want |= match response.response {
+        has_tokens |= match response.response {
             Some(Response::Chunk(chunk)) => !chunk.token_ids.is_empty(),
             Some(Response::Complete(complete)) => !complete.output_ids.is_empty(),
             None => false,
         };
     }
-    assert_eq!(first_token::is_found(Api::VllmGrpcGenerate, &[again.into()]), want);
+    Some((again.into(), has_tokens))
 }
 
 /// Checks the usage that was found in an answer of vLLM's service, if prost decodes all

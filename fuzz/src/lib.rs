@@ -14,6 +14,7 @@ mod estimate;
 mod exchange;
 mod exposition;
 mod first_token;
+mod found;
 mod frames;
 mod input;
 mod page;

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use super::exposition::{Found, LABEL, LABELLED, NAMES};
+use super::found::{Found, LABEL, LABELLED, NAMES};
 
 const BLANKS: [char; 2] = [' ', '\t'];
 

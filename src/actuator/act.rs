@@ -17,23 +17,11 @@ use super::pods::PodObject;
 use super::shrink::Drained;
 use super::subject::Subject;
 use super::target::Target;
+use super::write::Write;
 use crate::capacity::plan::{Open, Reason, RolePlan, State};
 use crate::capacity::policy::Mode;
 use crate::capacity::{Condition, Plan, Policy};
 use crate::cluster::{PatchType, Problem};
-
-/// A number of replicas that was written.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Write {
-    /// What was there.
-    pub from: u32,
-    /// What was written.
-    pub to: u32,
-    /// When, since the server's start.
-    pub at: Duration,
-    /// Why.
-    pub reason: String,
-}
 
 /// Whether a number of replicas was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -398,7 +386,7 @@ impl Hands {
         let Some(knob) = knobs::of(&target.reference.api_version, &target.reference.kind) else { return };
         let about = Subject::target("updates of ", &target.reference);
         let Some(Some(object)) = seen.bodies.get(place) else { return };
-        let is_outdated = |pod: &&super::observe::ObservedPod| pod.role == place && pod.state.is_outdated;
+        let is_outdated = |pod: &&super::found::ObservedPod| pod.role == place && pod.state.is_outdated;
         let outdated = seen.pods.iter().filter(is_outdated).count() as u32;
         let kept = knobs::kept(object, knob).min(target.replicas);
         let held =

@@ -1,31 +1,31 @@
 //! Which nodes a pod's own node affinity takes, and to which domain a pod was sent.
 
-use serde_json::Value;
+use std::collections::BTreeMap;
 
-use super::node::NodeObject;
+use serde_json::Value;
 
 const REQUIRED: &str = "/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
 const PREFERRED: &str = "/nodeAffinity/preferredDuringSchedulingIgnoredDuringExecution";
 
 /// Whether a node is among those that an affinity requires. Other pods' places and mere preferences don't
 /// count.
-pub(super) fn takes(affinity: Option<&Value>, node: &NodeObject) -> bool {
+pub(super) fn takes(affinity: Option<&Value>, name: &str, labels: &BTreeMap<String, String>) -> bool {
     let terms = affinity.and_then(|affinity| affinity.pointer(REQUIRED)).and_then(Value::as_array);
-    terms.is_none_or(|terms| terms.iter().any(|term| fits(term, node)))
+    terms.is_none_or(|terms| terms.iter().any(|term| fits(term, name, labels)))
 }
 
 fn list<'a>(of: &'a Value, key: &str) -> &'a [Value] {
     of.get(key).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
 }
 
-fn fits(term: &Value, node: &NodeObject) -> bool {
-    let (labels, fields) = (list(term, "matchExpressions"), list(term, "matchFields"));
+fn fits(term: &Value, name: &str, labels: &BTreeMap<String, String>) -> bool {
+    let (expressions, fields) = (list(term, "matchExpressions"), list(term, "matchFields"));
     // A term that says nothing takes no node.
-    let is_empty = labels.is_empty() && fields.is_empty();
-    let label = |key: &str| node.labels().get(key).map(String::as_str);
-    let field = |key: &str| (key == "metadata.name").then_some(node.name());
+    let is_empty = expressions.is_empty() && fields.is_empty();
+    let label = |key: &str| labels.get(key).map(String::as_str);
+    let field = |key: &str| (key == "metadata.name").then_some(name);
     !is_empty
-        && labels.iter().all(|expression| holds(expression, label))
+        && expressions.iter().all(|expression| holds(expression, label))
         && fields.iter().all(|expression| holds(expression, field))
 }
 
@@ -105,9 +105,10 @@ mod tests {
 
     #[test]
     fn a_pods_own_terms_choose_nodes() {
-        let labels = json!({"gpu": "h100", "generation": "9"});
-        let node: NodeObject =
-            serde_json::from_value(json!({"metadata": {"name": "n", "labels": labels}})).unwrap();
+        let labels: BTreeMap<String, String> = [("gpu", "h100"), ("generation", "9")]
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .into();
+        let takes = |affinity: Option<&Value>| takes(affinity, "n", &labels);
         let expression = |key: &str, operator: &str, values: &[&str]| json!({"key": key, "operator": operator, "values": values});
         for (key, operator, values, expected) in [
             ("gpu", "In", &["a100", "h100"][..], true),
@@ -125,15 +126,15 @@ mod tests {
         ] {
             let term = json!({"matchExpressions": [expression(key, operator, values)]});
             let affinity = required(&json!([term]));
-            assert_eq!(takes(Some(&affinity), &node), expected, "{term}");
+            assert_eq!(takes(Some(&affinity)), expected, "{term}");
         }
         let no = json!({"matchExpressions": [expression("gpu", "DoesNotExist", &[])]});
         let name = json!({"matchFields": [expression("metadata.name", "In", &["n"])]});
-        assert!(takes(Some(&required(&json!([no, name]))), &node), "one of them is enough");
+        assert!(takes(Some(&required(&json!([no, name])))), "one of them is enough");
         let mut both = name.clone();
         both["matchExpressions"] = no["matchExpressions"].clone();
-        assert!(!takes(Some(&required(&json!([both, {}]))), &node));
-        assert!(takes(None, &node) && takes(Some(&json!({"podAntiAffinity": {}})), &node));
+        assert!(!takes(Some(&required(&json!([both, {}])))));
+        assert!(takes(None) && takes(Some(&json!({"podAntiAffinity": {}}))));
     }
 
     #[test]

@@ -1,7 +1,12 @@
 //! Events: what was written to an object or stands still, and why, where `kubectl describe` shows it.
 
+use std::collections::VecDeque;
+
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
+
+/// Events of a policy that wait to be sent, oldest first.
+pub(super) type Waiting = VecDeque<Vec<u8>>;
 
 /// Object of an event.
 #[derive(Clone, Copy, Debug)]

@@ -6,7 +6,8 @@ use super::drain::is_marked;
 use super::hands::Hands;
 use super::observe::Observed;
 use super::pods::PodObject;
-use super::whose::{both, is_of_role};
+use super::selector::both;
+use super::whose::is_of_role;
 use crate::capacity::Policy;
 use crate::cluster::Collection;
 

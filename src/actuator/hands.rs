@@ -6,21 +6,20 @@ use std::time::Duration;
 
 use tokio::sync::{Mutex, Notify, watch};
 
-use super::act::Write;
 use super::drain::Drain;
+use super::event::Waiting;
 use super::foreign::Writers;
-use super::keep::Retired;
+use super::found::Found;
 use super::kinds::Kinds;
+use super::leaving::Leaving;
 use super::node::{Needs, NodeObject};
-use super::observe::Found;
 use super::places::Places;
 use super::pods::PodObject;
 use super::scaler::{Owned, Scalers};
+use super::selector::both;
 use super::subject::Subject;
-use super::tell::Waiting;
-use super::trim::Leaving;
 use super::watch::Mirror;
-use super::whose::both;
+use super::write::Write;
 use crate::capacity::policy::Mode;
 use crate::capacity::{Condition, Policy};
 use crate::cluster::{Cluster, Collection, Problem};
@@ -102,17 +101,20 @@ pub struct Hands {
     pub(super) events: HashMap<String, Waiting>,
 }
 
+/// A policy that is gone.
+#[derive(Clone, Debug)]
+pub(super) struct Retired {
+    pub(super) policy: Arc<Policy>,
+    /// When it was last seen to have pods, or not to be known whether it has.
+    pub(super) seen: Duration,
+}
+
 /// What says how much room nodes have.
 #[derive(Debug)]
 pub(super) struct Nodes {
     pub(super) nodes: Mirror<NodeObject>,
     /// The pods of all namespaces that have a node: its name, and what they ask for.
     pub(super) pods: Mirror<(String, Needs)>,
-}
-
-/// The labels of a role, as the API server takes them.
-pub(super) fn selector(labels: &BTreeMap<String, String>) -> String {
-    labels.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(",")
 }
 
 impl Hands {

@@ -7,10 +7,10 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::gates;
-use super::hands::Hands;
+use super::hands::{Hands, Retired};
 use super::places::{Passage, Places};
 use super::pods::PodObject;
-use super::whose::both;
+use super::selector::both;
 use crate::capacity::Policy;
 use crate::capacity::rollout::Placement;
 use crate::cluster::{PatchType, Problem};
@@ -18,14 +18,6 @@ use crate::cluster::{PatchType, Problem};
 /// For how long a policy that is gone is remembered without a pod: controllers make others in place of those
 /// that are gone sooner than this.
 const REMEMBERED: Duration = Duration::from_secs(600);
-
-/// A policy that is gone.
-#[derive(Clone, Debug)]
-pub(super) struct Retired {
-    pub(super) policy: Arc<Policy>,
-    /// When it was last seen to have pods, or not to be known whether it has.
-    pub(super) seen: Duration,
-}
 
 impl Hands {
     /// Lets pods of a policy through that replace others, where that is all that can be done now.

@@ -9,9 +9,9 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::Value;
 
+use super::found::Objects;
 use super::hands::Hands;
 use super::kinds::Kinds;
-use super::observe::Objects;
 use super::target::Target;
 use crate::capacity::Policy;
 use crate::capacity::policy::{Mode, Role, TargetRef};

@@ -17,17 +17,21 @@ pub(crate) mod event;
 #[cfg(test)]
 pub(crate) mod fake;
 pub mod foreign;
+mod found;
 mod fresh;
 pub mod gates;
 mod hands;
 mod keep;
 mod kinds;
 mod knobs;
+mod leaving;
 mod look;
+mod meta;
 pub mod need;
 pub mod node;
 mod observe;
 mod ordinals;
+mod other_scaler;
 mod owners;
 mod pair;
 #[cfg(test)]
@@ -37,9 +41,9 @@ mod places;
 pub mod pods;
 pub mod pools;
 mod quantity;
-pub mod release;
 pub mod room;
 mod scaler;
+mod selector;
 mod shrink;
 mod subject;
 mod target;
@@ -49,15 +53,17 @@ mod tests;
 mod trim;
 mod watch;
 mod whose;
+mod write;
 
-pub use act::Write;
 pub use drain::PodLoad;
+pub use found::ObservedPod;
 pub use hands::Hands;
 pub use look::{Look, Seen};
-pub use observe::{Observed, ObservedPod};
+pub use observe::Observed;
 pub use owners::{Owner, Owners};
 pub use part::Part;
 pub use scaler::has_owner;
+pub use write::Write;
 
 /// The scheduling gate that pods wait at until their step may begin.
 pub const GATE: &str = "usher.dev/rollout";

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::affinity;
-use super::pods::{Meta, PodCondition};
+use super::meta::{Meta, ObjectCondition};
 use super::quantity::milli;
 use crate::cluster::Watched;
 
@@ -76,7 +76,7 @@ struct Taint {
 #[serde(default)]
 struct NodeStatus {
     allocatable: BTreeMap<String, Value>,
-    conditions: Vec<PodCondition>,
+    conditions: Vec<ObjectCondition>,
 }
 
 impl Watched for NodeObject {
@@ -112,7 +112,7 @@ impl NodeObject {
         let keeps_away = |taint: &&Taint| matches!(taint.effect.as_str(), "NoSchedule" | "NoExecute");
         !self.spec.unschedulable
             && self.is_ready()
-            && affinity::takes(needs.affinity.as_ref(), self)
+            && affinity::takes(needs.affinity.as_ref(), self.name(), self.labels())
             && needs.node_selector.iter().all(has)
             && self.spec.taints.iter().filter(keeps_away).all(|taint| needs.tolerate(taint))
     }

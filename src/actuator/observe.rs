@@ -1,6 +1,6 @@
 //! To look: how many replicas there are, which pods, and what room nodes have.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::affinity::sent_to;
 use super::drain::PodLoad;
+use super::found::{Found, Objects, ObservedPod};
 use super::hands::{Hands, OLDEST, OLDEST_INTERVALS};
 use super::knobs;
 use super::look::{Body, Seen};
@@ -15,31 +16,14 @@ use super::need::{Standing, needed};
 use super::node::{Needs, NodeObject};
 use super::pods::{PodObject, newest};
 use super::room::{Part, Room};
+use super::selector::both;
 use super::subject::Subject;
 use super::target::{Target, template};
-use super::whose::{both, is_of_role};
+use super::whose::is_of_role;
+use crate::capacity::Policy;
 use crate::capacity::policy::{Role, TargetRef};
 use crate::capacity::rollout::{Layers, Pace, Rollout};
-use crate::capacity::{PodState, Policy};
 use crate::cluster::Problem;
-
-/// Pods of each role, shared with the mirrors that they are of.
-pub(super) type Objects = Arc<Vec<Vec<Arc<PodObject>>>>;
-
-/// Pods of a policy's roles, as they were found last.
-#[derive(Debug)]
-pub(super) struct Found {
-    roles: Vec<Role>,
-    /// Changes of their mirrors by then.
-    changes: Vec<u64>,
-    objects: Objects,
-    /// Whether pods of a role wait at their gate, by place.
-    pub(super) has_gated: Vec<bool>,
-    /// Names of pods that no node takes.
-    pub(super) unschedulable: BTreeSet<String>,
-    /// Their states; `None` where those depend on more than the pods.
-    pods: Option<Arc<Vec<ObservedPod>>>,
-}
 
 /// What there is of a policy's roles.
 #[derive(Debug, Default)]
@@ -70,19 +54,6 @@ pub struct Observed {
     pub(super) objects: Objects,
     /// Labels of the pool that they are of.
     pool: Option<String>,
-}
-
-/// A pod, whether it serves or not.
-#[derive(Clone, Debug)]
-pub struct ObservedPod {
-    /// Its role, by place.
-    pub role: usize,
-    /// Its name.
-    pub name: String,
-    /// Whether it says that it is ready.
-    pub is_ready: bool,
-    /// Where it is on its way.
-    pub state: PodState,
 }
 
 impl Hands {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use super::affinity::without;
+use super::meta::{Meta, ObjectCondition, Owner};
 use super::node::Needs;
 use super::{GATE, SENT};
 use crate::capacity::PodState;
@@ -27,31 +28,6 @@ pub struct PodObject {
     pub(super) status: PodStatus,
 }
 
-/// What all objects have.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub(super) struct Meta {
-    pub(super) name: String,
-    pub(super) namespace: String,
-    pub(super) uid: String,
-    pub(super) resource_version: String,
-    pub(super) creation_timestamp: Option<String>,
-    pub(super) deletion_timestamp: Option<String>,
-    pub(super) labels: BTreeMap<String, String>,
-    pub(super) annotations: BTreeMap<String, String>,
-    pub(super) owner_references: Vec<Owner>,
-}
-
-/// An object that another belongs to.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub(super) struct Owner {
-    pub(super) api_version: String,
-    pub(super) kind: String,
-    pub(super) name: String,
-    pub(super) controller: bool,
-}
-
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct PodSpec {
@@ -71,16 +47,7 @@ pub(super) struct Gate {
 #[serde(default)]
 pub(super) struct PodStatus {
     pub(super) phase: String,
-    pub(super) conditions: Vec<PodCondition>,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-pub(super) struct PodCondition {
-    #[serde(rename = "type")]
-    pub(super) kind: String,
-    pub(super) status: String,
-    pub(super) reason: String,
+    pub(super) conditions: Vec<ObjectCondition>,
 }
 
 impl Watched for PodObject {
@@ -90,7 +57,7 @@ impl Watched for PodObject {
 }
 
 impl PodObject {
-    fn has(&self, condition: &str) -> Option<&PodCondition> {
+    fn has(&self, condition: &str) -> Option<&ObjectCondition> {
         self.status.conditions.iter().find(|known| known.kind == condition)
     }
 
@@ -132,7 +99,7 @@ impl PodObject {
     /// Whether the scheduler says that no node takes it.
     pub(super) fn is_unschedulable(&self) -> bool {
         let is_refused =
-            |condition: &PodCondition| condition.status == "False" && condition.reason == "Unschedulable";
+            |condition: &ObjectCondition| condition.status == "False" && condition.reason == "Unschedulable";
         self.spec.node_name.is_empty() && self.has("PodScheduled").is_some_and(is_refused)
     }
 

@@ -4,8 +4,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::kinds::Kind;
+use super::meta::Meta;
 use super::node::Needs;
-use super::pods::Meta;
 use crate::capacity::policy::TargetRef;
 use crate::cluster::{Cluster, PatchType, Problem};
 use crate::leader::Term;

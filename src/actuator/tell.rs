@@ -1,7 +1,6 @@
 //! Events of what was done: sent after the acts of a tick, for which there is only so much time, and at the next
 //! one where that was over.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -16,9 +15,6 @@ const MOST: usize = 32;
 
 /// Time for the answer to one event.
 const LIMIT: Duration = Duration::from_secs(5);
-
-/// Events of a policy that wait to be sent, oldest first.
-pub(super) type Waiting = VecDeque<Vec<u8>>;
 
 /// Whether an event that was not taken is sent again: the API server didn't hear of it, or is overloaded.
 fn is_kept(problem: &Problem) -> bool {

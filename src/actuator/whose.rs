@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use super::hands::selector;
 use super::pods::PodObject;
 use crate::capacity::policy::TargetRef;
 use crate::capacity::policy::file::group;
@@ -73,12 +72,6 @@ pub(super) fn within<'a>(pool: &str, label: impl Fn(&str) -> Option<&'a str>, ar
         }
     }
     answer
-}
-
-/// What asks the API server for the pods of a role that are of a pool.
-pub(super) fn both(role: &BTreeMap<String, String>, pool: &str) -> String {
-    let role = selector(role);
-    if pool.is_empty() { role } else { format!("{role},{pool}") }
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ pub mod compare;
 pub mod demo;
 pub mod doctor;
 pub mod engine;
+mod error;
 pub mod flags;
 pub mod load;
 mod logging;
@@ -20,8 +21,8 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use crate::RunError;
 use check::CheckArgs;
+pub use error::CliError;
 use flags::{ServeArgs, as_pflag};
 
 /// An endpoint picker for LLM inference: a gateway asks it, for every request, which model
@@ -54,30 +55,6 @@ pub enum Command {
     Check(CheckArgs),
     /// Check capacity policies, and try them on a timeline.
     Capacity(capacity::CapacityArgs),
-}
-
-/// Why a command did not succeed. Its text is one line: what, where, what to do.
-#[derive(Debug, thiserror::Error)]
-pub enum CliError {
-    /// The command line or the configuration is wrong. Exit code 2.
-    #[error("{0}")]
-    Usage(String),
-    /// Something failed that may succeed another time. Exit code 1.
-    #[error("{0}")]
-    Failed(String),
-    /// Help was asked for, and is no error; or a subcommand is missing, and help is
-    /// what's needed.
-    #[error("{0}")]
-    Help(clap::Error),
-}
-
-impl From<RunError> for CliError {
-    fn from(error: RunError) -> Self {
-        match error {
-            RunError::Config(text) => Self::Usage(text),
-            RunError::Failed(_) | RunError::Forced => Self::Failed(error.to_string()),
-        }
-    }
 }
 
 /// Runs the program: parses the arguments, does what they say, reports an error on stderr.

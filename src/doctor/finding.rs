@@ -4,17 +4,9 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::rules::Rule;
+pub use super::rules::Severity;
 
-/// How bad a finding is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Severity {
-    /// It works, and may not under load or on a bad day.
-    Warning,
-    /// Requests fail or are not routed as they should be.
-    Wrong,
-}
+use super::rules::Rule;
 
 /// Something that somebody should look at.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -141,4 +133,9 @@ impl Report {
     pub fn is_wrong(&self) -> bool {
         self.checks.iter().any(|(_, outcome)| outcome.status() == Status::Wrong)
     }
+}
+
+/// `1 pod`, `2 pods`.
+pub(super) fn count(number: usize, one: &str, many: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { many })
 }

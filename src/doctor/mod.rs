@@ -14,6 +14,7 @@ pub mod check;
 pub mod envoy;
 pub mod finding;
 mod gather;
+mod json;
 pub mod rules;
 pub mod seen;
 

@@ -1,6 +1,16 @@
 //! The kinds of findings: for each why it matters and how to mend it.
 
-use super::finding::Severity;
+use serde::Serialize;
+
+/// How bad a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// It works, and may not under load or on a bad day.
+    Warning,
+    /// Requests fail or are not routed as they should be.
+    Wrong,
+}
 
 /// A kind of findings.
 #[derive(Debug, PartialEq, Eq)]

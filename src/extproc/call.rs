@@ -20,10 +20,10 @@ use http_body::{Body, Frame};
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use tonic::codegen::Service;
+use tower::BoxError;
 
 use super::inbox::{Inbox, Payload};
 use super::outbox::{Outbox, Written};
-use super::router::BoxError;
 use crate::memory::Replying;
 
 /// Bytes after which replies are handed to the connection, though more could be said.

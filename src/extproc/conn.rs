@@ -17,11 +17,11 @@ use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
+use tower::BoxError;
 
 use super::arrivals::{self, Counted, Replies, RequestBody, Turns};
 use super::executor::StreamExecutor;
 use super::preface::Greeted;
-use super::router::BoxError;
 use super::spread::Streams;
 use crate::memory::{ConnectionRoom, Unread};
 

@@ -10,7 +10,7 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_util::sync::CancellationToken;
 
-use super::workers::ConnectionMetrics;
+use super::connection_metrics::ConnectionMetrics;
 use crate::memory::{Budget, Close, Kind, Places, Reservation};
 
 /// Memory of a connection that has said nothing, in bytes: its task, and the state of TLS.

@@ -6,7 +6,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Either, Map};
 use http::{Request, Response};
@@ -14,39 +13,16 @@ use http_body::{Body, Frame};
 use hyper::service::Service;
 use tonic::Status;
 use tonic::body::Body as TonicBody;
-use tonic::codegen::Service as TowerService;
+use tower::BoxError;
 
 use super::arrivals::RequestBody;
+use super::grpc::{GrpcBody, GrpcService};
 use super::health::HealthService;
 use super::small::{Small, SmallBody};
 use crate::memory::Budget;
 
 const PROCESS: &str = "/envoy.service.ext_proc.v3.ExternalProcessor/Process";
 const HEALTH_PREFIX: &str = "/grpc.health.v1.Health/";
-
-/// The body of a gRPC response.
-pub trait GrpcBody: Body<Data: From<Bytes> + Send, Error: Into<BoxError>> + Unpin + Send + 'static {}
-
-impl<B> GrpcBody for B where B: Body<Data: From<Bytes> + Send, Error: Into<BoxError>> + Unpin + Send + 'static {}
-
-/// Any error.
-pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
-
-/// A gRPC service: it answers, and never fails itself.
-pub trait GrpcService:
-    TowerService<Request<RequestBody>, Response = Response<Self::Body>, Error = Infallible>
-{
-    /// What it answers with.
-    type Body: GrpcBody;
-}
-
-impl<T, B> GrpcService for T
-where
-    T: TowerService<Request<RequestBody>, Response = Response<B>, Error = Infallible>,
-    B: GrpcBody,
-{
-    type Body = B;
-}
 
 /// Routes the calls of one port to the ext_proc service or to health. Any other call is
 /// answered with UNIMPLEMENTED.

@@ -6,9 +6,9 @@ use prometheus::{Histogram, HistogramVec, IntCounter, IntGauge};
 
 use crate::flow::Code;
 use crate::metrics::{ClientSeries, Family, OTHER};
-use crate::request::DEFAULT_FAIRNESS_ID;
+use crate::request::{DEFAULT_FAIRNESS_ID, Request};
 
-use super::metrics::ExtProcMetrics;
+use super::families::RequestFamilies;
 
 /// Whose request it is: the values of the request families' labels.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -24,6 +24,16 @@ pub struct SeriesKey {
 }
 
 impl SeriesKey {
+    /// That of a request that was read.
+    pub(super) fn of(request: &Request) -> Self {
+        Self {
+            model: request.model.clone(),
+            target_model: request.target_model.clone(),
+            fairness_id: request.fairness_id().to_owned(),
+            priority: request.priority,
+        }
+    }
+
     /// A request whose model we don't know.
     pub(super) fn unknown() -> Self {
         Self {
@@ -83,7 +93,7 @@ pub struct Series {
 }
 
 impl Series {
-    pub(super) fn new(labels: Labels, families: &ExtProcMetrics) -> Self {
+    pub(super) fn new(labels: Labels, families: &RequestFamilies) -> Self {
         let values = labels.each_ref().map(String::as_str);
         let lazy = |family: &HistogramVec| Lazy::new(family, &labels, None);
         let running = || families.running.with_label_values(&values);
@@ -106,7 +116,7 @@ impl Series {
     }
 
     /// Takes the series out of their families.
-    pub(super) fn forget(&self, families: &ExtProcMetrics) {
+    pub(super) fn forget(&self, families: &RequestFamilies) {
         let values = self.labels.each_ref().map(String::as_str);
         // Absent where nothing was observed.
         let _ = families.total.remove_label_values(&values);
@@ -133,7 +143,7 @@ const OF: &str = "requests";
 
 impl SeriesTable {
     /// The series of a key.
-    pub(super) fn get(&self, key: &SeriesKey, families: &ExtProcMetrics) -> Arc<Series> {
+    pub(super) fn get(&self, key: &SeriesKey, families: &RequestFamilies) -> Arc<Series> {
         if let Some(series) = self.0.find(key) {
             return series;
         }
@@ -176,6 +186,7 @@ impl SeriesTable {
 
 #[cfg(test)]
 mod tests {
+    use super::super::metrics::ExtProcMetrics;
     use super::*;
     use crate::metrics::{MAX_LABEL_BYTES, MAX_LABEL_VALUES};
     use prometheus::Registry;
@@ -262,7 +273,7 @@ mod tests {
             metrics.refused(&series, code);
         }
         assert!(page().contains("gone"));
-        series.forget(&metrics);
+        series.forget(&metrics.families);
         assert_eq!(page(), before);
     }
 

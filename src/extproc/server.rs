@@ -14,13 +14,15 @@ use tonic::body::Body as TonicBody;
 
 use super::accept::accept;
 use super::conn::{self, Lifetime};
+use super::connection_metrics::ConnectionMetrics;
+use super::grpc::GrpcService;
 use super::health::{self, HealthState};
-use super::router::{GrpcService, Router};
+use super::router::Router;
 use super::small::Small;
 use super::spread::{Streams, Threads};
 use super::stop::{Stop, Stops};
 use super::tls::Tls;
-use super::workers::{ConnectionMetrics, Workers};
+use super::workers::Workers;
 use crate::memory::{Budget, ConnectionRoom, Places, Windows, small};
 use crate::settings::TlsSettings;
 use crate::tls::{CertError, RELOAD_INTERVAL};

@@ -17,7 +17,7 @@ use tonic::body::Body as TonicBody;
 use tonic::codegen::Service;
 
 use super::arrivals::{RequestBody, StreamEnd};
-use super::router::GrpcService;
+use super::grpc::GrpcService;
 use crate::memory::small::{CALL, COMPLETE};
 use crate::memory::{Budget, SmallCall, SmallPort};
 

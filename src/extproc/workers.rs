@@ -7,7 +7,7 @@ use std::convert::Infallible;
 use std::io;
 use std::net::{SocketAddr, TcpStream as StdStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::thread::JoinHandle;
 
 use futures_util::TryFutureExt;
@@ -22,47 +22,14 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
+use tower::BoxError;
 
 use super::arrivals::RequestBody;
 use super::conn::{self, ConnectionError, Lifetime};
+use super::connection_metrics::ConnectionMetrics;
 use super::opening::{Opening, OpeningPlace, Openings};
-use super::router::BoxError;
 use super::spread::{Streams, Threads};
 use crate::memory::{Budget, ConnectionRoom, Windows};
-
-/// What happened to connections, since the start.
-#[derive(Debug, Default)]
-pub struct ConnectionMetrics {
-    /// Handed to a thread.
-    pub accepted: AtomicU64,
-    /// Closed before they were open: too many were open or being opened.
-    pub refused: AtomicU64,
-    /// TLS handshakes and HTTP/2 prefaces that failed or took too long.
-    pub unopened: AtomicU64,
-    /// Ended because the client broke HTTP/2, went away, or no longer answered.
-    pub broken: AtomicU64,
-    /// Ended by a GOAWAY frame of ours: of those, and of connections of small ports.
-    pub goaway: AtomicU64,
-}
-
-impl ConnectionMetrics {
-    /// A connection of this peer was closed before it was open.
-    pub fn refuse(&self, peer: SocketAddr, reason: &str) {
-        // One line per power of two: a flood must not flood the log.
-        let count = self.refused.fetch_add(1, Relaxed) + 1;
-        if count.is_power_of_two() {
-            tracing::warn!(%peer, reason, count, "connection refused");
-        }
-    }
-
-    /// Counts a connection of this peer that we ended with GOAWAY, if that is how it ended.
-    pub fn note_goaway(&self, peer: SocketAddr, ended: &Result<(), ConnectionError>) {
-        if let Some(reason) = ended.as_ref().err().and_then(ConnectionError::go_away) {
-            self.goaway.fetch_add(1, Relaxed);
-            tracing::warn!(%peer, ?reason, "connection ended with GOAWAY");
-        }
-    }
-}
 
 /// The worker threads of one port.
 ///

@@ -14,7 +14,7 @@ use crate::schedule::{
 };
 
 use super::concurrent::{Bookings, SMALL_BODY};
-use super::routed::Sent;
+use super::routed::{Sent, is_pair};
 use super::sick::{Attempt, Choice, Sickbay};
 use super::{Attempts, Code, Demand, Gate, Permit, Rejection, Routed};
 use super::{conditional, legacy_admission, spread};
@@ -379,13 +379,6 @@ fn asks_only(request: &Request) -> bool {
     request.body.is_empty()
         && !request.is_uploading
         && matches!(method(), Some(b"GET" | b"HEAD" | b"OPTIONS"))
-}
-
-/// Whether another endpoint computes the prompt.
-pub(super) fn is_pair(decision: &Decision) -> bool {
-    let computes = decision.prefill().and_then(|run| decision.endpoints_of(run).next());
-    let number = decision.primary_endpoint().slot().number();
-    computes.is_some_and(|endpoint| endpoint.slot().number() != number)
 }
 
 /// Every failure to schedule is 429, as with the peer, but for one that it can't have:

@@ -12,7 +12,6 @@ use crate::request::usage::Usage;
 use crate::schedule::{AnswerHead, Attribute, Decision, Effects, Followers, Header, Record, Served};
 
 use super::Permit;
-use super::dispatcher::is_pair;
 
 /// A decision, what it booked and what followed from it. Dropping it gives back
 /// everything.
@@ -312,4 +311,11 @@ impl Routed {
         }
         self.decision.candidates().snapshot().at(address.ip(), address.port()).cloned()
     }
+}
+
+/// Whether another endpoint computes the prompt.
+pub(super) fn is_pair(decision: &Decision) -> bool {
+    let computes = decision.prefill().and_then(|run| decision.endpoints_of(run).next());
+    let number = decision.primary_endpoint().slot().number();
+    computes.is_some_and(|endpoint| endpoint.slot().number() != number)
 }

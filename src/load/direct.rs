@@ -8,8 +8,8 @@ use bytes::Bytes;
 use http::{HeaderValue, Request};
 use tokio::time::timeout;
 
-use super::LoadError;
-use super::decide::{self, Decided};
+use super::decision::{self, Decided};
+use super::error::LoadError;
 use super::exchange::{self, Open, checked};
 use super::failure::Failure;
 use super::link::{Carrier, Dialer, Link};
@@ -125,7 +125,7 @@ impl Direct {
     /// When the server breaks the protocol or is gone. A request that it refuses is decided.
     pub(super) async fn decide(&self, messages: &Messages, number: u64) -> Result<Decided, Failure> {
         let link = self.link();
-        let decide = decide::decide(&link, &self.call, messages, number);
+        let decide = decision::decide(&link, &self.call, messages, number);
         timeout(PATIENCE, decide).await.unwrap_or_else(|_| Err(late(PATIENCE)))
     }
 

@@ -7,8 +7,8 @@ use http::{HeaderName, HeaderValue, Method};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-use super::LoadError;
 use super::client::{Client, request};
+use super::error::LoadError;
 use super::failure::Failure;
 use super::record::{Numbers, Started};
 

@@ -16,8 +16,9 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tokio_rustls::TlsConnector;
 
 use super::batch::{Io, batched};
+use super::error::LoadError;
 use super::failure::Failure;
-use super::{LoadError, TlsMode};
+use super::settings::TlsMode;
 
 /// What may be on its way to us, on one stream and on all: so much that a server never
 /// waits for us.

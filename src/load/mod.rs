@@ -20,7 +20,9 @@ mod batch;
 pub mod body;
 pub mod client;
 pub mod decide;
+mod decision;
 mod direct;
+mod error;
 mod exchange;
 mod failure;
 mod gateway;
@@ -40,58 +42,8 @@ pub(crate) mod text;
 pub(crate) mod tls;
 pub mod trace;
 
-use std::path::PathBuf;
-
+pub use error::LoadError;
 pub use failure::Failure;
 pub use histogram::Histogram;
 pub use record::Numbers;
 pub use run::{Outcome, Standing, run};
-use settings::TlsMode;
-
-/// Why no load could be made. Its text is one line.
-#[derive(Debug, thiserror::Error)]
-pub enum LoadError {
-    /// Nobody is there.
-    #[error("can't reach {target}: {reason}; is it running, and is the address right?")]
-    Unreachable {
-        /// Who was asked.
-        target: String,
-        /// What the system said.
-        reason: String,
-    },
-    /// Somebody is there without TLS.
-    #[error("{target} doesn't speak TLS: {reason}; try --tls off")]
-    NoTls {
-        /// Who was asked.
-        target: String,
-        /// What the handshake said.
-        reason: String,
-    },
-    /// Somebody else is there.
-    #[error("{target} is no ext_proc server: {reason}; is it the gRPC port, and is --tls right?")]
-    NotExtProc {
-        /// Who was asked.
-        target: String,
-        /// How it answered.
-        reason: String,
-    },
-    /// The trace is of no use.
-    #[error("cannot use {}: {reason}", path.display())]
-    Trace {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        reason: String,
-    },
-    /// There is no such process, or no way to ask.
-    #[error("can't watch process {pid}: {reason}")]
-    Process {
-        /// Its id.
-        pid: u32,
-        /// Why.
-        reason: String,
-    },
-    /// It was ended during the warm-up.
-    #[error("interrupted before anything was measured")]
-    Interrupted,
-}

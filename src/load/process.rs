@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
-use super::LoadError;
+use super::error::LoadError;
 use super::settings::Process;
 
 /// Clock ticks of `/proc/PID/stat`. The kernel reports in units of 1/100 s on every

@@ -12,9 +12,9 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::LoadError;
 use super::body::Style;
 use super::direct::Direct;
+use super::error::LoadError;
 use super::exchange::Open;
 use super::failure::Failure;
 use super::gateway::Gateway;

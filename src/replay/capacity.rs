@@ -7,7 +7,7 @@
 //! servers share the work of requests it is as if each did whole ones.
 
 use super::servers::Server;
-use super::workload::Arrival;
+use super::workload::{Arrival, speed_up};
 
 /// Mean lengths of requests, in tokens.
 #[derive(Clone, Copy, Debug)]
@@ -39,12 +39,26 @@ pub(super) fn offered_rate(arrivals: &[Arrival]) -> Option<f64> {
     (before > 0).then(|| before as f64 / (last - first).as_secs_f64())
 }
 
+/// Lets the requests come so fast that they ask for this share of what the servers can
+/// do; see [`utilization`]. Returns how much faster that is; `None`, and nothing
+/// changed, when it can't be done: all come at once, or work costs the servers nothing.
+pub fn utilize(arrivals: &mut [Arrival], servers: &[Server], share: f64) -> Option<f64> {
+    let now = utilization(arrivals, servers)?;
+    let factor = share / now;
+    if !factor.is_finite() || factor <= 0.0 {
+        return None;
+    }
+    speed_up(arrivals, factor);
+    Some(factor)
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::replay::workload::Piece;
+    use crate::load::trace::Row;
+    use crate::replay::workload::{Piece, of_trace};
     use crate::sim::EngineConfig;
 
     const PROMPT: u32 = 1000;
@@ -75,5 +89,25 @@ mod tests {
         let both = utilization(&arrivals(2000, 1), &[one, two]).unwrap();
         assert!((both - 0.5 / 1.5).abs() < 1e-9, "{both}");
         assert_eq!(utilization(&arrivals(0, 1), &[]), None, "all at once");
+    }
+
+    #[test]
+    fn arrivals_are_scaled_to_a_share_of_the_capacity() {
+        let row = |n: u64| Row {
+            timestamp: n * 1000,
+            input_length: 1000,
+            output_length: 0,
+            hash_ids: vec![n, n + 1000],
+        };
+        let rows: Vec<Row> = (0..101).map(row).collect();
+        let mut arrivals = of_trace(&rows, 0);
+        let servers = Server::equal(2, &EngineConfig::default());
+        let factor = utilize(&mut arrivals, &servers, 0.7).unwrap();
+        assert!((utilization(&arrivals, &servers).unwrap() - 0.7).abs() < 1e-6);
+        assert!((arrivals[100].at.as_secs_f64() - 100.0 / factor).abs() < 1e-6);
+        let mut together = arrivals[..1].to_vec();
+        assert_eq!(utilize(&mut together, &servers, 0.7), None);
+        let free = vec![Server::new("free".to_owned(), EngineConfig::instant())];
+        assert_eq!(utilize(&mut arrivals, &free, 0.7), None);
     }
 }

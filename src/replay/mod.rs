@@ -23,6 +23,7 @@
 mod capacity;
 mod demand;
 mod draw;
+mod error;
 mod generate;
 mod policy;
 mod reference;
@@ -30,92 +31,35 @@ mod requests;
 mod scale;
 mod script;
 mod servers;
+mod settings;
 mod suite;
 mod summary;
 mod workload;
 mod world;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde::Serialize;
 
-pub use capacity::utilization;
+pub use capacity::{utilization, utilize};
+pub use error::ReplayError;
 pub use generate::Workload;
 pub use policy::Policy;
 pub use reference::Formula;
 pub use scale::{ScaleComparison, ScaleSettings, ScaleSummary, compare_sizes};
 pub use script::{Script, Seen, summarize};
 pub use servers::{MOST_SERVERS, Server, parse as parse_servers};
+pub use settings::Settings;
 pub use suite::{Case, Cell, Size};
 pub use summary::{ClassGoodput, Goodput, Latency, ServerSummary, Summary};
-pub use workload::{Arrival, LatencyClass, Piece, classify, of_trace, repeat, speed_up, utilize};
+pub use workload::{Arrival, LatencyClass, Piece, classify, of_trace, repeat, speed_up};
 pub use world::{Events, Interconnect};
 
+use error::LONGEST;
 use policy::{BuildError, Picker, Reading};
 use requests::Requests;
 use summary::Measure;
 use world::{Fates, World};
-
-use crate::config::ConfigError;
-
-/// A replay.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// The servers, of which every policy gets its own.
-    pub servers: Vec<Server>,
-    /// How prompts move between them.
-    pub interconnect: Interconnect,
-    /// The requests, in order of arrival.
-    pub arrivals: Vec<Arrival>,
-    /// Who decides, and what the user calls it. Decisions are compared with those of
-    /// the first.
-    pub policies: Vec<(String, Policy)>,
-    /// Of all that is random, but for the arrivals and the servers.
-    pub seed: u64,
-    /// Answers are streams; `false`: they come whole.
-    pub streams: bool,
-    /// Time between two scrapes of a server, where a configuration says nothing else.
-    /// Less than 50 ms counts as that, as in the server.
-    pub scrape_interval: Duration,
-    /// How old metrics may be before they count as missing.
-    pub metrics_staleness: Duration,
-    /// Time that a request and its answer take between client, gateway, picker and server,
-    /// together: clients see it on top of what a server takes.
-    pub gateway_delay: Duration,
-    /// Until then a first token is in time.
-    pub ttft_limit: Duration,
-    /// Mean time between two tokens of an answer up to which it is fast enough.
-    pub tpot_limit: Duration,
-}
-
-impl Settings {
-    /// The same where everything that servers and clients do takes `1/times` as long, and the
-    /// limits are as much shorter; above 0. What pickers do at intervals stays as it is: so a
-    /// picker sees servers that run `times` as fast as they would.
-    pub fn accelerate(&mut self, times: f64) {
-        let faster = |time: &mut Duration| {
-            *time = Duration::try_from_secs_f64(time.as_secs_f64() / times).unwrap_or(Duration::MAX);
-        };
-        for server in &mut self.servers {
-            server.slow_down(1.0 / times);
-            faster(&mut server.joins);
-        }
-        for arrival in &mut self.arrivals {
-            faster(&mut arrival.at);
-            if let Some(class) = &mut arrival.class {
-                faster(&mut class.ttft);
-                faster(&mut class.tpot);
-            }
-        }
-        faster(&mut self.gateway_delay);
-        faster(&mut self.ttft_limit);
-        faster(&mut self.tpot_limit);
-        // Rounds to whole bytes.
-        let bytes = self.interconnect.kv_bytes_per_token as f64 / times;
-        self.interconnect.kv_bytes_per_token = bytes.round() as u64;
-    }
-}
 
 /// What came out of it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -141,9 +85,6 @@ pub struct Comparison {
     pub notes: Vec<Note>,
 }
 
-/// Longest time in which requests come.
-const LONGEST: Duration = Duration::from_secs(720 * 3600);
-
 /// Something that the user should know.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Note {
@@ -151,38 +92,6 @@ pub struct Note {
     pub policies: Vec<String>,
     /// One sentence.
     pub text: String,
-}
-
-/// Why there was no replay. Its text is one line.
-#[derive(Debug, thiserror::Error)]
-pub enum ReplayError {
-    /// A configuration is not valid.
-    #[error("{}", error.in_file(policy))]
-    Config {
-        /// What the user calls it.
-        policy: String,
-        /// What is wrong with it.
-        error: Box<ConfigError>,
-    },
-    /// A server is not valid.
-    #[error("{0}")]
-    Server(#[from] crate::sim::ConfigError),
-    /// There is nothing to do.
-    #[error("a replay needs at least one {0}")]
-    Nothing(&'static str),
-    /// It would take for ever.
-    #[error(
-        "the last request comes {} hours after the first, and a replay has {} hours at most; give less of the trace, or let it come faster",
-        .0.as_secs() / 3600,
-        LONGEST.as_secs() / 3600
-    )]
-    TooLong(Duration),
-    /// A capacity policy can't be compared.
-    #[error("{0}")]
-    Sizing(String),
-    /// Something that is a bug.
-    #[error("{0}")]
-    Metrics(String),
 }
 
 /// Runs all policies over the same requests, one after the other. `progress` is told after

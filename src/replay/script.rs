@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::Settings;
 use super::requests::{API, MODEL, Requests};
+use super::settings::Settings;
 use super::summary::{Measure, Summary};
 use super::workload::{Arrival, Piece};
 use super::world::{Chain, Fate, Fates};

@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use super::demand::{Demand, rate_of_user};
 use super::generate::Workload;
+use super::policy::Policy;
 use super::servers::Server;
+use super::settings::Settings;
 use super::workload::{Arrival, repeat, speed_up};
-use super::{Interconnect, Policy, Settings};
+use super::world::Interconnect;
 use crate::config::{ConfigError, EndpointPickerConfig};
 use crate::endpoints::ROLE_LABEL;
 use crate::load::trace::Row;

@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use super::capacity;
 use super::draw::Draw;
-use super::servers::Server;
 use crate::load::trace::Row;
 use crate::request::Slo;
 use crate::sim::mix;
@@ -128,31 +126,12 @@ pub fn speed_up(arrivals: &mut [Arrival], factor: f64) {
     }
 }
 
-/// Lets the requests come so fast that they ask for this share of what the servers can
-/// do; see [`capacity::utilization`]. Returns how much faster that is; `None`, and nothing
-/// changed, when it can't be done: all come at once, or work costs the servers nothing.
-pub fn utilize(arrivals: &mut [Arrival], servers: &[Server], share: f64) -> Option<f64> {
-    let now = capacity::utilization(arrivals, servers)?;
-    let factor = share / now;
-    if !factor.is_finite() || factor <= 0.0 {
-        return None;
-    }
-    speed_up(arrivals, factor);
-    Some(factor)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sim::EngineConfig;
 
     fn row(timestamp: u64, input_length: usize, hash_ids: &[u64]) -> Row {
         Row { timestamp, input_length, output_length: 0, hash_ids: hash_ids.to_vec() }
-    }
-
-    fn servers(sizes: &[u32]) -> Vec<Server> {
-        let engine = |size: &u32| EngineConfig { block_size: *size, ..EngineConfig::default() };
-        sizes.iter().map(|size| Server::new(format!("s{size}"), engine(size))).collect()
     }
 
     #[test]
@@ -180,19 +159,5 @@ mod tests {
         assert_eq!(loose.headers().count(), 0);
         classify(&mut arrivals, &[], 3);
         assert!(arrivals.iter().all(|arrival| arrival.class.is_none()));
-    }
-
-    #[test]
-    fn arrivals_are_scaled_to_a_share_of_the_capacity() {
-        let rows: Vec<Row> = (0..101).map(|n| row(n * 1000, 1000, &[n, n + 1000])).collect();
-        let mut arrivals = of_trace(&rows, 0);
-        let servers = servers(&[16, 16]);
-        let factor = utilize(&mut arrivals, &servers, 0.7).unwrap();
-        assert!((capacity::utilization(&arrivals, &servers).unwrap() - 0.7).abs() < 1e-6);
-        assert!((arrivals[100].at.as_secs_f64() - 100.0 / factor).abs() < 1e-6);
-        let mut together = arrivals[..1].to_vec();
-        assert_eq!(utilize(&mut together, &servers, 0.7), None);
-        let free = vec![Server::new("free".to_owned(), EngineConfig::instant())];
-        assert_eq!(utilize(&mut arrivals, &free, 0.7), None);
     }
 }

@@ -9,208 +9,35 @@
 //! over the link between the two. Should the first refuse it, the second does everything,
 //! as sidecars have it.
 //!
-//! In a world that scales ([`scaling`]), servers come and go. A server's number is given to
+//! In a world that scales ([`resize`]), servers come and go. A server's number is given to
 //! another one once it is gone.
 
 mod chain;
+mod fate;
+mod resize;
 mod scaling;
+mod state;
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, HashMap};
-use std::sync::Arc;
 use std::time::Duration;
 
-use serde::Serialize;
-
-use super::policy::{Picker, Route};
-use super::requests::{Prepared, Requests};
-use super::scale::Fleet;
-use super::servers::Server;
-use super::workload::LatencyClass;
+use super::policy::Route;
+use super::requests::Prepared;
 use crate::endpoints::health::Verdict;
-use crate::flow::{Rejection, Routed};
+use crate::flow::Rejection;
 use crate::request::usage::Usage;
 use crate::schedule::Served;
-use crate::schedule::latency::Report;
-use crate::sim::{ConfigError, Engine, Finish, Kind, Links, Output, Place, Rejected, SimRequest};
-
-pub(super) use scaling::Scaling;
+use crate::sim::{Finish, Kind, Output, Rejected, SimRequest};
+use state::{Due, SWEEP, UnderWay};
 
 pub(super) use chain::Chain;
-
-/// How often what is kept for nobody is dropped, as in the server.
-const SWEEP: Duration = Duration::from_secs(30);
-
-/// Something that is due. The order of the variants is that of one instant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Due {
-    /// Drop what is of no more use.
-    Sweep,
-    /// Read what the server with this number says.
-    Scrape(usize),
-    /// This pod's start is over.
-    Ready(u64),
-    /// The server with this number joins the pool.
-    Join(usize),
-    /// Look how many pods there should be.
-    Size,
-    /// The request at this position comes.
-    Arrive(usize),
-    /// This server's engine goes on.
-    Engine(usize),
-}
-
-/// What became of a request.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Fate {
-    /// When it came.
-    pub(super) arrived: Duration,
-    /// Where it was sent; `None`: nowhere.
-    pub(super) server: Option<usize>,
-    /// Who was to compute its prompt, if somebody else.
-    pub(super) prefiller: Option<usize>,
-    /// Who did, or was to if nobody did.
-    pub(super) computed_by: Option<usize>,
-    /// From its arrival to its first token.
-    pub(super) first: Option<Duration>,
-    /// From its arrival to its last token.
-    pub(super) last: Option<Duration>,
-    /// It was refused, by the picker or by the server.
-    pub(super) refused: bool,
-    pub(super) prompt_tokens: u32,
-    /// Tokens of the prompt that the prefix cache had of who computed the others.
-    pub(super) cached_tokens: u32,
-    pub(super) output_tokens: u32,
-    /// Its own limits, if it has some.
-    pub(super) class: Option<LatencyClass>,
-}
-
-/// A request that a server has.
-struct UnderWay {
-    arrived: Duration,
-    /// Who answers.
-    server: usize,
-    /// What goes there once somebody else has computed the prompt.
-    awaits_prompt: Option<Box<SimRequest>>,
-    routed: Option<Routed>,
-}
-
-/// How prompts move from server to server.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Interconnect {
-    /// How fast.
-    pub links: Links,
-    /// Bytes of keys and values per token of a prompt.
-    pub kv_bytes_per_token: u64,
-}
-
-/// A policy, its servers, and what became of the requests so far.
-pub(super) struct World {
-    picker: Picker,
-    engines: Vec<Engine>,
-    places: Vec<Place>,
-    interconnect: Interconnect,
-    /// Time that clients see on top of the servers', of every request.
-    gateway_delay: Duration,
-    /// When each engine is known to go on, so that it is due once.
-    armed: Vec<Option<Duration>>,
-    due: BinaryHeap<Reverse<(Duration, Due)>>,
-    under_way: HashMap<u64, UnderWay>,
-    outputs: Vec<Output>,
-    fates: Vec<Fate>,
-    refusals: BTreeMap<String, u64>,
-    events: Events,
-    /// Decides how many servers there are; `None`: they stay.
-    scaling: Option<Box<Scaling>>,
-    requests: Arc<Requests>,
-    chain: Chain,
-    /// Requests that have yet to come.
-    to_come: usize,
-    /// Servers that joined, with their numbers.
-    pool: Vec<(usize, Server)>,
-    /// Servers that have yet to join, by number.
-    joining: BTreeMap<usize, Server>,
-}
-
-/// How many events there were: what a replay costs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Events {
-    /// Servers' numbers were read.
-    pub scrapes: u64,
-    /// A server's engine finished a step, or began its first after a pause.
-    pub engine: u64,
-}
-
-/// What became of all requests of a policy.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Fates {
-    /// By position.
-    pub(super) requests: Vec<Fate>,
-    /// Refusals by what was said.
-    pub(super) refusals: BTreeMap<String, u64>,
-    pub(super) events: Events,
-    /// What the servers cost that came and went.
-    pub(super) fleet: Option<Fleet>,
-    /// Times that a policy learned and predicted, if it did.
-    pub(super) latency: Option<Report>,
-}
+pub use fate::Events;
+pub(super) use fate::{Fate, Fates};
+pub(super) use scaling::Scaling;
+pub use state::Interconnect;
+pub(super) use state::World;
 
 impl World {
-    /// A world of these servers in which nothing has happened. Those that join later are no
-    /// candidates yet.
-    pub(super) fn new(
-        mut picker: Picker,
-        servers: &[Server],
-        interconnect: Interconnect,
-        requests: Arc<Requests>,
-    ) -> Result<Self, ConfigError> {
-        let engines: Vec<Engine> =
-            servers.iter().map(|server| Engine::new(server.engine.clone())).collect::<Result<_, _>>()?;
-        let mut due = BinaryHeap::new();
-        let numbered = servers.iter().cloned().enumerate();
-        let (pool, joining): (Vec<_>, Vec<_>) = numbered.partition(|(_, server)| server.joins.is_zero());
-        if !joining.is_empty() {
-            picker.set_servers(&pool);
-            due.extend(joining.iter().map(|(number, server)| Reverse((server.joins, Due::Join(*number)))));
-        }
-        if let Some(scraping) = picker.scraping() {
-            for (position, engine) in engines.iter().enumerate() {
-                // The pool was there before the first request.
-                picker.scrape(position, engine);
-                due.push(Reverse((scraping.phase(position), Due::Scrape(position))));
-            }
-        }
-        due.push(Reverse((SWEEP, Due::Sweep)));
-        let arrivals = requests.arrivals();
-        let roots = arrivals.iter().enumerate().filter(|(_, arrival)| !arrival.follows());
-        due.extend(roots.map(|(position, arrival)| Reverse((arrival.at, Due::Arrive(position)))));
-        Ok(Self {
-            picker,
-            armed: vec![None; engines.len()],
-            engines,
-            places: servers.iter().map(Server::place).collect(),
-            interconnect,
-            gateway_delay: Duration::ZERO,
-            due,
-            under_way: HashMap::new(),
-            outputs: Vec::new(),
-            fates: vec![Fate::default(); arrivals.len()],
-            refusals: BTreeMap::new(),
-            events: Events::default(),
-            scaling: None,
-            chain: Chain::new(arrivals),
-            to_come: arrivals.len(),
-            requests,
-            pool,
-            joining: joining.into_iter().collect(),
-        })
-    }
-
-    /// The same where clients see first and last tokens so much later, and follow them.
-    pub(super) fn with_gateway_delay(self, gateway_delay: Duration) -> Self {
-        Self { gateway_delay, ..self }
-    }
-
     /// Runs to the end of the last request. `progress` is called with every request that
     /// comes.
     pub(super) fn run(mut self, mut progress: impl FnMut()) -> Fates {

@@ -11,8 +11,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::Background;
 use crate::extproc::conn::Lifetime;
+use crate::extproc::connection_metrics::ConnectionMetrics;
 use crate::extproc::server::serve_small;
-use crate::extproc::workers::ConnectionMetrics;
 use crate::leader::Term;
 use crate::memory::{Budget, Windows};
 use crate::scaling::{Board, keda};

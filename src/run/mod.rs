@@ -1,6 +1,8 @@
 //! Puts the parts together and runs them: the server as a whole.
 
+mod background;
 mod capacity;
+mod error;
 mod keda;
 mod metrics_port;
 mod numbers;
@@ -12,12 +14,9 @@ mod warmth;
 use std::sync::{Arc, Weak};
 
 use futures_util::FutureExt;
-use futures_util::future::join_all;
 use prometheus::Registry;
 use tokio::sync::watch;
-use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
-use tokio_util::sync::CancellationToken;
 
 use crate::endpoints::health::{SWEEP_INTERVAL, Ward};
 use crate::endpoints::{CachedLocator, Clock, Store, StoreLocator};
@@ -27,7 +26,7 @@ use crate::extproc::health::HealthState;
 use crate::extproc::listen::Listeners;
 use crate::extproc::metrics::ExtProcMetrics;
 use crate::extproc::parsing::Parsing;
-use crate::extproc::server::{Ended, Server, ServerOptions, StartError};
+use crate::extproc::server::{Ended, Server, ServerOptions};
 use crate::extproc::service::ProcessCall;
 use crate::extproc::stop::Stops;
 use crate::flow::{Attempts, Dispatcher, Gate, GateCollector, GateMetrics, Policy, keep_bands, keep_moving};
@@ -44,81 +43,16 @@ use crate::schedule::{Record, State};
 use crate::scrape::{ScrapeConfig, ScrapeMetrics, Scraper};
 use crate::settings::ServeSettings;
 
+use background::Background;
 use numbers::{attributes, pool_name, register_collectors, register_connections, register_threads};
 
 use origin::{Origin, Parts};
 
+pub use error::RunError;
 pub use setup::Setup;
 
 /// How often what is kept for endpoints that are gone is dropped.
 const FORGET_INTERVAL: std::time::Duration = std::time::Duration::from_secs(30);
-
-/// Time for background tasks to end. One may be reading from a slow file system.
-const BACKGROUND_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(5);
-
-/// Why a server did not start, or did not end well. One line: what, where, what to do.
-#[derive(Debug, thiserror::Error)]
-pub enum RunError {
-    /// The settings or the configuration are wrong.
-    #[error("{0}")]
-    Config(String),
-    /// Something outside failed.
-    #[error("{0}")]
-    Failed(String),
-    /// A second stop came while streams were open.
-    #[error("stopped twice, open streams were closed; one signal lets them finish")]
-    Forced,
-}
-
-impl From<StartError> for RunError {
-    fn from(error: StartError) -> Self {
-        match error {
-            StartError::Tls(_) => Self::Config(error.to_string()),
-            StartError::System(_) => Self::Failed(error.to_string()),
-        }
-    }
-}
-
-impl From<prometheus::Error> for RunError {
-    fn from(error: prometheus::Error) -> Self {
-        Self::Failed(format!("cannot register metrics: {error}"))
-    }
-}
-
-impl From<std::io::Error> for RunError {
-    fn from(error: std::io::Error) -> Self {
-        StartError::System(error).into()
-    }
-}
-
-/// What runs beside the server, on its runtime.
-#[derive(Default)]
-struct Background {
-    /// Cancelled: `tasks` end.
-    shutdown: CancellationToken,
-    tasks: JoinSet<()>,
-    scrapers: Vec<Scraper>,
-    pages: Vec<HttpServer>,
-}
-
-impl Background {
-    /// Ends everything and waits until it has ended. What doesn't end by itself in time
-    /// is aborted.
-    async fn end(self) {
-        let Self { shutdown, mut tasks, scrapers, pages } = self;
-        shutdown.cancel();
-        let pages = join_all(pages.into_iter().map(HttpServer::stop));
-        let scrapers = join_all(scrapers.into_iter().map(Scraper::shutdown));
-        let finished = async {
-            let finish = async { while tasks.join_next().await.is_some() {} };
-            if tokio::time::timeout(BACKGROUND_TIMEOUT, finish).await.is_err() {
-                tracing::warn!(tasks = tasks.len(), "background tasks did not end in time");
-                tasks.shutdown().await;
-            }
-        };
-        tokio::join!(pages, scrapers, finished);
-    }
-}
 
 /// Runs a server until it is told to stop. All its threads and tasks have ended when
 /// this returns; after an error at the start, worker threads may still be ending.

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use prometheus::Registry;
 
 use crate::endpoints::{CachedLocator, Clock, Store};
+use crate::extproc::connection_metrics::ConnectionMetrics;
 use crate::extproc::spread::Threads;
-use crate::extproc::workers::ConnectionMetrics;
 use crate::flow::Dispatcher;
 use crate::memory::{self, Budget};
 use crate::metrics::{self, Timings};

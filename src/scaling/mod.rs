@@ -21,6 +21,7 @@ mod metrics;
 pub mod objects;
 mod pages;
 pub mod query;
+pub mod release;
 mod signal;
 
 pub use board::{Board, Latest, Plans, Standing};

@@ -8,7 +8,6 @@ use crate::request::Request;
 
 use super::decision::Run;
 use super::facts::Facts;
-use super::profile::Profile;
 
 /// What every plugin sees of the decision under way.
 #[derive(Clone, Copy, Debug)]
@@ -98,7 +97,8 @@ pub enum Outcome {
 /// known by their position in the configuration.
 #[derive(Clone, Copy, Debug)]
 pub struct Runs<'a> {
-    pub(super) profiles: &'a [Profile],
+    /// Of the profiles.
+    pub(super) names: &'a [Arc<str>],
     pub(super) outcomes: &'a [Outcome],
     pub(super) candidates: &'a Candidates,
 }
@@ -106,22 +106,22 @@ pub struct Runs<'a> {
 impl<'a> Runs<'a> {
     /// Number of configured profiles.
     pub fn len(&self) -> usize {
-        self.profiles.len()
+        self.names.len()
     }
 
     /// Whether no profile is configured.
     pub fn is_empty(&self) -> bool {
-        self.profiles.is_empty()
+        self.names.is_empty()
     }
 
     /// The position of the profile with this name.
     pub fn find(&self, name: &str) -> Option<usize> {
-        self.profiles.iter().position(|p| p.name().as_ref() == name)
+        self.names.iter().position(|known| **known == *name)
     }
 
     /// The name of a profile; empty for a position that doesn't exist.
     pub fn name(&self, profile: usize) -> &'a str {
-        self.profiles.get(profile).map_or("", |p| p.name())
+        self.names.get(profile).map_or("", |name| name)
     }
 
     /// What became of a profile; one that doesn't exist never ran.

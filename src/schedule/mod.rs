@@ -30,6 +30,7 @@ pub mod registry;
 mod saturation;
 mod scheduler;
 mod score;
+mod scratch;
 mod selector;
 mod settle;
 mod stages;
@@ -89,7 +90,7 @@ pub use saturation::{
     ConcurrencyDetector, ConcurrencyDetectorParams, ConcurrencyMode, Level, SaturationDetector,
     UtilizationDetector, UtilizationDetectorParams,
 };
-pub use scheduler::{Scheduler, Scratch};
+pub use scheduler::Scheduler;
 pub use score::{
     ActiveRequestParams, ActiveRequestScorer, ContextLengthAware, ContextLengthParams, ExpectedLatencyParams,
     ExpectedLatencyScorer, HeaderLabelAffinityScorer, HeaderLabelParams, KvCacheUtilizationScorer,
@@ -101,6 +102,7 @@ pub use score::{EndpointAttributeScorer, EndpointAttributeScorerParams};
 pub use score::{HeadroomStrategy, LatencyScorer, LatencyScorerParams};
 pub use score::{TopologyAffinityScorer, TopologyAffinityScorerParams};
 pub use score::{multicluster_kv_cache, multicluster_queue};
+pub use scratch::Scratch;
 pub use selector::{LabelExpression, LabelOperator, LabelSelector};
 pub use settle::Settlement;
 pub use stages::{Stages, StagesBuilder};

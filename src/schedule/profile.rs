@@ -14,7 +14,7 @@ use super::context::{Context, ScheduleError};
 use super::decision::{Column, Record, Run, Scores};
 use super::metrics::{Point, SchedulerMetrics};
 use super::plugin::{Filter, Picker, PluginId, Scorer};
-use super::scheduler::Scratch;
+use super::scratch::Scratch;
 
 /// A plugin in its place, with what it counts.
 pub(super) struct Placed<T: ?Sized> {

@@ -13,21 +13,10 @@ use crate::metrics::Timing;
 use super::context::{Context, Outcome, Runs, ScheduleError};
 use super::decision::{Decision, Ground, Record, Run};
 use super::metrics::{Point, SchedulerMetrics};
-use super::pick::Picks;
 use super::plugin::{PluginId, ProfileHandler};
 use super::profile::{Placed, Profile, charge};
+use super::scratch::Scratch;
 use super::settle::Settlement;
-
-/// Buffers that decisions reuse. One per thread; what it holds means nothing
-/// between decisions, but for the candidates of the last one: they stay until the next.
-#[derive(Debug, Default)]
-pub struct Scratch {
-    pub(super) kept: Vec<u32>,
-    pub(super) column: Vec<f32>,
-    pub(super) totals: Vec<f64>,
-    pub(super) picks: Picks,
-    ground: Option<Arc<Ground>>,
-}
 
 /// The profiles of a configuration and the handler that chooses among them.
 pub struct Scheduler {
@@ -105,7 +94,7 @@ impl Scheduler {
         let mut mark = start;
         let mut outcomes: SmallVec<[Outcome; 3]> = self.profiles.iter().map(|_| Outcome::Waiting).collect();
         loop {
-            let runs = Runs { profiles: &self.profiles, outcomes: &outcomes, candidates };
+            let runs = Runs { names: &self.names, outcomes: &outcomes, candidates };
             let next = self.handler.plugin.next(cx, &runs);
             charge(&self.handler.duration, &mut mark);
             let mut ran = false;
@@ -115,7 +104,7 @@ impl Scheduler {
                     continue;
                 }
                 ran = true;
-                let runs = Runs { profiles: &self.profiles, outcomes: &outcomes, candidates };
+                let runs = Runs { names: &self.names, outcomes: &outcomes, candidates };
                 let handler = &self.handler.plugin;
                 let cx =
                     Context { peer: handler.peer(index, &runs), part: handler.part(index, &runs), ..*cx };
@@ -129,12 +118,12 @@ impl Scheduler {
             }
         }
         if self.settles {
-            let mut open = Settlement { profiles: &self.profiles, outcomes: &mut outcomes, candidates };
+            let mut open = Settlement { names: &self.names, outcomes: &mut outcomes, candidates };
             let settled = self.handler.plugin.settle(cx, &mut open, rng);
             open.end(record);
             settled?;
         }
-        let runs = Runs { profiles: &self.profiles, outcomes: &outcomes, candidates };
+        let runs = Runs { names: &self.names, outcomes: &outcomes, candidates };
         let primary = self.handler.plugin.finish(cx, &runs);
         charge(&self.finish_duration, &mut mark);
         match primary {

@@ -1,17 +1,19 @@
 //! What a profile handler may change when all profiles have run.
 
+use std::sync::Arc;
+
 use crate::endpoints::Candidates;
 
 use super::context::{Outcome, Runs};
 use super::decision::{Record, Scores};
-use super::profile::Profile;
 
 /// The profiles that ran, open to a change of their picks: a handler that wants two
 /// endpoints which fit together looks at the scores of both profiles and replaces what
 /// each picked alone.
 #[derive(Debug)]
 pub struct Settlement<'a> {
-    pub(super) profiles: &'a [Profile],
+    /// Of the profiles.
+    pub(super) names: &'a [Arc<str>],
     pub(super) outcomes: &'a mut [Outcome],
     pub(super) candidates: &'a Candidates,
 }
@@ -19,7 +21,7 @@ pub struct Settlement<'a> {
 impl Settlement<'_> {
     /// What became of the profiles.
     pub fn runs(&self) -> Runs<'_> {
-        Runs { profiles: self.profiles, outcomes: self.outcomes, candidates: self.candidates }
+        Runs { names: self.names, outcomes: self.outcomes, candidates: self.candidates }
     }
 
     /// The candidates that survived a profile's filters, and their totals. `None` unless

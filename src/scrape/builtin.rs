@@ -2,7 +2,7 @@
 
 use crate::endpoints::{AttributeId, Lease};
 
-use super::engine::{AttributeReading, AttributeSpec, Engine, EngineSpec, Engines, Join};
+use super::engine::{AttributeReading, AttributeSpec, ENGINE_LABEL, Engine, EngineSpec, Engines, Join};
 use super::exposition::MetricSpec;
 use super::metrics::DCGM_EXTRACTOR_TYPE;
 
@@ -116,5 +116,13 @@ impl Engines {
     /// The exporter of an endpoint's GPUs: how busy the busiest is, 0..=1.
     pub fn dcgm(utilization: Lease<AttributeId>) -> Self {
         Self::only(DCGM_EXTRACTOR_TYPE, Engine::new(EngineSpec::dcgm(utilization)))
+    }
+}
+
+impl Default for Engines {
+    /// The built-in engines; vLLM unless the label says another.
+    fn default() -> Self {
+        let others = EngineSpec::built_in().map(Engine::new).into();
+        Self::new(ENGINE_LABEL, Engine::new(EngineSpec::vllm()), others)
     }
 }

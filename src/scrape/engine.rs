@@ -366,14 +366,6 @@ impl Engines {
     }
 }
 
-impl Default for Engines {
-    /// The built-in engines; vLLM unless the label says another.
-    fn default() -> Self {
-        let others = EngineSpec::built_in().map(Engine::new).into();
-        Self::new(ENGINE_LABEL, Engine::new(EngineSpec::vllm()), others)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -94,14 +94,6 @@ impl Wanted {
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.names.iter().filter_map(|name| std::str::from_utf8(&name.bytes).ok())
     }
-
-    /// Scans a whole page. `found` gets the position of a metric and its line;
-    /// a series that several metrics allow is found once for each.
-    pub fn scan(&self, page: &[u8], mut found: impl FnMut(usize, Line<'_>)) {
-        let mut scanner = Scanner::new(self);
-        scanner.feed(page, &mut found);
-        scanner.finish(&mut found);
-    }
 }
 
 /// How many bytes all names start with, but never a whole name.

@@ -5,7 +5,6 @@ use prometheus::{IntCounter, IntCounterVec, Opts, Registry};
 use crate::metrics::{Legacy, register};
 
 use super::client::Reason;
-use super::engine::Engines;
 
 /// Type of the plugin that fetches the pages.
 pub const SOURCE_TYPE: &str = "metrics-data-source";
@@ -74,12 +73,17 @@ impl ScrapeMetrics {
         })
     }
 
-    pub(super) fn counters(&self, source: &str, engines: &[Engines]) -> Counters {
+    /// The counters of a source of this type, and of extractors of these.
+    pub(super) fn counters<'e>(
+        &self,
+        source: &str,
+        extractors: impl IntoIterator<Item = &'e str>,
+    ) -> Counters {
         let extract = |extractor: &str| self.extract_errors.with_label_values(&[source, extractor]);
         Counters {
             poll_errors: self.poll_errors.with_label_values(&[source]),
             failures: Reason::ALL.map(|(_, name)| self.failures.with_label_values(&[source, name])),
-            extract_errors: engines.iter().map(|engines| extract(engines.extractor_type())).collect(),
+            extract_errors: extractors.into_iter().map(extract).collect(),
             models_errors: extract(MODELS_EXTRACTOR_TYPE),
         }
     }
@@ -113,7 +117,7 @@ mod tests {
         let registry = Registry::new();
         let metrics = ScrapeMetrics::register(&registry).unwrap();
         assert!(ScrapeMetrics::register(&registry).is_err(), "once is enough");
-        let counters = metrics.counters(SOURCE_TYPE, &[Engines::default()]);
+        let counters = metrics.counters(SOURCE_TYPE, [EXTRACTOR_TYPE]);
         counters.extract_errors[0].inc();
         let families: Vec<_> = registry
             .gather()

@@ -6,16 +6,28 @@ use std::sync::Arc;
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::warn;
 
-use crate::endpoints::Endpoint;
+use crate::endpoints::{Clock, Endpoint, Store};
 
-use super::client::Client;
+use super::client::{Buffer, Client};
 use super::config::ScrapeConfig;
 use super::extraction::Extraction;
+use super::metrics::Counters;
 use super::report::Log;
 use super::request::Requests;
 use super::schedule::{Schedule, backoff};
-use super::scraper::Source;
 use super::times::TimesSpec;
+
+/// What the tasks of a source share.
+pub(super) struct Source {
+    pub(super) config: ScrapeConfig,
+    pub(super) clock: Clock,
+    pub(super) counters: Counters,
+    /// Where the intervals of all endpoints start.
+    pub(super) origin: Instant,
+    pub(super) buffer: Buffer,
+    /// Told of every page that was read.
+    pub(super) store: Arc<Store>,
+}
 
 /// Scrapes one endpoint until the task is aborted.
 pub(super) async fn poll(endpoint: Arc<Endpoint>, source: Arc<Source>) {

@@ -238,6 +238,16 @@ impl<'w> Scanner<'w> {
     }
 }
 
+impl Wanted {
+    /// Scans a whole page. `found` gets the position of a metric and its line;
+    /// a series that several metrics allow is found once for each.
+    pub fn scan(&self, page: &[u8], mut found: impl FnMut(usize, Line<'_>)) {
+        let mut scanner = Scanner::new(self);
+        scanner.feed(page, &mut found);
+        scanner.finish(&mut found);
+    }
+}
+
 /// Reads labels, value and timestamp of a series; `rest` is what follows its name.
 fn sample(rest: &[u8]) -> Option<(Labels<'_>, f64, Option<f64>)> {
     let rest = skip_blanks(rest);

@@ -12,8 +12,9 @@ use crate::endpoints::{Clock, Endpoint, Snapshot, Store};
 
 use super::client::Buffer;
 use super::config::ScrapeConfig;
-use super::metrics::{Counters, ScrapeMetrics};
-use super::poll::poll;
+use super::engine::Engines;
+use super::metrics::ScrapeMetrics;
+use super::poll::{Source, poll};
 
 /// Running scrapes. Dropping it ends them.
 #[derive(Debug)]
@@ -27,7 +28,8 @@ impl Scraper {
     /// on the current tokio runtime. Every source of metrics is a scraper.
     pub fn start(store: Arc<Store>, clock: Clock, config: ScrapeConfig, metrics: &ScrapeMetrics) -> Self {
         let interval = config.interval.max(ScrapeConfig::MIN_INTERVAL);
-        let counters = metrics.counters(config.source_type, &config.engines);
+        let extractors = config.engines.iter().map(Engines::extractor_type);
+        let counters = metrics.counters(config.source_type, extractors);
         let source = Arc::new(Source {
             config: ScrapeConfig { interval, ..config },
             clock,
@@ -47,18 +49,6 @@ impl Scraper {
         // An error would mean that the task is gone already, which is what is asked for.
         self.supervisor.await.unwrap_or_default();
     }
-}
-
-/// What the tasks of a source share.
-pub(super) struct Source {
-    pub(super) config: ScrapeConfig,
-    pub(super) clock: Clock,
-    pub(super) counters: Counters,
-    /// Where the intervals of all endpoints start.
-    pub(super) origin: Instant,
-    pub(super) buffer: Buffer,
-    /// Told of every page that was read.
-    pub(super) store: Arc<Store>,
 }
 
 /// Keeps one task per endpoint of the store.

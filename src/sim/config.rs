@@ -4,15 +4,11 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use super::disagg::DisaggConfig;
+use super::error::ConfigError;
 use super::model::EngineModel;
 
 /// The longest step of decoding for one request.
 const LONGEST_STEP: Duration = Duration::from_secs(24 * 60 * 60);
-
-/// A setting that no server could have.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct ConfigError(pub(crate) String);
 
 /// How fast an engine is and how much fits into it.
 ///

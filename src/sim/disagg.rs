@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::config::ConfigError;
+use super::error::ConfigError;
 use super::link::{KV_BYTES_PER_TOKEN, Links, Place};
 
 /// The most bytes per token: no model is near it, and sums stay within their type.

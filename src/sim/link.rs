@@ -10,7 +10,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::config::ConfigError;
+use super::error::ConfigError;
 use crate::config::units::parse_quantity;
 
 /// Bytes of keys and values per token of a model whose pool says nothing else: 256 KiB,

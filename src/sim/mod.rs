@@ -34,6 +34,7 @@ mod answer;
 mod body;
 mod config;
 mod disagg;
+mod error;
 mod faults;
 mod http_stats;
 mod io;
@@ -50,8 +51,9 @@ mod service;
 mod stats;
 mod timer;
 
-pub use config::{ConfigError, Dialect, EngineConfig, SimConfig};
+pub use config::{Dialect, EngineConfig, SimConfig};
 pub use disagg::{DisaggConfig, Peer, Role};
+pub use error::ConfigError;
 pub use faults::{Fault, MetricsFault};
 pub use kv::{KvCache, Lease, block_hashes};
 pub use link::{KV_BYTES_PER_TOKEN, Layer, Links, Place, Transfer};

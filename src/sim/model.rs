@@ -19,171 +19,32 @@ mod batch;
 mod chunked_prefill;
 mod cost;
 mod draws;
+mod engine;
+mod job;
 mod linear;
+mod models;
 mod phases;
 mod prefill_first;
 mod receive;
 mod request;
+mod transfers;
+mod work;
 
-use std::collections::VecDeque;
-use std::sync::Arc;
 use std::time::Duration;
 
-use super::config::{ConfigError, EngineConfig};
-use super::kv::{KvCache, Lease};
+use super::kv::Lease;
 use super::mix;
-use super::stats::{Stats, Timeline};
-use cost::Step;
-use receive::{Receiving, SharingClock};
+use super::stats::Timeline;
+use job::Job;
+use work::Step;
 
 pub use chunked_prefill::ChunkedPrefill;
-pub use cost::{EngineModel, ModelKind};
+pub use engine::Engine;
+pub use models::{EngineModel, ModelKind};
 pub use prefill_first::PrefillFirst;
 pub use request::{EngineState, Finish, Kind, Output, Rejected, SimRequest};
 
-#[derive(Debug)]
-struct Job {
-    request: SimRequest,
-    // Requests that came before it.
-    number: u64,
-    arrived: Duration,
-    // Set at the first admission and kept through preemptions, as vLLM reports them.
-    admitted: Option<(Duration, u32)>,
-    first_token: Duration,
-    last_token: Duration,
-    lease: Lease,
-    // Tokens whose keys and values are in the cache.
-    computed: u32,
-    generated: u32,
-    // Tokens that the step in progress computes.
-    planned: u32,
-    // Full blocks that are known by their hash, or need not be.
-    published: usize,
-    // Tokens up to which it needs no further block, and none of its blocks becomes full.
-    ready_for: u32,
-    // The prompt came from another engine, and was not lost since.
-    received: bool,
-}
-
-impl Job {
-    fn length(&self) -> u32 {
-        self.request.prompt_tokens + self.generated
-    }
-
-    // The hashes of the blocks that need not be computed if they are cached. The last
-    // token is always computed: the next one comes from it.
-    fn reusable(&self, block_size: u32) -> &[u64] {
-        let full = ((self.length() - 1) / block_size) as usize;
-        &self.request.blocks[..full.min(self.request.blocks.len())]
-    }
-
-    // Whether its next token is all that it needs, its prompt being complete.
-    fn decodes(&self) -> bool {
-        self.length() - self.computed == 1 && (self.generated > 0 || self.received)
-    }
-}
-
-/// A simulated engine. Times are since its start and never go back: an earlier one
-/// counts as the latest seen.
-#[derive(Debug)]
-pub struct Engine {
-    config: EngineConfig,
-    kv: KvCache,
-    running: Vec<Job>,
-    waiting: VecDeque<Job>,
-    // Requests with their blocks, whose prompt is on its way, the first to be there first.
-    receiving: Vec<Receiving>,
-    sharing_clock: SharingClock,
-    // Whether one of those waiting may find a place that was not there at the last try.
-    untried: bool,
-    // `kv.releases()` when the first waiting request found too few blocks. Until blocks
-    // are given back it is not tried again, which would cost a walk over its prompt.
-    starved_at: Option<u64>,
-    now: Duration,
-    // End of the step in progress. While there is none nothing runs.
-    step_ends: Option<Duration>,
-    steps: u64,
-    // Steps of prefill since one of decoding, of a model that keeps them apart.
-    prefill_steps: u32,
-    // Requests taken so far.
-    arrivals: u64,
-    stats: Stats,
-    changes: u64,
-    outputs: Vec<Output>,
-}
-
 impl Engine {
-    /// An idle engine.
-    ///
-    /// # Errors
-    /// When the configuration is not valid.
-    pub fn new(config: EngineConfig) -> Result<Self, ConfigError> {
-        config.validate()?;
-        Ok(Self {
-            kv: KvCache::new(config.num_blocks),
-            running: Vec::new(),
-            waiting: VecDeque::new(),
-            receiving: Vec::new(),
-            sharing_clock: SharingClock::default(),
-            untried: false,
-            starved_at: None,
-            now: Duration::ZERO,
-            step_ends: None,
-            steps: 0,
-            prefill_steps: 0,
-            arrivals: 0,
-            stats: Stats::new(config.max_model_len),
-            changes: 0,
-            outputs: Vec::new(),
-            config,
-        })
-    }
-
-    /// The configuration.
-    pub fn config(&self) -> &EngineConfig {
-        &self.config
-    }
-
-    /// The counters.
-    pub fn stats(&self) -> &Stats {
-        &self.stats
-    }
-
-    /// The KV cache.
-    pub fn kv(&self) -> &KvCache {
-        &self.kv
-    }
-
-    /// A number that grows whenever anything observable changes.
-    pub fn changes(&self) -> u64 {
-        self.changes
-    }
-
-    /// The latest time seen.
-    pub fn now(&self) -> Duration {
-        self.now
-    }
-
-    /// What it is doing.
-    pub fn state(&self) -> EngineState {
-        EngineState {
-            running: self.running.len(),
-            waiting: self.waiting.len() + self.receiving.len(),
-            receiving: self.receiving.len(),
-            kv_usage: self.kv.usage(),
-            kv_used_blocks: self.kv.used(),
-            kv_idle_blocks: self.kv.idle(),
-        }
-    }
-
-    /// The adapters in the batch and those only waiting, each once, in order of arrival.
-    pub fn adapters(&self) -> (Vec<Arc<str>>, Vec<Arc<str>>) {
-        let running = distinct(self.running.iter(), &[]);
-        let receiving = self.receiving.iter().map(|receiving| &receiving.job);
-        let waiting = distinct(receiving.chain(&self.waiting), &running);
-        (running, waiting)
-    }
-
     /// Takes a request. It can enter the batch with the next step; [`advance`](Self::advance)
     /// begins it.
     ///
@@ -266,11 +127,6 @@ impl Engine {
             return Some(self.now);
         }
         self.next_received()
-    }
-
-    // Places in the batch that are not free.
-    fn taken(&self) -> usize {
-        self.running.len() + self.receiving.len()
     }
 
     /// Lets time pass up to and including `now`, and appends the tokens that exist by
@@ -370,16 +226,6 @@ impl Engine {
             !finished
         });
     }
-}
-
-fn distinct<'a>(jobs: impl Iterator<Item = &'a Job>, except: &[Arc<str>]) -> Vec<Arc<str>> {
-    let mut names: Vec<Arc<str>> = Vec::new();
-    for adapter in jobs.filter_map(|job| job.request.adapter.as_ref()) {
-        if !names.contains(adapter) && !except.contains(adapter) {
-            names.push(adapter.clone());
-        }
-    }
-    names
 }
 
 #[cfg(test)]

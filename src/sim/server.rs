@@ -12,8 +12,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
-use super::config::{ConfigError, EngineConfig, SimConfig};
+use super::config::{EngineConfig, SimConfig};
 use super::disagg::Role;
+use super::error::ConfigError;
 use super::io::{Connection, Socket};
 use super::link::Place;
 use super::live::Live;

@@ -13,10 +13,11 @@ use super::rules::{self, Cooldowns, Number, Rule};
 use super::share::Bounds;
 use super::size::{self, Measured};
 
+mod growth;
 mod settle;
 mod share;
 
-use settle::Growth;
+use growth::Growth;
 
 /// What a group's ticks remember. It belongs to one policy: another one begins anew.
 #[derive(Clone, Debug, Default)]

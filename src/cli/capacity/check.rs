@@ -2,12 +2,25 @@
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
+use std::path::PathBuf;
 
+use clap::Args;
 use serde_json::json;
 
-use super::{CheckArgs, CliError, Output, read};
+use super::policies::read;
 use crate::capacity::policy::{Policy, Sizing};
 use crate::capacity::rollout::{Pace, Rollout};
+use crate::cli::CliError;
+use crate::cli::check::Output;
+
+#[derive(Args, Clone, Debug)]
+pub(super) struct CheckArgs {
+    /// The policies (YAML or JSON, one document each); - reads standard input
+    file: PathBuf,
+    /// How to print the result
+    #[arg(long, value_enum, default_value_t = Output::Text)]
+    output: Output,
+}
 
 pub(super) fn run(args: &CheckArgs) -> Result<(), CliError> {
     let read = read(&args.file)?;

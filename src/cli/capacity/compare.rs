@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
-use super::{CliError, Output, read_one};
+use super::policies::read_one;
+use crate::cli::CliError;
+use crate::cli::check::Output;
 use crate::cli::engine::EngineArgs;
 use crate::cli::progress::Progress;
 use crate::cli::replay::{MOST_REQUESTS, above_zero, rows};

@@ -4,19 +4,39 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
+use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::Args;
 use serde_json::{Map, json};
 
-use super::{CliError, Output, SimulateArgs, read_one};
+use super::policies::read_one;
 use crate::capacity::policy::{Policy, Sizing};
 use crate::capacity::rollout::Placement;
 use crate::capacity::timeline::{Tick, parse};
 use crate::capacity::{History, Plan, State, tick};
+use crate::cli::CliError;
+use crate::cli::check::Output;
 use crate::config::source::unreadable;
 
 /// Longest line of a timeline, in bytes: some 300,000 endpoints.
 const MOST_BYTES: u64 = 64 << 20;
+
+#[derive(Args, Clone, Debug)]
+pub(super) struct SimulateArgs {
+    /// The policy
+    #[arg(long)]
+    policy: PathBuf,
+    /// Which policy of the file, where it has several
+    #[arg(long)]
+    name: Option<String>,
+    /// What the group was like, a JSON object per line and tick; - reads standard input
+    #[arg(long)]
+    timeline: PathBuf,
+    /// How to print plans
+    #[arg(long, value_enum, default_value_t = Output::Text)]
+    output: Output,
+}
 
 pub(super) fn run(args: &SimulateArgs) -> Result<(), CliError> {
     let policy = read_one(&args.policy, args.name.as_deref())?;

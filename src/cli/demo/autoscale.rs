@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use tokio::time::sleep;
 
-use super::DemoArgs;
+use super::args::DemoArgs;
 use super::client::Client;
 use super::ports::{Ports, local};
 use super::replay::Counters;
@@ -24,18 +24,12 @@ use load::Load;
 use plan::Standing;
 use report::{AutoscaleReport, Measured, Moment};
 
-/// Requests, where the arguments don't say how many.
-pub(super) const REQUESTS: usize = 300;
-
 /// Usher's configuration.
 const CONFIG: &str = include_str!("../../../deploy/demo/autoscale.yaml");
 
 /// How many servers there should be; at most as many as the arguments say.
 const POLICY: &str = include_str!("../../../deploy/demo/autoscale-policy.yaml");
 const MOST: &str = "max: 8,";
-
-/// A server starts for so long.
-const STARTUP: Duration = Duration::from_secs(2);
 
 /// Between two looks at the plan.
 const LOOK: Duration = Duration::from_millis(100);

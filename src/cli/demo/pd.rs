@@ -1,18 +1,21 @@
 //! The scenario `pd`: servers that compute prompts and servers that decode, and what
 //! becomes of a trace with each way to pair them.
 
+mod layout;
 mod report;
 
 use std::sync::Arc;
 
 use anyhow::Context;
 
+use super::args::DemoArgs;
 use super::client::Client;
 use super::ports::Ports;
+use super::replay::replayed;
 use super::stack::{Plan, Setup, Stack};
-use super::{DemoArgs, replayed};
 use crate::cli::progress::Progress;
 use crate::load::trace::Row;
+use layout::{LINKS, layout};
 use report::{PdReport, Run, Server};
 
 /// A way to choose who computes the prompt of a request and who decodes.
@@ -41,14 +44,6 @@ fn sped_up(config: &str, speed: f64) -> String {
 
 /// Prompt tokens that a simulated server computes per second.
 const PREFILL: u64 = 15_928;
-
-/// Bytes per second between the servers. Racks are joined by less than what their
-/// servers could send, as in most clusters. The joint configuration says the same.
-const LINKS: [(&str, &str, u64); 3] = [
-    ("host", "on a host", 200_000_000_000),
-    ("rack", "in a rack", 50_000_000_000),
-    ("zone", "between racks", 5_000_000_000),
-];
 
 /// What a server tells of itself.
 const STATE: &str = "/admin/state";
@@ -93,59 +88,14 @@ pub(super) async fn compare(
     Ok((stack, report))
 }
 
-/// Flags of `servers` simulated servers: on each host one that computes prompts and one
-/// that decodes, half of the hosts in a rack.
-fn layout(servers: usize) -> Vec<String> {
-    let hosts = (servers / 2).max(1);
-    let list = |name: &dyn Fn(usize) -> String| (0..servers).map(name).collect::<Vec<_>>().join(",");
-    let links: Vec<String> = LINKS.iter().map(|(layer, _, speed)| format!("{layer}={speed}")).collect();
-    let flags = [
-        ("--roles", "prefill,decode".to_owned()),
-        ("--hosts", list(&|server| format!("host-{}", server / 2 + 1))),
-        ("--racks", list(&|server| format!("rack-{}", 1 + server / 2 / hosts.div_ceil(2)))),
-        ("--zones", "zone-1".to_owned()),
-        ("--regions", "region-1".to_owned()),
-        ("--links", links.join(",")),
-    ];
-    flags.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]).collect()
-}
-
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
     use prometheus::Registry;
 
     use super::*;
-    use crate::cli::sim::SimArgs;
     use crate::config::EndpointPickerConfig;
     use crate::schedule::registry::Pipeline;
     use crate::schedule::{SchedulerMetrics, State};
-    use crate::sim::{Layer, Role};
-
-    #[derive(Parser)]
-    struct Sim {
-        #[command(flatten)]
-        args: SimArgs,
-    }
-
-    #[test]
-    fn servers_stand_in_pairs_in_two_racks() {
-        // servers, racks of the hosts
-        let table = [(2, "1"), (4, "12"), (8, "1122"), (10, "11122")];
-        for (servers, racks) in table {
-            let flags = ["sim".to_owned()].into_iter().chain(layout(servers));
-            let disagg = Sim::try_parse_from(flags).unwrap().args.config().disagg;
-            disagg.validate().unwrap();
-            for server in 0..servers {
-                let role = if server % 2 == 0 { Role::Prefill } else { Role::Decode };
-                assert_eq!(disagg.role(server), Some(role));
-                let (host, place) = (server / 2, disagg.place(server));
-                let rack = format!("rack-{}", &racks[host..=host]);
-                assert_eq!(place.names(), [&format!("host-{}", host + 1), &*rack, "zone-1", "region-1"]);
-            }
-            assert_eq!(disagg.links.bytes_per_second(Layer::Zone), 5_000_000_000);
-        }
-    }
 
     #[test]
     fn pairings_are_valid_and_know_the_servers() {

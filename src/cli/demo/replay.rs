@@ -1,6 +1,7 @@
 //! The replay: every request leaves when the trace says, whatever became of those
 //! before it.
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -10,7 +11,9 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 
 use super::client::{Answer, Client};
+use super::stack::Stack;
 use super::trace;
+use crate::cli::progress::Progress;
 use crate::load::trace::Row;
 
 /// Requests that are open at once. What is due beyond that waits, and its waiting
@@ -20,6 +23,9 @@ const MOST_OPEN: usize = 512;
 /// Bodies that are made before they are due, and the time to make the first ones.
 const AHEAD: usize = 32;
 const LEAD: Duration = Duration::from_millis(50);
+
+/// Between two updates of the progress line.
+const TICK: Duration = Duration::from_millis(100);
 
 /// Where the requests stand, for whoever shows it.
 #[derive(Debug, Default)]
@@ -98,6 +104,50 @@ pub(super) async fn replay(
         });
     }
     requests.join_all().await
+}
+
+/// Replays the trace, and does something beside it. Tells what became of the requests, how
+/// long they took together, and what the other had to say.
+pub(super) async fn replayed<T>(
+    stack: &mut Stack,
+    rows: &Arc<[Row]>,
+    speed: f64,
+    progress: &mut Progress,
+    what: &str,
+    beside: impl Future<Output = T>,
+) -> anyhow::Result<(Vec<Outcome>, Duration, T)> {
+    progress.step(&format!("{what} {} requests", rows.len()));
+    let envoy = stack.envoy();
+    let (client, counters) = (Client::default(), Arc::new(Counters::default()));
+    let begin = Instant::now();
+    let work = async {
+        tokio::join!(
+            async { (replay(&client, envoy, rows, speed, &counters).await, begin.elapsed()) },
+            beside,
+        )
+    };
+    let ((outcomes, took), other) = tokio::select! {
+        done = work => done,
+        error = stack.broken() => return Err(error),
+        never = show(progress, &counters, rows.len(), begin) => match never {},
+    };
+    Ok((outcomes, took, other))
+}
+
+/// Shows where the replay stands.
+pub(super) async fn show(
+    progress: &mut Progress,
+    counters: &Counters,
+    all: usize,
+    begin: Instant,
+) -> Infallible {
+    loop {
+        let (sent, done) = (counters.sent.load(Relaxed), counters.done.load(Relaxed));
+        let open = sent.saturating_sub(done);
+        let seconds = begin.elapsed().as_secs_f64();
+        progress.update(&format!("replaying: {done} of {all} answered, {open} open, {seconds:.1} s"));
+        tokio::time::sleep(TICK).await;
+    }
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use anyhow::Context;
 
 use crate::capacity::policy::{Policy, file};
 use crate::capacity::rollout::Pace;
-use cluster::Cluster;
+use cluster::{Cluster, MORE_NODES};
 pub(super) use report::RolloutReport;
 use report::{Moment, Way};
 
@@ -20,8 +20,6 @@ const POLICY: &str = include_str!("../../../deploy/demo/rollout-policy.yaml");
 
 /// Time between two ticks.
 const TICK: Duration = Duration::from_secs(15);
-/// When nodes for the other half are there.
-const MORE_NODES: Duration = Duration::from_secs(40 * 60);
 /// How long it is looked at.
 const END: Duration = Duration::from_secs(75 * 60);
 

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use super::DemoArgs;
+use super::args::DemoArgs;
 use super::client::Client;
 use super::ports::{Ports, local};
 use super::stack::{Plan, Setup, Stack};
@@ -19,10 +19,6 @@ use crate::cli::progress::Progress;
 use report::{Run, SickReport};
 use traffic::{Phase, Traffic};
 
-/// Servers, where the arguments don't say how many.
-pub(super) const SERVERS: u16 = 10;
-/// Requests while a server is broken, where the arguments don't say how many: ten seconds.
-pub(super) const REQUESTS: usize = 2000;
 /// Requests per second.
 const RATE: u32 = 200;
 /// Time before the server breaks, and after it has recovered.

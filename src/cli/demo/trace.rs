@@ -6,6 +6,9 @@ use crate::load::body::Style;
 use crate::load::settings::Api;
 use crate::load::trace::Row;
 
+/// The first requests of a published trace; its licence is beside it.
+pub(in crate::cli) const TRACE: &str = include_str!("../../../deploy/demo/trace.jsonl");
+
 /// Answers are this many times shorter than in the trace. A demo of seconds has no use
 /// for answers of minutes, and what is shown depends on prompts.
 pub(super) const OUTPUT_DIVISOR: u32 = 8;
@@ -45,7 +48,7 @@ mod tests {
 
     #[test]
     fn the_trace_that_ships_is_whole() {
-        let rows = parse(super::super::TRACE, usize::MAX).unwrap();
+        let rows = parse(TRACE, usize::MAX).unwrap();
         assert_eq!(rows.len(), 400);
         for row in &rows {
             assert_eq!(row.hash_ids.len(), row.input_length.div_ceil(512), "{row:?}");

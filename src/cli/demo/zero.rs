@@ -14,21 +14,18 @@ use std::time::{Duration, Instant};
 use anyhow::bail;
 use tokio::time::sleep;
 
+use super::args::DemoArgs;
 use super::client::Client;
 use super::ports::{Ports, local};
-use super::replay::{self, Counters};
+use super::replay::{self, Counters, show};
 use super::stack::{Plan, Setup, Stack};
-use super::{DemoArgs, show};
 use crate::cli::progress::Progress;
 use crate::load::trace::Row;
 use page::Page;
-use report::{Measured, Sample, ZeroReport};
+use report::{COLD, Measured, Sample, ZeroReport};
 
 /// Usher's configuration.
 const CONFIG: &str = include_str!("../../../deploy/demo/scale-from-zero.yaml");
-
-/// The first servers are started so long after the first request.
-const COLD: Duration = Duration::from_secs(3);
 
 /// Between two looks at what waits.
 const LOOK: Duration = Duration::from_millis(50);

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use clap::{ArgAction, Args};
 use http::Uri;
 
-use super::{BOOL, given, parse_bool};
+use super::pflag::{BOOL, given};
+use crate::config::units::parse_bool;
 use crate::settings::PrometheusSettings;
 
 /// How many pods there should be, and who is told.

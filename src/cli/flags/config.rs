@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args};
 
-use super::{BOOL, given, parse_bool};
-use crate::config::units::parse_duration;
+use super::pflag::{BOOL, given};
+use crate::config::units::{parse_bool, parse_duration};
 use crate::settings::{ConfigSource, LocatorSettings};
 
 /// More subsets than this is a typing error: their places alone take 16 MiB.

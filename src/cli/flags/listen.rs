@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::given;
-use crate::config::units::{parse_duration, parse_quantity};
+use super::pflag::{BOOL, given};
+use crate::config::units::{parse_bool, parse_duration, parse_quantity};
 use crate::memory::Budget;
 use crate::settings::{ListenSettings, MemoryBudget, MemorySettings, MessageLimits};
 
@@ -84,7 +84,7 @@ pub struct ListenFlags {
     pub worker_threads: Option<u16>,
 
     /// Accepted for compatibility: health is always served on the ext_proc port.
-    #[arg(long, value_name = super::BOOL, default_value = "false", value_parser = super::parse_bool, action = clap::ArgAction::Set)]
+    #[arg(long, value_name = BOOL, default_value = "false", value_parser = parse_bool, action = clap::ArgAction::Set)]
     pub health_checking: bool,
 }
 

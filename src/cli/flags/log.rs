@@ -3,7 +3,9 @@
 use clap::{ArgAction, Args};
 use tracing::Level;
 
-use super::{BOOL, Unused, given, parse_bool};
+use super::pflag::{BOOL, given};
+use super::unused::Unused;
+use crate::config::units::parse_bool;
 use crate::settings::LogSettings;
 
 /// Logs and traces.

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args};
 
-use super::{BOOL, Unused, given, parse_bool};
-use crate::config::units::parse_duration;
+use super::pflag::{BOOL, given};
+use super::unused::Unused;
+use crate::config::units::{parse_bool, parse_duration};
 use crate::settings::{MetricsPortSettings, MetricsTlsSettings, TlsSettings};
 
 /// The shortest pause between two scrapes. As in the peer a shorter one is raised.

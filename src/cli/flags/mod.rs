@@ -6,30 +6,31 @@ mod config;
 mod listen;
 mod log;
 mod metrics;
+mod pflag;
 mod pool;
 mod selector;
 mod sick;
 mod tls;
+mod unused;
 
 #[cfg(test)]
 mod tests;
 
-use clap::{Arg, Args, Command};
+use clap::Args;
 
-use crate::config::units::parse_bool;
-use crate::settings::{Environment, ServeSettings, UnusedFlag};
+use crate::settings::{Environment, ServeSettings};
 
 pub use capacity::CapacityFlags;
 pub use config::ConfigFlags;
 pub use listen::ListenFlags;
 pub use log::LogFlags;
 pub use metrics::MetricsFlags;
+pub use pflag::as_pflag;
+use pflag::given;
 pub use pool::PoolFlags;
 pub use sick::SickFlags;
 pub use tls::TlsFlags;
-
-/// What the value of a boolean flag is called in the help; marks it for [`as_pflag`].
-const BOOL: &str = "BOOL";
+use unused::Unused;
 
 /// The flags of `usher serve`, as given.
 #[derive(Debug, Args)]
@@ -98,45 +99,4 @@ impl ServeArgs {
             unused: unused.flags,
         })
     }
-}
-
-/// Collects the flags that were given and do nothing.
-#[derive(Debug, Default)]
-struct Unused {
-    flags: Vec<UnusedFlag>,
-}
-
-impl Unused {
-    /// Notes `flag` if it was given.
-    fn note(&mut self, given: bool, flag: &'static str, reason: &'static str) {
-        if given {
-            self.flags.push(UnusedFlag { flag, reason, with_a_file: false });
-        }
-    }
-
-    /// Notes a flag that does nothing when endpoints come from a file.
-    fn note_with_a_file(&mut self, given: bool, flag: &'static str, reason: &'static str) {
-        if given {
-            self.flags.push(UnusedFlag { flag, reason, with_a_file: true });
-        }
-    }
-}
-
-/// A text that says something. Charts render flags that are not set as empty.
-fn given(text: &Option<String>) -> Option<&str> {
-    text.as_deref().filter(|text| !text.is_empty())
-}
-
-/// Makes the flags of a command read as the peer's flag library (pflag) does: the last
-/// of a repeated flag wins, a boolean stands alone or takes its value after `=`, any
-/// other takes the next argument whatever it looks like.
-pub fn as_pflag(command: Command) -> Command {
-    command.args_override_self(true).mut_args(|arg: Arg| {
-        let is_bool = arg.get_value_names().is_some_and(|names| names == [BOOL]);
-        if is_bool {
-            arg.num_args(0..=1).require_equals(true).default_missing_value("true")
-        } else {
-            arg.allow_hyphen_values(true)
-        }
-    })
 }

@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args};
 
-use super::{BOOL, Unused, given, parse_bool, selector::check};
-use crate::config::units::parse_duration;
+use super::pflag::{BOOL, given};
+use super::selector::check;
+use super::unused::Unused;
+use crate::config::units::{parse_bool, parse_duration};
 use crate::settings::{ElectionTimes, Environment, PoolSettings};
 
 const DEFAULT_GROUP: &str = "inference.networking.k8s.io";

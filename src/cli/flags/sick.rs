@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args};
 
-use super::{BOOL, parse_bool};
-use crate::config::units::parse_duration;
+use super::pflag::BOOL;
+use crate::config::units::{parse_bool, parse_duration};
 use crate::settings::SickPodSettings;
 
 /// Endpoints that fail: when they are demoted, and how they come back.

@@ -2,7 +2,9 @@
 
 use clap::{ArgAction, Args};
 
-use super::{BOOL, Unused, given, parse_bool};
+use super::pflag::{BOOL, given};
+use super::unused::Unused;
+use crate::config::units::parse_bool;
 use crate::extproc::tls::choose_suites;
 use crate::settings::TlsSettings;
 

@@ -4,7 +4,7 @@ use crate::doctor::finding::{Finding, Outcome};
 use crate::doctor::rules;
 use crate::doctor::seen::Observations;
 
-use super::configured;
+use super::preconditions::configured;
 
 /// A pool of a few servers holds more requests than this.
 const LOW: u64 = 10_000;

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::actuator::pods::PodObject;
 use crate::actuator::pools::may_have;
-use crate::doctor::finding::{Finding, Outcome};
+use crate::doctor::finding::{Finding, Outcome, count};
 use crate::doctor::rules;
 use crate::doctor::seen::{Capacity, CapacityPolicy, CapacityRight, CapacityRole, Observations};
 
-use super::{answered, count};
+use super::preconditions::answered;
 
 pub(super) fn check(seen: &Observations) -> Outcome {
     let cluster = match answered(&seen.cluster) {

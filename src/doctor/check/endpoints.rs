@@ -1,10 +1,8 @@
 //! Does Usher use all the endpoints that it knows?
 
-use crate::doctor::finding::{Finding, Outcome};
+use crate::doctor::finding::{Finding, Outcome, count};
 use crate::doctor::rules;
 use crate::doctor::seen::Observations;
-
-use super::count;
 
 pub(super) fn check(seen: &Observations) -> Outcome {
     let known = match &seen.admin {

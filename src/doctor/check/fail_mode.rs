@@ -5,7 +5,7 @@ use crate::doctor::finding::{Finding, Outcome};
 use crate::doctor::rules;
 use crate::doctor::seen::Observations;
 
-use super::configured;
+use super::preconditions::configured;
 use super::timeouts::counter;
 
 pub(super) fn check(seen: &Observations) -> Outcome {

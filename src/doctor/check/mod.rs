@@ -11,6 +11,7 @@ mod picker;
 mod picker_metrics;
 mod pod_metrics;
 mod pool;
+mod preconditions;
 mod rights;
 mod routes;
 mod routing;
@@ -18,9 +19,8 @@ mod timeouts;
 mod tls;
 mod versions;
 
-use super::envoy::EnvoyConfig;
 use super::finding::{Outcome, Report};
-use super::seen::{Cluster, Envoy, Observations, Seen};
+use super::seen::Observations;
 
 /// A check: its name, and what it says.
 type Check = (&'static str, fn(&Observations) -> Outcome);
@@ -49,29 +49,6 @@ const ALL: [Check; 17] = [
 /// Runs all checks.
 pub fn examine(seen: &Observations) -> Report {
     Report { checks: ALL.iter().map(|(name, check)| (*name, check(seen))).collect() }
-}
-
-/// Envoy's configuration, if it shows an ext_proc filter.
-fn configured(seen: &Observations) -> Result<(&Envoy, &EnvoyConfig), Outcome> {
-    let envoy = seen.envoy.as_ref().map_err(Outcome::skipped)?;
-    if envoy.config.pickers().next().is_none() {
-        return Err(Outcome::skipped("Envoy's configuration shows no ext_proc filter"));
-    }
-    Ok((envoy, &envoy.config))
-}
-
-/// What the API server says, if it says anything.
-fn answered(cluster: &Seen<Cluster>) -> Result<&Cluster, Outcome> {
-    let cluster = cluster.as_ref().map_err(Outcome::skipped)?;
-    match &cluster.unreachable {
-        Some(_) => Err(Outcome::skipped("the API server does not answer; see crds")),
-        None => Ok(cluster),
-    }
-}
-
-/// `1 pod`, `2 pods`.
-fn count(number: usize, one: &str, many: &str) -> String {
-    format!("{number} {}", if number == 1 { one } else { many })
 }
 
 #[cfg(test)]

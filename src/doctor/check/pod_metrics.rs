@@ -1,12 +1,10 @@
 //! Can the metrics of every model server be read, and are they those of its engine?
 
-use crate::doctor::finding::{Finding, Outcome};
+use crate::doctor::finding::{Finding, Outcome, count};
 use crate::doctor::rules;
 use crate::doctor::seen::{Observations, PodPage};
 use crate::scrape::EngineSpec;
 use crate::scrape::exposition::{MetricSpec, Wanted};
-
-use super::count;
 
 /// Names that were renamed: the old one, the new one, and since when.
 const RENAMED: [(&str, &str, &str); 1] =

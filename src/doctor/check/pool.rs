@@ -1,10 +1,10 @@
 //! Is there a pool, with pods and a picker?
 
-use crate::doctor::finding::{Finding, Outcome};
+use crate::doctor::finding::{Finding, Outcome, count};
 use crate::doctor::rules;
 use crate::doctor::seen::{Cluster, NoPool, Observations, Pool};
 
-use super::{answered, count};
+use super::preconditions::answered;
 
 pub(super) fn check(seen: &Observations) -> Outcome {
     let cluster = match answered(&seen.cluster) {

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::doctor::finding::{Finding, Outcome};
+use crate::doctor::finding::{Finding, Outcome, count};
 use crate::doctor::rules;
 use crate::doctor::seen::{Need, Observations, Right};
 
-use super::{answered, count};
+use super::preconditions::answered;
 
 pub(super) fn check(seen: &Observations) -> Outcome {
     let cluster = match answered(&seen.cluster) {

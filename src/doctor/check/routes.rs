@@ -1,10 +1,10 @@
 //! Do HTTPRoutes lead to the pool, and do gateways take them?
 
-use crate::doctor::finding::{Finding, Outcome};
+use crate::doctor::finding::{Finding, Outcome, count};
 use crate::doctor::rules;
 use crate::doctor::seen::Observations;
 
-use super::{answered, count};
+use super::preconditions::answered;
 
 pub(super) fn check(seen: &Observations) -> Outcome {
     let cluster = match answered(&seen.cluster) {

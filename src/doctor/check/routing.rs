@@ -5,7 +5,7 @@ use crate::doctor::finding::{Finding, Outcome};
 use crate::doctor::rules;
 use crate::doctor::seen::{Choice, Observations};
 
-use super::configured;
+use super::preconditions::configured;
 
 /// Retries that may come after a server or a picker has answered.
 const REPEATS: [&str; 7] = [

@@ -4,7 +4,7 @@ use crate::doctor::finding::{Finding, Outcome};
 use crate::doctor::rules;
 use crate::doctor::seen::{Envoy, Observations};
 
-use super::configured;
+use super::preconditions::configured;
 
 /// Replies that take longer than this are usual: an upload, a place in a queue. Seconds.
 const SHORT: f64 = 1.0;

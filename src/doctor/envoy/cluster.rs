@@ -2,7 +2,10 @@
 
 use serde_json::Value;
 
-use super::{DESTINATION, flag, list, number, text};
+use crate::doctor::json::{flag, list, number, text};
+
+/// The header in which a picker names its choice.
+pub const DESTINATION: &str = "x-gateway-destination-endpoint";
 
 /// Envoy's limit of connections, of what waits, and of requests, where none is set.
 const DEFAULT_LIMIT: u64 = 1024;

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::route::Routes;
-use super::{flag, list, seconds, text};
+use crate::doctor::json::{flag, list, seconds, text};
 
 /// Envoy's time for a reply where none is set.
 const DEFAULT_MESSAGE_TIMEOUT: f64 = 0.2;

@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 
-use super::{DESTINATION, list, seconds, text};
+use super::cluster::DESTINATION;
+use crate::doctor::json::{list, seconds, text};
 
 /// Envoy's time for a whole answer where none is set, seconds.
 const DEFAULT_TIMEOUT: f64 = 15.0;

@@ -6,8 +6,8 @@ use std::path::Path;
 use http::Method;
 use serde_json::{Value, json};
 
-use super::PoolPlan;
-use super::cluster::{Any, LIMIT, review};
+use super::api::{Any, LIMIT, review};
+use super::plan::PoolPlan;
 use crate::actuator::has_owner;
 use crate::actuator::pods::PodObject;
 use crate::actuator::pools::Pools;
@@ -16,7 +16,7 @@ use crate::capacity::policy::spec::{API_VERSION, Document, KIND, Metadata, Spec}
 use crate::capacity::policy::{Mode, Role, TargetRef, file};
 use crate::capacity::resource::{GROUP, POLICIES, VERSION};
 use crate::cluster::{Cluster as Api, Collection, Problem};
-use crate::doctor::envoy::{flag, list, text};
+use crate::doctor::json::{flag, list, text};
 use crate::doctor::seen::{Capacity, CapacityPolicy, CapacityRight, CapacityRole, Labelled, Seen};
 
 /// Policies of a file that a picker is given.

@@ -1,34 +1,22 @@
 //! The API server: kinds, rights, the pool and what belongs to it.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use http::Method;
 use serde_json::{Value, json};
 
-use super::{PoolPlan, capacity};
-use crate::cluster::{Cluster as Api, Collection, Problem, Watched, connect};
+use super::api::{Any, LIMIT, review, review_kind};
+use super::capacity;
+use super::plan::PoolPlan;
+use crate::cluster::{Cluster as Api, Collection, Problem, connect};
 use crate::discovery::kubernetes::types::{POOL_GROUP, POOL_VERSION, RULE_GROUPS};
-use crate::doctor::envoy::{flag, list, number, text};
+use crate::doctor::json::{flag, list, number, text};
 use crate::doctor::seen::{Cluster, Need, NoPool, Pod, Pool, Right, Route, Seen, Service};
 
 /// Labels of a pod that name its engine, the newer one first.
 const ENGINE_LABELS: [&str; 2] = ["llm-d.ai/engine-type", "inference.networking.k8s.io/engine-type"];
 
-/// Time for a review of rights.
-pub(super) const LIMIT: Duration = Duration::from_secs(10);
-
 const READ: [&str; 3] = ["get", "list", "watch"];
-
-/// An object of any kind.
-#[derive(Clone, serde::Deserialize)]
-pub(super) struct Any(pub(super) Value);
-
-impl Watched for Any {
-    fn version(&self) -> &str {
-        self.0.pointer("/metadata/resourceVersion").and_then(Value::as_str).unwrap_or_default()
-    }
-}
 
 /// What the API server says.
 pub(super) async fn look(plan: &PoolPlan) -> Cluster {
@@ -119,27 +107,6 @@ fn needed(plan: &PoolPlan) -> Vec<Right> {
         all.extend(reviews.map(create));
     }
     all
-}
-
-/// Path and body of a question for a right.
-pub(super) fn review(plan: &PoolPlan, attributes: &Value) -> (String, Vec<u8>) {
-    let kind = review_kind(plan);
-    let mut spec = json!({"resourceAttributes": attributes});
-    if let Some(account) = &plan.account {
-        spec["user"] = format!("system:serviceaccount:{}:{account}", plan.namespace).into();
-        spec["groups"] = json!([
-            "system:serviceaccounts",
-            format!("system:serviceaccounts:{}", plan.namespace),
-            "system:authenticated"
-        ]);
-    }
-    let path = format!("/apis/authorization.k8s.io/v1/{}s", kind.to_ascii_lowercase());
-    let review = json!({"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": spec});
-    (path, review.to_string().into_bytes())
-}
-
-fn review_kind(plan: &PoolPlan) -> &'static str {
-    if plan.account.is_some() { "SubjectAccessReview" } else { "SelfSubjectAccessReview" }
 }
 
 async fn rights(api: &Api, plan: &PoolPlan) -> Seen<Vec<(Right, bool)>> {

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::http::Site;
-use crate::doctor::envoy::{EnvoyConfig, list, number, socket, text};
+use crate::doctor::envoy::{EnvoyConfig, socket};
+use crate::doctor::json::{list, number, text};
 use crate::doctor::seen::{Envoy, Host, Seen};
 
 /// Largest page that is read: a dump of thousands of routes and clusters.

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use futures_util::{StreamExt, stream};
 use serde_json::Value;
 
-use super::Pods;
 use super::http::Site;
-use crate::doctor::envoy::{list, text};
+use super::plan::Pods;
+use crate::doctor::json::{list, text};
 use crate::doctor::seen::{Known, PickerPage, PodPage, Seen};
 use crate::scrape::exposition::{Line, MetricSpec, Wanted};
 

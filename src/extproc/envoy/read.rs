@@ -7,7 +7,7 @@ use tonic::Status;
 use super::super::event::{Event, Message, Mode, Modes};
 use super::super::inbox::Payload;
 use super::super::wire::{self, Field, Fields, Malformed, Value};
-use super::{LB_NAMESPACE, SERVED, SUBSET_KEY, SUBSET_NAMESPACE};
+use super::names::{LB_NAMESPACE, SERVED, SUBSET_KEY, SUBSET_NAMESPACE};
 use crate::endpoints::health::AnswerStatus;
 use crate::endpoints::{MAX_ADDRESSES, SubsetHint};
 use crate::request::{Body, Headers, MAX_NAME, Pieces, Span};

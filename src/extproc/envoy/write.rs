@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 use super::super::outbox::Outbox;
 use super::super::reply::{Reply, Route};
 use super::super::wire::{field_len, put_bytes, put_head, put_true};
-use super::{DESTINATION, DROPPED_REASON, ENCODINGS, LB_NAMESPACE, ROUTING_HEADERS, SCORES};
+use super::names::{DESTINATION, DROPPED_REASON, ENCODINGS, LB_NAMESPACE, ROUTING_HEADERS, SCORES};
 use crate::flow::Rejection;
 use crate::request::Pieces;
 use crate::schedule::{Attribute, Header};

@@ -15,7 +15,6 @@ use std::sync::Arc;
 use std::task::Context;
 use std::time::Instant;
 
-use self::request::series_key;
 use crate::endpoints::SubsetHint;
 use crate::flow::{Rejection, Routed};
 use crate::memory::{Budget, RefusedStream, Reservation, Upload};
@@ -259,7 +258,7 @@ impl Exchange {
                 self.route(&request, end, routed, now);
                 Step::Continue
             }
-            Err(rejection) => self.refuse(rejection, &series_key(&request), now),
+            Err(rejection) => self.refuse(rejection, &SeriesKey::of(&request), now),
         };
         // By now all of them have been read that are.
         self.shared.metrics.ignored(&request.headers);

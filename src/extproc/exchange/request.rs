@@ -244,10 +244,10 @@ impl Exchange {
             // These go first: what is left is for the others.
             self.shared.budget.count_refused();
             self.shared.metrics.ignored(&request.headers);
-            return self.refuse(Rejection::saturated(NO_MEMORY), &series_key(&request), now);
+            return self.refuse(Rejection::saturated(NO_MEMORY), &SeriesKey::of(&request), now);
         }
         if let Some(by) = &request.rewritten_by {
-            let series = self.shared.metrics.series(&series_key(&request));
+            let series = self.shared.metrics.series(&SeriesKey::of(&request));
             self.shared.metrics.rewritten(by, &series);
         }
         request.received = self.started;
@@ -267,7 +267,7 @@ impl Exchange {
             self.answer.read_as(request.api);
             None
         } else {
-            let series = self.shared.metrics.series(&series_key(request));
+            let series = self.shared.metrics.series(&SeriesKey::of(request));
             self.answer.expect(request, Arc::clone(&series), self.started);
             Some(series)
         };
@@ -325,15 +325,6 @@ fn content_length(headers: &Headers) -> usize {
             |length: usize, digit: &u8| length.saturating_mul(10).saturating_add(usize::from(digit - b'0'));
         digits.iter().fold(0, add)
     })
-}
-
-pub(super) fn series_key(request: &Request) -> SeriesKey {
-    SeriesKey {
-        model: request.model.clone(),
-        target_model: request.target_model.clone(),
-        fairness_id: request.fairness_id().to_owned(),
-        priority: request.priority,
-    }
 }
 
 /// A version 4 UUID.

@@ -2,13 +2,11 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
-use super::Gate;
-use super::permit::{Grant, Revocation};
+use super::grant::{Grant, Revocation};
 use super::stages::Stages;
 use crate::endpoints::Candidates;
 use crate::flow::queue::{Action, NEVER, Nanos, Outcome, Queue, Ticket};
@@ -20,7 +18,7 @@ pub(super) struct Inner {
     /// By the place of a ticket: who waits for it. The ticket is there too, as places are
     /// taken again before everybody has heard of the end of those who had them.
     waiters: Vec<Option<(Ticket, oneshot::Sender<Verdict>)>>,
-    revocations: HashMap<Ticket, Arc<Revocation>>,
+    pub(super) revocations: HashMap<Ticket, Arc<Revocation>>,
     pub(super) actions: Vec<Action>,
     /// What the task knows: when it wakes, and whether somebody waits.
     pub(super) alarm_at: Nanos,
@@ -73,54 +71,6 @@ impl Inner {
         }
     }
 
-    /// Lets go as many as fit now.
-    pub(super) fn run(&mut self, gate: &Gate, now: Nanos, own: Option<Ticket>, told: &mut Told) {
-        if self.queue.waiting().requests > 0 {
-            let start = std::time::Instant::now();
-            let capacity = self.stages.levels(&*gate.detector, gate.clock.now_ms()).capacity();
-            self.queue.dispatch(now, &capacity, &mut self.actions);
-            gate.metrics.cycle.observe(start.elapsed());
-        }
-        self.tell(gate, own, told);
-    }
-
-    /// Sorts out what the queue wants done.
-    pub(super) fn tell(&mut self, gate: &Gate, own: Option<Ticket>, told: &mut Told) {
-        let mut actions = std::mem::take(&mut self.actions);
-        for action in actions.drain(..) {
-            let (ticket, verdict) = match action {
-                Action::Dispatch { ticket, spread } => {
-                    let revocation = self.revocations.get(&ticket).cloned();
-                    (ticket, Verdict::Go(Grant { spread, revocation }))
-                }
-                Action::Reject { ticket, outcome } => {
-                    self.revocations.remove(&ticket);
-                    (ticket, Verdict::No(outcome))
-                }
-                Action::Evict { ticket, priority } => {
-                    gate.metrics.revoked(priority);
-                    told.revoked.extend(self.revocations.remove(&ticket));
-                    continue;
-                }
-                Action::Reclaimed(after) => {
-                    gate.metrics.confirmed.inc();
-                    gate.metrics.confirmation.observe(Duration::from_nanos(after).as_secs_f64());
-                    continue;
-                }
-                Action::NotReclaimed => {
-                    gate.metrics.timed_out.inc();
-                    continue;
-                }
-            };
-            if own == Some(ticket) {
-                told.own = Some(verdict);
-            } else if let Some(sender) = self.take_waiter(ticket) {
-                told.verdicts.push((sender, verdict));
-            }
-        }
-        self.actions = actions;
-    }
-
     /// Somebody waits for the verdict on a request.
     pub(super) fn wait(&mut self, ticket: Ticket, sender: oneshot::Sender<Verdict>) {
         if self.waiters.len() <= ticket.index() {
@@ -132,7 +82,7 @@ impl Inner {
     }
 
     /// Who waits for the verdict on this request, and on no later one in its place.
-    fn take_waiter(&mut self, ticket: Ticket) -> Option<oneshot::Sender<Verdict>> {
+    pub(super) fn take_waiter(&mut self, ticket: Ticket) -> Option<oneshot::Sender<Verdict>> {
         let place = self.waiters.get_mut(ticket.index())?;
         place.take_if(|(of, _)| *of == ticket).map(|(_, sender)| sender)
     }

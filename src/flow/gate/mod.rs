@@ -9,6 +9,8 @@
 mod collector;
 mod demand;
 mod demand_gauges;
+mod enter;
+mod grant;
 mod inner;
 mod metrics;
 mod permit;
@@ -23,29 +25,23 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Notify, oneshot, watch};
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-use super::Rejection;
-use super::queue::{Arrival, Count, NEVER, Nanos, Outcome, Queue, Ticket, nanos};
+use super::queue::{Action, Count, NEVER, Nanos, Queue, Ticket, nanos};
 use crate::endpoints::{Candidates, Clock};
-use crate::memory::{Budget, Sheds};
-use crate::request::Request;
+use crate::memory::Sheds;
 use crate::schedule::SaturationDetector;
 use crate::schedule::waiting::Waiting;
 
+use grant::Grant;
 use inner::{Inner, Told, Verdict};
-use permit::Revocation;
 use series::SeriesTable;
-use wait::Wait;
 
 pub use collector::GateCollector;
 pub use demand::{Demand, DemandOf};
 pub use metrics::GateMetrics;
 pub use permit::Permit;
-
-/// Headers that say how soon a client needs its first token, in whole milliseconds.
-const SLO_TTFT: [&str; 2] = ["x-llm-d-slo-ttft-ms", "x-slo-ttft-ms"];
 
 /// How long the end of a request takes to show in a detector that counts by itself.
 const LIVE_GRACE: Duration = Duration::from_millis(10);
@@ -105,100 +101,12 @@ impl Gate {
         })
     }
 
-    /// Lets a request through if it needn't wait; `None`: it has to.
-    pub(super) fn try_enter(
-        self: &Arc<Self>,
-        request: &Request,
-        pool: &Candidates,
-    ) -> Option<Result<Permit, Rejection>> {
-        if self.somebody_waits.load(Relaxed) {
-            return None;
-        }
-        let start = Instant::now();
-        let (revocation, bytes) = (self.revocation(request), request.body.len() as u64);
-        let entered = self.during(|inner, now, told| {
-            inner.set_pool(pool, now);
-            if inner.queue.waiting().requests > 0 {
-                return None;
-            }
-            let ticket = match inner.queue.enqueue(now, &self.arrival(request, now, now, bytes)) {
-                Ok(ticket) => ticket,
-                Err(outcome) => return Some(Err(outcome)),
-            };
-            inner.know(ticket, revocation.as_ref());
-            inner.run(self, now, Some(ticket), told);
-            match told.own.take() {
-                Some(Verdict::Go(grant)) => Some(Ok(Permit::new(self, ticket, now, bytes, grant))),
-                _ => {
-                    inner.forget(ticket, 0.0, now);
-                    None
-                }
-            }
-        })?;
-        let outcome = entered.as_ref().map_or_else(|outcome| *outcome, |_| Outcome::Dispatched);
-        self.observe(request, outcome, Duration::ZERO, start.elapsed());
-        Some(entered.map_err(refusal::of))
-    }
-
-    /// Waits until a request may go. `since`: it has been waiting since then, as far as
-    /// order and time are concerned. Dropping the future takes the request back.
-    ///
-    /// # Errors
-    /// Why it may not.
-    pub(super) async fn enter(
-        self: &Arc<Self>,
-        request: &Request,
-        since: Option<Nanos>,
-        pool: &Candidates,
-    ) -> Result<Permit, Rejection> {
-        let start = Instant::now();
-        let (revocation, bytes) = (self.revocation(request), request.body.len() as u64);
-        let entered = self.during(|inner, now, told| {
-            inner.set_pool(pool, now);
-            let since = since.unwrap_or(now).min(now);
-            let ticket = inner.queue.enqueue(now, &self.arrival(request, now, since, bytes))?;
-            inner.know(ticket, revocation.as_ref());
-            inner.run(self, now, Some(ticket), told);
-            if let Some(verdict) = told.own.take() {
-                return Ok((ticket, since, Err(verdict)));
-            }
-            let (sender, receiver) = oneshot::channel();
-            inner.wait(ticket, sender);
-            Ok((ticket, since, Ok((receiver, now))))
-        });
-        let enqueued = start.elapsed();
-        let (ticket, since, waiting) = match entered {
-            Ok(entered) => entered,
-            Err(outcome) => {
-                self.observe(request, outcome, Duration::ZERO, enqueued);
-                return Err(refusal::of(outcome));
-            }
-        };
-        let verdict = match waiting {
-            Err(verdict) => {
-                let outcome =
-                    if let Verdict::No(outcome) = &verdict { *outcome } else { Outcome::Dispatched };
-                self.observe(request, outcome, Duration::ZERO, enqueued);
-                verdict
-            }
-            Ok((receiver, entered)) => {
-                let series = self.series.of(request, entered, &self.metrics);
-                let counted = series.count(request, bytes, &self.metrics);
-                Wait::new(self, ticket, receiver, counted, entered, enqueued).await
-            }
-        };
-        match verdict {
-            Verdict::Go(grant) => Ok(Permit::new(self, ticket, since, bytes, grant)),
-            Verdict::No(outcome) => Err(refusal::of(outcome)),
-        }
-    }
-
     /// Refuses everybody who waits, and from now on everybody who would have to: the picker
     /// stops.
     pub fn close(&self) {
         self.during(|inner, now, told| {
             inner.queue.close(now, &mut inner.actions);
-            inner.tell(self, None, told);
+            self.tell(inner, None, told);
         });
     }
 
@@ -211,7 +119,7 @@ impl Gate {
     pub fn shed(&self, bytes: u64, highest: i32) -> Count {
         let shed = self.during(|inner, now, told| {
             let shed = inner.queue.shed(now, bytes, highest, &mut inner.actions);
-            inner.tell(self, None, told);
+            self.tell(inner, None, told);
             shed
         });
         if shed.requests > 0 {
@@ -230,7 +138,7 @@ impl Gate {
     fn booked(&self, ticket: Ticket) {
         self.during(|inner, now, told| {
             inner.queue.booked(now, ticket);
-            inner.run(self, now, None, told);
+            self.run(inner, now, None, told);
         });
     }
 
@@ -238,9 +146,9 @@ impl Gate {
     fn end(&self, ticket: Ticket, cost: f64) -> Nanos {
         self.during(|inner, now, told| {
             if inner.forget(ticket, cost, now) {
-                inner.run(self, now, None, told);
+                self.run(inner, now, None, told);
             } else {
-                inner.tell(self, None, told);
+                self.tell(inner, None, told);
             }
             now
         })
@@ -249,7 +157,7 @@ impl Gate {
     /// The pool may have more room.
     fn nudge(&self) {
         if self.somebody_waits.load(Relaxed) {
-            self.during(|inner, now, told| inner.run(self, now, None, told));
+            self.during(|inner, now, told| self.run(inner, now, None, told));
         }
     }
 
@@ -261,12 +169,60 @@ impl Gate {
                 inner.set_pool(pool, now);
             }
             inner.queue.advance(now, &mut inner.actions);
-            inner.run(self, now, None, told);
+            self.run(inner, now, None, told);
             inner.alarm_at = inner.queue.wake_at(now);
             inner.task_listens = inner.queue.waiting().requests > 0;
             let wake = (inner.alarm_at != NEVER).then(|| self.origin + Duration::from_nanos(inner.alarm_at));
             Next { wake, somebody_waits: inner.task_listens }
         })
+    }
+
+    /// Lets go as many as fit now.
+    fn run(&self, inner: &mut Inner, now: Nanos, own: Option<Ticket>, told: &mut Told) {
+        if inner.queue.waiting().requests > 0 {
+            let start = std::time::Instant::now();
+            let capacity = inner.stages.levels(&*self.detector, self.clock.now_ms()).capacity();
+            inner.queue.dispatch(now, &capacity, &mut inner.actions);
+            self.metrics.cycle.observe(start.elapsed());
+        }
+        self.tell(inner, own, told);
+    }
+
+    /// Sorts out what the queue wants done.
+    fn tell(&self, inner: &mut Inner, own: Option<Ticket>, told: &mut Told) {
+        let mut actions = std::mem::take(&mut inner.actions);
+        for action in actions.drain(..) {
+            let (ticket, verdict) = match action {
+                Action::Dispatch { ticket, spread } => {
+                    let revocation = inner.revocations.get(&ticket).cloned();
+                    (ticket, Verdict::Go(Grant { spread, revocation }))
+                }
+                Action::Reject { ticket, outcome } => {
+                    inner.revocations.remove(&ticket);
+                    (ticket, Verdict::No(outcome))
+                }
+                Action::Evict { ticket, priority } => {
+                    self.metrics.revoked(priority);
+                    told.revoked.extend(inner.revocations.remove(&ticket));
+                    continue;
+                }
+                Action::Reclaimed(after) => {
+                    self.metrics.confirmed.inc();
+                    self.metrics.confirmation.observe(Duration::from_nanos(after).as_secs_f64());
+                    continue;
+                }
+                Action::NotReclaimed => {
+                    self.metrics.timed_out.inc();
+                    continue;
+                }
+            };
+            if own == Some(ticket) {
+                told.own = Some(verdict);
+            } else if let Some(sender) = inner.take_waiter(ticket) {
+                told.verdicts.push((sender, verdict));
+            }
+        }
+        inner.actions = actions;
     }
 
     /// Does something with the lock, then wakes whom that concerns.
@@ -304,25 +260,6 @@ impl Gate {
     /// Time on the queue's clock.
     fn now(&self) -> Nanos {
         nanos(self.origin.elapsed())
-    }
-
-    fn arrival<'a>(&self, request: &'a Request, now: Nanos, since: Nanos, bytes: u64) -> Arrival<'a> {
-        let age = request.received.map_or(0, |received| nanos(received.elapsed()));
-        let received = now.saturating_sub(age).min(since);
-        let slo = request.headers.first_text(&SLO_TTFT).and_then(|text| text.trim().parse::<u64>().ok());
-        let due = slo.and_then(|ms| received.checked_add(ms.checked_mul(1_000_000)?));
-        let (flow, priority) = (request.fairness_id(), request.priority);
-        let beside = Budget::STREAM + request.headers.counted() as u64;
-        Arrival { flow, priority, bytes, beside, received, since, ttl: self.ttl, due }
-    }
-
-    fn revocation(&self, request: &Request) -> Option<Arc<Revocation>> {
-        (self.evicts && request.priority < 0).then(Arc::default)
-    }
-
-    fn observe(&self, request: &Request, outcome: Outcome, waited: Duration, enqueued: Duration) {
-        let series = self.series.of(request, self.now(), &self.metrics);
-        series.ended(outcome, waited, enqueued, &self.metrics);
     }
 }
 

@@ -1,12 +1,10 @@
 //! A request that was let go, until it is done.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
-use futures_util::task::AtomicWaker;
-
 use super::Gate;
+use super::grant::{Grant, Revocation};
 use crate::flow::queue::{Nanos, Ticket};
 use crate::request::usage::Usage;
 
@@ -78,32 +76,5 @@ impl Permit {
 impl Drop for Permit {
     fn drop(&mut self) {
         self.gate.end(self.ticket, self.cost);
-    }
-}
-
-/// How a request may go.
-#[derive(Debug)]
-pub(super) struct Grant {
-    pub(super) spread: bool,
-    pub(super) revocation: Option<Arc<Revocation>>,
-}
-
-/// Tells a running request that it is given up.
-#[derive(Debug, Default)]
-pub(super) struct Revocation {
-    is_revoked: AtomicBool,
-    waker: AtomicWaker,
-}
-
-impl Revocation {
-    pub(super) fn revoke(&self) {
-        self.is_revoked.store(true, Ordering::Release);
-        self.waker.wake();
-    }
-
-    fn poll(&self, context: &mut Context<'_>) -> Poll<()> {
-        // Registered before it is looked at, so that none in between is missed.
-        self.waker.register(context.waker());
-        if self.is_revoked.load(Ordering::Acquire) { Poll::Ready(()) } else { Poll::Pending }
     }
 }

@@ -64,7 +64,7 @@ pub async fn keep_bands(gate: Arc<Gate>, rules: Arc<RuleBook>) {
         let priorities = rules.current().objectives.values().copied().collect();
         gate.during(|inner, now, told| {
             inner.queue.know(now, &priorities);
-            inner.run(&gate, now, None, told);
+            gate.run(inner, now, None, told);
         });
         // The book is gone with whoever holds it, and we hold it.
         let _ = replaced.changed().await;

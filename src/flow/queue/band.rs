@@ -2,10 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use super::count::Count;
 use super::fairness::Turns;
-use super::flows::{FlowRef, Flows, Waiter};
+use super::flows::{FlowRef, Flows};
+use super::line::Waiter;
 use super::rank::Rank;
-use super::{Count, NEVER, Nanos};
+use super::time::{NEVER, Nanos};
 use crate::schedule::waiting::{BandRules, Standing};
 
 /// How long a band that no rule lists stays without requests, as with the peer.

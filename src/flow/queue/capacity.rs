@@ -2,8 +2,11 @@
 
 use smallvec::SmallVec;
 
-use super::Count;
+use super::count::Count;
 use crate::schedule::Level;
+
+/// How close to a ceiling counts as there: sums of shares are not exact.
+pub(super) const EPSILON: f64 = 1e-9;
 
 /// How busy the pool is, and what one more request does to that. A pool whose endpoints
 /// have roles has a level for each stage, and the fullest counts.

@@ -1,8 +1,9 @@
 //! Who goes while there is room: bands from the highest down, each up to its ceiling.
 
+use super::capacity::EPSILON;
 use super::evictions::Demand;
 use super::requests::Stage;
-use super::{Action, Capacity, Count, EPSILON, NEVER, Nanos, Outcome, Queue};
+use super::{Action, Capacity, Count, NEVER, Nanos, Outcome, Queue};
 use crate::schedule::waiting::Ceiling;
 
 /// The unit in which a soft ceiling opens and closes: the peer's cycle.

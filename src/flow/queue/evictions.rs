@@ -6,7 +6,9 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
-use super::{EPSILON, NEVER, Nanos, Ticket};
+use super::capacity::EPSILON;
+use super::requests::Ticket;
+use super::time::{NEVER, Nanos};
 
 /// Victims of one decision, at most.
 const MOST: u64 = 2;

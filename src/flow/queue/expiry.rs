@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use super::requests::{Held, Requests};
-use super::{NEVER, Nanos};
+use super::time::{NEVER, Nanos};
 
 /// The ends of all waits, in their order.
 #[derive(Debug)]

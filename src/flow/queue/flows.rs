@@ -6,8 +6,8 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
-use super::Nanos;
 use super::line::Line;
+use super::time::Nanos;
 
 /// Flows that are remembered while nothing of theirs waits. The half that was idle longest
 /// is forgotten beyond that: clients may name a new flow with every request.
@@ -29,17 +29,6 @@ impl Hasher for AsItIs {
     fn write_u128(&mut self, hash: u128) {
         self.0 = hash as u64;
     }
-}
-
-/// A request in a queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Waiter {
-    /// The place of the request.
-    pub(super) slot: u32,
-    /// The place of its flow.
-    pub(super) flow: u32,
-    /// Since when it waits.
-    pub(super) since: Nanos,
 }
 
 /// A flow that may be gone.

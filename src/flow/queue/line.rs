@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use smallvec::SmallVec;
 
-use super::flows::Waiter;
 use super::rank::Rank;
+use super::time::Nanos;
 
 /// More than so many are kept as a tree, as any of them may leave.
 const FEW: usize = 16;
@@ -16,6 +16,17 @@ const FEW: usize = 16;
 /// A tree goes when no more than so many are left in it: less, so that one that comes and one
 /// that goes don't move all.
 const FEW_AGAIN: usize = 4;
+
+/// A request in a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Waiter {
+    /// The place of the request.
+    pub(super) slot: u32,
+    /// The place of its flow.
+    pub(super) flow: u32,
+    /// Since when it waits.
+    pub(super) since: Nanos,
+}
 
 /// Requests by rank, the first first.
 #[derive(Debug)]

@@ -15,6 +15,7 @@
 //!
 //! Every request that was taken in has one end: it is dispatched, refused, or taken back.
 
+mod arrival;
 mod band;
 mod capacity;
 mod count;
@@ -29,12 +30,12 @@ mod rank;
 mod recovery;
 mod requests;
 mod shed;
+mod time;
 
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use crate::schedule::waiting::{BandRules, UsageLimit, WaitingRules};
 
@@ -45,45 +46,12 @@ use rank::Rank;
 use recovery::Recovery;
 use requests::{Held, Requests, Stage};
 
+pub use arrival::Arrival;
 pub use capacity::Capacity;
 pub use count::Count;
 pub use outcome::Outcome;
 pub use requests::Ticket;
-
-/// Nanoseconds since the start of the clock of whoever owns the queue.
-pub type Nanos = u64;
-
-/// A time that never comes.
-pub const NEVER: Nanos = u64::MAX;
-
-/// How close to a ceiling counts as there: sums of shares are not exact.
-const EPSILON: f64 = 1e-9;
-
-/// A duration in the queue's unit; what is longer than 584 years is [`NEVER`].
-pub fn nanos(duration: Duration) -> Nanos {
-    u64::try_from(duration.as_nanos()).unwrap_or(NEVER)
-}
-
-/// A request that wants to wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Arrival<'a> {
-    /// Its flow.
-    pub flow: &'a str,
-    /// Its priority; higher goes first.
-    pub priority: i32,
-    /// Bytes of its body.
-    pub bytes: u64,
-    /// Bytes of memory that it holds beside its body.
-    pub beside: u64,
-    /// When its headers came.
-    pub received: Nanos,
-    /// Since when it waits.
-    pub since: Nanos,
-    /// How long it waits for room; `None`: for ever.
-    pub ttl: Option<Nanos>,
-    /// When its first token is due, if it says so.
-    pub due: Option<Nanos>,
-}
+pub use time::{NEVER, Nanos, nanos};
 
 /// What to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,7 @@
 //! The order of requests.
 
-use super::{Arrival, NEVER, Nanos};
+use super::arrival::Arrival;
+use super::time::{NEVER, Nanos};
 use crate::schedule::waiting::Ordering;
 
 /// Place of a request in its order: the smaller goes first. No two are equal.

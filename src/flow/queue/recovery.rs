@@ -1,7 +1,7 @@
 //! The way back from an empty pool. The endpoints of a pool that is scaled up from nothing
 //! come one after the other; whoever is first must not get all that waited.
 
-use super::Nanos;
+use super::time::Nanos;
 
 /// No endpoint came or went for so long: those that come together have come.
 pub(super) const QUIET: Nanos = 100_000_000;

@@ -1,9 +1,9 @@
 //! The requests that the queue knows: those that wait, and those that left and aren't
 //! done yet.
 
-use super::Nanos;
 use super::flows::FlowRef;
 use super::rank::Rank;
+use super::time::Nanos;
 
 /// A request that the queue knows. One that is done with is not known any more: its ticket
 /// then names nobody, also when its place is taken again.

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::{SHARED, Workload, shared};
+use super::kinds::Workload;
+use super::shared::{SHARED, shared};
 use crate::replay::draw::Draw;
 use crate::replay::workload::{Arrival, Piece};
 

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::shared;
+use super::shared::shared;
 use crate::replay::draw::Draw;
 use crate::replay::workload::{Arrival, Piece};
 

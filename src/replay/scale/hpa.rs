@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::sizer::Seen;
+use super::seen::Seen;
 use crate::capacity::amount::Amount;
 use crate::capacity::policy::{Range, Target};
 use crate::capacity::size::{self, Measured};

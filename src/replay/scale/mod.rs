@@ -6,6 +6,7 @@
 
 mod fleet;
 mod hpa;
+mod seen;
 mod sizer;
 
 use std::sync::Arc;
@@ -13,20 +14,21 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::policy::{Policy as Picking, Reading};
+use super::error::{LONGEST, ReplayError};
+use super::policy::{BuildError, Picker, Policy as Picking, Reading};
 use super::requests::Requests;
 use super::servers::Server;
 use super::summary::{Goodput, Latency, Measure};
 use super::workload::Arrival;
 use super::world::{Fates, Scaling, World};
-use super::{BuildError, LONGEST, Picker, ReplayError};
 use crate::capacity::Policy;
 use crate::capacity::policy::{Sizing, Total};
 use crate::config::EndpointPickerConfig;
 use crate::sim::EngineConfig;
 
 pub(super) use fleet::Fleet;
-pub(super) use sizer::{Number, Seen, Sizer};
+pub(super) use seen::{Number, Seen};
+pub(super) use sizer::Sizer;
 
 use hpa::Hpa;
 

@@ -1,10 +1,14 @@
+use std::sync::Arc;
+
 use super::*;
 use crate::config::EndpointPickerConfig;
 use crate::endpoints::ROLE_LABEL;
-use crate::replay::policy::{Policy, Reading};
+use crate::replay::policy::{Picker, Policy, Reading};
 use crate::replay::reference::Formula;
+use crate::replay::requests::Requests;
+use crate::replay::servers::Server;
 use crate::replay::workload::{Arrival, Piece};
-use crate::sim::EngineConfig;
+use crate::sim::{EngineConfig, Links};
 
 const MS: Duration = Duration::from_millis(1);
 

@@ -6,12 +6,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::warn;
 
-use super::Driver;
+use super::{Driver, RELEASE};
 use crate::capacity::Condition;
 use crate::scaling::board::Held;
-
-/// How often it is looked between two ticks whether pods wait at a gate that replace others.
-pub(super) const RELEASE: Duration = Duration::from_secs(5);
 
 /// The same where the API server answers late: the driver waits for it meanwhile.
 const RELEASE_LATER: Duration = Duration::from_secs(30);

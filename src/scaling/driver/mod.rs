@@ -7,6 +7,7 @@ mod looks;
 mod news;
 mod running;
 mod ticks;
+mod wants;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -30,11 +31,14 @@ use crate::scrape::{AttributeSpec, Engine, EngineSpec, Engines, ScrapeConfig, Sc
 use acts::Acts;
 pub use live::Live;
 use looks::Looks;
-use news::Wants;
 use running::Running;
+use wants::Wants;
 
 /// How often it is asked whether plans may be made, while they may not.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
+
+/// How often it is looked between two ticks whether pods wait at a gate that replace others.
+const RELEASE: Duration = Duration::from_secs(5);
 
 /// Changes that wait to be heard.
 const WAITING: usize = 16;
@@ -233,7 +237,7 @@ impl Driver {
         }
         if let Some(hands) = &mut self.live.hands {
             hands.attend(self.running.iter().map(|running| &running.group.policy));
-            let next = self.releases.unwrap_or_else(|| Instant::now() + hold::RELEASE);
+            let next = self.releases.unwrap_or_else(|| Instant::now() + RELEASE);
             self.releases = hands.keeps_gates().then_some(next);
         }
         // Pods of a policy that is gone are to have requests again.

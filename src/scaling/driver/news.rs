@@ -1,26 +1,17 @@
 //! What is said of policies, and what comes of it.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tokio::sync::watch;
 use tracing::{info, warn};
 
 use super::Driver;
+use super::wants::Wants;
 use crate::actuator::Owner;
 use crate::capacity::policy::TargetRef;
 use crate::scaling::file::{Look, joined};
 use crate::scaling::groups::Groups;
 use crate::scaling::objects::{self, Changed, Known};
-
-/// What is to be found out for policies.
-#[derive(Debug, Default)]
-pub(super) struct Wants {
-    /// Names of topologies.
-    pub(super) topologies: Arc<watch::Sender<BTreeSet<String>>>,
-    /// Targets of policies that name no pool.
-    pub(super) owners: watch::Sender<Vec<TargetRef>>,
-}
 
 /// Says something, if it is new.
 fn replace<T: PartialEq>(sender: &watch::Sender<T>, now: T) {

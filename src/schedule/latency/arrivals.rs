@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use super::backlog::nanos;
+use super::time::nanos;
 
 /// Time after which an arrival counts a third (1/e) in the rate of arrivals, in seconds.
 const RATE_WINDOW: f64 = 20.0;

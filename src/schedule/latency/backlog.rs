@@ -18,6 +18,7 @@ use super::link::Link;
 use super::past::Past;
 use super::plateau::Plateau;
 use super::targets::Targets;
+use super::time::nanos;
 
 /// A prompt whose first token isn't seen leaves after so many times as long as it should
 /// take, as no endpoint is taken to be slower than that …
@@ -403,8 +404,4 @@ pub(super) fn steps(tokens: Option<f64>) -> Option<f64> {
 
 fn signed(tokens: u64) -> i64 {
     i64::try_from(tokens).unwrap_or(i64::MAX)
-}
-
-pub(super) fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -8,16 +8,16 @@ use crate::request::Api;
 use crate::request::usage::Usage;
 use crate::schedule::{AnswerHead, Attribute, Follower, Header};
 
+use super::aim::{Aim, may_be_kept};
 use super::backlog::{Backlog, steps};
 use super::cost::Ask;
 use super::histograms::Met;
 use super::lengths::Kind;
-use super::link::Moving;
 use super::model::Model;
+use super::moving::Moving;
 use super::past::Past;
 use super::predicted::Predicted;
 use super::table::Reported;
-use super::targets::Aim;
 
 /// Seconds that a prompt takes at least: a transfer may seem to have taken longer than all.
 const LEAST_TIME: f64 = 1e-3;
@@ -75,6 +75,28 @@ impl<'a> Work<'a> {
             tpot: None,
             apart: None,
         }
+    }
+}
+
+impl Model {
+    /// Books a request: its prompt with the endpoint that computes it until the first token
+    /// is there, its answer with the endpoint that decodes.
+    pub fn book(self: &Arc<Self>, work: &Work<'_>) -> Booked {
+        let now = self.clock.elapsed();
+        let tokens = self.hits().likely(work.tokens, work.prompt);
+        self.mean_uncached.note(tokens as f64);
+        self.mean_prompt.note(work.prompt as f64);
+        self.watch(work.prefill);
+        self.arrivals.add(tokens as f64 / self.backlog(work.prefill).rate(), now);
+        if !std::ptr::eq(work.prefill, work.decode) {
+            self.watch(work.decode);
+        }
+        let decode = self.backlog(work.decode);
+        let target = work.tpot.filter(|target| may_be_kept(*target, &decode));
+        if let Some(target) = target {
+            self.recent.note(target, now);
+        }
+        Booked::new(Arc::clone(self), &Work { tpot: target, ..*work }, now)
     }
 }
 

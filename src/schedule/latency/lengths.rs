@@ -8,7 +8,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{PoisonError, RwLock};
 
-use super::model::CLIP_MEAN;
+use super::mean::CLIP;
 
 /// Models and flows whose lengths are kept at most. The least recently used go.
 const MOST: usize = 4096;
@@ -142,7 +142,7 @@ impl Length {
     /// Adds an answer. The first is compared with the pool's mean.
     fn note(&mut self, tokens: f64, pool: f64) {
         let mean = if self.samples == 0 { pool } else { self.mean };
-        let tokens = tokens.min(mean.max(1.0) * CLIP_MEAN);
+        let tokens = tokens.min(mean.max(1.0) * CLIP);
         let log = tokens.max(1.0).ln();
         self.samples = self.samples.saturating_add(1);
         if self.samples == 1 {

@@ -10,6 +10,7 @@
 //! and the first of them books the request.
 
 mod accuracy;
+mod aim;
 mod apart;
 mod arrivals;
 mod backlog;
@@ -22,10 +23,13 @@ mod group;
 mod histograms;
 mod hits;
 mod ignored;
+mod kept;
 mod lengths;
 mod link;
+mod mean;
 mod metrics;
 mod model;
+mod moving;
 mod past;
 mod plateau;
 mod predicted;
@@ -38,6 +42,7 @@ mod running;
 mod scale;
 mod table;
 mod targets;
+mod time;
 
 pub use accuracy::{BandAccuracy, Prediction};
 pub use apart::{DecodePart, PrefillPart};

@@ -9,24 +9,17 @@ use arc_swap::ArcSwap;
 
 use crate::endpoints::{Clock, Endpoint, Slot, Snapshot};
 use crate::request::Request;
-use crate::schedule::Kept;
 
 use super::accuracy::Prediction;
 use super::arrivals::Arrivals;
 use super::backlog::Backlog;
-use super::booking::{Booked, Work};
 use super::group::{Group, GroupKey};
 use super::hits::Hits;
 use super::lengths::{Kind, Lengths};
+use super::mean::Mean;
 use super::predicted::Accuracies;
 use super::scale::TokenScale;
-use super::targets::{Recent, may_be_kept};
-
-/// Share of a mean's weight that remains after another observation.
-const KEEP_MEAN: f64 = 0.98;
-
-/// Observations beyond so many times a mean count as that: one that is wrong is forgotten soon.
-pub(super) const CLIP_MEAN: f64 = 16.0;
+use super::targets::Recent;
 
 /// Tokens of an answer that are expected before any was seen.
 const OUTPUT: f64 = 200.0;
@@ -50,14 +43,13 @@ pub struct Model {
     groups: Mutex<HashMap<GroupKey, Arc<Group>>>,
     /// The first group. Endpoints that nothing was sent to are taken to be as fast.
     pub(super) default: Arc<Group>,
-    /// Means per request, as `f64` bits: tokens to compute, tokens of a prompt, tokens of an
-    /// answer.
-    pub(super) mean_uncached: AtomicU64,
-    pub(super) mean_prompt: AtomicU64,
-    mean_output: AtomicU64,
-    /// Mean seconds to a first token, and from it to the last, as `f64` bits.
-    mean_first: AtomicU64,
-    mean_answer: AtomicU64,
+    /// Means per request: tokens to compute, tokens of a prompt, tokens of an answer.
+    pub(super) mean_uncached: Mean,
+    pub(super) mean_prompt: Mean,
+    mean_output: Mean,
+    /// Mean seconds to a first token, and from it to the last.
+    mean_first: Mean,
+    mean_answer: Mean,
     /// Prompts, and the seconds that they take where they are sent.
     pub(super) arrivals: Arrivals,
     accuracies: Accuracies,
@@ -85,11 +77,11 @@ impl Model {
             entries: ArcSwap::default(),
             groups: Mutex::default(),
             default: Arc::new(Group::new(initial_rate)),
-            mean_uncached: AtomicU64::new(0),
-            mean_prompt: AtomicU64::new(0),
-            mean_output: AtomicU64::new(OUTPUT.to_bits()),
-            mean_first: AtomicU64::new(0),
-            mean_answer: AtomicU64::new(0),
+            mean_uncached: Mean::default(),
+            mean_prompt: Mean::default(),
+            mean_output: Mean::expected(OUTPUT),
+            mean_first: Mean::default(),
+            mean_answer: Mean::default(),
             arrivals: Arrivals::default(),
             accuracies: Accuracies::default(),
             hits: Hits::default(),
@@ -149,26 +141,6 @@ impl Model {
         &self.clock
     }
 
-    /// Books a request: its prompt with the endpoint that computes it until the first token
-    /// is there, its answer with the endpoint that decodes.
-    pub fn book(self: &Arc<Self>, work: &Work<'_>) -> Booked {
-        let now = self.clock.elapsed();
-        let tokens = self.hits.likely(work.tokens, work.prompt);
-        note(&self.mean_uncached, tokens as f64);
-        note(&self.mean_prompt, work.prompt as f64);
-        self.watch(work.prefill);
-        self.arrivals.add(tokens as f64 / self.backlog(work.prefill).rate(), now);
-        if !std::ptr::eq(work.prefill, work.decode) {
-            self.watch(work.decode);
-        }
-        let decode = self.backlog(work.decode);
-        let target = work.tpot.filter(|target| may_be_kept(*target, &decode));
-        if let Some(target) = target {
-            self.recent.note(target, now);
-        }
-        Booked::new(Arc::clone(self), &Work { tpot: target, ..*work }, now)
-    }
-
     /// The model and flow of a request.
     pub fn kind(&self, request: &Request) -> Kind {
         self.lengths.kind(&request.target_model, request.fairness_id())
@@ -177,25 +149,24 @@ impl Model {
     /// An answer had so many tokens.
     pub(super) fn note_output(&self, kind: Kind, tokens: u64) {
         self.lengths.note(kind, tokens as f64, self.mean_output());
-        note_clipped(&self.mean_output, tokens as f64);
+        self.mean_output.note_clipped(tokens as f64);
     }
 
     /// A stream took so long to its first token, and from there to its end.
     pub(super) fn note_times(&self, first: Duration, answer: Duration) {
-        note_clipped(&self.mean_first, first.as_secs_f64());
-        note_clipped(&self.mean_answer, answer.as_secs_f64());
+        self.mean_first.note_clipped(first.as_secs_f64());
+        self.mean_answer.note_clipped(answer.as_secs_f64());
     }
 
     /// Twice the geometric mean of 1 and the ratio of mean answers to mean times to a first token.
     pub(super) fn urgency(&self) -> f64 {
-        let mean = |bits: &AtomicU64| f64::from_bits(bits.load(Relaxed));
-        let (first, answer) = (mean(&self.mean_first), mean(&self.mean_answer));
+        let (first, answer) = (self.mean_first.get(), self.mean_answer.get());
         let ratio = if first > 0.0 { answer / first } else { 1.0 };
         URGENT * ratio.sqrt().clamp(1.0, MOST_URGENT)
     }
 
     pub(super) fn mean_output(&self) -> f64 {
-        f64::from_bits(self.mean_output.load(Relaxed))
+        self.mean_output.get()
     }
 
     /// The endpoint's backlog; an empty one when it is looked at first.
@@ -229,7 +200,7 @@ impl Model {
     /// Learns from the times that the endpoint has measured itself. If they say that it is
     /// another process, what was learned of the endpoint alone is forgotten; its group's
     /// times stay.
-    fn watch(&self, endpoint: &Endpoint) {
+    pub(super) fn watch(&self, endpoint: &Endpoint) {
         let backlog = self.backlog(endpoint);
         if !backlog.read_times(endpoint.load()) {
             tracing::info!(endpoint = %endpoint.id(), "engine has restarted; what its endpoint differs by is learned anew");
@@ -237,36 +208,9 @@ impl Model {
         }
     }
 
-    /// The group that an endpoint belongs to.
-    fn group(&self, endpoint: &Endpoint) -> Arc<Group> {
-        let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
-        let (key, rate) = (GroupKey::of(endpoint), self.initial_rate());
-        match groups.len() {
-            0 => Arc::clone(groups.entry(key).or_insert_with(|| Arc::clone(&self.default))),
-            MOST_GROUPS.. => groups.get(&key).map_or_else(|| Arc::clone(&self.default), Arc::clone),
-            _ => Arc::clone(groups.entry(key).or_insert_with(|| Arc::new(Group::new(rate)))),
-        }
-    }
-}
-
-/// Adds to a mean. Of two at the same moment one may be lost: a mean of many is none the worse
-/// for it, and threads need not wait for each other.
-fn note(mean: &AtomicU64, value: f64) {
-    let bits = mean.load(Relaxed);
-    let before = f64::from_bits(bits);
-    let next = if bits == 0 { value } else { before * KEEP_MEAN + value * (1.0 - KEEP_MEAN) };
-    mean.store(next.to_bits(), Relaxed);
-}
-
-/// Adds an observation that may be wrong.
-fn note_clipped(mean: &AtomicU64, value: f64) {
-    let before = f64::from_bits(mean.load(Relaxed));
-    note(mean, if before > 0.0 { value.min(before * CLIP_MEAN) } else { value });
-}
-
-impl Kept for Model {
-    fn sweep(&self, snapshot: &Snapshot, _now_ms: u64) {
-        self.tell_constants();
+    /// Learns from the times that the pool's endpoints have measured themselves, and forgets those
+    /// that are gone.
+    pub(super) fn follow(&self, snapshot: &Snapshot) {
         for endpoint in snapshot.endpoints() {
             // One that is never chosen might be, if it weren't taken for the one before.
             if self.entries.load().get(endpoint.slot().number() as usize).is_some_and(Option::is_some) {
@@ -282,6 +226,16 @@ impl Kept for Model {
         if entries.iter().any(is_gone) {
             let kept = entries.iter().map(|entry| entry.clone().filter(|_| !is_gone(entry)));
             self.entries.store(Arc::new(kept.collect()));
+        }
+    }
+    /// The group that an endpoint belongs to.
+    fn group(&self, endpoint: &Endpoint) -> Arc<Group> {
+        let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+        let (key, rate) = (GroupKey::of(endpoint), self.initial_rate());
+        match groups.len() {
+            0 => Arc::clone(groups.entry(key).or_insert_with(|| Arc::clone(&self.default))),
+            MOST_GROUPS.. => groups.get(&key).map_or_else(|| Arc::clone(&self.default), Arc::clone),
+            _ => Arc::clone(groups.entry(key).or_insert_with(|| Arc::new(Group::new(rate)))),
         }
     }
 }

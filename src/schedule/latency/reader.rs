@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use crate::endpoints::{Endpoint, Gauge, Load};
 use crate::request::Slo;
 use crate::schedule::data::{PrefixMatch, PromptTokens};
-use crate::schedule::{Context, Decision, Effects, Key, State};
+use crate::schedule::{Context, Decision, Effects, Key};
 
 use super::booking::{Apart, Work};
 use super::lengths::Kind;
@@ -14,23 +14,6 @@ use super::model::Model;
 use super::rate::InitialRate;
 use super::running::running;
 use super::table::{Reported, Table};
-
-/// Name of a pool's only [`Model`] in its [`State`].
-const STATE_KEY: &str = "latency-model";
-
-impl Model {
-    /// The model that all plugins of a pool share; one that knows nothing when it is asked for
-    /// first.
-    pub fn of(state: &State) -> Arc<Self> {
-        let clock = state.clock().clone();
-        state.of(STATE_KEY, || Self::new(InitialRate::default().get(), clock))
-    }
-
-    /// The model of a pool, if a plugin asked for it.
-    pub fn find(state: &State) -> Option<Arc<Self>> {
-        state.find(STATE_KEY)
-    }
-}
 
 /// Reads the model for the request of a decision, and books the request.
 #[derive(Clone, Debug)]

@@ -1,18 +1,18 @@
 //! The model as one decision reads it.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use arc_swap::Guard;
 
 use crate::endpoints::{Endpoint, Load};
 
-use super::backlog::{Backlog, nanos};
+use super::backlog::Backlog;
 use super::cost::{Ask, Cost, Pool, Speed, State};
 use super::group::Group;
 use super::model::{Entry, Model};
 use super::residuals::Residuals;
+use super::time::nanos;
 
 /// KV cache usage from which on it counts as full.
 const FULL: f64 = 0.95;
@@ -48,8 +48,8 @@ impl Model {
             model: self,
             now,
             now_nanos: nanos(now),
-            mean_uncached: f64::from_bits(self.mean_uncached.load(Relaxed)),
-            mean_prompt: f64::from_bits(self.mean_prompt.load(Relaxed)),
+            mean_uncached: self.mean_uncached.get(),
+            mean_prompt: self.mean_prompt.get(),
         }
     }
 }

@@ -3,29 +3,18 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::backlog::Backlog;
-use super::cost::{Ask, State};
+use super::time::{nanos_of, seconds};
 
 /// How long after its last request a class of requests is expected to have more.
 const RECENT: Duration = Duration::from_secs(60);
 
 /// Classes that are remembered at most; beyond them the one that came longest ago goes.
 const MOST: usize = 16;
-
-/// Part of the time per output token of a request that is alone at its endpoint. No endpoint keeps
-/// a target below that, whoever else is there.
-const KEPT_BY_NOBODY: f64 = 0.5;
-
-/// Whether this target, in seconds, may be kept at an endpoint. One that can't doesn't count among the
-/// others' there: it would be the tightest, and nothing that a request does to it is any harm.
-pub(super) fn may_be_kept(target: f64, backlog: &Backlog) -> bool {
-    target >= KEPT_BY_NOBODY * backlog.speed().per_output_token(&State::default(), &Ask::default())
-}
 
 /// Targets of the requests at one endpoint.
 #[derive(Debug)]
@@ -60,11 +49,13 @@ impl Targets {
         self.count.store(count, Relaxed);
     }
 
-    fn add(&self, nanos: u64) {
+    /// One more request has this target, in nanoseconds.
+    pub(super) fn add(&self, nanos: u64) {
         self.change(|all| *all.entry(nanos).or_default() += 1);
     }
 
-    fn remove(&self, nanos: u64) {
+    /// One request less has it.
+    pub(super) fn remove(&self, nanos: u64) {
         self.change(|all| {
             let Some(count) = all.get_mut(&nanos) else { return };
             *count -= 1;
@@ -72,35 +63,6 @@ impl Targets {
                 all.remove(&nanos);
             }
         });
-    }
-}
-
-/// The target of one request, among those of its endpoint until this is dropped.
-#[derive(Debug)]
-pub(super) struct Aim {
-    backlog: Arc<Backlog>,
-    nanos: u64,
-}
-
-impl Aim {
-    /// A request that decodes there has this target, in seconds.
-    pub(super) fn new(backlog: &Arc<Backlog>, target: f64) -> Self {
-        let nanos = nanos(target);
-        backlog.targets().add(nanos);
-        Self { backlog: Arc::clone(backlog), nanos }
-    }
-
-    /// The request decodes elsewhere.
-    pub(super) fn move_to(&mut self, backlog: &Arc<Backlog>) {
-        backlog.targets().add(self.nanos);
-        self.backlog.targets().remove(self.nanos);
-        self.backlog = Arc::clone(backlog);
-    }
-}
-
-impl Drop for Aim {
-    fn drop(&mut self) {
-        self.backlog.targets().remove(self.nanos);
     }
 }
 
@@ -115,7 +77,7 @@ impl Recent {
     /// A request named this target, in seconds.
     pub(super) fn note(&self, target: f64, now: Duration) {
         let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
-        let nanos = nanos(target);
+        let nanos = nanos_of(target);
         if let Some(known) = latest.iter_mut().find(|(known, _)| *known == nanos) {
             known.1 = now;
             return;
@@ -135,44 +97,9 @@ impl Recent {
     }
 }
 
-fn nanos(seconds: f64) -> u64 {
-    // Saturates, as casts from floats do.
-    ((seconds * 1e9).round() as u64).min(u64::MAX - 1)
-}
-
-fn seconds(nanos: u64) -> f64 {
-    nanos as f64 / 1e9
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schedule::latency::group::Group;
-
-    fn backlog() -> Arc<Backlog> {
-        Arc::new(Backlog::new(Arc::new(Group::new(1000.0))))
-    }
-
-    #[test]
-    fn the_tightest_target_of_those_that_are_there_counts() {
-        let (one, other) = (backlog(), backlog());
-        assert_eq!(one.targets().tightest(), None);
-        let loose = Aim::new(&one, 0.1);
-        let mut tight = Aim::new(&one, 0.02);
-        let _second = Aim::new(&one, 0.02);
-        assert_eq!(one.targets().tightest(), Some((0.02, 2.0)));
-        tight.move_to(&other);
-        assert_eq!(one.targets().tightest(), Some((0.02, 1.0)));
-        assert_eq!(other.targets().tightest(), Some((0.02, 1.0)));
-        tight.move_to(&other);
-        assert_eq!(other.targets().tightest(), Some((0.02, 1.0)));
-        drop(tight);
-        assert_eq!(other.targets().tightest(), None);
-        drop(_second);
-        assert_eq!(one.targets().tightest(), Some((0.1, 1.0)));
-        drop(loose);
-        assert_eq!(one.targets().tightest(), None);
-    }
 
     #[test]
     fn classes_are_forgotten_when_none_of_them_comes_any_more() {

@@ -1,11 +1,11 @@
 //! Where endpoints and their numbers come from.
 
 use crate::config::{ConfigError, EndpointPickerConfig, Name, Reference, Source};
-use crate::scrape::params::SourceKind;
+use crate::scrape::Engines;
+use crate::scrape::params::{SourceKind, SourceParams};
 
-use super::instances::{Instance, Instances, wrong_kind};
-use super::pipeline::MetricsSource;
-use super::profiles::START;
+use super::instances::{Instance, Instances, START};
+use super::references::wrong_kind;
 use super::resolved::{ResolvedSource, Use};
 use super::site::DataSource;
 use super::types::Kind;
@@ -17,6 +17,18 @@ const EXTRACTOR: &str = "core-metrics-extractor";
 pub(super) struct Sources {
     written: Vec<Source>,
     defaulted: bool,
+}
+
+/// A source of numbers about endpoints that is polled.
+#[derive(Clone, Debug)]
+pub struct MetricsSource {
+    /// Where and how often.
+    pub params: SourceParams,
+    /// What each extractor reads of the page, by engine, in their order. Empty: nobody
+    /// reads it.
+    pub engines: Vec<Engines>,
+    /// Whether the page is read as a list of models.
+    pub models: bool,
 }
 
 /// Adds the model servers' metrics unless they are configured or not wanted.

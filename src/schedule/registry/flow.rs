@@ -7,8 +7,7 @@ use std::time::Duration;
 use crate::config::{ConfigError, EndpointPickerConfig, FlowControl, Name, PriorityBand, Quantity};
 use crate::schedule::waiting::{BandRules, StaticUsageLimitParams, UsageLimit, Waiting, WaitingRules};
 
-use super::instances::Instances;
-use super::profiles::START;
+use super::instances::{Instances, START};
 use super::resolved::{ResolvedBand, ResolvedFlow, Use};
 use super::types::Kind;
 

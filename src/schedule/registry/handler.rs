@@ -5,8 +5,7 @@ use std::sync::Arc;
 use crate::config::{ConfigError, Profile};
 use crate::schedule::ProfileHandler;
 
-use super::instances::{Instance, Instances};
-use super::profiles::START;
+use super::instances::{Instance, Instances, START};
 
 const SINGLE: &str = "single-profile-handler";
 /// Handlers that can't choose among profiles.

@@ -6,10 +6,13 @@ use crate::schedule::{DataType, SchedulerMetrics, State};
 
 use super::keys::{Keys, Missing};
 use super::order;
-use super::profiles::START;
+use super::references::{undeclared, wrong_kind};
 use super::reserved::Reserved;
-use super::site::{Build, Built, Site};
+use super::site::{Build, Built, Other, Site};
 use super::types::{Kind, PluginType, Stability};
+
+/// Place of what no line of the file asks for.
+pub(super) const START: Position = Position { line: 1, column: 1 };
 
 /// A built plugin.
 pub(super) struct Instance {
@@ -22,6 +25,13 @@ pub(super) struct Instance {
     /// The parameters that the configuration sets.
     pub(super) written: Vec<String>,
     pub(super) built: Built,
+}
+
+impl Instance {
+    fn for_others(&self) -> Other<'_> {
+        let is = self.plugin_type.kinds.first().map_or("something else", |kind| kind.a());
+        Other { name: &self.name, is, built: &self.built }
+    }
 }
 
 /// All plugins, the declared ones first and in the order of the file.
@@ -60,6 +70,7 @@ impl<'a> Instances<'a> {
         plugin: &Plugin,
         at: Option<Position>,
     ) -> Result<(), ConfigError> {
+        let others: Vec<Other<'_>> = self.list.iter().map(Instance::for_others).collect();
         let mut site = Site {
             name: &plugin.name,
             at: plugin.at,
@@ -67,7 +78,7 @@ impl<'a> Instances<'a> {
             metrics: self.metrics,
             state: self.state,
             keys: &mut self.keys,
-            others: &self.list,
+            others: &others,
             reserved: &mut self.reserved,
         };
         let type_at = plugin.plugin_type.at;
@@ -197,22 +208,6 @@ impl<'a> Instances<'a> {
         }
         Ok(instance)
     }
-}
-
-/// `key` refers to a plugin that is not among the known ones.
-pub(super) fn undeclared<'a>(
-    key: &str,
-    reference: &Name,
-    known: impl IntoIterator<Item = &'a str>,
-) -> ConfigError {
-    ConfigError::at(reference.at, format!("{key} refers to the undeclared plugin '{}'", reference.value))
-        .hint("declare it under plugins")
-        .did_you_mean(&reference.value, known)
-}
-
-/// `key` refers to a plugin that can't stand there.
-pub(super) fn wrong_kind(key: &str, reference: &Name, wanted: &str) -> ConfigError {
-    ConfigError::at(reference.at, format!("{key} refers to '{}', which is not {wanted}", reference.value))
 }
 
 fn known_type(plugin: &Plugin) -> Result<&'static PluginType, ConfigError> {

@@ -14,6 +14,7 @@ mod order;
 mod parsers;
 mod pipeline;
 mod profiles;
+mod references;
 mod replicas;
 mod reserved;
 mod resolved;
@@ -22,7 +23,8 @@ mod stages;
 mod table;
 mod types;
 
-pub use pipeline::{MetricsSource, Pipeline};
+pub use data::MetricsSource;
+pub use pipeline::Pipeline;
 pub use resolved::{
     Origin, Resolved, ResolvedBand, ResolvedData, ResolvedFlow, ResolvedPlugin, ResolvedProfile,
     ResolvedScorer, ResolvedSource, ResolvedStages, Use,

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::config::{ConfigError, Name, Plugin};
 
-use super::instances::undeclared;
+use super::references::undeclared;
 use super::types::PluginType;
 
 /// A plugin and its type.

@@ -3,8 +3,8 @@
 use crate::config::{ConfigError, EndpointPickerConfig, Name};
 use crate::request::ParserKind;
 
-use super::instances::{Instances, wrong_kind};
-use super::profiles::START;
+use super::instances::{Instances, START};
+use super::references::wrong_kind;
 use super::resolved::Use;
 use super::types::{Kind, PluginType};
 

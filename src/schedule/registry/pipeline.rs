@@ -10,8 +10,8 @@ use crate::request::ParserKind;
 use crate::schedule::waiting::Waiting;
 use crate::schedule::{Scheduler, SchedulerMetrics, Stages, State};
 use crate::scrape::Engines;
-use crate::scrape::params::SourceParams;
 
+use super::data::MetricsSource;
 use super::instances::{self, Instances};
 use super::resolved::{Resolved, ResolvedPlugin, Use};
 use super::{data, flow, handler, parsers, profiles, replicas, stages};
@@ -55,18 +55,6 @@ pub struct Pipeline {
     /// The detectors in use that go by what endpoints say, and from which age on they
     /// take that for full.
     staleness: Vec<(String, Duration)>,
-}
-
-/// A source of numbers about endpoints that is polled.
-#[derive(Clone, Debug)]
-pub struct MetricsSource {
-    /// Where and how often.
-    pub params: SourceParams,
-    /// What each extractor reads of the page, by engine, in their order. Empty: nobody
-    /// reads it.
-    pub engines: Vec<Engines>,
-    /// Whether the page is read as a list of models.
-    pub models: bool,
 }
 
 impl Pipeline {

@@ -3,14 +3,11 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use crate::config::{ConfigError, EndpointPickerConfig, Name, Position, Profile as Written, ProfilePlugin};
+use crate::config::{ConfigError, EndpointPickerConfig, Name, Profile as Written, ProfilePlugin};
 use crate::schedule::{Picker, PluginId, Profile, SchedulerMetrics};
 
-use super::instances::{Instance, Instances};
+use super::instances::{Instance, Instances, START};
 use super::resolved::{ResolvedProfile, ResolvedScorer, Use};
-
-/// Place of what no line of the file asks for.
-pub(super) const START: Position = Position { line: 1, column: 1 };
 
 /// Weight of a scorer whose reference says nothing.
 const DEFAULT_WEIGHT: f64 = 1.0;

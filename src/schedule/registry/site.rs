@@ -21,8 +21,8 @@ use crate::schedule::{
 use crate::scrape::Engines;
 use crate::scrape::params::SourceParams;
 
-use super::instances::{Instance, undeclared, wrong_kind};
 use super::keys::Keys;
+use super::references::{undeclared, wrong_kind};
 use super::reserved::Reserved;
 
 /// How a type is built.
@@ -50,8 +50,16 @@ pub(super) struct Site<'a> {
     pub(super) state: &'a State,
     pub(super) keys: &'a mut Keys,
     /// The plugins that are built already; among them those that its parameters name.
-    pub(super) others: &'a [Instance],
+    pub(super) others: &'a [Other<'a>],
     pub(super) reserved: &'a mut Reserved,
+}
+
+/// A plugin that is built already, as the parameters of another may name it.
+pub(super) struct Other<'a> {
+    pub(super) name: &'a str,
+    /// What it can be used as, with an article.
+    pub(super) is: &'static str,
+    pub(super) built: &'a Built,
 }
 
 impl Site<'_> {
@@ -143,13 +151,14 @@ impl Site<'_> {
     /// When there is no such plugin, or it decides nothing.
     pub(super) fn decider(&self, key: &str, reference: &Name) -> Result<Arc<dyn Decider>, ConfigError> {
         let Some(other) = self.others.iter().find(|other| other.name == reference.value) else {
-            let names = self.others.iter().map(|other| other.name.as_str());
+            let names = self.others.iter().map(|other| other.name);
             return Err(undeclared(key, reference, names));
         };
-        other.built.decider.clone().ok_or_else(|| {
-            let is = other.plugin_type.kinds.first().map_or("something else", |kind| kind.a());
-            wrong_kind(key, reference, "a decider").hint(format!("it is {is}"))
-        })
+        other
+            .built
+            .decider
+            .clone()
+            .ok_or_else(|| wrong_kind(key, reference, "a decider").hint(format!("it is {}", other.is)))
     }
 
     /// What plugins of a type count together.

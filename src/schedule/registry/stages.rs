@@ -7,8 +7,8 @@ use crate::config::ConfigError;
 use crate::schedule::params::PREFIX_PRODUCER;
 use crate::schedule::{DataType, Key, SchedulerMetrics, Stages, StagesBuilder};
 
-use super::instances::Instances;
-use super::profiles::{START, id};
+use super::instances::{Instances, START};
+use super::profiles::id;
 use super::resolved::{ResolvedProfile, ResolvedStages};
 
 /// Builds the stages. `sheds_by` is the plugin that says when requests of negative

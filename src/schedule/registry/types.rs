@@ -1,9 +1,8 @@
-//! The list of plugin types.
+//! What a plugin type is.
 
 use serde::Serialize;
 
 use super::site::Build;
-use super::table;
 use crate::config::{Name, Node};
 
 /// What a plugin can be used as.
@@ -132,16 +131,6 @@ pub struct PluginType {
 }
 
 impl PluginType {
-    /// Every plugin type that the peer registers, and ours.
-    pub fn all() -> impl Iterator<Item = &'static Self> {
-        table::ALL.into_iter().flatten()
-    }
-
-    /// The type of this name.
-    pub fn find(name: &str) -> Option<&'static Self> {
-        Self::all().find(|plugin_type| plugin_type.name == name)
-    }
-
     /// Whether this version has it.
     pub fn is_supported(&self) -> bool {
         !matches!(self.build, Build::Unsupported)

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::usage_limit::Standing;
+use super::ceiling::Standing;
 use crate::config::{ConfigError, Name, Node, Positioned};
 use crate::schedule::params::checked;
 

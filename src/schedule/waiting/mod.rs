@@ -1,6 +1,7 @@
 //! How requests wait: what a configuration says about flow control, as plain values.
 //! The queue that keeps to it is in `flow`.
 
+mod ceiling;
 mod fairness;
 mod holdback;
 mod ordering;
@@ -13,10 +14,11 @@ use std::time::Duration;
 
 use super::saturation::SaturationDetector;
 
+pub use ceiling::{Ceiling, Standing};
 pub use fairness::{Fairness, ProgramAwareParams};
 pub use holdback::{Domain, HoldbackParams};
 pub use ordering::Ordering;
-pub use usage_limit::{Ceiling, Standing, StaticUsageLimitParams, UsageLimit};
+pub use usage_limit::{StaticUsageLimitParams, UsageLimit};
 
 /// Flow control as a configuration asks for it.
 #[derive(Clone)]

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::ceiling::{Ceiling, Standing};
 use super::holdback::HoldbackParams;
 use super::reflective;
 use crate::config::{ConfigError, Node, Positioned};
@@ -45,30 +46,6 @@ impl StaticUsageLimitParams {
         let written: Written = node.decode()?;
         Ok(Self { threshold: checked("threshold", written.threshold, 1.0, |v| v >= 0.0)? })
     }
-}
-
-/// Where a band stands among all bands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Standing {
-    /// How many bands have a higher priority.
-    pub rank: usize,
-    /// How many bands there are; at least 1.
-    pub bands: usize,
-    /// Its priority.
-    pub priority: i32,
-    /// The lowest priority of all.
-    pub lowest: i32,
-    /// The highest priority of all.
-    pub highest: i32,
-}
-
-/// Up to where a band may fill the pool.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Ceiling {
-    /// While the saturation is below this.
-    Below(f64),
-    /// In one of so many milliseconds, and then a single request.
-    OneIn(u64),
 }
 
 impl UsageLimit {

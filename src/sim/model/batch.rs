@@ -1,8 +1,11 @@
 //! What the next step computes: tokens of the requests in the batch, and of those that
 //! enter it.
 
-use super::cost::Step;
-use super::{Engine, EngineModel, Job, Kind, distinct};
+use super::engine::{Engine, distinct};
+use super::job::Job;
+use super::models::EngineModel;
+use super::request::Kind;
+use super::work::Step;
 use crate::sim::kv::{KvCache, Lease};
 
 impl Engine {

@@ -21,9 +21,7 @@
 //! prompts at the rate at which answers end. Prompts begin in Poisson fashion, so that a
 //! share of the steps has none and is as long as reading memory takes.
 
-use super::cost::{EngineModel, Mean, Step};
-use super::draws::Draws;
-use crate::sim::config::EngineConfig;
+use super::work::{Mean, Room, Step};
 
 /// Constants of the cost of a step, in seconds of at most a million.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -44,33 +42,6 @@ pub struct ChunkedPrefill {
 }
 
 impl ChunkedPrefill {
-    /// An engine with the constants that the seed draws from the ranges of the fields,
-    /// which are those of a model of 8 to 14 billion parameters on one 80 GB GPU. Its KV
-    /// cache holds 150,000 to 450,000 tokens in blocks of 16, steps take 2048, 4096 or
-    /// 8192 tokens, the batch 128 or 256 requests, and the jitter is 0.03 to 0.08.
-    pub fn drawn(seed: u64) -> EngineConfig {
-        let mut draws = Draws::new(seed, 1);
-        let seconds_per_token = 1.0 / draws.rate(9_000.0, 30_000.0);
-        let model = Self {
-            overhead: draws.between(1e-3, 4e-3),
-            request_overhead: draws.between(10e-6, 60e-6),
-            seconds_per_token,
-            attention_seconds: draws.attention(seconds_per_token, [0.5e-9, 3e-9], [1.3, 2.5]),
-            weight_read: draws.between(6e-3, 14e-3),
-            kv_read: draws.between(25e-9, 70e-9),
-        };
-        let block_size = 16;
-        EngineConfig {
-            model: EngineModel::ChunkedPrefill(model),
-            max_batched_tokens: draws.one_of([2048, 4096, 8192]),
-            max_running: draws.one_of([128, 256]),
-            block_size,
-            num_blocks: draws.between(150_000.0, 450_000.0) as u32 / block_size,
-            jitter: draws.between(0.03, 0.08),
-            ..EngineConfig::default()
-        }
-    }
-
     /// All constants that are times.
     pub(super) fn seconds_mut(&mut self) -> [&mut f64; 6] {
         let Self { overhead, request_overhead, seconds_per_token, attention_seconds, weight_read, kv_read } =
@@ -88,10 +59,10 @@ impl ChunkedPrefill {
     }
 
     /// Seconds that a full engine takes for a request.
-    pub(super) fn work(&self, config: &EngineConfig, mean: Mean) -> f64 {
-        let budget = f64::from(config.max_batched_tokens);
+    pub(super) fn work(&self, room: Room, mean: Mean) -> f64 {
+        let budget = room.step_tokens;
         let output = mean.output.max(1.0);
-        let batch = config.full_batch(mean.prompt + mean.output);
+        let batch = room.full_batch(mean.prompt + mean.output);
         // A request's tokens share the steps with the chunks of others.
         let decoding = batch.min(budget / (1.0 + mean.computed / output));
         let ends = decoding / output;
@@ -119,7 +90,6 @@ impl ChunkedPrefill {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sim::model::draws::{ASSUMED_RATE, LONG_PROMPT};
 
     const MODEL: ChunkedPrefill = ChunkedPrefill {
         overhead: 1e-3,
@@ -161,22 +131,5 @@ mod tests {
         whole.prefill(0, 8000);
         assert_eq!(step.attention_pairs, whole.attention_pairs);
         assert_eq!((step.budget, step.tokens()), (2000, 8000));
-    }
-
-    #[test]
-    fn drawn_constants_are_in_their_ranges_and_differ_by_seed() {
-        for seed in 0..500 {
-            let config = ChunkedPrefill::drawn(seed);
-            config.validate().unwrap();
-            let EngineModel::ChunkedPrefill(model) = config.model else { panic!("{:?}", config.model) };
-            let rate = 1.0 / model.seconds_per_token;
-            assert!((9_000.0..30_000.0).contains(&rate) && (rate - ASSUMED_RATE).abs() > 300.0, "{rate}");
-            let long = 1.0 + LONG_PROMPT / 2.0 * model.attention_seconds / model.seconds_per_token;
-            assert!((1.3..2.5).contains(&long), "{long}");
-            assert!((0.5e-9..3e-9).contains(&model.attention_seconds));
-            assert!((150_000..=450_000).contains(&(config.num_blocks * config.block_size + 16)));
-            assert_eq!(config, ChunkedPrefill::drawn(seed));
-            assert_ne!(config.model, ChunkedPrefill::drawn(seed + 1).model);
-        }
     }
 }

@@ -12,7 +12,7 @@
 //!
 //! seconds, where `batch` is the largest that `max_running` and the KV cache allow.
 
-use super::cost::{Mean, Step};
+use super::work::{Mean, Room, Step};
 use crate::sim::config::EngineConfig;
 
 /// Seconds that a step takes.
@@ -29,8 +29,8 @@ pub(super) fn seconds(config: &EngineConfig, step: &Step) -> f64 {
 }
 
 /// Seconds that a full engine takes for a request.
-pub(super) fn work(config: &EngineConfig, mean: Mean) -> f64 {
-    let batch = config.full_batch(mean.prompt + mean.output);
+pub(super) fn work(config: &EngineConfig, room: Room, mean: Mean) -> f64 {
+    let batch = room.full_batch(mean.prompt + mean.output);
     let step = config.decode_step.as_secs_f64() * (1.0 + config.batch_factor * (batch - 1.0));
     let rate = config.prefill_tokens_per_second;
     let prefill = if rate > 0.0 { mean.computed / rate } else { 0.0 };

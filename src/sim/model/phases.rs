@@ -1,9 +1,10 @@
 //! Steps that are either prefill or decoding, and the order in which requests are
 //! admitted to those of prefill; see [`prefill_first`](super::prefill_first).
 
-use super::cost::Step;
+use super::engine::Engine;
+use super::job::Job;
 use super::prefill_first::CLIPPED_OUTPUT;
-use super::{Engine, Job};
+use super::work::Step;
 
 /// Waiting requests from which on the order is that of arrival: looking up so many prompts
 /// takes longer than it saves.

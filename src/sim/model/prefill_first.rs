@@ -24,9 +24,7 @@
 //! prefix is first (`lpm` of SGLang, arXiv 2312.07104), otherwise the oldest. Unlike there, a
 //! request is first once 256 have come after it, so that none waits forever.
 
-use super::cost::{EngineModel, Mean, Step};
-use super::draws::Draws;
-use crate::sim::config::EngineConfig;
+use super::work::{Mean, Room, Step};
 
 /// Tokens of an answer that room is reserved for, before the ratio.
 pub(super) const CLIPPED_OUTPUT: u32 = 512;
@@ -56,35 +54,6 @@ pub struct PrefillFirst {
 }
 
 impl PrefillFirst {
-    /// An engine with the constants that the seed draws from the ranges of the fields. Its
-    /// KV cache holds 120,000 to 360,000 tokens in blocks of 32 or 64, steps of prefill take
-    /// 8192 or 16384 tokens, the batch 96, 160 or 224 requests, and the jitter is 0.02 to
-    /// 0.06.
-    pub fn drawn(seed: u64) -> EngineConfig {
-        let mut draws = Draws::new(seed, 2);
-        let seconds_per_token = 1.0 / draws.rate(7_000.0, 24_000.0);
-        let model = Self {
-            launch: draws.between(3e-3, 9e-3),
-            seconds_per_token,
-            attention_seconds: draws.attention(seconds_per_token, [0.4e-9, 2.5e-9], [1.2, 2.2]),
-            base: draws.between(7e-3, 15e-3),
-            per_sequence: draws.between(60e-6, 200e-6),
-            kv_read: draws.between(15e-9, 50e-9),
-            max_prefill_steps: draws.one_of([1, 2, 3, 4]),
-            reserve_ratio: 0.3,
-        };
-        let block_size = draws.one_of([32, 64]);
-        EngineConfig {
-            model: EngineModel::PrefillFirst(model),
-            max_batched_tokens: draws.one_of([8192, 16_384]),
-            max_running: draws.one_of([96, 160, 224]),
-            block_size,
-            num_blocks: draws.between(120_000.0, 360_000.0) as u32 / block_size,
-            jitter: draws.between(0.02, 0.06),
-            ..EngineConfig::default()
-        }
-    }
-
     /// All constants that are times.
     pub(super) fn seconds_mut(&mut self) -> [&mut f64; 6] {
         let Self { launch, seconds_per_token, attention_seconds, base, per_sequence, kv_read, .. } = self;
@@ -115,13 +84,13 @@ impl PrefillFirst {
     ///
     /// Between two steps of decoding, those that ended are replaced in one step of prefill
     /// if any ended (in Poisson fashion) and their prompts fit into it.
-    pub(super) fn work(&self, config: &EngineConfig, mean: Mean) -> f64 {
-        let budget = f64::from(config.max_batched_tokens);
+    pub(super) fn work(&self, room: Room, mean: Mean) -> f64 {
+        let budget = room.step_tokens;
         // Requests per step of prefill.
         let together = if mean.computed > budget {
             1.0 / (mean.computed / budget).ceil()
         } else {
-            (budget / mean.computed.max(1.0)).floor().min(config.max_running as f64)
+            (budget / mean.computed.max(1.0)).floor().min(room.max_running)
         };
         let prefill = self.prefill(mean.computed, mean.attention_pairs()) - self.launch;
         // The first token is the prefill's.
@@ -130,7 +99,7 @@ impl PrefillFirst {
             return prefill + self.launch / together;
         }
         let reserve = self.reserve_ratio * (mean.output / 2.0).min(f64::from(CLIPPED_OUTPUT));
-        let admitted = config.full_batch(mean.context() + reserve);
+        let admitted = room.full_batch(mean.context() + reserve);
         // No more can begin between two steps of decoding.
         let begun = f64::from(self.max_prefill_steps) * together;
         let batch = admitted.min(begun * steps).max(1.0);
@@ -153,7 +122,6 @@ fn padded(requests: u32) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sim::model::draws::{ASSUMED_RATE, LONG_PROMPT};
 
     const MODEL: PrefillFirst = PrefillFirst {
         launch: 5e-3,
@@ -191,22 +159,5 @@ mod tests {
     fn batches_are_padded_to_the_sizes_of_graphs() {
         let sizes = [0, 1, 2, 3, 4, 5, 8, 9, 16, 17, 24, 25, 255, 256].map(padded);
         assert_eq!(sizes, [0, 1, 2, 4, 4, 8, 8, 16, 16, 24, 24, 32, 256, 256]);
-    }
-
-    #[test]
-    fn drawn_constants_are_in_their_ranges_and_differ_by_seed() {
-        for seed in 0..500 {
-            let config = PrefillFirst::drawn(seed);
-            config.validate().unwrap();
-            let EngineModel::PrefillFirst(model) = config.model else { panic!("{:?}", config.model) };
-            let rate = 1.0 / model.seconds_per_token;
-            assert!((7_000.0..24_000.0).contains(&rate) && (rate - ASSUMED_RATE).abs() > 300.0, "{rate}");
-            let long = 1.0 + LONG_PROMPT / 2.0 * model.attention_seconds / model.seconds_per_token;
-            assert!((1.2..2.2).contains(&long), "{long}");
-            assert!((1..=4).contains(&model.max_prefill_steps) && [32, 64].contains(&config.block_size));
-            assert!((120_000..=360_000).contains(&(config.num_blocks * config.block_size + 64)));
-            assert_eq!(config, PrefillFirst::drawn(seed));
-            assert_ne!(config.model, PrefillFirst::drawn(seed + 1).model);
-        }
     }
 }

@@ -5,69 +5,19 @@
 //! need not come; the rest takes its bytes by the speed of the link. With the step after
 //! that the request is in the batch. Its first step computes the last token of the
 //! prompt again, from which its first own token comes, and costs what decoding costs.
-//!
-//! Transfers have their links to themselves, or share what the engine can take in evenly
-//! ([`shared_link`](crate::sim::EngineConfig::shared_link)): processor sharing. That is
-//! computed on a clock that goes as fast as each transfer does, as fair queueing has it
-//! (Parekh and Gallager 1993): a transfer is there when this clock has gone on by the time that
-//! it takes alone.
 
 use std::time::Duration;
 
-use super::{Engine, Job};
+use super::engine::Engine;
+use super::job::Job;
+use super::transfers::Receiving;
 use crate::sim::link::Transfer;
-
-/// Bits after the point of the sharing clock's nanoseconds: rounding stays below one of them.
-const FRACTION: u32 = 32;
-
-/// A request with its blocks, whose prompt is on its way.
-#[derive(Debug)]
-pub(super) struct Receiving {
-    // `computed` is what was in the prefix cache.
-    pub(super) job: Job,
-    transfer: Transfer,
-    // On the sharing clock.
-    ends: u128,
-    // Whether its prompt is there, and waits for the next step.
-    there: bool,
-}
-
-impl Receiving {
-    // Tokens that come over the link.
-    fn tokens(&self) -> u32 {
-        self.job.request.prompt_tokens.saturating_sub(self.job.computed)
-    }
-}
-
-/// Clock of the transfers: nanoseconds times 2^[`FRACTION`].
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct SharingClock {
-    shows: u128,
-    // Engine's time at which it shows that.
-    at: Duration,
-}
-
-impl SharingClock {
-    // When it shows `then`, while it goes at 1/`sharing` of real time.
-    fn reaches(&self, then: u128, sharing: usize) -> Duration {
-        let left = then.saturating_sub(self.shows).saturating_mul(sharing as u128);
-        let nanos = left.div_ceil(1 << FRACTION);
-        self.at.saturating_add(Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)))
-    }
-
-    fn go_on(&mut self, until: Duration, sharing: usize) {
-        let passed = until.saturating_sub(self.at).as_nanos() << FRACTION;
-        self.shows += passed / sharing as u128;
-        self.at = self.at.max(until);
-    }
-}
 
 impl Engine {
     /// Begins to fetch the prompt of a request that has its blocks.
     pub(super) fn receive(&mut self, job: Job, transfer: Transfer) {
         self.go_on_receiving();
-        let mut receiving = Receiving { job, transfer, ends: self.sharing_clock.shows, there: false };
-        receiving.ends += transfer.time(receiving.tokens()).as_nanos() << FRACTION;
+        let receiving = Receiving::new(job, transfer, &self.sharing_clock);
         let at = self.receiving.partition_point(|other| other.ends <= receiving.ends);
         self.receiving.insert(at, receiving);
         self.changes += 1;

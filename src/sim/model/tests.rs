@@ -7,9 +7,12 @@ mod phases;
 mod shared_link;
 mod work;
 
+use std::sync::Arc;
+
 use proptest::prelude::*;
 
 use super::*;
+use crate::sim::{EngineConfig, Stats};
 
 fn config() -> EngineConfig {
     EngineConfig {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use serde_json::json;
 use usher::actuator::ObservedPod;
-use usher::actuator::release::{Release, Released};
 use usher::capacity::{Condition, Policy, State};
+use usher::scaling::release::{Release, Released};
 
 use super::group::{Group, pair};
 use super::hands::{S, hands, of, plan};

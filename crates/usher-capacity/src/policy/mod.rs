@@ -1,13 +1,16 @@
 //! A policy: as it is written ([`spec`]), whether that makes sense ([`validate`]), and what it means.
 
 pub mod file;
+mod limits;
+mod problem;
 mod resolve;
+mod role;
 pub mod rollout;
 pub mod span;
 pub mod spec;
 pub mod validate;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::amount::Amount;
@@ -17,7 +20,8 @@ use super::ratio::RatioBounds;
 use super::rollout::Rollout;
 use super::rules::{Number, Rule};
 
-pub use resolve::{MOST_LAYERS, MOST_PODS, MOST_ROLES, MOST_RULES};
+pub use limits::{MOST_LAYERS, MOST_PODS, MOST_ROLES, MOST_RULES};
+pub use role::{Range, Role};
 pub use spec::{Mode, TargetRef};
 
 /// What a policy means: names are places, defaults are filled in, and every number is in its range.
@@ -69,30 +73,6 @@ impl Policy {
                 .collect(),
         }
     }
-}
-
-/// A role of the group.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Role {
-    /// Its name.
-    pub name: String,
-    /// Between how many pods it has.
-    pub range: Range,
-    /// What a pod costs beside those of other roles.
-    pub cost: f64,
-    /// Labels that its pods have.
-    pub selector: BTreeMap<String, String>,
-    /// What has its replicas.
-    pub target: Option<TargetRef>,
-}
-
-/// A range of pods.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Range {
-    /// The fewest.
-    pub min: u32,
-    /// The most, at least `min`.
-    pub max: u32,
 }
 
 /// How sizes are found.

@@ -1,49 +1,26 @@
 //! From what is written to what it means. What can't stand is replaced by what can, and counted:
 //! an object may have got past validation.
 
+mod rollout;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::rollout;
+use super::limits::{COOLDOWN, INTERVAL, LONGEST, MOST_PODS, PRESSURE, SHORTEST_INTERVAL};
 use super::span::Span;
 use super::spec::{
     BandSpec, CoordinationMode, Document, PaceSpec, PanicSpec, RatioSpec, RuleSource, RuleSpec, Select,
 };
-use super::spec::{Comparator, OnBound, PressureSpec, Spec, TotalSpec};
-use super::{
-    Coordination, Policy, QUEUE_DEPTH, ROLE_LABEL, Range, Ratio, Role, Sizing, Target, Total, WAITING,
-};
+use super::spec::{OnBound, PressureSpec, Spec, TotalSpec};
+use super::{Coordination, Policy, ROLE_LABEL, Range, Ratio, Role, Sizing, Target, Total, WAITING};
 use crate::amount::Amount;
 use crate::behavior::{Behavior, Pace, Panic};
 use crate::coordinate::{Band, ONE};
 use crate::ratio::{Fraction, RatioBounds};
 use crate::rules::{Number, Rule, Test};
 
-/// Most pods of a role.
-pub const MOST_PODS: i64 = 1_000_000;
-/// Most roles of a policy.
-pub const MOST_ROLES: usize = 32;
-/// Most rules of a policy, and metrics that size it.
-pub const MOST_RULES: usize = 128;
-/// Most layers of a topology.
-pub const MOST_LAYERS: usize = 16;
-/// Longest period, window and hold.
-pub const LONGEST: Duration = Duration::from_secs(30 * 60);
-/// Time between two ticks when a policy doesn't say.
-pub const INTERVAL: Duration = Duration::from_secs(15);
-/// Shortest time between two ticks.
-pub const SHORTEST_INTERVAL: Duration = Duration::from_secs(1);
-/// How long a rule rests when it doesn't say.
-pub const COOLDOWN: Duration = Duration::from_secs(300);
-
 /// Where the numbers of pressure come from.
 const OF_PODS: RuleSource = RuleSource::Inference;
-
-/// The pressure of #948: each role's numbers and targets when a policy names none.
-pub const PRESSURE: [(&str, [(&str, f64); 2]); 2] = [
-    ("prefill", [(QUEUE_DEPTH, 4.0), ("ttft", 0.5)]),
-    ("decode", [(QUEUE_DEPTH, 4.0), ("kv_cache_utilization", 0.8)]),
-];
 
 impl Policy {
     /// What a policy means. See [`validate`](super::validate) for whether it makes sense: here what
@@ -60,7 +37,7 @@ impl Policy {
             .and_then(|written| written.ratio.as_ref())
             .and_then(|ratio| reader.ratio(ratio, &roles));
         let behavior = reader.behavior(spec);
-        let rollout = rollout::read(spec, &mut reader);
+        let rollout = reader.rollout(spec);
         let interval = Span::or(spec.interval, INTERVAL);
         let interval = reader.checked(interval, interval.max(SHORTEST_INTERVAL));
         Self {
@@ -85,20 +62,21 @@ impl Policy {
     }
 }
 
+/// Reads what is written.
 #[derive(Default)]
-pub(super) struct Reader {
+struct Reader {
     signals: Vec<String>,
     sanitised: u32,
 }
 
 impl Reader {
     /// The value that can stand; counted when it isn't the one that is written.
-    pub(super) fn checked<T: PartialEq + Copy>(&mut self, written: T, sound: T) -> T {
+    fn checked<T: PartialEq + Copy>(&mut self, written: T, sound: T) -> T {
         self.sanitised += u32::from(written != sound);
         sound
     }
 
-    pub(super) fn whole(&mut self, written: Option<i64>, default: u32, most: i64) -> u32 {
+    fn whole(&mut self, written: Option<i64>, default: u32, most: i64) -> u32 {
         let written = written.unwrap_or(i64::from(default));
         let sound = self.checked(written, written.clamp(0, most));
         u32::try_from(sound).unwrap_or(default)
@@ -326,13 +304,5 @@ impl Reader {
         let ratio = sound();
         self.sanitised += u32::from(ratio.is_none());
         ratio
-    }
-}
-
-/// The direction that a comparator and its step suggest: both up, both down, or against each other.
-pub(super) fn is_against(comparator: Comparator, step: i64) -> bool {
-    match comparator {
-        Comparator::GreaterThan | Comparator::GreaterThanOrEqual => step < 0,
-        Comparator::LessThan | Comparator::LessThanOrEqual => step > 0,
     }
 }

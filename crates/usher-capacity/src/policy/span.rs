@@ -8,12 +8,18 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Deserializer, Error, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::spec::CoordinationMode;
 use usher_core::config::units;
 
 /// A duration as Go writes it: `15s`, `5m`, `1h30m`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Span(pub Duration);
+
+impl Span {
+    /// The time, or what holds when none is given.
+    pub(crate) fn or(span: Option<Self>, default: Duration) -> Duration {
+        span.map_or(default, |span| span.0)
+    }
+}
 
 impl<'de> Deserialize<'de> for Span {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -102,32 +108,5 @@ impl JsonSchema for Text {
             "pattern": format!("^{DECIMAL}([:/]{DECIMAL})?$"),
             "minimum": 0,
         })
-    }
-}
-
-/// `Off` without quotes is a truth value to a reader of YAML, and means what it says.
-impl<'de> Deserialize<'de> for CoordinationMode {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Word;
-        impl Visitor<'_> for Word {
-            type Value = CoordinationMode;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("Off or Preferred")
-            }
-
-            fn visit_bool<E: Error>(self, value: bool) -> Result<CoordinationMode, E> {
-                if value { Err(E::custom("expected Off or Preferred")) } else { Ok(CoordinationMode::Off) }
-            }
-
-            fn visit_str<E: Error>(self, text: &str) -> Result<CoordinationMode, E> {
-                match text {
-                    "Off" => Ok(CoordinationMode::Off),
-                    "Preferred" => Ok(CoordinationMode::Preferred),
-                    _ => Err(E::unknown_variant(text, &["Off", "Preferred"])),
-                }
-            }
-        }
-        deserializer.deserialize_any(Word)
     }
 }

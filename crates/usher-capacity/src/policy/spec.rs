@@ -2,9 +2,10 @@
 //! resource. What it means is in [`Policy`](super::Policy).
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::fmt;
 
 use schemars::JsonSchema;
+use serde::de::{Deserializer, Error, Visitor};
 use serde::{Deserialize, Serialize};
 
 use super::rollout::{DeploySpec, ScalingSpec, UpdateSpec};
@@ -250,6 +251,33 @@ pub enum CoordinationMode {
     Preferred,
 }
 
+/// `Off` without quotes is a truth value to a reader of YAML, and means what it says.
+impl<'de> Deserialize<'de> for CoordinationMode {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Word;
+        impl Visitor<'_> for Word {
+            type Value = CoordinationMode;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("Off or Preferred")
+            }
+
+            fn visit_bool<E: Error>(self, value: bool) -> Result<CoordinationMode, E> {
+                if value { Err(E::custom("expected Off or Preferred")) } else { Ok(CoordinationMode::Off) }
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<CoordinationMode, E> {
+                match text {
+                    "Off" => Ok(CoordinationMode::Off),
+                    "Preferred" => Ok(CoordinationMode::Preferred),
+                    _ => Err(E::unknown_variant(text, &["Off", "Preferred"])),
+                }
+            }
+        }
+        deserializer.deserialize_any(Word)
+    }
+}
+
 /// A range of shares, in percent of the group.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, JsonSchema)]
 #[serde(default)]
@@ -370,11 +398,4 @@ pub enum OnBound {
     Skip,
     /// It goes as far as the bound.
     Clamp,
-}
-
-impl Span {
-    /// The time, or what holds when none is given.
-    pub(crate) fn or(span: Option<Self>, default: Duration) -> Duration {
-        span.map_or(default, |span| span.0)
-    }
 }

@@ -1,35 +1,24 @@
 //! Whether a policy makes sense: what an author is told before anything acts on it.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+mod rollout;
 
-use super::resolve::{
-    INTERVAL, LONGEST, MOST_PODS, MOST_ROLES, MOST_RULES, PRESSURE, SHORTEST_INTERVAL, is_against,
-};
-use super::rollout;
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::limits::{INTERVAL, LONGEST, MOST_PODS, MOST_ROLES, MOST_RULES, PRESSURE, SHORTEST_INTERVAL};
+use super::problem::Found;
 use super::span::Span;
 use super::spec::{
     API_VERSION, Aggregation, Comparator, CoordinationMode, CoordinationSpec, Document, KIND, Mode, PaceSpec,
     RatioSpec, RuleSource, RuleSpec, Spec,
 };
 use super::{Policy, Range, WAITING};
-use crate::amount::Amount;
 use crate::ratio::{Fraction, repair};
 use crate::share::Bounds;
 
+pub use super::problem::Problem;
+
 /// Up to this, groups with a constant load were never seen to swing.
 const MOST_ALPHA: f64 = 0.75;
-
-/// Something that is wrong with a policy, or looks as if it were.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
-    /// Where: keys from the top, joined by dots; a place in a list by its number, from 0.
-    pub path: String,
-    /// What is wrong.
-    pub message: String,
-    /// Whether the policy is refused for it.
-    pub is_error: bool,
-}
 
 /// Everything that is wrong with a policy, in the order of its parts.
 pub fn problems(document: &Document) -> Vec<Problem> {
@@ -61,59 +50,6 @@ pub fn problems(document: &Document) -> Vec<Problem> {
         rollout::check_ratio(document, &mut found);
     }
     found.0
-}
-
-#[derive(Default)]
-pub(super) struct Found(Vec<Problem>);
-
-impl Found {
-    pub(super) fn error(&mut self, path: impl Into<String>, message: impl Into<String>) {
-        self.0.push(Problem { path: path.into(), message: message.into(), is_error: true });
-    }
-
-    pub(super) fn warning(&mut self, path: impl Into<String>, message: impl Into<String>) {
-        self.0.push(Problem { path: path.into(), message: message.into(), is_error: false });
-    }
-
-    fn has_errors(&self) -> bool {
-        self.0.iter().any(|problem| problem.is_error)
-    }
-
-    pub(super) fn whole(&mut self, path: String, value: Option<i64>, low: i64, high: i64) {
-        if value.is_some_and(|value| !(low..=high).contains(&value)) {
-            self.error(path, format!("is out of range; write {low} to {high}"));
-        }
-    }
-
-    fn few(&mut self, path: &str, count: usize, most: usize) {
-        if count > most {
-            self.error(path, format!("has {count} entries; write at most {most}"));
-        }
-    }
-
-    pub(super) fn time(&mut self, path: String, value: Option<Span>) {
-        if Span::or(value, Duration::ZERO) > LONGEST {
-            self.error(path, "is longer than 30m");
-        }
-    }
-
-    pub(super) fn positive(&mut self, path: String, value: Option<f64>) {
-        match value {
-            None => self.error(path, "is missing; write a number above 0"),
-            Some(value) if !(value.is_finite() && value > 0.0) => self.error(path, "has to be above 0"),
-            Some(value) if Amount::of(value).is_none_or(|amount| amount == Amount::ZERO) => {
-                self.error(path, "has to be a billionth or more");
-            }
-            Some(_) => {}
-        }
-    }
-
-    pub(super) fn role(&mut self, path: String, name: &str, spec: &Spec) {
-        if !spec.roles.contains_key(name) {
-            let known = spec.roles.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
-            self.error(path, format!("'{name}' is no role of this policy; its roles are {known}"));
-        }
-    }
 }
 
 fn roles(spec: &Spec, found: &mut Found) {
@@ -422,6 +358,14 @@ fn thresholds(rule: &RuleSpec, path: &dyn Fn(&str) -> String, found: &mut Found)
                 found.warning(path(".step"), format!("{what} to do; is its sign meant?"));
             }
         }
+    }
+}
+
+/// The direction that a comparator and its step suggest: both up, both down, or against each other.
+fn is_against(comparator: Comparator, step: i64) -> bool {
+    match comparator {
+        Comparator::GreaterThan | Comparator::GreaterThanOrEqual => step < 0,
+        Comparator::LessThan | Comparator::LessThanOrEqual => step > 0,
     }
 }
 

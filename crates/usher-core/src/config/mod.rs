@@ -5,6 +5,7 @@ mod decode;
 mod error;
 pub mod layers;
 mod node;
+mod parse;
 mod read;
 mod scalar;
 mod schema;
@@ -15,7 +16,8 @@ mod words;
 
 pub use decode::Positioned;
 pub use error::{ConfigError, Position};
-pub use node::{Entry, MAX_BYTES, Node, Value};
+pub use node::{Entry, Node, Value};
+pub use parse::MAX_BYTES;
 pub use read::{EndpointPickerConfig, FeatureGates, Plugin, Profile, ProfilePlugin};
 pub use schema::{
     CrossReplica, DataLayer, FlowControl, Name, PriorityBand, Quantity, Reference, Source, duration,

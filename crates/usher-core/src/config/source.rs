@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 
 use super::error::ConfigError;
-use super::node::MAX_BYTES;
+use super::parse::MAX_BYTES;
 
 /// The text of a configuration file.
 ///

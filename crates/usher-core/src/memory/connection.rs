@@ -1,15 +1,13 @@
-//! Memory that a connection takes, and what was sent on it that nobody has read.
+//! Memory that a connection takes, and which one is closed where unread data takes too much.
 
 use std::net::{IpAddr, Ipv4Addr};
-use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError};
-use std::task::Waker;
 
-use futures_util::task::AtomicWaker;
 use tokio_util::sync::CancellationToken;
 
-use super::idle::Idle;
-use super::stalled::{Replying, Streams};
+use super::replying::Replying;
+use super::unread::{Idle, Unread};
 use super::{Budget, Kind, Reservation, small};
 
 /// Room of a connection in each direction; sizes are in bytes.
@@ -80,169 +78,6 @@ impl Windows {
     }
 }
 
-/// Data of a connection that has arrived and that no stream has read.
-///
-/// On a connection that is never without streams this may be too much: data for a stream that has ended
-/// is dropped as it comes, and counts all the same until RST_STREAM is written. A client that keeps to
-/// the windows adds no more than twice that of the stream each time, and in all 65,793 frames of one
-/// byte, as h2 doesn't give back its allowance for such ones. Nothing that h2 sends corrects the
-/// count: a WINDOW_UPDATE of the connection comes after half of its window, and says nothing of the
-/// number of frames. The worst that comes of it is that the connection is closed as the one with the
-/// most unread data.
-#[derive(Debug)]
-pub struct Unread {
-    /// In bytes. Below zero for a moment where a stream ends while data of another arrives.
-    bytes: AtomicI64,
-    /// The part that was there when streams had a turn to read.
-    kept: AtomicU64,
-    /// Charge of HTTP/2 for small frames among them.
-    small: AtomicI64,
-    /// Streams that read.
-    readers: AtomicUsize,
-    evicted: CancellationToken,
-    pub(super) streams: Streams,
-    /// Wakes the connection, to settle.
-    connection: AtomicWaker,
-    /// State that says how long the connection has been without streams.
-    pub(super) idle: Idle,
-}
-
-impl Unread {
-    /// Data has arrived.
-    pub fn add(&self, bytes: i64) {
-        self.bytes.fetch_add(bytes, Relaxed);
-    }
-
-    /// A stream has read data.
-    pub fn read(&self, bytes: i64) {
-        self.bytes.fetch_sub(bytes, Relaxed);
-    }
-
-    /// HTTP/2 charges so much for a small frame that has arrived, or less than nothing for one that a
-    /// stream has read.
-    pub fn add_small(&self, charge: i64) {
-        self.small.fetch_add(charge, Relaxed);
-    }
-
-    /// Charge of HTTP/2 for small frames that no stream has read.
-    pub(super) fn small(&self) -> u64 {
-        u64::try_from(self.small.load(Relaxed)).unwrap_or(0)
-    }
-
-    /// Of a new connection.
-    fn new(idle: Idle) -> Self {
-        Self {
-            bytes: AtomicI64::new(0),
-            kept: AtomicU64::new(0),
-            small: AtomicI64::new(0),
-            readers: AtomicUsize::new(0),
-            evicted: CancellationToken::new(),
-            streams: Streams::default(),
-            connection: AtomicWaker::new(),
-            idle,
-        }
-    }
-
-    /// Whether no stream is [open](OpenStream).
-    pub fn is_idle(&self) -> bool {
-        self.idle.is_idle()
-    }
-
-    /// Cancelled when the connection has to end without a request on it, as it is idle and others need
-    /// its memory.
-    pub fn retired(&self) -> &CancellationToken {
-        &self.idle.retired
-    }
-
-    /// Cancelled when it has no time left to do so, if it is idle still.
-    pub fn hurried(&self) -> &CancellationToken {
-        &self.idle.hurried
-    }
-
-    /// Whether the connection is about to end.
-    pub(super) fn is_leaving(&self) -> bool {
-        self.evicted.is_cancelled() || self.idle.retired.is_cancelled()
-    }
-
-    /// Headers have arrived on a stream of this number.
-    pub fn headers_arrived(&self, stream: u32) {
-        self.streams.headers_arrived(stream);
-    }
-
-    /// Data has arrived on a stream of this number. Returns whether it is to be [added](Self::add) to that
-    /// of all.
-    pub fn data_arrived(&self, stream: u32, bytes: i64) -> bool {
-        self.streams.data_arrived(stream, bytes)
-    }
-
-    /// HTTP/2 has read all headers that have arrived completely, in this turn of the connection or
-    /// before. Returns whether some of their streams haven't [begun](Self::begin_stream).
-    pub fn were_read(&self, turn: u64, is_within_headers: bool) -> bool {
-        self.streams.were_read(turn, is_within_headers)
-    }
-
-    /// A stream begins, whose replies the client may or may not take: the first of those whose headers
-    /// have arrived.
-    pub fn begin_stream(&self) -> Arc<Replying> {
-        self.streams.begin()
-    }
-
-    /// The connection [is unsettled](ConnectionRoom::is_unsettled), and is woken with this to settle.
-    pub fn settles_with(&self, connection: &Waker) {
-        self.connection.register(connection);
-    }
-
-    pub(super) fn wake(&self) {
-        self.connection.wake();
-    }
-
-    /// The part that was there when streams had a turn to read, in bytes.
-    pub(super) fn kept(&self) -> u64 {
-        self.kept.load(Relaxed)
-    }
-
-    /// A stream begins to read.
-    pub fn open(&self) {
-        self.readers.fetch_add(1, Relaxed);
-    }
-
-    /// A stream will read no more. What nobody has read of it was dropped when no other stream is
-    /// left: the count is right again then, even if data came for streams that had ended. Where it
-    /// changes at that moment, data comes for streams that begin to read next: the end of those
-    /// puts it right.
-    pub fn close(&self) {
-        let (left, small) = (self.bytes.load(Relaxed), self.small.load(Relaxed));
-        if self.readers.fetch_sub(1, Relaxed) == 1 {
-            let _ = self.bytes.compare_exchange(left, 0, Relaxed, Relaxed);
-            let _ = self.small.compare_exchange(small, 0, Relaxed, Relaxed);
-        }
-    }
-
-    /// In bytes.
-    pub fn bytes(&self) -> u64 {
-        u64::try_from(self.bytes.load(Relaxed)).unwrap_or(0)
-    }
-}
-
-/// Counts an open stream of a connection until it is dropped: one whose response isn't written yet,
-/// whether its request is still read or not.
-#[derive(Debug)]
-pub struct OpenStream(Arc<Unread>);
-
-impl OpenStream {
-    /// One more stream of this connection.
-    pub fn new(connection: &Arc<Unread>) -> Self {
-        connection.idle.open_stream();
-        Self(Arc::clone(connection))
-    }
-}
-
-impl Drop for OpenStream {
-    fn drop(&mut self) {
-        self.0.idle.close_stream();
-    }
-}
-
 /// Memory of an open connection, counted until this is dropped.
 #[derive(Debug)]
 pub struct ConnectionRoom {
@@ -275,7 +110,7 @@ impl ConnectionRoom {
         // Those of small ports have places of their own.
         let counted = if is_small { 0 } else { bytes };
         budget.open_connections.fetch_add(u64::from(!is_small), Relaxed);
-        let unread = Arc::new(Unread::new(Idle::new(budget, peer.to_canonical(), counted)));
+        let unread = Arc::new(Unread::new(Idle::new(&budget.opened, peer.to_canonical(), counted)));
         // Before it is among them: others make room for it.
         budget.retire_idle(counted);
         budget.connections.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&unread));
@@ -287,7 +122,7 @@ impl ConnectionRoom {
     /// are still to come that are more than an idle connection has room for.
     pub fn begin(&mut self, ahead: usize) {
         let is_idle = self.unread.idle.bytes() == BUFFERS;
-        if is_idle && (ahead > SMALL_FRAME || self.unread.readers.load(Relaxed) > 0) {
+        if is_idle && (ahead > SMALL_FRAME || self.unread.has_readers()) {
             self.own.set(BUFFERS + TURN);
             self.unread.idle.set_bytes(BUFFERS + TURN);
             self.budget.retire_idle(0);
@@ -327,7 +162,7 @@ impl ConnectionRoom {
         if kept == self.kept.bytes() {
             return;
         }
-        self.unread.kept.store(kept, Relaxed);
+        self.unread.keep(kept);
         let grows = kept > self.kept.bytes();
         let is_full = self.kept.grow_to(kept, || None).is_err();
         self.kept.set(kept);

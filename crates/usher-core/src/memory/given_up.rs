@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tokio::task::Id;
 
-use super::{Budget, Replying};
+use super::replying::Replying;
 
 /// Time for a client to take the reply of a stream that was given up.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -35,17 +35,17 @@ impl GivenUpStreams {
     pub(super) fn add(&self, task: Option<Id>) {
         self.streams().new.extend(task);
     }
-}
 
-impl Budget {
-    /// Resets streams that were given up some time ago and haven't ended.
-    pub(super) fn look_at_given_up(&self, now: Instant) {
-        let given_up = &self.uploads.given_up;
-        let new: HashSet<Id> = std::mem::take(&mut given_up.streams().new).into_iter().collect();
-        // Without the lock, as there may be many.
-        let found: Vec<_> = if new.is_empty() { Vec::new() } else { self.streams_of(&new) };
-        let mut streams = given_up.streams();
-        streams.leaving.extend(found.iter().map(|stream| (now, Arc::downgrade(stream))));
+    /// Tasks of the streams that were given up since the last call.
+    pub(super) fn take_new(&self) -> HashSet<Id> {
+        std::mem::take(&mut self.streams().new).into_iter().collect()
+    }
+
+    /// Looks at these streams, which were given up since the last look, and at all that were before. Resets
+    /// those that were given up some time ago and haven't ended.
+    pub(super) fn look(&self, new: &[Arc<Replying>], now: Instant) {
+        let mut streams = self.streams();
+        streams.leaving.extend(new.iter().map(|stream| (now, Arc::downgrade(stream))));
         streams.leaving.retain(|(since, stream)| {
             let stream = stream.upgrade().filter(|stream| stream.is_running());
             let is_late = now.saturating_duration_since(*since) >= PATIENCE;
@@ -63,7 +63,7 @@ mod tests {
 
     use tokio::sync::Notify;
 
-    use super::super::{ConnectionRoom, Windows};
+    use super::super::{Budget, ConnectionRoom, Windows};
     use super::*;
 
     #[tokio::test]

@@ -3,81 +3,15 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError, TryLockError};
 
-use tokio_util::sync::CancellationToken;
-
-use super::connection::Unread;
+use super::unread::Unread;
 use super::{Budget, Kind};
 
 /// Open connections where the limit on [open files](super::files) isn't lower. A gateway needs one per
 /// worker thread, and another for every 100 requests in progress.
 pub const MAX_CONNECTIONS: usize = 16_384;
-
-/// The part of a connection's state that says how long it has been idle.
-#[derive(Debug)]
-pub(super) struct Idle {
-    peer: IpAddr,
-    /// Its place in the order of all connections.
-    number: u64,
-    /// Open streams.
-    streams: AtomicUsize,
-    /// Number of connections that there had been when its last stream ended: a clock that ticks
-    /// with every connection, as only a new one needs room.
-    since: AtomicU64,
-    clock: Arc<AtomicU64>,
-    /// Bytes that it counts; 0 where it never makes room.
-    bytes: AtomicU64,
-    pub(super) retired: CancellationToken,
-    pub(super) hurried: CancellationToken,
-}
-
-impl Idle {
-    /// The state of a new connection, from this address, that counts so many bytes.
-    pub(super) fn new(budget: &Budget, peer: IpAddr, bytes: u64) -> Self {
-        let clock = Arc::clone(&budget.opened);
-        let number = clock.fetch_add(1, Relaxed);
-        let (since, bytes) = (AtomicU64::new(number), AtomicU64::new(bytes));
-        Self {
-            peer,
-            number,
-            streams: AtomicUsize::new(0),
-            since,
-            clock,
-            bytes,
-            retired: CancellationToken::new(),
-            hurried: CancellationToken::new(),
-        }
-    }
-
-    /// A stream has begun.
-    pub(super) fn open_stream(&self) {
-        self.streams.fetch_add(1, Relaxed);
-    }
-
-    /// A stream has ended.
-    pub(super) fn close_stream(&self) {
-        if self.streams.fetch_sub(1, Relaxed) == 1 {
-            self.since.store(self.clock.load(Relaxed), Relaxed);
-        }
-    }
-
-    /// Whether it has no stream.
-    pub(super) fn is_idle(&self) -> bool {
-        self.streams.load(Relaxed) == 0
-    }
-
-    /// Bytes that it counts.
-    pub(super) fn bytes(&self) -> u64 {
-        self.bytes.load(Relaxed)
-    }
-
-    /// It counts so many bytes now.
-    pub(super) fn set_bytes(&self, bytes: u64) {
-        self.bytes.store(bytes, Relaxed);
-    }
-}
 
 /// A connection, as it is judged.
 #[derive(Clone, Copy, Debug)]

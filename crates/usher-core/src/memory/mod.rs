@@ -16,24 +16,27 @@ mod idle;
 mod meter;
 mod places;
 mod refusals;
+mod replying;
 mod reservation;
 pub mod small;
+mod small_calls;
 mod stalled;
+mod unread;
 mod unsent;
 mod uploads;
 mod watch;
 
-pub use budget::{Budget, Full, Kind, Sheds};
-pub use calls::{SmallCall, SmallPort};
-pub use connection::{ConnectionRoom, OpenStream, TURN, Unread, Windows};
+pub use budget::{Budget, Full, Kind, Sheds, keep_measuring, watch_uploads};
+pub use connection::{ConnectionRoom, TURN, Windows};
 pub use idle::MAX_CONNECTIONS;
 pub use places::{Close, Places};
 pub use refusals::RefusedStream;
+pub use replying::{FREE_UNSENT, Replying};
 pub use reservation::Reservation;
-pub use stalled::Replying;
-pub use unsent::{FREE_UNSENT, Unsent};
-pub use uploads::{GivenUp, Upload, watch_uploads};
-pub use watch::keep_measuring;
+pub use small_calls::{SmallCall, SmallPort};
+pub use unread::{OpenStream, Unread};
+pub use unsent::Unsent;
+pub use uploads::{GivenUp, Upload};
 
 #[cfg(test)]
 mod tests;

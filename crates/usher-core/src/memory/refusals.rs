@@ -5,8 +5,6 @@ use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 
-use super::Budget;
-use super::budget::beyond;
 use super::calls::{Calls, InProgress};
 
 /// Time for a client to take a refusal, or twice that.
@@ -23,6 +21,25 @@ pub(super) struct Refusals {
 }
 
 impl Refusals {
+    /// One more, that takes so many bytes. Where those that haven't ended take more than `most`, the oldest
+    /// are reset.
+    pub(super) fn begin(&self, bytes: u64, most: u64) -> RefusedStream {
+        let end = CancellationToken::new();
+        let (place, _) = self.streams.begin(bytes, end.clone(), most);
+        RefusedStream { _place: place, end }
+    }
+
+    /// Resets streams that were refused some time ago.
+    pub(super) fn look(&self, now: Instant) {
+        let mut looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner);
+        match *looked {
+            Some((last, _)) if now.saturating_duration_since(last) < PATIENCE => return,
+            Some((_, next)) => self.streams.end_before(next),
+            None => {}
+        }
+        *looked = Some((now, self.streams.next()));
+    }
+
     /// Bytes of those that haven't ended.
     pub(super) fn bytes(&self) -> u64 {
         self.streams.bytes()
@@ -44,31 +61,10 @@ impl RefusedStream {
     }
 }
 
-impl Budget {
-    /// A stream was [opened](Self::open_stream) for which there is no room. Where those that haven't
-    /// ended take more than what may be used beyond the limit, the oldest are reset.
-    pub fn refuse_stream(&self) -> RefusedStream {
-        let most = beyond(self.limit().unwrap_or(u64::MAX));
-        let end = CancellationToken::new();
-        let (place, _) = self.refusals.streams.begin(Self::STREAM, end.clone(), most);
-        RefusedStream { _place: place, end }
-    }
-
-    /// Resets streams that were refused some time ago.
-    pub(super) fn look_at_refusals(&self, now: Instant) {
-        let mut looked = self.refusals.looked.lock().unwrap_or_else(PoisonError::into_inner);
-        match *looked {
-            Some((last, _)) if now.saturating_duration_since(last) < PATIENCE => return,
-            Some((_, next)) => self.refusals.streams.end_before(next),
-            None => {}
-        }
-        *looked = Some((now, self.refusals.streams.next()));
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::Budget;
 
     #[test]
     fn refused_streams_have_a_sixteenth_of_the_limit_and_some_time() {

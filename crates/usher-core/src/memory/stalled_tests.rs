@@ -1,8 +1,10 @@
 //! Streams that stall, and those that go on.
 
 use std::pin::pin;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
+use super::super::replying::SLOWEST;
 use super::super::{ConnectionRoom, Reservation, Unsent, Windows, watch_uploads};
 use super::*;
 
@@ -13,11 +15,12 @@ type Stream = (Arc<Replying>, tokio::task::JoinHandle<()>);
 
 /// A new stream, on which so many bytes have arrived that it hasn't read.
 fn stream(room: &ConnectionRoom, bytes: u64) -> Stream {
-    let streams = &room.unread().streams;
-    let number = streams.open().last + 2;
-    streams.headers_arrived(number);
-    streams.data_arrived(number, bytes as i64);
-    let (stream, task) = (room.unread().begin_stream(), tokio::spawn(std::future::pending()));
+    // Of all connections together: the numbers of one rise.
+    static NUMBER: AtomicU32 = AtomicU32::new(1);
+    let (connection, number) = (room.unread(), NUMBER.fetch_add(2, Relaxed));
+    connection.headers_arrived(number);
+    connection.data_arrived(number, bytes as i64);
+    let (stream, task) = (connection.begin_stream(), tokio::spawn(std::future::pending()));
     stream.runs(task.abort_handle());
     (stream, task)
 }
@@ -113,32 +116,6 @@ async fn a_second_is_a_second_whatever_the_timeout_of_bodies() {
         let _goes_on = tokio::time::timeout(Duration::from_millis(100), watch).await;
         assert_eq!(reset(&streams), [0], "{timeout:?}");
     }
-}
-
-#[test]
-fn streams_that_http2_refuses_leave_the_others_their_numbers() {
-    let streams = Streams::default();
-    let unread = |stream: &Arc<Replying>| stream.unread();
-    // Two come in a turn, of which the second is refused, and the head of a third.
-    [1, 3, 5].iter().for_each(|number| streams.headers_arrived(*number));
-    streams.data_arrived(1, 10);
-    assert!(streams.were_read(1, true));
-    let first = streams.begin();
-    assert_eq!(unread(&first), 10);
-    assert!(streams.were_read(2, true), "the rest of the third is to come");
-    assert!(streams.were_read(2, false));
-    streams.data_arrived(5, 20);
-    streams.data_arrived(3, 100);
-    assert_eq!(unread(&streams.begin()), 20);
-    // Trailers of the first, and headers that are refused.
-    streams.headers_arrived(1);
-    assert!(!streams.were_read(3, false));
-    for turn in 4..10_000 {
-        streams.headers_arrived(2 * turn as u32 + 1);
-        streams.were_read(turn, false);
-    }
-    let open = streams.open();
-    assert!(open.coming.len() <= 1 && open.streams.len() <= 2 * FEW);
 }
 
 /// Replies of so many bytes that wait for the client of a stream.

@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use super::{Replying, Reservation};
-
-/// Bytes of replies that a stream may leave unsent and that don't count beside the stream itself.
-pub const FREE_UNSENT: u64 = 4 << 10;
+use super::Reservation;
+use super::replying::Replying;
 
 /// Replies of a stream, until they are written to its client or dropped.
 #[derive(Debug, Default)]

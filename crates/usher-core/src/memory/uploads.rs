@@ -7,11 +7,8 @@ use std::time::{Duration, Instant};
 
 use tokio::task::Id;
 
-use super::Budget;
 use super::given_up::GivenUpStreams;
-
-/// Longest time between two looks at bodies that are coming.
-const LOOK: Duration = Duration::from_secs(1);
+use super::replying::STREAM;
 
 /// Looks at a body before it may be given up to make room: one that has only begun is not slow.
 const LOOKS: u32 = 3;
@@ -154,7 +151,7 @@ impl Slow {
         let upload = self.upload.upgrade().filter(|upload| !is_over && upload.given_up().is_none())?;
         upload.give_up(SLOW, streams);
         // Its stream goes, too.
-        Some(self.received + Budget::STREAM)
+        Some(self.received + STREAM)
     }
 }
 
@@ -170,29 +167,17 @@ impl Uploads {
     fn note_lowest(&self, slow: &[Slow]) {
         self.lowest.store(slow.last().map_or(NONE, |slow| slow.priority.into()), Relaxed);
     }
-}
 
-impl Budget {
-    /// A body has begun whose rest doesn't come at once, of a request with this priority; the current
-    /// task reads it, which `stream` wakes.
-    pub fn begin_upload(&self, received: u64, priority: i32, stream: &Waker) -> Arc<Upload> {
-        self.begin(received, Some(priority), stream)
-    }
-
-    /// A stream is open and nothing of its request has come. It may make room for others as a body that
-    /// comes slowly does, before all of those.
-    pub fn begin_silent(&self, stream: &Waker) -> Arc<Upload> {
-        self.begin(0, None, stream)
-    }
-
-    fn begin(&self, received: u64, priority: Option<i32>, stream: &Waker) -> Arc<Upload> {
+    /// A stream waits for a body of which so much is there. Without a priority nothing of its request has
+    /// come.
+    pub(super) fn begin(&self, received: u64, priority: Option<i32>, stream: &Waker) -> Arc<Upload> {
         let upload = Arc::new(Upload {
             received: AtomicU64::new(received),
             verdict: AtomicU8::new(0),
             stream: stream.clone(),
             task: tokio::task::try_id(),
         });
-        self.uploads.open().push(Coming {
+        self.open().push(Coming {
             upload: Arc::clone(&upload),
             priority,
             looks: 0,
@@ -204,8 +189,8 @@ impl Budget {
     }
 
     /// Looks at all bodies, and gives up those of which nothing came for `timeout`.
-    pub fn look_at_uploads(&self, now: Instant, timeout: Option<Duration>) {
-        let mut open = self.uploads.open();
+    pub(super) fn look(&self, now: Instant, timeout: Option<Duration>) {
+        let mut open = self.open();
         open.bodies.retain_mut(|body| {
             if body.is_over() || body.upload.given_up().is_some() {
                 return false;
@@ -219,7 +204,7 @@ impl Budget {
             } else if body.priority.is_some()
                 && timeout.is_some_and(|timeout| now.saturating_duration_since(last) >= timeout)
             {
-                body.upload.give_up(IDLE, &self.uploads.given_up);
+                body.upload.give_up(IDLE, &self.given_up);
                 return false;
             }
             true
@@ -231,57 +216,34 @@ impl Budget {
         drop(open);
         slow.sort_by_key(|(order, _)| *order);
         let slow: Vec<Slow> = slow.into_iter().rev().map(|(_, slow)| slow).collect();
-        let mut known = self.uploads.slow();
-        self.uploads.note_lowest(&slow);
+        let mut known = self.slow();
+        self.note_lowest(&slow);
         *known = slow;
     }
 
     /// Gives up bodies of at most this priority that hold so many bytes together: those of the lowest
     /// first, and of these the slowest. Returns how many they hold with their streams: those are
     /// given back a moment later. Costs a load where none may go, and otherwise those that go.
-    pub(super) fn give_up_slow_uploads(&self, bytes: u64, highest: i32) -> u64 {
-        if i64::from(highest) < self.uploads.lowest.load(Relaxed) {
+    pub(super) fn give_up_slow(&self, bytes: u64, highest: i32) -> u64 {
+        if i64::from(highest) < self.lowest.load(Relaxed) {
             return 0;
         }
-        let mut slow = self.uploads.slow();
+        let mut slow = self.slow();
         let mut freed = 0;
         while freed < bytes
             && let Some(next) = slow.pop_if(|slow| slow.priority <= highest)
         {
-            freed += next.give_up(&self.uploads.given_up).unwrap_or_default();
+            freed += next.give_up(&self.given_up).unwrap_or_default();
         }
-        self.uploads.note_lowest(&slow);
+        self.note_lowest(&slow);
         freed
-    }
-}
-
-/// Looks again and again at bodies that are coming, at streams that were refused or given up, and at those
-/// whose replies nobody takes. Bodies of which nothing came for `timeout` are given up; without it none is for that.
-pub async fn watch_uploads(budget: Arc<Budget>, timeout: Option<Duration>) {
-    let interval = timeout.map_or(LOOK, |timeout| (timeout / 4).clamp(Duration::from_millis(10), LOOK));
-    let mut ticks = tokio::time::interval(interval);
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    // Streams stall for a second, whatever the timeout of bodies.
-    let mut seconds = tokio::time::interval(LOOK);
-    seconds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    loop {
-        tokio::select! {
-            _ = ticks.tick() => {
-                let now = Instant::now();
-                budget.look_at_uploads(now, timeout);
-                budget.give_up_silent();
-                budget.look_at_refusals(now);
-                budget.look_at_given_up(now);
-            }
-            _ = seconds.tick() => budget.look_at_replies(),
-        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::{Kind, Reservation};
+    use crate::memory::{Budget, Kind, Reservation};
 
     const TIMEOUT: Option<Duration> = Some(Duration::from_secs(30));
 

@@ -7,9 +7,9 @@
 use std::ops::Range;
 
 use super::body::Span;
-use super::collect::{count, text};
 use super::json::Token;
 use super::prompt::{self, Feature, MAX_FEATURES, Modality, Part};
+use super::values::{count, text};
 
 /// Modalities that are told apart, and one for others, of which the last in a body is read.
 const MODALITIES: [Option<Modality>; 4] =

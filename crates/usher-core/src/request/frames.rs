@@ -3,6 +3,7 @@
 //! whether to look inside. How deep that goes is up to it, and bounded.
 
 use super::body::Span;
+use super::error::ParseError;
 
 /// Messages inside of each other that are looked into, the frame's own included.
 pub(super) const MAX_DEPTH: usize = 4;
@@ -27,6 +28,18 @@ pub(super) enum FrameError {
     Flag(u8),
     /// It holds no message.
     Malformed,
+}
+
+/// What the only frame of a request came to; `None` is one that did not end.
+pub(super) fn first_frame(result: Option<Result<(), FrameError>>) -> Result<(), ParseError> {
+    let problem = match result {
+        Some(Ok(())) => return Ok(()),
+        Some(Err(FrameError::Flag(1))) => "the message is compressed; send it as it is",
+        Some(Err(FrameError::Flag(_))) => "the body does not begin with a frame",
+        Some(Err(FrameError::Malformed)) => "the frame holds no protobuf message",
+        None => "the frame is cut off",
+    };
+    Err(ParseError::Grpc(problem))
 }
 
 /// Receives what frames hold. A `path` is the numbers of the fields from the frame's

@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use bytes::Bytes;
 
-use super::MAX_NAME;
+/// Longest name that a request may give for something that outlives its parsing (model, flow,
+/// objective, session, salt, id), in bytes.
+pub const MAX_NAME: usize = 1024;
 
 /// The headers of a request, pseudo-headers (`:path`) included, in their order.
 ///

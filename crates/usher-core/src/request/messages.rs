@@ -4,10 +4,10 @@
 //! Levels count from the list: its elements are at 0, their members at 1 and so on.
 
 use super::body::Span;
-use super::collect::text;
 use super::json::Token;
 use super::prompt::{self, MAX_PARTS, Part, PartKind};
 use super::text::unescape;
+use super::values::text;
 
 /// The blocks of an API. A block may hold members of other kinds than its own: only
 /// those that its type takes count.

@@ -6,6 +6,8 @@ pub mod api;
 pub mod body;
 mod collect;
 mod cursor;
+mod document;
+mod error;
 pub mod estimate;
 mod features;
 pub mod first_token;
@@ -31,6 +33,7 @@ mod testing;
 pub mod text;
 mod tokens;
 pub mod usage;
+mod values;
 mod vertex;
 mod vllm;
 mod vllm_grpc;
@@ -41,16 +44,13 @@ use std::time::Instant;
 
 pub use api::{Api, ParserKind, Parsers};
 pub use body::{Body, Span};
-pub use headers::Headers;
-pub use parser::{ParseError, RequestParser};
+pub use error::ParseError;
+pub use headers::{Headers, MAX_NAME};
+pub use parser::RequestParser;
 pub use pieces::Pieces;
 pub use prompt::{Feature, Modality, Part, PartKind, Prompt};
 pub use rules::{RuleBook, Rules};
 pub use slo::Slo;
-
-/// Longest name that a request may give for something that outlives its parsing (model, flow,
-/// objective, session, salt, id), in bytes.
-pub const MAX_NAME: usize = 1024;
 
 /// The flow of requests that name none, as the peer calls it.
 pub const DEFAULT_FAIRNESS_ID: &str = "default-flow";

@@ -2,46 +2,22 @@
 
 use bytes::Bytes;
 use rand::Rng;
-use thiserror::Error;
 
 use super::api::{Api, Parsers};
 use super::body::{Body, Span};
 use super::collect::Parsed;
-use super::headers::Headers;
-use super::json::JsonError;
+use super::error::ParseError;
+use super::headers::{Headers, MAX_NAME};
 use super::reading::Reading;
 use super::rules::Rules;
 use super::text;
-use super::{MAX_NAME, Part, Request, Rewrite};
+use super::{Part, Request, Rewrite};
 
 /// Header that names the model to send upstream, and its older name.
 const REWRITE_HEADERS: [&str; 2] = ["x-llm-d-model-name-rewrite", "x-gateway-model-name-rewrite"];
 
 /// What was read out of a smaller body is no more than its stream, in bytes.
 const COUNTED: usize = 4096;
-
-/// Why a request can't be routed. Every variant is answered with 400.
-#[derive(Debug, Error, PartialEq, Eq)]
-pub enum ParseError {
-    /// No parser of the configuration claims the path, and none takes everything.
-    #[error("no parser claims the path {0}; list one for it under requestHandler.parsers")]
-    NoParser(String),
-    /// The body is not JSON.
-    #[error("the request body is not valid JSON: {0}")]
-    Json(#[from] JsonError),
-    /// The body is not a gRPC message that can be read.
-    #[error("invalid or unsupported gRPC payload: {0}")]
-    Grpc(&'static str),
-    /// The body is JSON, but not a request of its API.
-    #[error("{0}")]
-    Shape(&'static str),
-    /// A name in the body is longer than [`MAX_NAME`].
-    #[error("{0} has more than {MAX_NAME} bytes")]
-    LongName(&'static str),
-    /// Neither the body nor a header names a model.
-    #[error("model not found in request body")]
-    NoModel,
-}
 
 /// Takes the chunks of a body as they arrive and keeps them. What has to be read
 /// is read at once, while the chunk is in the processor's cache.

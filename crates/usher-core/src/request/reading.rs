@@ -1,10 +1,9 @@
 //! How the body of each API is read while it arrives.
 
 use super::api::Api;
-use super::collect::{Collector, Format, Parsed};
-use super::frames::FrameError;
-use super::json::{JsonError, Scanner};
-use super::parser::ParseError;
+use super::collect::Parsed;
+use super::document::JsonReading;
+use super::error::ParseError;
 use super::{anthropic, openai, sglang, vertex, vllm, vllm_grpc};
 
 /// A body that is read.
@@ -78,55 +77,4 @@ impl Reading {
             Self::Vertex(reading) => reading.finish(),
         }
     }
-}
-
-/// A JSON document that is read.
-#[derive(Debug)]
-pub(super) struct JsonReading {
-    scanner: Scanner,
-    collector: Collector,
-    error: Option<JsonError>,
-}
-
-impl JsonReading {
-    /// A document of this format that begins at an offset of its body.
-    pub(super) fn new(format: &'static Format, offset: usize) -> Self {
-        Self { scanner: Scanner::at(offset), collector: Collector::new(format), error: None }
-    }
-
-    pub(super) fn feed(&mut self, chunk: &[u8]) {
-        if self.error.is_none() {
-            self.error = self.scanner.feed(chunk, &mut self.collector).err();
-        }
-    }
-
-    /// The first wrong byte.
-    pub(super) fn problem(&self) -> Option<ParseError> {
-        self.error.map(ParseError::from)
-    }
-
-    /// Bytes that are kept of what the document said.
-    pub(super) fn counted(&self) -> usize {
-        self.collector.counted()
-    }
-
-    pub(super) fn finish(&mut self) -> Result<Parsed, ParseError> {
-        if let Some(error) = self.error {
-            return Err(error.into());
-        }
-        self.scanner.finish(&mut self.collector)?;
-        self.collector.finish().map_err(ParseError::Shape)
-    }
-}
-
-/// What the only frame of a request came to; `None` is one that did not end.
-pub(super) fn first_frame(result: Option<Result<(), FrameError>>) -> Result<(), ParseError> {
-    let problem = match result {
-        Some(Ok(())) => return Ok(()),
-        Some(Err(FrameError::Flag(1))) => "the message is compressed; send it as it is",
-        Some(Err(FrameError::Flag(_))) => "the body does not begin with a frame",
-        Some(Err(FrameError::Malformed)) => "the frame holds no protobuf message",
-        None => "the frame is cut off",
-    };
-    Err(ParseError::Grpc(problem))
 }

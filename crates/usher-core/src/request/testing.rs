@@ -5,7 +5,7 @@ use bytes::Bytes;
 use super::api::Api;
 use super::body::Body;
 use super::collect::Parsed;
-use super::parser::ParseError;
+use super::error::ParseError;
 use super::prompt::{Part, PartKind};
 use super::reading::Reading;
 

@@ -9,11 +9,11 @@
 use super::api::Api;
 use super::body::Span;
 use super::collect::{Format, Member, Parsed};
-use super::frames::{Enter, FrameError, FrameSink, Frames};
+use super::document::JsonReading;
+use super::error::ParseError;
+use super::frames::{Enter, FrameError, FrameSink, Frames, first_frame};
 use super::openai;
-use super::parser::ParseError;
 use super::prompt::PartKind;
-use super::reading::{JsonReading, first_frame};
 use super::usage::{Usage, UsageScanner};
 
 /// A predicted request, which says by its members which of OpenAI's it is.

@@ -16,11 +16,10 @@
 use super::api::Api;
 use super::body::Span;
 use super::collect::Parsed;
+use super::error::ParseError;
 use super::features::Place;
-use super::frames::{Enter, FrameError, FrameSink, Frames};
-use super::parser::ParseError;
+use super::frames::{Enter, FrameError, FrameSink, Frames, first_frame};
 use super::prompt::{self, Feature, Modality, Part, PartKind};
-use super::reading::first_frame;
 use super::usage::Usage;
 
 /// Reads a request.

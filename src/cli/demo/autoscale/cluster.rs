@@ -6,13 +6,15 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::STARTUP;
 use crate::cli::demo::client::Client;
 use crate::cli::demo::ports::local;
 use crate::cli::demo::stack::{ServerProcess, Stack};
 
 /// What the label `app` of all servers says.
 pub(super) const APP: &str = "sim";
+
+/// A server starts for so long.
+pub(super) const STARTUP: Duration = Duration::from_secs(2);
 
 /// For so long a server that left the pool may still get requests that were decided before.
 const GRACE: Duration = Duration::from_secs(1);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::STARTUP;
+use super::cluster::STARTUP;
 use super::plan::Standing;
 use crate::cli::demo::ports::Ports;
 use crate::cli::demo::replay::Outcome;

@@ -8,7 +8,7 @@ use anyhow::Context;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::LINKS;
+use super::layout::LINKS;
 use crate::cli::demo::latency::percentile;
 use crate::cli::demo::ports::Ports;
 use crate::cli::demo::replay::Outcome;

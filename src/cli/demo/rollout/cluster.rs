@@ -8,6 +8,9 @@ use rand::{RngExt, SeedableRng};
 
 use crate::capacity::{History, Inputs, Plan, Pod, PodState, Policy, Values, tick};
 
+/// When nodes for the other half are there.
+pub(super) const MORE_NODES: Duration = Duration::from_secs(40 * 60);
+
 /// A model takes so many seconds to load: from, to.
 const STARTUP: std::ops::Range<u64> = 120..300;
 

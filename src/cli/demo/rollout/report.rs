@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::MORE_NODES;
-use super::cluster::Cluster;
+use super::cluster::{Cluster, MORE_NODES};
 use crate::capacity::{Plan, Policy};
 use crate::cli::table::line;
 

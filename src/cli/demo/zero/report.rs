@@ -6,13 +6,15 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::COLD;
 use super::page::Waited;
 use crate::cli::demo::ports::Ports;
 use crate::cli::demo::replay::Outcome;
 use crate::cli::demo::report::{Percentiles, ends, pace};
 use crate::cli::demo::trace::OUTPUT_DIVISOR;
 use crate::cli::table::line;
+
+/// The first servers are started so long after the first request.
+pub(super) const COLD: Duration = Duration::from_secs(3);
 
 /// Between two lines of the table of what waits.
 const STEP: Duration = Duration::from_millis(500);

@@ -4,9 +4,10 @@ mod program_aware;
 mod round_robin;
 mod strict;
 
-use super::Nanos;
-use super::flows::{FlowRef, Flows, Memory, Waiter};
+use super::flows::{FlowRef, Flows, Memory};
+use super::line::Waiter;
 use super::rank::Rank;
+use super::time::Nanos;
 use crate::schedule::waiting::Fairness;
 use program_aware::ProgramAware;
 use round_robin::RoundRobin;

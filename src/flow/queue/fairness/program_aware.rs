@@ -12,9 +12,10 @@
 //! least service and its longest wait together: blocks are compared by that, and only the
 //! flows of those that can win are looked at.
 
-use super::super::Nanos;
-use super::super::flows::{FlowRef, Flows, Memory, Waiter};
+use super::super::flows::{FlowRef, Flows, Memory};
+use super::super::line::Waiter;
 use super::super::rank::Rank;
+use super::super::time::{Nanos, nanos};
 use crate::schedule::waiting::ProgramAwareParams;
 
 /// Half-lives after which all service is scaled down, far from where an `f64` overflows.
@@ -46,7 +47,6 @@ pub(in crate::flow::queue) struct ProgramAware {
 
 impl ProgramAware {
     pub(super) fn new(params: &ProgramAwareParams) -> Self {
-        let nanos = super::super::nanos;
         Self {
             weight_service: params.las_weight_service,
             weight_wait: params.las_weight_head_wait,

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::super::flows::{Flows, Waiter};
+use super::super::flows::Flows;
+use super::super::line::Waiter;
 use super::super::rank::Rank;
 
 /// The flows with requests, by whose turn comes first. A flow that has just begun to wait

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::super::flows::Waiter;
+use super::super::line::Waiter;
 use super::super::rank::Rank;
 
 /// The requests of all flows, in their order.

@@ -7,6 +7,7 @@ mod model;
 mod shares;
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use super::*;
 use crate::schedule::Level;

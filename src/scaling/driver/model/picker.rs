@@ -18,7 +18,7 @@ use crate::capacity::{Plan, State};
 use crate::cluster::Change;
 use crate::endpoints::{Clock, EndpointSpec, Store};
 use crate::leader::Term;
-use crate::scaling::driver::news::Wants;
+use crate::scaling::driver::wants::Wants;
 use crate::scaling::driver::{Driver, Live};
 use crate::scaling::groups::{Groups, Sources};
 use crate::scaling::objects::{News, PolicyObject, Shelf, Teller};

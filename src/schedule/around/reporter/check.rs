@@ -3,8 +3,6 @@
 
 use cel::common::ast::{Expr, IdedExpr, operators};
 
-use super::expression::Problem;
-
 /// Deepest nesting. A level of evaluation takes up to 40 KB of stack in a debug build, and
 /// threads have 2 MB.
 pub(super) const MAX_DEPTH: usize = 24;
@@ -34,6 +32,24 @@ const FUNCTIONS: [&str; 4] = ["double", "dyn", "int", "uint"];
 
 /// The one variable.
 pub(super) const USAGE: &str = "usage";
+
+/// Why a text is no expression.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Problem {
+    pub(super) message: String,
+    pub(super) hint: Option<String>,
+}
+
+impl Problem {
+    pub(super) fn new(message: impl Into<String>) -> Self {
+        Self { message: message.into(), hint: None }
+    }
+
+    pub(super) fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+}
 
 /// Refuses an expression that uses anything else.
 pub(super) fn check(root: &IdedExpr) -> Result<(), Problem> {

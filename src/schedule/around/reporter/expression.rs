@@ -16,7 +16,7 @@ use serde::{Serialize, Serializer};
 
 use crate::request::usage::Usage;
 
-use super::check::{USAGE, check};
+use super::check::{Problem, USAGE, check};
 
 /// Longest text in bytes.
 const MAX_LENGTH: usize = 1000;
@@ -47,24 +47,6 @@ pub(super) enum Kind {
     Number,
     /// `true` or `false`.
     Truth,
-}
-
-/// Why a text is no expression.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Problem {
-    pub(super) message: String,
-    pub(super) hint: Option<String>,
-}
-
-impl Problem {
-    pub(super) fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), hint: None }
-    }
-
-    pub(super) fn hint(mut self, hint: impl Into<String>) -> Self {
-        self.hint = Some(hint.into());
-        self
-    }
 }
 
 /// Why an expression has no value for an answer.

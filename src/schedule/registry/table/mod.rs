@@ -16,7 +16,7 @@ mod session;
 use super::types::PluginType;
 
 /// All of them.
-pub(super) static ALL: [&[PluginType]; 10] = [
+static ALL: [&[PluginType]; 10] = [
     scorers::ROWS,
     filters::ROWS,
     pickers::ROWS,
@@ -28,3 +28,15 @@ pub(super) static ALL: [&[PluginType]; 10] = [
     flow::ROWS,
     replicas::ROWS,
 ];
+
+impl PluginType {
+    /// Every plugin type that the peer registers, and ours.
+    pub fn all() -> impl Iterator<Item = &'static Self> {
+        ALL.into_iter().flatten()
+    }
+
+    /// The type of this name.
+    pub fn find(name: &str) -> Option<&'static Self> {
+        Self::all().find(|plugin_type| plugin_type.name == name)
+    }
+}

@@ -2,6 +2,7 @@
 
 use super::super::*;
 use super::{config, drain, ms, request};
+use crate::sim::EngineConfig;
 
 // A request whose hashes cover prompt and answer.
 fn chat(id: u64, prompt_tokens: u32, output_tokens: u32) -> SimRequest {

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 
 use super::super::*;
 use super::{config, drain, ms, request, times};
+use crate::sim::EngineConfig;
 use crate::sim::link::{Layer, Links, Place, Transfer};
 
 /// One token takes a millisecond, as long as computing it does.

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 
 use super::super::*;
 use super::{drain, ms, request};
+use crate::sim::EngineConfig;
 use crate::sim::kv::block_hashes;
 
 // Prompts that take turns share their beginning: milliseconds since the arrival before, tokens

@@ -2,6 +2,7 @@
 
 use super::super::*;
 use super::{drain, ms, request, times};
+use crate::sim::EngineConfig;
 
 // A token of a prompt takes a millisecond, a step of decoding ten.
 fn model() -> PrefillFirst {

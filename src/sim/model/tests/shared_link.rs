@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::super::*;
 use super::{config, drain, ms, request};
+use crate::sim::EngineConfig;
 use crate::sim::link::{Layer, Transfer};
 
 // One token takes a millisecond, alone.

@@ -2,6 +2,7 @@
 
 use super::super::*;
 use super::request;
+use crate::sim::EngineConfig;
 use crate::sim::mix;
 
 // Lengths of the requests of a load: prompt, the first tokens of it that all share, answer.

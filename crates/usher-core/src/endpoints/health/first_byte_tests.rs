@@ -1,5 +1,6 @@
 //! Requests that wait for a first byte, as the sweep judges them.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use prometheus::Registry;

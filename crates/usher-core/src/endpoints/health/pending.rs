@@ -1,8 +1,5 @@
 //! Requests of one endpoint that wait for the first byte of their response.
 
-use std::sync::Arc;
-
-use super::Health;
 use super::first_byte::{FirstBytes, RequestClass, SIZES};
 
 /// First bytes that are kept until they are learned from.
@@ -92,6 +89,29 @@ impl Pending {
         place.sent_ms = 0;
         self.free.push(index);
         Some(slot)
+    }
+
+    /// The first byte of the response to a request came. Returns whether the request counts as failed.
+    pub(super) fn came(&mut self, index: u32, now_ms: u64) -> bool {
+        self.first_byte_ms = now_ms;
+        let Some(slot) = self.remove(index) else { return false };
+        if self.answered.len() < MOST_ANSWERED {
+            self.answered.push((slot.class, now_ms.saturating_sub(slot.sent_ms)));
+        }
+        slot.failed
+    }
+
+    /// A request waits no longer, and that says nothing. Returns whether it counts as failed.
+    pub(super) fn forget(&mut self, index: u32) -> bool {
+        self.remove(index).is_some_and(|slot| slot.failed)
+    }
+
+    /// The client of a request went away.
+    pub(super) fn abort(&mut self, index: u32, until_ms: u64) {
+        let Some(Slot { sent_ms, class, failed: false }) = self.remove(index) else { return };
+        if self.aborted.len() < MOST_ABORTED {
+            self.aborted.push(Aborted { sent_ms, until_ms, class });
+        }
     }
 
     /// Requests that wait.
@@ -204,59 +224,5 @@ impl Pending {
             }
         }
         failed
-    }
-}
-
-/// A request that waits for the first byte of its response. Dropped, it was aborted.
-#[derive(Debug)]
-pub struct AwaitedByte {
-    health: Arc<Health>,
-    slot: u32,
-    ended: bool,
-}
-
-impl AwaitedByte {
-    pub(super) fn new(health: &Arc<Health>, class: RequestClass, sent_ms: u64) -> Self {
-        let slot = health.pending().insert(class, sent_ms);
-        Self { health: Arc::clone(health), slot, ended: false }
-    }
-
-    /// The first byte of a good response came.
-    pub fn came(mut self, now_ms: u64) {
-        self.ended = true;
-        let mut pending = self.health.pending();
-        let slot = pending.remove(self.slot);
-        pending.first_byte_ms = now_ms;
-        if let Some(slot) = slot
-            && pending.answered.len() < MOST_ANSWERED
-        {
-            pending.answered.push((slot.class, now_ms.saturating_sub(slot.sent_ms)));
-        }
-        drop(pending);
-        self.health.lives();
-        if slot.is_some_and(|slot| slot.failed) {
-            self.health.answered_late();
-        }
-    }
-
-    /// It is waited for no longer, and that says nothing. Returns whether it already counts
-    /// as failed.
-    pub fn forget(mut self) -> bool {
-        self.ended = true;
-        self.health.pending().remove(self.slot).is_some_and(|slot| slot.failed)
-    }
-}
-
-impl Drop for AwaitedByte {
-    fn drop(&mut self) {
-        if self.ended {
-            return;
-        }
-        let until_ms = self.health.now_ms();
-        let mut pending = self.health.pending();
-        let Some(Slot { sent_ms, class, failed: false }) = pending.remove(self.slot) else { return };
-        if pending.aborted.len() < MOST_ABORTED {
-            pending.aborted.push(Aborted { sent_ms, until_ms, class });
-        }
     }
 }

@@ -1,4 +1,5 @@
 use prometheus::Registry;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::*;

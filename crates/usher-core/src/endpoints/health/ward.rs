@@ -1,19 +1,14 @@
 //! Those who are demoted, all together.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
 
 use prometheus::{IntCounter, IntCounterVec, Opts, Registry};
 
 use super::first_byte::FirstBytes;
-use super::pending::Bound;
 use super::vitals::{Failure, HealthParams};
-use crate::endpoints::{Clock, Snapshot};
+use crate::endpoints::Clock;
 use crate::metrics::register;
-
-/// Pause between two looks at requests that wait for a first byte.
-pub const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Watches the endpoints of a pool: what they are measured by, and how many are demoted.
 #[derive(Debug)]
@@ -24,7 +19,7 @@ pub struct Ward {
     version: AtomicU64,
     names_servers: AtomicBool,
     // Guards what sweeps have learned; nobody else takes it.
-    first_bytes: Mutex<FirstBytes>,
+    pub(super) first_bytes: Mutex<FirstBytes>,
     metrics: WardMetrics,
 }
 
@@ -68,32 +63,6 @@ impl Ward {
         // Written once, read by every thread.
         if !self.names_servers() {
             self.names_servers.store(true, Ordering::Relaxed);
-        }
-    }
-
-    /// Looks at the requests that wait for a first byte: learns how long that takes, and
-    /// counts those as failed that take too long. To be called every [`SWEEP_INTERVAL`].
-    pub fn sweep(&self, snapshot: &Snapshot) {
-        if self.params.first_byte.is_zero() {
-            return;
-        }
-        let now_ms = self.now_ms();
-        let mut times = self.first_bytes.lock().unwrap_or_else(PoisonError::into_inner);
-        // Position and time of the one that was heard last, and the time of the next.
-        let (mut last, mut next) = ((usize::MAX, 0), 0);
-        for (position, endpoint) in snapshot.endpoints().iter().enumerate() {
-            let heard_ms = endpoint.health().listen(&mut times, now_ms);
-            if heard_ms > last.1 {
-                (last, next) = ((position, heard_ms), last.1);
-            } else {
-                next = next.max(heard_ms);
-            }
-        }
-        let floor_ms = self.params.first_byte.as_secs_f64() * 1e3;
-        for (position, endpoint) in snapshot.endpoints().iter().enumerate() {
-            let others_heard_ms = if position == last.0 { next } else { last.1 };
-            let bound = Bound { times: &times, floor_ms, others_heard_ms };
-            endpoint.health().judge(&bound, endpoint.load(), now_ms);
         }
     }
 

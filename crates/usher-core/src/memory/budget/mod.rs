@@ -1,6 +1,9 @@
 //! How much is used, of which there is a limit.
 
+mod measuring;
 mod shedding;
+mod streams;
+mod uploads;
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -8,11 +11,14 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use tokio::sync::Semaphore;
 
-use super::connection::Unread;
 use super::refusals::Refusals;
+use super::replying::STREAM;
+use super::unread::Unread;
 use super::uploads::Uploads;
 use super::watch::Watch;
-use shedding::tight;
+
+pub use measuring::keep_measuring;
+pub use uploads::watch_uploads;
 
 /// What is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,7 +108,7 @@ pub struct Budget {
     pub(super) open_connections: AtomicU64,
     pub(super) small_calls_ended: AtomicU64,
     pub(super) uploads: Uploads,
-    pub(super) refusals: Refusals,
+    refusals: Refusals,
     lingering: Arc<Semaphore>,
     /// Open files that the process may have, where that is known.
     pub(super) files: OnceLock<u64>,
@@ -122,9 +128,8 @@ impl Budget {
     /// What the indexes of prefixes take at most where nothing says how much: half a GiB.
     pub const PREFIX_INDEX: u64 = 512 << 20;
 
-    /// What a stream counts that is open, whatever its messages: its state in HTTP/2, its task,
-    /// its headers below 4 KiB, and its place in the queue.
-    pub const STREAM: u64 = 8 << 10;
+    /// What a stream counts that is open.
+    pub const STREAM: u64 = STREAM;
 
     /// A budget for a process of so many bytes, of which some are [`counted`](Self::counted).
     /// `prefix_index` is what indexes of prefixes may take of those: by default a third, and
@@ -188,47 +193,6 @@ impl Budget {
     /// Limit of all kinds together, in bytes; `None`: there is none.
     pub fn limit(&self) -> Option<u64> {
         Some(self.limit.load(Relaxed)).filter(|limit| *limit != u64::MAX)
-    }
-
-    /// Measures the process from now on: its resident memory, besides what is counted, is what
-    /// the limit leaves room for, so that the process as a whole stays below its budget. It is
-    /// looked at as what is counted grows; that it is as time passes, too, is for
-    /// [`keep_measuring`](super::keep_measuring). Returns whether it can be measured: not without
-    /// a budget of the process, nor on a system that has no `/proc`. The limit stays as it was
-    /// then.
-    pub fn measure(&self) -> bool {
-        let Some(process) = self.process else { return false };
-        match Watch::new(process) {
-            Ok(watch) => {
-                // One that is there already goes on.
-                let _ = self.watch.set(watch);
-                self.look();
-                true
-            }
-            Err(error) => {
-                tracing::warn!(%error, "cannot measure resident memory; only what is counted is bounded");
-                false
-            }
-        }
-    }
-
-    /// What the process takes besides what is counted, in bytes; `None` where that isn't
-    /// [measured](Self::measure).
-    pub fn base(&self) -> Option<u64> {
-        self.watch().map(Watch::base)
-    }
-
-    pub(super) fn watch(&self) -> Option<&Watch> {
-        self.watch.get()
-    }
-
-    /// Looks at the process, which may change the limit.
-    #[cold]
-    pub(super) fn look(&self) {
-        if let Some((limit, step)) = self.watch().and_then(|watch| watch.look(self)) {
-            self.limit.store(limit, Relaxed);
-            self.look_at.store(self.total().saturating_add(step), Relaxed);
-        }
     }
 
     #[cfg(test)]
@@ -303,29 +267,6 @@ impl Budget {
     /// Bytes of requests that waited and were shed.
     pub fn shed(&self) -> u64 {
         self.shed.load(Relaxed)
-    }
-
-    /// A stream was opened, and counts until it is [closed](Self::close_stream). Returns whether
-    /// there is room for it; it is to be [refused](Self::refuse_stream) where there is none.
-    ///
-    /// There may be somewhat more of them than the limit says: nobody knows the priority of a
-    /// request before its headers are read, and those of a high one find room then.
-    pub fn open_stream(&self) -> bool {
-        self.used[Kind::Streams as usize].0.fetch_add(Self::STREAM, Relaxed);
-        let total = self.grown();
-        let limit = self.limit.load(Relaxed);
-        // The other half is for messages of requests that are on their way.
-        total <= limit.saturating_add(beyond(limit) / 2)
-    }
-
-    /// A stream that was [opened](Self::open_stream) is gone.
-    pub fn close_stream(&self) {
-        self.give_back(Kind::Streams, Self::STREAM);
-    }
-
-    /// Places of streams that have ended on our side, and not on the client's.
-    pub fn lingering(&self) -> &Arc<Semaphore> {
-        &self.lingering
     }
 
     /// Whether a request of this priority may go on, which holds nothing yet but its stream.
@@ -405,9 +346,14 @@ impl Budget {
     }
 }
 
+/// From here on requests that wait are shed, and nothing grows that need not.
+fn tight(limit: u64) -> u64 {
+    limit - limit / 8
+}
+
 /// Bytes that may be used beyond the limit for a moment: by streams whose priority isn't known yet, by
 /// messages of requests that are on their way, and instead of what others are about to give back.
-pub(super) fn beyond(limit: u64) -> u64 {
+fn beyond(limit: u64) -> u64 {
     limit / 16
 }
 

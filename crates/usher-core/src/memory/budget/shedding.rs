@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{TryLockError, Weak};
 
-use super::{Budget, Full, beyond};
+use super::{Budget, Full, beyond, tight};
 
 /// Promised until it is known how much is shed: what is given back meanwhile may be part of it.
 pub(super) const UNKNOWN: u64 = 1 << 62;
@@ -33,7 +33,7 @@ impl Budget {
                     return 0;
                 }
                 // One that isn't known yet counts as that of a request without an objective.
-                self.give_up_slow_uploads(missing.saturating_add(limit / 16), priority.unwrap_or(0))
+                self.uploads.give_up_slow(missing.saturating_add(limit / 16), priority.unwrap_or(0))
             });
         }
         if total > limit.saturating_add(leaving().min(beyond(limit))) { Err(Full) } else { Ok(()) }
@@ -65,7 +65,7 @@ impl Budget {
             if missing == 0 {
                 return 0;
             }
-            self.give_up_slow_uploads(missing.saturating_add(limit / 16), i32::MIN)
+            self.uploads.give_up_slow(missing.saturating_add(limit / 16), i32::MIN)
         });
     }
 
@@ -82,9 +82,4 @@ impl Budget {
         let _ = self.promised.fetch_update(Relaxed, Relaxed, known);
         shed
     }
-}
-
-/// From here on requests that wait are shed, and nothing grows that need not.
-pub(super) fn tight(limit: u64) -> u64 {
-    limit - limit / 8
 }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::PrefixIndex;
+use super::holders::Holders;
 use super::recent::OWN;
 
 /// Blocks that an endpoint holds, for another process.
@@ -41,7 +41,8 @@ pub struct Export {
     /// What was added, the oldest first.
     pub held: Vec<Held>,
     /// The mark was too old or another index's, and what was added in between is not
-    /// remembered. `held` is empty, and [`PrefixIndex::export_all`] has everything.
+    /// remembered. `held` is empty, and an export of [all](super::PrefixIndex::export_all) has
+    /// everything.
     pub missed: bool,
 }
 
@@ -118,28 +119,14 @@ impl Ring {
         news.hashes.capacity() * size_of::<u64>() + news.from.capacity() * size_of::<(u64, Arc<str>)>()
     }
 
-    fn lock(&self) -> MutexGuard<'_, News> {
-        self.news.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl PrefixIndex {
-    /// Where exports stand now: what is added from here on comes with
-    /// [`export_since`](Self::export_since) this mark.
-    pub fn mark(&self) -> Mark {
-        Mark(self.ring.lock().next)
+    /// What comes next.
+    pub(super) fn mark(&self) -> Mark {
+        Mark(self.lock().next)
     }
 
-    /// What this process added since a mark, but no more than `max_blocks`; the rest comes
-    /// with the next export. What was imported is not exported.
-    ///
-    /// Only what an endpoint did not hold yet is told, so an import takes the new blocks of a
-    /// prompt for more recent than those before them that were told earlier. What an endpoint
-    /// lost is not told: whoever imports has a capacity of its own. The last
-    /// [`Limits::recent`](super::Limits::recent) blocks are remembered; it costs each prompt
-    /// that is added one lock and a copy of what was new of it.
-    pub fn export_since(&self, mark: Mark, max_blocks: usize) -> Export {
-        let news = self.ring.lock();
+    /// What was added since a mark, but no more than so many blocks.
+    pub(super) fn since(&self, mark: Mark, max_blocks: usize) -> Export {
+        let news = self.lock();
         let Mark(mut next) = mark;
         if !(news.first()..=news.next).contains(&next) {
             return Export { mark: Mark(news.next), held: Vec::new(), missed: true };
@@ -160,21 +147,20 @@ impl PrefixIndex {
         Export { mark: Mark(next), held, missed: false }
     }
 
-    /// Everything that this process added and that is still held, endpoint by endpoint, each
-    /// from its most recent block to its oldest: in this order an import adds them. The mark is
-    /// where to go on.
-    ///
-    /// A hash may differ from the one that was added; it stands for the same block.
-    pub fn export_all(&self, mut visit: impl FnMut(Held)) -> Mark {
-        let mark = self.mark();
-        for holder in self.holders.all() {
-            let own = |(_, sources): &(_, u16)| sources & OWN != 0;
-            let hashes: Vec<u64> =
-                holder.lock().recent.recent_first().filter(own).map(|(key, _)| key.hash()).collect();
-            if !hashes.is_empty() {
-                visit(Held { endpoint: Arc::clone(&holder.identity), hashes });
-            }
+    fn lock(&self) -> MutexGuard<'_, News> {
+        self.news.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Shows everything that this process added and that is still held, endpoint by endpoint, each from
+/// its most recent block to its oldest.
+pub(super) fn all(holders: &Holders, mut visit: impl FnMut(Held)) {
+    for holder in holders.all() {
+        let own = |(_, sources): &(_, u16)| sources & OWN != 0;
+        let hashes: Vec<u64> =
+            holder.lock().recent.recent_first().filter(own).map(|(key, _)| key.hash()).collect();
+        if !hashes.is_empty() {
+            visit(Held { endpoint: Arc::clone(&holder.identity), hashes });
         }
-        mark
     }
 }

@@ -6,6 +6,7 @@ use crate::endpoints::View;
 use crate::prefix::Blocks;
 
 use super::key::Key;
+use super::set::MAX_SLOTS;
 use super::shards::Tables;
 
 thread_local! {
@@ -60,7 +61,7 @@ impl Scratch {
         let (mut at, mut word) = (0, 0);
         for &position in candidates {
             let Some(&slot) = slots.get(position as usize) else { continue };
-            if slot >= u32::from(super::MAX_SLOTS) {
+            if slot >= u32::from(MAX_SLOTS) {
                 continue;
             }
             if slot as usize / 64 != at {

@@ -6,9 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use crate::endpoints::{Endpoint, Slot};
 
-use super::Limits;
 use super::key::Key;
+use super::limits::Limits;
 use super::recent::Recent;
+use super::set::MAX_SLOTS;
 use super::shards::Shards;
 
 /// An endpoint that holds something, or did until now.
@@ -263,7 +264,7 @@ impl Holders {
         if let Some(holder) = self.get(slot) {
             return Some(holder);
         }
-        let number = u16::try_from(slot.number()).ok().filter(|number| *number < super::MAX_SLOTS)?;
+        let number = u16::try_from(slot.number()).ok().filter(|number| *number < MAX_SLOTS)?;
         let mut by_slot = self.by_slot.write().unwrap_or_else(PoisonError::into_inner);
         let holder = by_slot.entry(slot.number()).or_insert_with(|| {
             self.bytes.fetch_add(HOLDER_BYTES, Relaxed);

@@ -1,14 +1,14 @@
 //! What other processes learned.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::endpoints::{Endpoint, Snapshot};
 
 use super::export::Held;
+use super::holders::Holders;
 use super::recent::OWN;
-use super::{Arc, PrefixIndex};
 
 /// What an import did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,6 +37,53 @@ struct Origin {
 }
 
 impl Origins {
+    /// Origins at most; others are refused until one expires.
+    pub(super) const MAX: usize = u16::BITS as usize - 1;
+
+    /// Adds what an origin exported to what is held, of the endpoints in the snapshot.
+    pub(super) fn import(
+        &self,
+        holders: &Holders,
+        origin: &str,
+        held: &[Held],
+        snapshot: &Snapshot,
+        now_ms: u64,
+        ttl: Duration,
+    ) -> Imported {
+        let mut origins = self.lock();
+        let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
+        let mut done = Imported::default();
+        let Some(source) = source_of(&mut origins, origin, now_ms.saturating_add(ttl_ms)) else {
+            done.refused = held.iter().map(|held| held.hashes.len()).sum();
+            return done;
+        };
+        let endpoints = if held.is_empty() { &[] } else { snapshot.endpoints() };
+        let known: HashMap<&str, &Arc<Endpoint>> =
+            endpoints.iter().map(|endpoint| (endpoint.identity().as_ref(), endpoint)).collect();
+        for Held { endpoint, hashes } in held {
+            match known.get(endpoint.as_ref()) {
+                Some(endpoint) => {
+                    holders.add(endpoint, hashes, source, None, |_| {});
+                    done.blocks += hashes.len();
+                }
+                None => done.unknown += hashes.len(),
+            }
+        }
+        done
+    }
+
+    /// Drops what only origins told of that have not reported for their time.
+    pub(super) fn expire(&self, holders: &Holders, now_ms: u64) {
+        let mut origins = self.lock();
+        let expired = |origin: &Origin| origin.expires_ms <= now_ms;
+        let sources =
+            origins.values().filter(|origin| expired(origin)).fold(0, |all, origin| all | origin.source);
+        if sources != 0 {
+            origins.retain(|_, origin| !expired(origin));
+            holders.forget(sources);
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Origin>> {
         self.by_name.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -52,57 +99,4 @@ fn source_of(by_name: &mut HashMap<String, Origin>, name: &str, expires_ms: u64)
     let source = 1u16.checked_shl(taken.trailing_ones())?;
     by_name.insert(name.to_owned(), Origin { source, expires_ms });
     Some(source)
-}
-
-impl PrefixIndex {
-    /// Origins whose blocks are known at a time. Others are refused until one expires.
-    pub const MAX_ORIGINS: usize = u16::BITS as usize - 1;
-
-    /// Takes what another process exported. It counts as if it had been added here, until
-    /// the origin has not reported for `ttl`: an import without blocks is a report, too.
-    /// The endpoints are found in the snapshot by their identities.
-    ///
-    /// Where nobody imports, this costs nothing; where somebody does, two bytes for each
-    /// place of the endpoints that others told of.
-    pub fn import(
-        &self,
-        origin: &str,
-        held: &[Held],
-        snapshot: &Snapshot,
-        now_ms: u64,
-        ttl: Duration,
-    ) -> Imported {
-        let mut origins = self.origins.lock();
-        let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
-        let mut done = Imported::default();
-        let Some(source) = source_of(&mut origins, origin, now_ms.saturating_add(ttl_ms)) else {
-            done.refused = held.iter().map(|held| held.hashes.len()).sum();
-            return done;
-        };
-        let endpoints = if held.is_empty() { &[] } else { snapshot.endpoints() };
-        let known: HashMap<&str, &Arc<Endpoint>> =
-            endpoints.iter().map(|endpoint| (endpoint.identity().as_ref(), endpoint)).collect();
-        for Held { endpoint, hashes } in held {
-            match known.get(endpoint.as_ref()) {
-                Some(endpoint) => {
-                    self.holders.add(endpoint, hashes, source, None, |_| {});
-                    done.blocks += hashes.len();
-                }
-                None => done.unknown += hashes.len(),
-            }
-        }
-        done
-    }
-
-    /// Drops what only origins told of that have not reported for their time.
-    pub(super) fn expire(&self, now_ms: u64) {
-        let mut origins = self.origins.lock();
-        let expired = |origin: &Origin| origin.expires_ms <= now_ms;
-        let sources =
-            origins.values().filter(|origin| expired(origin)).fold(0, |all, origin| all | origin.source);
-        if sources != 0 {
-            origins.retain(|_, origin| !expired(origin));
-            self.holders.forget(sources);
-        }
-    }
 }

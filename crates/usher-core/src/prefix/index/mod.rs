@@ -6,6 +6,7 @@ mod find;
 mod holders;
 mod import;
 mod key;
+mod limits;
 mod recent;
 mod set;
 mod shard;
@@ -14,6 +15,7 @@ mod table;
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::endpoints::{Endpoint, Snapshot, View};
 
@@ -23,40 +25,7 @@ use holders::{Holder, Holders};
 
 pub use export::{Export, Held, Mark};
 pub use import::Imported;
-
-/// How much a [`PrefixIndex`] may hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Entries over all endpoints: a block at an endpoint is one. An entry takes 32 bytes
-    /// at most while the index grows and when it is full, so this bounds the memory, too;
-    /// with what others told, three bytes more.
-    pub entries: usize,
-    /// Blocks that an endpoint of which only others told is taken to hold.
-    pub capacity: usize,
-    /// Blocks added last that are remembered for [`PrefixIndex::export_since`]; 0 where nobody
-    /// asks. They take 8 bytes each, and 24 more where the one before was another
-    /// endpoint's.
-    pub recent: usize,
-}
-
-impl Limits {
-    /// Bytes that an entry takes at most: up to 18.75 in the list of its endpoint, and up to
-    /// 12.5 for its block where nobody else has it. Full endpoints take 15 and 10 to 12.5.
-    pub const BYTES_PER_ENTRY: usize = 32;
-
-    /// As many entries as fit into so many bytes; no export.
-    pub fn of_bytes(bytes: usize) -> Self {
-        Self { entries: bytes / Self::BYTES_PER_ENTRY, ..Self::default() }
-    }
-}
-
-impl Default for Limits {
-    /// 16 million entries, half a GiB when it is full: 500 endpoints with as many blocks as
-    /// the peer takes an endpoint to hold. No export.
-    fn default() -> Self {
-        Self { entries: 1 << 24, capacity: 31_250, recent: 0 }
-    }
-}
+pub use limits::Limits;
 
 /// Which endpoint holds which blocks, as far as can be told from what was sent to it.
 ///
@@ -73,10 +42,10 @@ pub struct PrefixIndex {
     origins: import::Origins,
 }
 
-/// The number of the first slot that can't be written down.
-const MAX_SLOTS: u16 = set::FREE;
-
 impl PrefixIndex {
+    /// Origins whose blocks are known at a time. Others are refused until one expires.
+    pub const MAX_ORIGINS: usize = import::Origins::MAX;
+
     /// An empty index.
     pub fn new(limits: Limits) -> Self {
         Self {
@@ -130,7 +99,53 @@ impl PrefixIndex {
         slots.sort_unstable();
         let gone = |holder: &Arc<Holder>| slots.binary_search(&holder.slot_number()).is_err();
         self.holders.drop_all(self.holders.all().into_iter().filter(gone));
-        self.expire(now_ms);
+        self.origins.expire(&self.holders, now_ms);
+    }
+
+    /// Where exports stand now: what is added from here on comes with
+    /// [`export_since`](Self::export_since) this mark.
+    pub fn mark(&self) -> Mark {
+        self.ring.mark()
+    }
+
+    /// What this process added since a mark, but no more than `max_blocks`; the rest comes
+    /// with the next export. What was imported is not exported.
+    ///
+    /// Only what an endpoint did not hold yet is told, so an import takes the new blocks of a
+    /// prompt for more recent than those before them that were told earlier. What an endpoint
+    /// lost is not told: whoever imports has a capacity of its own. The last [`Limits::recent`]
+    /// blocks are remembered; it costs each prompt that is added one lock and a copy of what was
+    /// new of it.
+    pub fn export_since(&self, mark: Mark, max_blocks: usize) -> Export {
+        self.ring.since(mark, max_blocks)
+    }
+
+    /// Everything that this process added and that is still held, endpoint by endpoint, each
+    /// from its most recent block to its oldest: in this order an import adds them. The mark is
+    /// where to go on.
+    ///
+    /// A hash may differ from the one that was added; it stands for the same block.
+    pub fn export_all(&self, visit: impl FnMut(Held)) -> Mark {
+        let mark = self.mark();
+        export::all(&self.holders, visit);
+        mark
+    }
+
+    /// Takes what another process exported. It counts as if it had been added here, until
+    /// the origin has not reported for `ttl`: an import without blocks is a report, too.
+    /// The endpoints are found in the snapshot by their identities.
+    ///
+    /// Where nobody imports, this costs nothing; where somebody does, two bytes for each
+    /// place of the endpoints that others told of.
+    pub fn import(
+        &self,
+        origin: &str,
+        held: &[Held],
+        snapshot: &Snapshot,
+        now_ms: u64,
+        ttl: Duration,
+    ) -> Imported {
+        self.origins.import(&self.holders, origin, held, snapshot, now_ms, ttl)
     }
 
     /// Drops blocks of the largest endpoints until the index takes no more than so many

@@ -24,6 +24,8 @@ pub(super) enum Form {
 
 /// A lane of a list that holds no slot.
 pub(super) const FREE: u16 = u16::MAX;
+/// The number of the first slot that can't be written down.
+pub(super) const MAX_SLOTS: u16 = FREE;
 /// Slots in a cell of a list.
 pub(super) const LANES: usize = 4;
 /// Forms of sets, to number them.

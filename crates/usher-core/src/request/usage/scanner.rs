@@ -14,7 +14,7 @@ use std::sync::LazyLock;
 use super::super::body::Span;
 use super::super::json::{Scanner, Sink, Token};
 use super::super::name::Name;
-use super::Usage;
+use super::counts::Usage;
 
 static USAGE: LazyLock<Name> = LazyLock::new(|| Name::new("\"usage\""));
 static META_INFO: LazyLock<Name> = LazyLock::new(|| Name::new("\"meta_info\""));

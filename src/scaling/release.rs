@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::gates;
-use super::pods::PodObject;
-use super::pools::{Pools, may_have};
+use super::objects::PolicyObject;
+use crate::actuator::gates;
+use crate::actuator::pods::PodObject;
+use crate::actuator::pools::{Pools, may_have};
 use crate::capacity::policy::Mode;
 use crate::capacity::policy::spec::{API_VERSION, Document, KIND, Metadata, Spec};
 use crate::capacity::resource::status::{PolicyStatus, StatusCondition};
 use crate::capacity::resource::{GROUP, POLICIES, VERSION};
 use crate::capacity::{Condition, Policy};
 use crate::cluster::{Cluster, Collection, PatchType, Problem};
-use crate::scaling::objects::PolicyObject;
 
 /// Which pods are let go.
 #[derive(Clone, Debug)]

@@ -1,0 +1,28 @@
+//! What a policy may say, and what holds where it says nothing.
+
+use std::time::Duration;
+
+use super::QUEUE_DEPTH;
+
+/// Most pods of a role.
+pub const MOST_PODS: i64 = 1_000_000;
+/// Most roles of a policy.
+pub const MOST_ROLES: usize = 32;
+/// Most rules of a policy, and metrics that size it.
+pub const MOST_RULES: usize = 128;
+/// Most layers of a topology.
+pub const MOST_LAYERS: usize = 16;
+/// Longest period, window and hold.
+pub const LONGEST: Duration = Duration::from_secs(30 * 60);
+/// Time between two ticks when a policy doesn't say.
+pub const INTERVAL: Duration = Duration::from_secs(15);
+/// Shortest time between two ticks.
+pub const SHORTEST_INTERVAL: Duration = Duration::from_secs(1);
+/// How long a rule rests when it doesn't say.
+pub const COOLDOWN: Duration = Duration::from_secs(300);
+
+/// The pressure of #948: each role's numbers and targets when a policy names none.
+pub const PRESSURE: [(&str, [(&str, f64); 2]); 2] = [
+    ("prefill", [(QUEUE_DEPTH, 4.0), ("ttft", 0.5)]),
+    ("decode", [(QUEUE_DEPTH, 4.0), ("kv_cache_utilization", 0.8)]),
+];

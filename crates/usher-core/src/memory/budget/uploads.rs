@@ -1,0 +1,62 @@
+//! Requests of which some is missing, and streams that end as they were given up.
+
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use super::Budget;
+use crate::memory::uploads::Upload;
+
+/// Longest time between two looks at bodies that are coming.
+const LOOK: Duration = Duration::from_secs(1);
+
+impl Budget {
+    /// A body has begun whose rest doesn't come at once, of a request with this priority; the current
+    /// task reads it, which `stream` wakes.
+    pub fn begin_upload(&self, received: u64, priority: i32, stream: &Waker) -> Arc<Upload> {
+        self.uploads.begin(received, Some(priority), stream)
+    }
+
+    /// A stream is open and nothing of its request has come. It may make room for others as a body that
+    /// comes slowly does, before all of those.
+    pub fn begin_silent(&self, stream: &Waker) -> Arc<Upload> {
+        self.uploads.begin(0, None, stream)
+    }
+
+    /// Looks at all bodies, and gives up those of which nothing came for `timeout`.
+    pub fn look_at_uploads(&self, now: Instant, timeout: Option<Duration>) {
+        self.uploads.look(now, timeout);
+    }
+
+    /// Resets streams that were given up some time ago and haven't ended.
+    pub(in crate::memory) fn look_at_given_up(&self, now: Instant) {
+        let given_up = &self.uploads.given_up;
+        let new = given_up.take_new();
+        // Without the lock, as there may be many.
+        let found = if new.is_empty() { Vec::new() } else { self.streams_of(&new) };
+        given_up.look(&found, now);
+    }
+}
+
+/// Looks again and again at bodies that are coming, at streams that were refused or given up, and at those
+/// whose replies nobody takes. Bodies of which nothing came for `timeout` are given up; without it none is for that.
+pub async fn watch_uploads(budget: Arc<Budget>, timeout: Option<Duration>) {
+    let interval = timeout.map_or(LOOK, |timeout| (timeout / 4).clamp(Duration::from_millis(10), LOOK));
+    let mut ticks = tokio::time::interval(interval);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    // Streams stall for a second, whatever the timeout of bodies.
+    let mut seconds = tokio::time::interval(LOOK);
+    seconds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            _ = ticks.tick() => {
+                let now = Instant::now();
+                budget.look_at_uploads(now, timeout);
+                budget.give_up_silent();
+                budget.look_at_refusals(now);
+                budget.look_at_given_up(now);
+            }
+            _ = seconds.tick() => budget.look_at_replies(),
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! How much an index may hold.
+
+/// How much a [`PrefixIndex`](super::PrefixIndex) may hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Entries over all endpoints: a block at an endpoint is one. An entry takes 32 bytes
+    /// at most while the index grows and when it is full, so this bounds the memory, too;
+    /// with what others told, three bytes more.
+    pub entries: usize,
+    /// Blocks that an endpoint of which only others told is taken to hold.
+    pub capacity: usize,
+    /// Blocks added last that are remembered for
+    /// [exports](super::PrefixIndex::export_since); 0 where nobody asks. They take 8 bytes each,
+    /// and 24 more where the one before was another endpoint's.
+    pub recent: usize,
+}
+
+impl Limits {
+    /// Bytes that an entry takes at most: up to 18.75 in the list of its endpoint, and up to
+    /// 12.5 for its block where nobody else has it. Full endpoints take 15 and 10 to 12.5.
+    pub const BYTES_PER_ENTRY: usize = 32;
+
+    /// As many entries as fit into so many bytes; no export.
+    pub fn of_bytes(bytes: usize) -> Self {
+        Self { entries: bytes / Self::BYTES_PER_ENTRY, ..Self::default() }
+    }
+}
+
+impl Default for Limits {
+    /// 16 million entries, half a GiB when it is full: 500 endpoints with as many blocks as
+    /// the peer takes an endpoint to hold. No export.
+    fn default() -> Self {
+        Self { entries: 1 << 24, capacity: 31_250, recent: 0 }
+    }
+}

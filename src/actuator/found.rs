@@ -1,0 +1,39 @@
+//! Pods of a policy's roles, as they were found last.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::pods::PodObject;
+use crate::capacity::PodState;
+use crate::capacity::policy::Role;
+
+/// Pods of each role, shared with the mirrors that they are of.
+pub(super) type Objects = Arc<Vec<Vec<Arc<PodObject>>>>;
+
+/// Pods of a policy's roles, as they were found last.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub(super) roles: Vec<Role>,
+    /// Changes of their mirrors by then.
+    pub(super) changes: Vec<u64>,
+    pub(super) objects: Objects,
+    /// Whether pods of a role wait at their gate, by place.
+    pub(super) has_gated: Vec<bool>,
+    /// Names of pods that no node takes.
+    pub(super) unschedulable: BTreeSet<String>,
+    /// Their states; `None` where those depend on more than the pods.
+    pub(super) pods: Option<Arc<Vec<ObservedPod>>>,
+}
+
+/// A pod, whether it serves or not.
+#[derive(Clone, Debug)]
+pub struct ObservedPod {
+    /// Its role, by place.
+    pub role: usize,
+    /// Its name.
+    pub name: String,
+    /// Whether it says that it is ready.
+    pub is_ready: bool,
+    /// Where it is on its way.
+    pub state: PodState,
+}

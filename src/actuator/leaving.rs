@@ -1,0 +1,308 @@
+//! Pods that are given back: which get no new requests, which may be evicted, and which a budget keeps.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::drain::{GONE, PodLoad};
+use super::pods::PodObject;
+use crate::cluster::Problem;
+
+/// Pods of a role that are given back and were ready when they were chosen, and those that can't go, by uid.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Leaving {
+    pods: BTreeMap<String, Times>,
+    /// When they were last looked at.
+    seen: Duration,
+    /// Whether any of them is waited for.
+    pub(super) waits: bool,
+    /// Until when the API server asks to wait.
+    until: Duration,
+}
+
+/// When a pod was chosen, when it was evicted, and why it wasn't.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Times {
+    chosen: Duration,
+    evicted: Option<Duration>,
+    /// Whether it has been ready since it was chosen: it may have requests.
+    serves: bool,
+    /// The budget that keeps it: it gets requests meanwhile.
+    kept: Option<Kept>,
+    /// Whether it was kept before and gets no new requests again.
+    is_again: bool,
+}
+
+/// Answer of a budget.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Kept {
+    /// When it may be asked again.
+    until: Duration,
+    why: String,
+}
+
+impl Times {
+    fn new(now: Duration, serves: bool) -> Self {
+        Self { chosen: now, evicted: None, serves, kept: None, is_again: false }
+    }
+
+    /// Whether it was evicted a moment ago: it ends, and may still be listed.
+    fn is_going(&self, now: Duration) -> bool {
+        self.evicted.is_some_and(|at| now.saturating_sub(at) < GONE)
+    }
+
+    /// Whether it gets no new requests and is there.
+    fn drains(&self) -> bool {
+        self.serves && self.evicted.is_none() && self.kept.is_none()
+    }
+
+    /// Whether it may be evicted, with what it has to do.
+    fn may_go(&self, now: Duration, timeout: Duration, is_idle: impl FnOnce() -> bool) -> bool {
+        match &self.kept {
+            Some(kept) if kept.until > now => false,
+            // Where nothing is waited for, it is just tried again.
+            Some(_) => !self.serves || timeout.is_zero(),
+            None if !self.serves => true,
+            None => {
+                let waited = now.saturating_sub(self.chosen);
+                waited >= timeout || (!waited.is_zero() && is_idle())
+            }
+        }
+    }
+}
+
+impl Leaving {
+    /// Uids of pods that get no new requests. Where nobody looks at them for so long, they get some again.
+    pub(super) fn uids(&self, now: Duration, interval: Duration) -> impl Iterator<Item = &String> {
+        let is_seen = now.saturating_sub(self.seen) < GONE.max(interval * 2);
+        let goes = move |times: &Times| times.is_going(now) || (is_seen && times.drains());
+        self.pods.iter().filter(move |(_, times)| goes(times)).map(|(uid, _)| uid)
+    }
+
+    /// Waits anew for pods that got requests again because nobody looked at them for so long.
+    pub(super) fn begin_again(&mut self, now: Duration, interval: Duration) {
+        if now.saturating_sub(self.seen) >= GONE.max(interval * 2) {
+            self.pods.values_mut().filter(|times| times.drains()).for_each(|times| times.chosen = now);
+        }
+    }
+
+    /// Lets pods stay that were to be given back.
+    pub(super) fn stay(&mut self, now: Duration) {
+        self.pods.retain(|_, times| times.is_going(now));
+        self.waits = false;
+    }
+
+    /// Evicts none of them until then: the API server asks to wait.
+    pub(super) fn wait_until(&mut self, until: Duration) {
+        self.until = until;
+    }
+
+    /// Whether there are none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.pods.is_empty()
+    }
+
+    /// Whether this pod is among them.
+    pub(super) fn has(&self, pod: &PodObject) -> bool {
+        self.pods.contains_key(&pod.metadata.uid)
+    }
+
+    /// Whether a pod may have requests.
+    pub(super) fn serves(&self, pod: &PodObject) -> bool {
+        self.pods.get(&pod.metadata.uid).is_some_and(|times| times.serves)
+    }
+
+    /// Notes that a pod was evicted.
+    pub(super) fn evicted(&mut self, pod: &PodObject, now: Duration) {
+        if let Some(times) = self.pods.get_mut(&pod.metadata.uid) {
+            (times.evicted, times.kept) = (Some(now), None);
+        }
+    }
+
+    /// Gives a pod requests again that a budget keeps.
+    pub(super) fn kept(&mut self, pod: &PodObject, problem: &Problem, now: Duration) {
+        let new = || Times::new(now, pod.is_ready());
+        let times = self.pods.entry(pod.metadata.uid.clone()).or_insert_with(new);
+        times.kept = Some(Kept { until: now + problem.retry_after(), why: problem.to_string() });
+        times.is_again = false;
+    }
+
+    /// Keeps requests again from a pod that may go by now.
+    pub(super) fn again(&mut self, pod: &PodObject, now: Duration) {
+        if let Some(times) = self.pods.get_mut(&pod.metadata.uid) {
+            (times.chosen, times.kept, times.is_again) = (now, None, true);
+        }
+        self.waits = true;
+    }
+
+    /// Pods that were kept and of which it may be asked again whether they can go. One at a time drains again:
+    /// a budget that lets one of them go may keep the others.
+    pub(super) fn trials<'p>(
+        &self,
+        given: &[&'p PodObject],
+        now: Duration,
+        timeout: Duration,
+    ) -> Vec<&'p PodObject> {
+        if timeout.is_zero() || self.pods.values().any(|times| times.is_again && times.drains()) {
+            return Vec::new();
+        }
+        let is_due =
+            |times: &Times| times.serves && times.kept.as_ref().is_some_and(|kept| kept.until <= now);
+        let is_tried = |pod: &&&PodObject| self.pods.get(&pod.metadata.uid).is_some_and(is_due);
+        given.iter().filter(is_tried).copied().collect()
+    }
+
+    /// Why pods can't go, in sentences.
+    pub(super) fn why_kept<'a>(&'a self, given: &'a [&PodObject]) -> impl Iterator<Item = String> + 'a {
+        given.iter().filter_map(|pod| {
+            let kept = self.pods.get(&pod.metadata.uid)?.kept.as_ref()?;
+            Some(format!("pod {}: {}", pod.name(), kept.why))
+        })
+    }
+
+    /// Notes which of the pods that are given back serve, and returns those that may be evicted: they never
+    /// came up, have answered all that they had, or take too long. Requests that were on their way when they
+    /// were chosen count from the next look on.
+    pub(super) fn next<'p>(
+        &mut self,
+        given: &[&'p PodObject],
+        now: Duration,
+        timeout: Duration,
+        load: impl Fn(&str) -> PodLoad,
+    ) -> Vec<&'p PodObject> {
+        let mut before = std::mem::take(&mut self.pods);
+        self.seen = now;
+        for pod in given {
+            let uid = &pod.metadata.uid;
+            // One that is no longer ready may still answer.
+            let known = before.remove(uid).filter(|times| times.serves || !pod.is_ready());
+            if let Some(times) = known.or_else(|| pod.is_ready().then(|| Times::new(now, true))) {
+                self.pods.insert(uid.clone(), times);
+            }
+        }
+        self.pods.extend(before.into_iter().filter(|(_, times)| times.is_going(now)));
+        let may_go = |pod: &&&PodObject| {
+            let times = self.pods.get(&pod.metadata.uid);
+            times.is_none_or(|times| times.may_go(now, timeout, || load(pod.name()).is_idle))
+        };
+        let next: Vec<&PodObject> = given.iter().filter(may_go).copied().collect();
+        let drains = |pod: &&PodObject| self.pods.get(&pod.metadata.uid).is_some_and(Times::drains);
+        let waits = |pod: &&PodObject| drains(pod) && !next.iter().any(|goes| std::ptr::eq(*goes, *pod));
+        self.waits = given.iter().any(waits);
+        if self.until > now { Vec::new() } else { next }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::actuator::pods::tests::pod;
+
+    const S: fn(u64) -> Duration = Duration::from_secs;
+
+    fn of(name: &str, is_ready: bool) -> PodObject {
+        let ready = if is_ready { "True" } else { "False" };
+        pod(json!({
+            "metadata": {"name": name, "uid": format!("u-{name}")},
+            "status": {"conditions": [{"type": "Ready", "status": ready}]},
+        }))
+    }
+
+    /// Names of the pods that may be evicted then, with these idle.
+    fn next(leaving: &mut Leaving, given: &[PodObject], at: u64, idle: &[&str]) -> Vec<String> {
+        let given: Vec<&PodObject> = given.iter().collect();
+        let load = |name: &str| PodLoad { is_idle: idle.contains(&name), ..PodLoad::default() };
+        leaving.next(&given, S(at), S(60), load).iter().map(|pod| pod.name().to_owned()).collect()
+    }
+
+    fn uids(leaving: &Leaving, at: u64) -> Vec<&str> {
+        leaving.uids(S(at), S(15)).map(String::as_str).collect()
+    }
+
+    #[test]
+    fn trimmed_pods_are_evicted_as_they_become_idle() {
+        let mut leaving = Leaving::default();
+        let [a, b, down] = [of("a", true), of("b", true), of("down", false)];
+        let all = [a.clone(), b, down];
+        assert_eq!(next(&mut leaving, &all, 10, &["a"]), ["down"], "a request may be on its way to a");
+        assert_eq!((uids(&leaving, 10), leaving.waits), (vec!["u-a", "u-b"], true));
+        assert_eq!(next(&mut leaving, &all[..2], 12, &["a"]), ["a"]);
+        leaving.evicted(&a, S(12));
+        // It is no longer ready, and still answers.
+        let b_down = [of("b", false)];
+        assert!(next(&mut leaving, &b_down, 69, &[]).is_empty() && leaving.waits);
+        assert_eq!(uids(&leaving, 69), ["u-a", "u-b"], "one that was evicted may still be listed");
+        assert_eq!(next(&mut leaving, &b_down, 70, &[]), ["b"], "it took too long");
+        assert!(!leaving.waits);
+        // The API server is overloaded: it gets no requests while its eviction is asked for again.
+        assert_eq!(next(&mut leaving, &b_down, 300, &[]), ["b"]);
+        assert_eq!(
+            (uids(&leaving, 359), uids(&leaving, 360)),
+            (vec!["u-b"], vec![]),
+            "nobody looks any more"
+        );
+    }
+
+    #[test]
+    fn pods_that_got_requests_again_drain_anew() {
+        let mut leaving = Leaving::default();
+        let all = [of("a", true)];
+        assert!(next(&mut leaving, &all, 10, &["a"]).is_empty());
+        leaving.begin_again(S(69), S(15));
+        assert_eq!(next(&mut leaving, &all, 69, &["a"]), ["a"], "it had none for the whole time");
+        assert!(uids(&leaving, 129).is_empty());
+        leaving.begin_again(S(129), S(15));
+        assert!(next(&mut leaving, &all, 129, &["a"]).is_empty(), "it has some again");
+        assert_eq!(next(&mut leaving, &all, 131, &["a"]), ["a"]);
+    }
+
+    #[test]
+    fn pods_kept_by_a_disruption_budget_get_requests() {
+        let mut leaving = Leaving::default();
+        let all = [of("a", true), of("b", true), of("down", false)];
+        let given: Vec<&PodObject> = all.iter().collect();
+        next(&mut leaving, &all, 10, &[]);
+        assert_eq!(next(&mut leaving, &all, 70, &[]), ["a", "b", "down"]);
+        let keeps = |after: Duration| match after {
+            Duration::ZERO => Problem::Refused { code: 429, message: "disruption budget".to_owned() },
+            after => Problem::Busy { code: 429, message: "disruption budget".to_owned(), after },
+        };
+        leaving.kept(&all[0], &keeps(S(9)), S(70));
+        leaving.kept(&all[1], &keeps(S(0)), S(70));
+        leaving.kept(&all[2], &keeps(S(5)), S(70));
+        assert!(uids(&leaving, 70).is_empty() && leaving.why_kept(&given).count() == 3);
+        let tried = |leaving: &Leaving, at: u64| -> Vec<String> {
+            leaving.trials(&given, S(at), S(60)).iter().map(|pod| pod.name().to_owned()).collect()
+        };
+        assert!(next(&mut leaving, &all, 74, &["a", "b"]).is_empty() && !leaving.waits);
+        assert_eq!(tried(&leaving, 74), ["b"], "the others are to be asked of later");
+        assert_eq!(next(&mut leaving, &all, 79, &["a", "b"]), ["down"], "it has nothing to answer");
+        assert_eq!(tried(&leaving, 79), ["a", "b"]);
+        leaving.again(&all[0], S(79));
+        assert_eq!((uids(&leaving, 79), tried(&leaving, 79)), (vec!["u-a"], vec![]), "one at a time");
+        assert!(next(&mut leaving, &all[..2], 138, &[]).is_empty() && leaving.waits, "it has a minute again");
+        assert_eq!(next(&mut leaving, &all[..2], 139, &[]), ["a"]);
+        leaving.evicted(&all[0], S(139));
+        assert_eq!(tried(&leaving, 139), ["b"]);
+    }
+
+    #[test]
+    fn pods_that_stay_get_requests_again() {
+        let mut leaving = Leaving::default();
+        let all = [of("a", true), of("b", true)];
+        next(&mut leaving, &all, 10, &[]);
+        next(&mut leaving, &all, 12, &["a"]);
+        leaving.evicted(&all[0], S(12));
+        leaving.stay(S(13));
+        assert_eq!((uids(&leaving, 71), uids(&leaving, 72), leaving.waits), (vec!["u-a"], vec![], false));
+        leaving.stay(S(72));
+        assert!(leaving.is_empty());
+    }
+
+    #[test]
+    fn without_time_to_drain_ready_pods_go_at_once() {
+        let (mut leaving, a) = (Leaving::default(), of("a", true));
+        assert_eq!(leaving.next(&[&a], S(5), Duration::ZERO, |_| PodLoad::default()).len(), 1);
+    }
+}

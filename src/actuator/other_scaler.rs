@@ -1,0 +1,142 @@
+//! Finds what else scales a target, before the first write.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use super::hands::Hands;
+use super::meta::Meta;
+use super::scaler::{Controller, Owned, Scaler, ScalerObject, has_owner};
+use super::subject::Subject;
+use super::target::Target;
+use crate::capacity::policy::TargetRef;
+use crate::cluster::{Collection, Problem};
+
+/// How long an answer counts.
+const KNOWN: Duration = Duration::from_secs(10);
+
+/// A workload, of which only the owners count.
+#[derive(Deserialize)]
+struct Workload {
+    metadata: Meta,
+}
+
+impl Hands {
+    /// The autoscalers of the namespace; `None`: they can't be listed. Policies that act side by side ask once.
+    async fn find_scalers(&mut self, now: Duration) -> Option<Arc<[Scaler]>> {
+        let shared = Arc::clone(&self.scalers);
+        // Held while they are listed: the others wait for the answer.
+        let mut scalers = shared.lock().await;
+        if let Some((at, known)) = &*scalers
+            && now.saturating_sub(*at) < KNOWN
+            // Without an answer they are asked for again at the next tick.
+            && (known.is_some() || *at >= now)
+        {
+            return known.clone();
+        }
+        let found = match self.list_scalers().await {
+            Ok(found) => {
+                self.works("autoscalers");
+                Some(found.into())
+            }
+            Err(problem) => {
+                self.complain("autoscalers", &problem);
+                None
+            }
+        };
+        *scalers = Some((self.clock.elapsed(), found.clone()));
+        found
+    }
+
+    /// Which autoscaler or owner is there for one of these targets, in words; `None`: none is. An autoscaler that
+    /// may not be looked for may be there; an owner that may not be seen is known by what it writes.
+    pub(super) async fn other_scaler(&mut self, targets: &[&Target], now: Duration) -> Option<String> {
+        let Some(known) = self.find_scalers(now).await else {
+            return Some("autoscalers can't be looked for".to_owned());
+        };
+        let scaled = targets.iter().map(|target| &target.reference).find_map(|target| {
+            let found = known.iter().find(|scaler| scaler.scales(target))?;
+            Some(format!("{} '{}' scales {} {}", found.kind, found.name, target.kind, target.name))
+        });
+        if scaled.is_some() {
+            return scaled;
+        }
+        for target in targets {
+            let TargetRef { kind, name, .. } = &target.reference;
+            match self.owner(target, now).await {
+                Ok(Controller::Is(of, owner)) => {
+                    return Some(format!("{of} '{owner}' controls {kind} {name}"));
+                }
+                Ok(Controller::Absent | Controller::Hidden) => {}
+                Err(problem) => {
+                    self.complain(Subject::target("the owner of ", &target.reference), &problem);
+                    return Some(format!("the owner of {kind} {name} can't be looked for"));
+                }
+            }
+        }
+        None
+    }
+
+    /// Whether one of these targets may not be read, so that nobody knows its owner.
+    pub(super) fn has_hidden_owner(&self, targets: &[&Target]) -> bool {
+        let is_hidden = |(of, _, owner): &Owned| {
+            *owner == Controller::Hidden && targets.iter().any(|target| target.reference == *of)
+        };
+        self.owned.iter().any(is_hidden)
+    }
+
+    /// Controlling owner of a workload.
+    async fn owner(&mut self, target: &Target, now: Duration) -> Result<Controller, Problem> {
+        if !has_owner(&target.reference) {
+            return Ok(Controller::Absent);
+        }
+        let known =
+            self.owned.iter().find(|(of, at, _)| *of == target.reference && now.saturating_sub(*at) < KNOWN);
+        if let Some((_, _, owner)) = known {
+            return Ok(owner.clone());
+        }
+        let owner = match self.cluster.get::<Workload>(&target.path).await {
+            Ok(workload) => {
+                self.works(Subject::target("the owner of ", &target.reference));
+                let mut owners = workload.metadata.owner_references.into_iter();
+                let owner = owners.find(|owner| owner.controller);
+                owner.map_or(Controller::Absent, |owner| Controller::Is(owner.kind, owner.name))
+            }
+            Err(Problem::Denied(_)) => Controller::Hidden,
+            Err(problem) => return Err(problem),
+        };
+        self.owned.retain(|(of, ..)| *of != target.reference);
+        self.owned.push((target.reference.clone(), now, owner.clone()));
+        Ok(owner)
+    }
+
+    async fn list_scalers(&self) -> Result<Vec<Scaler>, Problem> {
+        let mut all =
+            self.list_of("autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler").await?;
+        match self.list_of("keda.sh", "v1alpha1", "scaledobjects", "ScaledObject").await {
+            Ok(more) => all.extend(more),
+            // Without KEDA there are none. Without the right the HPA is seen that KEDA makes of each.
+            Err(Problem::NotFound(_) | Problem::Denied(_)) => {}
+            Err(problem) => return Err(problem),
+        }
+        Ok(all)
+    }
+
+    async fn list_of(
+        &self,
+        group: &str,
+        version: &str,
+        plural: &str,
+        kind: &'static str,
+    ) -> Result<Vec<Scaler>, Problem> {
+        let collection = Collection::new(group, version, &self.namespace, plural);
+        let (found, _) = self.cluster.list::<ScalerObject>(&collection).await?;
+        let scaler = |object: ScalerObject| Scaler {
+            kind,
+            name: object.metadata.name,
+            of: object.spec.scale_target_ref,
+        };
+        Ok(found.into_iter().map(scaler).collect())
+    }
+}

@@ -1,0 +1,16 @@
+//! A number of replicas that was written.
+
+use std::time::Duration;
+
+/// A number of replicas that was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Write {
+    /// What was there.
+    pub from: u32,
+    /// What was written.
+    pub to: u32,
+    /// When, since the server's start.
+    pub at: Duration,
+    /// Why.
+    pub reason: String,
+}

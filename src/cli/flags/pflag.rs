@@ -1,0 +1,25 @@
+//! Flags as the peer's flag library (pflag) reads them, and as charts write them.
+
+use clap::{Arg, Command};
+
+/// What the value of a boolean flag is called in the help; marks it for [`as_pflag`].
+pub(super) const BOOL: &str = "BOOL";
+
+/// Makes the flags of a command read as the peer's flag library (pflag) does: the last
+/// of a repeated flag wins, a boolean stands alone or takes its value after `=`, any
+/// other takes the next argument whatever it looks like.
+pub fn as_pflag(command: Command) -> Command {
+    command.args_override_self(true).mut_args(|arg: Arg| {
+        let is_bool = arg.get_value_names().is_some_and(|names| names == [BOOL]);
+        if is_bool {
+            arg.num_args(0..=1).require_equals(true).default_missing_value("true")
+        } else {
+            arg.allow_hyphen_values(true)
+        }
+    })
+}
+
+/// A text that says something. Charts render flags that are not set as empty.
+pub(super) fn given(text: &Option<String>) -> Option<&str> {
+    text.as_deref().filter(|text| !text.is_empty())
+}

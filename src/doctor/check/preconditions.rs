@@ -1,0 +1,23 @@
+//! What a check has to see before it can look; where it does not, how it ends.
+
+use crate::doctor::envoy::EnvoyConfig;
+use crate::doctor::finding::Outcome;
+use crate::doctor::seen::{Cluster, Envoy, Observations, Seen};
+
+/// Envoy's configuration, if it shows an ext_proc filter.
+pub(super) fn configured(seen: &Observations) -> Result<(&Envoy, &EnvoyConfig), Outcome> {
+    let envoy = seen.envoy.as_ref().map_err(Outcome::skipped)?;
+    if envoy.config.pickers().next().is_none() {
+        return Err(Outcome::skipped("Envoy's configuration shows no ext_proc filter"));
+    }
+    Ok((envoy, &envoy.config))
+}
+
+/// What the API server says, if it says anything.
+pub(super) fn answered(cluster: &Seen<Cluster>) -> Result<&Cluster, Outcome> {
+    let cluster = cluster.as_ref().map_err(Outcome::skipped)?;
+    match &cluster.unreachable {
+        Some(_) => Err(Outcome::skipped("the API server does not answer; see crds")),
+        None => Ok(cluster),
+    }
+}

@@ -1,0 +1,64 @@
+//! What to look at.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::http::Site;
+use crate::capacity::Policy;
+
+/// What to look at.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Where clients send requests.
+    pub gateway: Option<Site>,
+    /// Envoy's admin interface; else it is looked for beside a local gateway.
+    pub envoy: Option<Site>,
+    /// The picker's ext_proc port, `host:port`; else as Envoy's configuration says.
+    pub picker: Option<String>,
+    /// The picker's metrics; else they are looked for beside a local gateway.
+    pub metrics: Option<Site>,
+    /// Usher's admin port; else it is looked for beside a local gateway.
+    pub admin: Option<Site>,
+    /// A model to ask for; else one that no server has.
+    pub model: Option<String>,
+    /// The model servers, where a file names them.
+    pub endpoints: Option<Vec<Pods>>,
+    /// The engine of servers whose labels name none.
+    pub engine: String,
+    /// The pool in Kubernetes.
+    pub pool: Option<PoolPlan>,
+    /// Time for each answer.
+    pub limit: Duration,
+}
+
+/// A pool in Kubernetes.
+#[derive(Clone, Debug)]
+pub struct PoolPlan {
+    /// Its namespace.
+    pub namespace: String,
+    /// Name of the InferencePool; else pods are those of `selector`.
+    pub name: Option<String>,
+    /// Labels of the pods, as of `kubectl -l`.
+    pub selector: Option<String>,
+    /// Ports of these pods.
+    pub ports: Vec<u16>,
+    /// Whether several replicas elect one.
+    pub election: bool,
+    /// Whether the picker asks who may read its metrics.
+    pub metrics_auth: bool,
+    /// Service account of the picker, whose rights are looked at; else our own.
+    pub account: Option<String>,
+    /// Capacity policies of the picker's file.
+    pub policies: Vec<Policy>,
+}
+
+/// A model server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pods {
+    /// Its name.
+    pub name: String,
+    /// Where it serves.
+    pub address: SocketAddr,
+    /// Its engine.
+    pub engine: String,
+}

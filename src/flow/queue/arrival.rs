@@ -1,0 +1,24 @@
+//! What a request brings when it begins to wait.
+
+use super::time::Nanos;
+
+/// A request that wants to wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrival<'a> {
+    /// Its flow.
+    pub flow: &'a str,
+    /// Its priority; higher goes first.
+    pub priority: i32,
+    /// Bytes of its body.
+    pub bytes: u64,
+    /// Bytes of memory that it holds beside its body.
+    pub beside: u64,
+    /// When its headers came.
+    pub received: Nanos,
+    /// Since when it waits.
+    pub since: Nanos,
+    /// How long it waits for room; `None`: for ever.
+    pub ttl: Option<Nanos>,
+    /// When its first token is due, if it says so.
+    pub due: Option<Nanos>,
+}

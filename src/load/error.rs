@@ -1,0 +1,51 @@
+//! Why no load could be made.
+
+use std::path::PathBuf;
+
+/// Why no load could be made. Its text is one line.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// Nobody is there.
+    #[error("can't reach {target}: {reason}; is it running, and is the address right?")]
+    Unreachable {
+        /// Who was asked.
+        target: String,
+        /// What the system said.
+        reason: String,
+    },
+    /// Somebody is there without TLS.
+    #[error("{target} doesn't speak TLS: {reason}; try --tls off")]
+    NoTls {
+        /// Who was asked.
+        target: String,
+        /// What the handshake said.
+        reason: String,
+    },
+    /// Somebody else is there.
+    #[error("{target} is no ext_proc server: {reason}; is it the gRPC port, and is --tls right?")]
+    NotExtProc {
+        /// Who was asked.
+        target: String,
+        /// How it answered.
+        reason: String,
+    },
+    /// The trace is of no use.
+    #[error("cannot use {}: {reason}", path.display())]
+    Trace {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// There is no such process, or no way to ask.
+    #[error("can't watch process {pid}: {reason}")]
+    Process {
+        /// Its id.
+        pid: u32,
+        /// Why.
+        reason: String,
+    },
+    /// It was ended during the warm-up.
+    #[error("interrupted before anything was measured")]
+    Interrupted,
+}

@@ -1,0 +1,38 @@
+//! Why a server did not start, or did not end well.
+
+use crate::extproc::server::StartError;
+
+/// Why a server did not start, or did not end well. One line: what, where, what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The settings or the configuration are wrong.
+    #[error("{0}")]
+    Config(String),
+    /// Something outside failed.
+    #[error("{0}")]
+    Failed(String),
+    /// A second stop came while streams were open.
+    #[error("stopped twice, open streams were closed; one signal lets them finish")]
+    Forced,
+}
+
+impl From<StartError> for RunError {
+    fn from(error: StartError) -> Self {
+        match error {
+            StartError::Tls(_) => Self::Config(error.to_string()),
+            StartError::System(_) => Self::Failed(error.to_string()),
+        }
+    }
+}
+
+impl From<prometheus::Error> for RunError {
+    fn from(error: prometheus::Error) -> Self {
+        Self::Failed(format!("cannot register metrics: {error}"))
+    }
+}
+
+impl From<std::io::Error> for RunError {
+    fn from(error: std::io::Error) -> Self {
+        StartError::System(error).into()
+    }
+}

@@ -1,0 +1,17 @@
+//! What one decision leaves for the next.
+
+use std::sync::Arc;
+
+use super::decision::Ground;
+use super::pick::Picks;
+
+/// Buffers that decisions reuse. One per thread; what it holds means nothing
+/// between decisions, but for the candidates of the last one: they stay until the next.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    pub(super) kept: Vec<u32>,
+    pub(super) column: Vec<f32>,
+    pub(super) totals: Vec<f64>,
+    pub(super) picks: Picks,
+    pub(super) ground: Option<Arc<Ground>>,
+}
