@@ -1,9 +1,11 @@
-//! The scheduler from outside: scorers against tables and against an
-//! independent implementation, pickers, profiles, handlers, records, metrics.
+//! Decisions from outside: scorers against tables and against an independent implementation, pickers,
+//! profiles, handlers, records and metrics; what configurations come to; requests that wait, and what is
+//! booked for those that are under way.
 
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
+    clippy::panic,
     reason = "the exception for tests does not reach their helpers"
 )]
 
@@ -12,6 +14,8 @@ mod around;
 mod attribute_sources;
 mod attributes;
 mod balance;
+mod booking;
+mod booking_races;
 mod burst;
 mod decisions;
 mod disagg;
@@ -20,6 +24,8 @@ mod filters_header;
 mod filters_labels;
 mod filters_load;
 mod filters_parameters;
+mod flow;
+mod golden;
 mod handlers;
 mod hanging;
 mod joint;
@@ -27,10 +33,12 @@ mod joint_cost;
 mod joint_load;
 mod latency_learning;
 mod latency_model;
+mod locator;
 mod multicluster;
 mod names;
 mod p2p_source;
 mod pickers;
+mod pipeline;
 mod pool;
 mod predicted_latency;
 mod prefill_profile;

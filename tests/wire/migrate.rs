@@ -43,7 +43,7 @@ kv_cache_events_zmq_errors_total kv_cache_events_pool_queue_depth kv_cache_event
 
 /// Families that need what is not in this test, and the test that shows each.
 const ELSEWHERE: [(&str, &str); 3] = [
-    ("flow_control_revocations_issued_total", "tests/flow/eviction.rs"),
+    ("flow_control_revocations_issued_total", "tests/schedule/flow/eviction.rs"),
     ("request_slo_violation_total", "tests/schedule/predicted_latency.rs"),
     ("model_rewrite_decisions_total", "src/extproc/exchange/tests/mod.rs"),
 ];

@@ -1,11 +1,5 @@
 //! What configurations come to: defaults, places, notes.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    reason = "the exception for tests does not reach their helpers"
-)]
-
 use std::time::Duration;
 
 use prometheus::Registry;

@@ -8,7 +8,7 @@ use rand::{RngExt, SeedableRng};
 use tokio::task::JoinSet;
 use tokio::time::advance;
 
-use crate::pool::{Pool, Sent, config, of, settle};
+use crate::flow::pool::{Pool, Sent, config, of, settle};
 
 const CROWD: usize = 2000;
 

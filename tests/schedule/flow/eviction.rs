@@ -11,7 +11,7 @@ use usher::extproc::reply::Reply;
 use usher::flow::Routed;
 use usher::schedule::Served;
 
-use crate::pool::{Pool, config, of, settle};
+use crate::flow::pool::{Pool, config, of, settle};
 
 fn is_revoked(routed: &Routed) -> bool {
     routed.poll_revoked(&mut Context::from_waker(Waker::noop())).is_ready()

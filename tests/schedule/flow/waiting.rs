@@ -10,7 +10,7 @@ use usher::flow::Rejection;
 use usher::memory::Budget;
 use usher::request::usage::Usage;
 
-use crate::pool::{Pool, Sent, config, of, settle, with};
+use crate::flow::pool::{Pool, Sent, config, of, settle, with};
 
 fn refused(rejection: &Rejection) -> (u16, Option<&'static str>, Option<u32>) {
     (rejection.code.status(), rejection.reason, rejection.retry_after)
@@ -294,7 +294,7 @@ async fn an_answer_without_usage_counts_by_what_was_seen_of_it() {
 #[tokio::test(start_paused = true)]
 async fn an_exchange_that_is_dropped_tells_what_was_streamed() {
     let pool = Pool::new(&config(1, "defaultPriorityBand: {fairnessPolicyRef: program-aware-fairness}"), 1);
-    let exchange = crate::eviction::streamed(&pool, 4_000).await;
+    let exchange = crate::flow::eviction::streamed(&pool, 4_000).await;
     let (dropped, other) = (pool.send(of("default-flow", 0)), pool.send(of("other", 0)));
     settle().await;
     drop(exchange);

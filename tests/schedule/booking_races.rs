@@ -1,8 +1,6 @@
 //! Bookings from several threads while the pool changes and is swept: nothing is lost, and
 //! everything comes back.
 
-#![allow(clippy::unwrap_used, reason = "the exception for tests does not reach their helpers")]
-
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Barrier, Mutex};

@@ -1,7 +1,5 @@
 //! What is booked while requests are under way, and that it comes back.
 
-#![allow(clippy::unwrap_used, reason = "the exception for tests does not reach their helpers")]
-
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -1,9 +1,7 @@
 //! Five hundred requests of a real trace over simulated servers in virtual time, and where
 //! each of them went. Whatever changes a decision changes the log, which is checked in:
-//! `USHER_ACCEPT=1 cargo test --test golden` writes it anew, and its difference is there
+//! `USHER_ACCEPT=1 cargo test --test schedule golden::` writes it anew, and its difference is there
 //! to be read.
-
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on fails")]
 
 use std::collections::HashMap;
 use std::fmt::Write as _;

@@ -1,8 +1,6 @@
 //! Which endpoints a subset hint allows: the locator and its cache against a plain reading
 //! of the rules, whatever the pool and the hint.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
-
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use usher::endpoints::SubsetHint;
 
-use crate::pool::{Pool, config, of};
+use crate::flow::pool::{Pool, config, of};
 
 #[tokio::test]
 async fn a_pool_is_never_overrun_and_nobody_is_forgotten() {
