@@ -1,8 +1,6 @@
 //! Scraping real servers on loopback: what they say arrives, and what they do
 //! to a scraper stays with them.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "the helpers of a test may panic like the test")]
-
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};

@@ -1,8 +1,6 @@
 //! A simulated server and the scraper together: what the engine does is what the
 //! picker knows.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
-
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;

@@ -5,8 +5,8 @@ use std::time::Duration;
 use tokio::time::{advance, sleep};
 use usher::scrape::ScrapeConfig;
 
-use crate::pool::Pool;
-use crate::server::{Server, Step, ok, page};
+use crate::pages::pool::Pool;
+use crate::pages::server::{Server, Step, ok, page};
 
 const LIVE: usize = 100;
 

@@ -1,7 +1,5 @@
 //! An endpoints file as it lives on disk: read at the start, followed later.
 
-#![allow(clippy::unwrap_used, reason = "the helpers of a test may panic like the test")]
-
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};

@@ -14,8 +14,8 @@ use tempfile::TempDir;
 use tokio_rustls::TlsAcceptor;
 use usher::scrape::{ScrapeConfig, TlsClient, TlsSettings};
 
-use crate::pool::{Pool, hurried};
-use crate::server::{Server, ok, page};
+use crate::pages::pool::{Pool, hurried};
+use crate::pages::server::{Server, ok, page};
 
 /// An authority, and certificates that it signed, as files.
 pub struct Files {

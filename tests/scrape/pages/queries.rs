@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use usher::scaling::query::{AnswerError, QueryError, Server as Asked};
 use usher::settings::PrometheusSettings;
 
-use crate::server::{Server, Step, ok, with};
-use crate::tls::Files;
+use crate::pages::server::{Server, Step, ok, with};
+use crate::pages::tls::Files;
 
 const TWO: &str =
     r#"{"status":"success","data":{"resultType":"vector","result":[{"metric":{},"value":[1,"2.5"]}]}}"#;

@@ -9,9 +9,9 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use usher::scrape::ScrapeConfig;
 
-use crate::lines::Lines;
-use crate::pool::{Pool, hurried};
-use crate::server::{Server, Step, ok, page, with};
+use crate::pages::lines::Lines;
+use crate::pages::pool::{Pool, hurried};
+use crate::pages::server::{Server, Step, ok, page, with};
 
 const EXTRACT_ERRORS: &str = "llm_d_epp_datalayer_extract_errors_total";
 

@@ -1,8 +1,6 @@
 //! The exposition scanner against a parser that reads everything, and against
 //! bytes that nobody would send.
 
-#![allow(clippy::unwrap_used, reason = "the helpers of a test may panic like the test")]
-
 use proptest::prelude::*;
 use usher::scrape::exposition::{Line, MetricSpec, Scanner, Wanted};
 

@@ -11,8 +11,8 @@ use usher::schedule::registry::Pipeline;
 use usher::schedule::{SchedulerMetrics, State};
 use usher::scrape::ScrapeConfig;
 
-use crate::pool::Pool;
-use crate::server::{Server, Step, ok, page};
+use crate::pages::pool::Pool;
+use crate::pages::server::{Server, Step, ok, page};
 
 fn build(config: &str) -> Pipeline {
     let metrics = SchedulerMetrics::register(&Registry::new()).unwrap();
