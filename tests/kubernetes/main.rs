@@ -15,7 +15,7 @@
 #[allow(dead_code, reason = "other tests use the rest")]
 mod support;
 
-#[path = "../doctor/program.rs"]
+#[path = "../shell/doctor/program.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
 mod program;
 

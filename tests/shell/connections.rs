@@ -13,7 +13,8 @@ use usher::extproc::workers::Workers;
 use usher::settings::TlsSettings;
 
 use crate::health::check;
-use crate::support::{Call, EchoServer, Running, echo, listener, plain, secure};
+use crate::server::{Call, EchoServer, Running, echo, plain, secure};
+use crate::support::listener;
 
 fn router() -> Router<EchoServer> {
     Router::new(echo(), health::service(Arc::new(HealthState::new(false))), &Arc::default())

@@ -9,7 +9,7 @@ use tonic_health::pb::health_client::HealthClient;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 use usher::settings::TlsSettings;
 
-use crate::support::{Running, plain, secure};
+use crate::server::{Running, plain, secure};
 
 pub(crate) async fn check(channel: &Channel, service: &str) -> ServingStatus {
     let request = HealthCheckRequest { service: service.to_owned() };

@@ -1,5 +1,5 @@
-//! The server around the ext_proc service, seen from outside over real sockets:
-//! flags, connections, TLS, health, HTTP and the way it stops.
+//! The program from outside: the server around the ext_proc service over real sockets, alone and behind
+//! a real Envoy, what the other commands say, and the scripts of CI.
 
 #![allow(
     clippy::unwrap_used,
@@ -8,13 +8,22 @@
     reason = "the exception for tests does not reach their helpers"
 )]
 
+#[path = "../support/mod.rs"]
+mod support;
+
 mod binary;
+mod check;
+mod ci;
+mod compare;
 mod connections;
+mod demo;
+mod doctor;
+mod envoy;
 mod flags;
 mod health;
 mod http;
 mod metrics_tls;
 mod run;
+mod server;
 mod stop;
-mod support;
 mod tls;

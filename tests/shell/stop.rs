@@ -8,7 +8,7 @@ use usher::extproc::stop::Stop;
 use usher::settings::TlsSettings;
 
 use crate::health::check;
-use crate::support::{Call, Running, plain, secure};
+use crate::server::{Call, Running, plain, secure};
 
 /// Waits until nobody listens on `address` any more.
 async fn closed(address: SocketAddr) {

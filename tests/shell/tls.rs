@@ -10,7 +10,7 @@ use tempfile::tempdir;
 use usher::extproc::tls::Tls;
 use usher::settings::TlsSettings;
 
-use crate::support::{Call, Running, handshake, secure};
+use crate::server::{Call, Running, handshake, secure};
 
 /// Writes a new pair into `folder`, and says which certificate it is.
 fn write_pair(folder: &Path) -> CertificateDer<'static> {

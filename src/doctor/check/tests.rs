@@ -368,10 +368,10 @@ fn every_rule_is_in_a_test() {
     let tests = [
         include_str!("tests.rs"),
         include_str!("pod_metrics.rs"),
-        include_str!("../../../tests/doctor/configurations.rs"),
-        include_str!("../../../tests/doctor/faults.rs"),
-        include_str!("../../../tests/doctor/imitations.rs"),
-        include_str!("../../../tests/doctor/pages.rs"),
+        include_str!("../../../tests/shell/doctor/configurations.rs"),
+        include_str!("../../../tests/shell/doctor/faults.rs"),
+        include_str!("../../../tests/shell/doctor/imitations.rs"),
+        include_str!("../../../tests/shell/doctor/pages.rs"),
         include_str!("../../../tests/kubernetes/doctor.rs"),
     ];
     for rule in rules::ALL {

@@ -1,7 +1,5 @@
 //! The scripts that CI runs.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
-
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Output};
 

@@ -1,7 +1,7 @@
 //! Configurations of Envoy, good ones and one fault each.
 
-use crate::program::Examined;
-use crate::stack::{Back, ORIGINAL_DST, OVERRIDE_HOST};
+use crate::doctor::program::Examined;
+use crate::doctor::stack::{Back, ORIGINAL_DST, OVERRIDE_HOST};
 use crate::support::nobody;
 use crate::support::usher::WITH_FALLBACK;
 

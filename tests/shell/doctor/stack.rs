@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use crate::program::{Examined, examined};
+use crate::doctor::program::{Examined, examined};
 use crate::support::envoy::{Edit, Envoy};
 use crate::support::servers::Servers;
 use crate::support::usher::Usher;

@@ -2,8 +2,8 @@
 
 use serde_json::json;
 
-use crate::program::{doctor, examined};
-use crate::stack::{Back, ORIGINAL_DST, url};
+use crate::doctor::program::{doctor, examined};
+use crate::doctor::stack::{Back, ORIGINAL_DST, url};
 use crate::support::nobody;
 use crate::support::servers::Servers;
 

@@ -13,8 +13,8 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpListener;
 
-use crate::program::{doctor, examined};
-use crate::stack::url;
+use crate::doctor::program::{doctor, examined};
+use crate::doctor::stack::url;
 use crate::support::{listener, nobody};
 
 /// Path and body of a request to status, a header and a body.

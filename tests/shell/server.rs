@@ -1,7 +1,7 @@
 //! A server on free ports of loopback, clients for it, and a stand-in for the ext_proc
 //! service.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
@@ -29,13 +29,7 @@ use usher::extproc::server::{Ended, Server, ServerOptions};
 use usher::extproc::stop::{Stopper, Stops};
 use usher::settings::TlsSettings;
 
-/// After this a test gives up waiting. Long, because a loaded machine is not a failure.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
-
-/// A listener on a free port of loopback.
-pub(crate) fn listener() -> TcpListener {
-    TcpListener::bind("127.0.0.1:0").unwrap()
-}
+use crate::support::listener;
 
 /// Answers every message with one of the same kind, and says in a header which thread
 /// serves the stream.

@@ -4,11 +4,7 @@
 //! Starting Envoy is what costs, so each configuration is started once and the steps of
 //! its test follow each other, those that break something last.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "the helpers of a test may panic like the test")]
 #![allow(clippy::print_stdout, reason = "load tests say what they measured")]
-
-#[path = "../support/mod.rs"]
-mod support;
 
 mod crash;
 mod failures;
@@ -24,9 +20,9 @@ mod slow;
 mod threads;
 mod traffic;
 
-use support::envoy::{Edit, Envoy};
-use support::servers::Servers;
-use support::usher::{Usher, WITH_FALLBACK};
+use crate::support::envoy::{Edit, Envoy};
+use crate::support::servers::Servers;
+use crate::support::usher::{Usher, WITH_FALLBACK};
 
 /// One endpoint per request, in a header.
 const ORIGINAL_DST: &str = "original-dst.yaml";
@@ -87,7 +83,7 @@ async fn destination_with_fallbacks() {
 
 /// The part of a configuration that makes Envoy speak TLS with Usher.
 fn transport_socket(configuration: &str) -> String {
-    let text = std::fs::read_to_string(support::envoy::folder().join(configuration)).unwrap();
+    let text = std::fs::read_to_string(crate::support::envoy::folder().join(configuration)).unwrap();
     let start = text.find("    transport_socket:\n").unwrap();
     let length = text[start..].find("    load_assignment:\n").unwrap();
     text[start..start + length].to_owned()

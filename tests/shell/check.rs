@@ -1,11 +1,5 @@
 //! `usher check` as a program sees it: standard output, standard error, exit code.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    reason = "the exception for tests does not reach their helpers"
-)]
-
 use std::path::PathBuf;
 
 use serde_json::{Value, json};

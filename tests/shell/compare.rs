@@ -1,11 +1,5 @@
 //! `deploy/compare.sh` as its users see it: two pickers, the same requests.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    reason = "the exception for tests does not reach their helpers"
-)]
-
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};

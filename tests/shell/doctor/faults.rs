@@ -1,6 +1,6 @@
 //! A sound configuration of Envoy with one fault each.
 
-use crate::stack::{Back, ORIGINAL_DST};
+use crate::doctor::stack::{Back, ORIGINAL_DST};
 use crate::support::envoy::{Edit, folder};
 
 /// A configuration with a fault, and what is found.

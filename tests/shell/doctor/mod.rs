@@ -1,0 +1,9 @@
+//! `usher doctor` from outside: a real Envoy with good and with broken configurations, and what
+//! the doctor finds.
+
+mod configurations;
+mod faults;
+mod imitations;
+mod pages;
+mod program;
+mod stack;
