@@ -7,17 +7,10 @@
     reason = "the exception for tests does not reach their helpers"
 )]
 
-#[path = "rollout/cluster.rs"]
 mod cluster;
-#[path = "rollout/docs.rs"]
 mod docs;
-#[path = "rollout/failures.rs"]
 mod failures;
-#[path = "rollout/policies.rs"]
 mod policies;
-#[path = "rollout/room.rs"]
 mod room;
-#[path = "rollout/states.rs"]
 mod states;
-#[path = "rollout/updates.rs"]
 mod updates;
