@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 use usher::replay::{Script, Seen};
 
-use crate::events::Reader;
+use super::events::Reader;
 
 /// A request that takes longer has failed.
 const PATIENCE: Duration = Duration::from_secs(300);

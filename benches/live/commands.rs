@@ -3,8 +3,8 @@
 use usher::cli::demo::ports::{Ports, local};
 use usher::replay::{Cell, Script};
 
-use crate::arguments::{Arguments, PolicyName};
-use crate::processes::picker_flags;
+use super::arguments::{Arguments, PolicyName};
+use super::processes::picker_flags;
 
 /// Servers are called this and their number.
 pub const NAME: &str = "server";

@@ -2,7 +2,7 @@
 //! servers behind Usher and a real Envoy, the same runs in replay, and both are printed.
 //!
 //! arguments → stage (processes) → client (requests as they become due) → table. The parts
-//! without processes are tested by `tests/bench_live.rs`.
+//! without processes are tested by `tests/lab/bench_live.rs`.
 
 mod arguments;
 mod client;

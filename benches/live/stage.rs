@@ -9,11 +9,11 @@ use usher::cli::demo::children::Group;
 use usher::cli::demo::envoy::{self, Extras};
 use usher::cli::demo::ports::{Ports, local};
 
-use crate::arguments::{Arguments, PolicyName};
-use crate::client::Client;
-use crate::commands::{self, NAME, Place};
-use crate::metrics::{self, FirstTokens};
-use crate::processes::{self, SETTLE, command, until_listed, until_ready, with_endpoints, write};
+use super::arguments::{Arguments, PolicyName};
+use super::client::Client;
+use super::commands::{self, NAME, Place};
+use super::metrics::{self, FirstTokens};
+use super::processes::{self, SETTLE, command, until_listed, until_ready, with_endpoints, write};
 
 /// Paths and ports of a run.
 #[derive(Debug)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use usher::replay::{Latency, Summary};
 
-use crate::metrics::Load;
+use super::metrics::Load;
 
 /// Live and replay agree within this share of the replay's figure.
 pub const EQUAL: f64 = 0.1;

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::Parser;
 
-use crate::pickers::Picker;
-use crate::workloads::{WORKLOADS, Workload};
+use super::pickers::Picker;
+use super::workloads::{WORKLOADS, Workload};
 
 /// Measures the limit, Usher and any other picker in turns, and writes a report.
 #[derive(Debug, Parser)]

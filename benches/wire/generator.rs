@@ -9,8 +9,8 @@ use tokio::process::Command;
 use tokio::time::timeout;
 use usher::cli::demo::ports::{Ports, local};
 
-use crate::metric::LoadReport;
-use crate::workloads::{Way, Workload};
+use super::metric::LoadReport;
+use super::workloads::{Way, Workload};
 
 /// What a run may take beside its own time: connecting, ending open requests.
 const SLACK: Duration = Duration::from_secs(60);

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, bail};
 use serde_json::Value;
 
-use crate::pickers::LIMIT;
+use super::pickers::LIMIT;
 
 /// Builds the limit in the profile in which this program and Usher were built, and tells
 /// its path. Cargo names it in what it writes for programs; the file's name has a hash.

@@ -2,7 +2,7 @@
 //! a real Envoy; CPU and memory as the operating system counts them; a report.
 //!
 //! arguments → stage (processes) → runs → verdicts → report and plots. The parts without
-//! processes are tested by `tests/bench_wire.rs`.
+//! processes are tested by `tests/lab/bench_wire.rs`.
 
 mod arguments;
 mod generator;

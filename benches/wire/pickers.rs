@@ -2,7 +2,7 @@
 
 use usher::cli::demo::ports::{PortError, Ports, local};
 
-use crate::processes::picker_flags;
+use super::processes::picker_flags;
 
 /// The limit among the pickers.
 pub const LIMIT: &str = "limit";
@@ -94,7 +94,7 @@ impl Picker {
                 "the name must be letters, digits, '-', '_' or '.', and a command must follow; {example}"
             ));
         }
-        if [LIMIT, USHER, crate::metric::ENVOY].contains(&name) {
+        if [LIMIT, USHER, super::metric::ENVOY].contains(&name) {
             return Err(format!("{name:?} is taken; choose another name"));
         }
         Ok(Self { name: name.to_owned(), kind: Kind::Other(command.to_owned()) })

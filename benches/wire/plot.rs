@@ -3,7 +3,7 @@
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use crate::text::number;
+use super::text::number;
 
 /// A picker in a plot.
 #[derive(Debug, Clone)]

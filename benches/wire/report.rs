@@ -2,15 +2,15 @@
 
 use std::fmt::Write as _;
 
-use crate::generator::{self, Times};
-use crate::machine::Machine;
-use crate::metric::{ENVOY, Metric, Run};
-use crate::pickers::{self, LIMIT, Picker, Place, USHER};
-use crate::plot::Bar;
-use crate::processes;
-use crate::text::{number, percent, with_unit};
-use crate::verdict::{Summary, Verdict, summary, values};
-use crate::workloads::{Bound, Check, Way, Workload};
+use super::generator::{self, Times};
+use super::machine::Machine;
+use super::metric::{ENVOY, Metric, Run};
+use super::pickers::{self, LIMIT, Picker, Place, USHER};
+use super::plot::Bar;
+use super::processes;
+use super::text::{number, percent, with_unit};
+use super::verdict::{Summary, Verdict, summary, values};
+use super::workloads::{Bound, Check, Way, Workload};
 
 /// Share of a core from which the generator may be what is measured.
 const GENERATOR_BUSY: f64 = 0.95;

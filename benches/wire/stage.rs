@@ -11,11 +11,11 @@ use usher::cli::demo::envoy::{self, Extras};
 use usher::cli::demo::ports::{Ports, local};
 use usher::load::process::usage;
 
-use crate::generator::{self, Times};
-use crate::metric::{ENVOY, LoadReport, Run};
-use crate::pickers::{self, Picker, Place, SERVERS};
-use crate::processes::{self, SETTLE, START, command, until_listed, until_ready, with_endpoints, write};
-use crate::workloads::{Way, Workload};
+use super::generator::{self, Times};
+use super::metric::{ENVOY, LoadReport, Run};
+use super::pickers::{self, Picker, Place, SERVERS};
+use super::processes::{self, SETTLE, START, command, until_listed, until_ready, with_endpoints, write};
+use super::workloads::{Way, Workload};
 
 /// How long a picker without requests is looked at.
 const IDLE: Duration = Duration::from_secs(2);

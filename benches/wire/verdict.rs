@@ -1,7 +1,7 @@
 //! What the rounds come to: medians, ratios, and whether a budget is met.
 
-use crate::metric::{Metric, Run};
-use crate::workloads::{Bound, Check};
+use super::metric::{Metric, Run};
+use super::workloads::{Bound, Check};
 
 /// The values of one metric over the rounds.
 #[derive(Debug, Clone, Copy, PartialEq)]

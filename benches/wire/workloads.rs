@@ -1,6 +1,6 @@
 //! What is measured: the workloads, and what each may cost. Data only.
 
-use crate::metric::Metric;
+use super::metric::Metric;
 
 /// How requests reach the picker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,20 +1,17 @@
 //! The parts of `make bench-live` that need no processes: arguments, command lines, reading of
 //! answers and pages, and the table.
 
-#![allow(clippy::unwrap_used, reason = "the exception for tests does not reach their helpers")]
 #![allow(dead_code, reason = "what starts processes is not called here")]
 
-#[path = "../benches/live/arguments.rs"]
+#[path = "../../benches/live/arguments.rs"]
 mod arguments;
-#[path = "../benches/live/commands.rs"]
+#[path = "../../benches/live/commands.rs"]
 mod commands;
-#[path = "../benches/live/events.rs"]
+#[path = "../../benches/live/events.rs"]
 mod events;
-#[path = "../benches/live/metrics.rs"]
+#[path = "../../benches/live/metrics.rs"]
 mod metrics;
-#[path = "../benches/common/processes.rs"]
-mod processes;
-#[path = "../benches/live/table.rs"]
+#[path = "../../benches/live/table.rs"]
 mod table;
 
 use std::time::Duration;
@@ -23,6 +20,8 @@ use clap::Parser;
 use usher::cli::Command;
 use usher::cli::demo::ports::Ports;
 use usher::replay::{Seen, Settings, Summary, summarize};
+
+use crate::processes;
 
 use arguments::{Arguments, PolicyName};
 use commands::Place;

@@ -1,6 +1,6 @@
 //! Arguments that don't fit together.
 
-use crate::refusal;
+use crate::load::refusal;
 
 #[tokio::test]
 async fn wrong_arguments_are_one_line_that_names_them() {

@@ -4,7 +4,7 @@ use std::process::Output;
 
 use serde_json::Value;
 
-use crate::support::{Files, usher};
+use crate::replay::support::{Files, usher};
 
 const SMALL: [&str; 9] = [
     "--suite",

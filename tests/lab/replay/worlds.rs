@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::support::{DEFAULT, Files, json, number, text};
+use crate::replay::support::{DEFAULT, Files, json, number, text};
 
 /// Requests of so many users of a workload, for one policy.
 fn users(workload: &str, users: &str) -> Value {

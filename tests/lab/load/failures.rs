@@ -4,11 +4,11 @@ use serde_json::json;
 use tokio::process::Command;
 use tonic::Code;
 
-use crate::fake::{Fake, Fault};
+use crate::load::fake::{Fake, Fault};
+use crate::load::{assert_requests, load, refusal, report, spawn};
 use crate::support::nobody;
 use crate::support::servers::Servers;
 use crate::support::usher::Usher;
-use crate::{assert_requests, load, refusal, report, spawn};
 
 #[tokio::test]
 async fn what_a_server_does_wrong_is_counted_by_kind() {

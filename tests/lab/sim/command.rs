@@ -8,7 +8,7 @@ use usher::cli::CliError;
 use usher::cli::sim::{SimArgs, run, write_endpoints};
 use usher::sim::{Dialect, EngineConfig, Layer, ModelKind, Role, SimConfig};
 
-use crate::support::*;
+use crate::sim::support::*;
 
 #[derive(Parser)]
 struct Cli {

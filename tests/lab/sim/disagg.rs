@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use usher::sim::{DisaggConfig, EngineConfig, KV_BYTES_PER_TOKEN, Links, Peer, Role, SimConfig, SimHandle};
 
-use crate::support::*;
+use crate::sim::support::*;
 
 const PREFILLER: &str = "x-prefiller-host-port";
 const ENCODERS: &str = "x-encoder-hosts-ports";

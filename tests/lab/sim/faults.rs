@@ -8,7 +8,7 @@ use std::io::ErrorKind;
 use tokio::net::TcpStream;
 use usher::sim::{EngineConfig, SimConfig};
 
-use crate::support::*;
+use crate::sim::support::*;
 
 #[tokio::test]
 async fn a_request_can_ask_for_a_status_a_delay_or_be_wrong_about_it() {

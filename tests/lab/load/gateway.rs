@@ -3,8 +3,8 @@
 use serde_json::json;
 use usher::sim::Fault;
 
+use crate::load::{assert_requests, load};
 use crate::support::servers::Servers;
-use crate::{assert_requests, load};
 
 #[tokio::test]
 async fn answers_are_counted_with_their_tokens_and_servers() {

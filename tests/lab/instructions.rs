@@ -1,8 +1,6 @@
 //! How counts of instructions are compared with those that were written down.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
-
-#[path = "../benches/instructions/compare.rs"]
+#[path = "../../benches/instructions/compare.rs"]
 mod compare;
 
 use compare::{Numbers, compare};

@@ -1,11 +1,5 @@
 //! `usher load` from outside: its report about servers whose behaviour is known.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "the helpers of a test may panic like the test")]
-
-#[allow(dead_code, reason = "shared with tests that need more of it")]
-#[path = "../support/mod.rs"]
-mod support;
-
 mod arguments;
 mod direct;
 mod failures;
@@ -16,6 +10,8 @@ use std::process::{Output, Stdio};
 
 use serde_json::Value;
 use tokio::process::{Child, Command};
+
+use crate::support;
 
 /// Starts it; the report will be JSON.
 fn spawn(target: &str, arguments: &[&str]) -> Child {

@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 use usher::sim::{EngineConfig, SimConfig};
 use xxhash_rust::xxh64::xxh64;
 
-use crate::support::*;
+use crate::sim::support::*;
 
 #[tokio::test]
 async fn servers_name_themselves_and_the_models_they_have() {

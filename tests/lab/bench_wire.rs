@@ -1,35 +1,34 @@
 //! The parts of `make bench-wire` that need no processes: arguments, command lines,
 //! medians and budgets, the page and its plots.
 
-#![allow(clippy::unwrap_used, reason = "the exception for tests does not reach their helpers")]
 #![allow(dead_code, reason = "what starts processes is not called here")]
 
-#[path = "../benches/wire/arguments.rs"]
+#[path = "../../benches/wire/arguments.rs"]
 mod arguments;
-#[path = "../benches/wire/generator.rs"]
+#[path = "../../benches/wire/generator.rs"]
 mod generator;
-#[path = "../benches/wire/machine.rs"]
+#[path = "../../benches/wire/machine.rs"]
 mod machine;
-#[path = "../benches/wire/metric.rs"]
+#[path = "../../benches/wire/metric.rs"]
 mod metric;
-#[path = "../benches/wire/pickers.rs"]
+#[path = "../../benches/wire/pickers.rs"]
 mod pickers;
-#[path = "../benches/wire/plot.rs"]
+#[path = "../../benches/wire/plot.rs"]
 mod plot;
-#[path = "../benches/common/processes.rs"]
-mod processes;
-#[path = "../benches/wire/report.rs"]
+#[path = "../../benches/wire/report.rs"]
 mod report;
-#[path = "../benches/wire/text.rs"]
+#[path = "../../benches/wire/text.rs"]
 mod text;
-#[path = "../benches/wire/verdict.rs"]
+#[path = "../../benches/wire/verdict.rs"]
 mod verdict;
-#[path = "../benches/wire/workloads.rs"]
+#[path = "../../benches/wire/workloads.rs"]
 mod workloads;
 
 use clap::Parser;
 use serde_json::json;
 use usher::cli::Command;
+
+use crate::processes;
 
 use arguments::{Arguments, order};
 use generator::Times;

@@ -5,10 +5,10 @@ use envoy_types::pb::envoy::service::ext_proc::v3::processing_request::Request a
 use envoy_types::pb::google::protobuf::value::Kind as ValueKind;
 use serde_json::{Value, json};
 
-use crate::fake::{Fake, Fault};
+use crate::load::fake::{Fake, Fault};
+use crate::load::{assert_requests, load};
 use crate::support::nobody;
 use crate::support::usher::Usher;
-use crate::{assert_requests, load};
 
 /// Two endpoints that need not be there, as nothing is sent to them.
 async fn usher(flags: &[&str]) -> (Usher, [String; 2]) {

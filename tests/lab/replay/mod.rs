@@ -1,7 +1,5 @@
 //! `usher replay` as a program.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on fails")]
-
 mod prediction;
 mod suite;
 mod support;
@@ -426,7 +424,7 @@ fn what_is_wrong_is_one_line_with_its_file() {
 
 #[test]
 fn the_page_shows_what_its_command_prints() {
-    let page = include_str!("../../docs/replay.md");
+    let page = include_str!("../../../docs/replay.md");
     let command: String =
         page.split("    usher replay ").nth(1).unwrap().split("\n\n").next().unwrap().replace("\\\n", "");
     let shown = page.split("```\n").nth(1).unwrap();
