@@ -28,7 +28,7 @@ doc:
 
 # Writes the tables of docs/configuration.md from the list of plugin types.
 docs-accept:
-	USHER_ACCEPT=1 $(CARGO) test --locked --quiet --test docs
+	USHER_ACCEPT=1 $(CARGO) test --locked --quiet --test docs tables
 
 # All tests, the end-to-end ones with a real Envoy included. In CI none may hang for as long as CI takes.
 test-rust:

@@ -5,7 +5,7 @@ use std::time::Duration;
 use usher::schedule::registry::Pipeline;
 use usher::schedule::waiting::{BandRules, Fairness, Ordering, UsageLimit, WaitingRules};
 
-use crate::{assert_parameters_refused, build, build_with};
+use super::{assert_parameters_refused, build, build_with};
 
 #[test]
 fn parameters_of_policies_are_strict() {

@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use usher::sim::{EngineConfig, SimConfig, SimHandle, start};
 
+use crate::examples::wire::{Mutation, Picker, Stream, body, headers, response_body, response_headers};
+use crate::examples::{needs_experimental, path};
 use crate::support::client::{self, Answer, Protocol};
 use crate::support::{eventually, listener};
-use crate::wire::{Mutation, Picker, Stream, body, headers, response_body, response_headers};
-use crate::{needs_experimental, path};
 
 const ENDPOINTS: &str = "path: endpoints.yaml";
 const PATH: &str = "/v1/completions";

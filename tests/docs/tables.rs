@@ -1,33 +1,18 @@
 //! docs/configuration.md says what the code does: its tables are written from the list of
 //! plugin types, and its examples load.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "the exception for tests does not reach their helpers"
-)]
-
-#[path = "docs/guide.rs"]
-mod guide;
-#[path = "docs/links.rs"]
-mod links;
-#[path = "docs/migrate.rs"]
-mod migrate;
-#[path = "config/required.rs"]
-mod required;
-
 use std::fmt::Write;
 use std::time::Duration;
 
 use prometheus::Registry;
-use required::{beside, required};
 use usher::config::units::parse_duration;
 use usher::config::{ConfigError, EndpointPickerConfig, Node};
 use usher::endpoints::Clock;
 use usher::flow::{Gate, GateCollector, GateMetrics};
 use usher::schedule::registry::{Kind, Parameter, Pipeline, PluginType, Stability};
 use usher::schedule::{SchedulerMetrics, State};
+
+use crate::config::required::{beside, required};
 
 const FILE: &str = "docs/configuration.md";
 const FLOW_CONTROL: &str = "docs/flow-control.md";

@@ -1,14 +1,8 @@
 //! The configurations under deploy/config: each is valid, and does what it is for, with
 //! simulated servers behind a picker that is asked over gRPC.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot go on fails")]
-
-#[path = "examples/pool.rs"]
 mod pool;
-#[path = "support/mod.rs"]
-#[allow(dead_code, reason = "shared with tests that need more of it")]
-mod support;
-#[path = "wire/support.rs"]
+#[path = "../wire/support.rs"]
 #[allow(dead_code, reason = "shared with tests that need more of it")]
 mod wire;
 

@@ -1,29 +1,14 @@
 //! Configurations that are refused, each with the place, the words and the hint. What is
 //! refused for its parameters is here, the rest in the modules.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    reason = "the exception for tests does not reach their helpers"
-)]
-
-#[path = "config/broken.rs"]
 mod broken;
-#[path = "config/disagg.rs"]
 mod disagg;
-#[path = "config/flow.rs"]
 mod flow;
-#[path = "config/keys.rs"]
 mod keys;
-#[path = "config/places.rs"]
 mod places;
-#[path = "config/references.rs"]
 mod references;
-#[path = "config/replicas.rs"]
 mod replicas;
-#[path = "config/required.rs"]
-mod required;
-#[path = "config/schema.rs"]
+pub(crate) mod required;
 mod schema;
 
 use prometheus::Registry;
