@@ -1,31 +1,28 @@
-//! What an exchange takes from the heap. One test in a program of its own,
-//! because every allocation of the process is counted.
+//! What an exchange takes from the heap.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
+use stats_alloc::Region;
 
-use std::alloc::System;
+use crate::alone::{ALLOCATOR, passed_alone};
 
-use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
-
-#[path = "../benches/common/bodies.rs"]
+#[path = "../../benches/common/bodies.rs"]
 mod bodies;
-#[path = "../benches/common/drive.rs"]
+#[path = "../../benches/common/drive.rs"]
 mod drive;
-#[path = "../benches/instructions/gateway.rs"]
+#[path = "../../benches/instructions/gateway.rs"]
 #[allow(dead_code, reason = "the guard uses more of it")]
 mod gateway;
-#[path = "../benches/instructions/messages.rs"]
+#[path = "../../benches/instructions/messages.rs"]
 #[allow(dead_code, reason = "the guard uses more of it")]
 mod messages;
-#[path = "../benches/common/picker.rs"]
+#[path = "../../benches/common/picker.rs"]
 mod picker;
-
-#[global_allocator]
-static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 /// The exchange, parsing and re-emitting a 500 KB body; the codec is not part of it.
 #[test]
 fn a_large_body_is_not_copied_and_little_is_kept() {
+    if passed_alone("exchange_allocations::a_large_body_is_not_copied_and_little_is_kept") {
+        return;
+    }
     let picker = picker::Picker::new(10);
     let chunks = bodies::completions(500_000);
     let answer = picker::answer();

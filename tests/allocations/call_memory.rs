@@ -1,7 +1,4 @@
-//! What a call holds of a client's messages, while they arrive. One test in a program of
-//! its own, because every allocation of the process is counted.
-
-#![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
+//! What a call holds of a client's messages, while they arrive.
 
 use std::alloc::System;
 use std::convert::Infallible;
@@ -13,14 +10,13 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use http::Request;
 use http_body::{Body, Frame};
-use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
+use stats_alloc::Region;
 use tonic::codegen::Service;
 use usher::extproc::call::{Call, CallSource, Calls, End, MessageLimits};
 use usher::extproc::inbox::Payload;
 use usher::extproc::outbox::Outbox;
 
-#[global_allocator]
-static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+use crate::alone::{ALLOCATOR, passed_alone};
 
 /// Largest message.
 const LIMIT: usize = 256 << 10;
@@ -101,6 +97,9 @@ fn peak(length: usize, end: usize, lengths: &[usize]) -> usize {
 
 #[test]
 fn what_is_held_is_bounded_by_the_largest_message() {
+    if passed_alone("call_memory::what_is_held_is_bounded_by_the_largest_message") {
+        return;
+    }
     // In tiny frames, in such as are copied together, kept, or both in turn, and in one.
     let tables: [&[usize]; 8] =
         [&[1], &[1000], &[1023, 1], &[1024], &[1024, 1], &[1, 1023], &[16_384], &[LIMIT + 5]];

@@ -1,17 +1,14 @@
 //! What the prefix index says it takes is what it takes, and that is at most 32 bytes for a
 //! block at an endpoint.
-#![allow(clippy::print_stdout, reason = "a measurement that is asserted is also shown")]
 
-use std::alloc::System;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
+use stats_alloc::Region;
 use usher::endpoints::{EndpointSpec, Snapshot, Store};
 use usher::prefix::{Limits, PrefixIndex};
 
-#[global_allocator]
-static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+use crate::alone::{ALLOCATOR, passed_alone};
 
 fn pool(count: u32) -> Arc<Snapshot> {
     let store = Store::default();
@@ -33,9 +30,11 @@ fn fill(index: &PrefixIndex, snapshot: &Snapshot, shared: u64, each: u64, mut af
     }
 }
 
-// One test alone in its binary: allocations of other threads would count, too.
 #[test]
 fn a_block_at_an_endpoint_takes_at_most_32_bytes() {
+    if passed_alone("prefix_memory::a_block_at_an_endpoint_takes_at_most_32_bytes") {
+        return;
+    }
     const EACH: u64 = 1000;
     // Endpoints, and how many share a block.
     for (count, shared) in [(60, 1), (60, 2), (60, 60), (200, 2), (200, 3), (200, 9)] {
