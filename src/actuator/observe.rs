@@ -1,6 +1,6 @@
 //! To look: how many replicas there are, which pods, and what room nodes have.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,6 +39,8 @@ pub struct Observed {
     pub provisioning: bool,
     /// Whether pods are to go to domains, and what room those have may not be seen.
     pub is_blind: bool,
+    /// Names of pods that are about to go.
+    pub leaving: BTreeSet<String>,
     /// Loads of pods, by name. `None`: not known, and controllers choose which pods go.
     pub loads: Option<HashMap<String, PodLoad>>,
     /// Roles, by place, of whose pods nobody knows yet what they will ask for.
@@ -92,6 +94,7 @@ impl Hands {
             observed.may_write.push(may_write);
         }
         self.states(policy, &mut observed);
+        observed.leaving = self.leaving_of(policy, &observed.objects, now);
         if let Some(rollout) = policy.rollout.as_ref().filter(|rollout| rollout.topology.is_some()) {
             observed.domains = self.room(policy, rollout, &mut observed).await;
             // A moment after the start they are only not known yet: a step would go anywhere.

@@ -152,6 +152,8 @@ impl PodObject {
             is_serving: false,
             is_unschedulable: self.is_unschedulable(),
             is_outdated: newest.is_some() && self.revision().is_some() && self.revision() != newest,
+            // That is not of the pod: whoever chose it knows.
+            is_leaving: false,
         }
     }
 }

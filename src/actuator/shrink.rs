@@ -12,6 +12,7 @@ use super::observe::Observed;
 use super::pods::PodObject;
 use crate::capacity::Policy;
 use crate::capacity::plan::RolePlan;
+use crate::capacity::policy::Role;
 use crate::cluster::{PatchType, Problem};
 
 /// Whether pods may be deleted now.
@@ -45,6 +46,23 @@ impl Hands {
         let shrinking = holding.flat_map(|(_, drain)| drain.pods.keys());
         let trimmed = self.leaving.iter().flat_map(|((policy, _), pods)| pods.uids(now, interval(policy)));
         shrinking.chain(trimmed).cloned().collect()
+    }
+
+    /// Names of a policy's pods that a smaller number of replicas is to take away, and that are waited for.
+    pub(super) fn leaving_of(
+        &self,
+        policy: &Policy,
+        objects: &[Vec<Arc<PodObject>>],
+        now: Duration,
+    ) -> BTreeSet<String> {
+        let is_own = |drain: &Drain| drain.written.is_none() && drain.holds(now, policy.behavior.drain);
+        let of = |(role, pods): (&Role, &Vec<Arc<PodObject>>)| {
+            let key = (policy.name.clone(), role.name.clone());
+            let drain = self.drains.get(&key).filter(|drain| is_own(drain))?;
+            let goes = |pod: &&Arc<PodObject>| pod.is_alive() && drain.pods.contains_key(&pod.metadata.uid);
+            Some(pods.iter().filter(goes).map(|pod| pod.name().to_owned()).collect::<Vec<_>>())
+        };
+        policy.roles.iter().zip(objects).filter_map(of).flatten().collect()
     }
 
     /// Whether pods of a policy are waited for before they go.

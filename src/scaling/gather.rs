@@ -275,7 +275,9 @@ pub fn gather_observed(
     let places = || members.places.iter();
     let pod = |(pod, place): (&ObservedPod, &Option<usize>)| {
         let (values, is_serving) = reader.read(place.and_then(|place| members.pods.get(place)));
-        Pod { role: pod.role, is_ready: pod.is_ready, state: PodState { is_serving, ..pod.state }, values }
+        let is_leaving = observed.leaving.contains(&pod.name);
+        let state = PodState { is_serving, is_leaving, ..pod.state };
+        Pod { role: pod.role, is_ready: pod.is_ready, state, values }
     };
     let pods = observed.pods.iter().zip(places().flat_map(|places| &places.members)).map(pod).collect();
     let others = places().flat_map(|places| &places.others);

@@ -13,6 +13,7 @@ mod docs;
 mod group;
 mod growing;
 mod kthena;
+mod leaving;
 mod missing;
 mod outage;
 mod policies;

@@ -103,6 +103,8 @@ pub struct PodState {
     pub is_unschedulable: bool,
     /// It is of an older revision.
     pub is_outdated: bool,
+    /// It is about to go, and gets no new requests.
+    pub is_leaving: bool,
 }
 
 impl Pod {
@@ -129,6 +131,10 @@ pub(super) struct Readings {
     cells: Vec<Reading>,
     ready: Vec<u32>,
     unready: Vec<u32>,
+    /// Pods that are about to go, whether they are ready or not.
+    leaving: Vec<u32>,
+    /// How many of those are ready and have no part in the numbers.
+    left_out: u32,
 }
 
 impl Readings {
@@ -139,22 +145,44 @@ impl Readings {
             cells: vec![Reading::default(); roles * signals],
             ready: vec![0; roles],
             unready: (0..roles).map(|role| inputs.starting.get(role).copied().unwrap_or_default()).collect(),
+            leaving: vec![0; roles],
+            left_out: 0,
         };
+        let mut leaving = Vec::new();
         for pod in inputs.pods.iter().filter(|pod| pod.role < roles) {
-            if !pod.is_ready {
-                readings.unready[pod.role] += 1;
+            if pod.state.is_leaving {
+                readings.leaving[pod.role] += 1;
+                leaving.push(pod);
                 continue;
             }
-            readings.ready[pod.role] += 1;
-            let row = &mut readings.cells[pod.role * signals..][..signals];
-            for (cell, value) in row.iter_mut().zip(pod.values.iter()) {
-                if let Some(value) = Amount::of(*value) {
-                    cell.sum = cell.sum + value;
-                    cell.count += 1;
-                }
+            readings.add(pod);
+        }
+        let stays: Vec<bool> = readings.ready.iter().map(|ready| *ready > 0).collect();
+        for pod in leaving.into_iter().filter(|pod| pod.is_ready) {
+            // Its load says nothing of what others have, unless all of them go.
+            if stays[pod.role] {
+                readings.ready[pod.role] += 1;
+                readings.left_out += 1;
+            } else {
+                readings.add(pod);
             }
         }
         readings
+    }
+
+    fn add(&mut self, pod: &Pod) {
+        if !pod.is_ready {
+            self.unready[pod.role] += 1;
+            return;
+        }
+        self.ready[pod.role] += 1;
+        let row = &mut self.cells[pod.role * self.signals..][..self.signals];
+        for (cell, value) in row.iter_mut().zip(pod.values.iter()) {
+            if let Some(value) = Amount::of(*value) {
+                cell.sum = cell.sum + value;
+                cell.count += 1;
+            }
+        }
     }
 
     /// A number over the ready pods of a role.
@@ -175,9 +203,14 @@ impl Readings {
         self.ready.get(role).copied().unwrap_or_default()
     }
 
-    /// Ready pods of the group.
+    /// Ready pods of the group that may have numbers.
     pub(super) fn all_ready(&self) -> u32 {
-        self.ready.iter().sum()
+        self.ready.iter().sum::<u32>() - self.left_out
+    }
+
+    /// Pods of a role that are about to go.
+    pub(super) fn leaving(&self, role: usize) -> u32 {
+        self.leaving.get(role).copied().unwrap_or_default()
     }
 
     /// Pods of the group that are not ready.

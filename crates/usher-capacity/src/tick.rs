@@ -152,7 +152,12 @@ impl<'a> Tick<'a> {
         });
         let mut plan = Plan { roles: roles.collect(), ..Plan::default() };
         plan.stages.current = plan.roles.iter().fold(0, |sum, role| sum.saturating_add(role.current));
-        let counted = growth.counted(&plan.roles);
+        // What is about to go counts as gone: a size that is on its way is neither undone nor followed further
+        // because of its tolerance while only some of its pods have left.
+        let left = |(place, role): (usize, &RolePlan)| role.current.saturating_sub(readings.leaving(place));
+        let left: Vec<u32> = plan.roles.iter().enumerate().map(left).collect();
+        let counted = growth.counted(&plan.roles).into_iter().zip(left).map(|(all, left)| all.min(left));
+        let counted = counted.collect();
         let blind = vec![false; policy.roles.len()];
         Self { inputs, policy, bounds: bounds.collect(), counted, blind, readings, plan }
     }

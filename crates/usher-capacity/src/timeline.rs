@@ -124,6 +124,7 @@ pub fn parse(line: &str, policy: &Policy) -> Result<Tick, String> {
                 is_serving: endpoint.serving,
                 is_unschedulable: endpoint.unschedulable,
                 is_outdated: !endpoint.updated,
+                is_leaving: false,
             },
             values: policy.signals.iter().map(value).collect(),
         })

@@ -1,0 +1,62 @@
+//! Groups that get smaller while some of their pods still answer.
+
+use std::time::Duration;
+
+use usher::capacity::{History, Inputs, Pod, PodState, tick};
+
+use crate::support::{desired, policy};
+
+const SPEC: &str = "roles: {decode: {min: 1, max: 9}, prefill: {min: 1, max: 6}}\n\
+    total: {metrics: [{name: queue_depth, target: 4}]}\n\
+    behavior: {scaleDown: {stabilization: 30s}}\n\
+    coordination: {ratio: {numerator: prefill, denominator: decode, min: 1:3, max: 1:1}}";
+
+/// Pods of both roles, so many of which are about to go, under a load of so many requests in all.
+fn inputs(replicas: [u32; 2], leaving: [u32; 2], load: f64) -> Inputs {
+    let stay = replicas[0] + replicas[1] - leaving[0] - leaving[1];
+    let pod = |role: usize, is_leaving: bool| Pod {
+        role,
+        is_ready: true,
+        state: PodState { is_leaving, ..PodState::default() },
+        values: [if is_leaving { 0.0 } else { load / f64::from(stay) }].into(),
+    };
+    let pods = (0..2).flat_map(|role| (0..replicas[role]).map(move |n| pod(role, n < leaving[role])));
+    Inputs { replicas: replicas.to_vec(), pods: pods.collect(), ..Inputs::default() }
+}
+
+#[test]
+fn a_smaller_size_stands_while_one_role_has_it_and_the_other_drains() {
+    let policy = policy(SPEC);
+    let mut history = History::resumed(12, Duration::ZERO);
+    let mut at = 0;
+    let mut sizes = |replicas, leaving, load| {
+        at += 15;
+        desired(&tick(&inputs(replicas, leaving, load), &policy, &mut history, Duration::from_secs(at)))
+    };
+    assert_eq!([sizes([6, 6], [0, 0], 40.0), sizes([6, 6], [0, 0], 40.0)], [[6, 6], [5, 5]]);
+    for _ in 0..20 {
+        assert_eq!(sizes([6, 6], [1, 1], 40.0), [5, 5]);
+    }
+    // Ten pods have what they are to have, and eleven would be within the tolerance.
+    for _ in 0..20 {
+        assert_eq!(sizes([5, 6], [0, 1], 40.0), [5, 5]);
+    }
+    assert_eq!(sizes([5, 5], [0, 0], 40.0), [5, 5]);
+}
+
+#[test]
+fn load_that_swings_within_the_tolerance_lets_no_pod_stay_that_is_about_to_go() {
+    let policy = policy(SPEC);
+    let mut history = History::resumed(12, Duration::ZERO);
+    let mut at = 0;
+    let mut sizes = |replicas, leaving, load| {
+        at += 15;
+        desired(&tick(&inputs(replicas, leaving, load), &policy, &mut history, Duration::from_secs(at)))
+    };
+    assert_eq!([sizes([6, 6], [0, 0], 40.0), sizes([6, 6], [0, 0], 40.0)], [[6, 6], [5, 5]]);
+    // 43.9 is what eleven pods are for, and what twelve would keep.
+    for load in [43.9, 40.0, 43.9, 36.0, 43.9] {
+        assert_eq!(sizes([6, 6], [1, 1], load), [5, 5], "{load}");
+    }
+    assert_eq!(sizes([6, 6], [1, 1], 48.0), [6, 6], "more than the tolerance keeps pods");
+}
