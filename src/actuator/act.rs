@@ -11,7 +11,7 @@ use super::event::Kind;
 use super::hands::Hands;
 use super::knobs::{self, Held};
 use super::observe::Observed;
-use super::ordinals::split;
+use super::ordinals::{loses_gated_only, split};
 use super::pair::{has_held_partner, order, stays_with_partner, wait_for_partners};
 use super::pods::PodObject;
 use super::shrink::Drained;
@@ -55,6 +55,20 @@ fn kept<'p>(pods: Vec<&'p PodObject>, role: &RolePlan, target: &Target) -> (Vec<
     let kept = goes.len() + stays.len().min(past.max(role.admitted as usize));
     stays.extend(goes);
     (stays, kept as u32)
+}
+
+/// Lets an update take only pods away that wait at their gate, but for those that are too many anyway.
+fn keep_updated(plan: &mut Plan, observed: &Observed) {
+    for (place, role) in plan.roles.iter_mut().enumerate() {
+        let Some(Some(target)) = observed.targets.get(place) else { continue };
+        let pods: Vec<&PodObject> =
+            observed.objects.get(place).into_iter().flatten().map(Arc::as_ref).collect();
+        let kept = role.desired.max(role.admitted).min(target.replicas);
+        let is_less = role.write < kept && role.reasons.contains(&Reason::Updating);
+        if is_less && !loses_gated_only(&pods, target, role.write) {
+            role.write = kept;
+        }
+    }
 }
 
 fn reasons(role: &RolePlan) -> String {
@@ -163,6 +177,7 @@ impl Hands {
         }
         self.tell_frozen(policy, frozen, &why, observed);
         limit_growth(policy, plan, &observed.replicas, &observed.may_write);
+        keep_updated(plan, observed);
         let is_free = frozen.is_none();
         let shrinks = plan.roles.iter().zip(&observed.targets).zip(&observed.may_write);
         let shrinks = shrinks.map(|((role, target), may_write)| {

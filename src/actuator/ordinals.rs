@@ -8,6 +8,7 @@ use super::drain::Choice;
 use super::hands::Hands;
 use super::observe::Observed;
 use super::pods::PodObject;
+use super::target::Target;
 use crate::capacity::plan::RolePlan;
 use crate::capacity::rollout::{BATCH_TIMEOUT, Pace};
 use crate::capacity::{Plan, Policy};
@@ -36,6 +37,16 @@ pub(super) fn split<'p>(
     };
     let goes = stays.split_off(place);
     (stays, goes)
+}
+
+/// Whether only pods at our gate go where `write` replicas are written: those have never run.
+pub(super) fn loses_gated_only(pods: &[&PodObject], target: &Target, write: u32) -> bool {
+    let goes = target.replicas.saturating_sub(write) as usize;
+    match Choice::of(&target.reference) {
+        Some(Choice::Ordinal) => split(pods, target.replicas, write).1.iter().all(|pod| pod.is_gated()),
+        Some(Choice::Cost) => pods.iter().filter(|pod| pod.is_alive() && pod.is_gated()).count() >= goes,
+        None => false,
+    }
 }
 
 /// Loss from writing `write` replicas where there are to be `replicas`. `None`: no ready pod goes, or all that

@@ -153,3 +153,83 @@ fn pods_that_are_replaced_are_let_through_their_gate() {
         assert_eq!((cluster.ready(0), cluster.ready(1)), (20, 10));
     }
 }
+
+/// Pods of an older revision that wait at their gate while an update is under way, and a picker that begins then.
+/// The controller replaces one only while all others are ready, as that of a StatefulSet does.
+#[test]
+fn pods_of_an_older_revision_at_their_gates_hold_no_update_up_for_ever() {
+    let spec = SPEC.replace("min: 20", "min: 4").replace("min: 10", "min: 2");
+    let mut cluster = Cluster::new(&spec, 7);
+    cluster.replicas = vec![20, 10];
+    cluster.control();
+    cluster.pass(1);
+    cluster.pass(1);
+    assert_eq!(cluster.plan().state, State::Idle);
+    cluster.has_gates = true;
+    for role in 0..2 {
+        for lost in [0, 3] {
+            cluster.replace(role, lost);
+        }
+    }
+    cluster.pods.iter_mut().flatten().for_each(|pod| pod.is_outdated = true);
+    cluster.history = usher::capacity::History::default();
+    for _ in 0..500 {
+        let plan = cluster.plan();
+        if plan.state == State::Idle && cluster.pods.iter().flatten().all(|pod| !pod.is_outdated) {
+            assert_eq!((cluster.ready(0), cluster.ready(1)), (20, 10));
+            return;
+        }
+        cluster.apply(&plan);
+        let past = [cluster.past(0), cluster.past(1)];
+        assert!(past[0].abs_diff(2 * past[1]) <= 4, "more than a step apart: {past:?}");
+        for (role, planned) in plan.roles.iter().enumerate() {
+            let is_healthy = cluster.ready(role) == cluster.replicas[role];
+            let Some(partition) = planned.partition.filter(|_| is_healthy) else { continue };
+            let later = cluster.pods[role].iter().skip(partition as usize);
+            if let Some(place) = later.clone().rposition(|pod| pod.is_outdated) {
+                cluster.replace(role, partition as usize + place);
+            }
+        }
+        cluster.pass(15);
+    }
+    panic!("it never ends: {:?}", cluster.plan());
+}
+
+/// A step that never comes up, and pods behind it at their gates, in front of which a StatefulSet stops: it replaces
+/// the highest ordinals first, each when those above it are ready.
+#[test]
+fn an_update_takes_pods_away_that_wait_at_their_gate_for_nothing() {
+    let mut cluster = Cluster::new(SPEC, 7);
+    (cluster.has_gates, cluster.startup) = (true, (1 << 40, 1 << 40));
+    for _ in 0..50 {
+        let plan = cluster.plan();
+        cluster.apply(&plan);
+        cluster.pass(15);
+    }
+    assert_eq!((cluster.plan().state, cluster.past(0), cluster.past(1)), (State::Blocked, 4, 2));
+    cluster.startup = (1, 1);
+    cluster.pods.iter_mut().flatten().for_each(|pod| pod.is_outdated = true);
+    for _ in 0..500 {
+        let plan = cluster.plan();
+        if plan.state == State::Idle && cluster.pods.iter().flatten().all(|pod| !pod.is_outdated) {
+            assert_eq!((cluster.ready(0), cluster.ready(1)), (20, 10));
+            return;
+        }
+        cluster.apply(&plan);
+        for (role, planned) in plan.roles.iter().enumerate() {
+            let Some(partition) = planned.partition.map(|partition| partition as usize) else { continue };
+            // Those at gates are behind those that are past them, which `control` sees to.
+            for place in (partition..cluster.pods[role].len()).rev() {
+                let pod = cluster.pods[role][place];
+                if pod.is_outdated {
+                    cluster.replace(role, place);
+                }
+                if pod.is_outdated || pod.is_gated || !pod.has_node || pod.ready_at > cluster.now {
+                    break;
+                }
+            }
+        }
+        cluster.pass(15);
+    }
+    panic!("it never ends: {:?}", cluster.plan());
+}

@@ -8,7 +8,7 @@ use super::stand::{Stand, stands};
 use super::{MOST_TRIMS, OnTimeout, Pace, Rollout, batch, skew, update};
 use crate::inputs::Inputs;
 use crate::plan::{Condition, Open, Plan, Reason, Shortfalls, State, Stuck};
-use crate::policy::{Mode, Policy};
+use crate::policy::{Mode, Policy, Sizing};
 
 /// The role that goes last when a group shrinks: requests end there.
 const LATE: &str = "decode";
@@ -23,7 +23,7 @@ pub(crate) fn roll(inputs: &Inputs, policy: &Policy, plan: &mut Plan, memory: &m
     };
     memory.has_gates |= inputs.pods.iter().any(|pod| pod.state.is_gated);
     let stands = stands(inputs, &plan.roles, rollout, memory.has_gates);
-    let mut turn = Turn { inputs, policy, rollout, stands, plan, memory, now };
+    let mut turn = Turn { inputs, policy, rollout, stands, plan, memory, now, is_stuck: false };
     turn.begin();
     let outcome = turn.admit();
     turn.end(&outcome);
@@ -37,6 +37,8 @@ struct Turn<'a> {
     plan: &'a mut Plan,
     memory: &'a mut Memory,
     now: Duration,
+    /// Whether pods at gates may keep an update from going on.
+    is_stuck: bool,
 }
 
 /// What a turn came to.
@@ -71,6 +73,9 @@ impl Turn<'_> {
             }
         }
         if memory.is_updating {
+            // A controller replaces no more pods while it waits for one at the gate. Where that may be why an
+            // update is stuck, pods come and go by steps as they do without one.
+            self.is_stuck = memory.is_update_stuck && self.stands.iter().any(|stand| stand.gated > 0);
             // Sizes stay while pods change, but for what is below its minimum.
             for (place, (stand, role)) in self.stands.iter_mut().zip(&self.policy.roles).enumerate() {
                 // A pod that was replaced waits at the gate in place of one that was past it.
@@ -78,8 +83,13 @@ impl Turn<'_> {
                 let waits = stand.there.saturating_add(stand.gated);
                 let admitted = admitted.unwrap_or(stand.there.saturating_add(stand.gated_new));
                 stand.size = stand.there.max(admitted.min(waits));
-                stand.goal = stand.size.max(stand.goal.min(role.range.min));
+                let most = if self.is_stuck { waits.max(role.range.min) } else { role.range.min };
+                if !self.is_stuck || stand.goal >= stand.there {
+                    stand.goal = stand.size.max(stand.goal.min(most));
+                }
             }
+        } else {
+            memory.is_update_stuck = false;
         }
     }
 
@@ -123,11 +133,14 @@ impl Turn<'_> {
         }
         let exceeds = self.exceeds();
         let mut targets = if exceeds { self.admitted_before() } else { self.grow() };
-        let mut state = if self.place(&mut targets) {
-            self.time(&mut targets, updated.as_deref())
-        } else {
-            Some(State::Blocked)
-        };
+        let is_placed = self.place(&mut targets);
+        let mut state = None;
+        if is_placed || self.memory.is_updating {
+            state = self.time(&mut targets, updated.as_deref());
+        }
+        if !is_placed {
+            state = Some(State::Blocked);
+        }
         let grows = self.stands.iter().any(|stand| stand.there < stand.goal);
         if !grows || exceeds || state == Some(State::Blocked) {
             self.shrink(&mut targets);
@@ -263,12 +276,13 @@ impl Turn<'_> {
             && self.memory.settled == self.goals()
             && self.stands.iter().all(|stand| stand.there >= stand.goal);
         let is_update = self.memory.is_updating;
-        let wanted = |(step, stand): (&u32, &Stand)| (*step).min(stand.goal);
+        let wanted = |(step, stand): (&u32, &Stand)| if is_update { *step } else { (*step).min(stand.goal) };
         let left = |(pods, up): (u32, &u32)| (*up < pods).then_some(Open { pods, up: *up, is_update });
         let open: Vec<Option<Open>> = step.iter().zip(&self.stands).map(wanted).zip(&up).map(left).collect();
         if is_settled || self.inputs.is_held || open.iter().all(Option::is_none) {
             self.memory.clock.clear();
             self.memory.trims.is_asked_for = false;
+            self.memory.is_update_stuck = false;
             return None;
         }
         if self.stands.iter().any(|stand| stand.unschedulable > 0) {
@@ -282,6 +296,7 @@ impl Turn<'_> {
             self.memory.trims.count = 0;
         }
         let gives_way = std::mem::take(&mut self.memory.trims.is_asked_for);
+        self.memory.is_update_stuck = is_update && idle >= self.rollout.batch_timeout;
         if idle < self.rollout.batch_timeout {
             return None;
         }
@@ -396,6 +411,18 @@ impl Turn<'_> {
                 .map(|updated| all.saturating_sub(updated.get(place).copied().unwrap_or_default()));
             role.write = match (memory.has_gates, memory.is_updating) {
                 (false, _) => role.admitted,
+                (true, true) if self.is_stuck && role.admitted <= stand.there => {
+                    let is_kept = matches!(self.policy.sizing, Sizing::Kept);
+                    let min = self.policy.roles.get(place).map_or(0, |own| own.range.min);
+                    // Pods that can't come now go, where they are made again after the update.
+                    let comes_back = !is_kept || role.current <= min;
+                    let fewer = if stand.there >= stand.goal {
+                        role.desired.max(role.admitted)
+                    } else {
+                        role.admitted
+                    };
+                    if comes_back { fewer.min(role.current) } else { role.current }
+                }
                 (true, true) => role.current.max(role.admitted),
                 (true, false) => role.desired.max(role.admitted),
             };

@@ -17,6 +17,8 @@ pub struct Memory {
     /// Whether pods wait at gates of ours.
     pub(super) has_gates: bool,
     pub(super) is_updating: bool,
+    /// Whether an update has gone without one more pod coming up for as long as a step may.
+    pub(super) is_update_stuck: bool,
     pub(super) is_blocked: bool,
     pub(super) clock: Clock,
     /// With gates: what was admitted, so that lost pods come back at once.
