@@ -12,5 +12,6 @@ mod docs;
 mod failures;
 mod policies;
 mod room;
+mod skew;
 mod states;
 mod updates;
