@@ -1,11 +1,12 @@
-//! A model of what runs in the cluster: controllers of workloads, a scheduler with so many slots, and kubelets.
+//! A model of what runs in the cluster: workloads, a scheduler with so many slots, and kubelets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::server::{APPS, PODS, Server};
+use super::server::{APPS, NODES, PODS, Server};
+use super::update::Revisions;
 use crate::actuator::GATE;
 
 /// A role's workload.
@@ -33,6 +34,11 @@ const OTHERS: [(&str, &str, &str, &str); 3] = [
     ("decode-canary", "Deployment", "decode", "m"),
 ];
 
+/// Room when all is well.
+const MOST_ROOM: usize = 64;
+/// Racks where there are any.
+const RACKS: usize = 4;
+
 /// How the cluster is at the moment.
 pub struct Cluster {
     pub server: Server,
@@ -40,12 +46,17 @@ pub struct Cluster {
     pub now: u64,
     /// Whether pods begin at a gate.
     pub has_gates: bool,
-    /// Nodes for so many pods.
-    pub room: usize,
+    /// Room for so many pods, of which each rack has its part.
+    room: usize,
+    /// Racks of a node each; none: one node has all room.
+    racks: usize,
     /// So many of the next pods never get ready.
     pub duds: u32,
     /// Seconds that a pod takes to get ready, by its number.
     pub startup: fn(u64) -> u64,
+    pub revisions: Revisions,
+    /// Uids of pods that were deleted to be replaced by those of another revision.
+    pub replaced: BTreeSet<String>,
     /// When pods get ready that have nodes, by uid; `None`: never.
     ready_at: BTreeMap<String, Option<u64>>,
     next: u64,
@@ -60,7 +71,7 @@ impl Workload {
     /// Whether it has made a pod.
     pub fn owns(&self, pod: &Value) -> bool {
         let owner = match self.kind {
-            "Deployment" => format!("{}-h", self.role),
+            "Deployment" => format!("{}-h{}", self.role, revision(pod)),
             _ => self.role.to_owned(),
         };
         pod["metadata"]["ownerReferences"][0]["name"] == *owner
@@ -81,6 +92,13 @@ fn has_node(pod: &Value) -> bool {
     pod["spec"].get("nodeName").is_some()
 }
 
+/// Revision of a pod's template.
+pub fn revision(pod: &Value) -> u32 {
+    let labels = &pod["metadata"]["labels"];
+    let hash = labels.get("pod-template-hash").or_else(|| labels.get("controller-revision-hash"));
+    hash.and_then(Value::as_str).unwrap().trim_start_matches('h').parse().unwrap()
+}
+
 fn name(pod: &Value) -> &str {
     pod["metadata"]["name"].as_str().unwrap()
 }
@@ -96,14 +114,17 @@ fn cost(pod: &Value) -> i64 {
 
 impl Cluster {
     /// A cluster in which the workloads have so many pods, all of them ready, and others have theirs.
-    pub fn new(replicas: [u32; 2], has_gates: bool) -> Self {
+    pub fn new(replicas: [u32; 2], has_gates: bool, has_racks: bool) -> Self {
         let mut cluster = Self {
             server: Server::default(),
             now: 0,
             has_gates: false,
             room: 64,
+            racks: 0,
             duds: 0,
             startup: |_| 0,
+            revisions: Revisions::new(replicas),
+            replaced: BTreeSet::new(),
             ready_at: BTreeMap::new(),
             next: 0,
         };
@@ -113,13 +134,16 @@ impl Cluster {
                 .server
                 .put(&workload.path(), json!({"metadata": metadata, "spec": {"replicas": replicas}}));
         }
+        cluster.racks = if has_racks { RACKS } else { 0 };
+        cluster.set_room(MOST_ROOM);
         cluster.pass(0);
         cluster.pass(0);
         cluster.has_gates = has_gates;
         cluster.startup = |number| 5 + number * 7 % 23;
         for (owner, kind, role, app) in OTHERS {
             for number in 0..4 {
-                cluster.create(&format!("{owner}-{number}"), owner, kind, (role, app), number % 2 == 0);
+                let name = format!("{owner}-{number}");
+                cluster.create(&name, (owner, kind, 0), (role, app), number % 2 == 0);
             }
         }
         cluster
@@ -155,21 +179,27 @@ impl Cluster {
             .map(|workload| self.server.get(&workload.path())["spec"]["replicas"].as_u64().unwrap() as u32)
     }
 
-    fn create(&mut self, name: &str, owner: &str, kind: &str, (role, app): (&str, &str), is_gated: bool) {
+    fn create(
+        &mut self,
+        name: &str,
+        (owner, kind, revision): (&str, &str, u32),
+        (role, app): (&str, &str),
+        is_gated: bool,
+    ) {
         self.next += 1;
-        let (owner, kind) = match kind {
-            "Deployment" => (format!("{owner}-h"), "ReplicaSet"),
-            kind => (owner.to_owned(), kind),
+        let (owner, kind, label) = match kind {
+            "Deployment" => (format!("{owner}-h{revision}"), "ReplicaSet", "pod-template-hash"),
+            kind => (owner.to_owned(), kind, "controller-revision-hash"),
         };
         let created =
             format!("2026-01-01T{:02}:{:02}:{:02}Z", self.now / 3600 % 24, self.now / 60 % 60, self.now % 60);
         let mut pod = json!({
             "metadata": {
                 "name": name, "namespace": "ns", "uid": format!("u{}", self.next), "creationTimestamp": created,
-                "labels": {"app": app, "llm-d.ai/role": role, "pod-template-hash": "h"},
+                "labels": {"app": app, "llm-d.ai/role": role, label: format!("h{revision}")},
                 "ownerReferences": [{"apiVersion": "apps/v1", "kind": kind, "name": owner, "controller": true}],
             },
-            "spec": {"containers": []},
+            "spec": {"containers": [{"resources": {"requests": {"cpu": "1"}}}]},
             "status": {"phase": "Pending"},
         });
         if is_gated {
@@ -188,43 +218,95 @@ impl Cluster {
 
     /// Lets pods that never get ready do so.
     pub fn heal(&mut self) {
-        (self.duds, self.room) = (0, 64);
+        self.duds = 0;
+        if self.room != MOST_ROOM {
+            self.set_room(MOST_ROOM);
+        }
         self.ready_at.values_mut().for_each(|at| *at = Some(at.unwrap_or(self.now)));
+    }
+
+    /// Has room for so many pods.
+    pub fn set_room(&mut self, room: usize) {
+        self.room = room;
+        for rack in 0..self.racks {
+            let (name, slots) = (format!("n{rack}"), self.slots().to_string());
+            let node = json!({
+                "metadata": {"name": name, "labels": {"rack": format!("r{rack}")}},
+                "status": {"allocatable": {"cpu": slots, "pods": "110"},
+                           "conditions": [{"type": "Ready", "status": "True"}]},
+            });
+            self.server.put(&format!("{NODES}/{name}"), node);
+        }
+    }
+
+    /// Pods that a node has room for.
+    fn slots(&self) -> usize {
+        self.room.div_ceil(self.racks.max(1))
+    }
+
+    /// The name of a node that takes a pod.
+    fn node_for(&self, pod: &Value) -> Option<String> {
+        let sent = "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms/0/matchExpressions/0/values/0";
+        let rack = pod.pointer(sent).and_then(Value::as_str).map(|rack| rack.replace('r', "n"));
+        let all: Vec<Arc<Value>> = WORKLOADS.iter().flat_map(|of| self.pods(of)).collect();
+        let is_free =
+            |name: &String| all.iter().filter(|pod| pod["spec"]["nodeName"] == **name).count() < self.slots();
+        let mut names = (0..self.racks.max(1)).map(|rack| format!("n{rack}"));
+        names.find(|name| rack.as_ref().is_none_or(|rack| rack == name) && is_free(name))
     }
 
     /// Lets so many seconds pass.
     pub fn pass(&mut self, seconds: u64) {
         self.now += seconds;
         for workload in WORKLOADS {
-            let (wanted, pods) = (
-                self.server.get(&workload.path())["spec"]["replicas"].as_u64().unwrap() as usize,
-                self.pods(&workload),
-            );
-            // A StatefulSet goes by numbers, also where one is missing.
-            let goes = match workload.kind {
-                "StatefulSet" => pods.iter().filter(|pod| ordinal(pod) >= wanted as u64).count(),
-                _ => pods.len().saturating_sub(wanted),
-            };
-            let there = pods.len() - goes;
-            for pod in pods.iter().take(goes) {
-                self.server.put(&format!("{PODS}/{}", name(pod)), Value::Null);
-            }
-            let mut free = (0..)
-                .map(|number| format!("{}-{number}", workload.role))
-                .filter(|free| pods.iter().all(|pod| name(pod) != free));
-            for _ in there..wanted {
-                let name = match workload.kind {
-                    "StatefulSet" => free.next().unwrap(),
-                    _ => format!("{}-h-{}", workload.role, self.next),
-                };
-                self.create(&name, workload.role, workload.kind, (workload.role, "m"), self.has_gates);
-            }
+            self.control(&workload);
         }
         for workload in WORKLOADS {
             for pod in self.pods(&workload) {
                 self.run(&pod);
             }
         }
+    }
+
+    /// Does what a workload's controller does: deletes pods, and creates others.
+    fn control(&mut self, workload: &Workload) {
+        let object = self.server.get(&workload.path());
+        let pods = self.pods(workload);
+        let turn = match workload.kind {
+            "StatefulSet" => self.revisions.stateful_set(&object, &pods),
+            _ => self.revisions.deployment(&object, &pods),
+        };
+        for (pod, is_replaced) in turn.deletes {
+            if is_replaced {
+                self.replaced.insert(uid(&pod).to_owned());
+            }
+            self.server.put(&format!("{PODS}/{}", name(&pod)), Value::Null);
+        }
+        for (number, revision) in turn.creates {
+            let name = match number {
+                Some(number) => format!("{}-{number}", workload.role),
+                None => format!("{}-h{revision}-{}", workload.role, self.next),
+            };
+            let by = (workload.role, workload.kind, revision);
+            self.create(&name, by, (workload.role, "m"), self.has_gates);
+        }
+    }
+
+    /// Gives the workloads' pods another template.
+    pub fn revise(&mut self) {
+        self.revisions.newest += 1;
+        let newest = self.revisions.newest;
+        for workload in WORKLOADS.iter().filter(|workload| workload.kind == "StatefulSet") {
+            let mut object = self.server.get(&workload.path());
+            object["status"]["updateRevision"] = json!(format!("h{newest}"));
+            self.server.put(&workload.path(), object);
+        }
+    }
+
+    /// Pods of each workload that are of the newest revision.
+    pub fn updated(&self) -> [usize; 2] {
+        let is_new = |pod: &&Arc<Value>| revision(pod) == self.revisions.newest;
+        WORKLOADS.map(|workload| self.pods(&workload).iter().filter(is_new).count())
     }
 
     /// Schedules and starts a pod.
@@ -235,21 +317,20 @@ impl Cluster {
         }
         let mut pod = pod.clone();
         if !has_node(&pod) {
-            let taken = WORKLOADS.iter().flat_map(|of| self.pods(of)).filter(|pod| has_node(pod)).count();
-            if taken >= self.room {
+            let Some(node) = self.node_for(&pod) else {
                 let refused = json!([{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]);
                 if pod["status"]["conditions"] != refused {
                     pod["status"]["conditions"] = refused;
                     self.server.put(&path, pod);
                 }
                 return;
-            }
+            };
             self.next += 1;
             let takes = (self.startup)(self.next);
             let is_dud = self.duds > 0;
             self.duds = self.duds.saturating_sub(1);
             self.ready_at.insert(uid(&pod).to_owned(), (!is_dud).then_some(self.now + takes));
-            pod["spec"]["nodeName"] = json!("n");
+            pod["spec"]["nodeName"] = json!(node);
             pod["status"] = json!({"phase": "Running"});
             self.server.put(&path, pod.clone());
         }
@@ -262,6 +343,6 @@ impl Cluster {
     }
 }
 
-fn ordinal(pod: &Value) -> u64 {
+pub fn ordinal(pod: &Value) -> u64 {
     name(pod).rsplit_once('-').unwrap().1.parse().unwrap()
 }

@@ -1,26 +1,31 @@
-//! The driver and the actuator before a model of a cluster, whatever happens there: outages, restarts, writes
-//! of others, pods that never start, and an API server that fails.
+//! The driver and the actuator before a model of a cluster, whatever happens there: outages, restarts, updates,
+//! others who write and policies of others, racks that are full, pods that never start, and an API server that fails.
+//! When all is well again, the group settles.
 //!
 //! `PROPTEST_CASES=5000 cargo test --lib scaling::driver::model` tries more than usual.
 
 mod cluster;
+mod event;
 mod picker;
 mod requests;
+mod rival;
 mod server;
 mod trial;
+mod update;
 
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 
+use event::Event;
 use picker::{OnTimeout, Shape};
 use server::Fault;
-use trial::{Event, run};
+use trial::run;
 
 fn shape() -> impl Strategy<Value = Shape> {
     let on_timeout = prop_oneof![Just(OnTimeout::Hold), Just(OnTimeout::Trim), Just(OnTimeout::Fail)];
     let steps = prop_oneof![2 => (1u32..4, 1u32..3).prop_map(Some), 1 => Just(None)];
-    (steps, on_timeout, any::<[bool; 4]>()).prop_map(
-        |(steps, on_timeout, [has_gates, has_ratio, has_rules, drains])| Shape {
+    (steps, on_timeout, any::<[bool; 6]>()).prop_map(
+        |(steps, on_timeout, [has_gates, has_ratio, has_rules, drains, has_updates, has_racks])| Shape {
             steps,
             on_timeout,
             has_gates: has_gates && steps.is_some(),
@@ -29,6 +34,8 @@ fn shape() -> impl Strategy<Value = Shape> {
                 && steps.is_none_or(|(decode, prefill)| prefill <= decode && decode <= 3 * prefill),
             has_rules,
             drains,
+            has_updates,
+            has_racks: has_racks && has_gates && steps.is_some(),
         },
     )
 }
@@ -58,6 +65,9 @@ fn event() -> impl Strategy<Value = Event> {
         1 => any::<bool>().prop_map(Event::Silent),
         1 => any::<bool>().prop_map(Event::Leads),
         1 => any::<bool>().prop_map(Event::Acts),
+        2 => Just(Event::Revise),
+        1 => prop::option::of((0usize..2, 0u32..9)).prop_map(Event::Rival),
+        1 => any::<bool>().prop_map(Event::Beside),
     ]
 }
 
@@ -65,7 +75,7 @@ fn event() -> impl Strategy<Value = Event> {
 fn config() -> ProptestConfig {
     let asked = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
     let rng_seed = if asked.is_none() { RngSeed::Fixed(3) } else { RngSeed::Random };
-    ProptestConfig { failure_persistence: None, rng_seed, ..ProptestConfig::with_cases(asked.unwrap_or(100)) }
+    ProptestConfig { failure_persistence: None, rng_seed, ..ProptestConfig::with_cases(asked.unwrap_or(8)) }
 }
 
 proptest! {
@@ -88,6 +98,8 @@ const SHAPE: Shape = Shape {
     has_ratio: false,
     has_rules: false,
     drains: false,
+    has_updates: false,
+    has_racks: false,
 };
 
 #[test]

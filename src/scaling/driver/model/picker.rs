@@ -46,6 +46,10 @@ pub struct Shape {
     pub has_rules: bool,
     /// Whether pods may take half a minute to answer before they go.
     pub drains: bool,
+    /// Whether roles are updated side by side.
+    pub has_updates: bool,
+    /// Whether the pods of a step have to be in one rack.
+    pub has_racks: bool,
 }
 
 impl Shape {
@@ -82,9 +86,15 @@ impl Shape {
             let ratio = json!({"numerator": "prefill", "denominator": "decode", "min": "1:3", "max": "1:1"});
             spec["coordination"] = json!({"ratio": ratio});
         }
+        if self.has_updates {
+            spec["update"] = json!({"maxSkewPercent": 20, "maxUnavailablePercent": 40});
+        }
         if let Some((decode, prefill)) = self.steps {
             spec["deploy"] = json!({"steps": {"decode": decode, "prefill": prefill}, "batchTimeout": "60s",
                                     "onTimeout": format!("{:?}", self.on_timeout)});
+            if self.has_racks {
+                spec["deploy"]["topology"] = json!({"layers": ["rack"], "constraint": "Required"});
+            }
         }
         spec
     }
@@ -99,8 +109,8 @@ pub struct Picker {
     leads: Arc<AtomicBool>,
     waiting: Arc<AtomicU64>,
     wants: Wants,
-    /// The policy as it was heard of last.
-    heard: Value,
+    /// The policies as they were heard of last.
+    heard: Vec<Value>,
     _pool: watch::Sender<Option<String>>,
     _teller: AbortOnDropHandle<()>,
 }
@@ -144,7 +154,7 @@ impl Picker {
         let may_tell = Box::new(move || may_tell.load(Relaxed));
         let teller = Teller::new(server.connect(), "ns".to_owned(), board, clock.clone(), may_tell);
         let teller = AbortOnDropHandle::new(tokio::spawn(teller.run()));
-        let (wants, heard) = (Wants::default(), Value::Null);
+        let (wants, heard) = (Wants::default(), Vec::new());
         Self { driver, clock, registry, term, leads, waiting, wants, heard, _pool: pool, _teller: teller }
     }
 
@@ -164,18 +174,16 @@ impl Picker {
         self.term.set(acts.then_some(Duration::MAX));
     }
 
-    /// Takes in the policy as it is.
+    /// Takes in the policies as they are.
     pub async fn hear(&mut self, server: &Server) {
-        let policy = server.get(&format!("{POLICIES}/p"));
-        if policy == self.heard {
+        let mut policies = ["p", "z"].map(|name| server.get(&format!("{POLICIES}/{name}"))).to_vec();
+        policies.retain(|policy| !policy.is_null());
+        if policies == self.heard {
             return;
         }
-        let all: Vec<PolicyObject> = Some(&policy)
-            .filter(|policy| !policy.is_null())
-            .into_iter()
-            .map(|policy| serde_json::from_value(policy.clone()).unwrap())
-            .collect();
-        self.heard = policy;
+        let of = |policy: &Value| serde_json::from_value(policy.clone()).unwrap();
+        let all: Vec<PolicyObject> = policies.iter().map(of).collect();
+        self.heard = policies;
         self.driver.hear(News::Policies(Change::All(all)), &self.wants).await;
     }
 
@@ -247,7 +255,8 @@ impl Picker {
 
     /// The latest plan.
     pub fn plan(&self) -> Option<Plan> {
-        Some(self.driver.running.first()?.latest.as_ref()?.plan.clone())
+        let running = self.driver.running.iter().find(|running| running.group.policy.name == "p")?;
+        Some(running.latest.as_ref()?.plan.clone())
     }
 
     /// Whether it says that it stands still.

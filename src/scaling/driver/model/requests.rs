@@ -7,17 +7,14 @@ use proptest::test_runner::TestCaseError;
 
 /// How long a pod may take to answer, where a policy gives it time for that.
 const DRAINS: u64 = 30;
-/// For how long a request to the API server that failed, and watches that were silent, excuse a pod that goes too
-/// soon.
-const EXCUSES: u64 = 60;
 
 /// Pods that get no new requests, and what they still have.
 #[derive(Default)]
 pub struct Requests {
     /// Since when pods get none, by uid.
     since: BTreeMap<String, u64>,
-    /// When a request to the API server failed last, or a watch was silent.
-    troubled: Option<u64>,
+    /// Whether the right to choose the pods that go is missing now.
+    pub is_denied: bool,
 }
 
 /// Seconds that a pod takes to answer what it has: some need more than they get.
@@ -31,11 +28,6 @@ impl Requests {
         self.since.get(uid).is_some_and(|since| now - since >= answers(uid))
     }
 
-    /// The API server may not have done what it was asked for.
-    pub fn trouble(&mut self, now: u64) {
-        self.troubled = Some(now);
-    }
-
     /// No pod that was ready goes before it has answered, within its limit.
     ///
     /// # Errors
@@ -46,7 +38,7 @@ impl Requests {
         before: &BTreeSet<String>,
         after: &BTreeSet<String>,
     ) -> Result<(), TestCaseError> {
-        if self.troubled.is_some_and(|at| now - at < EXCUSES) {
+        if self.is_denied {
             return Ok(());
         }
         for uid in before.difference(after) {

@@ -19,6 +19,10 @@ use crate::cluster::Cluster;
 
 /// Path of the namespace's pods.
 pub const PODS: &str = "/api/v1/namespaces/ns/pods";
+/// Path of the pods of all namespaces: there is one.
+const ALL_PODS: &str = "/api/v1/pods";
+/// Path of the cluster's nodes.
+pub const NODES: &str = "/api/v1/nodes";
 /// Path of its CapacityPolicies.
 pub const POLICIES: &str = "/apis/usher.dev/v1alpha1/namespaces/ns/capacitypolicies";
 /// Path of its HorizontalPodAutoscalers.
@@ -56,6 +60,8 @@ type Answer = (u16, Value);
 
 /// A watch that is open.
 struct Watching {
+    /// Folder of the objects that it is about.
+    folder: &'static str,
     labels: String,
     /// Version up to which changes were sent.
     seen: u64,
@@ -68,12 +74,13 @@ struct State {
     version: u64,
     /// By path.
     objects: BTreeMap<String, Arc<Value>>,
-    /// Changes of pods: version, kind of change, pod.
-    changes: Vec<(u64, &'static str, Arc<Value>)>,
+    /// Changes of pods and nodes: version, folder, kind of change, object.
+    changes: Vec<(u64, &'static str, &'static str, Arc<Value>)>,
     watches: Vec<Watching>,
     /// After how many more requests the next failure comes, and which.
     faults: Vec<(u8, Fault)>,
     failed: u64,
+    denied: u64,
     written: Vec<Written>,
 }
 
@@ -83,6 +90,15 @@ pub struct Server {
     state: Arc<Mutex<State>>,
     /// Whether watches say nothing.
     silent: watch::Sender<bool>,
+}
+
+/// The folder that requests at a path are about, where that can be followed.
+fn followed(path: &str) -> Option<&'static str> {
+    match path {
+        PODS | ALL_PODS => Some(PODS),
+        NODES => Some(NODES),
+        _ => None,
+    }
 }
 
 fn refusal(code: u16) -> Answer {
@@ -152,8 +168,8 @@ impl State {
     }
 
     fn note(&mut self, path: &str, kind: &'static str, object: Arc<Value>) {
-        if path.starts_with(PODS) {
-            self.changes.push((self.version, kind, object));
+        if let Some(folder) = [PODS, NODES].into_iter().find(|folder| path.starts_with(folder)) {
+            self.changes.push((self.version, folder, kind, object));
         }
     }
 
@@ -195,7 +211,10 @@ impl State {
                 {"name": "deployments", "kind": "Deployment"}, {"name": "deployments/scale", "kind": "Scale"},
                 {"name": "statefulsets", "kind": "StatefulSet"}, {"name": "statefulsets/scale", "kind": "Scale"}]}),
             ),
-            (&Method::GET, _) if [PODS, SCALERS].contains(&path) => self.list(path, labels),
+            (&Method::GET, _) if path == SCALERS => self.list(path, labels),
+            (&Method::GET, _) if followed(path).is_some() => {
+                self.list(followed(path).unwrap_or_default(), labels)
+            }
             (_, _) if path.ends_with("/events") => (201, json!({"metadata": {}, "items": []})),
             (_, None) => refusal(404),
             (&Method::GET, Some(there)) => (200, there),
@@ -222,8 +241,11 @@ impl State {
         let changes = &self.changes;
         self.watches.retain_mut(|watching| {
             let new = changes.iter().skip_while(|(version, ..)| *version <= watching.seen);
-            for (_, kind, pod) in new.filter(|(.., pod)| matches(&watching.labels, pod)) {
-                let line = format!("{}\n", json!({"type": kind, "object": **pod}));
+            let is_of = |folder: &str, object: &Value| {
+                folder == watching.folder && matches(&watching.labels, object)
+            };
+            for (_, _, kind, object) in new.filter(|(_, folder, _, object)| is_of(folder, object)) {
+                let line = format!("{}\n", json!({"type": kind, "object": **object}));
                 let _ = watching.events.send(line.into());
             }
             watching.seen = changes.last().map_or(watching.seen, |(version, ..)| *version);
@@ -272,11 +294,12 @@ impl Server {
             .collect();
         let labels = query.get("labelSelector").copied().unwrap_or_default();
         let labels = labels.replace("%3D", "=").replace("%2C", ",").replace("%2F", "/");
-        if query.contains_key("watch") {
-            return self.watch(labels, query["resourceVersion"].parse().unwrap()).await;
+        let folder = followed(parts.uri.path());
+        if let (true, Some(folder)) = (query.contains_key("watch"), folder) {
+            return self.watch(folder, labels, query["resourceVersion"].parse().unwrap()).await;
         }
         // Followers that are refused wait for a random time.
-        let fault = if labels.is_empty() { self.next_fault() } else { None };
+        let fault = if folder.is_none() { self.next_fault() } else { None };
         let (code, answer) = match fault {
             Some(Fault::Refused(code)) => refusal(code),
             Some(fault) => {
@@ -300,13 +323,14 @@ impl Server {
         let fault = *fault;
         state.faults.remove(0);
         state.failed += 1;
+        state.denied += u64::from(fault == Fault::Refused(403));
         Some(fault)
     }
 
-    async fn watch(&self, labels: String, seen: u64) -> Response<Payload> {
+    async fn watch(&self, folder: &'static str, labels: String, seen: u64) -> Response<Payload> {
         let _ = self.silent.subscribe().wait_for(|silent| !silent).await;
         let (events, told) = mpsc::unbounded_channel();
-        self.lock().watches.push(Watching { labels, seen, ends: Instant::now() + WATCH, events });
+        self.lock().watches.push(Watching { folder, labels, seen, ends: Instant::now() + WATCH, events });
         let frames = stream::unfold(told, async |mut told| Some((told.recv().await?, told)));
         let body = StreamBody::new(frames.map(|bytes| Ok(Frame::data(bytes))));
         Response::new(BodyExt::boxed_unsync(body))
@@ -337,6 +361,11 @@ impl Server {
     /// How many requests have failed.
     pub fn failed(&self) -> u64 {
         self.lock().failed
+    }
+
+    /// How many requests were refused for want of a right.
+    pub fn denied(&self) -> u64 {
+        self.lock().denied
     }
 
     /// The object at a path; null: there is none.

@@ -4,13 +4,15 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::time::Instant;
 
 use super::cluster::{Cluster, WORKLOADS, is_past, is_ready};
+use super::event::Event;
 use super::picker::{Picker, Shape};
 use super::requests::Requests;
-use super::server::{Fault, PODS, POLICIES, SCALERS, Written};
+use super::rival::Rival;
+use super::server::{PODS, POLICIES, Written};
 use crate::capacity::plan::{Condition, RolePlan};
 use crate::capacity::{Plan, Reason, State};
 use crate::endpoints::Clock;
@@ -26,75 +28,39 @@ const SILENT_UNSTEPPED: u64 = 800;
 /// Time for which pods are waited for that stay where a StatefulSet shrinks: twice a step's, and without steps.
 const STEP_UNREADY: u64 = 120;
 const UNREADY: u64 = 1200;
-/// Longest time in which a group reaches its goals when all is well again.
+/// Longest time in which a group reaches its goals when all is well again, and settles there.
 const RECOVERS: u64 = 3 * 3600;
+/// For how long nothing is to happen to a group that has settled.
+const SETTLED: u64 = 300;
 
-/// Something that happens.
-#[derive(Clone, Copy, Debug)]
-pub enum Event {
-    /// So many times three seconds pass.
-    Pass(u8),
-    /// Requests for so many pods come.
-    Load(u32),
-    /// Numbers of pods are known, or they aren't.
-    Metrics(bool),
-    /// The picker ends, and another one starts.
-    Restart,
-    /// Somebody writes the replicas of a role.
-    Foreign(usize, u32),
-    /// So many of the next pods never get ready.
-    Duds(u32),
-    /// Nodes for so many pods are there.
-    Room(usize),
-    /// All pods get ready.
-    Heal,
-    /// A request fails.
-    Fail(u8, Fault),
-    /// A pod of a role is lost.
-    Lose(usize, usize),
-    /// Requests wait in the picker, or they don't.
-    Waiting(bool),
-    /// The policy is paused, or it isn't.
-    Paused(bool),
-    /// The policy has mode `Apply`, or it has `Recommend`.
-    Applied(bool),
-    /// The policy is there, or it is deleted.
-    Present(bool),
-    /// An autoscaler is there for a role, or it isn't.
-    Scaler(bool),
-    /// Watches are silent, or they aren't.
-    Silent(bool),
-    /// The picker has the lease, or another has.
-    Leads(bool),
-    /// The picker's lease is renewed, or runs out.
-    Acts(bool),
-}
-
-struct Trial {
-    shape: Shape,
-    cluster: Cluster,
-    picker: Picker,
-    clock: Clock,
-    began: Instant,
-    load: u32,
-    is_known: bool,
+/// A sequence of events before a cluster.
+pub(super) struct Trial {
+    pub(super) shape: Shape,
+    pub(super) cluster: Cluster,
+    pub(super) picker: Picker,
+    pub(super) clock: Clock,
+    pub(super) began: Instant,
+    pub(super) load: u32,
+    pub(super) is_known: bool,
     /// When numbers of pods were known last.
-    known: Option<u64>,
-    waiting: bool,
-    paused: bool,
-    applied: bool,
-    present: bool,
-    leads: bool,
-    acts: bool,
+    pub(super) known: Option<u64>,
+    pub(super) waiting: bool,
+    pub(super) paused: bool,
+    pub(super) applied: bool,
+    pub(super) present: bool,
+    pub(super) leads: bool,
+    pub(super) acts: bool,
     /// Since when an autoscaler is there.
-    scaler: Option<u64>,
-    generation: u64,
+    pub(super) scaler: Option<u64>,
+    pub(super) generation: u64,
     /// Time of the last change, and what stood then.
-    still: (u64, String),
+    pub(super) still: (u64, String),
     /// Since when a role keeps its replicas because pods that stay aren't ready.
-    unready: Option<u64>,
-    requests: Requests,
-    is_silent: bool,
+    pub(super) unready: Option<u64>,
+    pub(super) requests: Requests,
+    pub(super) is_silent: bool,
+    pub(super) rival: Option<Rival>,
+    pub(super) beside: bool,
 }
 
 /// Lets tasks run until none has anything to do.
@@ -119,7 +85,7 @@ fn keeps_ratio(shape: Shape, [decode, prefill]: [u32; 2], goals: [u32; 2]) -> bo
 
 impl Trial {
     fn new(shape: Shape, replicas: [u32; 2]) -> Self {
-        let (cluster, clock) = (Cluster::new(replicas, shape.has_gates), Clock::stopped());
+        let (cluster, clock) = (Cluster::new(replicas, shape.has_gates, shape.has_racks), Clock::stopped());
         let mut trial = Self {
             shape,
             picker: Picker::start(&cluster.server, clock.clone()),
@@ -141,92 +107,11 @@ impl Trial {
             unready: None,
             requests: Requests::default(),
             is_silent: false,
+            rival: None,
+            beside: false,
         };
         trial.write_policy();
         trial
-    }
-
-    fn write_policy(&mut self) {
-        self.generation += 1;
-        let path = format!("{POLICIES}/p");
-        let status = self.cluster.server.get(&path)["status"].clone();
-        let mut spec = self.shape.spec();
-        spec["mode"] = json!(if self.applied { "Apply" } else { "Recommend" });
-        spec["paused"] = json!(self.paused);
-        let metadata = json!({"name": "p", "uid": "u-p", "generation": self.generation, "creationTimestamp": "2026-01-01T00:00:00Z"});
-        let mut policy = json!({"metadata": metadata, "spec": spec});
-        if !status.is_null() {
-            policy["status"] = status;
-        }
-        self.cluster.server.put(&path, if self.present { policy } else { Value::Null });
-    }
-
-    async fn happen(&mut self, event: Event) -> Result<(), TestCaseError> {
-        match event {
-            Event::Pass(times) => {
-                for _ in 0..times {
-                    self.pass(3).await?;
-                }
-            }
-            Event::Load(pods) => self.load = pods,
-            Event::Metrics(known) => self.is_known = known,
-            Event::Restart => {
-                self.picker = Picker::start(&self.cluster.server, self.clock.clone());
-                self.picker.set_waiting(self.waiting.into());
-                self.picker.set_leads(self.leads);
-                self.picker.set_acts(self.leads && self.acts);
-                self.still.0 = self.cluster.now;
-                self.unready = None;
-            }
-            Event::Foreign(role, replicas) => {
-                let path = WORKLOADS[role].path();
-                let mut object = self.cluster.server.get(&path);
-                object["spec"]["replicas"] = json!(replicas);
-                self.cluster.server.put(&path, object);
-            }
-            Event::Duds(pods) => self.cluster.duds = pods,
-            Event::Room(room) => self.cluster.room = room,
-            Event::Heal => self.cluster.heal(),
-            Event::Fail(after, fault) => self.cluster.server.fail(after, fault),
-            Event::Lose(role, place) => self.cluster.lose(&WORKLOADS[role], place),
-            Event::Waiting(waiting) => {
-                self.waiting = waiting;
-                self.picker.set_waiting(waiting.into());
-            }
-            Event::Paused(paused) if paused != self.paused => {
-                self.paused = paused;
-                self.write_policy();
-            }
-            Event::Applied(applied) if applied != self.applied => {
-                self.applied = applied;
-                self.write_policy();
-            }
-            Event::Present(present) if present != self.present => {
-                self.present = present;
-                self.write_policy();
-            }
-            Event::Paused(_) | Event::Applied(_) | Event::Present(_) => {}
-            Event::Scaler(is_there) => {
-                let target = json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": "decode"});
-                let scaler = json!({"metadata": {"name": "h"}, "spec": {"scaleTargetRef": target}});
-                self.cluster.server.put(&format!("{SCALERS}/h"), if is_there { scaler } else { Value::Null });
-                self.scaler = is_there.then(|| self.scaler.unwrap_or(self.cluster.now));
-            }
-            Event::Silent(silent) => {
-                self.is_silent = silent;
-                self.cluster.server.set_silent(silent);
-            }
-            Event::Leads(leads) => {
-                self.leads = leads;
-                self.picker.set_leads(leads);
-                self.picker.set_acts(leads && self.acts);
-            }
-            Event::Acts(acts) => {
-                self.acts = acts;
-                self.picker.set_acts(self.leads && acts);
-            }
-        }
-        Ok(())
     }
 
     fn sync(&mut self) -> u64 {
@@ -238,9 +123,14 @@ impl Trial {
     }
 
     /// Lets so many seconds pass, and looks at what was done.
-    async fn pass(&mut self, seconds: u64) -> Result<(), TestCaseError> {
+    pub(super) async fn pass(&mut self, seconds: u64) -> Result<(), TestCaseError> {
         tokio::time::advance(Duration::from_secs(seconds)).await;
         let now = self.sync();
+        if let Some(rival) = &mut self.rival {
+            rival.act(&self.cluster.server, now);
+            // The controllers do what it wrote before anything else happens.
+            self.cluster.pass(0);
+        }
         self.cluster.server.flush();
         settle().await;
         let (drains, requests) = (self.shape.drains, &self.requests);
@@ -252,18 +142,23 @@ impl Trial {
         self.picker.hear(&self.cluster.server).await;
         let (serving, replicas) = (self.cluster.serving(), self.cluster.replicas());
         let is_blind = self.known.is_none_or(|known| now - known > FRESH);
-        let (failed, ready) = (self.cluster.server.failed(), self.cluster.ready());
+        let (failed, denied) = (self.cluster.server.failed(), self.cluster.server.denied());
+        let ready = self.cluster.ready();
         self.picker.act().await;
         let has_failed = self.cluster.server.failed() > failed;
-        if has_failed || self.is_silent {
-            self.requests.trouble(now);
-        }
+        // Whoever may not choose which pods go doesn't wait for any.
+        self.requests.is_denied = self.cluster.server.denied() > denied;
+        self.cluster.replaced.clear();
         let written = self.cluster.server.take_written();
         // The controllers do what was written.
         self.sync();
         self.check(now, &written, serving, replicas, is_blind, has_failed)?;
+        if let Some(rival) = &mut self.rival {
+            rival.check(&written, now)?;
+        }
         if drains {
-            self.requests.check(now, &ready, &self.cluster.ready())?;
+            let after = &self.cluster.ready() | &self.cluster.replaced;
+            self.requests.check(now, &ready, &after)?;
         }
         self.requests.keep(self.picker.draining(), now);
         let plan = self.picker.plan();
@@ -301,12 +196,18 @@ impl Trial {
                 has_changed |= to.is_null();
                 continue;
             }
+            if self.shape.has_updates && WORKLOADS.iter().any(|workload| workload.path() == *path) {
+                prop_assert!(may_write, "an update is held back without a policy: {write:?}");
+                prop_assert_eq!(&from["spec"]["replicas"], &to["spec"]["replicas"], "an update has no size");
+                continue;
+            }
             let role = WORKLOADS.iter().position(|workload| format!("{}/scale", workload.path()) == *path);
             let Some(role) = role else {
                 prop_assert!(false, "another's object: {write:?}");
                 return Ok(());
             };
             prop_assert!(may_write, "replicas without a policy: {write:?}");
+            prop_assert!(!self.is_beside(), "replicas that another policy writes, too: {write:?}");
             let is_known = self.scaler.is_some_and(|since| now > since + SCALERS_KNOWN);
             prop_assert!(!is_known, "replicas beside an autoscaler: {write:?}");
             let number = |object: &Value| object["spec"]["replicas"].as_u64().unwrap() as u32;
@@ -335,7 +236,12 @@ impl Trial {
         let most_unready = if self.shape.steps.is_some() { STEP_UNREADY } else { UNREADY };
         let has_waited = self.unready.is_some_and(|since| self.cluster.now >= since + most_unready);
         prop_assert!(
-            !has_lost || has_failed || has_waited || keeps(now) || !keeps(serving),
+            !has_lost
+                || has_failed
+                || has_waited
+                || keeps(now)
+                || !keeps(serving)
+                || !self.cluster.replaced.is_empty(),
             "the ratio is broken: {serving:?} {now:?} of {before:?} {after:?}: {plan:?}"
         );
         let most = match self.shape.steps {
@@ -368,6 +274,7 @@ impl Trial {
             let goal = plan.roles[role].goal as usize;
             pods.len() == goal
                 && self.cluster.replicas()[role] as usize == goal
+                && self.cluster.updated()[role] == goal
                 && pods.iter().all(|pod| is_past(pod))
         };
         WORKLOADS.iter().enumerate().all(is_done)
@@ -389,7 +296,8 @@ impl Trial {
                 pods.iter().filter(|pod| is_ready(pod)).count(),
             )
         });
-        let stands = format!("{pods:?} of {:?}", self.cluster.replicas());
+        let (replicas, updated) = (self.cluster.replicas(), self.cluster.updated());
+        let stands = format!("{pods:?} of {replicas:?}, {updated:?} updated");
         if stands != self.still.1 {
             self.still = (now, stands);
         }
@@ -412,19 +320,28 @@ impl Trial {
             Event::Silent(false),
             Event::Acts(true),
             Event::Leads(true),
+            Event::Rival(None),
+            Event::Beside(false),
         ];
         for event in well {
             self.happen(event).await?;
         }
         let until = self.cluster.now + RECOVERS;
         let begins = self.cluster.now + 60;
+        let mut stirred = self.cluster.now;
         while self.cluster.now < until {
+            let before = (self.cluster.replicas(), self.cluster.ready());
             self.pass(if self.cluster.now < begins { 3 } else { 5 }).await?;
             self.cluster.heal();
             let Some(plan) = self.picker.plan().filter(|_| self.cluster.now > begins) else { continue };
             // A step that was given up ends until other sizes are asked for.
-            let is_over = plan.state == State::Failed;
-            if is_over || (plan.state == State::Idle && self.is_done(&plan)) {
+            let is_over = plan.state == State::Failed || (plan.state == State::Idle && self.is_done(&plan));
+            let is_still = before == (self.cluster.replicas(), self.cluster.ready())
+                && self.picker.draining().is_empty();
+            if !is_over || !is_still {
+                stirred = self.cluster.now;
+            }
+            if self.cluster.now - stirred >= SETTLED {
                 return Ok(());
             }
         }

@@ -1,0 +1,75 @@
+//! Others who scale the same workloads: a controller that writes a number again and again, and another policy.
+
+use proptest::prelude::*;
+use proptest::test_runner::TestCaseError;
+use serde_json::{Value, json};
+
+use super::cluster::WORKLOADS;
+use super::server::{Server, Written};
+
+/// Seconds between two looks of the controller, as of a HorizontalPodAutoscaler.
+const INTERVAL: u64 = 15;
+/// Seconds within which two writes of others are another controller's.
+const WITHIN: u64 = 60;
+/// Most writes of the picker within that time: one that begins, and one after the first that is undone.
+const MOST: usize = 3;
+
+/// A controller that wants a role to have so many replicas.
+pub struct Rival {
+    role: usize,
+    replicas: u32,
+    looked: u64,
+    /// When the picker wrote the role's replicas.
+    written: Vec<u64>,
+}
+
+impl Rival {
+    pub fn new(role: usize, replicas: u32) -> Self {
+        Self { role, replicas, looked: 0, written: Vec::new() }
+    }
+
+    /// The picker knows nothing of what was before.
+    pub fn forget(&mut self) {
+        self.written.clear();
+    }
+
+    /// Writes what it wants, when that is due.
+    pub fn act(&mut self, server: &Server, now: u64) {
+        if now < self.looked + INTERVAL {
+            return;
+        }
+        self.looked = now;
+        let path = WORKLOADS[self.role].path();
+        let mut object = server.get(&path);
+        if object["spec"]["replicas"] != self.replicas {
+            object["spec"]["replicas"] = json!(self.replicas);
+            server.put(&path, object);
+        }
+    }
+
+    /// The picker doesn't undo again and again what this one does.
+    ///
+    /// # Errors
+    /// It does.
+    pub fn check(&mut self, written: &[Written], now: u64) -> Result<(), TestCaseError> {
+        let path = format!("{}/scale", WORKLOADS[self.role].path());
+        self.written.extend(written.iter().filter(|write| write.path == path).map(|_| now));
+        self.written.retain(|at| at + WITHIN > now);
+        prop_assert!(self.written.len() <= MOST, "two writers undo each other's work: {:?}", self.written);
+        Ok(())
+    }
+}
+
+/// Another policy that scales `decode`.
+pub fn beside() -> Value {
+    let target = json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": "decode"});
+    json!({
+        "metadata": {"name": "z", "uid": "u-z", "generation": 1, "creationTimestamp": "2026-01-01T00:00:00Z"},
+        "spec": {
+            "poolRef": {"name": "pool"},
+            "mode": "Apply",
+            "roles": {"decode": {"min": 2, "max": 4, "scaleTargetRef": target}},
+            "total": {"metrics": [{"name": "queue_depth", "target": 4}]},
+        },
+    })
+}
