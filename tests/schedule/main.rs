@@ -1,6 +1,7 @@
 //! Decisions from outside: scorers against tables and against an independent implementation, pickers,
 //! profiles, handlers, records and metrics; what configurations come to; requests that wait, and what is
-//! booked for those that are under way.
+//! booked for those that are under way; where endpoints and their numbers come from: lists in files, and pages
+//! that are scraped, with every kind of misbehaviour.
 
 #![allow(
     clippy::unwrap_used,
@@ -8,6 +9,9 @@
     clippy::panic,
     reason = "the exception for tests does not reach their helpers"
 )]
+
+#[path = "../support/lines.rs"]
+mod lines;
 
 mod admission;
 mod around;
@@ -19,7 +23,9 @@ mod booking_races;
 mod burst;
 mod decisions;
 mod disagg;
+mod discovery;
 mod expected_latency;
+mod exposition;
 mod filters_header;
 mod filters_labels;
 mod filters_load;
@@ -37,6 +43,7 @@ mod locator;
 mod multicluster;
 mod names;
 mod p2p_source;
+mod pages;
 mod pickers;
 mod pipeline;
 mod pool;
@@ -55,8 +62,10 @@ mod saturation;
 mod scorers;
 mod scorers_affinity;
 mod scorers_load;
+mod scraper;
 mod settle;
 mod sick;
+mod sim_scrape;
 mod slo;
 mod slo_pairs;
 mod support;

@@ -1,5 +1,5 @@
-//! The program from outside: the server around the ext_proc service over real sockets, alone and behind
-//! a real Envoy, what the other commands say, and the scripts of CI.
+//! The program from outside: the server around the ext_proc service over real sockets, what the other commands
+//! say, and the scripts of CI.
 
 #![allow(
     clippy::unwrap_used,
@@ -8,6 +8,7 @@
     reason = "the exception for tests does not reach their helpers"
 )]
 
+#[allow(dead_code, reason = "the tests of Envoy use more of it")]
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -18,7 +19,6 @@ mod compare;
 mod connections;
 mod demo;
 mod doctor;
-mod envoy;
 mod flags;
 mod health;
 mod http;

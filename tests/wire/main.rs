@@ -19,7 +19,7 @@ mod plugins;
 mod protos;
 mod queries;
 mod requests;
-#[path = "../scrape/pages/server.rs"]
+#[path = "../schedule/pages/server.rs"]
 #[allow(dead_code, reason = "the tests of pages need more of it")]
 mod server;
 mod sick;

@@ -6,8 +6,8 @@ use tokio::time::advance;
 use usher::flow::DemandOf;
 use usher::request::Request;
 
-use crate::flow::lines::Lines;
 use crate::flow::pool::{Pool, config, of, settle};
+use crate::lines::Lines;
 
 #[tokio::test(start_paused = true)]
 async fn what_waits_is_shown_under_both_names() {

@@ -2,8 +2,6 @@
 
 mod crowds;
 mod eviction;
-#[path = "../../support/lines.rs"]
-mod lines;
 mod metrics;
 mod pool;
 mod threads;

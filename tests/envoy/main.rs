@@ -5,6 +5,15 @@
 //! its test follow each other, those that break something last.
 
 #![allow(clippy::print_stdout, reason = "load tests say what they measured")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "the exception for tests does not reach their helpers"
+)]
+
+#[path = "../support/mod.rs"]
+mod support;
 
 mod crash;
 mod failures;

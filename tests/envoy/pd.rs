@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use futures_util::future::join_all;
 use serde_json::Value;
 
-use crate::envoy::traffic::{chat, post_chat};
-use crate::envoy::{ORIGINAL_DST, Stack};
 use crate::support::client::{self, Protocol};
 use crate::support::envoy::Envoy;
 use crate::support::servers::Servers;
 use crate::support::usher::Usher;
+use crate::traffic::{chat, post_chat};
+use crate::{ORIGINAL_DST, Stack};
 
 /// Two compute prompts, two decode.
 const ROLES: [&str; 4] = ["prefill", "prefill", "decode", "decode"];

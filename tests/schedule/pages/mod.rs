@@ -1,7 +1,5 @@
 //! Scraping and asking servers that speak raw HTTP: every kind of page, source and misbehaviour.
 
-#[path = "../../support/lines.rs"]
-mod lines;
 mod odd;
 mod pool;
 mod queries;

@@ -3,10 +3,10 @@
 use http::Request;
 use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
 
-use crate::envoy::traffic::{chat, post_chat};
-use crate::envoy::{ORIGINAL_DST, Stack};
 use crate::support::client::{self, Protocol};
 use crate::support::envoy::Envoy;
+use crate::traffic::{chat, post_chat};
+use crate::{ORIGINAL_DST, Stack};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_a_gateway_with_a_certificate_is_served() {

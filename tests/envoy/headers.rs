@@ -6,10 +6,10 @@ use std::path::Path;
 use http::{HeaderName, Request};
 use serde_json::Value;
 
-use crate::envoy::traffic::{ROUTING_HEADERS, chat, post_chat};
-use crate::envoy::{ORIGINAL_DST, Stack};
 use crate::support::client::{self, Protocol};
 use crate::support::envoy::{Envoy, folder};
+use crate::traffic::{ROUTING_HEADERS, chat, post_chat};
+use crate::{ORIGINAL_DST, Stack};
 
 /// Headers that Usher believes.
 pub(crate) const TRUSTED_HEADERS: [&str; 10] = [

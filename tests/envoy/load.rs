@@ -9,10 +9,10 @@ use futures_util::future::join_all;
 use tokio::sync::watch;
 use usher::sim::Fault;
 
-use crate::envoy::traffic::{chat, post_chat};
-use crate::envoy::{ORIGINAL_DST, Stack};
 use crate::support::client::{Client, Protocol};
 use crate::support::eventually;
+use crate::traffic::{chat, post_chat};
+use crate::{ORIGINAL_DST, Stack};
 
 const CONCURRENCY: usize = 64;
 

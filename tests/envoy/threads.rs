@@ -7,12 +7,12 @@ use futures_util::future::join_all;
 use http::Request;
 use usher::sim::Fault;
 
-use crate::envoy::ORIGINAL_DST;
-use crate::envoy::traffic::{chat, post_chat};
+use crate::ORIGINAL_DST;
 use crate::support::client::{self, Client, Protocol};
 use crate::support::envoy::Envoy;
 use crate::support::servers::{SERVERS, Servers};
 use crate::support::usher::Usher;
+use crate::traffic::{chat, post_chat};
 
 const THREADS: usize = 8;
 

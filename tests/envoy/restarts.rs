@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::json;
 
-use crate::envoy::ORIGINAL_DST;
-use crate::envoy::traffic::{chat, post_chat};
+use crate::ORIGINAL_DST;
 use crate::support::client::{Client, Protocol};
 use crate::support::envoy::Envoy;
 use crate::support::servers::Servers;
 use crate::support::usher::Usher;
+use crate::traffic::{chat, post_chat};
 
 const RESTARTS: usize = 20;
 const CLIENTS: usize = 8;

@@ -5,7 +5,7 @@ use http::{HeaderMap, HeaderName, Method, Request, StatusCode};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 
-use crate::envoy::Stack;
+use crate::Stack;
 use crate::support::client::{self, Answer, Body, Client, Protocol};
 use crate::support::eventually;
 

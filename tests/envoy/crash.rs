@@ -3,12 +3,12 @@
 use http_body_util::BodyExt;
 use serde_json::json;
 
-use crate::envoy::traffic::{BOTH, chat, post_chat};
-use crate::envoy::{ORIGINAL_DST, Stack, traffic};
 use crate::support::client::{Client, Protocol};
 use crate::support::envoy::Envoy;
 use crate::support::servers::{SERVERS, Servers};
 use crate::support::usher::Usher;
+use crate::traffic::{BOTH, chat, post_chat};
+use crate::{ORIGINAL_DST, Stack, traffic};
 
 /// About as many milliseconds.
 const TOKENS: usize = 2000;

@@ -9,7 +9,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use usher::scrape::ScrapeConfig;
 
-use crate::pages::lines::Lines;
+use crate::lines::Lines;
 use crate::pages::pool::{Pool, hurried};
 use crate::pages::server::{Server, Step, ok, page, with};
 

@@ -15,12 +15,12 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
-use crate::envoy::traffic::BOTH;
-use crate::envoy::{ORIGINAL_DST, transport_socket};
 use crate::support::client::{self, Body, Client, Protocol};
 use crate::support::envoy::Envoy;
 use crate::support::servers::SERVERS;
 use crate::support::usher::Usher;
+use crate::traffic::BOTH;
+use crate::{ORIGINAL_DST, transport_socket};
 
 const MI: usize = 1 << 20;
 const GI: usize = 1 << 30;

@@ -15,13 +15,13 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpListener;
 
-use crate::envoy::traffic::BOTH;
-use crate::envoy::{ORIGINAL_DST, OVERRIDE_HOST};
 use crate::support::client::{self, Body, Client, Protocol};
 use crate::support::envoy::Envoy;
 use crate::support::servers::SERVERS;
 use crate::support::usher::Usher;
 use crate::support::{PATIENCE, eventually};
+use crate::traffic::BOTH;
+use crate::{ORIGINAL_DST, OVERRIDE_HOST};
 
 /// More than have room in the window of a connection to the picker: 16 streams.
 const SLOW: usize = 40;

@@ -2,10 +2,10 @@
 
 use http::Request;
 
-use crate::envoy::traffic::{ROUTING_HEADERS, chat, forge, post_chat};
-use crate::envoy::{BODY_LIMIT, Stack};
 use crate::support::client::{self, Answer, Body, Protocol};
 use crate::support::nobody;
+use crate::traffic::{ROUTING_HEADERS, chat, forge, post_chat};
+use crate::{BODY_LIMIT, Stack};
 
 const BOTH: [Protocol; 2] = [Protocol::Http1, Protocol::Http2];
 

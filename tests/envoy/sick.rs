@@ -7,12 +7,12 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use usher::sim::Fault;
 
-use crate::envoy::ORIGINAL_DST;
-use crate::envoy::traffic::{chat, post_chat};
+use crate::ORIGINAL_DST;
 use crate::support::client::{Client, Protocol};
 use crate::support::envoy::Envoy;
 use crate::support::servers::{SERVERS, Servers};
 use crate::support::usher::Usher;
+use crate::traffic::{chat, post_chat};
 
 const TEN: usize = 10;
 const CONCURRENCY: usize = 8;
