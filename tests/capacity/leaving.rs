@@ -60,3 +60,23 @@ fn load_that_swings_within_the_tolerance_lets_no_pod_stay_that_is_about_to_go() 
     }
     assert_eq!(sizes([6, 6], [1, 1], 48.0), [6, 6], "more than the tolerance keeps pods");
 }
+
+#[test]
+fn a_size_that_is_reached_step_by_step_is_not_undone_on_the_way() {
+    let target =
+        |name: &str| format!("scaleTargetRef: {{apiVersion: apps/v1, kind: Deployment, name: {name}}}");
+    let spec = SPEC
+        .replace("max: 9", &format!("max: 9, {}", target("d")))
+        .replace("max: 6}", &format!("max: 6, {}}}", target("p")));
+    let policy = policy(&format!("mode: Apply\n{spec}\ndeploy: {{steps: {{decode: 3, prefill: 1}}}}"));
+    let mut history = History::resumed(12, Duration::ZERO);
+    let mut replicas = [6, 6];
+    for round in 1..60 {
+        let inputs = inputs(replicas, [0, 0], 40.0);
+        let plan = tick(&inputs, &policy, &mut history, Duration::from_secs(15 * round));
+        let written = [plan.roles[0].write, plan.roles[1].write];
+        assert!(written[0] <= replicas[0] && written[1] <= replicas[1], "{replicas:?} to {written:?}");
+        replicas = written;
+    }
+    assert_eq!(replicas, [5, 5]);
+}

@@ -6,7 +6,7 @@ use super::amount::Amount;
 use super::behavior::Past;
 use super::inputs::{Inputs, Readings};
 use super::plan::{Condition, MetricStage, Plan, Reason, RolePlan};
-use super::policy::{Policy, QUEUE_DEPTH, Sizing, Target, Total};
+use super::policy::{Mode, Policy, QUEUE_DEPTH, Sizing, Target, Total};
 use super::ratio;
 use super::rollout;
 use super::rules::{self, Cooldowns, Number, Rule};
@@ -27,6 +27,8 @@ pub struct History {
     cooldowns: Cooldowns,
     /// Since when each role has been idle.
     idle: Vec<Option<Idle>>,
+    /// Roles on their way to fewer pods.
+    shrinking: Vec<Option<Shrinking>>,
     /// What the order in which pods come up remembers.
     pub rollout: rollout::Memory,
 }
@@ -39,7 +41,35 @@ struct Idle {
     sent: u64,
 }
 
+/// A role on its way to fewer pods, as the last tick left it.
+#[derive(Clone, Copy, Debug)]
+struct Shrinking {
+    current: u32,
+    write: u32,
+    goal: u32,
+}
+
 impl History {
+    /// Pods that each role is to lose yet, unless somebody else has written its replicas since.
+    fn surplus(&self, inputs: &Inputs) -> Vec<u32> {
+        let surplus = |(place, of): (usize, &Option<Shrinking>)| {
+            let replicas = inputs.replicas.get(place).copied().unwrap_or_default();
+            let of = of.filter(|of| [of.current, of.write].contains(&replicas));
+            of.map_or(0, |of| replicas.saturating_sub(of.goal))
+        };
+        self.shrinking.iter().enumerate().map(surplus).collect()
+    }
+
+    /// Notes which roles of a plan get smaller.
+    fn note_shrinking(&mut self, policy: &Policy, plan: &Plan) {
+        let is_ours = policy.mode == Mode::Apply && matches!(policy.sizing, Sizing::Total(_));
+        let of = |role: &RolePlan| {
+            let RolePlan { current, write, goal, .. } = *role;
+            (is_ours && goal < current).then_some(Shrinking { current, write, goal })
+        };
+        self.shrinking = plan.roles.iter().map(of).collect();
+    }
+
     /// Whether each role serves: something runs or waits there, or came within the window of shrinking.
     fn serving(&mut self, inputs: &Inputs, policy: &Policy, now: Duration) -> Vec<bool> {
         self.idle.resize(policy.roles.len(), None);
@@ -87,7 +117,8 @@ impl History {
 /// Says how many pods each role should have. `now` counts from any fixed point in time.
 pub fn tick(inputs: &Inputs, policy: &Policy, history: &mut History, now: Duration) -> Plan {
     let serving = history.serving(inputs, policy, now);
-    let mut tick = Tick::new(inputs, policy, &serving, &history.growth);
+    let surplus = history.surplus(inputs);
+    let mut tick = Tick::new(inputs, policy, &serving, &history.growth, &surplus);
     match &policy.sizing {
         Sizing::Rules(rules) => tick.by_rules(rules, history, now),
         Sizing::Total(total) => {
@@ -107,6 +138,7 @@ pub fn tick(inputs: &Inputs, policy: &Policy, history: &mut History, now: Durati
     let mut plan = tick.settle(matches!(policy.sizing, Sizing::Rules(_)), &mut history.growth, unplaced, now);
     rollout::roll(inputs, policy, &mut plan, &mut history.rollout, now);
     keep_last(&mut plan, &serving);
+    history.note_shrinking(policy, &plan);
     plan
 }
 
@@ -131,6 +163,8 @@ struct Tick<'a> {
     bounds: Vec<Bounds>,
     /// Pods of each role, without those that stand in for others which aren't ready yet.
     counted: Vec<u32>,
+    /// Pods that are too many, and of which nobody knows yet which they are.
+    unnamed: u32,
     /// Roles of which no number is known that could change them: they lose no pod, and get none but those
     /// that their minimum or a request that waits asks for.
     blind: Vec<bool>,
@@ -138,7 +172,13 @@ struct Tick<'a> {
 }
 
 impl<'a> Tick<'a> {
-    fn new(inputs: &'a Inputs, policy: &'a Policy, serving: &[bool], growth: &Growth) -> Self {
+    fn new(
+        inputs: &'a Inputs,
+        policy: &'a Policy,
+        serving: &[bool],
+        growth: &Growth,
+        surplus: &[u32],
+    ) -> Self {
         let readings = Readings::of(inputs, policy.roles.len(), policy.signals.len());
         let current = |role: usize| inputs.replicas.get(role).copied().unwrap_or_default();
         let bounds = policy.roles.iter().enumerate().map(|(place, role)| {
@@ -152,14 +192,19 @@ impl<'a> Tick<'a> {
         });
         let mut plan = Plan { roles: roles.collect(), ..Plan::default() };
         plan.stages.current = plan.roles.iter().fold(0, |sum, role| sum.saturating_add(role.current));
-        // What is about to go counts as gone: a size that is on its way is neither undone nor followed further
-        // because of its tolerance while only some of its pods have left.
-        let left = |(place, role): (usize, &RolePlan)| role.current.saturating_sub(readings.leaving(place));
+        // What is about to go counts as gone: a size that is on its way is not undone because of its tolerance
+        // while only some of its pods have left.
+        let surplus = |place: usize| surplus.get(place).copied().unwrap_or_default();
+        let left = |(place, role): (usize, &RolePlan)| {
+            role.current.saturating_sub(readings.leaving(place).max(surplus(place)))
+        };
+        let unnamed = (0..policy.roles.len())
+            .fold(0u32, |sum, place| sum + surplus(place).saturating_sub(readings.leaving(place)));
         let left: Vec<u32> = plan.roles.iter().enumerate().map(left).collect();
         let counted = growth.counted(&plan.roles).into_iter().zip(left).map(|(all, left)| all.min(left));
         let counted = counted.collect();
         let blind = vec![false; policy.roles.len()];
-        Self { inputs, policy, bounds: bounds.collect(), counted, blind, readings, plan }
+        Self { inputs, policy, bounds: bounds.collect(), counted, unnamed, blind, readings, plan }
     }
 
     /// How large the group is that is sized.
@@ -284,7 +329,8 @@ impl<'a> Tick<'a> {
         let waiting = if is_queue { Amount::whole(self.inputs.waiting) } else { Amount::ZERO };
         let measured = Measured {
             sum: reading.sum + waiting,
-            count: reading.count,
+            // Others get the load of those that go.
+            count: reading.count - self.unnamed.min(reading.count.saturating_sub(1)),
             missing: self.readings.all_ready() - reading.count,
             unready: self.readings.all_unready(),
         };
