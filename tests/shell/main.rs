@@ -17,7 +17,6 @@ mod check;
 mod ci;
 mod compare;
 mod connections;
-mod demo;
 mod doctor;
 mod flags;
 mod health;

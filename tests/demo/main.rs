@@ -1,6 +1,7 @@
 //! `usher demo` from outside, with the real Envoy: its numbers, its errors, and that it
 //! leaves nothing behind however it ends.
 #![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "the helpers of a test may panic like the test")]
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
