@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_in_place_of_the_servers_is_decided_and_nonsense_is_not() {
+    fn an_immediate_response_is_a_decision() {
         // A header `x-a: b` that is set: fields 1 (option), 1 (header), 1 (key) and 3 (raw value).
         let mutation = b"\x0a\x0a\x0a\x08\x0a\x03x-a\x1a\x01b";
         let decided = answered(429, b"full", mutation).unwrap();

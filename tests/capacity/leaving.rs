@@ -25,7 +25,7 @@ fn inputs(replicas: [u32; 2], leaving: [u32; 2], load: f64) -> Inputs {
 }
 
 #[test]
-fn a_smaller_size_stands_while_one_role_has_it_and_the_other_drains() {
+fn a_smaller_size_stays_while_a_role_drains() {
     let policy = policy(SPEC);
     let mut history = History::resumed(12, Duration::ZERO);
     let mut at = 0;
@@ -45,7 +45,7 @@ fn a_smaller_size_stands_while_one_role_has_it_and_the_other_drains() {
 }
 
 #[test]
-fn load_that_swings_within_the_tolerance_lets_no_pod_stay_that_is_about_to_go() {
+fn load_within_the_tolerance_keeps_no_leaving_pod() {
     let policy = policy(SPEC);
     let mut history = History::resumed(12, Duration::ZERO);
     let mut at = 0;
@@ -62,7 +62,7 @@ fn load_that_swings_within_the_tolerance_lets_no_pod_stay_that_is_about_to_go() 
 }
 
 #[test]
-fn a_size_that_is_reached_step_by_step_is_not_undone_on_the_way() {
+fn a_size_reached_by_steps_is_not_undone() {
     let target =
         |name: &str| format!("scaleTargetRef: {{apiVersion: apps/v1, kind: Deployment, name: {name}}}");
     let spec = SPEC

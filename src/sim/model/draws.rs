@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn constants_of_chunked_prefill_are_in_their_ranges_and_differ_by_seed() {
+    fn chunked_prefill_constants_are_in_range() {
         for seed in 0..500 {
             let config = ChunkedPrefill::drawn(seed);
             config.validate().unwrap();
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn constants_of_prefill_first_are_in_their_ranges_and_differ_by_seed() {
+    fn prefill_first_constants_are_in_range() {
         for seed in 0..500 {
             let config = PrefillFirst::drawn(seed);
             config.validate().unwrap();

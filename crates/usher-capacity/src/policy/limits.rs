@@ -1,4 +1,4 @@
-//! What a policy may say, and what holds where it says nothing.
+//! Limits and defaults of policies.
 
 use std::time::Duration;
 

@@ -12,13 +12,13 @@ use crate::amount::Amount;
 pub struct Problem {
     /// Where: keys from the top, joined by dots; a place in a list by its number, from 0.
     pub path: String,
-    /// What is wrong.
+    /// Problem, in a sentence.
     pub message: String,
     /// Whether the policy is refused for it.
     pub is_error: bool,
 }
 
-/// What was found wrong so far.
+/// Problems found so far.
 #[derive(Default)]
 pub(super) struct Found(pub(super) Vec<Problem>);
 

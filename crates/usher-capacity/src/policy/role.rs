@@ -11,11 +11,11 @@ pub struct Role {
     pub name: String,
     /// Between how many pods it has.
     pub range: Range,
-    /// What a pod costs beside those of other roles.
+    /// Relative cost of one pod of this role.
     pub cost: f64,
     /// Labels that its pods have.
     pub selector: BTreeMap<String, String>,
-    /// What has its replicas.
+    /// Workload that the replicas belong to.
     pub target: Option<TargetRef>,
 }
 

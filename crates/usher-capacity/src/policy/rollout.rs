@@ -24,9 +24,9 @@ pub struct DeploySpec {
     pub batch_timeout: Option<Span>,
     /// For how long of a step the cluster may add nodes without that counting; 15 minutes when absent.
     pub provisioning_timeout: Option<Span>,
-    /// What happens to a step that takes longer.
+    /// Action on a step that takes longer.
     pub on_timeout: TimeoutSpec,
-    /// Where the pods of a step go; where the scheduler likes when absent.
+    /// Topology that the pods of a step are placed by; absent: the scheduler places them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub topology: Option<TopologySpec>,
 }
@@ -44,19 +44,19 @@ pub enum SuccessSpec {
     Serving,
 }
 
-/// What happens to a step that takes too long.
+/// Action on a step that takes too long.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq, JsonSchema)]
 pub enum TimeoutSpec {
     /// It stays as it is.
     #[default]
     Hold,
-    /// What exceeds whole usable groups is given back, and tried again later.
+    /// Pods beyond whole usable groups are deleted, and created again later.
     Trim,
     /// It ends, until other sizes are asked for.
     Fail,
 }
 
-/// Where the pods of a step go.
+/// Topology that the pods of a step are placed by.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TopologySpec {

@@ -50,9 +50,9 @@ pub struct Rollout {
     pub batch_timeout: Duration,
     /// For how long of a step the cluster may add nodes without that counting.
     pub provisioning_timeout: Duration,
-    /// What happens to a step that takes longer.
+    /// Action on a step that takes longer.
     pub on_timeout: OnTimeout,
-    /// Where the pods of a step go.
+    /// Topology that the pods of a step are placed by.
     pub topology: Option<Topology>,
     /// How pods are updated; `None`: that is nobody's concern here.
     pub update: Option<Update>,
@@ -92,19 +92,19 @@ pub enum Success {
     Serving,
 }
 
-/// What happens to a step that takes too long.
+/// Action on a step that takes too long.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnTimeout {
     /// It stays as it is, and goes on when pods come up.
     #[default]
     Hold,
-    /// What exceeds whole usable groups is given back, and tried again later.
+    /// Pods beyond whole usable groups are deleted, and created again later.
     Trim,
     /// It ends, until other sizes are asked for.
     Fail,
 }
 
-/// Where the pods of a step go.
+/// Topology that the pods of a step are placed by.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Topology {
     /// Keys of node labels, from the smallest domains to the largest.

@@ -279,7 +279,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn streams_that_http2_refuses_leave_the_others_their_numbers() {
+    fn refused_streams_do_not_shift_stream_ids() {
         let streams = Streams::default();
         let unread = |stream: &Arc<Replying>| stream.unread();
         // Two come in a turn, of which the second is refused, and the head of a third.

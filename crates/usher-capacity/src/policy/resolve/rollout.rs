@@ -1,4 +1,4 @@
-//! What a policy says of the order in which pods come up, go and are updated.
+//! Reads the roll-out settings of a policy.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ const MAX_SKEW: u32 = 10;
 const MAX_UNAVAILABLE: u32 = 5;
 
 impl Reader {
-    /// What a policy says of the order in which pods come up, go and are updated; `None`: nothing.
+    /// Roll-out settings of a policy; `None`: it has none.
     pub(super) fn rollout(&mut self, spec: &Spec) -> Option<Rollout> {
         if spec.deploy.is_none() && spec.scaling.is_none() && spec.update.is_none() {
             return None;
