@@ -6,7 +6,7 @@
 
 use crate::endpoints::Endpoint;
 
-use super::cost::{Ask, Cost, Pool};
+use super::cost::{Ask, Cost, Pool, Speed, State};
 use super::table::{Reported, Table};
 
 /// Part of the endpoint that computes the prompt.
@@ -42,20 +42,40 @@ impl Table<'_> {
     /// The cost of computing a prompt there for another endpoint. `urgency`: weight of a second
     /// before the first token.
     pub fn prefill_part(&self, endpoint: &Endpoint, ask: &Ask, urgency: f64, at: &Reported) -> PrefillPart {
-        let (state, speed) = self.look(endpoint, ask.prompt, at);
+        self.prefill_part_of(endpoint, &self.look(endpoint, ask.prompt, at), ask, urgency)
+    }
+
+    #[inline]
+    pub(super) fn prefill_part_of(
+        &self,
+        endpoint: &Endpoint,
+        (state, speed): &(State, Speed),
+        ask: &Ask,
+        urgency: f64,
+    ) -> PrefillPart {
         let own = self.own(endpoint, urgency);
-        let computed = speed.first_token(&state, ask.uncached);
-        PrefillPart { cost: speed.prefill_cost(&state, ask, &own), computed }
+        let computed = speed.first_token(state, ask.uncached);
+        PrefillPart { cost: speed.prefill_cost(state, ask, &own), computed }
     }
 
     /// The cost of decoding there what another endpoint has computed, and of doing both.
     pub fn decode_part(&self, endpoint: &Endpoint, ask: &Ask, urgency: f64, at: &Reported) -> DecodePart {
-        let (state, speed) = self.look(endpoint, ask.prompt, at);
+        self.decode_part_of(endpoint, &self.look(endpoint, ask.prompt, at), ask, urgency)
+    }
+
+    #[inline]
+    pub(super) fn decode_part_of(
+        &self,
+        endpoint: &Endpoint,
+        (state, speed): &(State, Speed),
+        ask: &Ask,
+        urgency: f64,
+    ) -> DecodePart {
         let own = self.own(endpoint, urgency);
         let (factor, busy) = self
             .known(endpoint)
             .map_or((1.0, 0.0), |backlog| (backlog.link().factor(), backlog.link().busy(self.now())));
-        let (prompt, cost) = (speed.prefill_cost(&state, ask, &own), speed.decode_cost(&state, ask, &own));
+        let (prompt, cost) = (speed.prefill_cost(state, ask, &own), speed.decode_cost(state, ask, &own));
         let others = prompt.others + cost.others;
         DecodePart { cost, whole: Cost { others, first: prompt.first, ..cost }, factor, busy }
     }

@@ -6,7 +6,7 @@ use crate::endpoints::Endpoint;
 use crate::request::Slo;
 use crate::schedule::Part;
 
-use super::cost::{Ask, State};
+use super::cost::{Ask, Cost, Pool, Speed, State};
 use super::lengths::{Expected, Kind};
 use super::table::{Reported, Table};
 
@@ -36,6 +36,19 @@ pub struct Outlook {
     pub serves: usize,
 }
 
+/// Latency targets of a request, for all endpoints.
+#[derive(Clone, Copy, Debug)]
+pub struct Aims<'a> {
+    /// Its own.
+    pub slo: &'a Slo,
+    /// What an endpoint is to do of it.
+    pub part: Part,
+    /// Tokens of its answer, if it becomes a long one.
+    pub output: f64,
+    /// Tighter targets per output token of other requests, in seconds.
+    pub tighter: &'a [f64],
+}
+
 impl Table<'_> {
     /// Predicted seconds to the first token, and per output token after it.
     pub fn latencies(&self, endpoint: &Endpoint, ask: &Ask, reported: &Reported) -> (f64, f64) {
@@ -49,44 +62,58 @@ impl Table<'_> {
         self.model.hits().likely(ask.uncached as u64, ask.prompt as u64) as f64
     }
 
-    /// Latency targets of a request at an endpoint that does this part of it, and of those that
-    /// decode there. Where an endpoint only computes the prompt, the time per output token
-    /// is another's; where it only decodes, so is the time to the first token, but for the wait
-    /// for a slot.
-    ///
-    /// The errors of the two predictions count as independent at a given load: what they have
-    /// in common is mostly the load.
-    ///
-    /// `tighter`: targets per output token of other requests, in seconds.
-    pub fn outlook(
+    /// The cost of a request at an endpoint that does a part of it, and how latency targets fare
+    /// there: its own, and those of the requests that decode there.
+    pub fn cost_and_outlook(
         &self,
         endpoint: &Endpoint,
         ask: &Ask,
+        pool: &Pool,
         reported: &Reported,
-        slo: &Slo,
-        part: Part,
-        tighter: &[f64],
-    ) -> Outlook {
-        let (state, speed) = self.look(endpoint, ask.prompt, reported);
-        let load = self.load_of(endpoint, &state);
-        let ttft = match part {
-            Part::Decode => state.slot_wait,
-            Part::Whole | Part::Prefill => speed.first_token(&state, self.likely(ask)),
+        aims: &Aims<'_>,
+    ) -> (Cost, Outlook) {
+        let looked = self.look(endpoint, ask.prompt, reported);
+        let cost = match aims.part {
+            Part::Whole => looked.1.cost(&looked.0, ask, pool),
+            Part::Prefill => self.prefill_part_of(endpoint, &looked, ask, pool.urgency).cost,
+            Part::Decode => self.decode_part_of(endpoint, &looked, ask, pool.urgency).cost,
         };
-        let ttft_chance =
-            slo.ttft.map_or(1.0, |limit| self.first_token_residuals(endpoint).within(load, ttft, limit));
-        if part == Part::Prefill {
+        (cost, self.outlook(endpoint, &looked, &Ask { output: aims.output, ..*ask }, aims))
+    }
+
+    /// Where an endpoint only computes the prompt, the time per output token is another's; where
+    /// it only decodes, so is the time to the first token, but for the wait for a slot.
+    ///
+    /// The errors of the two predictions count as independent at a given load: what they have
+    /// in common is mostly the load.
+    #[inline]
+    fn outlook(
+        &self,
+        endpoint: &Endpoint,
+        (state, speed): &(State, Speed),
+        ask: &Ask,
+        aims: &Aims<'_>,
+    ) -> Outlook {
+        let (load, group) = (self.load_of(endpoint, state), self.group(endpoint));
+        let ttft_chance = aims.slo.ttft.map_or(1.0, |limit| {
+            let ttft = match aims.part {
+                Part::Decode => state.slot_wait,
+                Part::Whole | Part::Prefill => speed.first_token(state, self.likely(ask)),
+            };
+            group.first_residuals().within(load, ttft, limit)
+        });
+        if aims.part == Part::Prefill {
             return Outlook { chance: ttft_chance, ..Outlook::default() };
         }
-        let steps = self.tpot_residuals(endpoint).at(load);
-        let tpot = speed.per_output_token(&state, ask);
-        let without = State { requests: (state.requests - 1.0).max(0.0), ..state };
+        let steps = group.step_residuals().at(load);
+        let tpot = speed.per_output_token(state, ask);
+        let without = State { requests: (state.requests - 1.0).max(0.0), ..*state };
         let depth = speed.per_output_token(&without, &Ask::default());
-        let tpot_chance = slo.tpot.map_or(1.0, |limit| steps.within(tpot, limit));
+        let tpot_chance = aims.slo.tpot.map_or(1.0, |limit| steps.within(tpot, limit));
         let harm = self.running_targets(endpoint).map_or(0.0, |(target, requests)| {
             requests * (steps.within(depth, target) - steps.within(tpot, target)).max(0.0)
         });
-        let serves = tighter.iter().filter(|target| steps.within(depth, **target) >= GOOD).count();
+        let serves = aims.tighter.iter().filter(|target| steps.within(depth, **target) >= GOOD).count();
         Outlook { chance: ttft_chance * tpot_chance, harm, depth, serves }
     }
 

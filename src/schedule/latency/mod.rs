@@ -48,7 +48,7 @@ pub use accuracy::{BandAccuracy, Prediction};
 pub use apart::{DecodePart, PrefillPart};
 pub use backlog::Backlog;
 pub use booking::{Apart, Booked, Work};
-pub use chance::Outlook;
+pub use chance::{Aims, Outlook};
 pub(super) use chance::{ENOUGH, EQUAL_CHANCE};
 pub use cost::{Ask, Cost, PerOutput, Pool, Speed, State};
 pub use ignored::SloMetrics;

@@ -55,6 +55,9 @@ const MEDIAN: usize = 6;
 const TAIL: f64 = 0.25;
 const LEAST_TAIL: f64 = 1e-3;
 
+/// Times that scale from which on nothing is left of it: a part in 10⁷ of a hundredth.
+const NOWHERE: f64 = 16.0;
+
 /// The load band of a load.
 pub fn band(load: f64) -> usize {
     // Casts from floats saturate, and NaN becomes 0.
@@ -66,11 +69,13 @@ pub fn band(load: f64) -> usize {
 /// One lock is taken per sample; reading takes none.
 #[derive(Debug)]
 pub struct Residuals {
-    bands: [Quantiles; BANDS],
-    all: Quantiles,
+    bands: [Distribution; BANDS],
     // Taken when a time is measured.
     windows: Mutex<Windows>,
 }
+
+/// Quantiles of logarithms of ratios, at the probabilities of the grid.
+type Quantiles = [f32; POINTS];
 
 #[derive(Debug)]
 struct Windows {
@@ -78,21 +83,20 @@ struct Windows {
     all: Window,
 }
 
-/// Published quantiles of logarithms of ratios.
-#[derive(Debug, Default)]
-struct Quantiles {
-    samples: AtomicU32,
-    /// `f32` bits.
+/// Distribution of the ratio of measured to predicted times at one load.
+///
+/// While a sample is recorded, a reader may see some quantiles of before and some of after it.
+#[derive(Debug)]
+pub struct Distribution {
+    /// Quantiles of the logarithm, rising; `f32` bits.
     values: [AtomicU32; POINTS],
 }
 
 impl Default for Residuals {
     fn default() -> Self {
-        let bands = std::array::from_fn(|_| Window::new(WINDOW));
-        let windows = Windows { bands, all: Window::new(WINDOW_OF_ALL) };
-        let residuals =
-            Self { bands: Default::default(), all: Quantiles::default(), windows: Mutex::new(windows) };
-        residuals.all.publish(&[], PRIOR);
+        let bands = std::array::from_fn(|_| Distribution { values: Default::default() });
+        let (windows, residuals) = (Windows::default(), Self { bands, windows: Mutex::default() });
+        residuals.publish(&windows);
         residuals
     }
 }
@@ -108,10 +112,23 @@ impl Residuals {
         let log = log.clamp(-MOST, MOST) as f32;
         let mut windows = self.windows.lock().unwrap_or_else(PoisonError::into_inner);
         windows.all.push(log);
-        self.all.publish(&windows.all.sorted, PRIOR);
+        windows.all.update(PRIOR);
         let window = &mut windows.bands[band(load)];
         window.push(log);
-        self.bands[band(load)].publish(&window.sorted, 0.0);
+        window.update(0.0);
+        self.publish(&windows);
+    }
+
+    /// Publishes every band's own quantiles blended with those of all loads.
+    fn publish(&self, windows: &Windows) {
+        for (distribution, own) in self.bands.iter().zip(&windows.bands) {
+            let samples = own.sorted.len() as f32;
+            let share = samples * samples / (samples * samples + LEAN * LEAN);
+            let quantiles = own.quantiles.iter().zip(&windows.all.quantiles);
+            for (cell, (own, all)) in distribution.values.iter().zip(quantiles) {
+                cell.store((own * share + all * (1.0 - share)).to_bits(), Relaxed);
+            }
+        }
     }
 
     /// Ratio of measured to predicted time below which a share `p` (0..=1) of the times is
@@ -127,44 +144,24 @@ impl Residuals {
     }
 
     /// Distribution of the ratio at this load.
-    pub fn at(&self, load: f64) -> Distribution {
-        let own = &self.bands[band(load)];
-        let samples = own.samples.load(Relaxed) as f32;
-        let share = samples * samples / (samples * samples + LEAN * LEAN);
-        let mut values = [0.0; POINTS];
-        let mut highest = f64::NEG_INFINITY;
-        for (n, value) in values.iter_mut().enumerate() {
-            let blended = own.at(n) * share + self.all.at(n) * (1.0 - share);
-            // Another thread may have published some of them.
-            highest = highest.max(f64::from(blended));
-            *value = highest;
-        }
-        Distribution { values }
+    pub fn at(&self, load: f64) -> &Distribution {
+        &self.bands[band(load)]
     }
-}
-
-/// Distribution of the ratio of measured to predicted times at one load.
-#[derive(Clone, Copy, Debug)]
-pub struct Distribution {
-    /// Quantiles of the logarithm, rising.
-    values: [f64; POINTS],
 }
 
 impl Distribution {
     /// Ratio below which a share `p` (0..=1) of the times is.
     pub fn quantile(&self, p: f64) -> f64 {
-        let values = &self.values;
-        let p = p.clamp(1e-4, 1.0 - 1e-4);
         let (first, last) = (f64::from(GRID[0].0), f64::from(GRID[POINTS - 1].0));
         let log = if p < first {
-            values[0] + self.tail(0) * (p / first).ln()
+            self.value(0) + self.tail(0) * (p / first).ln()
         } else if p > last {
-            values[POINTS - 1] - self.tail(POINTS - 1) * ((1.0 - p) / (1.0 - last)).ln()
+            self.value(POINTS - 1) - self.tail(POINTS - 1) * ((1.0 - p) / (1.0 - last)).ln()
         } else {
             let above = GRID.partition_point(|point| f64::from(point.0) <= p).clamp(1, POINTS - 1);
             let (low, high) = (f64::from(GRID[above - 1].0), f64::from(GRID[above].0));
             let share = (p - low) / (high - low);
-            values[above - 1] + share * (values[above] - values[above - 1])
+            self.value(above - 1) + share * (self.value(above) - self.value(above - 1))
         };
         log.exp()
     }
@@ -179,42 +176,39 @@ impl Distribution {
             return 1.0;
         }
         let log = (limit / predicted).ln();
-        let values = &self.values;
-        let (first, last) = (f64::from(GRID[0].0), f64::from(GRID[POINTS - 1].0));
-        if log < values[0] {
-            return first * ((log - values[0]) / self.tail(0)).exp();
+        let first = self.value(0);
+        if log < first {
+            return f64::from(GRID[0].0) * far((first - log) / self.tail(0));
         }
-        if log >= values[POINTS - 1] {
-            let beyond = (values[POINTS - 1] - log) / self.tail(POINTS - 1);
-            return 1.0 - (1.0 - last) * beyond.exp();
+        let last = self.value(POINTS - 1);
+        if log >= last {
+            return 1.0 - (1.0 - f64::from(GRID[POINTS - 1].0)) * far((log - last) / self.tail(POINTS - 1));
         }
-        let above = values.partition_point(|value| *value <= log).clamp(1, POINTS - 1);
+        // Between the first and the last, as far as this thread has seen them.
+        let above = self.values.partition_point(|value| of_bits(value) <= log).clamp(1, POINTS - 1);
         let (low, high) = (f64::from(GRID[above - 1].0), f64::from(GRID[above].0));
-        let width = values[above] - values[above - 1];
-        if width > 0.0 { low + (high - low) * (log - values[above - 1]) / width } else { high }
+        let below = self.value(above - 1);
+        let width = self.value(above) - below;
+        if width > 0.0 { low + (high - low) * ((log - below) / width).clamp(0.0, 1.0) } else { high }
+    }
+
+    fn value(&self, point: usize) -> f64 {
+        of_bits(&self.values[point])
     }
 
     /// Scale of the exponential beyond an outermost quantile.
     fn tail(&self, outermost: usize) -> f64 {
-        ((self.values[outermost] - self.values[MEDIAN]).abs() * TAIL).max(LEAST_TAIL)
+        ((self.value(outermost) - self.value(MEDIAN)).abs() * TAIL).max(LEAST_TAIL)
     }
 }
 
-impl Quantiles {
-    fn at(&self, point: usize) -> f32 {
-        f32::from_bits(self.values[point].load(Relaxed))
-    }
+fn of_bits(value: &AtomicU32) -> f64 {
+    f64::from(f32::from_bits(value.load(Relaxed)))
+}
 
-    /// Publishes the quantiles of these logarithms, and of so many more of the prior.
-    fn publish(&self, sorted: &[f32], prior: f32) {
-        let samples = sorted.len() as f32;
-        let share = if sorted.is_empty() { 0.0 } else { samples / (samples + prior) };
-        for (cell, (p, normal)) in self.values.iter().zip(GRID) {
-            let value = share * quantile_of(sorted, p) + (1.0 - share) * SPREAD * normal;
-            cell.store(value.to_bits(), Relaxed);
-        }
-        self.samples.store(u32::try_from(sorted.len()).unwrap_or(u32::MAX), Relaxed);
-    }
+/// Share of an exponential tail that is so many times its scale away and more.
+fn far(scales: f64) -> f64 {
+    if scales < NOWHERE { (-scales).exp() } else { 0.0 }
 }
 
 /// The value that another sample is below with this probability; 0 of none.
@@ -235,11 +229,21 @@ struct Window {
     /// Place of the oldest, once all are taken.
     oldest: usize,
     sorted: Vec<f32>,
+    quantiles: Quantiles,
+}
+
+impl Default for Windows {
+    fn default() -> Self {
+        let mut all = Window::new(WINDOW_OF_ALL);
+        all.update(PRIOR);
+        Self { bands: std::array::from_fn(|_| Window::new(WINDOW)), all }
+    }
 }
 
 impl Window {
     fn new(most: usize) -> Self {
-        Self { most, latest: Vec::new(), oldest: 0, sorted: Vec::new() }
+        let quantiles = [0.0; POINTS];
+        Self { most, latest: Vec::new(), oldest: 0, sorted: Vec::new(), quantiles }
     }
 
     fn push(&mut self, value: f32) {
@@ -253,6 +257,15 @@ impl Window {
         }
         let place = self.sorted.partition_point(|other| *other < value);
         self.sorted.insert(place, value);
+    }
+
+    /// Works out the quantiles of the values and of so many more of the prior.
+    fn update(&mut self, prior: f32) {
+        let samples = self.sorted.len() as f32;
+        let share = if self.sorted.is_empty() { 0.0 } else { samples / (samples + prior) };
+        for (quantile, (p, normal)) in self.quantiles.iter_mut().zip(GRID) {
+            *quantile = share * quantile_of(&self.sorted, p) + (1.0 - share) * SPREAD * normal;
+        }
     }
 }
 

@@ -101,7 +101,7 @@ impl Table<'_> {
     }
 
     /// The endpoint's group; the first of all while nothing was sent there.
-    fn group(&self, endpoint: &Endpoint) -> &Group {
+    pub(super) fn group(&self, endpoint: &Endpoint) -> &Group {
         self.known(endpoint).map_or(&*self.model.default, Backlog::group)
     }
 

@@ -10,7 +10,7 @@ use crate::config::{ConfigError, Node, Positioned};
 use crate::endpoints::View;
 use crate::request::Slo;
 use crate::schedule::latency::{
-    Ask, Cost, Outlook, Reader, SloMetrics, Table, reported, targets, throughput,
+    Aims, Ask, Cost, Outlook, Reader, SloMetrics, Table, reported, targets, throughput,
 };
 use crate::schedule::{Context, Decision, Effects, Part, PreRequest, Scorer};
 
@@ -82,20 +82,27 @@ impl ExpectedLatencyScorer {
     /// candidate.
     fn score_by_chance(&self, cx: &Context<'_>, candidates: View<'_>, slo: &Slo, out: &mut [f32]) {
         let table = self.reader.read();
+        let pool = table.pool(candidates.len());
         let (prompt, uncached_at) = (self.reader.prompt(cx) as f64, self.reader.uncached(cx));
         let expected = table.expected(self.reader.kind(cx), cx.request.max_output_tokens);
         // A prompt that another endpoint decodes makes no batch deeper.
         let tighter = if cx.part == Part::Prefill { SmallVec::new() } else { table.tighter(slo.tpot) };
-        let costs = self.costs(cx, &table, candidates, out);
-        let mut choices: SmallVec<[Choice; 32]> = SmallVec::with_capacity(candidates.len());
+        let aims = Aims { slo, part: cx.part, output: expected.high, tighter: &tighter };
         let places = candidates.iter().zip(candidates.indices());
-        for ((cell, (endpoint, &position)), cost) in out.iter().zip(places).zip(costs) {
-            let reported = reported(cx, endpoint.load(), f64::from(*cell));
-            let long = Ask { uncached: uncached_at(position), prompt, output: expected.high };
-            let outlook = table.outlook(endpoint, &long, &reported, slo, cx.part, &tighter);
-            let Outlook { chance, harm, serves, depth } = outlook;
-            choices.push(Choice { chance, harm, serves, depth, cost });
+        let mut least = f64::INFINITY;
+        let mut all: SmallVec<[(Cost, Outlook); 32]> = SmallVec::with_capacity(candidates.len());
+        for ((endpoint, &position), waiting) in places.zip(out.iter()) {
+            let reported = reported(cx, endpoint.load(), f64::from(*waiting));
+            let ask = Ask { uncached: uncached_at(position), prompt, output: expected.mean };
+            let (cost, outlook) = table.cost_and_outlook(endpoint, &ask, &pool, &reported, &aims);
+            least = least.min(cost.wait);
+            all.push((cost, outlook));
         }
+        let choice = |(cost, outlook): &(Cost, Outlook)| {
+            let Outlook { chance, harm, serves, depth } = *outlook;
+            Choice { chance, harm, serves, depth, cost: cost.behind(least) }
+        };
+        let choices: SmallVec<[Choice; 32]> = all.iter().map(choice).collect();
         rank(&choices, EQUAL, out);
     }
 
