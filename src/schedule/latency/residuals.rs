@@ -152,6 +152,7 @@ impl Residuals {
 impl Distribution {
     /// Ratio below which a share `p` (0..=1) of the times is.
     pub fn quantile(&self, p: f64) -> f64 {
+        let p = p.clamp(1e-4, 1.0 - 1e-4);
         let (first, last) = (f64::from(GRID[0].0), f64::from(GRID[POINTS - 1].0));
         let log = if p < first {
             self.value(0) + self.tail(0) * (p / first).ln()
