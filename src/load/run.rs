@@ -32,6 +32,10 @@ use crate::sim::Timer;
 /// Exchanges that are opened at a time until all are idle.
 const OPENING: usize = 64;
 
+/// By how much a request may be late whose time came just before the end: one timer may go off before
+/// another that was due first, and that is no failure of the one.
+const JUST_DUE: Duration = Duration::from_millis(5);
+
 /// Between two looks at where a run stands.
 const TICK: Duration = Duration::from_secs(1);
 
@@ -226,7 +230,7 @@ impl Run {
     fn next(&self, due: Instant) -> Option<Started> {
         let measured = due >= self.start;
         let mut numbers = self.numbers.borrow_mut();
-        let over = self.stop.is_cancelled()
+        let over = self.stop.is_cancelled() && self.stopped.get().is_none_or(|stopped| due >= stopped)
             || self.end.is_some_and(|end| due >= end)
             || measured && self.most.is_some_and(|most| numbers.due >= most);
         (!over).then(|| numbers.begin(due, measured))
@@ -271,10 +275,12 @@ impl Run {
             }
             if let Some(stopped) = self.stopped.get() {
                 // A generator that was too slow owes what was due until then.
-                if due >= stopped || !self.owe(due) {
-                    return;
+                if stopped.saturating_duration_since(due) > JUST_DUE {
+                    if !self.owe(due) {
+                        return;
+                    }
+                    continue;
                 }
-                continue;
             }
             let Some(started) = self.next(due) else { return };
             if self.in_flight() > max_in_flight as u64 {

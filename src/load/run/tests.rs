@@ -82,7 +82,9 @@ async fn what_was_due_and_never_begun_has_failed() {
     run.stop.cancel();
     open_loop(&run, Duration::from_millis(30), 100).await;
     let numbers = run.numbers.take();
-    // One each millisecond, of which the first 5 are not measured.
+    // One each millisecond, of which the first 5 are not measured. Timers are no finer than what the
+    // last 5 are late by: they are sent.
     assert_eq!((numbers.begun, numbers.due, numbers.failed), (30, 25, 25));
-    assert_eq!(numbers.errors, [("not-sent".to_owned(), 25)].into());
+    assert_eq!(numbers.errors, [("not-sent".to_owned(), 20), ("timeout".to_owned(), 5)].into());
+    assert_eq!(numbers.late.count(), 5);
 }
