@@ -7,7 +7,7 @@ use rand::{RngExt, SeedableRng};
 use usher::capacity::coordinate::{Band, coordinate};
 use usher::capacity::policy::Policy;
 use usher::capacity::share::Bounds;
-use usher::capacity::{History, Inputs, Plan, Pod, PodState, tick};
+use usher::capacity::{History, Inputs, Plan, Pod, PodState, Way, tick};
 
 use crate::support::policy;
 
@@ -256,4 +256,65 @@ fn shares_keep_the_sum_the_bounds_and_where_they_can_the_bands() {
         if shares.is_outside_bands { unkept += 1 } else { kept += 1 }
     }
     assert!(kept > 10_000 && unkept > 10_000, "both are looked at: {kept} {unkept}");
+}
+
+/// However its roles get to their shares, a group whose size nothing sets is as large as it was all the way:
+/// with sizes that are written late, and pods that come up late or not at all.
+#[test]
+fn a_group_of_kept_size_keeps_it_on_the_way_to_its_shares() {
+    let mut rng = StdRng::seed_from_u64(909);
+    let mut moved = 0;
+    for case in 0..400 {
+        let share = rng.random_range(10..=90u32);
+        let (low, high) = (share.saturating_sub(5), share + 5);
+        let steps =
+            ["", "\ndeploy: {steps: {a: 1, b: 1, c: 1}}", "\nscaling: {maxSkewPercent: 10}"][case % 3];
+        let spec = format!(
+            "roles: {{a: {{max: 40}}, b: {{max: 40}}, c: {{max: 40}}}}\n\
+             coordination: {{mode: Preferred, preferredRatio: {{a: {{min: {low}, max: {high}}}}}}}{steps}"
+        );
+        let policy = policy(&spec);
+        let mut sizes: Vec<u32> = (0..3).map(|_| rng.random_range(1..=13)).collect();
+        let (total, begin) = (sizes.iter().sum::<u32>(), sizes.clone());
+        // Whether each pod is ready, by role.
+        let mut pods: Vec<Vec<bool>> = sizes.iter().map(|size| vec![true; *size as usize]).collect();
+        let comes_up = [1.0, 0.5, 0.1, 0.0][case % 4];
+        let mut history = History::default();
+        let mut ways = Vec::new();
+        for t in 0..60 {
+            if rng.random_bool(0.05) {
+                // Another replica leads.
+                history = History::default();
+                history.resume_ways(ways.clone());
+            }
+            let all = pods.iter().enumerate().flat_map(|(role, pods)| {
+                let pod = move |is_ready: &bool| Pod {
+                    role,
+                    is_ready: *is_ready,
+                    state: PodState {
+                        is_scheduled: true,
+                        is_running: *is_ready,
+                        is_serving: *is_ready,
+                        ..PodState::default()
+                    },
+                    values: [].as_slice().into(),
+                };
+                pods.iter().map(pod)
+            });
+            let inputs = Inputs { replicas: sizes.clone(), pods: all.collect(), ..Inputs::default() };
+            let plan = tick(&inputs, &policy, &mut history, Duration::from_secs(t * TICK));
+            let goals = plan.roles.iter().map(|role| role.goal).sum::<u32>();
+            assert_eq!(goals, total, "{case} at {t}: {spec} {begin:?} {plan:?}");
+            ways = plan.roles.iter().map(|role| Way { current: role.current, goal: role.goal }).collect();
+            if rng.random_bool(0.7) {
+                sizes = plan.roles.iter().map(|role| role.write).collect();
+            }
+            for (pods, size) in pods.iter_mut().zip(&sizes) {
+                pods.resize(*size as usize, false);
+                pods.iter_mut().for_each(|ready| *ready |= rng.random_bool(comes_up));
+            }
+        }
+        moved += usize::from(sizes != begin);
+    }
+    assert!(moved > 200, "{moved}");
 }

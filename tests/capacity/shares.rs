@@ -76,6 +76,30 @@ fn a_role_shrinks_when_the_other_has_grown() {
     }
 }
 
+/// A group whose size nothing sets keeps it while one role stands in for the other, and when it no longer has to.
+#[test]
+fn a_group_of_kept_size_is_as_large_after_its_shares_moved() {
+    let shares = "roles: {d: {min: 1, max: 9}, p: {min: 1, max: 9}}\n\
+        coordination: {mode: Preferred, preferredRatio: {d: {max: 50}, p: {max: 50}}}";
+    let mut group = Group::new(shares);
+    let plan = tick(&mut group, 0, 7, 1, (json!(1), json!(1)));
+    let goals: Vec<u32> = plan.roles.iter().map(|role| role.goal).collect();
+    assert_eq!((desired(&plan), goals), (vec![7, 3], vec![5, 3]));
+    let at = |group: &mut Group, t, ready: u32| {
+        let metrics = json!({"q": 1});
+        let pods = [
+            ("d", 7, true, metrics.clone()),
+            ("p", ready, true, metrics.clone()),
+            ("p", 3 - ready, false, metrics),
+        ];
+        group.tick(t, &json!({"d": 7, "p": 3}), &pods, &json!({}))
+    };
+    for (t, ready, expected) in [(15, 1, [7, 3]), (30, 2, [7, 3]), (45, 3, [5, 3])] {
+        let plan = at(&mut group, t, ready);
+        assert_eq!(desired(&plan), expected, "{ready} ready: {:?}", plan.roles);
+    }
+}
+
 #[test]
 fn a_lost_scrape_does_not_make_the_plan_jump() {
     let mut group = Group::new(&pair(""));

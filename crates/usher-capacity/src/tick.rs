@@ -3,122 +3,32 @@
 use std::time::Duration;
 
 use super::amount::Amount;
-use super::behavior::Past;
 use super::inputs::{Inputs, Readings};
 use super::plan::{Condition, MetricStage, Plan, Reason, RolePlan};
-use super::policy::{Mode, Policy, QUEUE_DEPTH, Sizing, Target, Total};
+use super::policy::{Policy, QUEUE_DEPTH, Sizing, Target, Total};
 use super::ratio;
 use super::rollout;
-use super::rules::{self, Cooldowns, Number, Rule};
+use super::rules::{self, Number, Rule};
 use super::share::Bounds;
 use super::size::{self, Measured};
 
 mod growth;
+mod history;
 mod settle;
 mod share;
 
+pub use history::{History, Way};
+
 use growth::Growth;
-
-/// What a group's ticks remember. It belongs to one policy: another one begins anew.
-#[derive(Clone, Debug, Default)]
-pub struct History {
-    past: Past,
-    growth: Growth,
-    cooldowns: Cooldowns,
-    /// Since when each role has been idle.
-    idle: Vec<Option<Idle>>,
-    /// Roles on their way to fewer pods.
-    shrinking: Vec<Option<Shrinking>>,
-    /// What the order in which pods come up remembers.
-    pub rollout: rollout::Memory,
-}
-
-/// A role without work.
-#[derive(Clone, Copy, Debug)]
-struct Idle {
-    since: Duration,
-    /// Requests that had been sent there.
-    sent: u64,
-}
-
-/// A role on its way to fewer pods, as the last tick left it.
-#[derive(Clone, Copy, Debug)]
-struct Shrinking {
-    current: u32,
-    write: u32,
-    goal: u32,
-}
-
-impl History {
-    /// Pods that each role is to lose yet, unless somebody else has written its replicas since.
-    fn surplus(&self, inputs: &Inputs) -> Vec<u32> {
-        let surplus = |(place, of): (usize, &Option<Shrinking>)| {
-            let replicas = inputs.replicas.get(place).copied().unwrap_or_default();
-            let of = of.filter(|of| [of.current, of.write].contains(&replicas));
-            of.map_or(0, |of| replicas.saturating_sub(of.goal))
-        };
-        self.shrinking.iter().enumerate().map(surplus).collect()
-    }
-
-    /// Notes which roles of a plan get smaller.
-    fn note_shrinking(&mut self, policy: &Policy, plan: &Plan) {
-        let is_ours = policy.mode == Mode::Apply && matches!(policy.sizing, Sizing::Total(_));
-        let of = |role: &RolePlan| {
-            let RolePlan { current, write, goal, .. } = *role;
-            (is_ours && goal < current).then_some(Shrinking { current, write, goal })
-        };
-        self.shrinking = plan.roles.iter().map(of).collect();
-    }
-
-    /// Whether each role serves: something runs or waits there, or came within the window of shrinking.
-    fn serving(&mut self, inputs: &Inputs, policy: &Policy, now: Duration) -> Vec<bool> {
-        self.idle.resize(policy.roles.len(), None);
-        let serves = self.idle.iter_mut().enumerate().map(|(role, idle)| {
-            let Some(work) = inputs.work.get(role) else { return false };
-            if work.is_busy {
-                *idle = None;
-                return true;
-            }
-            let same = idle.filter(|idle| idle.sent == work.sent);
-            let since = idle.insert(same.unwrap_or(Idle { since: now, sent: work.sent })).since;
-            now.saturating_sub(since) < policy.behavior.down.stabilization
-        });
-        serves.collect()
-    }
-
-    /// Of a group that somebody else sized until now, and that has `total` pods: windows begin now.
-    pub fn resumed(total: u32, now: Duration) -> Self {
-        Self { past: Past::resumed(total, now), ..Self::default() }
-    }
-
-    /// A rule, by its place in the policy, fired so long before `now` for whoever ticked the group then.
-    pub fn resume_rule(&mut self, rule: usize, ago: Duration, now: Duration) {
-        self.cooldowns.resume(rule, ago, now);
-    }
-
-    /// When a rule fired last, by its place in the policy.
-    pub fn last_fired(&self, rule: usize) -> Option<Duration> {
-        self.cooldowns.last(rule)
-    }
-
-    /// Takes the rules back that fired at the last tick for roles, by place, whose replicas were not written:
-    /// they don't rest, and don't count.
-    pub fn take_back(&mut self, policy: &Policy, plan: &mut Plan, roles: &[usize]) {
-        let Sizing::Rules(rules) = &policy.sizing else { return };
-        for (place, rule) in rules.iter().enumerate() {
-            if roles.contains(&rule.role) && plan.fired.contains(&rule.name) {
-                self.cooldowns.take_back(place);
-                plan.fired.retain(|fired| *fired != rule.name);
-            }
-        }
-    }
-}
 
 /// Says how many pods each role should have. `now` counts from any fixed point in time.
 pub fn tick(inputs: &Inputs, policy: &Policy, history: &mut History, now: Duration) -> Plan {
     let serving = history.serving(inputs, policy, now);
     let surplus = history.surplus(inputs);
     let mut tick = Tick::new(inputs, policy, &serving, &history.growth, &surplus);
+    if matches!(policy.sizing, Sizing::Kept) {
+        tick.counted = history.kept_sizes(&tick.plan.roles);
+    }
     match &policy.sizing {
         Sizing::Rules(rules) => tick.by_rules(rules, history, now),
         Sizing::Total(total) => {
@@ -139,6 +49,7 @@ pub fn tick(inputs: &Inputs, policy: &Policy, history: &mut History, now: Durati
     rollout::roll(inputs, policy, &mut plan, &mut history.rollout, now);
     keep_last(&mut plan, &serving);
     history.note_shrinking(policy, &plan);
+    history.note_kept(policy, &plan);
     plan
 }
 

@@ -10,7 +10,7 @@ use super::Live;
 use crate::actuator::Observed;
 use crate::capacity::policy::{Role, Sizing};
 use crate::capacity::resource::status::PolicyStatus;
-use crate::capacity::{Condition, History, Policy, Requested, State, tick};
+use crate::capacity::{Condition, History, Policy, Requested, State, Way, tick};
 use crate::scaling::board::{Held, Latest};
 use crate::scaling::gather::{Freshness, Members, gather, gather_observed};
 use crate::scaling::groups::Group;
@@ -146,6 +146,7 @@ impl Running {
             if let Some((state, goals)) = left.at {
                 history.rollout.resume(state, &goals);
             }
+            history.resume_ways(left.ways);
             for (rule, ago) in left.fired {
                 history.resume_rule(rule, ago, now);
             }
@@ -171,6 +172,8 @@ pub(super) fn fired(policy: &Policy, history: &History) -> Vec<Option<Duration>>
 pub(super) struct Left {
     /// Its state and goals, where they are of this version of the policy.
     pub(super) at: Option<(State, Vec<u32>)>,
+    /// Ways of its roles, where they are of this version.
+    pub(super) ways: Vec<Way>,
     /// Rules that have fired, by place, and how long ago.
     pub(super) fired: Vec<(usize, Duration)>,
 }
@@ -183,17 +186,28 @@ impl Left {
         status: &PolicyStatus,
         now: Timestamp,
     ) -> Self {
-        let Sizing::Rules(rules) = &policy.sizing else {
-            return Self { at: left_at(policy, generation, status), fired: Vec::new() };
-        };
+        let (at, ways) = (left_at(policy, generation, status), ways(policy, generation, status));
+        let Sizing::Rules(rules) = &policy.sizing else { return Self { at, ways, fired: Vec::new() } };
         let fired = rules.iter().enumerate().filter_map(|(place, rule)| {
             let known = status.rules.iter().find(|known| known.name == rule.name)?;
             let at: Timestamp = known.last_trigger_time.as_ref()?.parse().ok()?;
             // One that lies ahead is of another clock.
             Some((place, Duration::try_from(now.duration_since(at)).unwrap_or_default()))
         });
-        Self { at: left_at(policy, generation, status), fired: fired.collect() }
+        Self { at, ways, fired: fired.collect() }
     }
+}
+
+/// Ways of a policy's roles, as its status says. None where it is of another version of the policy, or doesn't
+/// name them all.
+fn ways(policy: &Policy, generation: Option<i64>, status: &PolicyStatus) -> Vec<Way> {
+    let way = |role: &Role| {
+        let known = status.roles.iter().find(|known| known.name == role.name)?;
+        Some(Way { current: known.current, goal: known.goal.unwrap_or(known.desired) })
+    };
+    let is_of_it = status.observed_generation == generation && status.state.is_some();
+    let ways = is_of_it.then(|| policy.roles.iter().map(way).collect::<Option<_>>()).flatten();
+    ways.unwrap_or_default()
 }
 
 /// Where a policy's status says that the group was left: in which state, with which goals. `None` where it

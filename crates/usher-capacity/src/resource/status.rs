@@ -45,6 +45,9 @@ pub struct RoleStatus {
     pub ready: u32,
     /// Pods that there should be.
     pub desired: u32,
+    /// Pods that there should be once other roles have grown. Absent: as many as are desired.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub goal: Option<u32>,
     /// Pods that may exist, and don't wait at a scheduling gate.
     pub admitted: u32,
     /// Pods that were let through their gate and may be replaced by others. Absent: none is known to be.
@@ -194,6 +197,7 @@ pub fn status(stands: Stands<'_>, before: &PolicyStatus, now: &str) -> PolicySta
         current: role.current,
         ready: role.ready,
         desired: role.desired,
+        goal: (role.goal != role.desired).then_some(role.goal),
         admitted: role.admitted,
         let_through: let_through.iter().find(|(name, _)| *name == role.name).map(|(_, pods)| *pods),
         partition: role.partition,
