@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use futures_util::future::join_all;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -23,6 +24,14 @@ pub(super) struct Background {
 }
 
 impl Background {
+    /// Runs a task until the shutdown.
+    pub(super) fn run<F>(&mut self, task: F)
+    where
+        F: Future + Send + 'static,
+    {
+        self.tasks.spawn(self.shutdown.clone().run_until_cancelled_owned(task).map(|_| ()));
+    }
+
     /// Ends everything and waits until it has ended. What doesn't end by itself in time
     /// is aborted.
     pub(super) async fn end(self) {

@@ -3,21 +3,19 @@
 use std::net::TcpListener as StdListener;
 use std::sync::Arc;
 
-use futures_util::FutureExt;
 use prometheus::Registry;
 use tokio::sync::watch;
 
 use super::numbers::attributes;
+use super::pool::Pool;
 use super::{Background, RunError};
 use crate::actuator::Hands;
 use crate::capacity::Condition;
 use crate::cluster::{Cluster, Standing};
-use crate::endpoints::{Clock, Store};
+use crate::endpoints::Clock;
 use crate::extproc::connection_metrics::ConnectionMetrics;
 use crate::extproc::health::HealthState;
-use crate::flow::Dispatcher;
 use crate::leader::Term;
-use crate::memory::Budget;
 use crate::observe::http::Routes;
 use crate::scaling::file::PolicyFile;
 use crate::scaling::objects::{PolicyObjects, Surveyor, Teller};
@@ -105,16 +103,13 @@ impl Policies {
 
 /// What of the server policies look at.
 pub(super) struct Seen<'a> {
-    pub(super) dispatcher: &'a Arc<Dispatcher>,
-    pub(super) store: Arc<Store>,
+    pub(super) pool: &'a Pool,
     pub(super) health: Arc<HealthState>,
     /// The time in which this replica may act on the cluster.
     pub(super) term: Arc<Term>,
     /// The labels of the pool's pods.
     pub(super) selected: watch::Receiver<Option<String>>,
-    pub(super) clock: &'a Clock,
     pub(super) scrapes: ScrapeMetrics,
-    pub(super) budget: Arc<Budget>,
     /// Counter of KEDA's connections that end with GOAWAY.
     pub(super) connections: Arc<ConnectionMetrics>,
     /// The cluster that the endpoints are in, if any.
@@ -135,13 +130,14 @@ pub(super) fn start(
     background: &mut Background,
 ) -> Result<Arc<Board>, RunError> {
     let Policies { file, groups, sources, servers, gpus, prometheus } = policies;
-    let gate = seen.dispatcher.gate().cloned();
+    let Pool { store, clock, dispatcher, .. } = seen.pool;
+    let gate = dispatcher.gate().cloned();
     let (health, term, leading) = (seen.health, Arc::clone(&seen.term), seen.term);
     let answers = Arc::clone(&leading);
-    let (cluster, budget) = (seen.cluster, seen.budget);
+    let cluster = seen.cluster;
     let live = Live {
-        store: seen.store,
-        clock: seen.clock.clone(),
+        store: Arc::clone(store),
+        clock: clock.clone(),
         staleness: settings.metrics_staleness,
         demanded: gate.as_ref().map(|gate| gate.demanded()),
         waiting: Box::new(move || gate.as_ref().map_or(0, |gate| gate.waiting())),
@@ -155,7 +151,7 @@ pub(super) fn start(
         scrapes: seen.scrapes,
         hands: cluster.clone().map(|cluster| {
             let namespace = settings.pool.namespace.clone();
-            Hands::new(cluster, namespace, seen.clock.clone(), seen.selected, Arc::clone(&leading))
+            Hands::new(cluster, namespace, clock.clone(), seen.selected, Arc::clone(&leading))
         }),
     };
     let driver = Driver::new(groups, sources, live, prometheus, registry)?;
@@ -163,18 +159,16 @@ pub(super) fn start(
     let feed = match (file, cluster) {
         (Some(file), _) => Feed::File(file),
         (None, Some(cluster)) => {
-            let (pool, clock) = (&settings.pool, seen.clock);
+            let pool = &settings.pool;
             let leads = move || leading.lasts();
             let wanted = Arc::new(watch::Sender::default());
             let surveyor =
                 Surveyor::new(cluster.clone(), wanted.subscribe(), clock.clone(), Box::new(leads.clone()));
-            let surveying = background.shutdown.clone().run_until_cancelled_owned(surveyor.run());
-            background.tasks.spawn(surveying.map(|_| ()));
+            background.run(surveyor.run());
             let namespace = pool.namespace.clone();
             let teller =
                 Teller::new(cluster.clone(), namespace, Arc::clone(&board), clock.clone(), Box::new(leads));
-            let telling = background.shutdown.clone().run_until_cancelled_owned(teller.run());
-            background.tasks.spawn(telling.map(|_| ()));
+            background.run(teller.run());
             Feed::Objects(PolicyObjects {
                 cluster,
                 namespace: pool.namespace.clone(),
@@ -189,9 +183,9 @@ pub(super) fn start(
             return Err(RunError::Config(text.to_owned()));
         }
     };
-    let driving = background.shutdown.clone().run_until_cancelled_owned(driver.run(feed));
-    background.tasks.spawn(driving.map(|_| ()));
+    background.run(driver.run(feed));
     if let Some(listener) = keda {
+        let budget = Arc::clone(seen.pool.budget());
         super::keda::serve(listener, &board, answers, budget, seen.connections, background)?;
     }
     Ok(board)

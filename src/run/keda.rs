@@ -4,7 +4,6 @@ use std::net::TcpListener as StdListener;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use futures_util::FutureExt;
 use tokio::net::TcpListener;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
@@ -81,7 +80,7 @@ pub(super) fn serve(
     let service = keda::service(Arc::clone(board), move || leads.lasts());
     let connections = Arc::new(Connections::new(shutdown.clone()));
     let following = Arc::clone(&connections).follow(term);
-    background.tasks.spawn(shutdown.clone().run_until_cancelled_owned(following).map(|_| ()));
+    background.run(following);
     let lifetime = Lifetime { close: shutdown, ..Lifetime::new() };
     let windows = Windows { streams: STREAMS, most_streams: STREAMS, ..Windows::SMALLEST };
     let each = move || connections.next();

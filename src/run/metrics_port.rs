@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use futures_util::FutureExt;
 use prometheus::Registry;
 
 use super::{Background, RunError};
@@ -36,8 +35,7 @@ pub(super) fn protect(
     background: &mut Background,
 ) -> Result<Protection, RunError> {
     if let Some(tls) = &tls {
-        let fresh = Arc::clone(tls).keep_fresh(RELOAD_INTERVAL);
-        background.tasks.spawn(background.shutdown.clone().run_until_cancelled_owned(fresh).map(|_| ()));
+        background.run(Arc::clone(tls).keep_fresh(RELOAD_INTERVAL));
     }
     let access = match cluster.filter(|_| settings.auth) {
         Some(cluster) => Some(Arc::new(Access::new(cluster, clock, Refusals::register(registry)?))),

@@ -1,11 +1,13 @@
-//! The numbers that the server as a whole registers.
+//! Numbers that a pool and the process register.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 use prometheus::Registry;
 
-use crate::endpoints::{CachedLocator, Clock, Store};
+use super::pool::Pool;
+use crate::endpoints::CachedLocator;
 use crate::extproc::connection_metrics::ConnectionMetrics;
 use crate::extproc::spread::Threads;
 use crate::flow::Dispatcher;
@@ -17,29 +19,20 @@ use crate::observe::freshness::FreshnessCollector;
 use crate::observe::pool;
 use crate::schedule::registry::MetricsSource;
 use crate::scrape::Engines;
-use crate::settings::ServeSettings;
 
-/// The pool's name in metrics.
-pub(super) fn pool_name(settings: &ServeSettings) -> String {
-    settings.pool.label().to_owned()
-}
-
-pub(super) fn register_collectors(
-    settings: &ServeSettings,
-    store: &Arc<Store>,
-    clock: &Clock,
-    dispatcher: &Arc<Dispatcher>,
-    attributes: &Attributes,
-    budget: &Arc<Budget>,
-    registry: &Registry,
-) -> prometheus::Result<()> {
-    let (name, max_age) = (pool_name(settings), settings.metrics_staleness);
+/// Registers the numbers of a pool.
+pub(super) fn register_pool(pool: &Pool, max_age: Duration, registry: &Registry) -> prometheus::Result<()> {
+    let (store, clock, name) = (&pool.store, &pool.clock, &pool.name);
     let collector = pool::PoolCollector::new(Arc::clone(store), clock.clone(), max_age, name.clone())?;
     registry.register(Box::new(collector))?;
-    let (known, time) = (Arc::clone(store), clock.clone());
-    let freshness = FreshnessCollector::new(known, time, max_age, name, attributes.clone())?;
+    let (known, time, attributes) = (Arc::clone(store), clock.clone(), pool.attributes.clone());
+    let freshness = FreshnessCollector::new(known, time, max_age, name.clone(), attributes)?;
     registry.register(Box::new(freshness))?;
-    register_locator(dispatcher, registry)?;
+    register_locator(&pool.dispatcher, registry)
+}
+
+/// Registers the numbers of the process.
+pub(super) fn register_process(budget: &Arc<Budget>, registry: &Registry) -> prometheus::Result<()> {
     register_memory(budget, registry)?;
     metrics::register(
         registry,
@@ -86,7 +79,7 @@ fn register_locator(dispatcher: &Arc<Dispatcher>, registry: &Registry) -> promet
     registry.register(Box::new(Timings::of("usher_locator_age_seconds", help, age)?))
 }
 
-pub(super) fn register_memory(budget: &Arc<Budget>, registry: &Registry) -> prometheus::Result<()> {
+fn register_memory(budget: &Arc<Budget>, registry: &Registry) -> prometheus::Result<()> {
     use Kind::{Counter, Gauge};
     use memory::Kind::{Bodies, Connections, PrefixIndex, Records, SmallPorts, Streams, Unread};
     let numbers: [(&str, &str, Kind, fn(&Budget) -> u64); 14] = [

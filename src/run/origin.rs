@@ -6,16 +6,16 @@ use prometheus::{IntGauge, Registry};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::pool::Pool;
 use super::warmth::Warmth;
 use super::{Background, RunError};
 use crate::cluster::{self, Cluster};
 use crate::discovery::kubernetes::{AppProtocol, KubernetesDiscovery, Membership, PoolName, PoolStatus};
 use crate::discovery::params::FileDiscoveryParams;
 use crate::discovery::{FileDiscovery, FileError};
-use crate::endpoints::{Clock, Store};
 use crate::extproc::health::HealthState;
 use crate::leader::{LeaseName, Replica, Term, Timing, elect};
-use crate::request::{ParserKind, RuleBook};
+use crate::request::ParserKind;
 use crate::settings::{ElectionTimes, PoolSettings, ServeSettings};
 
 /// Where endpoints come from.
@@ -64,16 +64,13 @@ impl Origin {
 /// What endpoints are found for.
 pub(super) struct Parts<'a> {
     pub(super) settings: &'a ServeSettings,
-    pub(super) store: &'a Arc<Store>,
-    pub(super) rules: &'a Arc<RuleBook>,
+    pub(super) pool: &'a Pool,
     pub(super) health: &'a Arc<HealthState>,
     /// The time in which this replica may act on the cluster.
     pub(super) term: &'a Arc<Term>,
     /// Hears the labels of the pool's pods.
     pub(super) selector: watch::Sender<Option<String>>,
-    pub(super) clock: &'a Clock,
     pub(super) registry: &'a Registry,
-    pub(super) parsers: &'a [ParserKind],
     /// Replicas that don't lead know the endpoints, too.
     pub(super) warm: bool,
     /// Cancelled at the first wish to stop.
@@ -90,7 +87,7 @@ pub(super) async fn start(
     parts: Parts<'_>,
     background: &mut Background,
 ) -> Result<Option<Cluster>, RunError> {
-    let Parts { store, health, .. } = &parts;
+    let (store, health) = (&parts.pool.store, parts.health);
     let shutdown = background.shutdown.clone();
     match origin {
         Some(Origin::Kubernetes(membership)) => {
@@ -126,6 +123,7 @@ fn kubernetes(
 ) -> Result<(), RunError> {
     let selector = parts.selector.clone();
     let pool = &parts.settings.pool;
+    let Pool { store, clock, rules, parsers, .. } = parts.pool;
     let (leads, mut leading) = watch::channel(false);
     if pool.leader_election {
         let lease = LeaseName::of_pool(&pool.namespace, pool.label());
@@ -141,21 +139,20 @@ fn kubernetes(
                 () = shutdown.cancelled() => {}
             }
         };
-        let warmth = Warmth::new(parts.health, parts.store, parts.clock, parts.warm);
+        let warmth = Warmth::new(parts.health, store, clock, parts.warm);
         let fitness = move || warmth.fitness();
         let ElectionTimes { lease: lasts, renew, retry } = pool.election;
         let timing = Timing { lease: lasts, renew, retry, ..Timing::default() };
         let term = Arc::clone(parts.term);
         let replica = Replica { identity: identity(pool), pod: own_pod(pool), fitness, timing, term };
-        let clock = parts.clock.clone();
-        background.tasks.spawn(elect(cluster.clone(), lease, replica, clock, stop, tell));
+        background.tasks.spawn(elect(cluster.clone(), lease, replica, clock.clone(), stop, tell));
     }
     let name = PoolName {
         group: pool.group.clone(),
         namespace: pool.namespace.clone(),
         name: pool.label().to_owned(),
     };
-    let (health, parsers, seen) = (Arc::clone(parts.health), parts.parsers.to_vec(), Arc::clone(parts.store));
+    let (health, parsers, seen) = (Arc::clone(parts.health), parsers.clone(), Arc::clone(store));
     let mut ready = false;
     let report = move |status: PoolStatus| {
         let protocol = status.protocol.as_ref();
@@ -180,8 +177,8 @@ fn kubernetes(
             tracing::info!(endpoints, version = env!("CARGO_PKG_VERSION"), "ready");
         }
     };
-    let (store, rules) = (Arc::clone(parts.store), Arc::clone(parts.rules));
-    let discovery = KubernetesDiscovery::new(cluster, name, membership, store, rules, parts.clock, report);
+    let (store, rules) = (Arc::clone(store), Arc::clone(rules));
+    let discovery = KubernetesDiscovery::new(cluster, name, membership, store, rules, clock, report);
     parts.registry.register(Box::new(discovery.metrics()?))?;
     let waits = pool.leader_election && !parts.warm;
     let run = async move {
@@ -190,10 +187,7 @@ fn kubernetes(
             discovery.run().await;
         }
     };
-    let shutdown = background.shutdown.clone();
-    background.tasks.spawn(async move {
-        shutdown.run_until_cancelled(run).await;
-    });
+    background.run(run);
     Ok(())
 }
 

@@ -1,11 +1,37 @@
 //! What the log says once, at the start.
 
+use std::mem::take;
+
 use crate::memory::Budget;
+use crate::schedule::registry::Pipeline;
 use crate::schedule::waiting::WaitingRules;
 use crate::settings::ServeSettings;
 
-/// Says once what the user should know about this start.
-pub(super) fn start(settings: &ServeSettings, notes: &[String], warnings: &[String], from_file: bool) {
+/// What is to be said of a configuration.
+pub(super) struct Notes {
+    notes: Vec<String>,
+    warnings: Vec<String>,
+    limits: Option<WaitingRules>,
+}
+
+impl Notes {
+    /// Takes it out of the configuration.
+    pub(super) fn take(pipeline: &mut Pipeline) -> Self {
+        let limits = pipeline.waiting.as_ref().map(|waiting| waiting.rules.clone());
+        Self { notes: take(&mut pipeline.notes), warnings: take(&mut pipeline.warnings), limits }
+    }
+
+    /// Says once what the user should know about this start.
+    pub(super) fn tell(&self, settings: &ServeSettings, budget: &Budget, from_file: bool) {
+        start(settings, &self.notes, &self.warnings, from_file);
+        memory(settings, budget);
+        if let Some(rules) = &self.limits {
+            limits(settings, rules);
+        }
+    }
+}
+
+fn start(settings: &ServeSettings, notes: &[String], warnings: &[String], from_file: bool) {
     for warning in warnings {
         tracing::warn!(warning, "configuration");
     }
@@ -24,7 +50,7 @@ pub(super) fn start(settings: &ServeSettings, notes: &[String], warnings: &[Stri
 }
 
 /// Says what the memory budget leaves for bodies, and for prefixes if that is less than asked for.
-pub(super) fn memory(settings: &ServeSettings, budget: &Budget) {
+fn memory(settings: &ServeSettings, budget: &Budget) {
     let Some(bytes) = budget.limit() else { return };
     tracing::info!(bytes, "memory budget");
     if settings.limits.max_request_body as u64 > bytes {
@@ -60,7 +86,7 @@ fn below(largest: u64, rules: &WaitingRules) -> String {
 
 /// Says that bodies which are allowed may never wait, and so never go: a request waits
 /// before it finds that it needn't.
-pub(super) fn limits(settings: &ServeSettings, rules: &WaitingRules) {
+fn limits(settings: &ServeSettings, rules: &WaitingRules) {
     let largest = settings.limits.max_request_body as u64;
     let of = below(largest, rules);
     if !of.is_empty() {

@@ -1,0 +1,208 @@
+//! A pool: its endpoints, who chooses among them, and what is kept for them.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use prometheus::Registry;
+use tokio::time::MissedTickBehavior;
+use tokio_util::sync::CancellationToken;
+
+use super::numbers::{attributes, register_pool};
+use super::{Background, RunError};
+use crate::endpoints::health::{SWEEP_INTERVAL, Ward};
+use crate::endpoints::{CachedLocator, Clock, PodLocator, Store, StoreLocator};
+use crate::extproc::exchange::Shared;
+use crate::extproc::metrics::ExtProcMetrics;
+use crate::extproc::parsing::Parsing;
+use crate::flow::{Attempts, Dispatcher, Gate, GateCollector, GateMetrics, Policy, keep_bands, keep_moving};
+use crate::memory::{Budget, Sheds};
+use crate::observe::endpoints::Attributes;
+use crate::request::{ParserKind, Parsers, RuleBook};
+use crate::schedule::latency::Model;
+use crate::schedule::registry::{MetricsSource, Pipeline};
+use crate::schedule::waiting::Waiting;
+use crate::schedule::{Record, SchedulerMetrics, State};
+use crate::scrape::{ScrapeConfig, ScrapeMetrics, Scraper};
+use crate::settings::ServeSettings;
+
+/// How often what is kept for endpoints that are gone is dropped.
+const FORGET_INTERVAL: Duration = Duration::from_secs(30);
+
+/// A pool. Nothing in it belongs to the process, but for the memory budget.
+pub(super) struct Pool {
+    /// Its name in metrics.
+    pub(super) name: String,
+    pub(super) clock: Clock,
+    pub(super) store: Arc<Store>,
+    /// Model rewrites and objectives.
+    pub(super) rules: Arc<RuleBook>,
+    /// The parsers of its requests, in the order in which they are asked.
+    pub(super) parsers: Vec<ParserKind>,
+    /// Decides and books; requests wait there.
+    pub(super) dispatcher: Arc<Dispatcher>,
+    /// What every exchange of the pool needs.
+    pub(super) shared: Arc<Shared>,
+    /// Numbers of its endpoints that extractors read besides those of every engine.
+    pub(super) attributes: Attributes,
+    sources: Vec<MetricsSource>,
+    state: Arc<State>,
+    attempts: Arc<Attempts>,
+    ward: Option<Arc<Ward>>,
+}
+
+/// What a pool is built of.
+pub(super) struct Parts<'a> {
+    pub(super) settings: &'a ServeSettings,
+    pub(super) pipeline: Pipeline,
+    pub(super) scheduler_metrics: &'a SchedulerMetrics,
+    pub(super) state: Arc<State>,
+    pub(super) store: Arc<Store>,
+    /// Finds candidates; `None`: they are those of the store.
+    pub(super) locator: Option<Arc<dyn PodLocator>>,
+    pub(super) ward: Option<Arc<Ward>>,
+}
+
+impl Pool {
+    /// Builds a pool and registers its metrics. Nothing of it runs yet.
+    ///
+    /// # Errors
+    /// When the name of a metric is taken.
+    pub(super) fn new(parts: Parts<'_>, registry: &Registry) -> prometheus::Result<Self> {
+        let Parts { settings, pipeline, scheduler_metrics, state, store, locator, ward } = parts;
+        let Pipeline { scheduler, stages, parsers, sources, waiting, .. } = pipeline;
+        let (name, clock) = (settings.pool.label().to_owned(), state.clock().clone());
+        let gate = waiting.as_ref().map(|waiting| gate(waiting, settings, &name, &clock, registry));
+        let attempts = Arc::new(Attempts::register(registry)?);
+        let locator = locator.unwrap_or_else(|| {
+            Arc::new(StoreLocator::new(Arc::clone(&store), settings.disable_subset_filter))
+        });
+        let locator =
+            CachedLocator::new(locator, clock.clone(), settings.locator.ttl, settings.locator.max_subsets);
+        let record = if settings.emit_endpoint_scores { Record::Scores } else { Record::No };
+        let max_age = settings.metrics_staleness;
+        let policy = Policy { scheduler, stages: Arc::clone(&stages), max_age, record };
+        let mut dispatcher = Dispatcher::new(locator, policy, clock.clone(), Arc::clone(&attempts));
+        if let Some(ward) = &ward {
+            dispatcher = dispatcher.watched(Arc::clone(ward));
+        }
+        if let Some(gate) = gate.transpose()? {
+            // A gate is dropped with its dispatcher, whatever the budget does.
+            state.budget().shed_with(Arc::downgrade(&gate) as Weak<dyn Sheds>);
+            dispatcher = dispatcher.with_gate(gate);
+        }
+        let rules = Arc::new(RuleBook::default());
+        let shared = Shared {
+            parsers: Parsers::new(&parsers),
+            max_request_body_bytes: settings.limits.max_request_body,
+            budget: Arc::clone(state.budget()),
+            stages,
+            rules: Arc::clone(&rules),
+            metrics: ExtProcMetrics::register(registry, settings.stream_metrics)?,
+            parsing: Parsing::new(scheduler_metrics),
+        };
+        let pool = Self {
+            name,
+            clock,
+            store,
+            rules,
+            parsers,
+            dispatcher: Arc::new(dispatcher),
+            shared: Arc::new(shared),
+            attributes: attributes(&sources),
+            sources,
+            state,
+            attempts,
+            ward,
+        };
+        register_pool(&pool, max_age, registry)?;
+        Ok(pool)
+    }
+
+    /// The memory budget that its requests and caches count against.
+    pub(super) fn budget(&self) -> &Arc<Budget> {
+        self.state.budget()
+    }
+
+    /// The model of its latencies, if a plugin keeps one.
+    pub(super) fn latencies(&self) -> Option<Arc<Model>> {
+        Model::find(&self.state)
+    }
+
+    /// Runs what keeps it up to date. `finishing`: cancelled when requests no longer wait.
+    pub(super) fn start(&self, finishing: CancellationToken, background: &mut Background) {
+        if let Some(ward) = &self.ward {
+            background.run(sweep(Arc::clone(ward), Arc::clone(&self.store)));
+        }
+        if let Some(gate) = self.dispatcher.gate() {
+            background.run(keep_moving(Arc::clone(&self.dispatcher), Arc::clone(&self.store)));
+            background.run(keep_bands(Arc::clone(gate), Arc::clone(&self.rules)));
+            let gate = Arc::clone(gate);
+            background.run(async move {
+                finishing.cancelled().await;
+                gate.close();
+            });
+        }
+        let (attempts, dispatcher) = (Arc::clone(&self.attempts), Arc::clone(&self.dispatcher));
+        background.run(forget(attempts, dispatcher, Arc::clone(&self.store), Arc::clone(&self.state)));
+    }
+
+    /// Starts to poll its endpoints.
+    ///
+    /// # Errors
+    /// Which source can't be polled as it is configured.
+    pub(super) fn scrape(
+        &self,
+        settings: &ServeSettings,
+        metrics: &ScrapeMetrics,
+    ) -> Result<Vec<Scraper>, RunError> {
+        let (mut scrapers, mut healthy, times) = (Vec::new(), false, self.latencies().is_some());
+        for source in self.sources.iter().filter(|source| source.models || !source.engines.is_empty()) {
+            let (tick, engines) = (settings.refresh_metrics_interval, source.engines.clone());
+            let config = ScrapeConfig::new(&source.params, tick, engines, source.models);
+            let config = config.map_err(RunError::Config)?;
+            // The first source of metrics says how well endpoints are.
+            let keeps_health = config.keeps_health && !healthy;
+            let config = ScrapeConfig { keeps_health, times: times && keeps_health, ..config };
+            healthy |= config.keeps_health;
+            scrapers.push(Scraper::start(Arc::clone(&self.store), self.clock.clone(), config, metrics));
+        }
+        Ok(scrapers)
+    }
+}
+
+/// Where requests wait, with its metrics.
+fn gate(
+    waiting: &Waiting,
+    settings: &ServeSettings,
+    pool: &str,
+    clock: &Clock,
+    registry: &Registry,
+) -> prometheus::Result<Arc<Gate>> {
+    let metrics = GateMetrics::register(registry, pool)?;
+    let shows_after = settings.refresh_metrics_interval + settings.metrics_staleness;
+    let gate = Gate::new(waiting, clock.clone(), shows_after, metrics);
+    registry.register(Box::new(GateCollector::new(Arc::clone(&gate))?))?;
+    Ok(gate)
+}
+
+/// Looks at the requests that wait for a first byte, again and again.
+async fn sweep(ward: Arc<Ward>, store: Arc<Store>) {
+    let mut ticks = tokio::time::interval(SWEEP_INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        ward.sweep(&store.snapshot());
+    }
+}
+
+/// Drops what is kept for endpoints that are gone.
+async fn forget(attempts: Arc<Attempts>, dispatcher: Arc<Dispatcher>, store: Arc<Store>, state: Arc<State>) {
+    let mut ticks = tokio::time::interval(FORGET_INTERVAL);
+    loop {
+        ticks.tick().await;
+        let snapshot = store.snapshot();
+        attempts.retain(&snapshot);
+        state.sweep(&snapshot, state.clock().now_ms());
+        dispatcher.sweep();
+    }
+}

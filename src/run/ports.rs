@@ -1,0 +1,61 @@
+//! The ports for metrics and for administration.
+
+use std::net::TcpListener;
+use std::sync::Arc;
+
+use prometheus::Registry;
+
+use super::pool::Pool;
+use super::{Background, RunError, capacity, metrics_port};
+use crate::cluster::Cluster;
+use crate::metrics;
+use crate::observe::http::{HttpServer, Protection, Routes};
+use crate::observe::tls::MetricsTls;
+use crate::observe::{self, endpoints};
+use crate::scaling::Board;
+use crate::settings::ServeSettings;
+
+/// Serves metrics, to whom the settings allow them.
+///
+/// # Errors
+/// When the name of a metric is taken, or the socket can't be used.
+pub(super) fn metrics(
+    listener: TcpListener,
+    tls: Option<Arc<MetricsTls>>,
+    cluster: Option<Cluster>,
+    (pool, settings): (&Pool, &ServeSettings),
+    registry: &Registry,
+    background: &mut Background,
+) -> Result<(), RunError> {
+    let shown = registry.clone();
+    let routes = Routes::new().with_metrics(move || metrics::render(&shown));
+    let address = listener.local_addr()?;
+    let (port, clock) = (&settings.metrics_port, &pool.clock);
+    let protection = metrics_port::protect(port, tls, cluster, clock, registry, background)?;
+    tracing::info!(%address, tls = protection.tls.is_some(), auth = protection.access.is_some(), "metrics port open");
+    let protection = Protection { budget: Arc::clone(pool.budget()), ..protection };
+    background.pages.push(HttpServer::start_protected(listener, routes, protection)?);
+    Ok(())
+}
+
+/// Serves pages about a pool and its plans.
+///
+/// # Errors
+/// When the socket can't be used.
+pub(super) fn admin(
+    listener: TcpListener,
+    pool: &Pool,
+    board: Option<&Arc<Board>>,
+    background: &mut Background,
+) -> Result<(), RunError> {
+    tracing::info!(address = %listener.local_addr()?, "admin port open");
+    let (store, clock, latencies) = (Arc::clone(&pool.store), pool.clock.clone(), pool.latencies());
+    let attributes = pool.attributes.clone();
+    let routes = Routes::new()
+        .with_page("/endpoints", "application/json", move || endpoints::page(&store, &clock, &attributes))
+        .with_page("/latency", "application/json", move || observe::latency::page(latencies.as_deref()));
+    let routes = capacity::with_pages(routes, board, &pool.clock).with_index();
+    let open_to_all = Protection { budget: Arc::clone(pool.budget()), ..Protection::default() };
+    background.pages.push(HttpServer::start_protected(listener, routes, open_to_all)?);
+    Ok(())
+}
