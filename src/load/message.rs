@@ -6,7 +6,7 @@ use memchr::memmem;
 use smallvec::SmallVec;
 
 use crate::extproc::wire::{field_len, put_bytes};
-use crate::sim::mix;
+use usher_core::random::mix;
 
 /// Envoy passes bodies on in pieces of this size.
 const CHUNK: usize = 32 << 10;

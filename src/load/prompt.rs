@@ -11,7 +11,7 @@ use super::script::{Script, Voice};
 use super::settings::Api;
 use super::text::words;
 use super::trace::Row;
-use crate::sim::mix;
+use usher_core::random::mix;
 
 /// Bytes of prompts of one length that are kept.
 const POOL_BYTES: usize = 32 << 20;

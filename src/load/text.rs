@@ -1,6 +1,6 @@
 //! Text that nobody wrote.
 
-use crate::sim::mix;
+use usher_core::random::mix;
 
 /// Characters per token, about what English text has, and what the simulated servers
 /// count.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use super::text::{TOKEN_CHARS, words};
-use crate::sim::mix;
+use usher_core::random::mix;
 
 /// Tokens that one number of `hash_ids` stands for.
 const BLOCK_TOKENS: usize = 512;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::servers::Server;
 use super::workload::{Arrival, Piece};
-use crate::sim::mix;
+use usher_core::random::mix;
 
 /// Seconds of a step and tokens per second of prompts that users' waiting is estimated
 /// with: how many requests a user makes depends on how long answers take.

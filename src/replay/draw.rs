@@ -1,7 +1,7 @@
 //! Random numbers that are the same on every machine and with every version of a library:
 //! a workload of a seed is to stay what it is.
 
-use crate::sim::mix;
+use usher_core::random::mix;
 
 /// A sequence of random numbers.
 #[derive(Clone, Debug)]

@@ -12,7 +12,8 @@ use super::world::Interconnect;
 use crate::config::{ConfigError, EndpointPickerConfig};
 use crate::endpoints::ROLE_LABEL;
 use crate::load::trace::Row;
-use crate::sim::{EngineConfig, KV_BYTES_PER_TOKEN, Links, ModelKind, mix};
+use crate::sim::{EngineConfig, KV_BYTES_PER_TOKEN, Links, ModelKind};
+use usher_core::random::mix;
 
 /// Times that slow servers take longer.
 const SLOWER: f64 = 3.0;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::draw::Draw;
 use crate::load::trace::Row;
 use crate::request::Slo;
-use crate::sim::mix;
+use usher_core::random::mix;
 
 /// Stream of random numbers by which classes are drawn: another one than lengths and times have.
 const CLASSES: u64 = 64;

@@ -1,15 +1,9 @@
 //! What scheduling counts.
 
-use std::any::{Any, TypeId};
-use std::collections::HashMap;
-use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
-
 use prometheus::{IntCounter, IntCounterVec, Opts, Registry};
+use usher_plugin::{Families, PluginId};
 
 use crate::metrics::{Legacy, Timing, Timings, register};
-
-use super::plugin::PluginId;
 
 /// Metrics of the scheduler. Clones share the numbers.
 #[derive(Clone, Debug)]
@@ -20,20 +14,8 @@ pub struct SchedulerMetrics {
     plugins: Timings,
     /// `usher_scheduler_invalid_scores_total`: scores that were no finite number.
     invalid_scores: IntCounterVec,
-    /// Where plugins register what they count themselves.
-    registry: Registry,
+    /// What plugins count themselves.
     families: Families,
-}
-
-/// Families of plugins by their type, each registered once however many plugins
-/// count in it.
-#[derive(Clone, Default)]
-struct Families(Arc<Mutex<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>>);
-
-impl fmt::Debug for Families {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Families")
-    }
 }
 
 /// Where in a decision a plugin is called; the `extension_point` label.
@@ -105,9 +87,8 @@ impl SchedulerMetrics {
         register(registry, e2e.clone(), Some(e2e_legacy))?;
         register(registry, plugins.clone(), Some(plugins_legacy))?;
         register(registry, invalid_scores.clone(), None)?;
-        let (registry, families) = (registry.clone(), Families::default());
-        let e2e = e2e.with(&[]);
-        Ok(Self { e2e, plugins, invalid_scores, registry, families })
+        let (e2e, families) = (e2e.with(&[]), Families::new(registry.clone()));
+        Ok(Self { e2e, plugins, invalid_scores, families })
     }
 
     /// The duration of a plugin outside of scheduling, under the name of its type.
@@ -115,22 +96,9 @@ impl SchedulerMetrics {
         self.plugins.with(&[extension_point, plugin_type, plugin_type])
     }
 
-    /// What plugins of a type count together, registered when the first of them is built.
-    ///
-    /// # Errors
-    /// When a name is already taken in the registry.
-    pub fn family<T: Any + Send + Sync>(
-        &self,
-        register: impl FnOnce(&Registry) -> prometheus::Result<T>,
-    ) -> prometheus::Result<Arc<T>> {
-        let mut families = self.families.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = families.get(&TypeId::of::<T>()).cloned().and_then(|any| any.downcast::<T>().ok());
-        if let Some(known) = known {
-            return Ok(known);
-        }
-        let made = Arc::new(register(&self.registry)?);
-        families.insert(TypeId::of::<T>(), Arc::clone(&made) as Arc<dyn Any + Send + Sync>);
-        Ok(made)
+    /// What plugins count themselves.
+    pub(super) fn families(&self) -> &Families {
+        &self.families
     }
 
     /// The duration of one plugin at one point, looked up once and kept.

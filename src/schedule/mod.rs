@@ -5,105 +5,54 @@
 //! the best. A profile handler says which profiles run and whose picks are the
 //! answer. A decision is a function of the request, the candidates and the
 //! random source; it reads live numbers and changes nothing.
-//! [`registry`] builds all of it from a configuration.
+//! [`registry`] builds all of it from a configuration. The interfaces of plugins are those of
+//! [`usher_plugin`], the built-in ones are in [`usher_plugins`].
 
-mod around;
-mod context;
-pub mod data;
-mod decision;
-mod effects;
-mod facts;
-mod filter;
-mod handler;
-mod label_values;
-pub mod latency;
-mod lifecycle;
 mod metrics;
-mod params;
-mod per_snapshot;
-mod pick;
-mod plugin;
-mod produce;
 mod profile;
-mod recent;
 pub mod registry;
-mod saturation;
 mod scheduler;
-mod score;
 mod scratch;
-mod selector;
-mod settle;
 mod stages;
-mod state;
 
-pub mod waiting;
-
-pub use around::{
-    AgentIdentity, AgentIdentityParams, Bindings, LatencySloAdmitter, LatencySloAdmitterParams,
-    ProbabilisticAdmitter, ProbabilisticAdmitterParams, ReporterMetrics, ReporterParams,
-    RequestAttributeReporter, RolloutMetrics, RolloutParams, RolloutScreener, ServedVerifier,
-    SessionAffinity, SessionAffinityParams, SessionMetrics, SessionSource, SourceParams, Strategy,
-};
-pub use context::{Context, Outcome, Part, Runs, ScheduleError};
-pub use decision::{Column, Decision, Record, Run, Scores};
-pub use effects::{AnswerHead, Attribute, Effects, Follower, Followers, Header, Served};
-pub use facts::{DataType, Fact, Facts, Key};
-pub use filter::{
-    AffinityDecisions, AffinityFamilies, PrefixCacheAffinityFilter, PrefixCacheAffinityFilterParams,
-    TtftSource,
-};
-pub use filter::{
-    ByLabelFilter, ByLabelParams, Condition, HeaderTestingFilter, LabelSelectorFilter, Metric, RoleFilter,
-    UtilizationFilter, UtilizationFilterParams,
-};
-pub use filter::{EndpointAttributeFilter, EndpointAttributeFilterParams};
-pub use filter::{MinAffinity, TopologyAffinityFilter, TopologyAffinityFilterParams};
-pub use filter::{SloHeadroomTierFilter, SloHeadroomTierParams};
-pub use handler::{
-    AlwaysDecider, Decisions, DisaggFamily, DisaggParams, DisaggProfileHandler, Joint, JointParams,
-    MultimodalDecider, PdFamily, PdParams, PdProfileHandler, PrefixBasedPdDecider, PrefixBasedPdParams,
-    StageOrder, StageProfiles,
-};
-pub use handler::{
-    DataParallelParams, DataParallelProfileHandler, DisaggHeaders, DisaggHeadersParams, HeaderProfileHandler,
-    HeaderProfileParams, SingleProfileHandler,
-};
-pub use lifecycle::{
-    Admitter, Denied, Finding, Gatherer, HeaderProcessor, PreRequest, Producer, Screener, Situation,
-};
 pub use metrics::SchedulerMetrics;
-pub use pick::{MaxScorePicker, Picks, RandomPicker, WeightedRandomPicker};
-pub use plugin::{Decider, Filter, Picker, PluginId, ProfileHandler, ProfileSet, Scorer};
-pub use produce::{
-    ApproxPrefixKeys, ApproxPrefixParams, ApproxPrefixProducer, P2pSource, P2pSourceParams, PrefixCaches,
-    PrefixFamilies,
-};
-pub use produce::{BalanceBy, BurstFamilies, BurstPrefixParams, BurstPrefixProducer};
-pub use produce::{
-    EncoderCaches, EncoderFamilies, InflightFamilies, InflightLoadParams, InflightLoadProducer,
-    InflightSeries, MmEmbeddingsCacheProducer, MmEmbeddingsCacheProducerParams, SessionIdParams,
-    SessionIdProducer, TokenParams, TokenProducer,
-};
-pub use produce::{PredictedLatencyParams, PredictedLatencyProducer, PredictionFamilies, PredictionSeries};
 pub use profile::{Profile, ProfileBuilder};
-pub use saturation::{
-    ConcurrencyDetector, ConcurrencyDetectorParams, ConcurrencyMode, Level, SaturationDetector,
-    UtilizationDetector, UtilizationDetectorParams,
-};
 pub use scheduler::Scheduler;
-pub use score::{
-    ActiveRequestParams, ActiveRequestScorer, ContextLengthAware, ContextLengthParams, ExpectedLatencyParams,
-    ExpectedLatencyScorer, HeaderLabelAffinityScorer, HeaderLabelParams, KvCacheUtilizationScorer,
-    LoadAwareParams, LoadAwareScorer, LoraAffinityScorer, MmEmbeddingsCacheParams, MmEmbeddingsCacheScorer,
-    QueueScorer, RunningRequestsScorer, TokenLoadParams, TokenLoadScorer,
-};
-pub use score::{ColdOrder, NoHitLruParams, NoHitLruScorer, PrefixCacheScorer, PrefixCacheScorerParams};
-pub use score::{EndpointAttributeScorer, EndpointAttributeScorerParams};
-pub use score::{HeadroomStrategy, LatencyScorer, LatencyScorerParams};
-pub use score::{TopologyAffinityScorer, TopologyAffinityScorerParams};
-pub use score::{multicluster_kv_cache, multicluster_queue};
 pub use scratch::Scratch;
-pub use selector::{LabelExpression, LabelOperator, LabelSelector};
-pub use settle::Settlement;
 pub use stages::{Stages, StagesBuilder};
-pub use state::{Kept, State};
+pub use usher_plugin::{
+    Admitter, AnswerHead, Attribute, Column, Context, DataType, Decider, Decision, Denied, Effects, Fact,
+    Facts, Filter, Finding, Follower, Followers, Gatherer, Header, HeaderProcessor, Kept, Key,
+    LabelExpression, LabelOperator, LabelSelector, Level, Outcome, Part, Picker, Picks, PluginId, PreRequest,
+    Producer, ProfileHandler, ProfileSet, Record, Run, Runs, SaturationDetector, ScheduleError, Scorer,
+    Scores, Screener, Served, Settlement, Situation, State, data,
+};
+pub use usher_plugins::{
+    ActiveRequestParams, ActiveRequestScorer, AffinityDecisions, AffinityFamilies, AgentIdentity,
+    AgentIdentityParams, AlwaysDecider, ApproxPrefixKeys, ApproxPrefixParams, ApproxPrefixProducer,
+    BalanceBy, Bindings, BurstFamilies, BurstPrefixParams, BurstPrefixProducer, ByLabelFilter, ByLabelParams,
+    ColdOrder, ConcurrencyDetector, ConcurrencyDetectorParams, ConcurrencyMode, Condition,
+    ContextLengthAware, ContextLengthParams, DataParallelParams, DataParallelProfileHandler, Decisions,
+    DisaggFamily, DisaggHeaders, DisaggHeadersParams, DisaggParams, DisaggProfileHandler, EncoderCaches,
+    EncoderFamilies, EndpointAttributeFilter, EndpointAttributeFilterParams, EndpointAttributeScorer,
+    EndpointAttributeScorerParams, ExpectedLatencyParams, ExpectedLatencyScorer, HeaderLabelAffinityScorer,
+    HeaderLabelParams, HeaderProfileHandler, HeaderProfileParams, HeaderTestingFilter, HeadroomStrategy,
+    InflightFamilies, InflightLoadParams, InflightLoadProducer, InflightSeries, Joint, JointParams,
+    KvCacheUtilizationScorer, LabelSelectorFilter, LatencyScorer, LatencyScorerParams, LatencySloAdmitter,
+    LatencySloAdmitterParams, LoadAwareParams, LoadAwareScorer, LoraAffinityScorer, MaxScorePicker, Metric,
+    MinAffinity, MmEmbeddingsCacheParams, MmEmbeddingsCacheProducer, MmEmbeddingsCacheProducerParams,
+    MmEmbeddingsCacheScorer, MultimodalDecider, NoHitLruParams, NoHitLruScorer, P2pSource, P2pSourceParams,
+    PdFamily, PdParams, PdProfileHandler, PredictedLatencyParams, PredictedLatencyProducer,
+    PredictionFamilies, PredictionSeries, PrefixBasedPdDecider, PrefixBasedPdParams,
+    PrefixCacheAffinityFilter, PrefixCacheAffinityFilterParams, PrefixCacheScorer, PrefixCacheScorerParams,
+    PrefixCaches, PrefixFamilies, ProbabilisticAdmitter, ProbabilisticAdmitterParams, QueueScorer,
+    RandomPicker, ReporterMetrics, ReporterParams, RequestAttributeReporter, RoleFilter, RolloutMetrics,
+    RolloutParams, RolloutScreener, RunningRequestsScorer, ServedVerifier, SessionAffinity,
+    SessionAffinityParams, SessionIdParams, SessionIdProducer, SessionMetrics, SessionSource,
+    SingleProfileHandler, SloHeadroomTierFilter, SloHeadroomTierParams, SourceParams, StageOrder,
+    StageProfiles, Strategy, TokenLoadParams, TokenLoadScorer, TokenParams, TokenProducer,
+    TopologyAffinityFilter, TopologyAffinityFilterParams, TopologyAffinityScorer,
+    TopologyAffinityScorerParams, TtftSource, UtilizationDetector, UtilizationDetectorParams,
+    UtilizationFilter, UtilizationFilterParams, WeightedRandomPicker, latency, multicluster_kv_cache,
+    multicluster_queue, waiting,
+};

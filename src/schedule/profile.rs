@@ -6,14 +6,12 @@ use std::time::Instant;
 
 use prometheus::IntCounter;
 use rand::Rng;
+use usher_plugin::{Column, Context, Filter, Picker, PluginId, Record, Run, ScheduleError, Scorer, Scores};
 
 use crate::endpoints::{Candidates, View};
 use crate::metrics::Timing;
 
-use super::context::{Context, ScheduleError};
-use super::decision::{Column, Record, Run, Scores};
 use super::metrics::{Point, SchedulerMetrics};
-use super::plugin::{Filter, Picker, PluginId, Scorer};
 use super::scratch::Scratch;
 
 /// A plugin in its place, with what it counts.

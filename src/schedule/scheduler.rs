@@ -6,17 +6,17 @@ use std::time::Instant;
 
 use rand::Rng;
 use smallvec::SmallVec;
+use usher_plugin::{
+    Context, Decision, Ground, Outcome, PluginId, ProfileHandler, Record, Run, Runs, ScheduleError,
+    Settlement,
+};
 
 use crate::endpoints::Candidates;
 use crate::metrics::Timing;
 
-use super::context::{Context, Outcome, Runs, ScheduleError};
-use super::decision::{Decision, Ground, Record, Run};
 use super::metrics::{Point, SchedulerMetrics};
-use super::plugin::{PluginId, ProfileHandler};
 use super::profile::{Placed, Profile, charge};
 use super::scratch::Scratch;
-use super::settle::Settlement;
 
 /// The profiles of a configuration and the handler that chooses among them.
 pub struct Scheduler {
@@ -94,7 +94,7 @@ impl Scheduler {
         let mut mark = start;
         let mut outcomes: SmallVec<[Outcome; 3]> = self.profiles.iter().map(|_| Outcome::Waiting).collect();
         loop {
-            let runs = Runs { names: &self.names, outcomes: &outcomes, candidates };
+            let runs = Runs::new(&self.names, &outcomes, candidates);
             let next = self.handler.plugin.next(cx, &runs);
             charge(&self.handler.duration, &mut mark);
             let mut ran = false;
@@ -104,7 +104,7 @@ impl Scheduler {
                     continue;
                 }
                 ran = true;
-                let runs = Runs { names: &self.names, outcomes: &outcomes, candidates };
+                let runs = Runs::new(&self.names, &outcomes, candidates);
                 let handler = &self.handler.plugin;
                 let cx =
                     Context { peer: handler.peer(index, &runs), part: handler.part(index, &runs), ..*cx };
@@ -118,12 +118,14 @@ impl Scheduler {
             }
         }
         if self.settles {
-            let mut open = Settlement { names: &self.names, outcomes: &mut outcomes, candidates };
+            let mut open = Settlement::new(&self.names, &mut outcomes, candidates);
             let settled = self.handler.plugin.settle(cx, &mut open, rng);
-            open.end(record);
+            if record == Record::No {
+                forget_totals(&mut outcomes);
+            }
             settled?;
         }
-        let runs = Runs { names: &self.names, outcomes: &outcomes, candidates };
+        let runs = Runs::new(&self.names, &outcomes, candidates);
         let primary = self.handler.plugin.finish(cx, &runs);
         charge(&self.finish_duration, &mut mark);
         match primary {
@@ -136,8 +138,7 @@ impl Scheduler {
     fn ground(&self, candidates: &Candidates, scratch: &mut Scratch) -> Arc<Ground> {
         let known = scratch.ground.take().filter(|ground| ground.is_of(candidates, &self.names));
         let ground = known.unwrap_or_else(|| {
-            let (candidates, profiles) = (candidates.clone(), Arc::clone(&self.names));
-            Arc::new(Ground { candidates, profiles, prefill: self.prefill })
+            Arc::new(Ground::new(candidates.clone(), Arc::clone(&self.names), self.prefill))
         });
         scratch.ground = Some(Arc::clone(&ground));
         ground
@@ -150,6 +151,16 @@ impl Scheduler {
             _ => None,
         });
         failed.min_by_key(|(name, _)| Arc::clone(name)).map(|(_, error)| error)
+    }
+}
+
+/// Drops the totals that were kept for the handler alone: a decision stays as long as
+/// its stream, and they are as long as the pool.
+fn forget_totals(outcomes: &mut [Outcome]) {
+    for outcome in outcomes {
+        if let Outcome::Picked(run) = outcome {
+            run.record = None;
+        }
     }
 }
 

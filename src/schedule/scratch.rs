@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use super::decision::Ground;
-use super::pick::Picks;
+use usher_plugin::{Ground, Picks};
 
 /// Buffers that decisions reuse. One per thread; what it holds means nothing
 /// between decisions, but for the candidates of the last one: they stay until the next.

@@ -7,23 +7,18 @@ use std::time::Instant;
 
 use futures_util::future::join_all;
 use rand::Rng;
+use usher_plugin::data::PrefixMatch;
+use usher_plugin::{
+    Admitter, Context, Decision, Denied, Effects, Facts, Finding, Gatherer, HeaderProcessor, Key, PluginId,
+    PreRequest, Producer, SaturationDetector, Screener, Situation,
+};
 
 use crate::endpoints::Candidates;
 use crate::metrics::Timing;
 use crate::request::Request;
 
-use super::context::Context;
-use super::data::PrefixMatch;
-use super::decision::Decision;
-use super::effects::Effects;
-use super::facts::{Facts, Key};
-use super::lifecycle::{
-    Admitter, Denied, Finding, Gatherer, HeaderProcessor, PreRequest, Producer, Screener, Situation,
-};
 use super::metrics::{Point, SchedulerMetrics};
-use super::plugin::PluginId;
 use super::profile::{Placed, charge};
-use super::saturation::SaturationDetector;
 
 /// The plugins around the scheduler. Empty for a configuration that uses none.
 #[derive(Default)]
@@ -49,9 +44,7 @@ struct Followed<T: ?Sized> {
 impl<T: ?Sized> Followed<T> {
     /// Calls the plugin. The time is charged to it, and so is that of its followers.
     fn call(&self, effects: &mut Effects, mark: &mut Instant, call: impl FnOnce(&T, &mut Effects)) {
-        let before = effects.followers_len();
-        call(&self.placed.plugin, effects);
-        effects.belong(before, &self.received, &self.streaming);
+        effects.timed(&self.received, &self.streaming, |effects| call(&self.placed.plugin, effects));
         charge(&self.placed.duration, mark);
     }
 }

@@ -6,9 +6,9 @@ use bytes::Bytes;
 use serde_json::json;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::mix;
 use super::model::Finish;
 use super::openai::Api;
+use usher_core::random::mix;
 
 // 64 words of four bytes with their space, so that text is as long as its tokens say.
 const WORDS: &str = concat!(

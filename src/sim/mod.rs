@@ -71,13 +71,3 @@ pub(crate) use timer::Timer;
 pub(crate) fn read_chat(body: &[u8]) -> Result<Vec<u8>, String> {
     openai::parse(openai::Api::Chat, body).map(|call| call.prompt)
 }
-
-/// One draw of SplitMix64 (Steele, Lea, Flood 2014): the same number for the same
-/// input, on every machine. All randomness of the simulator comes from here.
-#[inline]
-pub(crate) fn mix(input: u64) -> u64 {
-    let mut z = input.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
-}

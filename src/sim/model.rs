@@ -33,9 +33,9 @@ mod work;
 use std::time::Duration;
 
 use super::kv::Lease;
-use super::mix;
 use super::stats::Timeline;
 use job::Job;
+use usher_core::random::mix;
 use work::Step;
 
 pub use chunked_prefill::ChunkedPrefill;

@@ -1,7 +1,7 @@
 //! docs/migrate-from-llm-d.md says of flags and plugins what the program does.
 
 use usher::cli::{Command, parse};
-use usher::schedule::registry::PluginType;
+use usher::schedule::registry::{find_type, plugin_types};
 
 use super::guide::{assert_names, table};
 
@@ -136,14 +136,14 @@ local-syncer redis-syncer k8s-peer-discovery
 #[test]
 fn every_plugin_type_has_a_row_and_is_there_or_missing_as_it_says() {
     let rows = table("Plugins");
-    assert_names(&rows, PluginType::all().map(|plugin_type| plugin_type.name));
+    assert_names(&rows, plugin_types().map(|plugin_type| plugin_type.name));
     let theirs: Vec<&str> = PLUGINS.split_whitespace().collect();
     for name in &theirs {
         assert!(rows.iter().any(|row| row.name == *name), "{name} is in no table");
     }
     for row in &rows {
         assert_eq!(row.is == "ours", !theirs.contains(&row.name.as_str()), "{row:?}");
-        let plugin_type = PluginType::find(&row.name).unwrap();
+        let plugin_type = find_type(&row.name).unwrap();
         if matches!(&*row.is, "same" | "better" | "ours") {
             assert!(plugin_type.is_supported(), "{row:?}");
             continue;
@@ -152,7 +152,7 @@ fn every_plugin_type_has_a_row_and_is_there_or_missing_as_it_says() {
         let idle = plugin_type.summary.starts_with("Would ");
         assert!(!plugin_type.is_supported() || idle, "{row:?}: it is there");
     }
-    for plugin_type in PluginType::all().filter(|plugin_type| plugin_type.summary.starts_with("Would ")) {
+    for plugin_type in plugin_types().filter(|plugin_type| plugin_type.summary.starts_with("Would ")) {
         let row = rows.iter().find(|row| row.name == plugin_type.name).unwrap();
         assert_eq!(row.is, "missing", "{row:?}: it has no effect");
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use prometheus::Registry;
 use usher::config::{EndpointPickerConfig, Quantity};
 use usher::request::ParserKind;
-use usher::schedule::registry::{Origin, Pipeline, PluginType, ResolvedProfile};
+use usher::schedule::registry::{Origin, Pipeline, ResolvedProfile, find_type};
 use usher::schedule::{SchedulerMetrics, State};
 
 fn build(text: &str) -> Pipeline {
@@ -197,7 +197,7 @@ fn names(pipeline: &Pipeline) -> Vec<&str> {
 #[test]
 fn defaults_are_added_in_the_order_of_the_peer() {
     let parsers = ["openai-parser", "anthropic-parser", "vllmhttp-parser", "passthrough-parser"];
-    let parsers = parsers.into_iter().filter(|name| PluginType::find(name).unwrap().is_supported());
+    let parsers = parsers.into_iter().filter(|name| find_type(name).unwrap().is_supported());
     let expected: Vec<&str> = ["active-request-scorer", "single-profile-handler", "max-score-picker"]
         .into_iter()
         .chain(["fcfs-ordering-policy", "global-strict-fairness-policy", "static-usage-limit-policy"])

@@ -6,4 +6,5 @@ pub mod endpoints;
 pub mod memory;
 pub mod metrics;
 pub mod prefix;
+pub mod random;
 pub mod request;

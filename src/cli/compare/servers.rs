@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use crate::endpoints::ROLE_LABEL;
-use crate::sim::mix;
+use usher_core::random::mix;
 
 /// Largest head of a request.
 const MOST_HEAD: usize = 16 << 10;

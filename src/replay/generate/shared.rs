@@ -1,7 +1,7 @@
 //! Texts that several prompts share.
 
 use crate::replay::workload::Piece;
-use crate::sim::mix;
+use usher_core::random::mix;
 
 /// Seeds of shared texts begin here; those of own texts are drawn.
 pub(super) const SHARED: u64 = 1 << 32;

@@ -1,14 +1,14 @@
 //! Where endpoints and their numbers come from.
 
+use usher_plugin::{Kind, wrong_kind};
+
 use crate::config::{ConfigError, EndpointPickerConfig, Name, Reference, Source};
 use crate::scrape::Engines;
 use crate::scrape::params::{SourceKind, SourceParams};
 
 use super::instances::{Instance, Instances, START};
-use super::references::wrong_kind;
 use super::resolved::{ResolvedSource, Use};
-use super::site::DataSource;
-use super::types::Kind;
+use super::table::{ReadsModels, Source as DataSource};
 
 const SOURCE: &str = "metrics-data-source";
 const EXTRACTOR: &str = "core-metrics-extractor";
@@ -60,7 +60,7 @@ pub(super) fn sources(
         let key = "dataLayer.sources";
         let instance = instances.get_kind(key, &source.plugin_ref, Kind::DataSource)?;
         let mut extractors = Vec::new();
-        match &instance.built.source {
+        match instance.built.extra() {
             None => return Err(wrong_kind(key, &source.plugin_ref, "a data source")),
             Some(DataSource::Polled(params)) => {
                 for Reference { plugin_ref } in &source.extractors {
@@ -68,9 +68,11 @@ pub(super) fn sources(
                     check_reads(extractor, plugin_ref, instance, params.kind)?;
                     extractors.push(extractor);
                 }
-                let engines: Vec<_> =
-                    extractors.iter().filter_map(|extractor| extractor.built.engines.clone()).collect();
-                let models = extractors.iter().any(|extractor| extractor.built.models);
+                let engines: Vec<_> = extractors
+                    .iter()
+                    .filter_map(|extractor| extractor.built.extra::<Engines>().cloned())
+                    .collect();
+                let models = extractors.iter().any(|extractor| reads_models(extractor));
                 if engines.is_empty() && !models {
                     let name = &instance.name;
                     notes.push(format!("data source '{name}' is not polled, as no extractor reads it"));
@@ -93,7 +95,7 @@ pub(super) fn sources(
         resolved.push(ResolvedSource { source: Use::of(&instance.name, defaulted), extractors });
     }
     let is_listed = |name| resolved.iter().any(|source: &ResolvedSource| source.extractors.contains(name));
-    let reads = |instance: &&Instance| instance.built.engines.is_some() || instance.built.models;
+    let reads = |instance: &&Instance| reads_metrics(instance) || reads_models(instance);
     for extractor in instances.iter().filter(reads) {
         if !is_listed(&extractor.name) {
             notes.push(format!("extractor '{}' has no effect, as no data source lists it", extractor.name));
@@ -105,6 +107,14 @@ pub(super) fn sources(
     Ok((built, resolved))
 }
 
+fn reads_metrics(extractor: &Instance) -> bool {
+    extractor.built.extra::<Engines>().is_some()
+}
+
+fn reads_models(extractor: &Instance) -> bool {
+    extractor.built.extra::<ReadsModels>().is_some()
+}
+
 /// Lists of models and metrics are different pages.
 fn check_reads(
     extractor: &Instance,
@@ -112,12 +122,11 @@ fn check_reads(
     source: &Instance,
     kind: SourceKind,
 ) -> Result<(), ConfigError> {
-    let built = &extractor.built;
-    let [brings, reads] = [kind == SourceKind::Models, built.models].map(|models| match models {
+    let [brings, reads] = [kind == SourceKind::Models, reads_models(extractor)].map(|models| match models {
         true => "lists of models",
         false => "metrics",
     });
-    if brings == reads || !built.models && built.engines.is_none() {
+    if brings == reads || !reads_models(extractor) && !reads_metrics(extractor) {
         return Ok(());
     }
     let (extractor, source) = (&extractor.name, &source.name);

@@ -4,12 +4,15 @@ use std::cmp::Reverse;
 use std::collections::HashSet;
 use std::time::Duration;
 
+use usher_plugin::Kind;
+
 use crate::config::{ConfigError, EndpointPickerConfig, FlowControl, Name, PriorityBand, Quantity};
-use crate::schedule::waiting::{BandRules, StaticUsageLimitParams, UsageLimit, Waiting, WaitingRules};
+use crate::schedule::waiting::{
+    BandRules, Fairness, Ordering, StaticUsageLimitParams, UsageLimit, Waiting, WaitingRules,
+};
 
 use super::instances::{Instances, START};
 use super::resolved::{ResolvedBand, ResolvedFlow, Use};
-use super::types::Kind;
 
 const DETECTOR: &str = "utilization-detector";
 const DETECTOR_KEY: &str = "flowControl.saturationDetector";
@@ -103,7 +106,7 @@ pub(super) fn waiting(
     }
     let policy = reference(flow.usage_limit_policy_plugin_ref.as_ref(), USAGE_LIMIT);
     let instance = instances.get_kind("usageLimitPolicyPluginRef", &policy.0, Kind::UsageLimitPolicy)?;
-    let usage_limit = instance.built.usage_limit.clone().unwrap_or_default();
+    let usage_limit = instance.built.extra::<UsageLimit>().cloned().unwrap_or_default();
     let of_pool = instances.get_kind(DETECTOR_KEY, detector, Kind::SaturationDetector)?;
     let detector = of_pool.built.detector.clone();
     let detector = detector.ok_or_else(|| ConfigError::at(START, "there is no saturation detector"))?;
@@ -176,8 +179,8 @@ fn band(
     let rules = BandRules {
         max_requests: limit(written.and_then(|band| band.max_requests), default.max_requests),
         max_bytes: limit(written.and_then(|band| band.max_bytes), default.max_bytes),
-        fairness: fairness.built.fairness.clone().unwrap_or(default.fairness),
-        ordering: ordering.built.ordering.unwrap_or(default.ordering),
+        fairness: fairness.built.extra::<Fairness>().cloned().unwrap_or(default.fairness),
+        ordering: ordering.built.extra::<Ordering>().copied().unwrap_or(default.ordering),
     };
     Ok((rules, (of_fairness, of_ordering)))
 }

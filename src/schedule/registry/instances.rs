@@ -1,15 +1,16 @@
 //! The plugins of a configuration, built.
 
-use crate::config::{ConfigError, Name, Node, Plugin, Position, Value};
-use crate::schedule::latency::Model;
-use crate::schedule::{DataType, SchedulerMetrics, State};
+use usher_plugin::{
+    Build, Built, DataType, Keys, Kind, Missing, Other, PluginType, Site, Stability, State, Wiring,
+    undeclared, wrong_kind,
+};
 
-use super::keys::{Keys, Missing};
+use crate::config::{ConfigError, Name, Node, Plugin, Position, Value};
+use crate::schedule::SchedulerMetrics;
+use crate::schedule::latency::{InitialRate, Model};
+
 use super::order;
-use super::references::{undeclared, wrong_kind};
-use super::reserved::Reserved;
-use super::site::{Build, Built, Other, Site};
-use super::types::{Kind, PluginType, Stability};
+use super::table::{find_type, plugin_types};
 
 /// Place of what no line of the file asks for.
 pub(super) const START: Position = Position { line: 1, column: 1 };
@@ -37,8 +38,7 @@ impl Instance {
 /// All plugins, the declared ones first and in the order of the file.
 pub(super) struct Instances<'a> {
     list: Vec<Instance>,
-    keys: Keys,
-    reserved: Reserved,
+    wiring: Wiring,
     metrics: &'a SchedulerMetrics,
     state: &'a State,
 }
@@ -55,8 +55,7 @@ impl<'a> Instances<'a> {
         let declared: Vec<_> = plugins.iter().zip(types).collect();
         declared.iter().try_for_each(|(plugin, plugin_type)| check_supported(plugin_type, plugin))?;
         let list = Vec::with_capacity(plugins.len());
-        let mut instances =
-            Self { list, keys: Keys::default(), reserved: Reserved::default(), metrics, state };
+        let mut instances = Self { list, wiring: Wiring::default(), metrics, state };
         for (plugin, plugin_type) in order::of_building(&declared)? {
             instances.add(plugin_type, plugin, Some(plugin.at))?;
         }
@@ -71,16 +70,8 @@ impl<'a> Instances<'a> {
         at: Option<Position>,
     ) -> Result<(), ConfigError> {
         let others: Vec<Other<'_>> = self.list.iter().map(Instance::for_others).collect();
-        let mut site = Site {
-            name: &plugin.name,
-            at: plugin.at,
-            parameters: &plugin.parameters,
-            metrics: self.metrics,
-            state: self.state,
-            keys: &mut self.keys,
-            others: &others,
-            reserved: &mut self.reserved,
-        };
+        let what = (plugin.name.as_str(), plugin.at, &plugin.parameters);
+        let mut site = Site::new(what, self.state, self.metrics.families(), &others, &mut self.wiring);
         let type_at = plugin.plugin_type.at;
         let built = build(plugin_type, type_at, &mut site);
         let built = built.map_err(|error| error.in_plugin(&plugin.name))?;
@@ -93,7 +84,7 @@ impl<'a> Instances<'a> {
     /// Adds the default producers of what plugins can't do without, and checks that there
     /// is room for all.
     pub(super) fn add_producers(&mut self) -> Result<(), ConfigError> {
-        while let Some(missing) = self.keys.missing() {
+        while let Some(missing) = self.keys().missing() {
             let reader = self.find(&missing.reader);
             let at = reader.and_then(|reader| reader.at).unwrap_or(START);
             let declared = self.find(&missing.producer).is_some();
@@ -102,14 +93,14 @@ impl<'a> Instances<'a> {
                 _ => return Err(self.nobody_produces(&missing, at)),
             }
         }
-        self.reserved.check()
+        self.wiring.check()
     }
 
     /// Tells the model of latencies, if a plugin asked for it, how fast endpoints are configured
     /// to compute prompts.
-    pub(super) fn expect_rate(&self) {
+    pub(super) fn expect_rate(&mut self) {
         if let Some(model) = Model::find(self.state) {
-            model.starts_at(self.reserved.rate.get());
+            model.starts_at(self.wiring.shared::<InitialRate>().get());
         }
     }
 
@@ -123,7 +114,7 @@ impl<'a> Instances<'a> {
         } else {
             ("which is not declared", "declare it under plugins")
         };
-        let producers = self.keys.producers_of(*data).chain(data.default_producer());
+        let producers = self.keys().producers_of(*data).chain(data.default_producer());
         let others = producers.filter(|known| known != producer);
         ConfigError::at(at, format!("it reads {data} from the plugin '{producer}', {problem}"))
             .hint(hint)
@@ -133,7 +124,7 @@ impl<'a> Instances<'a> {
 
     fn no_such_attribute(&self, missing: &Missing, at: Position) -> ConfigError {
         let Missing { data, name, producer, reader } = missing;
-        let known = self.keys.names(*data, producer);
+        let known = self.keys().names(*data, producer);
         let message =
             format!("it reads the attribute '{name}' of the plugin '{producer}', which doesn't have it");
         let error = ConfigError::at(at, message).in_plugin(reader);
@@ -153,7 +144,7 @@ impl<'a> Instances<'a> {
 
     /// Who produces what.
     pub(super) fn keys(&self) -> &Keys {
-        &self.keys
+        self.wiring.keys()
     }
 
     /// For the built-in configuration, which is in no file.
@@ -212,8 +203,8 @@ impl<'a> Instances<'a> {
 
 fn known_type(plugin: &Plugin) -> Result<&'static PluginType, ConfigError> {
     let name = &plugin.plugin_type;
-    PluginType::find(&name.value).ok_or_else(|| {
-        let known = PluginType::all().map(|plugin_type| plugin_type.name);
+    find_type(&name.value).ok_or_else(|| {
+        let known = plugin_types().map(|plugin_type| plugin_type.name);
         ConfigError::at(name.at, format!("plugin type '{}' is not registered", name.value))
             .in_plugin(&plugin.name)
             .did_you_mean(&name.value, known)
@@ -310,7 +301,7 @@ mod tests {
     #[test]
     fn names_of_types_are_unique_and_supported_ones_are_described() {
         let mut names = std::collections::HashSet::new();
-        for plugin_type in PluginType::all() {
+        for plugin_type in plugin_types() {
             assert!(names.insert(plugin_type.name), "{} twice", plugin_type.name);
             assert!(!plugin_type.kinds.is_empty(), "{}", plugin_type.name);
             for text in [plugin_type.summary, plugin_type.when] {

@@ -2,10 +2,9 @@
 
 use std::collections::HashMap;
 
-use crate::config::{ConfigError, Name, Plugin};
+use usher_plugin::{PluginType, undeclared};
 
-use super::references::undeclared;
-use super::types::PluginType;
+use crate::config::{ConfigError, Name, Plugin};
 
 /// A plugin and its type.
 type Declared<'a> = (&'a Plugin, &'static PluginType);
@@ -65,8 +64,8 @@ mod tests {
     use super::*;
     use crate::config::{Node, Position};
     use crate::schedule::registry::Kind;
-    use crate::schedule::registry::site::Build;
-    use crate::schedule::registry::types::beta;
+    use usher_plugin::Build;
+    use usher_plugin::beta;
 
     fn names(parameters: &Node) -> Vec<Name> {
         let entries = parameters.entries().iter();

@@ -1,12 +1,13 @@
 //! Which parsers are asked, in which order.
 
+use usher_plugin::{Kind, wrong_kind};
+
 use crate::config::{ConfigError, EndpointPickerConfig, Name};
 use crate::request::ParserKind;
 
 use super::instances::{Instances, START};
-use super::references::wrong_kind;
 use super::resolved::Use;
-use super::types::{Kind, PluginType};
+use super::table::{find_type, plugin_types};
 
 const KEY: &str = "requestHandler.parsers";
 
@@ -20,7 +21,7 @@ pub(super) fn add(
     instances: &mut Instances<'_>,
 ) -> Result<Vec<Name>, ConfigError> {
     for reference in &config.parsers {
-        if PluginType::find(&reference.value).is_some() {
+        if find_type(&reference.value).is_some() {
             instances.inject(&reference.value, reference.at)?;
         }
     }
@@ -35,7 +36,7 @@ pub(super) fn add(
 
 /// Refuses parsers that do not exist.
 pub(super) fn check(references: &[Name], instances: &Instances<'_>) -> Result<(), ConfigError> {
-    let types = || PluginType::all().filter(|plugin_type| plugin_type.is(Kind::Parser));
+    let types = || plugin_types().filter(|plugin_type| plugin_type.is(Kind::Parser));
     references.iter().try_for_each(|reference| {
         instances.get_or_type(KEY, reference, types().map(|plugin_type| plugin_type.name)).map(|_| ())
     })
@@ -51,7 +52,8 @@ pub(super) fn asked(
     let (mut kinds, mut uses): (Vec<ParserKind>, Vec<Use>) = (Vec::new(), Vec::new());
     for reference in references {
         let instance = instances.get_kind(KEY, reference, Kind::Parser)?;
-        let kind = instance.built.parser.ok_or_else(|| wrong_kind(KEY, reference, "a parser"))?;
+        let kind = instance.built.extra::<ParserKind>().copied();
+        let kind = kind.ok_or_else(|| wrong_kind(KEY, reference, "a parser"))?;
         if kinds.contains(&ParserKind::PassThrough) {
             notes.push(format!("parser '{}' is never asked: it follows a passthrough-parser", instance.name));
         } else if kinds.contains(&kind) {

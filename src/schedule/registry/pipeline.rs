@@ -137,7 +137,7 @@ impl Pipeline {
         let discovery = data::discovery(config, &instances)?;
         let warnings = replicas::check(config, &instances)?.into_iter().collect();
         let resolved_discovery = discovery.map(|instance| Use::of(&instance.name, false));
-        let discovery = discovery.and_then(|instance| instance.built.discovery.clone());
+        let discovery = discovery.and_then(|instance| instance.built.extra().cloned());
         let waiting = flow::waiting(config, &detector, &instances, &mut notes)?;
         let (parsers, resolved_parsers) =
             parsers::asked(&parser_names, config.parsers.is_empty(), &instances, &mut notes)?;

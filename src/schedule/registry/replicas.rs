@@ -1,10 +1,11 @@
 //! What a configuration says of state that replicas share. This version shares none: the
 //! references are checked, and nothing comes of them.
 
+use usher_plugin::Kind;
+
 use crate::config::{ConfigError, DataLayer, EndpointPickerConfig, Reference};
 
 use super::instances::{Instance, Instances};
-use super::types::Kind;
 
 const PEERS: &str = "dataLayer.peerDiscovery";
 const SYNCER: &str = "dataLayer.crossReplicaSyncerPluginRef";

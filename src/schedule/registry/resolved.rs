@@ -2,10 +2,9 @@
 
 use serde::Serialize;
 use serde_json::Value;
+use usher_plugin::{Keys, Kind, Stability};
 
 use super::instances::Instance;
-use super::keys::Keys;
-use super::types::{Kind, Stability};
 use crate::config::{FeatureGates, Position};
 use crate::schedule::DataType;
 use crate::schedule::waiting::BandRules;

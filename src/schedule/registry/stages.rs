@@ -3,8 +3,9 @@
 
 use std::sync::Arc;
 
+use usher_plugin::params::PREFIX_PRODUCER;
+
 use crate::config::ConfigError;
-use crate::schedule::params::PREFIX_PRODUCER;
 use crate::schedule::{DataType, Key, SchedulerMetrics, Stages, StagesBuilder};
 
 use super::instances::{Instances, START};

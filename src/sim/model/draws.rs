@@ -4,7 +4,7 @@ use super::chunked_prefill::ChunkedPrefill;
 use super::models::{EngineModel, ModelKind};
 use super::prefill_first::PrefillFirst;
 use crate::sim::config::EngineConfig;
-use crate::sim::mix;
+use usher_core::random::mix;
 
 /// Prompt tokens per second that scorers assume unless told otherwise. No drawn engine is
 /// as fast, so that a scorer's guess never comes true by accident.

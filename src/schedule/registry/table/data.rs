@@ -2,12 +2,11 @@
 
 use std::collections::HashMap;
 
-use super::super::site::{Build, Built, DataSource as Source, Site};
-use super::super::types::Kind::{DataSource, Discovery, Extractor};
-use super::super::types::{Parameter, PluginType, beta, later, parameter};
+use usher_plugin::Kind::{DataSource, Discovery, Extractor};
+use usher_plugin::{Build, Built, DataType, Parameter, PluginType, Site, beta, later, parameter};
+
 use crate::config::ConfigError;
 use crate::discovery::params::FileDiscoveryParams;
-use crate::schedule::DataType;
 use crate::scrape::params::{CoreMetricsExtractorParams, NotificationParams, SourceKind, SourceParams};
 use crate::scrape::{DCGM_EXTRACTOR_TYPE, Engines};
 
@@ -121,10 +120,22 @@ pub(super) static ROWS: &[PluginType] = &[
     later("multicluster-metrics-extractor", &[Extractor]).alpha(),
 ];
 
+/// Where data about endpoints come from.
+#[derive(Clone, Debug)]
+pub(in crate::schedule::registry) enum Source {
+    /// It is polled.
+    Polled(SourceParams),
+    /// It tells of changes, which plugins here hear of from discovery.
+    Notifications,
+}
+
+/// Marks an extractor that reads lists of models.
+pub(in crate::schedule::registry) struct ReadsModels;
+
 fn file_discovery(site: &mut Site<'_>) -> Result<Built, ConfigError> {
     let params = FileDiscoveryParams::decode(site.parameters)?;
     let built = Built::with(&params)?;
-    Ok(Built { discovery: Some(params), ..built })
+    Ok(built.with_extra(params))
 }
 
 fn metrics_data_source(site: &mut Site<'_>) -> Result<Built, ConfigError> {
@@ -142,28 +153,28 @@ fn dcgm_data_source(site: &mut Site<'_>) -> Result<Built, ConfigError> {
 fn polled(site: &mut Site<'_>, kind: SourceKind) -> Result<Built, ConfigError> {
     let params = SourceParams::decode(kind, site.parameters)?;
     let built = Built::with(&params)?;
-    Ok(Built { source: Some(Source::Polled(params)), ..built })
+    Ok(built.with_extra(Source::Polled(params)))
 }
 
 fn k8s_notification_source(site: &mut Site<'_>) -> Result<Built, ConfigError> {
     let built = Built::with(&NotificationParams::decode(site.parameters)?)?;
-    Ok(Built { source: Some(Source::Notifications), ..built })
+    Ok(built.with_extra(Source::Notifications))
 }
 
 fn endpoint_notification_source(site: &mut Site<'_>) -> Result<Built, ConfigError> {
     site.takes_nothing()?;
-    Ok(Built { source: Some(Source::Notifications), ..Built::bare() })
+    Ok(Built::bare().with_extra(Source::Notifications))
 }
 
 fn models_data_extractor(site: &mut Site<'_>) -> Result<Built, ConfigError> {
     site.takes_nothing()?;
-    Ok(Built { models: true, ..Built::bare() })
+    Ok(Built::bare().with_extra(ReadsModels))
 }
 
 fn dcgm_extractor(site: &mut Site<'_>) -> Result<Built, ConfigError> {
     site.takes_nothing()?;
     let id = site.produces_attribute_as(DCGM_EXTRACTOR_TYPE, "GPUUtilization");
-    Ok(Built { engines: Some(Engines::dcgm(id)), ..Built::bare() })
+    Ok(Built::bare().with_extra(Engines::dcgm(id)))
 }
 
 fn core_metrics_extractor(site: &mut Site<'_>) -> Result<Built, ConfigError> {
@@ -175,7 +186,7 @@ fn core_metrics_extractor(site: &mut Site<'_>) -> Result<Built, ConfigError> {
         ids.insert(key, site.produces_attribute(key));
     }
     let engines = params.engines(|key| ids.get(key).cloned());
-    Ok(Built { engines: Some(engines), ..built })
+    Ok(built.with_extra(engines))
 }
 
 fn topology_extractor(site: &mut Site<'_>) -> Result<Built, ConfigError> {

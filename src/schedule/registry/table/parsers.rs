@@ -1,8 +1,8 @@
 //! Parsers.
 
-use super::super::site::{Build, Built, Site};
-use super::super::types::Kind::Parser;
-use super::super::types::{PluginType, beta};
+use usher_plugin::Kind::Parser;
+use usher_plugin::{Build, Built, PluginType, Site, beta};
+
 use crate::config::ConfigError;
 use crate::request::ParserKind;
 
@@ -40,5 +40,5 @@ pub(super) static ROWS: &[PluginType] = &[
 
 fn parser(site: &mut Site<'_>, kind: ParserKind) -> Result<Built, ConfigError> {
     site.takes_nothing()?;
-    Ok(Built { parser: Some(kind), ..Built::bare() })
+    Ok(Built::bare().with_extra(kind))
 }

@@ -4,10 +4,9 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use usher_plugin::Kind::{PeerDiscovery, Syncer};
+use usher_plugin::{Build, Built, PluginType, Site, beta, parameter};
 
-use super::super::site::{Build, Built, Site};
-use super::super::types::Kind::{PeerDiscovery, Syncer};
-use super::super::types::{PluginType, beta, parameter};
 use crate::config::units::parse_duration;
 use crate::config::{ConfigError, Name, Node, Positioned};
 

@@ -3,7 +3,7 @@
 use super::super::*;
 use super::request;
 use crate::sim::EngineConfig;
-use crate::sim::mix;
+use usher_core::random::mix;
 
 // Lengths of the requests of a load: prompt, the first tokens of it that all share, answer.
 const LOADS: [(u32, u32, u32); 5] =

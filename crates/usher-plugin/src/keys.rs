@@ -1,0 +1,198 @@
+//! Who produces the data that plugins read.
+
+use super::facts::DataType;
+
+/// All data of a configuration. Its position in the list is its number.
+#[derive(Debug, Default)]
+pub struct Keys {
+    entries: Vec<Entry>,
+}
+
+/// Data of one producer.
+#[derive(Debug)]
+struct Entry {
+    data: DataType,
+    /// Which of its data; empty where it has one of a kind.
+    name: String,
+    /// Name of the producer, which may not exist.
+    producer: String,
+    produced: bool,
+    readers: Vec<Reader>,
+}
+
+#[derive(Debug)]
+struct Reader {
+    plugin: String,
+    required: bool,
+}
+
+/// Data that somebody can't do without and nobody produces.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Missing {
+    /// The kind of data.
+    pub data: DataType,
+    /// Which of the producer's data; empty where it has one of a kind.
+    pub name: String,
+    /// Name of the plugin that should produce it.
+    pub producer: String,
+    /// Name of the first plugin that can't do without it.
+    pub reader: String,
+}
+
+impl Keys {
+    pub(crate) fn read(&mut self, data: DataType, producer: &str, reader: &str, required: bool) -> u32 {
+        self.read_named(data, "", producer, reader, required)
+    }
+
+    /// The same for one of several data that a producer has of a kind.
+    pub(crate) fn read_named(
+        &mut self,
+        data: DataType,
+        name: &str,
+        producer: &str,
+        reader: &str,
+        required: bool,
+    ) -> u32 {
+        let number = self.number(data, name, producer);
+        self.entries[number].readers.push(Reader { plugin: reader.to_owned(), required });
+        number as u32
+    }
+
+    pub(crate) fn produce(&mut self, data: DataType, producer: &str) -> u32 {
+        self.produce_named(data, "", producer)
+    }
+
+    /// The same for one of several data that a producer has of a kind.
+    pub(crate) fn produce_named(&mut self, data: DataType, name: &str, producer: &str) -> u32 {
+        let number = self.number(data, name, producer);
+        self.entries[number].produced = true;
+        number as u32
+    }
+
+    fn number(&mut self, data: DataType, name: &str, producer: &str) -> usize {
+        let is = |entry: &Entry| entry.data == data && entry.name == name && entry.producer == producer;
+        self.entries.iter().position(is).unwrap_or_else(|| {
+            let (name, producer) = (name.to_owned(), producer.to_owned());
+            self.entries.push(Entry { data, name, producer, produced: false, readers: Vec::new() });
+            self.entries.len() - 1
+        })
+    }
+
+    /// The names of a producer's data of a kind.
+    pub fn names(&self, data: DataType, producer: &str) -> Vec<&str> {
+        let of = |entry: &&Entry| entry.data == data && entry.producer == producer && entry.produced;
+        self.entries.iter().filter(of).map(|entry| entry.name.as_str()).collect()
+    }
+
+    /// The first required data without a producer.
+    pub fn missing(&self) -> Option<Missing> {
+        self.entries.iter().filter(|entry| !entry.produced).find_map(|entry| {
+            let reader = entry.readers.iter().find(|reader| reader.required)?;
+            let (name, producer) = (entry.name.clone(), entry.producer.clone());
+            Some(Missing { data: entry.data, name, producer, reader: reader.plugin.clone() })
+        })
+    }
+
+    /// The number of data that is produced.
+    pub fn produced(&self, data: DataType, producer: &str) -> Option<u32> {
+        let is = |entry: &Entry| entry.data == data && entry.producer == producer && entry.produced;
+        self.entries.iter().position(is).map(|number| number as u32)
+    }
+
+    /// Who produces data of a kind.
+    pub fn producers_of(&self, data: DataType) -> impl Iterator<Item = &str> {
+        let of = move |entry: &&Entry| entry.produced && entry.data == data;
+        self.entries.iter().filter(of).map(|entry| entry.producer.as_str())
+    }
+
+    /// What a plugin reads, and from whom; only what is there.
+    pub fn read_by<'a>(&'a self, plugin: &'a str) -> impl Iterator<Item = (DataType, &'a str)> {
+        let reads = move |entry: &&Entry| {
+            entry.produced && entry.readers.iter().any(|reader| reader.plugin == plugin)
+        };
+        self.entries.iter().filter(reads).map(|entry| (entry.data, entry.producer.as_str()))
+    }
+
+    /// What a plugin produces, each kind once.
+    pub fn produced_by<'a>(&'a self, plugin: &'a str) -> impl Iterator<Item = DataType> {
+        let of = move |entry: &Entry| entry.produced && entry.producer == plugin;
+        let earlier = move |number: usize, data| {
+            self.entries.iter().take(number).any(|entry| of(entry) && entry.data == data)
+        };
+        let produced = self.entries.iter().enumerate().filter(move |(_, entry)| of(entry));
+        produced.filter(move |(number, entry)| !earlier(*number, entry.data)).map(|(_, entry)| entry.data)
+    }
+
+    /// The producers so that each comes behind those whose data it reads, otherwise in
+    /// the order in which they are given.
+    ///
+    /// # Errors
+    /// The names of some that wait for each other.
+    pub fn ordered<'a>(&self, producers: &[&'a str]) -> Result<Vec<&'a str>, Vec<&'a str>> {
+        let mut waiting = producers.to_vec();
+        let mut ordered = Vec::with_capacity(waiting.len());
+        while !waiting.is_empty() {
+            let is_free = |plugin: &str| {
+                self.read_by(plugin).all(|(_, from)| from == plugin || !waiting.contains(&from))
+            };
+            let Some(next) = waiting.iter().position(|plugin| is_free(plugin)) else { return Err(waiting) };
+            ordered.push(waiting.remove(next));
+        }
+        Ok(ordered)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use DataType::{PrefixCacheMatchInfo, SessionId, TokenizedPrompt};
+
+    #[test]
+    fn the_same_data_has_the_same_number() {
+        let mut keys = Keys::default();
+        let read = keys.read(TokenizedPrompt, "a", "scorer", true);
+        assert_eq!(keys.produce(TokenizedPrompt, "a"), read);
+        assert_ne!(keys.produce(TokenizedPrompt, "b"), read);
+        assert_ne!(keys.produce(SessionId, "a"), read);
+        assert_eq!(keys.read_by("scorer").collect::<Vec<_>>(), [(TokenizedPrompt, "a")]);
+    }
+
+    #[test]
+    fn only_required_data_is_missed() {
+        let mut keys = Keys::default();
+        keys.read(PrefixCacheMatchInfo, "prefix", "optional", false);
+        assert_eq!(keys.missing(), None);
+        keys.read(PrefixCacheMatchInfo, "prefix", "scorer", true);
+        let missing = keys.missing().unwrap();
+        assert_eq!((missing.producer.as_str(), missing.reader.as_str()), ("prefix", "scorer"));
+        keys.produce(PrefixCacheMatchInfo, "prefix");
+        assert_eq!(keys.missing(), None);
+    }
+
+    #[test]
+    fn a_producer_may_have_several_data_of_a_kind() {
+        let mut keys = Keys::default();
+        let data = DataType::ScalarMetricValue;
+        keys.produce_named(data, "a", "extractor");
+        keys.produce_named(data, "b", "extractor");
+        assert_eq!(keys.produced_by("extractor").collect::<Vec<_>>(), [data]);
+        keys.read_named(data, "b", "extractor", "scorer", true);
+        assert_eq!(keys.missing(), None);
+        keys.read_named(data, "c", "extractor", "scorer", true);
+        assert_eq!(keys.missing().unwrap().name, "c");
+        assert_eq!(keys.names(data, "extractor"), ["a", "b"]);
+        assert_eq!(keys.read_by("scorer").collect::<Vec<_>>(), [(data, "extractor")]);
+    }
+
+    #[test]
+    fn producers_come_behind_those_that_they_read() {
+        let mut keys = Keys::default();
+        keys.produce(TokenizedPrompt, "tokens");
+        keys.produce(PrefixCacheMatchInfo, "prefix");
+        keys.produce(SessionId, "session");
+        keys.read(TokenizedPrompt, "tokens", "prefix", true);
+        assert_eq!(keys.ordered(&["prefix", "session", "tokens"]), Ok(vec!["session", "tokens", "prefix"]));
+        keys.read(PrefixCacheMatchInfo, "prefix", "tokens", false);
+        assert_eq!(keys.ordered(&["prefix", "session", "tokens"]), Err(vec!["prefix", "tokens"]));
+    }
+}

@@ -1,0 +1,64 @@
+//! The kit that Usher's plugins are written with.
+//!
+//! A request passes through the plugins of a configuration in this order; each kind is a trait:
+//!
+//! ```text
+//! HeaderProcessor ─▶ Gatherer ─▶ Screener ─▶ Producer ─▶ Admitter
+//!   ─▶ ProfileHandler ( Filter ─▶ Scorer ─▶ Picker ) ─▶ PreRequest ─▶ Follower
+//! ```
+//!
+//! Before the decision they see a [`Situation`], during it a [`Context`]. Producers leave [`Facts`]
+//! for those behind them, and what follows from a decision goes into [`Effects`].
+//!
+//! A [`PluginType`] is what a configuration can name. Its build function gets a [`Site`], with the
+//! parameters and what plugins share, and returns a [`Built`].
+
+pub mod data;
+pub mod params;
+
+mod by_type;
+mod context;
+mod decision;
+mod effects;
+mod facts;
+mod families;
+mod keys;
+mod label_values;
+mod lifecycle;
+mod per_snapshot;
+mod picks;
+mod plugin;
+mod recent;
+mod references;
+mod reserved;
+mod saturation;
+mod selector;
+mod settle;
+mod site;
+mod state;
+mod types;
+mod wiring;
+
+pub use by_type::ByType;
+pub use context::{Context, Outcome, Part, Runs, ScheduleError};
+pub use decision::{Column, Decision, Ground, Record, Run, Scores};
+pub use effects::{AnswerHead, Attribute, Effects, Follower, Followers, Header, Served};
+pub use facts::{DataType, Fact, Facts, Key};
+pub use families::Families;
+pub use keys::{Keys, Missing};
+pub use label_values::{LabelValue, LabelValues};
+pub use lifecycle::{
+    Admitter, Denied, Finding, Gatherer, HeaderProcessor, PreRequest, Producer, Screener, Situation,
+};
+pub use per_snapshot::{Fitting, PerSnapshot};
+pub use picks::{Picks, Ranked};
+pub use plugin::{Decider, Filter, Picker, PluginId, ProfileHandler, ProfileSet, Scorer};
+pub use recent::Recent;
+pub use references::{undeclared, wrong_kind};
+pub use saturation::{Level, SaturationDetector};
+pub use selector::{LabelExpression, LabelOperator, LabelSelector};
+pub use settle::Settlement;
+pub use site::{Build, Built, Other, Site};
+pub use state::{Kept, State};
+pub use types::{Kind, Parameter, PluginType, Stability, beta, later, parameter};
+pub use wiring::Wiring;

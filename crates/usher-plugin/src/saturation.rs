@@ -1,0 +1,48 @@
+//! The interface of saturation detectors.
+
+use usher_core::endpoints::View;
+
+/// Says how busy endpoints are.
+pub trait SaturationDetector: Send + Sync {
+    /// The saturation of these endpoints: 0 when they are idle, 1 when they are full,
+    /// and more beyond that. 1 without endpoints, as nobody can take anything.
+    ///
+    /// `now_ms` is on the clock that stamps the readings of a load; never 0.
+    fn saturation(&self, now_ms: u64, endpoints: View<'_>) -> f64;
+
+    /// The same with what was sent there and can't show yet, and what more would add: for
+    /// whoever sends several requests before the next reading. Without an estimate of its
+    /// own a detector can be overrun until it reads again.
+    fn level(&self, now_ms: u64, endpoints: View<'_>) -> Level {
+        Level { saturation: self.saturation(now_ms, endpoints), per_request: 0.0, per_byte: 0.0 }
+    }
+
+    /// Whether an answer's end shows in it at once, and not with the next reading only.
+    fn is_live(&self) -> bool {
+        false
+    }
+
+    /// How many of these endpoints have nothing recent to say, where that matters.
+    fn stale(&self, _now_ms: u64, _endpoints: View<'_>) -> Option<usize> {
+        None
+    }
+}
+
+/// How busy endpoints are, and how much busier requests would make them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Level {
+    /// Saturation now.
+    pub saturation: f64,
+    /// What each further request adds to it.
+    pub per_request: f64,
+    /// What each byte of its body adds, where that is more.
+    pub per_byte: f64,
+}
+
+impl Level {
+    /// The saturation with so many requests more, of so many bytes together.
+    #[inline]
+    pub fn with(&self, requests: u64, bytes: u64) -> f64 {
+        self.saturation + f64::max(requests as f64 * self.per_request, bytes as f64 * self.per_byte)
+    }
+}

@@ -1,0 +1,183 @@
+//! Label selectors as Kubernetes has them
+//! (<https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/>).
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use usher_core::config::{ConfigError, Name, Node, Position, Positioned};
+
+/// A label selector: all it says has to hold, and an empty one matches everything.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LabelSelector {
+    /// Labels and the value that each has to have.
+    pub match_labels: BTreeMap<String, String>,
+    /// What else has to hold of labels.
+    pub match_expressions: Vec<LabelExpression>,
+}
+
+/// What has to hold of one label.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LabelExpression {
+    /// The label's key.
+    pub key: String,
+    /// What has to hold.
+    pub operator: LabelOperator,
+    /// Values to compare with; empty where the operator takes none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub values: Vec<String>,
+}
+
+/// How a label is judged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LabelOperator {
+    /// It is there with one of the values.
+    In,
+    /// It is absent, or has another value.
+    NotIn,
+    /// It is there.
+    Exists,
+    /// It is absent.
+    DoesNotExist,
+}
+
+impl LabelSelector {
+    /// Reads a selector and checks it as Kubernetes does.
+    ///
+    /// # Errors
+    /// Unknown keys and operators, wrong types, what can't be a label's key or value,
+    /// and values that are missing or too many for the operator, with their place.
+    pub fn decode(node: &Node) -> Result<Self, ConfigError> {
+        #[derive(Default, Deserialize)]
+        #[serde(rename_all = "camelCase", default)]
+        struct Written {
+            match_labels: BTreeMap<String, String>,
+            match_expressions: Vec<WrittenExpression>,
+        }
+        let Written { match_labels, match_expressions } = node.decode()?;
+        for label in node.get("matchLabels").map(Node::entries).unwrap_or_default() {
+            check_key(&label.key, label.at)?;
+            check_value(label.value.text().unwrap_or_default(), label.value.at)?;
+        }
+        let match_expressions = match_expressions.into_iter().map(WrittenExpression::checked);
+        Ok(Self { match_labels, match_expressions: match_expressions.collect::<Result<_, _>>()? })
+    }
+
+    /// Whether the labels that `label` looks up are as the selector wants them.
+    pub fn matches<'a>(&self, label: impl Fn(&str) -> Option<&'a str>) -> bool {
+        self.match_labels.iter().all(|(key, value)| label(key) == Some(value))
+            && self.match_expressions.iter().all(|expression| expression.holds(label(&expression.key)))
+    }
+}
+
+impl LabelExpression {
+    fn holds(&self, value: Option<&str>) -> bool {
+        let listed = || value.is_some_and(|value| self.values.iter().any(|one| one == value));
+        match self.operator {
+            LabelOperator::In => listed(),
+            LabelOperator::NotIn => !listed(),
+            LabelOperator::Exists => value.is_some(),
+            LabelOperator::DoesNotExist => value.is_none(),
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct WrittenExpression {
+    key: Name,
+    operator: Positioned<LabelOperator>,
+    #[serde(default)]
+    values: Vec<Name>,
+}
+
+impl WrittenExpression {
+    fn checked(self) -> Result<LabelExpression, ConfigError> {
+        let Self { key, operator: Positioned { at, value: operator }, values } = self;
+        check_key(&key.value, key.at)?;
+        match (operator, values.first()) {
+            (LabelOperator::In | LabelOperator::NotIn, None) => {
+                let message = format!("the operator {operator:?} needs values");
+                return Err(ConfigError::at(at, message).hint("to ask for the label itself, write Exists"));
+            }
+            (LabelOperator::Exists | LabelOperator::DoesNotExist, Some(first)) => {
+                let message = format!("the operator {operator:?} takes no values");
+                return Err(ConfigError::at(first.at, message).hint("to compare with values, write In"));
+            }
+            _ => {}
+        }
+        for value in &values {
+            check_value(&value.value, value.at)?;
+        }
+        let values = values.into_iter().map(|value| value.value).collect();
+        Ok(LabelExpression { key: key.value, operator, values })
+    }
+}
+
+fn check_key(key: &str, at: Position) -> Result<(), ConfigError> {
+    let (prefix, name) = key.split_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
+    if !name.is_empty() && is_name(name) && prefix.is_none_or(is_domain) {
+        return Ok(());
+    }
+    Err(ConfigError::at(at, format!("'{key}' can't be a label's key")).hint(
+        "up to 63 letters, digits, '-', '_' and '.', and before them, if you like, a domain and a slash",
+    ))
+}
+
+fn check_value(value: &str, at: Position) -> Result<(), ConfigError> {
+    if is_name(value) {
+        return Ok(());
+    }
+    Err(ConfigError::at(at, format!("'{value}' can't be a label's value"))
+        .hint("up to 63 letters, digits, '-', '_' and '.', the first and the last a letter or a digit"))
+}
+
+/// Whether a label's value can be this; also the part of a key behind the slash, but
+/// for an empty one.
+fn is_name(text: &str) -> bool {
+    let inner = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    text.len() <= 63 && text.bytes().all(inner) && has_firm_ends(text)
+}
+
+/// Whether this is a domain in lower case (RFC 1123).
+fn is_domain(text: &str) -> bool {
+    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    text.len() <= 253
+        && text.split('.').all(|part| !part.is_empty() && part.bytes().all(inner) && has_firm_ends(part))
+}
+
+/// Whether the first and the last character, if there are any, are letters or digits.
+fn has_firm_ends(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    [bytes.first(), bytes.last()].into_iter().flatten().all(u8::is_ascii_alphanumeric)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_checked_as_kubernetes_does() {
+        let longest = format!("{}/{}", ["d".repeat(61).as_str(); 4].join("."), "n".repeat(63));
+        let too_long = ["n".repeat(64), format!("{}.{}/n", "d".repeat(250), "d".repeat(4))];
+        let fine = ["tier", "llm-d.ai/role", "a", "A_b.c-9", "9", "x-1.y/Z", &longest];
+        let bad = ["", "/", "a/", "/a", "a/b/c", "-a", "a-", "a b", "A.b/c", "a_b/c", ".a/b", "a../b", "ä"];
+        let at = Position { line: 1, column: 1 };
+        for key in fine {
+            assert!(check_key(key, at).is_ok(), "{key}");
+        }
+        for key in bad.into_iter().chain(too_long.iter().map(String::as_str)) {
+            assert!(check_key(key, at).is_err(), "{key}");
+        }
+    }
+
+    #[test]
+    fn values_are_checked_as_kubernetes_does() {
+        let longest = "v".repeat(63);
+        for value in ["", "gold", "A_b.c-9", "0", longest.as_str()] {
+            assert!(is_name(value), "{value}");
+        }
+        for value in ["-", "_a", "a.", "a/b", "a b", "ä", &"v".repeat(64)] {
+            assert!(!is_name(value), "{value}");
+        }
+    }
+}

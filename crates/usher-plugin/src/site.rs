@@ -1,0 +1,257 @@
+//! Where a plugin is built: what its constructor is given, and what it gives back.
+
+use std::any::Any;
+use std::sync::Arc;
+use std::time::Duration;
+
+use prometheus::Registry;
+use serde::Serialize;
+use serde_json::{Value, json};
+use usher_core::config::{ConfigError, Name, Node, Position};
+use usher_core::endpoints::{AttributeId, InFlightId, Lease, Reading};
+
+use super::by_type::ByType;
+use super::facts::{DataType, Fact, Key};
+use super::families::Families;
+use super::lifecycle::{Admitter, Gatherer, HeaderProcessor, PreRequest, Producer, Screener};
+use super::plugin::{Decider, Filter, Picker, ProfileHandler, Scorer};
+use super::references::{undeclared, wrong_kind};
+use super::saturation::SaturationDetector;
+use super::state::State;
+use super::wiring::Wiring;
+
+/// How a type is built.
+#[derive(Clone, Copy, Debug)]
+pub enum Build {
+    /// From its parameters, strictly.
+    Reading(fn(&mut Site<'_>) -> Result<Built, ConfigError>),
+    /// The peer ignores whatever its parameters say, so they can't be wrong.
+    Ignoring(fn(&mut Site<'_>) -> Result<Built, ConfigError>),
+    /// Not in this version.
+    Unsupported,
+}
+
+/// What a plugin's constructor may use.
+pub struct Site<'a> {
+    /// Name of the instance.
+    pub name: &'a str,
+    /// Where it is asked for.
+    pub at: Position,
+    /// Its parameters as they are written.
+    pub parameters: &'a Node,
+    /// What outlives it.
+    pub state: &'a State,
+    families: &'a Families,
+    /// The plugins that are built already; among them those that its parameters name.
+    others: &'a [Other<'a>],
+    wiring: &'a mut Wiring,
+}
+
+/// A plugin that is built already, as the parameters of another may name it.
+pub struct Other<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// What it can be used as, with an article.
+    pub is: &'static str,
+    /// The plugin.
+    pub built: &'a Built,
+}
+
+impl<'a> Site<'a> {
+    /// Where the plugin of this name is built from these parameters.
+    pub fn new(
+        (name, at, parameters): (&'a str, Position, &'a Node),
+        state: &'a State,
+        families: &'a Families,
+        others: &'a [Other<'a>],
+        wiring: &'a mut Wiring,
+    ) -> Self {
+        Self { name, at, parameters, state, families, others, wiring }
+    }
+
+    /// The plugin can't do without the facts of the producer of this name.
+    pub fn reads<T: Fact>(&mut self, producer: &str) -> Key<T> {
+        Key::new(self.wiring.keys.read(T::DATA, producer, self.name, true))
+    }
+
+    /// The plugin uses the facts of the producer of this name if there is one.
+    pub fn may_read<T: Fact>(&mut self, producer: &str) -> Key<T> {
+        Key::new(self.wiring.keys.read(T::DATA, producer, self.name, false))
+    }
+
+    /// The plugin produces facts, under its own name.
+    pub fn produces<T: Fact>(&mut self) -> Key<T> {
+        Key::new(self.wiring.keys.produce(T::DATA, self.name))
+    }
+
+    /// The plugin reads what lives in the endpoints and is kept up to date by the
+    /// plugin of this name.
+    pub fn reads_live(&mut self, data: DataType, producer: &str) {
+        self.wiring.keys.read(data, producer, self.name, true);
+    }
+
+    /// The plugin keeps something in the endpoints up to date.
+    pub fn produces_live(&mut self, data: DataType) {
+        self.wiring.keys.produce(data, self.name);
+    }
+
+    /// The plugin reads what the producer of this name counts as under way.
+    pub fn reads_in_flight(&mut self, producer: &str) -> InFlightId {
+        self.reads_live(DataType::InFlightLoad, producer);
+        self.wiring.reserved.in_flight(self.state, producer, self.name, self.at).id()
+    }
+
+    /// The plugin counts what is under way, under its own name, as long as it or a
+    /// request holds this.
+    pub fn counts_in_flight(&mut self) -> Lease<InFlightId> {
+        self.produces_live(DataType::InFlightLoad);
+        self.wiring.reserved.in_flight(self.state, self.name, self.name, self.at)
+    }
+
+    /// The value of this type that all plugins of the configuration share; its default when it is
+    /// asked for first. Clones have to share what they say.
+    pub fn shared<T: Any + Clone + Default + Send + Sync>(&mut self) -> T {
+        self.wiring.shared()
+    }
+
+    /// The plugin reads a number of endpoints that the plugin of this name keeps up to
+    /// date under this name.
+    pub fn reads_attribute(&mut self, name: &str, producer: &str) -> Reading {
+        self.wiring.keys.read_named(DataType::ScalarMetricValue, name, producer, self.name, true);
+        Reading::named(name).unwrap_or_else(|| {
+            let lease = self.wiring.reserved.attribute(self.state, (producer, name), self.name, self.at);
+            Reading::Attribute(lease.id())
+        })
+    }
+
+    /// The plugin keeps a number of endpoints up to date, as long as this is held.
+    pub fn produces_attribute(&mut self, name: &str) -> Lease<AttributeId> {
+        self.produces_attribute_as(self.name, name)
+    }
+
+    /// The same under the name of another producer, for types whose numbers are known by
+    /// the type, whatever the plugin is called.
+    pub fn produces_attribute_as(&mut self, producer: &str, name: &str) -> Lease<AttributeId> {
+        self.wiring.keys.produce_named(DataType::ScalarMetricValue, name, producer);
+        self.wiring.reserved.attribute(self.state, (producer, name), self.name, self.at)
+    }
+
+    /// The plugin keeps up to date what every engine reports.
+    pub fn produces_readings(&mut self) {
+        for (name, _) in Reading::NAMED {
+            self.wiring.keys.produce_named(DataType::ScalarMetricValue, name, self.name);
+        }
+    }
+
+    /// The decider that a parameter names.
+    ///
+    /// # Errors
+    /// When there is no such plugin, or it decides nothing.
+    pub fn decider(&self, key: &str, reference: &Name) -> Result<Arc<dyn Decider>, ConfigError> {
+        let Some(other) = self.others.iter().find(|other| other.name == reference.value) else {
+            let names = self.others.iter().map(|other| other.name);
+            return Err(undeclared(key, reference, names));
+        };
+        other
+            .built
+            .decider
+            .clone()
+            .ok_or_else(|| wrong_kind(key, reference, "a decider").hint(format!("it is {}", other.is)))
+    }
+
+    /// What plugins of a type count together.
+    ///
+    /// # Errors
+    /// When a name is already taken in the registry.
+    pub fn family<T: Any + Send + Sync>(
+        &self,
+        register: fn(&Registry) -> prometheus::Result<T>,
+    ) -> Result<Arc<T>, ConfigError> {
+        let message = |error: prometheus::Error| format!("its metrics can't be registered: {error}");
+        self.families.get(register).map_err(|error| ConfigError::at(self.at, message(error)))
+    }
+
+    /// For types without parameters that don't ignore them.
+    ///
+    /// # Errors
+    /// When there are parameters.
+    pub fn takes_nothing(&self) -> Result<(), ConfigError> {
+        #[derive(serde::Deserialize)]
+        struct Nothing {}
+        self.parameters.decode::<Nothing>().map(|_| ())
+    }
+}
+
+/// A plugin, for each place that it can take, and its parameters as they count.
+#[derive(Clone, Default)]
+pub struct Built {
+    /// Removes candidates.
+    pub filter: Option<Arc<dyn Filter>>,
+    /// Scores candidates.
+    pub scorer: Option<Arc<dyn Scorer>>,
+    /// Chooses by the totals.
+    pub picker: Option<Arc<dyn Picker>>,
+    /// Says which profiles run.
+    pub handler: Option<Arc<dyn ProfileHandler>>,
+    /// Decides whether a disaggregated stage runs.
+    pub decider: Option<Arc<dyn Decider>>,
+    /// Reads headers first.
+    pub header_processor: Option<Arc<dyn HeaderProcessor>>,
+    /// Looks at requests together.
+    pub gatherer: Option<Arc<dyn Gatherer>>,
+    /// Narrows candidates before anything else.
+    pub screener: Option<Arc<dyn Screener>>,
+    /// Learns about a request before it is scheduled.
+    pub producer: Option<Arc<dyn Producer>>,
+    /// Refuses requests.
+    pub admitter: Option<Arc<dyn Admitter>>,
+    /// Acts on decisions.
+    pub pre_request: Option<Arc<dyn PreRequest>>,
+    /// Says how busy the pool is.
+    pub detector: Option<Arc<dyn SaturationDetector>>,
+    /// From which age on it takes what endpoints say of themselves for full.
+    pub staleness: Option<Duration>,
+    /// Its decisions read what earlier ones booked, so both have to be one step.
+    pub books: bool,
+    /// Profiles that its parameters name, each with the parameter that does. One that
+    /// doesn't exist is no error, as it might just not run.
+    pub profiles: Vec<(&'static str, String)>,
+    /// What the user should know, one sentence each.
+    pub notes: Vec<String>,
+    /// Its parameters as people see them, with their defaults.
+    pub parameters: Value,
+    /// What only the host understands.
+    pub extra: ByType,
+}
+
+impl Built {
+    /// A plugin without any place yet, and its parameters.
+    ///
+    /// # Errors
+    /// When they can't be shown.
+    pub fn with(parameters: &impl Serialize) -> Result<Self, ConfigError> {
+        Ok(Self { parameters: shown(parameters)?, ..Self::bare() })
+    }
+
+    /// A plugin without any place yet and without parameters.
+    pub fn bare() -> Self {
+        Self { parameters: json!({}), ..Self::default() }
+    }
+
+    /// The same with a value that the host looks for by its type.
+    #[must_use]
+    pub fn with_extra<T: Any + Send + Sync>(mut self, value: T) -> Self {
+        self.extra.set(value);
+        self
+    }
+
+    /// The value of this type for the host.
+    pub fn extra<T: Any>(&self) -> Option<&T> {
+        self.extra.get()
+    }
+}
+
+/// Parameters as people see them.
+fn shown(parameters: &impl Serialize) -> Result<Value, ConfigError> {
+    serde_json::to_value(parameters).map_err(|error| ConfigError::new(error.to_string()))
+}

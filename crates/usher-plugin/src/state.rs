@@ -1,0 +1,187 @@
+//! What outlives a configuration: sessions, caches, loads. Plugins hold handles to
+//! it, so that a configuration that is read again finds it as it was.
+
+use std::any::{Any, TypeId};
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use usher_core::endpoints::{AttributeId, Clock, InFlightId, Lease, Leases, Snapshot};
+use usher_core::memory::Budget;
+
+/// Something that outlives the plugin which asked for it.
+pub trait Kept: Any + Send + Sync {
+    /// Drops what is of no more use: of endpoints that are not in the snapshot, or
+    /// expired at `now_ms` (on the clock of the readings). Called now and then, by
+    /// one task.
+    fn sweep(&self, snapshot: &Snapshot, now_ms: u64);
+
+    /// Waits until everything that it was told counts, where that happens on another
+    /// thread. For simulations and tests.
+    fn settle(&self) {}
+}
+
+type Value = Arc<dyn Kept>;
+
+/// State by its type and the name of the plugin that it belongs to.
+pub struct State {
+    clock: Clock,
+    budget: Arc<Budget>,
+    // Taken while a configuration is built and while state is swept, never by a request.
+    kept: Mutex<HashMap<(TypeId, String), (Value, Arc<dyn Any + Send + Sync>)>>,
+    /// By producer.
+    in_flight: Mutex<Leases<InFlightId, String>>,
+    /// By producer and name.
+    attributes: Mutex<Leases<AttributeId, (String, String)>>,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self::new(Clock::start())
+    }
+}
+
+impl State {
+    /// Nothing kept yet. What is kept measures time with this clock.
+    pub fn new(clock: Clock) -> Self {
+        Self::within(clock, Arc::default())
+    }
+
+    /// The same within a memory budget, which what is kept counts against.
+    pub fn within(clock: Clock, budget: Arc<Budget>) -> Self {
+        Self {
+            clock,
+            budget,
+            kept: Mutex::default(),
+            in_flight: Mutex::new(Leases::of(InFlightId::all())),
+            attributes: Mutex::new(Leases::of(AttributeId::all())),
+        }
+    }
+
+    /// The clock that stamps readings and ends what expires.
+    pub fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// What memory may be used, and who uses it.
+    pub fn budget(&self) -> &Arc<Budget> {
+        &self.budget
+    }
+
+    /// The state of this type and name; made when it is asked for first.
+    pub fn of<T: Kept>(&self, name: &str, make: impl FnOnce() -> T) -> Arc<T> {
+        let Ok(state) = self.try_of(name, || Ok::<T, Infallible>(make()));
+        state
+    }
+
+    /// The same for what can't always be made.
+    ///
+    /// # Errors
+    /// Why it can't be made. It is tried again when it is asked for again.
+    pub fn try_of<T: Kept, E>(&self, name: &str, make: impl FnOnce() -> Result<T, E>) -> Result<Arc<T>, E> {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (TypeId::of::<T>(), name.to_owned());
+        if let Some(found) = kept.get(&key).and_then(|(_, any)| Arc::clone(any).downcast::<T>().ok()) {
+            return Ok(found);
+        }
+        let made = Arc::new(make()?);
+        kept.insert(key, (Arc::clone(&made) as Value, Arc::clone(&made) as Arc<dyn Any + Send + Sync>));
+        Ok(made)
+    }
+
+    /// The state of this type and name, if it was asked for before.
+    pub fn find<T: Kept>(&self, name: &str) -> Option<Arc<T>> {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let (_, any) = kept.get(&(TypeId::of::<T>(), name.to_owned()))?;
+        Arc::clone(any).downcast::<T>().ok()
+    }
+
+    /// Where the producer of this name counts what is in flight, as long as it or a
+    /// request holds that; `None` when too many others do.
+    pub fn in_flight(&self, producer: &str) -> Option<Lease<InFlightId>> {
+        self.in_flight.lock().unwrap_or_else(PoisonError::into_inner).take(producer.to_owned())
+    }
+
+    /// Where a producer's attribute of this name is kept, as long as somebody who fills
+    /// it holds that; `None` when too many others do.
+    pub fn attribute(&self, producer: &str, name: &str) -> Option<Lease<AttributeId>> {
+        let name = (producer.to_owned(), name.to_owned());
+        self.attributes.lock().unwrap_or_else(PoisonError::into_inner).take(name)
+    }
+
+    /// Drops what is of no more use.
+    pub fn sweep(&self, snapshot: &Snapshot, now_ms: u64) {
+        self.values().iter().for_each(|value| value.sweep(snapshot, now_ms));
+        let loads = || snapshot.endpoints().iter().map(|endpoint| endpoint.load());
+        let mut in_flight = self.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
+        // What this process counted was given back by those who held it.
+        in_flight.forget(|id| loads().for_each(|load| load.in_flight_of(id).report(0, 0)));
+        drop(in_flight);
+        let mut attributes = self.attributes.lock().unwrap_or_else(PoisonError::into_inner);
+        attributes.forget(|id| loads().for_each(|load| load.attribute(id).clear()));
+    }
+
+    /// Waits until everything that was told to what is kept counts; see [`Kept::settle`].
+    pub fn settle(&self) {
+        self.values().iter().for_each(|value| value.settle());
+    }
+
+    fn values(&self) -> Vec<Value> {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.values().map(|(value, _)| Arc::clone(value)).collect()
+    }
+}
+
+impl fmt::Debug for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("State")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+    use super::*;
+    use usher_core::endpoints::Store;
+
+    #[derive(Default)]
+    struct Swept(AtomicU64);
+
+    impl Kept for Swept {
+        fn sweep(&self, _snapshot: &Snapshot, now_ms: u64) {
+            self.0.store(now_ms, Relaxed);
+        }
+    }
+
+    #[test]
+    fn state_is_found_again_by_its_name_and_swept() {
+        let state = State::default();
+        let first = state.of("a", Swept::default);
+        assert!(Arc::ptr_eq(&first, &state.of("a", Swept::default)));
+        let other = state.of("b", Swept::default);
+        assert!(!Arc::ptr_eq(&first, &other));
+        assert!(Arc::ptr_eq(&first, &state.find("a").unwrap()));
+        assert!(state.find::<Swept>("c").is_none());
+        state.sweep(&Store::default().snapshot(), 9);
+        assert_eq!((first.0.load(Relaxed), other.0.load(Relaxed)), (9, 9));
+    }
+
+    #[test]
+    fn producers_and_attributes_are_few_and_stay_while_they_are_held() {
+        let state = State::default();
+        let counters: Vec<_> =
+            (0..InFlightId::MAX).map(|n| state.in_flight(&n.to_string()).unwrap()).collect();
+        assert_eq!(state.in_flight("one too many"), None);
+        assert_eq!(state.in_flight("2").as_ref(), Some(&counters[2]));
+        let first = state.attribute("extractor", "temperature").unwrap();
+        assert_ne!(state.attribute("other", "temperature").as_ref(), Some(&first), "another producer's");
+        let attributes: Vec<_> =
+            (1..AttributeId::MAX).map(|n| state.attribute("extractor", &n.to_string()).unwrap()).collect();
+        assert_eq!(state.attribute("extractor", "one too many"), None);
+        assert_eq!(state.attribute("extractor", "temperature").unwrap(), first);
+        drop((counters, attributes));
+        assert!(state.in_flight("another").is_some() && state.attribute("another", "a").is_some());
+    }
+}

@@ -1,0 +1,208 @@
+//! What a plugin type is.
+
+use serde::Serialize;
+use usher_core::config::{Name, Node};
+
+use super::site::Build;
+
+/// What a plugin can be used as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// Removes candidates.
+    Filter,
+    /// Scores candidates.
+    Scorer,
+    /// Chooses by the totals.
+    Picker,
+    /// Says which profiles run.
+    ProfileHandler,
+    /// Reads requests of an API.
+    Parser,
+    /// Finds endpoints.
+    Discovery,
+    /// Polls numbers about endpoints.
+    DataSource,
+    /// Reads what a data source got.
+    Extractor,
+    /// Learns about a request before it is scheduled.
+    DataProducer,
+    /// Decides whether a disaggregated stage runs.
+    Decider,
+    /// Looks at request headers first.
+    RequestHeader,
+    /// Narrows candidates before anything else.
+    Screener,
+    /// Refuses requests.
+    Admitter,
+    /// Adds headers for the chosen endpoints.
+    PreRequest,
+    /// Reads responses.
+    Response,
+    /// Says how busy the pool is.
+    SaturationDetector,
+    /// Chooses among flows.
+    FairnessPolicy,
+    /// Orders a flow.
+    OrderingPolicy,
+    /// Says how much of the pool a priority may fill.
+    UsageLimitPolicy,
+    /// Chooses running requests to give up.
+    Eviction,
+    /// Finds other replicas.
+    PeerDiscovery,
+    /// Tells other replicas what this one knows.
+    Syncer,
+}
+
+impl Kind {
+    /// The kind in a sentence, with its article.
+    pub fn a(self) -> &'static str {
+        match self {
+            Self::Filter => "a filter",
+            Self::Scorer => "a scorer",
+            Self::Picker => "a picker",
+            Self::ProfileHandler => "a profile handler",
+            Self::Parser => "a parser",
+            Self::Discovery => "a discovery plugin",
+            Self::DataSource => "a data source",
+            Self::Extractor => "an extractor",
+            Self::DataProducer => "a data producer",
+            Self::Decider => "a decider",
+            Self::RequestHeader => "a header processor",
+            Self::Screener => "a screener",
+            Self::Admitter => "an admitter",
+            Self::PreRequest => "a header writer",
+            Self::Response => "a response plugin",
+            Self::SaturationDetector => "a saturation detector",
+            Self::FairnessPolicy => "a fairness policy",
+            Self::OrderingPolicy => "an ordering policy",
+            Self::UsageLimitPolicy => "a usage limit policy",
+            Self::Eviction => "an eviction policy",
+            Self::PeerDiscovery => "a peer discovery plugin",
+            Self::Syncer => "a cross-replica syncer",
+        }
+    }
+}
+
+/// How settled a plugin type is, as the peer has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Stability {
+    /// Refused unless `--allow-experimental-plugins` is given.
+    Alpha,
+    /// For everybody.
+    Beta,
+}
+
+/// One parameter of a plugin type, for the documentation.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Parameter {
+    /// The key.
+    pub name: &'static str,
+    /// The default as it is written; empty: it has to be given.
+    pub default: &'static str,
+    /// The unit; empty for what has none.
+    pub unit: &'static str,
+    /// What it does.
+    pub meaning: &'static str,
+}
+
+/// A plugin type.
+#[derive(Debug)]
+pub struct PluginType {
+    /// The type in a configuration.
+    pub name: &'static str,
+    /// What it can be used as.
+    pub kinds: &'static [Kind],
+    /// How settled it is.
+    pub stability: Stability,
+    /// What to use instead, if it is deprecated.
+    pub deprecated: Option<&'static str>,
+    /// One line about what it does; empty for types that this version doesn't have.
+    pub summary: &'static str,
+    /// When to use it; empty for types that this version doesn't have.
+    pub when: &'static str,
+    /// Its parameters.
+    pub parameters: &'static [Parameter],
+    /// The plugins that its parameters name and that have to be declared.
+    pub refers_to: fn(&Node) -> Vec<Name>,
+    /// How it is built.
+    pub build: Build,
+}
+
+impl PluginType {
+    /// Whether this version has it.
+    pub fn is_supported(&self) -> bool {
+        !matches!(self.build, Build::Unsupported)
+    }
+
+    /// Whether it can be used as this.
+    pub fn is(&self, kind: Kind) -> bool {
+        self.kinds.contains(&kind)
+    }
+
+    /// Says when to use it.
+    #[must_use]
+    pub const fn when(mut self, when: &'static str) -> Self {
+        self.when = when;
+        self
+    }
+
+    /// Has the plugins built first whose names this finds in the parameters.
+    #[must_use]
+    pub const fn refers_to(mut self, names: fn(&Node) -> Vec<Name>) -> Self {
+        self.refers_to = names;
+        self
+    }
+
+    /// Marks it as experimental.
+    #[must_use]
+    pub const fn alpha(mut self) -> Self {
+        self.stability = Stability::Alpha;
+        self
+    }
+
+    /// Marks it as deprecated, and says what to use instead.
+    #[must_use]
+    pub const fn instead(mut self, other: &'static str) -> Self {
+        self.deprecated = Some(other);
+        self
+    }
+}
+
+/// A plugin type for everybody. [`PluginType::when`] says when to use it.
+pub const fn beta(
+    name: &'static str,
+    kinds: &'static [Kind],
+    summary: &'static str,
+    parameters: &'static [Parameter],
+    build: Build,
+) -> PluginType {
+    PluginType {
+        name,
+        kinds,
+        stability: Stability::Beta,
+        deprecated: None,
+        summary,
+        when: "",
+        parameters,
+        refers_to: |_| Vec::new(),
+        build,
+    }
+}
+
+/// A type of the peer that this version doesn't have.
+pub const fn later(name: &'static str, kinds: &'static [Kind]) -> PluginType {
+    beta(name, kinds, "", &[], Build::Unsupported)
+}
+
+/// A [`Parameter`].
+pub const fn parameter(
+    name: &'static str,
+    default: &'static str,
+    unit: &'static str,
+    meaning: &'static str,
+) -> Parameter {
+    Parameter { name, default, unit, meaning }
+}

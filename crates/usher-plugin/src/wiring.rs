@@ -1,0 +1,58 @@
+//! What the plugins of one configuration agree on while they are built.
+
+use std::any::Any;
+
+use usher_core::config::ConfigError;
+
+use super::by_type::ByType;
+use super::keys::Keys;
+use super::reserved::Reserved;
+
+/// Keys, places and values that the plugins of one configuration share.
+#[derive(Debug, Default)]
+pub struct Wiring {
+    pub(crate) keys: Keys,
+    pub(crate) reserved: Reserved,
+    values: ByType,
+}
+
+impl Wiring {
+    /// The data that plugins read and produce.
+    pub fn keys(&self) -> &Keys {
+        &self.keys
+    }
+
+    /// The value of this type; its default when it is asked for first. Clones have to share
+    /// what they say.
+    pub fn shared<T: Any + Clone + Default + Send + Sync>(&mut self) -> T {
+        if let Some(known) = self.values.get::<T>() {
+            return known.clone();
+        }
+        let value = T::default();
+        self.values.set(value.clone());
+        value
+    }
+
+    /// Whether every place that a plugin asked for could be had.
+    ///
+    /// # Errors
+    /// What could not be had first.
+    pub fn check(&mut self) -> Result<(), ConfigError> {
+        self.reserved.check()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, OnceLock};
+
+    use super::*;
+
+    #[test]
+    fn a_shared_value_is_the_same_for_all() {
+        let mut wiring = Wiring::default();
+        let first: Arc<OnceLock<u8>> = wiring.shared();
+        assert!(Arc::ptr_eq(&first, &wiring.shared()));
+        assert_eq!(wiring.shared::<u8>(), 0);
+    }
+}

@@ -1,0 +1,148 @@
+//! Parameters of `request-attribute-reporter`.
+
+use serde::{Deserialize, Serialize};
+use usher_core::config::{ConfigError, Name, Node, Positioned};
+
+use super::expression::{Expression, Kind};
+
+/// Where gateways look for numbers about a request.
+const NAMESPACE: &str = "envoy.lb";
+
+/// Parameters of `request-attribute-reporter`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ReporterParams {
+    /// What is reported; at least one.
+    pub attributes: Vec<AttributeParams>,
+}
+
+/// One attribute.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct AttributeParams {
+    /// Where it goes.
+    pub key: KeyParams,
+    /// Its value.
+    pub expression: Expression,
+    /// When it is reported; `None`: always.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub condition: Option<Expression>,
+}
+
+/// A place in the gateway's dynamic metadata.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct KeyParams {
+    /// Namespace. Default `envoy.lb`.
+    pub namespace: String,
+    /// Key in the namespace.
+    pub name: String,
+}
+
+impl ReporterParams {
+    /// Reads the parameters and compiles their expressions.
+    ///
+    /// # Errors
+    /// Unknown keys, wrong types, missing attributes, names and expressions, and
+    /// expressions that can't be compiled, with their place.
+    pub fn decode(node: &Node) -> Result<Self, ConfigError> {
+        #[derive(Default, Deserialize)]
+        #[serde(default)]
+        struct Written {
+            attributes: Vec<Positioned<WrittenAttribute>>,
+        }
+        let written: Written = node.decode()?;
+        if written.attributes.is_empty() {
+            return Err(ConfigError::at(node.at, "attributes: at least one is needed")
+                .hint("write for example {key: {name: x-cost}, expression: usage.total_tokens}"));
+        }
+        let attributes = written.attributes.into_iter().map(|Positioned { at, value }| value.checked(at));
+        Ok(Self { attributes: attributes.collect::<Result<_, _>>()? })
+    }
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct WrittenAttribute {
+    key: WrittenKey,
+    expression: Option<Name>,
+    condition: Option<Name>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct WrittenKey {
+    namespace: String,
+    name: String,
+}
+
+impl WrittenAttribute {
+    fn checked(self, at: usher_core::config::Position) -> Result<AttributeParams, ConfigError> {
+        let missing = |what: &str| ConfigError::at(at, format!("this attribute has no {what}"));
+        let WrittenKey { namespace, name } = self.key;
+        if name.is_empty() {
+            return Err(missing("key.name"));
+        }
+        let there = |text: Option<Name>| text.filter(|text| !text.value.trim().is_empty());
+        let expression = there(self.expression).ok_or_else(|| missing("expression"))?;
+        let condition = there(self.condition);
+        let namespace = if namespace.is_empty() { NAMESPACE.to_owned() } else { namespace };
+        Ok(AttributeParams {
+            key: KeyParams { namespace, name },
+            expression: compiled("expression", &expression, Kind::Number)?,
+            condition: condition.map(|text| compiled("condition", &text, Kind::Truth)).transpose()?,
+        })
+    }
+}
+
+fn compiled(key: &str, written: &Name, kind: Kind) -> Result<Expression, ConfigError> {
+    Expression::compile(&written.value, kind).map_err(|problem| {
+        let error = ConfigError::at(written.at, format!("{key}: {}", problem.message));
+        match problem.hint {
+            Some(hint) => error.hint(hint),
+            None => error,
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn decode(text: &str) -> Result<ReporterParams, ConfigError> {
+        ReporterParams::decode(&Node::parse(text).unwrap())
+    }
+
+    #[test]
+    fn parameters_are_shown_as_they_are_written() {
+        let params = decode(
+            "{attributes: [{key: {name: a}, expression: usage.total_tokens, condition: ''}, {key: {namespace: ns, name: b}, expression: '1', condition: 'true'}]}",
+        )
+        .unwrap();
+        let expected = serde_json::json!({"attributes": [
+            {"key": {"namespace": "envoy.lb", "name": "a"}, "expression": "usage.total_tokens"},
+            {"key": {"namespace": "ns", "name": "b"}, "expression": "1", "condition": "true"},
+        ]});
+        assert_eq!(serde_json::to_value(params).unwrap(), expected);
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_at_its_place() {
+        let table = [
+            ("{}", "at least one is needed", 1),
+            ("{attributes: []}", "at least one is needed", 1),
+            ("{attributes: [{expression: '1'}]}", "this attribute has no key.name", 15),
+            ("{attributes: [{key: {name: a}}]}", "this attribute has no expression", 15),
+            ("{attributes: [{key: {name: a, kind: b}, expression: '1'}]}", "unknown field 'kind'", 31),
+            ("{attributes: [{key: {name: a}, expression: 1}]}", "expression: expected text, found 1", 44),
+            ("{attributes: [{key: {name: a}, expression: '1 +'}]}", "expression: not a CEL expression", 44),
+            (
+                "{attributes: [{key: {name: a}, expression: '1', condition: usage}]}",
+                "condition: it gives a map",
+                60,
+            ),
+        ];
+        for (text, message, column) in table {
+            let error = decode(text).expect_err(text);
+            assert!(error.message().contains(message), "{text}: {error}");
+            assert_eq!(error.position().map(|at| at.column), Some(column), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! `destination-endpoint-served-verifier`: tells a conformance test who served.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use usher_plugin::{AnswerHead, Context, Decision, Effects, Follower, Header, PreRequest, Served};
+
+/// Sets the answer's header `x-conformance-test-served-endpoint` to the endpoint that
+/// the gateway says served, or to why it doesn't say so.
+#[derive(Clone, Debug)]
+pub struct ServedVerifier {
+    header: Arc<str>,
+}
+
+impl Default for ServedVerifier {
+    fn default() -> Self {
+        Self { header: "x-conformance-test-served-endpoint".into() }
+    }
+}
+
+impl PreRequest for ServedVerifier {
+    fn decided(&self, _cx: &Context<'_>, _decision: &Decision, effects: &mut Effects) {
+        effects.follow(Teller { header: Arc::clone(&self.header) });
+    }
+}
+
+struct Teller {
+    header: Arc<str>,
+}
+
+impl Follower for Teller {
+    fn begins(&mut self, head: &AnswerHead<'_>, out: &mut Vec<Header>) {
+        let value = match head.served {
+            Served::Unknown => Bytes::from_static(b"fail: missing envoy lb metadata"),
+            Served::Missing => Bytes::from_static(b"fail: missing destination endpoint served metadata"),
+            Served::By(address) => Bytes::copy_from_slice(address.as_bytes()),
+        };
+        out.push(Header { name: Arc::clone(&self.header), value });
+    }
+}

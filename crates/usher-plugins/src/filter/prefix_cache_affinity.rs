@@ -1,0 +1,251 @@
+//! `prefix-cache-affinity-filter`: requests stick to endpoints that have their prompt in
+//! the prefix cache, until those are saturated.
+
+mod metrics;
+
+use rand::{Rng, RngExt};
+use serde::{Deserialize, Serialize};
+use usher_core::config::{ConfigError, Name, Node, Positioned};
+use usher_core::endpoints::{InFlightId, Snapshot};
+use usher_plugin::data::{LatencyPredictions, PrefixMatch};
+use usher_plugin::params::{INFLIGHT_PRODUCER, LATENCY_PRODUCER, PREFIX_PRODUCER, checked, named};
+use usher_plugin::{Context, Filter, Key};
+
+use metrics::Outcome;
+pub use metrics::{AffinityDecisions, AffinityFamilies};
+
+/// Parameters of `prefix-cache-affinity-filter`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PrefixCacheAffinityFilterParams {
+    /// Share of a prompt that an endpoint has to hold for requests to stick to it; 0 or
+    /// less keeps every candidate. Default 0.8.
+    pub affinity_threshold: f64,
+    /// Probability with which a request doesn't stick, 0..=1, so that others learn its
+    /// prompt, too. Default 0.
+    pub exploration_probability: f64,
+    /// Milliseconds by which the first token may be later where a request sticks; 0 or
+    /// less: as much as it takes. Default 18,000.
+    #[serde(rename = "maxTTFTPenaltyMs")]
+    pub max_ttft_penalty_ms: f64,
+    /// Where the time to the first token comes from.
+    pub ttft_source: TtftSource,
+    /// Prompt tokens that an endpoint computes per second, above 0. Default 15,928: what
+    /// the peer measured with Qwen3-32B on two H100.
+    pub peak_prefill_throughput: f64,
+    /// The producer that knows what is cached. Default `approx-prefix-cache-producer`.
+    pub prefix_match_info_producer_name: String,
+    /// The producer that counts what is in flight. Default `inflight-load-producer`.
+    pub in_flight_load_producer_name: String,
+    /// The producer of predicted latencies, where these are the source. Default
+    /// `predicted-latency-producer`.
+    pub latency_prediction_info_producer_name: String,
+}
+
+/// Where the time to the first token comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum TtftSource {
+    /// The tokens in flight at an endpoint by what it computes per second.
+    PrefillThroughput,
+    /// The producer of predicted latencies.
+    LatencyPredictor,
+}
+
+impl PrefixCacheAffinityFilterParams {
+    /// Reads the parameters.
+    ///
+    /// # Errors
+    /// Unknown keys and sources, wrong types, and numbers out of range, with their place.
+    pub fn decode(node: &Node) -> Result<Self, ConfigError> {
+        #[derive(Default, Deserialize)]
+        #[serde(rename_all = "camelCase", default)]
+        struct Written {
+            affinity_threshold: Option<Positioned<f64>>,
+            exploration_probability: Option<Positioned<f64>>,
+            #[serde(rename = "maxTTFTPenaltyMs")]
+            max_ttft_penalty_ms: Option<Positioned<f64>>,
+            ttft_source: Option<Name>,
+            peak_prefill_throughput: Option<Positioned<f64>>,
+            prefix_match_info_producer_name: Option<String>,
+            in_flight_load_producer_name: Option<String>,
+            latency_prediction_info_producer_name: Option<String>,
+        }
+        let written: Written = node.decode()?;
+        let any = |_| true;
+        let share = |value| (0.0..=1.0).contains(&value);
+        let positive = |value| value > 0.0;
+        let throughput = written.peak_prefill_throughput;
+        Ok(Self {
+            affinity_threshold: checked("affinityThreshold", written.affinity_threshold, 0.8, |v| v <= 1.0)?,
+            exploration_probability: checked(
+                "explorationProbability",
+                written.exploration_probability,
+                0.0,
+                share,
+            )?,
+            max_ttft_penalty_ms: checked("maxTTFTPenaltyMs", written.max_ttft_penalty_ms, 18_000.0, any)?,
+            ttft_source: source(written.ttft_source.as_ref())?,
+            peak_prefill_throughput: checked("peakPrefillThroughput", throughput, 15_928.0, positive)?,
+            prefix_match_info_producer_name: named(written.prefix_match_info_producer_name, PREFIX_PRODUCER),
+            in_flight_load_producer_name: named(written.in_flight_load_producer_name, INFLIGHT_PRODUCER),
+            latency_prediction_info_producer_name: named(
+                written.latency_prediction_info_producer_name,
+                LATENCY_PRODUCER,
+            ),
+        })
+    }
+
+    /// Whether what is in flight makes a difference.
+    pub fn reads_in_flight(&self) -> bool {
+        self.compares() && self.ttft_source == TtftSource::PrefillThroughput
+    }
+
+    /// Whether predicted latencies make a difference.
+    pub fn reads_predictions(&self) -> bool {
+        self.compares() && self.ttft_source == TtftSource::LatencyPredictor
+    }
+
+    fn compares(&self) -> bool {
+        self.affinity_threshold > 0.0 && self.max_ttft_penalty_ms > 0.0
+    }
+}
+
+fn source(written: Option<&Name>) -> Result<TtftSource, ConfigError> {
+    const THROUGHPUT: &str = "prefillThroughput";
+    const PREDICTOR: &str = "latencyPredictor";
+    match written.map(|name| (name.value.as_str(), name.at)) {
+        None | Some(("" | THROUGHPUT, _)) => Ok(TtftSource::PrefillThroughput),
+        Some((PREDICTOR, _)) => Ok(TtftSource::LatencyPredictor),
+        Some((other, at)) => Err(ConfigError::at(at, format!("ttftSource '{other}' is not known"))
+            .hint("known here: prefillThroughput, latencyPredictor")
+            .did_you_mean(other, [THROUGHPUT, PREDICTOR])),
+    }
+}
+
+/// How much later a first token may come where the prompt is cached.
+#[derive(Clone, Copy, Debug)]
+enum Gap {
+    /// As much as it takes.
+    Any,
+    /// So many tokens, of those that are in flight.
+    Tokens(f64, InFlightId),
+    /// So many seconds, of those that are predicted.
+    Seconds(f64, Key<LatencyPredictions>),
+}
+
+impl Gap {
+    /// The largest difference, and what an endpoint has of it.
+    fn measure<'a>(
+        self,
+        cx: &'a Context<'_>,
+        snapshot: &'a Snapshot,
+    ) -> Option<(f64, impl Fn(u32) -> f64 + 'a)> {
+        let most = match self {
+            Self::Any => return None,
+            Self::Tokens(most, _) | Self::Seconds(most, _) => most,
+        };
+        let at = move |position: u32| match self {
+            Self::Any => 0.0,
+            Self::Tokens(_, counters) => snapshot
+                .endpoints()
+                .get(position as usize)
+                .map_or(f64::INFINITY, |endpoint| endpoint.load().in_flight_of(counters).tokens() as f64),
+            Self::Seconds(_, predictions) => {
+                let known = cx.facts.get(predictions).and_then(|known| known.at(position));
+                // As late as can be where nothing is predicted; a difference stays a number.
+                known.map_or(f64::MAX, |predicted| predicted.ttft)
+            }
+        };
+        Some((most, at))
+    }
+}
+
+/// Keeps the endpoints that hold enough of the prompt. Keeps all of them where none does,
+/// where the best of those that do is too far behind the best of the others, or where
+/// chance wants a request to explore.
+#[derive(Debug)]
+pub struct PrefixCacheAffinityFilter {
+    threshold: f64,
+    exploration: f64,
+    /// By how much the best endpoint that holds the prompt may be behind the best other one.
+    gap: Gap,
+    /// The longest delay, in seconds.
+    penalty: f64,
+    prefix: Key<PrefixMatch>,
+    decisions: AffinityDecisions,
+}
+
+impl PrefixCacheAffinityFilter {
+    /// A filter by the match under `prefix` and, where that makes a difference, the tokens
+    /// in `counters`.
+    pub fn new(
+        params: &PrefixCacheAffinityFilterParams,
+        prefix: Key<PrefixMatch>,
+        counters: Option<InFlightId>,
+        decisions: AffinityDecisions,
+    ) -> Self {
+        let tokens = params.max_ttft_penalty_ms / 1000.0 * params.peak_prefill_throughput;
+        let counters = counters.filter(|_| params.reads_in_flight());
+        Self {
+            threshold: params.affinity_threshold,
+            exploration: params.exploration_probability,
+            gap: counters.map_or(Gap::Any, |counters| Gap::Tokens(tokens, counters)),
+            penalty: params.max_ttft_penalty_ms / 1000.0,
+            prefix,
+            decisions,
+        }
+    }
+
+    /// Goes by the predictions under this key, if there is one.
+    #[must_use]
+    pub fn predicted_by(self, predictions: Option<Key<LatencyPredictions>>) -> Self {
+        let gap = predictions.map_or(self.gap, |predictions| Gap::Seconds(self.penalty, predictions));
+        Self { gap, ..self }
+    }
+
+    fn outcome(
+        &self,
+        cx: &Context<'_>,
+        snapshot: &Snapshot,
+        kept: &mut Vec<u32>,
+        rng: &mut dyn Rng,
+    ) -> Outcome {
+        if kept.len() <= 1 || self.threshold <= 0.0 {
+            return Outcome::NotApplicable;
+        }
+        if self.exploration > 0.0 && rng.random::<f64>() < self.exploration {
+            return Outcome::Exploration;
+        }
+        let Some(known) = cx.facts.get(self.prefix).filter(|known| known.total > 0) else {
+            return Outcome::NoMatch;
+        };
+        let total = f64::from(known.total);
+        let sticks = |position: u32| f64::from(known.blocks_at(position)) / total >= self.threshold;
+        let sticky = kept.iter().filter(|position| sticks(**position)).count();
+        if sticky == 0 {
+            return Outcome::NoMatch;
+        }
+        if sticky < kept.len()
+            && let Some((most, at)) = self.gap.measure(cx, snapshot)
+        {
+            let (mut held, mut other) = (f64::INFINITY, f64::INFINITY);
+            for position in kept.iter() {
+                let least = if sticks(*position) { &mut held } else { &mut other };
+                *least = least.min(at(*position));
+            }
+            if held - other > most {
+                return Outcome::LoadOverride;
+            }
+        }
+        kept.retain(|position| sticks(*position));
+        Outcome::Sticky
+    }
+}
+
+impl Filter for PrefixCacheAffinityFilter {
+    fn filter(&self, cx: &Context<'_>, snapshot: &Snapshot, kept: &mut Vec<u32>, rng: &mut dyn Rng) {
+        let outcome = self.outcome(cx, snapshot, kept, rng);
+        self.decisions.count(outcome);
+    }
+}

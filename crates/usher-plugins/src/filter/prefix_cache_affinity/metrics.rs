@@ -1,0 +1,59 @@
+//! `prefix_cache_affinity_filter_decisions_total`: how often requests stick, and why not.
+
+use prometheus::{IntCounter, IntCounterVec, Opts, Registry};
+use usher_core::metrics::register;
+
+/// What came of one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// It goes to an endpoint that holds its prompt.
+    Sticky,
+    /// No candidate holds enough of its prompt.
+    NoMatch,
+    /// Those that do are too busy.
+    LoadOverride,
+    /// Chance lets it go anywhere.
+    Exploration,
+    /// There is one candidate, or the filter is off.
+    NotApplicable,
+}
+
+impl Outcome {
+    const LABELS: [&str; 5] = ["sticky", "no_match", "load_override", "exploration", "not_applicable"];
+}
+
+/// The family, shared by all filters.
+#[derive(Debug)]
+pub struct AffinityFamilies {
+    decisions: IntCounterVec,
+}
+
+impl AffinityFamilies {
+    /// Registers the family.
+    ///
+    /// # Errors
+    /// When the name is taken.
+    pub fn register(registry: &Registry) -> prometheus::Result<Self> {
+        let opts = Opts::new(
+            "llm_d_epp_prefix_cache_affinity_filter_decisions_total",
+            "[ALPHA] Requests by whether they stick to endpoints that hold their prompt, and why not.",
+        );
+        let decisions = IntCounterVec::new(opts, &["plugin_name", "outcome"])?;
+        Ok(Self { decisions: register(registry, decisions, None)? })
+    }
+
+    /// What the filter of this name counts.
+    pub fn of(&self, plugin: &str) -> AffinityDecisions {
+        AffinityDecisions(Outcome::LABELS.map(|outcome| self.decisions.with_label_values(&[plugin, outcome])))
+    }
+}
+
+/// What one filter counts.
+#[derive(Debug)]
+pub struct AffinityDecisions([IntCounter; Outcome::LABELS.len()]);
+
+impl AffinityDecisions {
+    pub(super) fn count(&self, outcome: Outcome) {
+        self.0[outcome as usize].inc();
+    }
+}

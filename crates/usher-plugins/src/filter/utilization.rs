@@ -1,0 +1,153 @@
+//! `utilization-filter`: the endpoints whose numbers are all within their limits.
+
+use rand::Rng;
+use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
+use usher_core::config::{ConfigError, Node, Positioned};
+use usher_core::endpoints::{Endpoint, InFlightId, Load, Snapshot, View};
+use usher_plugin::{Context, Filter};
+
+use super::{retain, retain_or_all};
+
+/// Parameters of `utilization-filter`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct UtilizationFilterParams {
+    /// What has to hold, all of it; at least one.
+    pub conditions: Vec<Condition>,
+    /// Keep every candidate when none is within the limits. Default false.
+    pub fallback_on_empty: bool,
+    /// The producer that counts active requests. Default `inflight-load-producer`.
+    pub in_flight_load_producer_name: String,
+}
+
+/// A limit.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Condition {
+    /// What is limited.
+    pub metric: Metric,
+    /// The largest value that is fine; in the metric's unit, not negative.
+    pub max_value: f64,
+}
+
+/// What can be limited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Metric {
+    /// Requests that pickers have under way there.
+    ActiveRequests,
+    /// Requests that the model server says it runs.
+    RunningRequests,
+    /// Requests that wait in the model server.
+    WaitingQueue,
+    /// Share of the KV cache in use, 0..=1.
+    KvCacheUtilization,
+}
+
+impl UtilizationFilterParams {
+    /// Reads the parameters.
+    ///
+    /// # Errors
+    /// Unknown keys and metrics, wrong types, limits that can't be, and no condition at
+    /// all, with their place.
+    pub fn decode(node: &Node) -> Result<Self, ConfigError> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Written {
+            #[serde(default)]
+            conditions: Vec<WrittenCondition>,
+            #[serde(default)]
+            fallback_on_empty: bool,
+            in_flight_load_producer_name: Option<String>,
+        }
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct WrittenCondition {
+            metric: Metric,
+            max_value: Positioned<f64>,
+        }
+        let written: Written = node.decode()?;
+        if written.conditions.is_empty() {
+            let at = node.get("conditions").unwrap_or(node).at;
+            return Err(ConfigError::at(at, "conditions is empty")
+                .hint("write for example [{metric: waiting-queue, maxValue: 5}]"));
+        }
+        let condition = |WrittenCondition { metric, max_value: Positioned { at, value } }| {
+            if value.is_finite() && value >= 0.0 {
+                return Ok(Condition { metric, max_value: value });
+            }
+            Err(ConfigError::at(at, format!("maxValue can't be {value}")).hint("no endpoint is below 0"))
+        };
+        let name = written.in_flight_load_producer_name.filter(|name| !name.is_empty());
+        Ok(Self {
+            conditions: written.conditions.into_iter().map(condition).collect::<Result<_, _>>()?,
+            fallback_on_empty: written.fallback_on_empty,
+            in_flight_load_producer_name: name.unwrap_or_else(|| "inflight-load-producer".to_owned()),
+        })
+    }
+
+    /// Whether active requests are limited.
+    pub fn reads_in_flight(&self) -> bool {
+        self.conditions.iter().any(|condition| condition.metric == Metric::ActiveRequests)
+    }
+}
+
+/// Keeps the endpoints that are within all limits. A number that is missing or stale
+/// counts as the largest of the other candidates', as with scores; where nobody's is
+/// known, the limit doesn't count.
+#[derive(Clone, Debug)]
+pub struct UtilizationFilter {
+    conditions: Vec<Condition>,
+    fallback_on_empty: bool,
+    counters: Option<InFlightId>,
+}
+
+impl UtilizationFilter {
+    /// A filter with these parameters; `counters` are those of active requests, where
+    /// they are limited.
+    pub fn new(params: &UtilizationFilterParams, counters: Option<InFlightId>) -> Self {
+        let UtilizationFilterParams { conditions, fallback_on_empty, .. } = params;
+        Self { conditions: conditions.clone(), fallback_on_empty: *fallback_on_empty, counters }
+    }
+
+    /// The number, if it is known.
+    fn value(&self, cx: &Context<'_>, metric: Metric, load: &Load) -> Option<f64> {
+        let gauge = match metric {
+            Metric::ActiveRequests => {
+                return self.counters.map(|counters| load.in_flight_of(counters).requests() as f64);
+            }
+            Metric::RunningRequests => &load.running,
+            Metric::WaitingQueue => &load.waiting,
+            Metric::KvCacheUtilization => &load.kv_usage,
+        };
+        gauge.fresh(cx.now_ms, cx.max_age).filter(|value| value.is_finite())
+    }
+}
+
+impl Filter for UtilizationFilter {
+    fn filter(&self, cx: &Context<'_>, snapshot: &Snapshot, kept: &mut Vec<u32>, _rng: &mut dyn Rng) {
+        let candidates = View::new(snapshot, kept);
+        let worst = |condition: &Condition| {
+            let values =
+                candidates.iter().filter_map(|endpoint| self.value(cx, condition.metric, endpoint.load()));
+            values.reduce(f64::max)
+        };
+        let worst: SmallVec<[Option<f64>; 4]> = self.conditions.iter().map(worst).collect();
+        let fits = |endpoint: &Endpoint| {
+            self.conditions.iter().zip(&worst).all(|(condition, worst)| {
+                let value = self.value(cx, condition.metric, endpoint.load()).or(*worst);
+                value.is_none_or(|value| value <= condition.max_value)
+            })
+        };
+        if self.fallback_on_empty {
+            retain_or_all(snapshot, kept, fits);
+        } else {
+            retain(snapshot, kept, fits);
+        }
+    }
+
+    fn drops_the_busy(&self) -> bool {
+        true
+    }
+}

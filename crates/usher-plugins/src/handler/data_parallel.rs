@@ -1,0 +1,96 @@
+//! `data-parallel-profile-handler`: pods whose ranks stand behind one port.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use usher_core::config::{ConfigError, Node, Positioned};
+use usher_plugin::{Context, Decision, Effects, PreRequest, ProfileHandler, ProfileSet, Runs, ScheduleError};
+
+use super::SingleProfileHandler;
+
+/// Parameters of `data-parallel-profile-handler`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DataParallelParams {
+    /// The port of every pod that knows its ranks. Default 8000, as with the peer.
+    pub primary_port: u16,
+}
+
+impl DataParallelParams {
+    /// Reads the parameters.
+    ///
+    /// # Errors
+    /// Unknown keys, wrong types, and what can't be a port, with their place.
+    pub fn decode(node: &Node) -> Result<Self, ConfigError> {
+        #[derive(Default, Deserialize)]
+        #[serde(rename_all = "camelCase", default)]
+        struct Written {
+            primary_port: Option<Positioned<i64>>,
+        }
+        let written: Written = node.decode()?;
+        let primary_port = match written.primary_port {
+            None => 8000,
+            Some(written) => port(written)?,
+        };
+        Ok(Self { primary_port })
+    }
+}
+
+/// A primary port as it is written.
+pub(super) fn port(Positioned { at, value }: Positioned<i64>) -> Result<u16, ConfigError> {
+    u16::try_from(value).ok().filter(|port| *port > 0).ok_or_else(|| {
+        let message = format!("primaryPort can't be {value}");
+        ConfigError::at(at, message).hint("ports are 1 to 65535")
+    })
+}
+
+/// The port of every pod behind which its ranks are.
+#[derive(Clone, Debug)]
+pub(super) struct PrimaryPort {
+    port: u16,
+    header: Arc<str>,
+}
+
+impl PrimaryPort {
+    pub(super) fn new(port: u16) -> Self {
+        Self { port, header: "x-data-parallel-host-port".into() }
+    }
+
+    /// Sends the request to the port, and names the rank that was chosen.
+    pub(super) fn apply(&self, decision: &Decision, effects: &mut Effects) {
+        let rank = decision.primary_endpoint().authority();
+        effects.set_header(&self.header, Bytes::copy_from_slice(rank.as_bytes()));
+        effects.set_port(self.port);
+    }
+}
+
+/// Runs the only profile. The request goes to the primary port of the chosen pods, and
+/// the header `x-data-parallel-host-port` names the rank that was chosen.
+#[derive(Clone, Debug)]
+pub struct DataParallelProfileHandler {
+    primary_port: PrimaryPort,
+}
+
+impl DataParallelProfileHandler {
+    /// A handler with these parameters.
+    pub fn new(params: DataParallelParams) -> Self {
+        Self { primary_port: PrimaryPort::new(params.primary_port) }
+    }
+}
+
+impl ProfileHandler for DataParallelProfileHandler {
+    fn next(&self, cx: &Context<'_>, runs: &Runs<'_>) -> ProfileSet {
+        SingleProfileHandler.next(cx, runs)
+    }
+
+    fn finish(&self, cx: &Context<'_>, runs: &Runs<'_>) -> Result<usize, ScheduleError> {
+        SingleProfileHandler.finish(cx, runs)
+    }
+}
+
+impl PreRequest for DataParallelProfileHandler {
+    fn decided(&self, _cx: &Context<'_>, decision: &Decision, effects: &mut Effects) {
+        self.primary_port.apply(decision, effects);
+    }
+}

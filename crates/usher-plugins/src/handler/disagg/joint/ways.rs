@@ -1,0 +1,50 @@
+//! Which endpoints may work together, and how long the KV cache takes from one to the other.
+
+use std::num::NonZeroU32;
+
+use usher_core::endpoints::{Nearness, Topology};
+
+use crate::latency::Transfers;
+
+/// Where an endpoint is, as far as pairs go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// On which host, in which rack, zone and region.
+    pub topology: Topology,
+    /// Its revision by number; `None`: it doesn't say, and fits all.
+    pub revision: Option<NonZeroU32>,
+}
+
+/// The ways between endpoints, by how near they are.
+#[derive(Clone, Copy, Debug)]
+pub struct Ways {
+    /// Never slower for those that are nearer.
+    transfers: Transfers,
+    /// Pairs that are less near are forbidden.
+    required: Nearness,
+}
+
+impl Ways {
+    /// Ways as fast as these, between endpoints that are so near at least.
+    pub fn new(transfers: Transfers, required: Nearness) -> Self {
+        Self { transfers, required }
+    }
+
+    /// Seconds per token of a prompt, as configured.
+    pub fn per_token(&self, nearness: Nearness) -> f64 {
+        self.transfers.per_token(nearness)
+    }
+
+    /// The same from one endpoint to another one; `None`: they may not work together.
+    pub fn between(&self, one: &Place, other: &Place) -> Option<f64> {
+        let nearness = one.topology.nearness(&other.topology);
+        let is_mixed = matches!((one.revision, other.revision), (Some(one), Some(other)) if one != other);
+        (nearness >= self.required && !is_mixed).then(|| self.per_token(nearness))
+    }
+
+    /// How near the endpoints of a pair may be, the nearest first.
+    pub fn allowed(&self) -> impl Iterator<Item = Nearness> + use<> {
+        let required = self.required;
+        Nearness::ALL.into_iter().rev().filter(move |nearness| *nearness >= required)
+    }
+}

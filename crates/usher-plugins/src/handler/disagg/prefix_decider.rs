@@ -1,0 +1,183 @@
+//! `prefix-based-pd-decider`: a prompt is computed elsewhere if much of it is new to the
+//! endpoint that decodes.
+
+use serde::{Deserialize, Serialize};
+use usher_core::config::{ConfigError, Node, Positioned};
+use usher_core::endpoints::Candidates;
+use usher_plugin::data::{PrefixMatch, PromptTokens};
+use usher_plugin::{Context, Decider, Key};
+
+/// Parameters of `prefix-based-pd-decider`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PrefixBasedPdParams {
+    /// Tokens that the decoding endpoint would have to compute, from which on another one
+    /// computes them. Default 0: none ever does.
+    pub non_cached_tokens: u64,
+    /// Tokens below which a prompt stays whole. Default 0: any length will do.
+    pub prompt_tokens: u64,
+}
+
+impl PrefixBasedPdParams {
+    /// Reads the parameters.
+    ///
+    /// # Errors
+    /// Unknown keys, wrong types and negative numbers, with their place.
+    pub fn decode(node: &Node) -> Result<Self, ConfigError> {
+        #[derive(Default, Deserialize)]
+        #[serde(rename_all = "camelCase", default)]
+        struct Written {
+            non_cached_tokens: Option<Positioned<i64>>,
+            prompt_tokens: Option<Positioned<i64>>,
+        }
+        let written: Written = node.decode()?;
+        let tokens = |name: &str, written: Option<Positioned<i64>>| match written {
+            None => Ok(0),
+            Some(Positioned { at, value }) => u64::try_from(value).map_err(|_| {
+                ConfigError::at(at, format!("{name} can't be {value}")).hint("write 0 or more tokens")
+            }),
+        };
+        Ok(Self {
+            non_cached_tokens: tokens("nonCachedTokens", written.non_cached_tokens)?,
+            prompt_tokens: tokens("promptTokens", written.prompt_tokens)?,
+        })
+    }
+}
+
+/// Says yes if the decoding endpoint is known, the prompt is at least so long, and at
+/// least so many of its tokens are not in that endpoint's prefix cache. What nobody looked
+/// up in the caches stays whole.
+#[derive(Clone, Copy, Debug)]
+pub struct PrefixBasedPdDecider {
+    params: PrefixBasedPdParams,
+    tokens: Key<PromptTokens>,
+    prefix: Key<PrefixMatch>,
+}
+
+impl PrefixBasedPdDecider {
+    /// A decider by how long the prompt is, and how much of it is cached.
+    pub fn new(params: PrefixBasedPdParams, tokens: Key<PromptTokens>, prefix: Key<PrefixMatch>) -> Self {
+        Self { params, tokens, prefix }
+    }
+}
+
+impl Decider for PrefixBasedPdDecider {
+    fn decide(&self, cx: &Context<'_>, _candidates: &Candidates, decode: Option<u32>) -> bool {
+        let PrefixBasedPdParams { non_cached_tokens, prompt_tokens } = self.params;
+        let Some(position) = decode.filter(|_| non_cached_tokens > 0) else { return false };
+        let tokens = cx.facts.get(self.tokens).map_or(0, |tokens| tokens.count);
+        if tokens < prompt_tokens.max(non_cached_tokens) {
+            return false;
+        }
+        let Some(prefix) = cx.facts.get(self.prefix) else { return false };
+        let cached = u64::from(prefix.blocks_at(position)) * u64::from(prefix.block_size);
+        // The last block may be partly filled, and then more is cached than there is.
+        tokens.checked_sub(cached).is_some_and(|rest| rest >= non_cached_tokens)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use usher_core::endpoints::Store;
+    use usher_core::request::Request;
+    use usher_plugin::Facts;
+
+    /// What is asked: parameters, tokens of the prompt, and per endpoint the cached blocks.
+    #[derive(Clone, Debug)]
+    struct Case {
+        params: PrefixBasedPdParams,
+        tokens: Option<u64>,
+        prefix: Option<PrefixMatch>,
+        decode: Option<u32>,
+    }
+
+    fn decide(case: &Case) -> bool {
+        let (tokens, prefix) = (Key::new(0), Key::new(1));
+        let mut facts = Facts::default();
+        if let Some(count) = case.tokens {
+            facts.set(tokens, PromptTokens { count });
+        }
+        if let Some(found) = &case.prefix {
+            facts.set(prefix, found.clone());
+        }
+        let request = Request::default();
+        let cx = Context { facts: &facts, ..Context::new(&request, 1, Duration::from_secs(1)) };
+        let candidates = Store::default().snapshot().all();
+        PrefixBasedPdDecider::new(case.params, tokens, prefix).decide(&cx, &candidates, case.decode)
+    }
+
+    /// The rule as it is written down, with numbers that can be negative.
+    fn by_the_book(case: &Case) -> bool {
+        let (least, gate) = (case.params.non_cached_tokens as i128, case.params.prompt_tokens as i128);
+        let input = case.tokens.unwrap_or(0) as i128;
+        let (Some(position), Some(prefix)) = (case.decode, &case.prefix) else { return false };
+        if least == 0 || (gate > 0 && input < gate) || input < least {
+            return false;
+        }
+        let blocks = prefix.matched.get(position as usize).copied().unwrap_or(0).min(prefix.total);
+        input - i128::from(blocks) * i128::from(prefix.block_size) >= least
+    }
+
+    #[test]
+    fn the_rule_follows_its_table() {
+        // nonCachedTokens, promptTokens, tokens, cached blocks of 64, yes.
+        let table: [(u64, u64, u64, u32, bool); 14] = [
+            (0, 0, 1000, 0, false),
+            (16, 0, 15, 0, false),
+            (16, 0, 16, 0, true),
+            (16, 0, 79, 1, false),
+            (16, 0, 80, 1, true),
+            (16, 0, 128, 2, false),
+            (1, 0, 128, 2, false),
+            (1, 0, 129, 2, true),
+            // The last block is partly filled: less than nothing is left.
+            (1, 0, 100, 2, false),
+            (16, 0, 100, 2, false),
+            (16, 101, 100, 0, false),
+            (16, 100, 100, 0, true),
+            (16, 100, 100, 1, true),
+            (37, 100, 100, 1, false),
+        ];
+        for (non_cached_tokens, prompt_tokens, tokens, blocks, yes) in table {
+            let params = PrefixBasedPdParams { non_cached_tokens, prompt_tokens };
+            let prefix = PrefixMatch { total: 1000, block_size: 64, matched: vec![0, blocks] };
+            let case = Case { params, tokens: Some(tokens), prefix: Some(prefix), decode: Some(1) };
+            assert_eq!(decide(&case), yes, "{case:?}");
+            assert_eq!(by_the_book(&case), yes, "{case:?}");
+            for unknown in [
+                Case { decode: None, ..case.clone() },
+                Case { prefix: None, ..case.clone() },
+                Case { tokens: None, ..case },
+            ] {
+                assert!(!decide(&unknown), "{unknown:?}");
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_rule_is_the_one_in_the_book(
+            (non_cached_tokens, prompt_tokens) in (0u64..40, 0u64..80),
+            tokens in prop::option::weighted(0.9, prop_oneof![8 => 0u64..200, 1 => Just(u64::MAX)]),
+            prefix in prop::option::weighted(
+                0.9,
+                (0u32..12, prop_oneof![9 => 0u32..20, 1 => Just(u32::MAX)], prop::collection::vec(0u32..14, 0..4)),
+            ),
+            decode in prop::option::weighted(0.9, 0u32..5),
+        ) {
+            let prefix = prefix.map(|(total, block_size, matched)| PrefixMatch { total, block_size, matched });
+            let case = Case {
+                params: PrefixBasedPdParams { non_cached_tokens, prompt_tokens },
+                tokens,
+                prefix,
+                decode,
+            };
+            prop_assert_eq!(decide(&case), by_the_book(&case));
+        }
+    }
+}

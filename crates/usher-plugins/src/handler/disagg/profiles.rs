@@ -1,0 +1,116 @@
+//! `disagg-profile-handler`: who decodes, who computes the prompt, who encodes its images,
+//! videos and clips.
+
+use std::sync::Arc;
+
+use rand::Rng;
+use usher_core::config::ConfigError;
+use usher_core::endpoints::Endpoint;
+use usher_plugin::{
+    Context, Decider, Decision, Effects, Part, PreRequest, ProfileHandler, ProfileSet, Runs, ScheduleError,
+    Settlement,
+};
+
+use super::decisions::Decisions;
+use super::joint::Joint;
+use super::params::DisaggParams;
+use super::stages::Stages;
+use crate::handler::{DisaggHeaders, DisaggHeadersParams};
+
+/// Runs the profiles of the stages and names who was picked in headers, for the sidecar of
+/// who decodes.
+pub struct DisaggProfileHandler {
+    stages: Stages,
+    headers: DisaggHeaders,
+    decisions: Decisions,
+    joint: Option<Joint>,
+    is_flat: bool,
+}
+
+impl DisaggProfileHandler {
+    /// A handler with these deciders of prefill and of encode, which counts in `decisions`.
+    /// Each profile picks alone.
+    pub fn new(
+        params: &DisaggParams,
+        prefill: Option<Arc<dyn Decider>>,
+        encode: Option<Arc<dyn Decider>>,
+        decisions: Decisions,
+    ) -> Self {
+        let profiles = params.profiles.clone();
+        let headers = DisaggHeaders::new(DisaggHeadersParams {
+            prefill_profile: Some(profiles.prefill.clone()),
+            encode_profile: profiles.encode.clone(),
+        });
+        let stages = Stages { order: params.stage_order, profiles, prefill, is_joint: false, encode };
+        Self { stages, headers, decisions, joint: None, is_flat: params.flat.is_some() }
+    }
+
+    /// Prefill and decode are chosen together.
+    #[must_use]
+    pub fn paired(mut self, joint: Joint) -> Self {
+        self.stages.is_joint = true;
+        Self { joint: Some(joint), ..self }
+    }
+}
+
+impl ProfileHandler for DisaggProfileHandler {
+    fn next(&self, cx: &Context<'_>, runs: &Runs<'_>) -> ProfileSet {
+        self.stages.next(cx, runs)
+    }
+
+    fn finish(&self, _cx: &Context<'_>, runs: &Runs<'_>) -> Result<usize, ScheduleError> {
+        self.stages.finish(runs)
+    }
+
+    fn peer<'a>(&self, profile: usize, runs: &Runs<'a>) -> Option<&'a Arc<Endpoint>> {
+        self.stages.peer(profile, runs)
+    }
+
+    fn keeps_totals(&self, profile: &str) -> bool {
+        let profiles = &self.stages.profiles;
+        self.joint.is_some() && [&profiles.decode, &profiles.prefill].iter().any(|name| *name == profile)
+    }
+
+    fn settle(
+        &self,
+        cx: &Context<'_>,
+        open: &mut Settlement<'_>,
+        rng: &mut dyn Rng,
+    ) -> Result<(), ScheduleError> {
+        let profiles = &self.stages.profiles;
+        let runs = open.runs();
+        match (&self.joint, runs.find(&profiles.prefill), runs.find(&profiles.decode)) {
+            (Some(joint), Some(prefill), Some(decode)) => {
+                joint.settle(cx, open, (prefill, decode), self.stages.splitting(), rng)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn part(&self, profile: usize, runs: &Runs<'_>) -> Part {
+        self.stages.part(profile, runs)
+    }
+
+    fn prefill(&self) -> &str {
+        &self.stages.profiles.prefill
+    }
+
+    fn check(&self, profiles: &[&str]) -> Result<Vec<String>, ConfigError> {
+        let key = if self.is_flat { "decodeProfile" } else { "profiles.decode" };
+        let mut notes = self.stages.check(key, profiles)?;
+        if self.is_flat {
+            notes.push("its flat parameters are deprecated, write profiles and deciders".to_owned());
+        }
+        Ok(notes)
+    }
+}
+
+impl PreRequest for DisaggProfileHandler {
+    fn decided(&self, cx: &Context<'_>, decision: &Decision, effects: &mut Effects) {
+        self.decisions.count(&cx.request.target_model, self.stages.split(decision));
+        self.headers.decided(cx, decision, effects);
+        if let Some(joint) = &self.joint {
+            joint.book(cx, decision, effects);
+        }
+    }
+}

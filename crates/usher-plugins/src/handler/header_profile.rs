@@ -1,0 +1,86 @@
+//! `header-profile-handler`: the request says which profile it wants.
+
+use serde::{Deserialize, Serialize};
+use smallvec::smallvec;
+use usher_core::config::{ConfigError, Node};
+use usher_plugin::{Context, Outcome, ProfileHandler, ProfileSet, Runs, ScheduleError};
+
+/// Parameters of `header-profile-handler`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HeaderProfileParams {
+    /// The header that names the profile, in lower case. Default `epp-profile`.
+    pub header_name: String,
+    /// The profile of requests without the header. Default `decode`.
+    pub default_profile: String,
+}
+
+impl HeaderProfileParams {
+    /// Reads the parameters.
+    ///
+    /// # Errors
+    /// Unknown keys and wrong types, with their place.
+    pub fn decode(node: &Node) -> Result<Self, ConfigError> {
+        #[derive(Default, Deserialize)]
+        #[serde(rename_all = "camelCase", default)]
+        struct Written {
+            header_name: Option<String>,
+            default_profile: Option<String>,
+        }
+        let written: Written = node.decode()?;
+        let or = |written: Option<String>, default: &str| {
+            written.filter(|text| !text.is_empty()).unwrap_or_else(|| default.to_owned())
+        };
+        Ok(Self {
+            header_name: or(written.header_name, "EPP-Profile").to_ascii_lowercase(),
+            default_profile: or(written.default_profile, "decode"),
+        })
+    }
+}
+
+/// Runs the profile that a header names; the only one, if there is one.
+#[derive(Clone, Debug)]
+pub struct HeaderProfileHandler {
+    params: HeaderProfileParams,
+}
+
+impl HeaderProfileHandler {
+    /// A handler with these parameters.
+    pub fn new(params: HeaderProfileParams) -> Self {
+        Self { params }
+    }
+
+    /// The profile for this request.
+    fn wanted(&self, cx: &Context<'_>, runs: &Runs<'_>) -> Option<usize> {
+        if runs.len() == 1 {
+            return Some(0);
+        }
+        let header = cx.request.headers.get(&self.params.header_name).filter(|value| !value.is_empty());
+        match header {
+            Some(name) => runs.find(std::str::from_utf8(name).ok()?),
+            None => runs.find(&self.params.default_profile),
+        }
+    }
+}
+
+impl ProfileHandler for HeaderProfileHandler {
+    fn next(&self, cx: &Context<'_>, runs: &Runs<'_>) -> ProfileSet {
+        match self.wanted(cx, runs) {
+            Some(profile) if matches!(runs.outcome(profile), Outcome::Waiting) => smallvec![profile],
+            _ => ProfileSet::new(),
+        }
+    }
+
+    fn finish(&self, cx: &Context<'_>, runs: &Runs<'_>) -> Result<usize, ScheduleError> {
+        let failed = |text: String| Err(ScheduleError::NoTarget(text));
+        match self.wanted(cx, runs) {
+            Some(profile) if matches!(runs.outcome(profile), Outcome::Picked(_)) => Ok(profile),
+            Some(profile) => failed(format!("failed to run scheduler profile '{}'", runs.name(profile))),
+            // What the client wrote is not repeated.
+            None => failed(format!(
+                "the header {} names no scheduling profile, and without it the profile is '{}'",
+                self.params.header_name, self.params.default_profile
+            )),
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! A linear model of a time, learned from one observation after the other.
+
+/// Relative error that observations have at first, before their own says more.
+const FIRST_ERROR: f64 = 1.0;
+
+/// Smallest relative error that observations are taken to have: what a model of so few
+/// numbers leaves out.
+const LEAST_ERROR: f64 = 0.1;
+
+/// Share of the mean error that remains after another observation.
+const KEEP_ERROR: f64 = 0.95;
+
+/// Residuals beyond so many mean errors count as that.
+const CLIP: f64 = 2.0;
+
+/// From so many observations on, one changes the prediction for its inputs by this part at most: it
+/// may be the first of its size, and wrong.
+const SETTLED: u64 = 50;
+const MOST_CHANGE: f64 = 0.19;
+
+/// Share of the first uncertainty that every observation adds again: coefficients follow an
+/// engine that changes.
+const DRIFT: f64 = 2e-3;
+
+/// Shortest time that an observation is compared with, in seconds.
+const SHORTEST: f64 = 1e-3;
+
+/// Coefficients of `time = Σ coefficient × input`, in seconds per unit of the input, none
+/// negative.
+///
+/// A Kalman filter whose state is the coefficients and doesn't move but for noise (Kalman
+/// 1960; recursive least squares with an additive drift in place of a forgetting factor).
+/// Residuals are relative to the prediction, so that short and long times count alike, and
+/// clipped (Huber 1964), so that one outlier moves little.
+#[derive(Clone, Debug)]
+pub(super) struct Fit<const N: usize> {
+    coefficients: [f64; N],
+    /// Smallest values of the coefficients.
+    least: [f64; N],
+    /// Uncertainty of the coefficients: covariances in their units.
+    covariance: [[f64; N]; N],
+    /// Variances at first.
+    first: [f64; N],
+    /// Mean of the relative residuals.
+    error: f64,
+    samples: u64,
+}
+
+impl<const N: usize> Fit<N> {
+    /// A model that expects these coefficients, each with a standard deviation of its size.
+    pub(super) fn new(expected: [f64; N], least: [f64; N]) -> Self {
+        Self::with_deviation(expected, least, expected)
+    }
+
+    /// A model that expects these coefficients, each with this standard deviation.
+    pub(super) fn with_deviation(expected: [f64; N], least: [f64; N], deviation: [f64; N]) -> Self {
+        let first = deviation.map(|value| value * value);
+        let mut covariance = [[0.0; N]; N];
+        for (n, row) in covariance.iter_mut().enumerate() {
+            row[n] = first[n];
+        }
+        Self { coefficients: expected, least, covariance, first, error: FIRST_ERROR, samples: 0 }
+    }
+
+    pub(super) fn coefficients(&self) -> [f64; N] {
+        self.coefficients
+    }
+
+    /// Observations so far.
+    pub(super) fn samples(&self) -> u64 {
+        self.samples
+    }
+
+    /// Seconds for these inputs.
+    pub(super) fn predict(&self, inputs: &[f64; N]) -> f64 {
+        dot(&self.coefficients, inputs)
+    }
+
+    /// These inputs took so many seconds.
+    pub(super) fn observe(&mut self, inputs: &[f64; N], seconds: f64) {
+        let predicted = self.predict(inputs).max(SHORTEST);
+        let residual = (seconds - predicted) / predicted;
+        if !residual.is_finite() {
+            return;
+        }
+        let clipped = residual.clamp(-CLIP * self.error, CLIP * self.error);
+        self.samples += 1;
+        let noise = self.error.max(LEAST_ERROR).powi(2);
+        self.error = self.error * KEEP_ERROR + clipped.abs() * (1.0 - KEEP_ERROR);
+        // Relative to the prediction, the observation is of coefficients · inputs / predicted.
+        let scaled = inputs.map(|input| input / predicted);
+        let mut uncertain = [0.0; N];
+        for (n, row) in self.covariance.iter().enumerate() {
+            uncertain[n] = dot(row, &scaled);
+        }
+        let variance = dot(&uncertain, &scaled);
+        let total = noise + variance;
+        let limit = if self.samples > SETTLED { MOST_CHANGE * total / variance } else { f64::INFINITY };
+        // Not a number where nothing is uncertain, and then no limit.
+        let clipped = clipped.min(limit).max(-limit);
+        let moves = self.coefficients.iter_mut().zip(&self.least).zip(&uncertain);
+        for ((coefficient, least), uncertain) in moves {
+            *coefficient = (*coefficient + uncertain / total * clipped).max(*least);
+        }
+        for (n, row) in self.covariance.iter_mut().enumerate() {
+            for (cell, other) in row.iter_mut().zip(&uncertain) {
+                *cell -= uncertain[n] * other / total;
+            }
+            row[n] = (row[n] + DRIFT * self.first[n]).min(self.first[n]);
+        }
+    }
+}
+
+fn dot<const N: usize>(a: &[f64; N], b: &[f64; N]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use usher_core::random::mix;
+
+    /// Evenly in 0..1.
+    fn draw(number: u64) -> f64 {
+        (mix(number) >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    fn fitted(expected: [f64; 3], truth: [f64; 3], noise: f64, samples: u64) -> Fit<3> {
+        let mut fit = Fit::new(expected, [0.0; 3]);
+        for n in 0..samples {
+            let inputs = [1.0, (draw(3 * n) * 30.0).floor(), draw(3 * n + 1) * 8000.0];
+            let error = 1.0 + noise * (2.0 * draw(3 * n + 2) - 1.0);
+            fit.observe(&inputs, dot(&truth, &inputs) * error);
+        }
+        fit
+    }
+
+    #[test]
+    fn coefficients_three_times_wrong_are_corrected_by_a_hundred_observations() {
+        let truth = [0.02, 0.001, 1.0 / 16_000.0];
+        for wrong in [3.0, 1.0 / 3.0] {
+            let fit = fitted(truth.map(|value| value * wrong), truth, 0.2, 100);
+            for inputs in [[1.0, 5.0, 500.0], [1.0, 20.0, 4000.0], [1.0, 0.0, 8000.0]] {
+                let ratio = fit.predict(&inputs) / dot(&truth, &inputs);
+                assert!((ratio - 1.0).abs() < 0.15, "{wrong} {inputs:?} {ratio}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_outlier_moves_the_prediction_little() {
+        let truth = [0.02, 0.001, 1.0 / 16_000.0];
+        let mut fit = fitted(truth, truth, 0.2, 50);
+        let inputs = [1.0, 10.0, 1000.0];
+        let before = fit.predict(&inputs);
+        fit.observe(&inputs, 5.0);
+        assert!((fit.predict(&inputs) / before - 1.0).abs() < 0.1, "{before} {}", fit.predict(&inputs));
+    }
+
+    #[test]
+    fn an_outlier_beyond_all_sizes_before_moves_the_prediction_little() {
+        let truth = [0.02, 0.001, 1.0 / 16_000.0];
+        for seed in 0..50 {
+            let mut fit = Fit::new(truth, [0.0; 3]);
+            for n in 100 * seed..100 * seed + 50 {
+                let inputs = [1.0, (draw(3 * n) * 30.0).floor(), 16.0 + draw(3 * n + 1) * 84.0];
+                fit.observe(&inputs, dot(&truth, &inputs) * (0.8 + 0.4 * draw(3 * n + 2)));
+            }
+            for inputs in [[1.0, 5.0, 2000.0], [1.0, 200.0, 50.0], [1.0, 0.0, 100_000.0]] {
+                let mut fit = fit.clone();
+                let before = fit.predict(&inputs);
+                fit.observe(&inputs, 50.0);
+                let ratio = fit.predict(&inputs) / before;
+                assert!((0.8..1.2).contains(&ratio), "{seed} {inputs:?} {ratio}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_engine_that_becomes_slower_is_followed() {
+        let truth = [0.02, 0.001, 1.0 / 16_000.0];
+        let mut fit = fitted(truth, truth, 0.1, 500);
+        let slower = truth.map(|value| value * 2.0);
+        for n in 0..150 {
+            let inputs = [1.0, (draw(2 * n) * 30.0).floor(), draw(2 * n + 1) * 8000.0];
+            fit.observe(&inputs, dot(&slower, &inputs));
+        }
+        let inputs = [1.0, 10.0, 2000.0];
+        let ratio = fit.predict(&inputs) / dot(&slower, &inputs);
+        assert!((ratio - 1.0).abs() < 0.15, "{ratio}");
+    }
+
+    #[test]
+    fn numbers_stay_finite_and_above_their_least() {
+        let mut fit = Fit::new([0.01, 0.001, 1e-4], [1e-3, 1e-5, 1e-6]);
+        for (inputs, seconds) in
+            [([1.0, 0.0, 0.0], 0.0), ([1.0, 1e9, 1e9], 1e9), ([0.0; 3], 1.0), ([1.0, 1.0, 1.0], f64::NAN)]
+        {
+            for _ in 0..100 {
+                fit.observe(&inputs, seconds);
+            }
+        }
+        let all = fit.coefficients().into_iter().zip([1e-3, 1e-5, 1e-6]);
+        assert!(all.clone().all(|(value, least)| value.is_finite() && value >= least), "{fit:?}");
+    }
+}

@@ -1,0 +1,294 @@
+//! Endpoints that should be equally fast, because their labels say that they have the same
+//! accelerator and role: what one learns, a new one starts with.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use usher_core::endpoints::{Endpoint, ROLE_LABEL};
+
+use super::cost::{PerOutput, Speed};
+use super::fit::Fit;
+use super::residuals::Residuals;
+
+/// Labels that name an accelerator; the first that an endpoint has counts.
+const ACCELERATOR_LABELS: [&str; 4] = [
+    "llm-d.ai/accelerator",
+    "inference.optimization/acceleratorName",
+    "nvidia.com/gpu.product",
+    "cloud.google.com/gke-accelerator",
+];
+
+/// Expected before anything is learned, in seconds: to a first token with nothing to
+/// compute, and more per request there; a step, and more per request and per cached token
+/// in it. Near an 8-billion-parameter model on an 80 GB GPU.
+const FIRST: f64 = 0.03;
+const FIRST_PER_REQUEST: f64 = 5e-4;
+const STEP: f64 = 0.015;
+const STEP_PER_REQUEST: f64 = 1.5e-4;
+const STEP_PER_CACHED: f64 = 5e-8;
+
+/// Part of the most requests at an endpoint that remains after another decision: an hour
+/// with many doesn't make all later ones look idle.
+const KEEP_REQUESTS: f64 = 0.999;
+
+/// Fewest requests that count as many at an endpoint.
+const FEWEST_REQUESTS: f64 = 8.0;
+
+/// Coefficients are at least this part of those expected: no load is ever free.
+const LEAST: f64 = 0.05;
+
+/// Standard deviation at first of how many times as long as configured transfers take, in the
+/// time to a first token. Where nothing is cached, prompts and transfers are as long as each other, and
+/// only what is expected of the two tells them apart: it should be prompts that differ.
+const TRANSFER_DEVIATION: f64 = 0.1;
+
+/// Labels by which endpoints are told apart.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct GroupKey([Option<String>; 2]);
+
+impl GroupKey {
+    pub(super) fn of(endpoint: &Endpoint) -> Self {
+        let label = |name: &str| endpoint.spec().labels.get(name).cloned();
+        Self([ACCELERATOR_LABELS.iter().find_map(|name| label(name)), label(ROLE_LABEL)])
+    }
+}
+
+impl GroupKey {
+    pub(super) fn accelerator(&self) -> Option<&str> {
+        self.0[0].as_deref()
+    }
+
+    pub(super) fn role(&self) -> Option<&str> {
+        self.0[1].as_deref()
+    }
+}
+
+/// Times of a group's endpoints.
+#[derive(Debug)]
+pub(super) struct Group {
+    /// [`Speed`], as `f64` bits.
+    speed: [AtomicU64; 10],
+    /// Requests at one endpoint at most, lately, as `f64` bits.
+    most_requests: AtomicU64,
+    first_residuals: Residuals,
+    step_residuals: Residuals,
+    /// The log says that what is configured is far from what was learned.
+    is_told: AtomicBool,
+    // Taken when a first token comes, and when a stream has ended.
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    first: Fit<4>,
+    step: Fit<4>,
+    per_output: Fit<3>,
+}
+
+/// Conditions under which a stream's tokens came, means over its time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Steps {
+    /// Requests that decoded.
+    pub(super) requests: f64,
+    /// Their tokens in the cache.
+    pub(super) cached: f64,
+    /// Prompt tokens computed per step.
+    pub(super) computed: f64,
+}
+
+impl Group {
+    /// A group that computes so many prompt tokens per second, and knows nothing else.
+    pub(super) fn new(rate: f64) -> Self {
+        let inner = Inner::new(rate);
+        let group = Self {
+            speed: Default::default(),
+            most_requests: AtomicU64::new(FEWEST_REQUESTS.to_bits()),
+            first_residuals: Residuals::default(),
+            step_residuals: Residuals::default(),
+            is_told: AtomicBool::new(false),
+            inner: Mutex::new(Inner::new(rate)),
+        };
+        group.publish(&inner);
+        group
+    }
+
+    /// Times of its endpoints now.
+    pub(super) fn speed(&self) -> Speed {
+        let at = |n: usize| f64::from_bits(self.speed[n].load(Relaxed));
+        Speed {
+            first: at(0),
+            first_per_request: at(1),
+            per_token: at(2),
+            step: at(3),
+            step_per_request: at(4),
+            step_per_cached: at(5),
+            step_per_computed: at(6),
+            per_output: PerOutput { base: at(7), per_request: at(8), per_cached: at(9) },
+        }
+    }
+
+    /// Measured over predicted times to a first token.
+    pub(super) fn first_residuals(&self) -> &Residuals {
+        &self.first_residuals
+    }
+
+    /// Measured over predicted times from one token to the next.
+    pub(super) fn step_residuals(&self) -> &Residuals {
+        &self.step_residuals
+    }
+
+    /// Requests that one of its endpoints had at most, lately.
+    pub(super) fn most_requests(&self) -> f64 {
+        f64::from_bits(self.most_requests.load(Relaxed))
+    }
+
+    /// One of its endpoints has so many requests. A number may be wrong, so one alone at most doubles
+    /// what is known.
+    pub(super) fn note_requests(&self, requests: f64) {
+        let _ = self.most_requests.fetch_update(Relaxed, Relaxed, |bits| {
+            let most = f64::from_bits(bits);
+            let kept = most * KEEP_REQUESTS;
+            Some(kept.max(requests.min(2.0 * most)).max(FEWEST_REQUESTS).to_bits())
+        });
+    }
+
+    /// Notes whether what is configured is far from what was learned. True when that is news.
+    pub(super) fn tell(&self, is_far: bool) -> bool {
+        self.is_told.swap(is_far, Relaxed) != is_far && is_far
+    }
+
+    /// Learned times to a first token so far.
+    pub(super) fn samples(&self) -> u64 {
+        self.inner().first.samples()
+    }
+
+    /// Expects another rate as long as nothing was learned.
+    pub(super) fn expect(&self, rate: f64) {
+        let mut inner = self.inner();
+        if inner.first.samples() == 0 {
+            inner.first = Inner::new(rate).first;
+        }
+        if inner.step.samples() == 0 {
+            inner.step = Inner::new(rate).step;
+        }
+        self.publish(&inner);
+    }
+
+    /// A first token came after so many seconds, with so many requests there and so many
+    /// tokens to compute, at an endpoint that takes `factor` times as long as the others. `moved`:
+    /// seconds that its KV cache takes to another endpoint, as configured. Returns how many
+    /// times the predicted time it took.
+    ///
+    /// How long transfers really take has a coefficient of its own. Were the learned time of
+    /// one taken off before, a link that looks slow would make prompts look fast, and those the
+    /// link slower.
+    pub(super) fn first_token(
+        &self,
+        requests: f64,
+        tokens: f64,
+        moved: f64,
+        seconds: f64,
+        factor: f64,
+    ) -> f64 {
+        let mut inner = self.inner();
+        let inputs = [1.0, requests, tokens, moved / factor];
+        let ratio = seconds / inner.first.predict(&inputs);
+        inner.first.observe(&inputs, seconds / factor);
+        self.publish(&inner);
+        ratio
+    }
+
+    /// Tokens of a stream came every so many seconds, likewise.
+    pub(super) fn steps(&self, steps: &Steps, seconds: f64, factor: f64) -> f64 {
+        let mut inner = self.inner();
+        let inputs = [1.0, steps.requests, steps.cached, steps.computed];
+        let ratio = seconds / inner.step.predict(&inputs);
+        inner.step.observe(&inputs, seconds / factor);
+        self.publish(&inner);
+        ratio
+    }
+
+    /// An answer took so many seconds per token, where there were so many requests and tokens
+    /// in the cache when it was decided.
+    pub(super) fn per_output(&self, requests: f64, cached: f64, seconds: f64, factor: f64) {
+        let mut inner = self.inner();
+        inner.per_output.observe(&[1.0, requests, cached], seconds / factor);
+        self.publish(&inner);
+    }
+
+    fn publish(&self, inner: &Inner) {
+        let [first, first_per_request, per_token, _] = inner.first.coefficients();
+        let [step, step_per_request, step_per_cached, step_per_computed] = inner.step.coefficients();
+        let times =
+            [first, first_per_request, per_token, step, step_per_request, step_per_cached, step_per_computed];
+        let all = times.into_iter().chain(inner.per_output.coefficients());
+        for (bits, value) in self.speed.iter().zip(all) {
+            bits.store(value.to_bits(), Relaxed);
+        }
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    fn new(rate: f64) -> Self {
+        let first = [FIRST, FIRST_PER_REQUEST, 1.0 / rate, 1.0];
+        let deviation = [FIRST, FIRST_PER_REQUEST, 1.0 / rate, TRANSFER_DEVIATION];
+        let step = [STEP, STEP_PER_REQUEST, STEP_PER_CACHED, 1.0 / rate];
+        let per_output = [STEP, STEP_PER_REQUEST, STEP_PER_CACHED];
+        Self {
+            first: Fit::with_deviation(first, first.map(|value| value * LEAST), deviation),
+            step: Fit::new(step, step.map(|value| value * LEAST)),
+            per_output: Fit::new(per_output, per_output.map(|value| value * LEAST)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_learns_from_all_and_knows_who_is_slower() {
+        let group = Group::new(16_000.0);
+        for n in 0..400 {
+            let tokens = f64::from(n % 10 + 1) * 500.0;
+            let takes = 0.02 + tokens / 8000.0;
+            // Every fourth request is at an endpoint of half the speed, which is known.
+            let factor = if n % 4 == 0 { 2.0 } else { 1.0 };
+            group.first_token(0.0, tokens, 0.0, takes * factor, factor);
+        }
+        assert!((group.speed().per_token * 8000.0 - 1.0).abs() < 0.05, "{:?}", group.speed());
+        assert!((group.first_token(0.0, 4000.0, 0.0, 2.08, 2.0) / 4.0 - 1.0).abs() < 0.1);
+    }
+
+    #[test]
+    fn prompts_that_steps_had_to_wait_for_are_told_from_the_batch() {
+        let group = Group::new(16_000.0);
+        for n in 0..2000u32 {
+            let steps = Steps {
+                requests: f64::from(n % 40),
+                cached: f64::from(n % 40) * 1000.0 + f64::from(n % 7) * 5000.0,
+                computed: f64::from(n * 7919 % 400),
+            };
+            let takes = 0.012 + 2e-4 * steps.requests + 1e-7 * steps.cached + 1e-4 * steps.computed;
+            group.steps(&steps, takes, 1.0);
+        }
+        let speed = group.speed();
+        assert!((speed.step / 0.012 - 1.0).abs() < 0.1, "{speed:?}");
+        assert!((speed.step_per_request / 2e-4 - 1.0).abs() < 0.25, "{speed:?}");
+    }
+
+    #[test]
+    fn another_expectation_counts_until_something_is_learned() {
+        let group = Group::new(1000.0);
+        group.expect(2000.0);
+        assert_eq!(group.speed().per_token, 1.0 / 2000.0);
+        group.first_token(0.0, 1000.0, 0.0, 0.5, 1.0);
+        let learned = group.speed();
+        group.expect(9000.0);
+        assert_eq!(group.speed().per_token, learned.per_token);
+    }
+}

@@ -1,0 +1,261 @@
+//! Times that an engine has measured itself, as observations of the pool's models.
+//!
+//! An endpoint whose answers don't stream shows no first token. Its histograms do: what their
+//! sums and counts grew by, between two pages, is the mean time of some requests. The models
+//! are linear, so a mean time belongs to the means of the inputs. These are of the requests
+//! that were sent there, in order, or where others send, too, of what the engine counted.
+
+use std::collections::VecDeque;
+
+use usher_core::endpoints::{EngineTimes, Total};
+
+use super::group::Steps;
+
+/// Requests whose inputs are kept at most.
+const MOST_SENT: usize = 1024;
+
+/// First tokens and ended requests of which a mean is taken at least.
+const FEWEST: f64 = 4.0;
+
+/// Steps likewise.
+const FEWEST_STEPS: f64 = 16.0;
+
+/// Share of an endpoint's first tokens from which on streams teach enough.
+const STREAMS: f64 = 0.5;
+
+/// Share of an endpoint's first tokens whose inputs have to be known.
+const KNOWN: f64 = 0.7;
+
+/// Later start, in seconds, that is another process. Some engines compute it anew each time.
+const RESTART: f64 = 5.0;
+
+/// State of an endpoint when a request was sent there.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Met {
+    /// Requests there, and their tokens in the cache.
+    pub(super) requests: f64,
+    pub(super) cached: f64,
+    /// Tokens to compute with its own; `None`: something else made it wait.
+    pub(super) tokens: Option<f64>,
+    /// Its own.
+    pub(super) own: f64,
+}
+
+/// Last histograms of an endpoint, and requests that were sent there since.
+#[derive(Debug, Default)]
+pub(super) struct Histograms {
+    version: u64,
+    last: EngineTimes,
+    /// Requests whose first token nobody sees, the first that was sent first.
+    sent: VecDeque<Met>,
+    /// First tokens of streams since the histogram of first tokens was used.
+    streams: f64,
+    /// Sums over the requests sent since that of steps was used.
+    met: Met,
+    count: f64,
+}
+
+/// Mean times of requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Means {
+    /// Requests there, tokens to compute, and seconds to the first token.
+    pub(super) first: Option<(f64, f64, f64)>,
+    /// Conditions of steps, and the seconds of one with all that came between.
+    pub(super) step: Option<(Steps, f64)>,
+}
+
+impl Histograms {
+    /// A request was sent. `is_stream`: its first token will be seen.
+    pub(super) fn sent(&mut self, met: Met, is_stream: bool) {
+        self.count += 1.0;
+        self.met.requests += met.requests;
+        self.met.cached += met.cached;
+        self.met.own += met.own;
+        if !is_stream {
+            if self.sent.len() == MOST_SENT {
+                self.sent.pop_front();
+            }
+            self.sent.push_back(met);
+        }
+    }
+
+    /// The first token of a stream came.
+    pub(super) fn streamed(&mut self) {
+        self.streams += 1.0;
+    }
+
+    /// Takes another page. `None`: the engine has started anew, and is another one.
+    /// `in_flight`: requests of which the first token may be yet to come.
+    pub(super) fn read(&mut self, version: u64, now: EngineTimes, in_flight: usize) -> Option<Means> {
+        let (is_first, last) = (self.version == 0, self.last);
+        self.version = version;
+        let fell = |last: Option<Total>, now: Option<Total>| {
+            last.zip(now).is_some_and(|(last, now)| now.count < last.count)
+        };
+        let started = last.started.zip(now.started).is_some_and(|(last, now)| now > last + RESTART);
+        if started || fell(last.first_token, now.first_token) || fell(last.inter_token, now.inter_token) {
+            *self = Self { version, last: now, ..Self::default() };
+            return None;
+        }
+        if is_first {
+            *self = Self { version, last: now, ..Self::default() };
+            return Some(Means::default());
+        }
+        self.last.started = now.started.or(last.started);
+        let requests = self.met.requests / self.count.max(1.0);
+        let means = Means { step: self.step(&now), first: self.first(&now, requests) };
+        // Those that ended had a first token, whether the histogram shows it or not.
+        while self.sent.len() > in_flight.max(1) * 2 {
+            self.sent.pop_front();
+        }
+        Some(means)
+    }
+
+    /// `requests`: their mean at the endpoint.
+    fn first(&mut self, now: &EngineTimes, requests: f64) -> Option<(f64, f64, f64)> {
+        let grown = grown(self.last.first_token, now.first_token, FEWEST)?;
+        let computed =
+            grown_by(self.last.prefill, now.prefill).zip(grown_by(self.last.computed, now.computed));
+        (self.last.first_token, self.last.prefill, self.last.computed) =
+            (now.first_token, now.prefill, now.computed);
+        let streams = std::mem::take(&mut self.streams);
+        let unseen = (grown.count - streams).max(0.0);
+        // Casts from floats saturate.
+        let known = self.sent.len().min(unseen.round() as usize);
+        let sent: Vec<Met> = self.sent.drain(..known).collect();
+        if streams >= grown.count * STREAMS {
+            return None;
+        }
+        if known as f64 >= unseen * KNOWN {
+            let count = known as f64;
+            let requests = sent.iter().map(|met| met.requests).sum::<f64>() / count;
+            let tokens = sent.iter().map(|met| met.tokens).sum::<Option<f64>>()? / count;
+            return Some((requests, tokens, grown.sum / grown.count));
+        }
+        // Others send most of it. The engine says what it computed, and how long without waiting.
+        let (prefill, computed) = computed.filter(|(prefill, _)| prefill.count >= FEWEST)?;
+        Some((requests, computed.sum / computed.count.max(1.0), prefill.sum / prefill.count))
+    }
+
+    fn step(&mut self, now: &EngineTimes) -> Option<(Steps, f64)> {
+        let is_streamed = grown_by(self.last.first_token, now.first_token)
+            .is_some_and(|first| self.streams >= first.count.max(1.0) * STREAMS);
+        let grown = grown(self.last.inter_token, now.inter_token, FEWEST_STEPS)?;
+        self.last.inter_token = now.inter_token;
+        let (met, count) = (std::mem::take(&mut self.met), std::mem::take(&mut self.count));
+        if is_streamed || count < 1.0 {
+            return None;
+        }
+        let requests = met.requests / count;
+        // Each step makes a token for every request that decodes.
+        let steps = grown.count / requests.max(1.0);
+        let conditions = Steps { requests, cached: met.cached / count, computed: met.own / steps };
+        Some((conditions, grown.sum / grown.count))
+    }
+}
+
+/// Growth of a histogram, if by at least so many values.
+fn grown(last: Option<Total>, now: Option<Total>, fewest: f64) -> Option<Total> {
+    match (last, now) {
+        (_, None) => None,
+        (None, Some(now)) => Some(now).filter(|now| now.count >= fewest),
+        _ => grown_by(last, now).filter(|grown| grown.count >= fewest),
+    }
+}
+
+fn grown_by(last: Option<Total>, now: Option<Total>) -> Option<Total> {
+    let (last, now) = (last.unwrap_or_default(), now?);
+    let grown = Total { sum: now.sum - last.sum, count: now.count - last.count };
+    (grown.sum >= 0.0 && grown.count > 0.0).then_some(grown)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn total(sum: f64, count: f64) -> Option<Total> {
+        Some(Total { sum, count })
+    }
+
+    fn met(tokens: f64) -> Met {
+        Met { requests: 2.0, cached: 4000.0, tokens: Some(tokens), own: tokens }
+    }
+
+    fn page(first: Option<Total>, inter_token: Option<Total>) -> EngineTimes {
+        EngineTimes { first_token: first, inter_token, started: Some(100.0), ..EngineTimes::default() }
+    }
+
+    #[test]
+    fn mean_times_belong_to_the_means_of_what_was_sent() {
+        let mut histograms = Histograms::default();
+        assert_eq!(histograms.read(1, page(total(50.0, 10.0), total(9.0, 900.0)), 0), Some(Means::default()));
+        for tokens in [1000.0, 2000.0, 3000.0, 4000.0, 9000.0] {
+            histograms.sent(met(tokens), false);
+        }
+        let means = histograms.read(2, page(total(51.0, 14.0), total(10.0, 940.0)), 5).unwrap();
+        assert_eq!(means.first, Some((2.0, 2500.0, 0.25)));
+        let (steps, seconds) = means.step.unwrap();
+        assert_eq!((steps.requests, steps.cached, seconds), (2.0, 4000.0, 1.0 / 40.0));
+        assert_eq!(steps.computed, 19_000.0 / 20.0, "of 20 steps with two requests each");
+        // The fifth is yet to come, and too few came since.
+        histograms.sent(met(11_000.0), false);
+        assert_eq!(
+            histograms.read(3, page(total(52.0, 15.0), total(10.0, 941.0)), 2),
+            Some(Means::default())
+        );
+        (0..3).for_each(|_| histograms.sent(met(5000.0), false));
+        let means = histograms.read(4, page(total(53.0, 18.0), None), 5).unwrap();
+        assert_eq!(means.first, Some((2.0, 7500.0, 0.5)));
+    }
+
+    #[test]
+    fn streams_do_not_count_twice() {
+        let mut histograms = Histograms::default();
+        histograms.read(1, page(total(0.0, 0.0), total(0.0, 0.0)), 0);
+        for _ in 0..8 {
+            histograms.sent(met(100.0), true);
+            histograms.streamed();
+        }
+        let means = histograms.read(2, page(total(1.0, 8.0), total(1.0, 100.0)), 8);
+        assert_eq!(means, Some(Means::default()));
+        (0..8).for_each(|_| histograms.sent(met(100.0), false));
+        histograms.streamed();
+        let means = histograms.read(3, page(total(2.0, 17.0), total(2.0, 200.0)), 8).unwrap();
+        assert!(means.first.is_some() && means.step.is_some(), "most weren't streams: {means:?}");
+    }
+
+    #[test]
+    fn where_others_send_the_engine_says_what_it_computed() {
+        let mut histograms = Histograms::default();
+        let page = |first, prefill, computed| EngineTimes { prefill, computed, ..page(first, None) };
+        histograms.read(1, page(total(0.0, 0.0), total(0.0, 0.0), total(0.0, 0.0)), 0);
+        histograms.sent(met(50.0), false);
+        let means = histograms.read(2, page(total(9.0, 10.0), total(2.0, 10.0), total(8000.0, 10.0)), 1);
+        assert_eq!(means.unwrap().first, Some((2.0, 800.0, 0.2)));
+        histograms.sent(met(50.0), false);
+        assert_eq!(histograms.read(3, page(total(19.0, 20.0), None, None), 1).unwrap().first, None);
+    }
+
+    #[test]
+    fn a_start_and_a_count_that_falls_are_another_engine() {
+        let later = |started| EngineTimes { started: Some(started), ..page(total(5.0, 50.0), None) };
+        let mut histograms = Histograms::default();
+        histograms.read(1, later(100.0), 0);
+        histograms.sent(met(5.0), false);
+        assert!(histograms.read(2, later(100.4), 9).is_some(), "the same start, rounded");
+        assert_eq!(histograms.read(3, later(190.0), 9), None);
+        assert!(histograms.sent.is_empty());
+        assert!(histograms.read(4, later(190.0), 9).is_some());
+        assert_eq!(histograms.read(5, page(total(1.0, 3.0), None), 9), None, "a lower count");
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded() {
+        let mut histograms = Histograms::default();
+        histograms.read(1, page(total(0.0, 0.0), None), 0);
+        (0..2 * MOST_SENT).for_each(|_| histograms.sent(met(5.0), false));
+        assert_eq!(histograms.sent.len(), MOST_SENT);
+        histograms.read(2, page(total(0.0, 0.0), None), 3);
+        assert_eq!(histograms.sent.len(), 6, "all others have ended");
+    }
+}

@@ -1,0 +1,33 @@
+//! The model among what outlives a configuration.
+
+use std::sync::Arc;
+
+use usher_core::endpoints::Snapshot;
+use usher_plugin::{Kept, State};
+
+use super::model::Model;
+use super::rate::InitialRate;
+
+/// Name of a pool's only [`Model`] in its [`State`].
+const STATE_KEY: &str = "latency-model";
+
+impl Model {
+    /// The model that all plugins of a pool share; one that knows nothing when it is asked for
+    /// first.
+    pub fn of(state: &State) -> Arc<Self> {
+        let clock = state.clock().clone();
+        state.of(STATE_KEY, || Self::new(InitialRate::default().get(), clock))
+    }
+
+    /// The model of a pool, if a plugin asked for it.
+    pub fn find(state: &State) -> Option<Arc<Self>> {
+        state.find(STATE_KEY)
+    }
+}
+
+impl Kept for Model {
+    fn sweep(&self, snapshot: &Snapshot, _now_ms: u64) {
+        self.tell_constants();
+        self.follow(snapshot);
+    }
+}

@@ -1,0 +1,255 @@
+//! Lengths of answers by model and flow.
+//!
+//! Requests of one model and flow are answered alike; a pool's mean says little about a flow
+//! of short ones. Means and quantiles are estimated answer by answer: no answer is kept.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{PoisonError, RwLock};
+
+use super::mean::CLIP;
+
+/// Models and flows whose lengths are kept at most. The least recently used go.
+const MOST: usize = 4096;
+
+/// Part of them that goes at once, so that not each new one looks for the oldest.
+const GOES: usize = MOST / 8;
+
+/// Answers that the pool's mean counts for in that of a model and flow.
+const LEAN: f64 = 8.0;
+
+/// Answers from which on quantiles count.
+const FEWEST: u32 = 8;
+
+/// Least weight of another answer.
+const LEAST_SHARE: f64 = 0.02;
+
+/// Least step of a quantile, in mean deviations.
+const LEAST_STEP: f64 = 0.05;
+
+/// Smallest mean deviation of a logarithm that steps are made of.
+const LEAST_DEVIATION: f64 = 0.05;
+
+/// The model and flow of a request: a number that stands for both. 0: neither is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Kind(u64);
+
+/// Lengths of answers, in tokens.
+#[derive(Debug, Default)]
+pub(super) struct Lengths {
+    hasher: RandomState,
+    /// Counts decisions and answers: what was used last has the highest number.
+    tick: AtomicU64,
+    // Written when an answer is complete, read in decisions.
+    kinds: RwLock<Kinds>,
+}
+
+#[derive(Debug, Default)]
+struct Kinds {
+    by_kind: HashMap<Kind, Entry>,
+    all: Length,
+}
+
+#[derive(Debug, Default)]
+struct Entry {
+    used: AtomicU64,
+    length: Length,
+}
+
+/// Tokens that are expected of an answer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Expected {
+    /// Mean.
+    pub mean: f64,
+    /// Ninetieth percentile.
+    pub high: f64,
+}
+
+impl Lengths {
+    /// The model and flow of a request. Clients choose both, so the number can't be foreseen.
+    pub(super) fn kind(&self, model: &str, flow: &str) -> Kind {
+        Kind(self.hasher.hash_one((model, flow)).max(1))
+    }
+
+    /// An answer had so many tokens, at least 1, where the pool's mean is `mean`.
+    pub(super) fn note(&self, kind: Kind, tokens: f64, mean: f64) {
+        let now = self.tick.fetch_add(1, Relaxed);
+        let mut kinds = self.kinds.write().unwrap_or_else(PoisonError::into_inner);
+        kinds.all.note(tokens, mean);
+        if kind == Kind::default() {
+            return;
+        }
+        if kinds.by_kind.len() >= MOST && !kinds.by_kind.contains_key(&kind) {
+            kinds.make_room();
+        }
+        let entry = kinds.by_kind.entry(kind).or_default();
+        entry.used.store(now, Relaxed);
+        entry.length.note(tokens, mean);
+    }
+
+    /// Tokens of an answer to a request of this model and flow, where the pool's mean is
+    /// `mean`.
+    pub(super) fn expected(&self, kind: Kind, mean: f64) -> Expected {
+        let kinds = self.kinds.read().unwrap_or_else(PoisonError::into_inner);
+        let own = kinds.by_kind.get(&kind);
+        if let Some(own) = own {
+            own.used.store(self.tick.fetch_add(1, Relaxed), Relaxed);
+        }
+        let own = own.map(|own| own.length).unwrap_or_default();
+        let samples = f64::from(own.samples);
+        let mean = (own.mean * samples + mean * LEAN) / (samples + LEAN);
+        let known = [own, kinds.all].into_iter().find(|length| length.samples >= FEWEST);
+        let high = known.map_or(mean, |length| length.high.max(length.median).exp());
+        Expected { mean, high: high.max(mean) }
+    }
+
+    #[cfg(test)]
+    fn len(&self) -> usize {
+        self.kinds.read().unwrap().by_kind.len()
+    }
+}
+
+impl Kinds {
+    /// Drops the least recently used.
+    fn make_room(&mut self) {
+        let used = |entry: &Entry| entry.used.load(Relaxed);
+        let mut all: Vec<u64> = self.by_kind.values().map(used).collect();
+        let (_, newest, _) = all.select_nth_unstable(GOES - 1);
+        let newest = *newest;
+        self.by_kind.retain(|_, entry| used(entry) > newest);
+    }
+}
+
+/// Estimates of a length's distribution.
+///
+/// Quantiles follow the stochastic approximation of Robbins and Monro (1951): an answer above
+/// the estimate moves it up by `p` of a step, one below it down by `1 − p`, so that it rests
+/// where a share `p` is below. Steps are in mean deviations of the logarithm, and don't shrink
+/// for ever, so that it follows a change.
+#[derive(Clone, Copy, Debug, Default)]
+struct Length {
+    samples: u32,
+    mean: f64,
+    /// Logarithms of the median and of the ninetieth percentile.
+    median: f64,
+    high: f64,
+    /// Mean distance of the logarithm from the median.
+    deviation: f64,
+}
+
+impl Length {
+    /// Adds an answer. The first is compared with the pool's mean.
+    fn note(&mut self, tokens: f64, pool: f64) {
+        let mean = if self.samples == 0 { pool } else { self.mean };
+        let tokens = tokens.min(mean.max(1.0) * CLIP);
+        let log = tokens.max(1.0).ln();
+        self.samples = self.samples.saturating_add(1);
+        if self.samples == 1 {
+            *self = Self { samples: 1, mean: tokens, median: log, high: log, deviation: LEAST_DEVIATION };
+            return;
+        }
+        let share = (1.0 / f64::from(self.samples)).max(LEAST_SHARE);
+        self.mean += (tokens - self.mean) * share;
+        self.deviation += ((log - self.median).abs() - self.deviation) * share;
+        // For numbers that are spread evenly these steps are the best: 1/n over their density.
+        let step =
+            self.deviation.max(LEAST_DEVIATION) * (4.0 / f64::from(self.samples)).clamp(LEAST_STEP, 1.0);
+        let moved = |estimate: f64, p: f64| estimate + step * if log > estimate { p } else { p - 1.0 };
+        self.median = moved(self.median, 0.5);
+        self.high = moved(self.high, 0.9);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use usher_core::random::mix;
+
+    /// Evenly in 0..1.
+    fn draw(number: u64) -> f64 {
+        (mix(number) >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// Tokens between `low` and `high`, evenly by their logarithm.
+    fn tokens(number: u64, low: f64, high: f64) -> u64 {
+        (low * (high / low).powf(draw(number))) as u64
+    }
+
+    #[test]
+    fn quantiles_come_near_those_of_the_answers() {
+        for (samples, times) in [(60, 1.6), (500, 1.3), (3000, 1.3)] {
+            let mut length = Length::default();
+            for n in 0..samples {
+                length.note(tokens(n, 50.0, 2000.0) as f64, 200.0);
+            }
+            for (got, expected) in
+                [(length.median.exp(), 316.0), (length.high.exp(), 1383.0), (length.mean, 529.0)]
+            {
+                let ratio: f64 = got / expected;
+                assert!(ratio < times && ratio > 1.0 / times, "{samples}: {got} is not {expected}");
+            }
+        }
+    }
+
+    #[test]
+    fn quantiles_follow_answers_that_become_longer() {
+        let mut length = Length::default();
+        (0..2000).for_each(|n| length.note(tokens(n, 50.0, 100.0) as f64, 200.0));
+        assert!(length.high.exp() < 110.0, "{length:?}");
+        (0..400).for_each(|n| length.note(tokens(n, 500.0, 1000.0) as f64, 200.0));
+        assert!((450.0..1100.0).contains(&length.median.exp()), "{length:?}");
+        assert!((700.0..1400.0).contains(&length.high.exp()), "{length:?}");
+    }
+
+    #[test]
+    fn new_models_and_flows_expect_the_mean() {
+        let lengths = Lengths::default();
+        let (short, long) = (lengths.kind("m", "short"), lengths.kind("m", "long"));
+        assert_ne!(short, lengths.kind("mshort", ""));
+        assert_eq!(lengths.expected(short, 200.0), Expected { mean: 200.0, high: 200.0 });
+        for n in 0..200 {
+            lengths.note(short, tokens(n, 10.0, 30.0) as f64, 200.0);
+            lengths.note(long, tokens(n, 1000.0, 3000.0) as f64, 200.0);
+        }
+        let (short, long) = (lengths.expected(short, 900.0), lengths.expected(long, 900.0));
+        assert!(short.mean < 80.0 && short.high < 80.0, "{short:?}");
+        assert!(long.mean > 1500.0 && long.high > 2000.0, "{long:?}");
+        let new = lengths.expected(lengths.kind("m", "new"), 900.0);
+        assert!(new.mean == 900.0 && new.high > 1000.0, "the pool's: {new:?}");
+    }
+
+    #[test]
+    fn the_least_recently_used_make_room() {
+        let lengths = Lengths::default();
+        let kind = |n: usize| lengths.kind("m", &n.to_string());
+        for n in 0..MOST {
+            lengths.note(kind(n), 10.0, 200.0);
+        }
+        // Used again in a decision, and so not among the oldest.
+        lengths.expected(kind(0), 100.0);
+        for n in 0..10 * MOST {
+            lengths.note(kind(MOST + n), 10.0, 200.0);
+            assert!(lengths.len() <= MOST);
+            if n == 0 {
+                assert!(lengths.expected(kind(0), 100.0).mean < 100.0, "it is still known");
+                assert_eq!(lengths.expected(kind(1), 100.0).mean, 100.0, "it is forgotten");
+            }
+        }
+        lengths.note(Kind::default(), 10.0, 200.0);
+        assert!(lengths.len() <= MOST);
+    }
+
+    #[test]
+    fn a_length_that_is_wrong_is_forgotten_soon() {
+        for before in [0, 1, 100] {
+            let lengths = Lengths::default();
+            let kind = lengths.kind("m", "f");
+            (0..before).for_each(|_| lengths.note(kind, 200.0, 200.0));
+            lengths.note(kind, 1e18, 200.0);
+            (0..50).for_each(|_| lengths.note(kind, 200.0, 200.0));
+            let expected = lengths.expected(kind, 200.0);
+            assert!(expected.mean < 300.0 && expected.high < 1600.0, "{before}: {expected:?}");
+        }
+    }
+}

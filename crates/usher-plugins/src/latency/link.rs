@@ -1,0 +1,105 @@
+//! The link over which KV caches come to an endpoint that decodes: what is on its way, and
+//! how fast it is.
+//!
+//! Transfers to one endpoint share its link, so one that begins now ends after all that are
+//! on their way. When others begin isn't seen; they count as if each began when it was booked,
+//! which makes the same queue, only earlier. How fast the link is follows from first tokens: the time until one is there,
+//! less the time that the prompt should have taken.
+
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use usher_core::endpoints::Nearness;
+
+use super::fit::Fit;
+use super::time::nanos;
+
+/// Times that a transfer takes as long as configured, and times that a prompt takes as long
+/// as predicted, before anything is learned.
+const EXPECTED: [f64; 2] = [1.0, 1.0];
+
+/// Standard deviations of the two at first. The speed of prompts is learned elsewhere, so the
+/// link has to explain the most of what isn't predicted.
+const DEVIATION: [f64; 2] = [0.1, 1.0];
+
+/// Smallest values of the two.
+const LEAST: [f64; 2] = [0.5, 0.01];
+
+/// Seconds per token that a KV cache takes between two endpoints alone on their link, by how
+/// near they are, as configured.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Transfers([f64; Nearness::ALL.len()]);
+
+impl Transfers {
+    /// Transfers at these bytes per second, of so many bytes per token.
+    pub fn new(bytes_per_second: impl Fn(Nearness) -> f64, bytes_per_token: f64) -> Self {
+        Self(Nearness::ALL.map(|nearness| bytes_per_token / bytes_per_second(nearness)))
+    }
+
+    /// Seconds per token.
+    pub fn per_token(&self, nearness: Nearness) -> f64 {
+        self.0.get(nearness as usize).copied().unwrap_or_default()
+    }
+}
+
+/// An endpoint's link.
+#[derive(Debug)]
+pub(super) struct Link {
+    /// Until when, in nanoseconds of the clock, it is busy.
+    until: AtomicU64,
+    /// Tokens of prompts that others compute and that will be in the endpoint's KV cache.
+    tokens: AtomicI64,
+    /// Times that a transfer takes as long as configured, as `f64` bits.
+    factor: AtomicU64,
+    // Taken when a first token comes of a prompt that another endpoint computed.
+    fit: Mutex<Fit<2>>,
+}
+
+impl Default for Link {
+    fn default() -> Self {
+        Self {
+            until: AtomicU64::new(0),
+            tokens: AtomicI64::new(0),
+            factor: AtomicU64::new(1f64.to_bits()),
+            fit: Mutex::new(Fit::with_deviation(EXPECTED, LEAST, DEVIATION)),
+        }
+    }
+}
+
+impl Link {
+    /// Times that a transfer takes as long as configured.
+    pub(super) fn factor(&self) -> f64 {
+        f64::from_bits(self.factor.load(Relaxed))
+    }
+
+    /// Seconds that the transfers still take which are booked there.
+    pub(super) fn busy(&self, now: Duration) -> f64 {
+        Duration::from_nanos(self.until.load(Relaxed)).saturating_sub(now).as_secs_f64()
+    }
+
+    /// Tokens of prompts that are on their way to the endpoint's KV cache.
+    pub(super) fn tokens(&self) -> f64 {
+        self.tokens.load(Relaxed).max(0) as f64
+    }
+
+    /// A transfer of so many tokens is booked there that takes so long alone.
+    pub(super) fn book(&self, takes: Duration, tokens: i64, now: Duration) {
+        let after = |until: u64| Some(until.max(nanos(now)).saturating_add(nanos(takes)));
+        let _ = self.until.fetch_update(Relaxed, Relaxed, after);
+        self.tokens.fetch_add(tokens, Relaxed);
+    }
+
+    /// So many tokens are there, or will never come.
+    pub(super) fn take(&self, tokens: i64) {
+        self.tokens.fetch_sub(tokens, Relaxed);
+    }
+
+    /// A first token came after so many seconds, where computing the prompt and waiting should
+    /// have taken `computed`, and moving it alone `alone` as configured.
+    pub(super) fn observe(&self, computed: f64, alone: f64, seconds: f64) {
+        let mut fit = self.fit.lock().unwrap_or_else(PoisonError::into_inner);
+        fit.observe(&[computed, alone], seconds);
+        self.factor.store(fit.coefficients()[1].to_bits(), Relaxed);
+    }
+}

@@ -1,0 +1,67 @@
+//! Expected latency: how long a request would wait for its first token and take to be
+//! answered at each endpoint, and how much longer others would take for it.
+//!
+//! A decision reads a [`Table`] and weighs the formulas of [`cost`]; `docs/expected-latency.md`
+//! derives them. What was decided is [`Booked`] with the endpoints. As first tokens and ends
+//! of streams come, the bookings teach the speeds: `fit` the times of a group of endpoints
+//! that should be equal, `factor` how much one of them differs.
+//!
+//! There is one [`Model`] of a pool. Whatever plugin reads it does so through a [`Reader`],
+//! and the first of them books the request.
+
+mod accuracy;
+mod aim;
+mod apart;
+mod arrivals;
+mod backlog;
+mod booking;
+mod chance;
+pub mod cost;
+mod factor;
+mod fit;
+mod group;
+mod histograms;
+mod hits;
+mod ignored;
+mod kept;
+mod lengths;
+mod link;
+mod mean;
+mod metrics;
+mod model;
+mod moving;
+mod past;
+mod plateau;
+mod predicted;
+mod rate;
+mod ratio;
+mod reader;
+mod report;
+mod residuals;
+mod running;
+mod scale;
+mod site;
+mod table;
+mod targets;
+mod time;
+
+pub use accuracy::{BandAccuracy, Prediction};
+pub use apart::{DecodePart, PrefillPart};
+pub use backlog::Backlog;
+pub use booking::{Apart, Booked, Work};
+pub use chance::{Aims, Outlook};
+pub(crate) use chance::{ENOUGH, EQUAL_CHANCE};
+pub use cost::{Ask, Cost, PerOutput, Pool, Speed, State};
+pub use ignored::SloMetrics;
+pub use lengths::{Expected, Kind};
+pub use link::Transfers;
+pub use metrics::LatencyMetrics;
+pub use model::Model;
+pub use rate::InitialRate;
+pub(crate) use rate::throughput;
+pub use reader::Reader;
+pub(crate) use reader::{fresh, reported, targets};
+pub use report::{FAR, FEWEST, GroupReport, Report};
+pub use residuals::{BANDS, Distribution, Residuals, band};
+pub(crate) use site::{reads_latency, transfers};
+pub use table::{Reported, Table};

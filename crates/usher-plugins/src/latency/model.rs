@@ -1,0 +1,240 @@
+//! Everything that is booked and learned about all endpoints.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use usher_core::endpoints::{Clock, Endpoint, Slot, Snapshot};
+use usher_core::request::Request;
+
+use super::accuracy::Prediction;
+use super::arrivals::Arrivals;
+use super::backlog::Backlog;
+use super::group::{Group, GroupKey};
+use super::hits::Hits;
+use super::lengths::{Kind, Lengths};
+use super::mean::Mean;
+use super::predicted::Accuracies;
+use super::scale::TokenScale;
+use super::targets::Recent;
+
+/// Tokens of an answer that are expected before any was seen.
+const OUTPUT: f64 = 200.0;
+
+/// Times that a second before a first token counts for, where first tokens and answers take equally long,
+/// and most of what their ratio adds; see [`cost`](super::cost).
+const URGENT: f64 = 2.0;
+const MOST_URGENT: f64 = 20.0;
+
+/// Groups at most; further endpoints share the last.
+const MOST_GROUPS: usize = 256;
+
+/// Backlogs and speeds of all endpoints that requests were sent to.
+#[derive(Debug)]
+pub struct Model {
+    pub(super) clock: Clock,
+    /// Tokens that endpoints are taken to compute per second before anything is learned, as
+    /// `f64` bits.
+    initial_rate: AtomicU64,
+    pub(super) entries: ArcSwap<Vec<Option<Entry>>>,
+    groups: Mutex<HashMap<GroupKey, Arc<Group>>>,
+    /// The first group. Endpoints that nothing was sent to are taken to be as fast.
+    pub(super) default: Arc<Group>,
+    /// Means per request: tokens to compute, tokens of a prompt, tokens of an answer.
+    pub(super) mean_uncached: Mean,
+    pub(super) mean_prompt: Mean,
+    mean_output: Mean,
+    /// Mean seconds to a first token, and from it to the last.
+    mean_first: Mean,
+    mean_answer: Mean,
+    /// Prompts, and the seconds that they take where they are sent.
+    pub(super) arrivals: Arrivals,
+    accuracies: Accuracies,
+    hits: Hits,
+    scale: TokenScale,
+    pub(super) lengths: Lengths,
+    pub(super) recent: Recent,
+    // Taken when an endpoint is looked at first, and when one goes.
+    writer: Mutex<()>,
+}
+
+/// An endpoint's backlog. Holds its slot, so that the number stays its own.
+#[derive(Clone, Debug)]
+pub(super) struct Entry {
+    slot: Arc<Slot>,
+    pub(super) backlog: Arc<Backlog>,
+}
+
+impl Model {
+    /// A model that knows nothing. `initial_rate` is in tokens per second, above 0.
+    pub fn new(initial_rate: f64, clock: Clock) -> Self {
+        Self {
+            clock,
+            initial_rate: AtomicU64::new(initial_rate.to_bits()),
+            entries: ArcSwap::default(),
+            groups: Mutex::default(),
+            default: Arc::new(Group::new(initial_rate)),
+            mean_uncached: Mean::default(),
+            mean_prompt: Mean::default(),
+            mean_output: Mean::expected(OUTPUT),
+            mean_first: Mean::default(),
+            mean_answer: Mean::default(),
+            arrivals: Arrivals::default(),
+            accuracies: Accuracies::default(),
+            hits: Hits::default(),
+            scale: TokenScale::default(),
+            lengths: Lengths::default(),
+            recent: Recent::default(),
+            writer: Mutex::default(),
+        }
+    }
+
+    /// Expects this rate from now on where nothing was learned, in tokens per second, above
+    /// 0: a configuration may say something else than the one before it.
+    pub fn starts_at(&self, rate: f64) {
+        if self.initial_rate() == rate {
+            return;
+        }
+        self.initial_rate.store(rate.to_bits(), Relaxed);
+        self.default.expect(rate);
+        self.groups
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .values()
+            .for_each(|group| group.expect(rate));
+    }
+
+    /// Tokens per second that endpoints are configured to compute.
+    pub(super) fn initial_rate(&self) -> f64 {
+        f64::from_bits(self.initial_rate.load(Relaxed))
+    }
+
+    /// All groups.
+    pub(super) fn groups(&self) -> Vec<(GroupKey, Arc<Group>)> {
+        let groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+        groups.iter().map(|(key, group)| (key.clone(), Arc::clone(group))).collect()
+    }
+
+    /// Accuracy of what the latest decisions predicted.
+    pub fn prediction(&self) -> Prediction {
+        Prediction { ttft: self.accuracies.first.bands(), tpot: self.accuracies.step.bands() }
+    }
+
+    pub(super) fn hits(&self) -> &Hits {
+        &self.hits
+    }
+
+    /// Tokens as engines count them.
+    pub(super) fn scale(&self) -> &TokenScale {
+        &self.scale
+    }
+
+    pub(super) fn accuracies(&self) -> &Accuracies {
+        &self.accuracies
+    }
+
+    /// The clock that bookings are measured with.
+    pub fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// The model and flow of a request.
+    pub fn kind(&self, request: &Request) -> Kind {
+        self.lengths.kind(&request.target_model, request.fairness_id())
+    }
+
+    /// An answer had so many tokens.
+    pub(super) fn note_output(&self, kind: Kind, tokens: u64) {
+        self.lengths.note(kind, tokens as f64, self.mean_output());
+        self.mean_output.note_clipped(tokens as f64);
+    }
+
+    /// A stream took so long to its first token, and from there to its end.
+    pub(super) fn note_times(&self, first: Duration, answer: Duration) {
+        self.mean_first.note_clipped(first.as_secs_f64());
+        self.mean_answer.note_clipped(answer.as_secs_f64());
+    }
+
+    /// Twice the geometric mean of 1 and the ratio of mean answers to mean times to a first token.
+    pub(super) fn urgency(&self) -> f64 {
+        let (first, answer) = (self.mean_first.get(), self.mean_answer.get());
+        let ratio = if first > 0.0 { answer / first } else { 1.0 };
+        URGENT * ratio.sqrt().clamp(1.0, MOST_URGENT)
+    }
+
+    pub(super) fn mean_output(&self) -> f64 {
+        self.mean_output.get()
+    }
+
+    /// The endpoint's backlog; an empty one when it is looked at first.
+    pub(super) fn backlog(&self, endpoint: &Endpoint) -> Arc<Backlog> {
+        let number = endpoint.slot().number() as usize;
+        if let Some(Some(entry)) = self.entries.load().get(number) {
+            return Arc::clone(&entry.backlog);
+        }
+        self.entry(endpoint, |_| true)
+    }
+
+    /// The endpoint's backlog, an empty one unless there is one that stays.
+    fn entry(&self, endpoint: &Endpoint, stays: impl Fn(&Entry) -> bool) -> Arc<Backlog> {
+        let _writing = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = endpoint.slot().number() as usize;
+        let mut entries = Vec::clone(&self.entries.load());
+        if entries.len() <= number {
+            entries.resize(number + 1, None);
+        }
+        let kept = entries[number].take().filter(stays);
+        let entry = kept.unwrap_or_else(|| Entry {
+            slot: Arc::clone(endpoint.slot()),
+            backlog: Arc::new(Backlog::new(self.group(endpoint))),
+        });
+        let backlog = Arc::clone(&entry.backlog);
+        entries[number] = Some(entry);
+        self.entries.store(Arc::new(entries));
+        backlog
+    }
+
+    /// Learns from the times that the endpoint has measured itself. If they say that it is
+    /// another process, what was learned of the endpoint alone is forgotten; its group's
+    /// times stay.
+    pub(super) fn watch(&self, endpoint: &Endpoint) {
+        let backlog = self.backlog(endpoint);
+        if !backlog.read_times(endpoint.load()) {
+            tracing::info!(endpoint = %endpoint.id(), "engine has restarted; what its endpoint differs by is learned anew");
+            self.entry(endpoint, |entry| !Arc::ptr_eq(&entry.backlog, &backlog));
+        }
+    }
+
+    /// Learns from the times that the pool's endpoints have measured themselves, and forgets those
+    /// that are gone.
+    pub(super) fn follow(&self, snapshot: &Snapshot) {
+        for endpoint in snapshot.endpoints() {
+            // One that is never chosen might be, if it weren't taken for the one before.
+            if self.entries.load().get(endpoint.slot().number() as usize).is_some_and(Option::is_some) {
+                self.watch(endpoint);
+            }
+        }
+        let _writing = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let listed: std::collections::HashSet<u32> =
+            snapshot.endpoints().iter().map(|endpoint| endpoint.slot().number()).collect();
+        let entries = self.entries.load();
+        let is_gone =
+            |entry: &Option<Entry>| entry.as_ref().is_some_and(|e| !listed.contains(&e.slot.number()));
+        if entries.iter().any(is_gone) {
+            let kept = entries.iter().map(|entry| entry.clone().filter(|_| !is_gone(entry)));
+            self.entries.store(Arc::new(kept.collect()));
+        }
+    }
+    /// The group that an endpoint belongs to.
+    fn group(&self, endpoint: &Endpoint) -> Arc<Group> {
+        let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+        let (key, rate) = (GroupKey::of(endpoint), self.initial_rate());
+        match groups.len() {
+            0 => Arc::clone(groups.entry(key).or_insert_with(|| Arc::clone(&self.default))),
+            MOST_GROUPS.. => groups.get(&key).map_or_else(|| Arc::clone(&self.default), Arc::clone),
+            _ => Arc::clone(groups.entry(key).or_insert_with(|| Arc::new(Group::new(rate)))),
+        }
+    }
+}

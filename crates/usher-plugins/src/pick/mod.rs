@@ -1,0 +1,36 @@
+//! Pickers, one file per kind.
+
+mod max_score;
+mod random;
+mod weighted_random;
+
+use std::num::NonZeroUsize;
+
+use serde::{Deserialize, Serialize};
+use usher_core::config::{ConfigError, Node};
+
+pub use max_score::MaxScorePicker;
+pub use random::RandomPicker;
+pub use weighted_random::WeightedRandomPicker;
+
+/// Parameters of every picker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct PickerParams {
+    /// How many endpoints are picked at most.
+    pub(crate) max_num_of_endpoints: NonZeroUsize,
+}
+
+impl PickerParams {
+    pub(crate) fn decode(node: &Node) -> Result<Self, ConfigError> {
+        #[derive(Default, Deserialize)]
+        #[serde(rename_all = "camelCase", default)]
+        struct Written {
+            max_num_of_endpoints: i64,
+        }
+        let written: Written = node.decode()?;
+        // As with the peer, anything below 1 means 1.
+        let count = usize::try_from(written.max_num_of_endpoints).ok().and_then(NonZeroUsize::new);
+        Ok(Self { max_num_of_endpoints: count.unwrap_or(NonZeroUsize::MIN) })
+    }
+}

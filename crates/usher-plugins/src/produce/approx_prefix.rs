@@ -1,0 +1,191 @@
+//! `approx-prefix-cache-producer`: what of a prompt each endpoint has in its prefix cache.
+//! It learns from its own decisions: what is sent to an endpoint is cached there, until
+//! something else takes the room. How much room there is it learns from answers, which say
+//! how much of a prompt was cached.
+
+mod caches;
+mod capacity;
+mod metrics;
+mod params;
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use usher_core::endpoints::{Candidates, Endpoint, Gauge};
+use usher_core::prefix::Blocks;
+use usher_core::request::usage::Usage;
+use usher_plugin::data::{PrefixMatch, PromptBlocks};
+use usher_plugin::{
+    AnswerHead, Attribute, Context, Decision, Effects, Facts, Follower, Header, Key, PreRequest, Producer,
+    Situation,
+};
+
+use caches::KeptBlocks;
+pub use caches::PrefixCaches;
+use capacity::Forecast;
+use metrics::Hits;
+pub use metrics::PrefixFamilies;
+pub use params::ApproxPrefixParams;
+
+/// Where a producer says what it found.
+#[derive(Clone, Copy, Debug)]
+pub struct ApproxPrefixKeys {
+    /// How much each candidate holds.
+    pub prefix: Key<PrefixMatch>,
+    /// What the caches are asked with.
+    pub blocks: Key<PromptBlocks>,
+}
+
+/// Says how many of a prompt's first blocks each candidate holds, and learns them for the
+/// endpoints that get it: the first choice of the profile that answers, that of the profile
+/// that picks who computes prompts, and whoever served instead.
+#[derive(Debug)]
+pub struct ApproxPrefixProducer {
+    keys: ApproxPrefixKeys,
+    learner: Arc<Learner>,
+}
+
+impl ApproxPrefixProducer {
+    /// A producer of this name and type that keeps what it knows in `caches`.
+    pub fn new(
+        params: ApproxPrefixParams,
+        keys: ApproxPrefixKeys,
+        caches: Arc<PrefixCaches>,
+        families: &PrefixFamilies,
+        (name, plugin_type): (&str, &str),
+    ) -> Self {
+        families.show(name, plugin_type, &caches);
+        let hits = families.hits(name, plugin_type);
+        Self { keys, learner: Arc::new(Learner { params, caches, hits }) }
+    }
+}
+
+impl Producer for ApproxPrefixProducer {
+    fn produce(&self, cx: &Situation<'_>, candidates: &Candidates, facts: &mut Facts) {
+        let Learner { params, caches, .. } = &*self.learner;
+        // As with the peer the first candidate stands for all: blocks of several sizes
+        // could not be compared.
+        let first = candidates.view().iter().next();
+        let block = params.block(first.and_then(|endpoint| reported(&endpoint.load().block_size)));
+        let blocks = Blocks::of(cx.request, block, params.max_blocks(block));
+        if blocks.is_empty() {
+            return;
+        }
+        let mut matched = Vec::new();
+        caches.index().find(&blocks, candidates.view(), &mut matched);
+        let total = u32::try_from(blocks.len()).unwrap_or(u32::MAX);
+        facts.set(self.keys.prefix, PrefixMatch { total, block_size: block.get(), matched });
+        facts.set(self.keys.blocks, PromptBlocks(Arc::new(blocks)));
+    }
+}
+
+impl PreRequest for ApproxPrefixProducer {
+    fn decided(&self, cx: &Context<'_>, decision: &Decision, effects: &mut Effects) {
+        let Some(PromptBlocks(blocks)) = cx.facts.get(self.keys.blocks) else { return };
+        let Some(known) = cx.facts.get(self.keys.prefix) else { return };
+        let block = NonZeroU32::new(known.block_size).unwrap_or(NonZeroU32::MIN);
+        let primary = decision.primary();
+        let prefill = decision.prefill().filter(|run| !std::ptr::eq(*run, primary));
+        let mut forecast = None;
+        if let Some(first) = primary.picks.first() {
+            let matched = known.blocks_at(*first);
+            self.learner.hits.request(known, matched);
+            // KV that comes from another endpoint may count as cached or not.
+            let computes = decision.endpoints_of(primary).next().filter(|_| prefill.is_none());
+            forecast = computes.and_then(|endpoint| {
+                let capacities = self.learner.caches.capacities();
+                capacities.forecast(endpoint, cx.request.api, blocks, (matched, block.get()))
+            });
+        }
+        for run in [Some(primary), prefill].into_iter().flatten() {
+            if let Some(endpoint) = decision.endpoints_of(run).next() {
+                self.learner.learn(endpoint, blocks, block);
+            }
+        }
+        let Some(endpoint) = decision.endpoints_of(primary).next() else { return };
+        effects.follow(Sent {
+            learner: Arc::clone(&self.learner),
+            endpoint: Arc::clone(endpoint),
+            blocks: Some(Arc::clone(blocks)),
+            kept: None,
+            block,
+            forecast,
+        });
+    }
+}
+
+/// What a producer and the requests that it follows learn with.
+#[derive(Debug)]
+struct Learner {
+    params: ApproxPrefixParams,
+    caches: Arc<PrefixCaches>,
+    hits: Hits,
+}
+
+impl Learner {
+    fn learn(&self, endpoint: &Arc<Endpoint>, blocks: &Arc<Blocks>, block: NonZeroU32) {
+        let load = endpoint.load();
+        let capacity = self.params.capacity(reported(&load.num_blocks), reported(&load.block_size), block);
+        let capacity = self.caches.capacities().effective(endpoint, capacity);
+        self.caches.learn(endpoint, blocks, capacity);
+    }
+}
+
+/// What an endpoint reported last. The geometry of a cache stays as it is, so age doesn't
+/// matter.
+fn reported(gauge: &Gauge) -> Option<f64> {
+    Some(gauge.last()).filter(|value| *value > 0.0)
+}
+
+/// A request under way. Another endpoint than the first choice may serve it, and then has
+/// its prompt, too. An engine holds the blocks of a prompt while it answers, so it is when the
+/// answer ends that they were used last.
+struct Sent {
+    learner: Arc<Learner>,
+    /// The endpoint that serves, or the first choice until that is known.
+    endpoint: Arc<Endpoint>,
+    /// Until it is known who serves.
+    blocks: Option<Arc<Blocks>>,
+    /// From then on, where there is room for it.
+    kept: Option<KeptBlocks>,
+    block: NonZeroU32,
+    /// To be compared with the answer; `None` where that would say nothing.
+    forecast: Option<Forecast>,
+}
+
+impl Follower for Sent {
+    fn moved(&mut self, to: &Arc<Endpoint>) {
+        self.forecast = None;
+        if let Some(blocks) = &self.blocks {
+            self.learner.learn(to, blocks, self.block);
+            self.endpoint = Arc::clone(to);
+        }
+    }
+
+    fn begins(&mut self, _head: &AnswerHead<'_>, _out: &mut Vec<Header>) {
+        self.kept = self.blocks.take().and_then(|blocks| self.learner.caches.keep(blocks));
+    }
+
+    fn first_token(&mut self) {
+        if let Some(forecast) = &mut self.forecast {
+            forecast.first_token();
+        }
+    }
+
+    fn ends(&mut self, usage: &Usage, _out: &mut Vec<Attribute>) {
+        let Learner { caches, hits, .. } = &*self.learner;
+        let forecast = self.forecast.take();
+        let compared = forecast.and_then(|forecast| caches.capacities().compare(&forecast, usage));
+        if let Some(compared) = compared {
+            hits.compared(compared);
+        }
+    }
+}
+
+impl Drop for Sent {
+    fn drop(&mut self) {
+        if let Some(kept) = &self.kept {
+            self.learner.learn(&self.endpoint, kept.blocks(), self.block);
+        }
+    }
+}

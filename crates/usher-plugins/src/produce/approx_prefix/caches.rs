@@ -1,0 +1,135 @@
+//! What endpoints are taken to have in their prefix caches. It outlives a configuration.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use usher_core::endpoints::{Endpoint, Snapshot};
+use usher_core::memory::Budget;
+use usher_core::prefix::{Adder, Blocks, Limits, PrefixIndex};
+use usher_plugin::Kept;
+
+use super::capacity::Capacities;
+
+/// The index of prefixes, the adder that fills it, and the learned capacities.
+#[derive(Debug)]
+pub struct PrefixCaches {
+    index: Arc<PrefixIndex>,
+    adder: Adder,
+    capacities: Capacities,
+    /// Blocks of requests under way, and how many they may be.
+    kept: Arc<AtomicUsize>,
+    most_kept: usize,
+}
+
+/// Blocks of requests under way that are kept at most: 8 MiB of hashes.
+const MOST_KEPT: usize = 1 << 20;
+
+/// Share of the index's memory that they take at most.
+const KEPT_SHARE: usize = 8;
+
+impl PrefixCaches {
+    /// An empty index within these limits.
+    ///
+    /// # Errors
+    /// When the system has no room for another thread.
+    pub fn start(limits: Limits) -> io::Result<Self> {
+        let index = Arc::new(PrefixIndex::new(limits));
+        Ok(Self::new(Adder::start(Arc::clone(&index))?, index, MOST_KEPT))
+    }
+
+    /// An empty index that counts against a memory budget, within its share of that.
+    ///
+    /// # Errors
+    /// When the system has no room for another thread.
+    pub fn start_within(budget: &Arc<Budget>) -> io::Result<Self> {
+        let index = Arc::new(PrefixIndex::new(Limits::of_bytes(share(budget))));
+        let adder = Adder::start_within(Arc::clone(&index), Arc::clone(budget))?;
+        Ok(Self::new(adder, index, most_kept(budget)))
+    }
+
+    /// The same without a thread, for simulations; see [`Adder::inline`].
+    pub fn inline(budget: &Arc<Budget>) -> Self {
+        let index = Arc::new(PrefixIndex::new(Limits::of_bytes(share(budget))));
+        let adder = Adder::inline(Arc::clone(&index), Arc::clone(budget));
+        Self::new(adder, index, most_kept(budget))
+    }
+
+    fn new(adder: Adder, index: Arc<PrefixIndex>, most_kept: usize) -> Self {
+        Self { adder, index, capacities: Capacities::default(), kept: Arc::default(), most_kept }
+    }
+
+    /// The index.
+    pub fn index(&self) -> &Arc<PrefixIndex> {
+        &self.index
+    }
+
+    /// Learned shares of the endpoints' capacities.
+    pub(super) fn capacities(&self) -> &Capacities {
+        &self.capacities
+    }
+
+    /// An endpoint that holds `capacity` blocks gets these. Never waits: they are found a
+    /// moment later.
+    pub fn learn(&self, endpoint: &Arc<Endpoint>, blocks: &Arc<Blocks>, capacity: usize) {
+        self.adder.push(Arc::clone(endpoint), Arc::clone(blocks), capacity);
+    }
+
+    /// Keeps the blocks of a request under way. `None` where those of others take all the room:
+    /// streams are many, and prompts long.
+    pub(super) fn keep(&self, blocks: Arc<Blocks>) -> Option<KeptBlocks> {
+        let kept = KeptBlocks { kept: Arc::clone(&self.kept), blocks };
+        let len = kept.blocks.len();
+        // Counts first: what is dropped is taken off again.
+        (self.kept.fetch_add(len, Relaxed).saturating_add(len) <= self.most_kept).then_some(kept)
+    }
+
+    /// Waits until everything that was learned before is found.
+    pub fn flush(&self) {
+        self.adder.flush();
+    }
+
+    /// Requests that were not learned, as too many waited.
+    pub fn dropped(&self) -> u64 {
+        self.adder.counts().dropped
+    }
+}
+
+/// Blocks of a request under way, which count until this is dropped.
+#[derive(Debug)]
+pub(super) struct KeptBlocks {
+    kept: Arc<AtomicUsize>,
+    blocks: Arc<Blocks>,
+}
+
+impl KeptBlocks {
+    pub(super) fn blocks(&self) -> &Arc<Blocks> {
+        &self.blocks
+    }
+}
+
+impl Drop for KeptBlocks {
+    fn drop(&mut self) {
+        self.kept.fetch_sub(self.blocks.len(), Relaxed);
+    }
+}
+
+/// Bytes of the index within a budget.
+fn share(budget: &Budget) -> usize {
+    usize::try_from(budget.prefix_index()).unwrap_or(usize::MAX)
+}
+
+fn most_kept(budget: &Budget) -> usize {
+    (share(budget) / KEPT_SHARE / size_of::<u64>()).min(MOST_KEPT)
+}
+
+impl Kept for PrefixCaches {
+    fn sweep(&self, snapshot: &Snapshot, now_ms: u64) {
+        self.adder.sweep(snapshot, now_ms);
+        self.capacities.sweep(snapshot);
+    }
+
+    fn settle(&self) {
+        self.flush();
+    }
+}

@@ -1,0 +1,225 @@
+//! What `approx-prefix-cache-producer` can be told.
+
+use std::num::NonZeroU32;
+
+use serde::{Deserialize, Serialize};
+use usher_core::config::{ConfigError, Node, Positioned};
+
+/// Tokens of a block unless the configuration says: what vLLM's blocks have.
+const DEFAULT_BLOCK: i64 = 16;
+/// Smallest block, whatever is configured, as with the peer.
+const MIN_BLOCK: NonZeroU32 = NonZeroU32::MIN.saturating_add(63);
+/// Blocks that an endpoint is taken to hold, unless it says.
+const DEFAULT_CAPACITY: i64 = 31_250;
+/// Blocks of a request that are looked at, whatever is configured: what a body of 32 MiB
+/// comes to. A few bytes may stand for a video of any length.
+const MAX_BLOCKS: usize = 1 << 17;
+
+/// Parameters of `approx-prefix-cache-producer`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ApproxPrefixParams {
+    /// Take the size of a block and the capacity from what endpoints report. Default true.
+    pub auto_tune: bool,
+    /// Tokens of a block where no endpoint reports it; at least 64 count. Default 16.
+    pub block_size_tokens: i64,
+    /// Tokens of a prompt that are looked at; 0: as many as `max_prefix_blocks_to_match`
+    /// blocks have. Default 131,072.
+    pub max_prefix_tokens_to_match: i64,
+    /// Blocks of a prompt that are looked at, where no number of tokens is given; 0: all.
+    /// Default 2048.
+    pub max_prefix_blocks_to_match: i64,
+    /// Blocks that an endpoint holds which doesn't report it. Default 31,250.
+    pub lru_capacity_per_server: i64,
+}
+
+impl Default for ApproxPrefixParams {
+    fn default() -> Self {
+        Self {
+            auto_tune: true,
+            block_size_tokens: DEFAULT_BLOCK,
+            max_prefix_tokens_to_match: 131_072,
+            max_prefix_blocks_to_match: 2048,
+            lru_capacity_per_server: DEFAULT_CAPACITY,
+        }
+    }
+}
+
+impl ApproxPrefixParams {
+    /// Reads the parameters. As with the peer, a capacity below 1 means the default.
+    ///
+    /// # Errors
+    /// Unknown keys, wrong types, a negative number of tokens, and no size of a block
+    /// where none is reported, with their place.
+    pub fn decode(node: &Node) -> Result<Self, ConfigError> {
+        #[derive(Default, Deserialize)]
+        #[serde(rename_all = "camelCase", default)]
+        struct Written {
+            auto_tune: Option<bool>,
+            block_size_tokens: Option<Positioned<i64>>,
+            /// The older name.
+            block_size: Option<Positioned<i64>>,
+            max_prefix_tokens_to_match: Option<Positioned<i64>>,
+            max_prefix_blocks_to_match: Option<i64>,
+            lru_capacity_per_server: Option<i64>,
+        }
+        let written: Written = node.decode()?;
+        let default = Self::default();
+        let auto_tune = written.auto_tune.unwrap_or(default.auto_tune);
+        let older = |size: &Positioned<i64>| size.value == DEFAULT_BLOCK;
+        let size = match (written.block_size_tokens, written.block_size) {
+            (Some(size), Some(other)) if older(&size) => Some(other),
+            (size, other) => size.or(other),
+        };
+        if let Some(Positioned { at, value }) = size.filter(|size| size.value <= 0 && !auto_tune) {
+            let message = format!("blockSizeTokens can't be {value} where autoTune is off");
+            return Err(ConfigError::at(at, message).hint("the default is 16; at least 64 count"));
+        }
+        let tokens = written.max_prefix_tokens_to_match;
+        if let Some(Positioned { at, value }) = tokens.filter(|tokens| tokens.value < 0) {
+            return Err(ConfigError::at(at, format!("maxPrefixTokensToMatch can't be {value}"))
+                .hint("the default is 131072; 0 counts blocks instead"));
+        }
+        let capacity = written.lru_capacity_per_server.filter(|capacity| *capacity > 0);
+        Ok(Self {
+            auto_tune,
+            block_size_tokens: size.map_or(DEFAULT_BLOCK, |size| size.value),
+            max_prefix_tokens_to_match: tokens
+                .map_or(default.max_prefix_tokens_to_match, |tokens| tokens.value),
+            max_prefix_blocks_to_match: written
+                .max_prefix_blocks_to_match
+                .unwrap_or(default.max_prefix_blocks_to_match),
+            lru_capacity_per_server: capacity.unwrap_or(DEFAULT_CAPACITY),
+        })
+    }
+
+    /// Tokens of a block of the index, where an engine's has so many; `None`: nobody
+    /// reports it.
+    pub(super) fn block(&self, reported: Option<f64>) -> NonZeroU32 {
+        let reported = reported.filter(|_| self.auto_tune);
+        // Saturates, as casts from floats do.
+        let tokens = reported.map_or(self.block_size_tokens, |tokens| tokens as i64);
+        let tokens = u32::try_from(tokens.max(0)).unwrap_or(u32::MAX);
+        NonZeroU32::new(tokens).map_or(MIN_BLOCK, |tokens| tokens.max(MIN_BLOCK))
+    }
+
+    /// Blocks of a request that are looked at, over all its prompts.
+    pub(super) fn max_blocks(&self, block: NonZeroU32) -> usize {
+        let blocks = match self.max_prefix_tokens_to_match {
+            0 => self.max_prefix_blocks_to_match,
+            tokens => return number(tokens / i64::from(block.get())).min(MAX_BLOCKS),
+        };
+        if blocks > 0 { number(blocks).min(MAX_BLOCKS) } else { MAX_BLOCKS }
+    }
+
+    /// Blocks of the index that an endpoint holds which reports so many blocks of its
+    /// engine, of so many tokens each. The engine's are as large as the configured ones
+    /// where it doesn't say.
+    pub(super) fn capacity(
+        &self,
+        reported: Option<f64>,
+        reported_block: Option<f64>,
+        block: NonZeroU32,
+    ) -> usize {
+        let Some(blocks) = reported.filter(|_| self.auto_tune) else {
+            return number(self.lru_capacity_per_server);
+        };
+        let size = reported_block.unwrap_or_else(|| self.block_size_tokens.max(1) as f64);
+        let capacity = blocks * size / f64::from(block.get());
+        (capacity as usize).max(1)
+    }
+}
+
+/// A number that is not negative.
+fn number(value: i64) -> usize {
+    usize::try_from(value).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn params(text: &str) -> ApproxPrefixParams {
+        ApproxPrefixParams::decode(&Node::parse(text).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn blocks_are_what_is_configured_or_reported_and_never_small() {
+        // parameters, reported, tokens
+        let table = [
+            ("{}", None, 64),
+            ("{}", Some(16.0), 64),
+            ("{}", Some(128.0), 128),
+            ("{}", Some(1e18), u32::MAX),
+            ("{blockSizeTokens: 100}", None, 100),
+            ("{blockSizeTokens: 100}", Some(80.0), 80),
+            ("{blockSizeTokens: -1}", None, 64),
+            ("{autoTune: false, blockSizeTokens: 100}", Some(200.0), 100),
+            ("{autoTune: false, blockSizeTokens: 1}", None, 64),
+            ("{blockSize: 256}", None, 256),
+            ("{blockSize: 256, blockSizeTokens: 16}", None, 256),
+            ("{blockSize: 256, blockSizeTokens: 128}", None, 128),
+        ];
+        for (text, reported, tokens) in table {
+            assert_eq!(params(text).block(reported).get(), tokens, "{text} {reported:?}");
+        }
+    }
+
+    #[test]
+    fn the_blocks_of_a_request_have_a_bound() {
+        let table = [
+            ("{}", 64, 2048),
+            ("{}", 100, 1310),
+            ("{maxPrefixTokensToMatch: 16384}", 64, 256),
+            // Less than a block is none.
+            ("{maxPrefixTokensToMatch: 50}", 64, 0),
+            ("{maxPrefixTokensToMatch: 640, maxPrefixBlocksToMatch: 3}", 64, 10),
+            ("{maxPrefixTokensToMatch: 0}", 64, 2048),
+            ("{maxPrefixTokensToMatch: 0, maxPrefixBlocksToMatch: 3}", 64, 3),
+            ("{maxPrefixTokensToMatch: 0, maxPrefixBlocksToMatch: 0}", 64, MAX_BLOCKS),
+            ("{maxPrefixTokensToMatch: 0, maxPrefixBlocksToMatch: -1}", 64, MAX_BLOCKS),
+            ("{maxPrefixTokensToMatch: 9000000000}", 64, MAX_BLOCKS),
+        ];
+        for (text, block, blocks) in table {
+            assert_eq!(params(text).max_blocks(NonZeroU32::new(block).unwrap()), blocks, "{text}");
+        }
+    }
+
+    #[test]
+    fn an_engines_blocks_are_counted_in_those_of_the_index() {
+        // parameters, reported blocks and their tokens, tokens of the index's, blocks of it
+        let table = [
+            ("{}", None, None, 64, 31_250),
+            ("{}", None, Some(16.0), 64, 31_250),
+            ("{lruCapacityPerServer: 7}", None, None, 64, 7),
+            ("{lruCapacityPerServer: 0}", None, None, 64, 31_250),
+            ("{lruCapacityPerServer: -7}", None, None, 64, 31_250),
+            ("{lruCapacityPerServer: 7}", Some(8000.0), Some(16.0), 64, 2000),
+            ("{}", Some(8000.0), Some(128.0), 128, 8000),
+            ("{}", Some(8000.0), None, 64, 2000),
+            ("{blockSizeTokens: 32}", Some(8000.0), None, 64, 4000),
+            ("{}", Some(1.0), Some(16.0), 64, 1),
+            ("{autoTune: false, lruCapacityPerServer: 7}", Some(8000.0), Some(16.0), 64, 7),
+        ];
+        for (text, blocks, size, block, capacity) in table {
+            let block = NonZeroU32::new(block).unwrap();
+            assert_eq!(params(text).capacity(blocks, size, block), capacity, "{text} {blocks:?} {size:?}");
+        }
+    }
+
+    #[test]
+    fn what_can_not_be_is_refused_at_its_place() {
+        let table = [
+            ("{autoTune: false, blockSizeTokens: 0}", 36, "blockSizeTokens can't be 0"),
+            ("{blockSize: -5, autoTune: false}", 13, "blockSizeTokens can't be -5"),
+            ("{maxPrefixTokensToMatch: -1}", 26, "maxPrefixTokensToMatch can't be -1"),
+            ("{autotune: true}", 2, "unknown field 'autotune'"),
+            ("{blockSizeTokens: many}", 19, "expected"),
+        ];
+        for (text, column, message) in table {
+            let error = ApproxPrefixParams::decode(&Node::parse(text).unwrap()).unwrap_err();
+            assert!(error.message().contains(message), "{text}: {}", error.message());
+            assert_eq!(error.position().unwrap().column, column, "{text}");
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! `burst-prefix-cache-producer`: requests that come together and have their prompt in
+//! common go to one endpoint, which no cache could tell yet.
+
+mod assign;
+mod params;
+mod window;
+
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use prometheus::{IntCounter, IntCounterVec, Opts, Registry};
+use tokio::time::{Instant, sleep_until};
+use usher_core::endpoints::{Candidates, Clock};
+use usher_core::metrics::register;
+use usher_core::prefix::Blocks;
+use usher_core::request::estimate;
+use usher_plugin::data::PrefixMatch;
+use usher_plugin::{Finding, Gatherer, Key, Situation};
+
+use assign::Rules;
+pub use params::{BalanceBy, BurstPrefixParams};
+use window::Window;
+
+/// What these producers count.
+#[derive(Debug)]
+pub struct BurstFamilies {
+    overflow: IntCounterVec,
+}
+
+impl BurstFamilies {
+    /// Registers the family.
+    ///
+    /// # Errors
+    /// When the name is taken.
+    pub fn register(registry: &Registry) -> prometheus::Result<Self> {
+        let opts = Opts::new(
+            "usher_burst_not_held_total",
+            "Requests that were not held to see which others come with them, as too many were.",
+        );
+        let overflow = IntCounterVec::new(opts, &["plugin_name"])?;
+        Ok(Self { overflow: register(registry, overflow, None)? })
+    }
+}
+
+/// Holds requests for a moment and says of each which endpoint it should go to, as if that
+/// had all of its prompt in its cache and nobody else anything. A request that has nothing
+/// in common with the others is held as long, as nobody can tell before.
+#[derive(Debug)]
+pub struct BurstPrefixProducer {
+    params: BurstPrefixParams,
+    window: Arc<Window>,
+    prefix: Key<PrefixMatch>,
+    clock: Clock,
+    overflow: IntCounter,
+}
+
+impl BurstPrefixProducer {
+    /// A producer of this name that says what it found under `prefix`. Readings are as old
+    /// as `clock` says.
+    pub fn new(
+        params: BurstPrefixParams,
+        prefix: Key<PrefixMatch>,
+        clock: Clock,
+        families: &BurstFamilies,
+        name: &str,
+    ) -> Self {
+        let per_replica = usize::try_from(params.max_per_replica).ok().filter(|most| *most > 0);
+        let per_replica = per_replica.unwrap_or(usize::MAX);
+        let rules = Rules { per_replica, colocate: params.min_colocate_blocks };
+        let window = Arc::new(Window::new(params.window(), params.max_batch_size, rules));
+        let overflow = families.overflow.with_label_values(&[name]);
+        Self { params, window, prefix, clock, overflow }
+    }
+}
+
+impl Gatherer for BurstPrefixProducer {
+    fn gather(&self, cx: &Situation<'_>, candidates: &Candidates) -> Option<BoxFuture<'static, Finding>> {
+        let block = self.params.block_size_tokens;
+        let blocks = Blocks::of(cx.request, block, self.params.max_blocks());
+        if blocks.is_empty() {
+            return None;
+        }
+        let load = match self.params.balance_by {
+            BalanceBy::Requests => 1,
+            BalanceBy::Tokens => estimate::count(cx.request).unwrap_or_default(),
+        };
+        let Some(seat) = self.window.join(Instant::now(), candidates, &blocks, load) else {
+            self.overflow.inc();
+            return None;
+        };
+        let total = u32::try_from(blocks.len()).unwrap_or(u32::MAX);
+        let (prefix, clock, max_age) = (self.prefix, self.clock.clone(), cx.max_age);
+        let held = async move {
+            sleep_until(seat.ends()).await;
+            let endpoint = seat.end(clock.now_ms(), max_age);
+            let finding: Finding = Box::new(move |candidates, facts| {
+                let endpoints = candidates.snapshot().endpoints();
+                let mut matched = vec![0; endpoints.len()];
+                // By its slot: the pool may have changed since.
+                let slot = endpoint.map(|endpoint| endpoint.slot().number());
+                let slots = candidates.snapshot().slots();
+                let place = slots.iter().position(|other| Some(*other) == slot);
+                if let Some(matched) = place.and_then(|place| matched.get_mut(place)) {
+                    *matched = total;
+                }
+                facts.set(prefix, PrefixMatch { total, block_size: block.get(), matched });
+            });
+            finding
+        };
+        Some(held.boxed())
+    }
+}

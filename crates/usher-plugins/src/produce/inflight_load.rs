@@ -1,0 +1,203 @@
+//! `inflight-load-producer`: what is under way at each endpoint, and what a request
+//! would add to it.
+
+mod series;
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
+use usher_core::config::{ConfigError, Node, Positioned};
+use usher_core::endpoints::{Candidates, Endpoint, InFlightId, Lease, Share};
+use usher_plugin::data::{PrefixMatch, PromptTokens, UncachedTokens};
+use usher_plugin::{Context, Decision, Effects, Facts, Follower, Key, PreRequest, Producer, Situation};
+
+use series::Counted;
+pub use series::{InflightFamilies, InflightSeries};
+
+/// Parameters of `inflight-load-producer`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct InflightLoadParams {
+    /// Count the tokens that a request will probably generate, too. Default false.
+    pub add_estimated_output_tokens: bool,
+    /// Generated tokens per token of the prompt. Default 1.5.
+    pub output_ratio: f64,
+    /// Most generated tokens that are counted for a request; `None`: no limit.
+    pub max_estimated_output_tokens: Option<u64>,
+    /// The producer that knows what is cached. Default `approx-prefix-cache-producer`.
+    pub prefix_match_info_producer_name: String,
+    /// Share what is in flight with other replicas. Default true.
+    pub sync_cross_replica_state: bool,
+}
+
+impl Default for InflightLoadParams {
+    fn default() -> Self {
+        Self {
+            add_estimated_output_tokens: false,
+            output_ratio: 1.5,
+            max_estimated_output_tokens: None,
+            prefix_match_info_producer_name: "approx-prefix-cache-producer".to_owned(),
+            sync_cross_replica_state: true,
+        }
+    }
+}
+
+impl InflightLoadParams {
+    /// Reads the parameters.
+    ///
+    /// # Errors
+    /// Unknown keys, wrong types, and numbers out of range, with their place.
+    pub fn decode(node: &Node) -> Result<Self, ConfigError> {
+        #[derive(Default, Deserialize)]
+        #[serde(rename_all = "camelCase", default)]
+        struct Written {
+            add_estimated_output_tokens: Option<bool>,
+            output_ratio: Option<Positioned<f64>>,
+            max_estimated_output_tokens: Option<u64>,
+            prefix_match_info_producer_name: Option<String>,
+            sync_cross_replica_state: Option<bool>,
+        }
+        let written: Written = node.decode()?;
+        let default = Self::default();
+        let output_ratio = match written.output_ratio {
+            None => default.output_ratio,
+            Some(Positioned { value, .. }) if value.is_finite() && value >= 0.0 => value,
+            Some(Positioned { at, value }) => {
+                let message = format!("outputRatio can't be {value}");
+                return Err(ConfigError::at(at, message).hint("the default is 1.5"));
+            }
+        };
+        let name = written.prefix_match_info_producer_name.filter(|name| !name.is_empty());
+        Ok(Self {
+            add_estimated_output_tokens: written.add_estimated_output_tokens.unwrap_or_default(),
+            output_ratio,
+            max_estimated_output_tokens: written.max_estimated_output_tokens,
+            prefix_match_info_producer_name: name.unwrap_or(default.prefix_match_info_producer_name),
+            sync_cross_replica_state: written.sync_cross_replica_state.unwrap_or(true),
+        })
+    }
+}
+
+/// Says what each endpoint would have to compute, and counts a request and its tokens
+/// at the first endpoint of every profile until the answer is there.
+#[derive(Clone, Debug)]
+pub struct InflightLoadProducer {
+    params: InflightLoadParams,
+    counting: Arc<Counting>,
+    tokens: Key<PromptTokens>,
+    prefix: Key<PrefixMatch>,
+    uncached: Key<UncachedTokens>,
+}
+
+/// Where a producer and its requests count: what scorers read, and the same for the
+/// metrics.
+#[derive(Debug)]
+struct Counting {
+    counters: Lease<InFlightId>,
+    series: Arc<InflightSeries>,
+}
+
+impl InflightLoadProducer {
+    /// A producer that counts in `counters`, and in `series` for the metrics.
+    pub fn new(
+        params: InflightLoadParams,
+        counters: Lease<InFlightId>,
+        tokens: Key<PromptTokens>,
+        prefix: Key<PrefixMatch>,
+        uncached: Key<UncachedTokens>,
+        series: Arc<InflightSeries>,
+    ) -> Self {
+        Self { params, counting: Arc::new(Counting { counters, series }), tokens, prefix, uncached }
+    }
+
+    /// Tokens that a request will probably generate; 0 where they are not counted.
+    fn output(&self, prompt: u64, limit: Option<u64>) -> u64 {
+        if !self.params.add_estimated_output_tokens {
+            return 0;
+        }
+        // Saturates, as casts from floats do.
+        let estimate = (prompt as f64 * self.params.output_ratio).round() as u64;
+        [limit, self.params.max_estimated_output_tokens].into_iter().flatten().fold(estimate, u64::min)
+    }
+}
+
+impl Producer for InflightLoadProducer {
+    fn produce(&self, _cx: &Situation<'_>, _candidates: &Candidates, facts: &mut Facts) {
+        let prompt = facts.get(self.tokens).map_or(0, |tokens| tokens.count);
+        let at = facts.get(self.prefix).map(|prefix| uncached(prompt, prefix)).unwrap_or_default();
+        facts.set(self.uncached, UncachedTokens { elsewhere: prompt, at });
+    }
+}
+
+/// Tokens by position in the snapshot.
+fn uncached(prompt: u64, prefix: &PrefixMatch) -> Vec<u64> {
+    (0u32..).take(prefix.matched.len()).map(|position| prefix.uncached_at(position, prompt)).collect()
+}
+
+impl PreRequest for InflightLoadProducer {
+    fn decided(&self, cx: &Context<'_>, decision: &Decision, effects: &mut Effects) {
+        let prompt = cx.facts.get(self.tokens).map_or(0, |tokens| tokens.count);
+        let output = self.output(prompt, cx.request.max_output_tokens);
+        let uncached = cx.facts.get(self.uncached);
+        let (primary, prefill) = (decision.primary(), decision.prefill());
+        let counting = &self.counting;
+        let (flow, priority) = (cx.request.fairness_id(), cx.request.priority);
+        let booked = decision.runs().iter().filter_map(|run| {
+            let position = *run.picks.first()?;
+            let endpoint = decision.endpoints_of(run).next()?;
+            let tokens = uncached.map_or(0, |uncached| uncached.at(position)).saturating_add(output);
+            Some(Booked {
+                counted: Some((
+                    Share::new(endpoint.load(), counting.counters.id(), tokens),
+                    counting.series.count(endpoint, flow, priority, tokens),
+                )),
+                is_prefill: prefill.is_some_and(|prefill| std::ptr::eq(run, prefill)),
+                is_primary: std::ptr::eq(run, primary),
+            })
+        });
+        let frees_tokens = !self.params.add_estimated_output_tokens;
+        let counting = Arc::clone(counting);
+        effects.follow(InflightRequest { booked: booked.collect(), frees_tokens, counting });
+    }
+}
+
+/// A request in the counters. Dropping it gives back what is left.
+struct InflightRequest {
+    booked: SmallVec<[Booked; 2]>,
+    /// The prompt has been computed when the first token is there, and nothing else
+    /// is counted.
+    frees_tokens: bool,
+    /// Held to the end: nobody else may get the counters before.
+    counting: Arc<Counting>,
+}
+
+struct Booked {
+    /// What scorers read, and the same for the metrics.
+    counted: Option<(Share, Counted)>,
+    /// Its work is done when the first token is there.
+    is_prefill: bool,
+    is_primary: bool,
+}
+
+impl Follower for InflightRequest {
+    fn moved(&mut self, to: &Arc<Endpoint>) {
+        for booked in self.booked.iter_mut().filter(|booked| booked.is_primary) {
+            if let Some((share, counted)) = &mut booked.counted {
+                share.move_to(to.load());
+                counted.move_to(&self.counting.series, to);
+            }
+        }
+    }
+
+    fn first_token(&mut self) {
+        for booked in &mut self.booked {
+            if booked.is_prefill {
+                booked.counted = None;
+            } else if let Some((share, counted)) = booked.counted.as_mut().filter(|_| self.frees_tokens) {
+                share.free_tokens();
+                counted.free_tokens();
+            }
+        }
+    }
+}

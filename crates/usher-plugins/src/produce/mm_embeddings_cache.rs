@@ -1,0 +1,122 @@
+//! `mm-embeddings-cache-producer`: which images, videos and clips each endpoint has encoded.
+//! It learns from its own decisions: what is sent to an endpoint is encoded there.
+
+mod caches;
+mod metrics;
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use usher_core::config::{ConfigError, Node, Positioned};
+use usher_core::endpoints::{Candidates, Endpoint};
+use usher_core::request::estimate::{self, Medium};
+use usher_plugin::data::EncoderCacheMatch;
+use usher_plugin::{Context, Decision, Effects, Facts, Follower, Key, PreRequest, Producer, Situation};
+
+pub use caches::EncoderCaches;
+pub use metrics::EncoderFamilies;
+
+/// What an encoded item takes of a server's cache, in MB.
+const MB_PER_ITEM: u64 = 2;
+
+/// Items of a request that are looked at. Models take some hundreds at most, and what a
+/// request records is recorded while others wait.
+const MAX_ITEMS: usize = 1024;
+
+/// Parameters of `mm-embeddings-cache-producer`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MmEmbeddingsCacheProducerParams {
+    /// Size of an endpoint's encoder cache in MB. Default 4096.
+    #[serde(rename = "cacheSizeInMBPerServer")]
+    pub cache_size_mb: u64,
+}
+
+impl MmEmbeddingsCacheProducerParams {
+    /// Reads the parameters.
+    ///
+    /// # Errors
+    /// Unknown keys, wrong types, and a size without room for an item, with their place.
+    pub fn decode(node: &Node) -> Result<Self, ConfigError> {
+        #[derive(Default, Deserialize)]
+        #[serde(default)]
+        struct Written {
+            #[serde(rename = "cacheSizeInMBPerServer")]
+            size: Option<Positioned<i64>>,
+        }
+        let Written { size } = node.decode()?;
+        let cache_size_mb = match size {
+            None => 4096,
+            Some(Positioned { at, value }) => {
+                let size = u64::try_from(value).ok().filter(|size| *size >= MB_PER_ITEM);
+                size.ok_or_else(|| {
+                    ConfigError::at(at, format!("cacheSizeInMBPerServer can't be {value}"))
+                        .hint(format!("an item takes {MB_PER_ITEM}; the default is 4096"))
+                })?
+            }
+        };
+        Ok(Self { cache_size_mb })
+    }
+}
+
+/// Says how many of a request's items each endpoint has, and records them at the first
+/// endpoint of every profile once that is decided.
+#[derive(Clone, Debug)]
+pub struct MmEmbeddingsCacheProducer {
+    /// Items that an endpoint's cache holds.
+    capacity: usize,
+    caches: Arc<EncoderCaches>,
+    items: Key<EncoderCacheMatch>,
+}
+
+impl MmEmbeddingsCacheProducer {
+    /// A producer that keeps what it knows in `caches`.
+    pub fn new(
+        params: &MmEmbeddingsCacheProducerParams,
+        caches: Arc<EncoderCaches>,
+        items: Key<EncoderCacheMatch>,
+    ) -> Self {
+        let capacity = usize::try_from(params.cache_size_mb / MB_PER_ITEM).unwrap_or(usize::MAX);
+        Self { capacity, caches, items }
+    }
+}
+
+impl Producer for MmEmbeddingsCacheProducer {
+    fn produce(&self, cx: &Situation<'_>, candidates: &Candidates, facts: &mut Facts) {
+        let mut media: Vec<Medium> = estimate::media(cx.request).take(MAX_ITEMS).collect();
+        if media.is_empty() {
+            return;
+        }
+        media.sort_unstable_by_key(|medium| medium.hash);
+        media.dedup_by_key(|medium| medium.hash);
+        let matched = self.caches.find(&media, candidates);
+        let items = media.iter().map(|medium| medium.hash).collect();
+        facts.set(self.items, EncoderCacheMatch { items, matched });
+    }
+}
+
+impl PreRequest for MmEmbeddingsCacheProducer {
+    fn decided(&self, cx: &Context<'_>, decision: &Decision, effects: &mut Effects) {
+        let Some(known) = cx.facts.get(self.items) else { return };
+        for run in decision.runs() {
+            if let Some(endpoint) = decision.endpoints_of(run).next() {
+                self.caches.record(endpoint, &known.items, self.capacity);
+            }
+        }
+        let caches = Arc::clone(&self.caches);
+        effects.follow(Encoded { caches, items: known.items.clone(), capacity: self.capacity });
+    }
+}
+
+/// The items of a request under way.
+struct Encoded {
+    caches: Arc<EncoderCaches>,
+    items: Vec<u64>,
+    capacity: usize,
+}
+
+impl Follower for Encoded {
+    fn moved(&mut self, to: &Arc<Endpoint>) {
+        self.caches.record(to, &self.items, self.capacity);
+    }
+}

@@ -1,0 +1,159 @@
+//! `p2p-source-producer`: from which other pod the one that computes a prompt can take
+//! what that has cached of it.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use usher_core::config::{ConfigError, Node, Positioned};
+use usher_core::endpoints::{Endpoint, View};
+use usher_plugin::data::PrefixMatch;
+use usher_plugin::params::{PREFIX_PRODUCER, named};
+use usher_plugin::{Context, Decision, Effects, Key, PreRequest};
+
+/// Parameters of `p2p-source-producer`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct P2pSourceParams {
+    /// The producer that knows what is cached. Default `approx-prefix-cache-producer`.
+    pub prefix_match_info_producer_name: String,
+    /// Tokens that the source has to have cached beyond the computing pod, at least 1.
+    /// Default 1.
+    pub min_cached_token_delta: u64,
+    /// The profile whose first pick computes the prompt, where it runs; `None`: the one
+    /// that the profile handler knows as such.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prefill_profile_name: Option<String>,
+}
+
+impl P2pSourceParams {
+    /// Reads the parameters.
+    ///
+    /// # Errors
+    /// Unknown keys, wrong types, and a delta below 1, with their place.
+    pub fn decode(node: &Node) -> Result<Self, ConfigError> {
+        #[derive(Default, Deserialize)]
+        #[serde(rename_all = "camelCase", default)]
+        struct Written {
+            prefix_match_info_producer_name: Option<String>,
+            min_cached_token_delta: Option<Positioned<i64>>,
+            prefill_profile_name: Option<String>,
+        }
+        let written: Written = node.decode()?;
+        let min_cached_token_delta = match written.min_cached_token_delta {
+            None => 1,
+            Some(Positioned { at, value }) => {
+                u64::try_from(value).ok().filter(|delta| *delta > 0).ok_or_else(|| {
+                    ConfigError::at(at, format!("minCachedTokenDelta can't be {value}"))
+                        .hint("1 or more; the default is 1")
+                })?
+            }
+        };
+        Ok(Self {
+            prefix_match_info_producer_name: named(written.prefix_match_info_producer_name, PREFIX_PRODUCER),
+            min_cached_token_delta,
+            prefill_profile_name: written.prefill_profile_name.filter(|name| !name.is_empty()),
+        })
+    }
+}
+
+/// Sets `x-kv-cache-source-host-port` to a candidate that has cached more of the prompt than
+/// the pod that computes it: one of those within a block of the most, the more likely the
+/// fewer requests wait there. The request's id says which, so that a retry asks the same
+/// one. What a client wrote into the header is removed anyway.
+#[derive(Clone, Debug)]
+pub struct P2pSource {
+    delta: u64,
+    prefill: Option<String>,
+    prefix: Key<PrefixMatch>,
+    header: Arc<str>,
+}
+
+impl P2pSource {
+    /// A writer by the match under `prefix`.
+    pub fn new(params: &P2pSourceParams, prefix: Key<PrefixMatch>) -> Self {
+        Self {
+            delta: params.min_cached_token_delta,
+            prefill: params.prefill_profile_name.clone(),
+            prefix,
+            header: "x-kv-cache-source-host-port".into(),
+        }
+    }
+}
+
+impl PreRequest for P2pSource {
+    fn decided(&self, cx: &Context<'_>, decision: &Decision, effects: &mut Effects) {
+        let Some(known) = cx.facts.get(self.prefix) else { return };
+        let computing = match &self.prefill {
+            Some(profile) => decision.run(profile),
+            None => decision.prefill(),
+        };
+        let computing = computing.unwrap_or_else(|| decision.primary());
+        let Some(computing) = computing.picks.first() else { return };
+        let candidates = decision.candidates().view();
+        let Some(source) = source(cx, known, candidates) else { return };
+        let more = known.blocks_at(source).saturating_sub(known.blocks_at(*computing));
+        let tokens = u64::from(more) * u64::from(known.block_size);
+        // The computing pod itself has no more than itself.
+        if tokens < self.delta {
+            return;
+        }
+        if let Some(endpoint) = candidates.snapshot().endpoints().get(source as usize) {
+            effects.set_header(&self.header, Bytes::copy_from_slice(endpoint.authority().as_bytes()));
+        }
+    }
+}
+
+/// One of the candidates that have the most cached, as a position in the snapshot; `None`
+/// when nobody has anything.
+fn source(cx: &Context<'_>, known: &PrefixMatch, candidates: View<'_>) -> Option<u32> {
+    let blocks = |position: &u32| known.blocks_at(*position);
+    let most = candidates.indices().iter().map(blocks).max().filter(|most| *most > 0)?;
+    let peers = || {
+        let pairs = candidates.indices().iter().zip(candidates.iter());
+        pairs.filter(|(position, _)| blocks(position) > 0 && blocks(position) + 1 >= most)
+    };
+    let waiting = |endpoint: &Endpoint| {
+        let fresh = endpoint.load().waiting.fresh(cx.now_ms, cx.max_age);
+        fresh.filter(|waiting| waiting.is_finite()).map(|waiting| waiting.max(0.0))
+    };
+    // Whom nobody hears from is no better than the worst of the others.
+    let worst = peers().filter_map(|(_, endpoint)| waiting(endpoint)).fold(0.0, f64::max);
+    let weight = |endpoint: &Endpoint| 1.0 / (1.0 + waiting(endpoint).unwrap_or(worst));
+    let mut left = share(cx) * peers().map(|(_, endpoint)| weight(endpoint)).sum::<f64>();
+    let mut last = None;
+    for (position, endpoint) in peers() {
+        last = Some(*position);
+        left -= weight(endpoint);
+        if left < 0.0 {
+            break;
+        }
+    }
+    // The last one, should rounding have left a rest.
+    last
+}
+
+/// A number in 0..1 that the request's id decides; without one, the time.
+fn share(cx: &Context<'_>) -> f64 {
+    let id = cx.request.headers.get("x-request-id").unwrap_or_default();
+    let hash = if id.is_empty() { fnv1a(&cx.now_ms.to_le_bytes()) } else { fnv1a(id) };
+    f64::from(hash) / (f64::from(u32::MAX) + 1.0)
+}
+
+/// FNV-1a with 32 bits.
+fn fnv1a(bytes: &[u8]) -> u32 {
+    bytes.iter().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hash_is_fnv_1a() {
+        let table = [("", 0x811c_9dc5), ("a", 0xe40c_292c), ("foobar", 0xbf9c_f968)];
+        for (text, hash) in table {
+            assert_eq!(fnv1a(text.as_bytes()), hash, "{text}");
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! `utilization-detector`: how full endpoints are by their waiting queues and KV caches.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand::Rng;
+use serde::{Deserialize, Serialize, Serializer};
+use usher_core::config::{ConfigError, Node, Positioned, duration};
+use usher_core::endpoints::{Endpoint, Gauge, Snapshot, View};
+use usher_plugin::params::checked;
+use usher_plugin::{Context, Filter, Level, SaturationDetector};
+
+use super::mean_or_full;
+use crate::filter::retain_or_all;
+
+/// Parameters of `utilization-detector`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct UtilizationDetectorParams {
+    /// Waiting requests at which an endpoint is full. Default 5, as with the peer.
+    pub queue_depth_threshold: f64,
+    /// Share of the KV cache at which it is. Default 0.8, as with the peer.
+    pub kv_cache_util_threshold: f64,
+    /// Age at which its numbers count as full. Default 200 ms: four scrapes at the
+    /// default interval.
+    #[serde(serialize_with = "as_text")]
+    pub metrics_staleness_threshold: Duration,
+    /// Share by which the filter lets it go beyond the thresholds. Default 0.
+    pub headroom: f64,
+}
+
+fn as_text<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&format_args!("{duration:?}"))
+}
+
+impl UtilizationDetectorParams {
+    /// Reads the parameters.
+    ///
+    /// # Errors
+    /// Unknown keys, wrong types, and numbers out of range, with their place.
+    pub fn decode(node: &Node) -> Result<Self, ConfigError> {
+        #[derive(Default, Deserialize)]
+        #[serde(rename_all = "camelCase", default)]
+        struct Written {
+            queue_depth_threshold: Option<Positioned<f64>>,
+            kv_cache_util_threshold: Option<Positioned<f64>>,
+            #[serde(deserialize_with = "duration")]
+            metrics_staleness_threshold: Option<Duration>,
+            headroom: Option<Positioned<f64>>,
+        }
+        let written: Written = node.decode()?;
+        let queue = checked("queueDepthThreshold", written.queue_depth_threshold, 5.0, |v| v > 0.0)?;
+        let kv =
+            checked("kvCacheUtilThreshold", written.kv_cache_util_threshold, 0.8, |v| v > 0.0 && v <= 1.0)?;
+        Ok(Self {
+            queue_depth_threshold: queue,
+            kv_cache_util_threshold: kv,
+            metrics_staleness_threshold: written
+                .metrics_staleness_threshold
+                .unwrap_or(Duration::from_millis(200)),
+            headroom: checked("headroom", written.headroom, 0.0, |v| v >= 0.0)?,
+        })
+    }
+}
+
+/// Judges endpoints by what they say of themselves. A number that an endpoint never
+/// reported doesn't count, as not every engine has it; one that it no longer reports
+/// counts as full, and so does an endpoint that reports nothing.
+#[derive(Clone, Copy, Debug)]
+pub struct UtilizationDetector {
+    params: UtilizationDetectorParams,
+}
+
+/// What is known of a number.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Reading {
+    Never,
+    Old,
+    Fresh(f64),
+}
+
+impl UtilizationDetector {
+    /// A detector with these parameters.
+    pub fn new(params: UtilizationDetectorParams) -> Self {
+        Self { params }
+    }
+
+    /// Both numbers of an endpoint, each with its threshold.
+    fn readings(&self, now_ms: u64, endpoint: &Endpoint) -> [(Reading, f64); 2] {
+        let load = endpoint.load();
+        let read = |gauge: &Gauge| match gauge.fresh(now_ms, self.params.metrics_staleness_threshold) {
+            Some(value) if value.is_finite() => Reading::Fresh(value),
+            None if gauge.read_at_ms().is_none() => Reading::Never,
+            _ => Reading::Old,
+        };
+        [
+            (read(&load.waiting), self.params.queue_depth_threshold),
+            (read(&load.kv_usage), self.params.kv_cache_util_threshold),
+        ]
+    }
+
+    /// The larger of waiting ÷ threshold and KV usage ÷ threshold, with so many requests
+    /// more that wait there. An endpoint that never says how many do has none of them.
+    fn fullness(&self, now_ms: u64, endpoint: &Endpoint, unseen: f64) -> f64 {
+        let [(waiting, full_queue), (kv, full_cache)] = self.readings(now_ms, endpoint);
+        let share = |reading: Reading, more: f64, full: f64| match reading {
+            Reading::Never => None,
+            Reading::Old => Some(1.0),
+            Reading::Fresh(value) => Some((value + more) / full),
+        };
+        let shares = [share(waiting, unseen, full_queue), share(kv, 0.0, full_cache)];
+        shares.into_iter().flatten().reduce(f64::max).unwrap_or(1.0)
+    }
+
+    /// Whether an endpoint is below both thresholds and their headroom.
+    fn has_room(&self, now_ms: u64, endpoint: &Endpoint) -> bool {
+        let readings = self.readings(now_ms, endpoint);
+        let below = |(reading, full): (Reading, f64)| match reading {
+            Reading::Never => true,
+            Reading::Old => false,
+            Reading::Fresh(value) => value < full * (1.0 + self.params.headroom),
+        };
+        readings.into_iter().all(below) && readings.iter().any(|(reading, _)| *reading != Reading::Never)
+    }
+}
+
+impl SaturationDetector for UtilizationDetector {
+    /// The mean over the endpoints of the larger of both shares.
+    fn saturation(&self, now_ms: u64, endpoints: View<'_>) -> f64 {
+        mean_or_full(endpoints.iter().map(|endpoint| self.fullness(now_ms, endpoint, 0.0)), 1.0)
+    }
+
+    /// What was sent to an endpoint since its numbers were asked for counts as waiting there,
+    /// as does what has waited there for long.
+    fn level(&self, now_ms: u64, endpoints: View<'_>) -> Level {
+        let fullness = |endpoint: &Arc<Endpoint>| {
+            let load = endpoint.load();
+            self.fullness(now_ms, endpoint, (load.unseen() + load.overdue()) as f64)
+        };
+        let saturation = mean_or_full(endpoints.iter().map(fullness), 1.0);
+        let slots = endpoints.len() as f64 * self.params.queue_depth_threshold;
+        let per_request = if endpoints.is_empty() { 0.0 } else { 1.0 / slots };
+        Level { saturation, per_request, per_byte: 0.0 }
+    }
+
+    fn stale(&self, now_ms: u64, endpoints: View<'_>) -> Option<usize> {
+        let is_stale = |endpoint: &&Arc<Endpoint>| {
+            !self.readings(now_ms, endpoint).iter().any(|(reading, _)| matches!(reading, Reading::Fresh(_)))
+        };
+        Some(endpoints.iter().filter(is_stale).count())
+    }
+}
+
+/// Keeps the endpoints that have room, or all when none has.
+impl Filter for UtilizationDetector {
+    fn filter(&self, cx: &Context<'_>, snapshot: &Snapshot, kept: &mut Vec<u32>, _rng: &mut dyn Rng) {
+        retain_or_all(snapshot, kept, |endpoint| self.has_room(cx.now_ms, endpoint));
+    }
+
+    fn drops_the_busy(&self) -> bool {
+        true
+    }
+}

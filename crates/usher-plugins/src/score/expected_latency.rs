@@ -1,0 +1,153 @@
+//! `expected-latency-scorer`: the less a request would wait at an endpoint and make others
+//! wait, the better.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
+use usher_core::config::{ConfigError, Node, Positioned};
+use usher_core::endpoints::View;
+use usher_core::request::Slo;
+use usher_plugin::{Context, Decision, Effects, Part, PreRequest, Scorer};
+
+use crate::latency::{Aims, Ask, Cost, Outlook, Reader, SloMetrics, Table, reported, targets, throughput};
+
+use super::readings;
+use super::slo_rank::{Choice, rank};
+
+/// Costs that differ by less than so many seconds are equal.
+const EQUAL: f64 = 5e-4;
+
+/// Parameters of `expected-latency-scorer`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ExpectedLatencyParams {
+    /// Prompt tokens that an endpoint computes per second, until its first tokens say
+    /// so. Default 15,928.
+    pub peak_prefill_throughput: f64,
+    /// The producer that knows what is cached. Default `approx-prefix-cache-producer`.
+    pub prefix_match_info_producer_name: String,
+}
+
+impl ExpectedLatencyParams {
+    /// Reads the parameters.
+    ///
+    /// # Errors
+    /// Unknown keys, wrong types, and a throughput that is no positive number, with
+    /// their place.
+    pub fn decode(node: &Node) -> Result<Self, ConfigError> {
+        #[derive(Default, Deserialize)]
+        #[serde(rename_all = "camelCase", default)]
+        struct Written {
+            peak_prefill_throughput: Option<Positioned<f64>>,
+            prefix_match_info_producer_name: Option<String>,
+        }
+        let written: Written = node.decode()?;
+        let name = written.prefix_match_info_producer_name.filter(|name| !name.is_empty());
+        Ok(Self {
+            peak_prefill_throughput: throughput(written.peak_prefill_throughput)?,
+            prefix_match_info_producer_name: name
+                .unwrap_or_else(|| "approx-prefix-cache-producer".to_owned()),
+        })
+    }
+}
+
+/// Costs of all candidates, in seconds.
+type Costs = SmallVec<[f64; 32]>;
+
+/// Scores the smallest cost over an endpoint's own, and learns from the responses. See
+/// [`latency`](crate::latency) for the formula. Of a request with latency targets the
+/// chance that they are kept decides first.
+#[derive(Clone, Debug)]
+pub struct ExpectedLatencyScorer {
+    reader: Reader,
+    slo: Option<Arc<SloMetrics>>,
+}
+
+impl ExpectedLatencyScorer {
+    /// A scorer by what this reads.
+    pub fn new(reader: Reader) -> Self {
+        Self { reader, slo: None }
+    }
+
+    /// Counts latency targets that can't be read.
+    #[must_use]
+    pub fn counting(self, slo: Arc<SloMetrics>) -> Self {
+        Self { slo: Some(slo), ..self }
+    }
+
+    /// Scores for a request with these targets. `out` has the requests that wait at each
+    /// candidate.
+    fn score_by_chance(&self, cx: &Context<'_>, candidates: View<'_>, slo: &Slo, out: &mut [f32]) {
+        let table = self.reader.read();
+        let pool = table.pool(candidates.len());
+        let (prompt, uncached_at) = (self.reader.prompt(cx) as f64, self.reader.uncached(cx));
+        let expected = table.expected(self.reader.kind(cx), cx.request.max_output_tokens);
+        // A prompt that another endpoint decodes makes no batch deeper.
+        let tighter = if cx.part == Part::Prefill { SmallVec::new() } else { table.tighter(slo.tpot) };
+        let aims = Aims { slo, part: cx.part, output: expected.high, tighter: &tighter };
+        let places = candidates.iter().zip(candidates.indices());
+        let mut least = f64::INFINITY;
+        let mut all: SmallVec<[(Cost, Outlook); 32]> = SmallVec::with_capacity(candidates.len());
+        for ((endpoint, &position), waiting) in places.zip(out.iter()) {
+            let reported = reported(cx, endpoint.load(), f64::from(*waiting));
+            let ask = Ask { uncached: uncached_at(position), prompt, output: expected.mean };
+            let (cost, outlook) = table.cost_and_outlook(endpoint, &ask, &pool, &reported, &aims);
+            least = least.min(cost.wait);
+            all.push((cost, outlook));
+        }
+        let choice = |(cost, outlook): &(Cost, Outlook)| {
+            let Outlook { chance, harm, serves, depth } = *outlook;
+            Choice { chance, harm, serves, depth, cost: cost.behind(least) }
+        };
+        let choices: SmallVec<[Choice; 32]> = all.iter().map(choice).collect();
+        rank(&choices, EQUAL, out);
+    }
+
+    /// Costs of the request's part at the candidates, in seconds. `waiting`: requests that wait
+    /// there.
+    fn costs(&self, cx: &Context<'_>, table: &Table<'_>, candidates: View<'_>, waiting: &[f32]) -> Costs {
+        let (pool, urgency) = (table.pool(candidates.len()), table.urgency());
+        let (prompt, uncached_at) = (self.reader.prompt(cx) as f64, self.reader.uncached(cx));
+        let output = table.expected(self.reader.kind(cx), cx.request.max_output_tokens).mean;
+        let places = candidates.iter().zip(candidates.indices());
+        let mut least = f64::INFINITY;
+        let mut costs: SmallVec<[Cost; 32]> = SmallVec::with_capacity(candidates.len());
+        for ((endpoint, &position), waiting) in places.zip(waiting) {
+            let reported = reported(cx, endpoint.load(), f64::from(*waiting));
+            let ask = Ask { uncached: uncached_at(position), prompt, output };
+            let cost = match cx.part {
+                Part::Whole => table.cost(endpoint, &ask, &pool, &reported),
+                Part::Prefill => table.prefill_part(endpoint, &ask, urgency, &reported).cost,
+                Part::Decode => table.decode_part(endpoint, &ask, urgency, &reported).cost,
+            };
+            least = least.min(cost.wait);
+            costs.push(cost);
+        }
+        costs.iter().map(|cost| cost.behind(least)).collect()
+    }
+}
+
+impl Scorer for ExpectedLatencyScorer {
+    fn score(&self, cx: &Context<'_>, candidates: View<'_>, out: &mut [f32]) {
+        readings(cx, candidates, out, |load| (&load.waiting, load.unreported()));
+        let slo = targets(cx);
+        if !slo.is_empty() {
+            return self.score_by_chance(cx, candidates, &slo, out);
+        }
+        let costs = self.costs(cx, &self.reader.read(), candidates, out);
+        let equal = costs.iter().copied().fold(f64::INFINITY, f64::min) + EQUAL;
+        for (cell, cost) in out.iter_mut().zip(costs) {
+            *cell = if cost <= equal { 1.0 } else { (equal / cost) as f32 };
+        }
+    }
+}
+
+impl PreRequest for ExpectedLatencyScorer {
+    fn decided(&self, cx: &Context<'_>, decision: &Decision, effects: &mut Effects) {
+        self.reader.book(cx, decision, effects);
+        if let Some(slo) = &self.slo {
+            slo.count_ignored(cx, effects);
+        }
+    }
+}

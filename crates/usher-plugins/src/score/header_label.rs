@@ -1,0 +1,77 @@
+//! `header-label-affinity-scorer`: endpoints whose label says what a header of the request
+//! says.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use usher_core::config::{ConfigError, Name, Node};
+use usher_core::endpoints::{Endpoint, View};
+use usher_plugin::{Context, LabelValues, PerSnapshot, Scorer};
+
+/// Parameters of `header-label-affinity-scorer`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HeaderLabelParams {
+    /// The header of the request.
+    pub header_name: String,
+    /// The label of the pods.
+    pub label_key: String,
+}
+
+impl HeaderLabelParams {
+    /// Reads the parameters.
+    ///
+    /// # Errors
+    /// Unknown keys, wrong types, and no header or no label, with their place.
+    pub fn decode(node: &Node) -> Result<Self, ConfigError> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Written {
+            header_name: Name,
+            label_key: Name,
+        }
+        let Written { header_name, label_key } = node.decode()?;
+        for (key, value, example) in
+            [("headerName", &header_name, "x-tenant"), ("labelKey", &label_key, "example.com/tenant")]
+        {
+            if value.value.is_empty() {
+                return Err(ConfigError::at(value.at, format!("'{key}' is empty"))
+                    .hint(format!("write for example {example}")));
+            }
+        }
+        Ok(Self { header_name: header_name.value, label_key: label_key.value })
+    }
+}
+
+/// Scores 1 where the label's value is the header's, else 0; a request without the header,
+/// or with an empty one, matches nowhere.
+#[derive(Debug)]
+pub struct HeaderLabelAffinityScorer {
+    /// Lower case, as headers are looked up.
+    header: String,
+    label: String,
+    values: PerSnapshot<LabelValues>,
+}
+
+impl HeaderLabelAffinityScorer {
+    /// A scorer with these parameters.
+    pub fn new(params: &HeaderLabelParams) -> Self {
+        let (header, label) = (params.header_name.to_ascii_lowercase(), params.label_key.clone());
+        Self { header, label, values: PerSnapshot::new() }
+    }
+}
+
+impl Scorer for HeaderLabelAffinityScorer {
+    fn score(&self, cx: &Context<'_>, candidates: View<'_>, out: &mut [f32]) {
+        let Some(wanted) = cx.request.headers.get(&self.header).filter(|wanted| !wanted.is_empty()) else {
+            return;
+        };
+        let make = |endpoints: &[Arc<Endpoint>]| LabelValues::of(&self.label, endpoints);
+        self.values.read(candidates.snapshot(), make, |values| {
+            let Some(wanted) = values.find(wanted) else { return };
+            for (score, position) in out.iter_mut().zip(candidates.indices()) {
+                *score = f32::from(values.has(*position, wanted));
+            }
+        });
+    }
+}

@@ -1,0 +1,58 @@
+//! `load-aware-scorer`: the shorter the waiting queue, the better, by a fixed scale
+//! instead of in comparison with the other candidates.
+
+use serde::{Deserialize, Serialize};
+use usher_core::config::{ConfigError, Node};
+use usher_core::endpoints::View;
+use usher_plugin::{Context, Scorer};
+
+use super::readings;
+
+/// Waiting requests at which an endpoint scores 0, unless the configuration says.
+const DEFAULT_THRESHOLD: i64 = 128;
+
+/// Parameters of `load-aware-scorer`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct LoadAwareParams {
+    /// Waiting requests at which an endpoint scores 0. Default 128.
+    pub threshold: i64,
+}
+
+impl LoadAwareParams {
+    /// Reads the parameters. As with the peer, a threshold below 1 means the default.
+    ///
+    /// # Errors
+    /// Unknown keys and wrong types, with their place.
+    pub fn decode(node: &Node) -> Result<Self, ConfigError> {
+        #[derive(Default, Deserialize)]
+        #[serde(default)]
+        struct Written {
+            threshold: i64,
+        }
+        let Written { threshold } = node.decode()?;
+        Ok(Self { threshold: if threshold > 0 { threshold } else { DEFAULT_THRESHOLD } })
+    }
+}
+
+/// Scores 0.5 · (1 − min(waiting, threshold) / threshold): an empty queue is worth half
+/// of what a perfect match of another scorer is.
+#[derive(Clone, Copy, Debug)]
+pub struct LoadAwareScorer {
+    threshold: f32,
+}
+
+impl LoadAwareScorer {
+    /// A scorer with these parameters.
+    pub fn new(params: &LoadAwareParams) -> Self {
+        Self { threshold: params.threshold as f32 }
+    }
+}
+
+impl Scorer for LoadAwareScorer {
+    fn score(&self, cx: &Context<'_>, candidates: View<'_>, out: &mut [f32]) {
+        readings(cx, candidates, out, |load| (&load.waiting, load.unreported()));
+        for score in out {
+            *score = 0.5 * (1.0 - score.min(self.threshold) / self.threshold);
+        }
+    }
+}

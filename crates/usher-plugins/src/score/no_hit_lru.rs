@@ -1,0 +1,106 @@
+//! `no-hit-lru-scorer`: prompts that no cache knows go round, so that new prefixes spread
+//! over the endpoints.
+
+mod order;
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use usher_core::config::{ConfigError, Node, Positioned};
+use usher_core::endpoints::View;
+use usher_plugin::data::PrefixMatch;
+use usher_plugin::params::{PREFIX_PRODUCER, named};
+use usher_plugin::{Context, Decision, Effects, Key, PreRequest, Scorer};
+
+pub use order::ColdOrder;
+
+/// What every endpoint scores when a cache helps at one of them.
+const WARM: f32 = 0.5;
+
+/// Parameters of `no-hit-lru-scorer`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NoHitLruParams {
+    /// Endpoints that are remembered. Default 1024.
+    pub lru_size: NonZeroUsize,
+    /// The producer that knows what is cached. Default `approx-prefix-cache-producer`.
+    pub prefix_match_info_producer_name: String,
+}
+
+impl NoHitLruParams {
+    /// Reads the parameters.
+    ///
+    /// # Errors
+    /// Unknown keys, wrong types, and a size below 1, with their place.
+    pub fn decode(node: &Node) -> Result<Self, ConfigError> {
+        #[derive(Default, Deserialize)]
+        #[serde(rename_all = "camelCase", default)]
+        struct Written {
+            lru_size: Option<Positioned<i64>>,
+            prefix_match_info_producer_name: Option<String>,
+            /// Older names of the producer, which the peer ignores.
+            #[serde(rename = "prefixPluginType")]
+            _prefix_plugin_type: Option<String>,
+            #[serde(rename = "prefixPluginName")]
+            _prefix_plugin_name: Option<String>,
+        }
+        let written: Written = node.decode()?;
+        let lru_size = match written.lru_size {
+            None => NonZeroUsize::MIN.saturating_add(1023),
+            Some(Positioned { at, value }) => {
+                usize::try_from(value).ok().and_then(NonZeroUsize::new).ok_or_else(|| {
+                    ConfigError::at(at, format!("lruSize can't be {value}")).hint("the default is 1024")
+                })?
+            }
+        };
+        let name = named(written.prefix_match_info_producer_name, PREFIX_PRODUCER);
+        Ok(Self { lru_size, prefix_match_info_producer_name: name })
+    }
+}
+
+/// For a prompt that no candidate holds anything of, scores 1 − rank / (n − 1) over n
+/// candidates: first those that never got such a prompt, then those that got one the
+/// longest ago. For any other prompt all score 0.5.
+#[derive(Debug)]
+pub struct NoHitLruScorer {
+    capacity: usize,
+    prefix: Key<PrefixMatch>,
+    order: Arc<ColdOrder>,
+}
+
+impl NoHitLruScorer {
+    /// A scorer by the match under `prefix`, that keeps its order in `order`.
+    pub fn new(params: &NoHitLruParams, prefix: Key<PrefixMatch>, order: Arc<ColdOrder>) -> Self {
+        Self { capacity: params.lru_size.get(), prefix, order }
+    }
+}
+
+impl Scorer for NoHitLruScorer {
+    fn score(&self, cx: &Context<'_>, candidates: View<'_>, out: &mut [f32]) {
+        let known = cx.facts.get(self.prefix);
+        if known.is_some_and(|known| candidates.indices().iter().any(|p| known.blocks_at(*p) > 0)) {
+            return out.fill(WARM);
+        }
+        self.order.rank(candidates, out);
+        let last = out.len().saturating_sub(1).max(1) as f32;
+        out.iter_mut().for_each(|score| *score = 1.0 - *score / last);
+    }
+}
+
+impl PreRequest for NoHitLruScorer {
+    /// The endpoints that compute the prompt anew have had their turn: those of the profile
+    /// that answers and of the one that picks who computes prompts, unless they hold some of it.
+    fn decided(&self, cx: &Context<'_>, decision: &Decision, _effects: &mut Effects) {
+        let known = cx.facts.get(self.prefix);
+        let primary = decision.primary();
+        let prefill = decision.prefill().filter(|run| !std::ptr::eq(*run, primary));
+        for run in [Some(primary), prefill].into_iter().flatten() {
+            let Some(position) = run.picks.first() else { continue };
+            let Some(endpoint) = decision.endpoints_of(run).next() else { continue };
+            if known.is_none_or(|known| known.blocks_at(*position) == 0) {
+                self.order.used(endpoint, self.capacity);
+            }
+        }
+    }
+}

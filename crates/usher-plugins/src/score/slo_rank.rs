@@ -1,0 +1,134 @@
+//! Order of endpoints for a request with latency targets: targets first, cost second.
+
+use crate::latency::{ENOUGH, EQUAL_CHANCE};
+
+/// Times the least cost that packing may cost: more than that is work for the pool, and what is
+/// packed where its prompt isn't cached, or behind a queue, takes from all classes.
+const PACKING: f64 = 1.5;
+
+/// Part of the deepest batch's time per token within which batches are equally deep: less than
+/// one request makes of a difference.
+const EQUAL_DEPTH: f64 = 0.002;
+
+/// An endpoint as the request sees it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Choice {
+    /// Probability that the request keeps its targets there.
+    pub(super) chance: f64,
+    /// Other requests that are expected to miss theirs for it.
+    pub(super) harm: f64,
+    /// Tighter classes that came lately and that the endpoint is good for.
+    pub(super) serves: usize,
+    /// Seconds per token of the batch there.
+    pub(super) depth: f64,
+    /// Cost, in seconds.
+    pub(super) cost: f64,
+}
+
+impl Choice {
+    /// Requests more that keep their targets, its own and others' together.
+    fn gain(&self) -> f64 {
+        self.chance.min(ENOUGH) - self.harm
+    }
+}
+
+/// Scores the endpoints where most requests keep their targets 0.5 to 1, and others less than
+/// that.
+///
+/// Of the former, as long as they don't cost much more than the cheapest of them, those go first
+/// that are good for the fewest tighter classes: they are no loss to these, and the cost decides
+/// among them. Where all are good for some, the deepest batch goes first, so that soon there is
+/// one that isn't. Costs that differ by less than `equal` seconds are equal.
+pub(super) fn rank(choices: &[Choice], equal: f64, out: &mut [f32]) {
+    let best = choices.iter().map(Choice::gain).fold(f64::NEG_INFINITY, f64::max);
+    let fits = |choice: &&Choice| choice.gain() >= best - EQUAL_CHANCE;
+    let least = |of: &dyn Fn(&&Choice) -> bool| {
+        choices.iter().filter(of).map(|choice| choice.cost).fold(f64::INFINITY, f64::min)
+    };
+    let second = least(&fits);
+    let may_pack = |choice: &&Choice| fits(choice) && choice.cost <= second * PACKING;
+    let fewest = choices.iter().filter(may_pack).map(|choice| choice.serves).min().unwrap_or(0);
+    let packs = |choice: &&Choice| may_pack(choice) && choice.serves == fewest;
+    let deepest = choices.iter().filter(packs).map(|choice| choice.depth).fold(0.0, f64::max);
+    let is_deep = |choice: &Choice| choice.depth >= deepest * (1.0 - EQUAL_DEPTH);
+    let is_first = |choice: &&Choice| packs(choice) && (fewest == 0 || is_deep(choice));
+    let first = least(&is_first);
+    for (cell, choice) in out.iter_mut().zip(choices) {
+        let by_cost = |least: f64| ((least + equal) / choice.cost.max(f64::MIN_POSITIVE)).min(1.0);
+        *cell = if is_first(&choice) {
+            0.75 + 0.25 * by_cost(first)
+        } else if fits(&choice) {
+            0.5 + 0.25 * by_cost(second)
+        } else {
+            0.5 / (1.0 + best - choice.gain())
+        } as f32;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn choice(chance: f64, harm: f64, cost: f64) -> Choice {
+        Choice { chance, harm, serves: 0, depth: 0.015, cost }
+    }
+
+    /// Positions, the best first, and the best score.
+    fn order(choices: &[Choice]) -> (Vec<usize>, f32) {
+        let mut out = vec![0.0; choices.len()];
+        rank(choices, 5e-4, &mut out);
+        let mut order: Vec<usize> = (0..choices.len()).collect();
+        order.sort_by(|a, b| out[*b].total_cmp(&out[*a]));
+        (order, out.iter().copied().fold(0.0, f32::max))
+    }
+
+    #[test]
+    fn the_chance_decides_before_the_cost() {
+        let all = [choice(0.2, 0.0, 1.0), choice(0.9, 0.0, 9.0), choice(0.5, 0.0, 2.0)];
+        assert_eq!(order(&all), (vec![1, 2, 0], 1.0));
+    }
+
+    #[test]
+    fn where_chances_are_equal_or_enough_the_cost_decides() {
+        let all = [choice(0.96, 0.0, 9.0), choice(1.0, 0.0, 8.0), choice(0.94, 0.0, 3.0)];
+        assert_eq!(order(&all), (vec![2, 1, 0], 1.0));
+        assert_eq!(order(&[choice(0.001, 0.0, 9.0), choice(0.0, 0.0, 3.0)]), (vec![1, 0], 1.0));
+    }
+
+    #[test]
+    fn a_request_does_not_go_where_others_would_miss_their_targets() {
+        let all = [choice(1.0, 0.3, 1.0), choice(1.0, 0.0, 5.0), choice(0.4, 2.0, 1.0)];
+        assert_eq!(order(&all), (vec![1, 0, 2], 1.0));
+    }
+
+    #[test]
+    fn endpoints_that_are_lost_to_tighter_classes_go_first_by_cost() {
+        let serving = |serves, choice| Choice { serves, ..choice };
+        let all = [
+            serving(1, choice(1.0, 0.0, 1.0)),
+            serving(0, choice(0.97, 0.0, 1.3)),
+            serving(0, choice(0.99, 0.0, 1.2)),
+            serving(0, choice(0.3, 0.0, 1.0)),
+            serving(2, choice(0.99, 0.0, 0.9)),
+        ];
+        assert_eq!(order(&all), (vec![2, 1, 4, 0, 3], 1.0));
+        let dear = [serving(1, choice(1.0, 0.0, 1.0)), serving(0, choice(1.0, 0.0, 1.6))];
+        assert_eq!(order(&dear).0, [0, 1], "packing has a price");
+    }
+
+    #[test]
+    fn the_deepest_batch_packs_where_all_are_good_for_tighter_classes() {
+        let deep = |ms: f64, cost| Choice { serves: 1, depth: ms / 1000.0, ..choice(1.0, 0.0, cost) };
+        assert_eq!(order(&[deep(15.0, 1.0), deep(15.6, 1.4), deep(15.3, 1.2)]).0[0], 1);
+        assert_eq!(order(&[deep(15.0, 1.0), deep(15.6, 9.0), deep(15.3, 1.2)]).0[0], 2);
+        assert_eq!(order(&[deep(15.6, 1.4), deep(15.58, 1.0)]).0[0], 1, "equally deep");
+    }
+
+    #[test]
+    fn odd_numbers_have_a_score() {
+        let mut out = [0.0; 2];
+        rank(&[choice(0.0, 0.0, 0.0), choice(1.0, 1e9, f64::MAX)], 5e-4, &mut out);
+        assert!(out.iter().all(|score| (0.0..=1.0).contains(score)), "{out:?}");
+        rank(&[], 5e-4, &mut []);
+    }
+}

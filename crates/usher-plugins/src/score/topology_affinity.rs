@@ -1,0 +1,52 @@
+//! `topology-affinity-scorer`: the nearer to the endpoint that another profile picked,
+//! the better.
+
+use serde::{Deserialize, Serialize};
+use usher_core::config::{ConfigError, Node};
+use usher_core::endpoints::{Nearness, View};
+use usher_plugin::{Context, Scorer};
+
+/// Parameters of `topology-affinity-scorer`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TopologyAffinityScorerParams {
+    /// The plugin that says where endpoints are. Default `topology-extractor`.
+    pub topology_producer_name: String,
+}
+
+impl TopologyAffinityScorerParams {
+    /// Reads the parameters.
+    ///
+    /// # Errors
+    /// Unknown keys and wrong types, with their place.
+    pub fn decode(node: &Node) -> Result<Self, ConfigError> {
+        #[derive(Default, Deserialize)]
+        #[serde(rename_all = "camelCase", default)]
+        struct Written {
+            topology_producer_name: Option<String>,
+        }
+        let written: Written = node.decode()?;
+        let name = written.topology_producer_name.filter(|name| !name.is_empty());
+        Ok(Self { topology_producer_name: name.unwrap_or_else(|| "topology-extractor".to_owned()) })
+    }
+}
+
+/// Scores by the narrowest place that a candidate shares with the peer: host 1, rack 0.20,
+/// zone 0.05, region 0.02, none 0. Without a peer all score 0.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TopologyAffinityScorer;
+
+impl Scorer for TopologyAffinityScorer {
+    fn score(&self, cx: &Context<'_>, candidates: View<'_>, out: &mut [f32]) {
+        let Some(peer) = cx.peer.filter(|peer| !peer.topology().is_unknown()) else { return };
+        for (score, endpoint) in out.iter_mut().zip(candidates.iter()) {
+            *score = match endpoint.topology().nearness(peer.topology()) {
+                Nearness::Host => 1.0,
+                Nearness::Rack => 0.20,
+                Nearness::Zone => 0.05,
+                Nearness::Region => 0.02,
+                Nearness::Apart => 0.0,
+            };
+        }
+    }
+}
