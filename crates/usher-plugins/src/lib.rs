@@ -12,7 +12,7 @@ mod pick;
 mod produce;
 mod saturation;
 mod score;
-mod table;
+mod types;
 pub mod waiting;
 
 pub use around::{
@@ -68,4 +68,4 @@ pub use score::{EndpointAttributeScorer, EndpointAttributeScorerParams};
 pub use score::{HeadroomStrategy, LatencyScorer, LatencyScorerParams};
 pub use score::{TopologyAffinityScorer, TopologyAffinityScorerParams};
 pub use score::{multicluster_kv_cache, multicluster_queue};
-pub use table::types;
+pub use types::types;

@@ -1,11 +1,27 @@
 //! `agent-identity`: which agent a request comes from, by the session that agents name
 //! in a header. Requests that name no flow are queued under it.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Name, Node};
 use usher_core::request::Request;
-use usher_plugin::HeaderProcessor;
 use usher_plugin::params::header_name;
+use usher_plugin::{Build, Built, HeaderProcessor, Kind, PluginType, Site, beta, parameter};
+
+/// `agent-identity` in a configuration.
+#[rustfmt::skip]
+pub static TYPE: PluginType = beta("agent-identity", &[Kind::RequestHeader],
+    "Takes the session that an agent names in a header for the flow of its requests.",
+    &[parameter("additionalSessionHeaders", "[]", "", "Headers to look at before those of known agents.")],
+    Build::Reading(build)).alpha()
+    .when("Fairness between agents that name their session and no flow.");
+
+fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = AgentIdentityParams::decode(site.parameters)?;
+    let plugin = Arc::new(AgentIdentity::new(&params));
+    Ok(Built { header_processor: Some(plugin), ..Built::with(&params)? })
+}
 
 /// The headers in which known agents name their session.
 const KNOWN: [&str; 4] = ["x-claude-code-session-id", "x-session-affinity", "session-id", "session_id"];

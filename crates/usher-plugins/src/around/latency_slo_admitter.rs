@@ -1,13 +1,29 @@
 //! `latency-slo-admitter`: requests that may be shed and would miss their latency targets
 //! everywhere are refused.
 
+use std::sync::Arc;
+
 use rand::Rng;
 use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::{Candidates, Endpoint, Gauge};
 use usher_plugin::data::{LatencyPrediction, LatencyPredictions};
 use usher_plugin::params::{LATENCY_PRODUCER, named};
-use usher_plugin::{Admitter, Context, Denied, Key};
+use usher_plugin::{Admitter, Build, Built, Context, Denied, Key, Kind, PluginType, Site, beta, parameter};
+
+/// `latency-slo-admitter` in a configuration.
+#[rustfmt::skip]
+pub static TYPE: PluginType = beta("latency-slo-admitter", &[Kind::Admitter],
+    "Refuses requests of a priority below 0 with a latency target that no endpoint is predicted to keep, unless one of them is idle.",
+    &[parameter("latencyPredictionInfoProducerName", "predicted-latency-producer", "", "The producer of the predictions.")],
+    Build::Reading(build))
+    .when("Requests that may be shed and are worth nothing when they are late.");
+
+fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = LatencySloAdmitterParams::decode(site.parameters)?;
+    let plugin = Arc::new(LatencySloAdmitter::new(site.reads(&params.latency_prediction_info_producer_name)));
+    Ok(Built { admitter: Some(plugin), ..Built::with(&params)? })
+}
 
 /// KV cache usage below which an endpoint has just begun, so that predictions for it say
 /// little.

@@ -1,13 +1,13 @@
 //! Plugins around a decision: what they learn from headers, whom they keep out, and
 //! what they do once a decision stands.
 
-mod agent_identity;
-mod latency_slo_admitter;
-mod probabilistic_admitter;
-mod reporter;
-mod rollout;
-mod served_verifier;
-mod session;
+pub(crate) mod agent_identity;
+pub(crate) mod latency_slo_admitter;
+pub(crate) mod probabilistic_admitter;
+pub(crate) mod reporter;
+pub(crate) mod rollout;
+pub(crate) mod served_verifier;
+pub(crate) mod session;
 
 pub use agent_identity::{AgentIdentity, AgentIdentityParams};
 pub use latency_slo_admitter::{LatencySloAdmitter, LatencySloAdmitterParams};

@@ -1,11 +1,32 @@
 //! `probabilistic-admitter`: the busier the pool, the more of the requests that may be
 //! shed are.
 
+use std::sync::Arc;
+
 use rand::{Rng, RngExt};
 use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Node, Positioned};
 use usher_core::endpoints::{Candidates, Load};
-use usher_plugin::{Admitter, Context, Denied};
+use usher_plugin::{Admitter, Build, Built, Context, Denied, Kind, PluginType, Site, beta, parameter};
+
+/// `probabilistic-admitter` in a configuration.
+#[rustfmt::skip]
+pub static TYPE: PluginType = beta("probabilistic-admitter", &[Kind::Admitter],
+    "Refuses requests of a priority below 0, the more of them the busier the pool is.",
+    &[
+        parameter("queueDepthThreshold", "5", "requests", "Waiting requests at which an endpoint is full."),
+        parameter("kvCacheUtilThreshold", "0.8", "share", "Share of the KV cache at which it is."),
+        parameter("power", "5", "", "Power of the mean fullness in the probability."),
+        parameter("k", "300", "", "What that is multiplied with."),
+    ],
+    Build::Reading(build))
+    .when("Requests of low priority should be refused little by little, before the pool is full.");
+
+fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = ProbabilisticAdmitterParams::decode(site.parameters)?;
+    let plugin = Arc::new(ProbabilisticAdmitter::new(params));
+    Ok(Built { admitter: Some(plugin), ..Built::with(&params)? })
+}
 
 /// Parameters of `probabilistic-admitter`; all above 0.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]

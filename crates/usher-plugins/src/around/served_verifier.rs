@@ -3,7 +3,23 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use usher_plugin::{AnswerHead, Context, Decision, Effects, Follower, Header, PreRequest, Served};
+use usher_core::config::ConfigError;
+use usher_plugin::{
+    AnswerHead, Build, Built, Context, Decision, Effects, Follower, Header, Kind, PluginType, PreRequest,
+    Served, Site, beta,
+};
+
+/// `destination-endpoint-served-verifier` in a configuration.
+#[rustfmt::skip]
+pub static TYPE: PluginType = beta("destination-endpoint-served-verifier", &[Kind::Response],
+    "For conformance tests: names in a header of the answer the endpoint that served.",
+    &[], Build::Reading(build))
+    .when("Conformance tests.");
+
+fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    site.takes_nothing()?;
+    Ok(Built { pre_request: Some(Arc::new(ServedVerifier::default())), ..Built::bare() })
+}
 
 /// Sets the answer's header `x-conformance-test-served-endpoint` to the endpoint that
 /// the gateway says served, or to why it doesn't say so.

@@ -1,10 +1,30 @@
 //! `by-label`, deprecated: the endpoints whose label has one of some values.
 
+use std::sync::Arc;
+
 use rand::Rng;
 use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Name, Node};
 use usher_core::endpoints::Snapshot;
-use usher_plugin::{Context, Filter, Fitting};
+use usher_plugin::{Build, Built, Context, Filter, Fitting, Kind, PluginType, Site, beta, parameter};
+
+/// `by-label` in a configuration.
+#[rustfmt::skip]
+pub static TYPE: PluginType = beta("by-label", &[Kind::Filter],
+    "Keeps the endpoints whose label has one of some values.",
+    &[
+        parameter("label", "", "", "The label's key."),
+        parameter("validValues", "[]", "", "The values; an empty one stands for a missing label, too."),
+        parameter("allowsNoLabel", "false", "", "Keep endpoints without the label, too."),
+    ],
+    Build::Reading(build)).instead("label-selector-filter")
+    .when("Not in new configurations.");
+
+fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = ByLabelParams::decode(site.parameters)?;
+    let built = Built::with(&params)?;
+    Ok(Built { filter: Some(Arc::new(ByLabelFilter::new(params))), ..built })
+}
 
 /// Parameters of `by-label`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -1,13 +1,38 @@
 //! `endpoint-attribute-filter`: keeps the endpoints with a number on the right side of a
 //! threshold.
 
+use std::sync::Arc;
+
 use rand::Rng;
 use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Name, Node, Positioned};
 use usher_core::endpoints::{Endpoint, Reading, Snapshot};
-use usher_plugin::{Context, Filter};
+use usher_plugin::{Build, Built, Context, Filter, Kind, PluginType, Site, beta, parameter};
 
 use super::{retain, retain_or_all};
+
+/// `endpoint-attribute-filter` in a configuration.
+#[rustfmt::skip]
+pub static TYPE: PluginType = beta("endpoint-attribute-filter", &[Kind::Filter],
+    "Keeps the endpoints with a number on the right side of a threshold.",
+    &[
+        parameter("attribute", "", "", "The number: an attributeKey of the producer's customMetrics, or WaitingQueueSize, RunningRequestsSize or KVCacheUsagePercent of a core-metrics-extractor."),
+        parameter("producer", "core-metrics-extractor", "", "The plugin that keeps the number up to date."),
+        parameter("onMissing", "Pass", "", "Pass or Fail: what becomes of an endpoint that has not got the number, or not lately."),
+        parameter("fallbackOnEmpty", "false", "", "Keep all endpoints when none would be left."),
+        parameter("algorithm.type", "threshold", "", "Only threshold."),
+        parameter("algorithm.threshold.operator", "", "", "LessThan, LessThanOrEqual, GreaterThan, GreaterThanOrEqual, Equal or NotEqual: how the endpoint's number compares where it passes."),
+        parameter("algorithm.threshold.value", "", "as the number", "What it is compared with."),
+    ],
+    Build::Reading(build)).alpha()
+    .when("A number of yours says which endpoints are out of the question, such as a GPU's use.");
+
+fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = EndpointAttributeFilterParams::decode(site.parameters)?;
+    let reading = site.reads_attribute(&params.attribute, &params.producer);
+    let filter = Arc::new(EndpointAttributeFilter::new(reading, &params));
+    Ok(Built { filter: Some(filter), ..Built::with(&params)? })
+}
 
 /// Parameters of `endpoint-attribute-filter`.
 #[derive(Clone, Debug, PartialEq, Serialize)]

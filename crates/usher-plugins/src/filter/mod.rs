@@ -1,14 +1,14 @@
 //! Filters, one file per kind.
 
-mod by_label;
-mod endpoint_attribute;
-mod label_selector;
-mod prefix_cache_affinity;
-mod role;
-mod slo_headroom_tier;
-mod testing;
-mod topology_affinity;
-mod utilization;
+pub(crate) mod by_label;
+pub(crate) mod endpoint_attribute;
+pub(crate) mod label_selector;
+pub(crate) mod prefix_cache_affinity;
+pub(crate) mod role;
+pub(crate) mod slo_headroom_tier;
+pub(crate) mod testing;
+pub(crate) mod topology_affinity;
+pub(crate) mod utilization;
 
 use usher_core::endpoints::{Endpoint, Snapshot};
 

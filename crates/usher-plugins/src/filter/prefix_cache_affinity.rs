@@ -3,16 +3,52 @@
 
 mod metrics;
 
+use std::sync::Arc;
+
 use rand::{Rng, RngExt};
 use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Name, Node, Positioned};
 use usher_core::endpoints::{InFlightId, Snapshot};
 use usher_plugin::data::{LatencyPredictions, PrefixMatch};
 use usher_plugin::params::{INFLIGHT_PRODUCER, LATENCY_PRODUCER, PREFIX_PRODUCER, checked, named};
-use usher_plugin::{Context, Filter, Key};
+use usher_plugin::{Build, Built, Context, Filter, Key, Kind, Parameter, PluginType, Site, beta, parameter};
 
 use metrics::Outcome;
 pub use metrics::{AffinityDecisions, AffinityFamilies};
+
+#[rustfmt::skip]
+const PARAMETERS: &[Parameter] = &[
+    parameter("affinityThreshold", "0.8", "", "Share of the prompt that an endpoint has to hold. 0 or less: keep every endpoint."),
+    parameter("explorationProbability", "0", "", "Share of the requests that may go anywhere, so that others learn their prompts, too."),
+    parameter("maxTTFTPenaltyMs", "18000", "ms", "By how much later the first token may come where the prompt is cached. 0: as much as it takes."),
+    parameter("ttftSource", "prefillThroughput", "", "What the time to the first token is. prefillThroughput: tokens in flight by peakPrefillThroughput. latencyPredictor: as it is predicted."),
+    parameter("peakPrefillThroughput", "15928", "tokens/s", "Prompt tokens that an endpoint computes per second at most. Measure it: it depends on model and hardware."),
+    parameter("prefixMatchInfoProducerName", "approx-prefix-cache-producer", "", "The producer that knows what is cached."),
+    parameter("inFlightLoadProducerName", "inflight-load-producer", "", "The producer that counts tokens in flight."),
+    parameter("latencyPredictionInfoProducerName", "predicted-latency-producer", "", "The producer of the predictions, with latencyPredictor."),
+];
+
+/// `prefix-cache-affinity-filter` in a configuration.
+#[rustfmt::skip]
+pub static TYPE: PluginType = beta("prefix-cache-affinity-filter", &[Kind::Filter],
+    "Keeps the endpoints that have the prompt in their prefix cache, as long as they are not much busier than the others; all of them when none has it.",
+    PARAMETERS, Build::Reading(build))
+    .when("Before a scorer of load: requests stay where their prompt is cached until that endpoint is saturated. A prefix-cache-scorer beside it would hold on to it even then.");
+
+fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = PrefixCacheAffinityFilterParams::decode(site.parameters)?;
+    let prefix = site.reads(&params.prefix_match_info_producer_name);
+    let counters = match params.reads_in_flight() {
+        true => Some(site.reads_in_flight(&params.in_flight_load_producer_name)),
+        false => None,
+    };
+    let predictions =
+        params.reads_predictions().then(|| site.reads(&params.latency_prediction_info_producer_name));
+    let decisions = site.family(AffinityFamilies::register)?.of(site.name);
+    let filter = PrefixCacheAffinityFilter::new(&params, prefix, counters, decisions);
+    let filter = Arc::new(filter.predicted_by(predictions));
+    Ok(Built { filter: Some(filter), ..Built::with(&params)? })
+}
 
 /// Parameters of `prefix-cache-affinity-filter`.
 #[derive(Clone, Debug, PartialEq, Serialize)]

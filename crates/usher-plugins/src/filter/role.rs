@@ -1,11 +1,47 @@
 //! `decode-filter`, `prefill-filter` and `encode-filter`: the endpoints that do a stage
 //! of a disaggregated request.
 
+use std::sync::Arc;
+
 use rand::Rng;
+use usher_core::config::ConfigError;
 use usher_core::endpoints::Snapshot;
-use usher_plugin::{Context, Filter};
+use usher_plugin::{Build, Built, Context, Filter, Kind, PluginType, Site, beta};
 
 use super::retain;
+
+/// `decode-filter` in a configuration.
+#[rustfmt::skip]
+pub static DECODE: PluginType = beta("decode-filter", &[Kind::Filter],
+    "Keeps the endpoints that generate tokens: by their role label, or without one.",
+    &[], Build::Ignoring(decode_filter))
+    .when("Disaggregated pools: the profile that generates tokens.");
+
+/// `prefill-filter` in a configuration.
+#[rustfmt::skip]
+pub static PREFILL: PluginType = beta("prefill-filter", &[Kind::Filter],
+    "Keeps the endpoints whose role label says that they compute prompts.",
+    &[], Build::Ignoring(prefill_filter))
+    .when("Disaggregated pools: the profile that computes prompts.");
+
+/// `encode-filter` in a configuration.
+#[rustfmt::skip]
+pub static ENCODE: PluginType = beta("encode-filter", &[Kind::Filter],
+    "Keeps the endpoints whose role label says that they encode images, audio and video.",
+    &[], Build::Ignoring(encode_filter))
+    .when("Disaggregated pools: the profile that encodes images, audio and video.");
+
+fn decode_filter(_site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    Ok(Built { filter: Some(Arc::new(RoleFilter::Decode)), ..Built::bare() })
+}
+
+fn prefill_filter(_site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    Ok(Built { filter: Some(Arc::new(RoleFilter::Prefill)), ..Built::bare() })
+}
+
+fn encode_filter(_site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    Ok(Built { filter: Some(Arc::new(RoleFilter::Encode)), ..Built::bare() })
+}
 
 /// Keeps the endpoints that do one stage, by their role label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,13 +1,33 @@
 //! `slo-headroom-tier-filter`: endpoints that are predicted to keep a request's latency
 //! targets go before those that aren't.
 
+use std::sync::Arc;
+
 use rand::{Rng, RngExt};
 use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Node, Positioned};
 use usher_core::endpoints::Snapshot;
 use usher_plugin::data::LatencyPredictions;
 use usher_plugin::params::{LATENCY_PRODUCER, checked, named};
-use usher_plugin::{Context, Filter, Key};
+use usher_plugin::{Build, Built, Context, Filter, Key, Kind, PluginType, Site, beta, parameter};
+
+/// `slo-headroom-tier-filter` in a configuration.
+#[rustfmt::skip]
+pub static TYPE: PluginType = beta("slo-headroom-tier-filter", &[Kind::Filter],
+    "Keeps the endpoints that are predicted to keep a request's latency targets, or now and then the others; all of them where none does.",
+    &[
+        parameter("epsilonExploreNeg", "0.01", "", "Share of the requests that go to the others, so that their recovery is noticed."),
+        parameter("latencyPredictionInfoProducerName", "predicted-latency-producer", "", "The producer of the predictions."),
+    ],
+    Build::Reading(build))
+    .when("Configurations of the Go picker with predicted latencies. expected-latency-scorer weighs targets without it.");
+
+fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = SloHeadroomTierParams::decode(site.parameters)?;
+    let predictions = site.reads(&params.latency_prediction_info_producer_name);
+    let filter = Arc::new(SloHeadroomTierFilter::new(&params, predictions));
+    Ok(Built { filter: Some(filter), ..Built::with(&params)? })
+}
 
 /// Parameters of `slo-headroom-tier-filter`.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -1,10 +1,24 @@
 //! `header-based-testing-filter`: lets a test say which endpoints may be picked.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use rand::Rng;
+use usher_core::config::ConfigError;
 use usher_core::endpoints::{Snapshot, parse_address};
-use usher_plugin::{Context, Filter};
+use usher_plugin::{Build, Built, Context, Filter, Kind, PluginType, Site, beta};
+
+/// `header-based-testing-filter` in a configuration.
+#[rustfmt::skip]
+pub static TYPE: PluginType = beta("header-based-testing-filter", &[Kind::Filter],
+    "For conformance tests: keeps the endpoints that the header test-epp-endpoint-selection lists.",
+    &[], Build::Reading(build))
+    .when("Conformance tests only.");
+
+fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    site.takes_nothing()?;
+    Ok(Built { filter: Some(Arc::new(HeaderTestingFilter)), ..Built::bare() })
+}
 
 /// The header that lists them.
 const HEADER: &str = "test-epp-endpoint-selection";

@@ -1,13 +1,33 @@
 //! `topology-affinity-filter`: keeps the endpoints that are near enough to the one that
 //! another profile picked.
 
+use std::sync::Arc;
+
 use rand::Rng;
 use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::{Nearness, Snapshot};
-use usher_plugin::{Context, Filter};
+use usher_plugin::{Build, Built, Context, DataType, Filter, Kind, PluginType, Site, beta, parameter};
 
 use super::retain_or_all;
+
+/// `topology-affinity-filter` in a configuration.
+#[rustfmt::skip]
+pub static TYPE: PluginType = beta("topology-affinity-filter", &[Kind::Filter],
+    "Keeps the endpoints that are near enough to the one that another profile picked; all of them when there is no such one, or nobody is near it.",
+    &[
+        parameter("minAffinity", "host", "", "host, rack, zone or region: the widest place that has to be the same."),
+        parameter("topologyProducerName", "topology-extractor", "", "The plugin that says where endpoints are."),
+    ],
+    Build::Reading(build)).alpha()
+    .when("Disaggregated pools: prefill and decode in one rack or zone.");
+
+fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = TopologyAffinityFilterParams::decode(site.parameters)?;
+    site.reads_live(DataType::Topology, &params.topology_producer_name);
+    let filter = Arc::new(TopologyAffinityFilter::new(params.min_affinity));
+    Ok(Built { filter: Some(filter), ..Built::with(&params)? })
+}
 
 /// Parameters of `topology-affinity-filter`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

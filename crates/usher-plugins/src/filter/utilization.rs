@@ -1,13 +1,35 @@
 //! `utilization-filter`: the endpoints whose numbers are all within their limits.
 
+use std::sync::Arc;
+
 use rand::Rng;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 use usher_core::config::{ConfigError, Node, Positioned};
 use usher_core::endpoints::{Endpoint, InFlightId, Load, Snapshot, View};
-use usher_plugin::{Context, Filter};
+use usher_plugin::{Build, Built, Context, Filter, Kind, PluginType, Site, beta, parameter};
 
 use super::{retain, retain_or_all};
+
+/// `utilization-filter` in a configuration.
+#[rustfmt::skip]
+pub static TYPE: PluginType = beta("utilization-filter", &[Kind::Filter],
+    "Keeps the endpoints whose numbers are all within their limits.",
+    &[
+        parameter("conditions", "", "", "The limits: metric (active-requests, running-requests, waiting-queue, kv-cache-utilization) and maxValue."),
+        parameter("fallbackOnEmpty", "false", "", "Keep every endpoint when none is within the limits."),
+        parameter("inFlightLoadProducerName", "inflight-load-producer", "", "The producer that counts active requests."),
+    ],
+    Build::Reading(build)).alpha()
+    .when("No request may go to an endpoint beyond its limits, however good it is otherwise.");
+
+fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = UtilizationFilterParams::decode(site.parameters)?;
+    let reads = params.reads_in_flight();
+    let counters = reads.then(|| site.reads_in_flight(&params.in_flight_load_producer_name));
+    let filter = Arc::new(UtilizationFilter::new(&params, counters));
+    Ok(Built { filter: Some(filter), ..Built::with(&params)? })
+}
 
 /// Parameters of `utilization-filter`.
 #[derive(Clone, Debug, PartialEq, Serialize)]

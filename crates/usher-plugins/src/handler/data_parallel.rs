@@ -5,9 +5,27 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Node, Positioned};
-use usher_plugin::{Context, Decision, Effects, PreRequest, ProfileHandler, ProfileSet, Runs, ScheduleError};
+use usher_plugin::{
+    Build, Built, Context, Decision, Effects, Kind, PluginType, PreRequest, ProfileHandler, ProfileSet, Runs,
+    ScheduleError, Site, beta, parameter,
+};
 
 use super::SingleProfileHandler;
+
+/// `data-parallel-profile-handler` in a configuration.
+#[rustfmt::skip]
+pub static TYPE: PluginType = beta("data-parallel-profile-handler", &[Kind::ProfileHandler, Kind::PreRequest],
+    "Sends requests to one port of the chosen pods, and names the chosen rank in a header.",
+    &[parameter("primaryPort", "8000", "port", "The port of every pod that knows its ranks.")],
+    Build::Reading(build))
+    .when("Data-parallel ranks behind one port of their pod, with a sidecar that passes requests on.");
+
+fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = DataParallelParams::decode(site.parameters)?;
+    let plugin = Arc::new(DataParallelProfileHandler::new(params));
+    let handler = Some(Arc::clone(&plugin) as _);
+    Ok(Built { handler, pre_request: Some(plugin), ..Built::with(&params)? })
+}
 
 /// Parameters of `data-parallel-profile-handler`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

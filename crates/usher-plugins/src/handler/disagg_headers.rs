@@ -7,7 +7,40 @@ use bytes::{BufMut, Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Node};
 use usher_plugin::params::named;
-use usher_plugin::{Context, Decision, Effects, PreRequest};
+use usher_plugin::{
+    Build, Built, Context, Decision, Effects, Kind, Parameter, PluginType, PreRequest, Site, beta, parameter,
+};
+
+const PARAMETERS: &[Parameter] = &[
+    parameter(
+        "prefillProfile",
+        "the profile handler's",
+        "",
+        "The profile whose first pick computes the prompt.",
+    ),
+    parameter("encodeProfile", "encode", "", "The profile whose picks encode images, audio and video."),
+];
+
+/// `disagg-headers-handler` in a configuration.
+#[rustfmt::skip]
+pub static TYPE: PluginType = beta("disagg-headers-handler", &[Kind::PreRequest],
+    "Names the pods that encode and prefill in headers.",
+    PARAMETERS, Build::Reading(build)).instead("disagg-profile-handler")
+    .when("Not in new configurations.");
+
+/// `prefill-header-handler` in a configuration.
+#[rustfmt::skip]
+pub static OLDER_NAME: PluginType = beta("prefill-header-handler", &[Kind::PreRequest],
+    "The older name of disagg-headers-handler.",
+    PARAMETERS, Build::Reading(build)).instead("disagg-profile-handler")
+    .when("Not in new configurations.");
+
+fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = DisaggHeadersParams::decode(site.parameters)?;
+    let built = Built::with(&params)?;
+    let profiles = params.prefill_profile.iter().map(|name| ("prefillProfile", name.clone())).collect();
+    Ok(Built { pre_request: Some(Arc::new(DisaggHeaders::new(params))), profiles, ..built })
+}
 
 /// Parameters of `disagg-headers-handler`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

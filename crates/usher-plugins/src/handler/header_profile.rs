@@ -1,9 +1,31 @@
 //! `header-profile-handler`: the request says which profile it wants.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 use smallvec::smallvec;
 use usher_core::config::{ConfigError, Node};
-use usher_plugin::{Context, Outcome, ProfileHandler, ProfileSet, Runs, ScheduleError};
+use usher_plugin::{
+    Build, Built, Context, Kind, Outcome, PluginType, ProfileHandler, ProfileSet, Runs, ScheduleError, Site,
+    beta, parameter,
+};
+
+/// `header-profile-handler` in a configuration.
+#[rustfmt::skip]
+pub static TYPE: PluginType = beta("header-profile-handler", &[Kind::ProfileHandler],
+    "Runs the profile that a header of the request names.",
+    &[
+        parameter("headerName", "EPP-Profile", "", "The header."),
+        parameter("defaultProfile", "decode", "", "The profile of requests without the header."),
+    ],
+    Build::Reading(build)).alpha()
+    .when("Clients or the gateway know which kind of request it is.");
+
+fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = HeaderProfileParams::decode(site.parameters)?;
+    let built = Built::with(&params)?;
+    Ok(Built { handler: Some(Arc::new(HeaderProfileHandler::new(params))), ..built })
+}
 
 /// Parameters of `header-profile-handler`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -1,10 +1,10 @@
 //! Profile handlers, one file per kind, and what writes their decisions into headers.
 
-mod data_parallel;
-mod disagg;
-mod disagg_headers;
-mod header_profile;
-mod single;
+pub(crate) mod data_parallel;
+pub(crate) mod disagg;
+pub(crate) mod disagg_headers;
+pub(crate) mod header_profile;
+pub(crate) mod single;
 
 pub use data_parallel::{DataParallelParams, DataParallelProfileHandler};
 pub use disagg::{

@@ -1,7 +1,24 @@
 //! `single-profile-handler`: the one profile that is configured.
 
+use std::sync::Arc;
+
 use smallvec::smallvec;
-use usher_plugin::{Context, Outcome, ProfileHandler, ProfileSet, Runs, ScheduleError};
+use usher_core::config::ConfigError;
+use usher_plugin::{
+    Build, Built, Context, Kind, Outcome, PluginType, ProfileHandler, ProfileSet, Runs, ScheduleError, Site,
+    beta,
+};
+
+/// `single-profile-handler` in a configuration.
+#[rustfmt::skip]
+pub static TYPE: PluginType = beta("single-profile-handler", &[Kind::ProfileHandler],
+    "Runs the one profile that is configured.",
+    &[], Build::Ignoring(build))
+    .when("One profile. Added by itself where there is no other handler.");
+
+fn build(_site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    Ok(Built { handler: Some(Arc::new(SingleProfileHandler)), ..Built::bare() })
+}
 
 /// Runs the only profile and answers with its picks.
 #[derive(Clone, Copy, Debug, Default)]

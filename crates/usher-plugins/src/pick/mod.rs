@@ -1,28 +1,37 @@
 //! Pickers, one file per kind.
 
-mod max_score;
-mod random;
-mod weighted_random;
+pub(crate) mod max_score;
+pub(crate) mod random;
+pub(crate) mod weighted_random;
 
 use std::num::NonZeroUsize;
 
 use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Node};
+use usher_plugin::{Parameter, parameter};
 
 pub use max_score::MaxScorePicker;
 pub use random::RandomPicker;
 pub use weighted_random::WeightedRandomPicker;
 
+/// What every picker takes.
+const PARAMETERS: &[Parameter] = &[parameter(
+    "maxNumOfEndpoints",
+    "1",
+    "endpoints",
+    "How many are picked: the first serves, the others are fallbacks. Below 1 means 1.",
+)];
+
 /// Parameters of every picker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct PickerParams {
+struct PickerParams {
     /// How many endpoints are picked at most.
-    pub(crate) max_num_of_endpoints: NonZeroUsize,
+    max_num_of_endpoints: NonZeroUsize,
 }
 
 impl PickerParams {
-    pub(crate) fn decode(node: &Node) -> Result<Self, ConfigError> {
+    fn decode(node: &Node) -> Result<Self, ConfigError> {
         #[derive(Default, Deserialize)]
         #[serde(rename_all = "camelCase", default)]
         struct Written {

@@ -1,10 +1,27 @@
 //! `random-picker`: any candidates, whatever their totals.
 
 use std::num::NonZeroUsize;
+use std::sync::Arc;
 
 use rand::{Rng, RngExt};
+use usher_core::config::ConfigError;
 use usher_core::endpoints::View;
-use usher_plugin::{Context, Picker, Picks};
+use usher_plugin::{Build, Built, Context, Kind, Picker, Picks, PluginType, Site, beta};
+
+use super::{PARAMETERS, PickerParams};
+
+/// `random-picker` in a configuration.
+#[rustfmt::skip]
+pub static TYPE: PluginType = beta("random-picker", &[Kind::Picker],
+    "Picks any endpoints that the filters left, whatever their totals.",
+    PARAMETERS, Build::Reading(build))
+    .when("To compare with, or when filters alone decide.");
+
+fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = PickerParams::decode(site.parameters)?;
+    let picker = Arc::new(RandomPicker::new(params.max_num_of_endpoints));
+    Ok(Built { picker: Some(picker), ..Built::with(&params)? })
+}
 
 /// Takes candidates at random, each at most once, every choice equally likely.
 #[derive(Clone, Copy, Debug)]

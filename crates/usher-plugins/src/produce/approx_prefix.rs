@@ -11,13 +11,14 @@ mod params;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
+use usher_core::config::ConfigError;
 use usher_core::endpoints::{Candidates, Endpoint, Gauge};
 use usher_core::prefix::Blocks;
 use usher_core::request::usage::Usage;
 use usher_plugin::data::{PrefixMatch, PromptBlocks};
 use usher_plugin::{
-    AnswerHead, Attribute, Context, Decision, Effects, Facts, Follower, Header, Key, PreRequest, Producer,
-    Situation,
+    AnswerHead, Attribute, Build, Built, Context, Decision, Effects, Facts, Follower, Header, Key, Kind,
+    Parameter, PluginType, PreRequest, Producer, Site, Situation, beta, later, parameter,
 };
 
 use caches::KeptBlocks;
@@ -26,6 +27,59 @@ use capacity::Forecast;
 use metrics::Hits;
 pub use metrics::PrefixFamilies;
 pub use params::ApproxPrefixParams;
+
+#[rustfmt::skip]
+const PARAMETERS: &[Parameter] = &[
+    parameter("autoTune", "true", "", "Take the size of a block and the size of the caches from what the endpoints report."),
+    parameter("blockSizeTokens", "16", "tokens", "Size of a block where none is reported; at least 64 count. The first candidate's report counts for all."),
+    parameter("blockSize", "none", "tokens", "Deprecated, the older name of blockSizeTokens."),
+    parameter("maxPrefixTokensToMatch", "131072", "tokens", "How much of a request's prompts is looked at. 0: as many blocks as the next parameter says."),
+    parameter("maxPrefixBlocksToMatch", "2048", "blocks", "Deprecated. 0: all, which is 131,072 blocks."),
+    parameter("lruCapacityPerServer", "31250", "blocks", "Size of a cache where none is reported. Below 1 means the default."),
+];
+
+/// `approx-prefix-cache-producer` in a configuration.
+#[rustfmt::skip]
+pub static TYPE: PluginType = beta("approx-prefix-cache-producer", &[Kind::DataProducer, Kind::PreRequest],
+    "Says how much of a prompt each endpoint has in its prefix cache, by what it was sent before.",
+    PARAMETERS, Build::Reading(approx_prefix))
+    .when("Added by itself where a plugin reads what is cached; declare it for endpoints that don't report their cache's size, or for longer prompts.");
+
+/// `multicluster-approx-prefix-cache-producer` in a configuration.
+#[rustfmt::skip]
+pub static MULTICLUSTER: PluginType = beta("multicluster-approx-prefix-cache-producer", &[Kind::DataProducer, Kind::PreRequest],
+    "approx-prefix-cache-producer for endpoints that are clusters.",
+    PARAMETERS, Build::Reading(multicluster_approx_prefix)).alpha()
+    .when("A picker that chooses among clusters.");
+
+/// `precise-prefix-cache-producer` in a configuration.
+#[rustfmt::skip]
+pub static PRECISE: PluginType = later("precise-prefix-cache-producer", &[Kind::DataProducer, Kind::PreRequest, Kind::Extractor]);
+
+fn approx_prefix(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    approx_prefix_of(site, "approx-prefix-cache-producer")
+}
+
+fn multicluster_approx_prefix(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    approx_prefix_of(site, "multicluster-approx-prefix-cache-producer")
+}
+
+fn approx_prefix_of(site: &mut Site<'_>, plugin_type: &str) -> Result<Built, ConfigError> {
+    let params = ApproxPrefixParams::decode(site.parameters)?;
+    let families = site.family(PrefixFamilies::register)?;
+    let caches = site.state.try_of(site.name, || match site.state.clock().is_stopped() {
+        true => Ok(PrefixCaches::inline(site.state.budget())),
+        false => PrefixCaches::start_within(site.state.budget()),
+    });
+    let caches = caches.map_err(|error| {
+        ConfigError::at(site.at, format!("no thread can be started that fills its index: {error}"))
+    })?;
+    let keys = ApproxPrefixKeys { prefix: site.produces(), blocks: site.produces() };
+    let names = (site.name, plugin_type);
+    let plugin = Arc::new(ApproxPrefixProducer::new(params, keys, caches, &families, names));
+    let built = Built::with(&params)?;
+    Ok(Built { producer: Some(Arc::clone(&plugin) as _), pre_request: Some(plugin), ..built })
+}
 
 /// Where a producer says what it found.
 #[derive(Clone, Copy, Debug)]

@@ -11,16 +11,43 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use prometheus::{IntCounter, IntCounterVec, Opts, Registry};
 use tokio::time::{Instant, sleep_until};
+use usher_core::config::ConfigError;
 use usher_core::endpoints::{Candidates, Clock};
 use usher_core::metrics::register;
 use usher_core::prefix::Blocks;
 use usher_core::request::estimate;
 use usher_plugin::data::PrefixMatch;
-use usher_plugin::{Finding, Gatherer, Key, Situation};
+use usher_plugin::{
+    Build, Built, Finding, Gatherer, Key, Kind, PluginType, Site, Situation, beta, parameter,
+};
 
 use assign::Rules;
 pub use params::{BalanceBy, BurstPrefixParams};
 use window::Window;
+
+/// `burst-prefix-cache-producer` in a configuration.
+#[rustfmt::skip]
+pub static TYPE: PluginType = beta("burst-prefix-cache-producer", &[Kind::DataProducer],
+    "Holds requests for a moment, and says of those that have their prompt in common that one endpoint has it cached.",
+    &[
+        parameter("windowDurationMs", "100", "ms", "How long requests are held, from the first of them on; 1 to 10,000."),
+        parameter("maxPerReplica", "-1", "requests", "Most requests with one prompt that an endpoint gets; below 1: all of them. What is too many everywhere goes anywhere."),
+        parameter("blockSizeTokens", "64", "tokens", "Size of the blocks in which prompts are compared."),
+        parameter("maxPrefixTokensToMatch", "0", "tokens", "How much of a request's prompts is compared. 0: 2048 blocks."),
+        parameter("minColocateBlocks", "0", "blocks", "What different prompts have to share at their beginning to go to one endpoint, as long as that has less than its share. 0: only equal prompts do."),
+        parameter("maxBatchSize", "1000", "requests", "Requests that are held at a time; others go on at once."),
+        parameter("balanceBy", "requests", "", "requests or tokens: what endpoints get equally much of."),
+    ],
+    Build::Reading(build)).alpha()
+    .when("Bursts of requests with one prompt, such as samples for reinforcement learning: they come before any cache knows the prompt. A prefix-cache-scorer reads what it says.");
+
+fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = BurstPrefixParams::decode(site.parameters)?;
+    let families = site.family(BurstFamilies::register)?;
+    let clock = site.state.clock().clone();
+    let plugin = BurstPrefixProducer::new(params, site.produces(), clock, &families, site.name);
+    Ok(Built { gatherer: Some(Arc::new(plugin)), ..Built::with(&params)? })
+}
 
 /// What these producers count.
 #[derive(Debug)]

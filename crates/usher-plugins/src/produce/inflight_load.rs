@@ -10,10 +10,40 @@ use smallvec::SmallVec;
 use usher_core::config::{ConfigError, Node, Positioned};
 use usher_core::endpoints::{Candidates, Endpoint, InFlightId, Lease, Share};
 use usher_plugin::data::{PrefixMatch, PromptTokens, UncachedTokens};
-use usher_plugin::{Context, Decision, Effects, Facts, Follower, Key, PreRequest, Producer, Situation};
+use usher_plugin::{
+    Build, Built, Context, Decision, Effects, Facts, Follower, Key, Kind, PluginType, PreRequest, Producer,
+    Site, Situation, beta, parameter,
+};
 
 use series::Counted;
 pub use series::{InflightFamilies, InflightSeries};
+
+/// `inflight-load-producer` in a configuration.
+#[rustfmt::skip]
+pub static TYPE: PluginType = beta("inflight-load-producer", &[Kind::DataProducer, Kind::PreRequest, Kind::Response],
+    "Counts requests and tokens under way at each endpoint, and says what a request would add.",
+    &[
+        parameter("addEstimatedOutputTokens", "false", "", "Count the tokens that will probably be generated, too."),
+        parameter("outputRatio", "1.5", "", "Generated tokens per token of the prompt."),
+        parameter("maxEstimatedOutputTokens", "no limit", "tokens", "Most generated tokens counted for a request."),
+        parameter("prefixMatchInfoProducerName", "approx-prefix-cache-producer", "", "The producer that knows what is cached."),
+        parameter("syncCrossReplicaState", "true", "", "Share what is in flight with other replicas. No effect yet."),
+    ],
+    Build::Reading(build))
+    .when("Added by itself where a plugin reads what is in flight; declare it to count generated tokens, too.");
+
+fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = InflightLoadParams::decode(site.parameters)?;
+    let built = Built::with(&params)?;
+    let counters = site.counts_in_flight();
+    let tokens = site.reads("token-producer");
+    let prefix = site.may_read(&params.prefix_match_info_producer_name);
+    let uncached = site.produces();
+    let families = site.family(InflightFamilies::register)?;
+    let series = site.state.of(site.name, || InflightSeries::new(families, site.name));
+    let plugin = Arc::new(InflightLoadProducer::new(params, counters, tokens, prefix, uncached, series));
+    Ok(Built { producer: Some(Arc::clone(&plugin) as _), pre_request: Some(plugin), ..built })
+}
 
 /// Parameters of `inflight-load-producer`.
 #[derive(Clone, Debug, PartialEq, Serialize)]

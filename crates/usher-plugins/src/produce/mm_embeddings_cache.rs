@@ -11,10 +11,30 @@ use usher_core::config::{ConfigError, Node, Positioned};
 use usher_core::endpoints::{Candidates, Endpoint};
 use usher_core::request::estimate::{self, Medium};
 use usher_plugin::data::EncoderCacheMatch;
-use usher_plugin::{Context, Decision, Effects, Facts, Follower, Key, PreRequest, Producer, Situation};
+use usher_plugin::{
+    Build, Built, Context, Decision, Effects, Facts, Follower, Key, Kind, PluginType, PreRequest, Producer,
+    Site, Situation, beta, parameter,
+};
 
 pub use caches::EncoderCaches;
 pub use metrics::EncoderFamilies;
+
+/// `mm-embeddings-cache-producer` in a configuration.
+#[rustfmt::skip]
+pub static TYPE: PluginType = beta("mm-embeddings-cache-producer", &[Kind::DataProducer, Kind::PreRequest],
+    "Remembers which images, videos and clips each endpoint has encoded.",
+    &[parameter("cacheSizeInMBPerServer", "4096", "MB", "Size of an endpoint's encoder cache; an item takes 2.")],
+    Build::Reading(build))
+    .when("Added by itself for mm-embeddings-cache-scorer; declare it for encoder caches of another size.");
+
+fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = MmEmbeddingsCacheProducerParams::decode(site.parameters)?;
+    let families = site.family(EncoderFamilies::register)?;
+    let caches = site.state.of(site.name, || EncoderCaches::new(families, site.name));
+    let plugin = Arc::new(MmEmbeddingsCacheProducer::new(&params, caches, site.produces()));
+    let built = Built::with(&params)?;
+    Ok(Built { producer: Some(Arc::clone(&plugin) as _), pre_request: Some(plugin), ..built })
+}
 
 /// What an encoded item takes of a server's cache, in MB.
 const MB_PER_ITEM: u64 = 2;

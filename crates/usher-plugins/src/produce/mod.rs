@@ -1,14 +1,14 @@
 //! Data producers, one file per kind: what is learned about a request before it is
 //! scheduled, and what is booked once it is.
 
-mod approx_prefix;
-mod burst_prefix;
-mod inflight_load;
-mod mm_embeddings_cache;
-mod p2p_source;
-mod predicted_latency;
-mod session_id;
-mod tokens;
+pub(crate) mod approx_prefix;
+pub(crate) mod burst_prefix;
+pub(crate) mod inflight_load;
+pub(crate) mod mm_embeddings_cache;
+pub(crate) mod p2p_source;
+pub(crate) mod predicted_latency;
+pub(crate) mod session_id;
+pub(crate) mod tokens;
 
 pub use approx_prefix::{
     ApproxPrefixKeys, ApproxPrefixParams, ApproxPrefixProducer, PrefixCaches, PrefixFamilies,

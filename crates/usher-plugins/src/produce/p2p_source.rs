@@ -9,7 +9,28 @@ use usher_core::config::{ConfigError, Node, Positioned};
 use usher_core::endpoints::{Endpoint, View};
 use usher_plugin::data::PrefixMatch;
 use usher_plugin::params::{PREFIX_PRODUCER, named};
-use usher_plugin::{Context, Decision, Effects, Key, PreRequest};
+use usher_plugin::{
+    Build, Built, Context, Decision, Effects, Key, Kind, PluginType, PreRequest, Site, beta, parameter,
+};
+
+/// `p2p-source-producer` in a configuration.
+#[rustfmt::skip]
+pub static TYPE: PluginType = beta("p2p-source-producer", &[Kind::DataProducer, Kind::PreRequest],
+    "Names in the header x-kv-cache-source-host-port from which other pod the one that computes a prompt can take what that has cached of it.",
+    &[
+        parameter("prefixMatchInfoProducerName", "approx-prefix-cache-producer", "", "The producer that knows what is cached."),
+        parameter("minCachedTokenDelta", "1", "tokens", "How much more the other pod has to have cached, at least 1."),
+        parameter("prefillProfileName", "the profile handler's", "", "The profile whose first pick computes the prompt, where it runs."),
+    ],
+    Build::Reading(build)).alpha()
+    .when("Pods that can take cached blocks from each other faster than they compute them.");
+
+fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = P2pSourceParams::decode(site.parameters)?;
+    let plugin = Arc::new(P2pSource::new(&params, site.reads(&params.prefix_match_info_producer_name)));
+    let profiles = params.prefill_profile_name.iter().map(|name| ("prefillProfileName", name.clone()));
+    Ok(Built { pre_request: Some(plugin), profiles: profiles.collect(), ..Built::with(&params)? })
+}
 
 /// Parameters of `p2p-source-producer`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

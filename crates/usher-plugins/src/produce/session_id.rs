@@ -1,12 +1,32 @@
 //! `session-id-producer`: the session that a request names in a header or a cookie.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Name, Node};
 use usher_core::endpoints::Candidates;
 use usher_core::request::{Headers, MAX_NAME};
 use usher_plugin::data::SessionId;
 use usher_plugin::params::header_name;
-use usher_plugin::{Facts, Key, Producer, Situation};
+use usher_plugin::{Build, Built, Facts, Key, Kind, PluginType, Producer, Site, Situation, beta, parameter};
+
+/// `session-id-producer` in a configuration.
+#[rustfmt::skip]
+pub static TYPE: PluginType = beta("session-id-producer", &[Kind::DataProducer],
+    "Says which session a request belongs to. Exactly one of its parameters is given.",
+    &[
+        parameter("headerName", "none", "", "The header in which clients name their session."),
+        parameter("cookieName", "none", "", "The cookie in which they do."),
+    ],
+    Build::Reading(build))
+    .when("Where a header or a cookie names the session.");
+
+fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = SessionIdParams::decode(site.parameters)?;
+    let built = Built::with(&params)?;
+    let producer = Arc::new(SessionIdProducer::new(params, site.produces()));
+    Ok(Built { producer: Some(producer), ..built })
+}
 
 /// Parameters of `session-id-producer`: where a session is named.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -1,12 +1,47 @@
 //! `token-producer`: how many tokens a prompt has. This version estimates it, as the
 //! peer does unless it is told where a tokenizer is: four bytes are a token.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::Candidates;
 use usher_core::request::estimate;
 use usher_plugin::data::PromptTokens;
-use usher_plugin::{Facts, Key, Producer, Situation};
+use usher_plugin::{
+    Build, Built, Facts, Key, Kind, Parameter, PluginType, Producer, Site, Situation, beta, parameter,
+};
+
+const PARAMETERS: &[Parameter] = &[
+    parameter(
+        "estimate",
+        "{}",
+        "",
+        "How to estimate; nothing can be set in this version. Videos are as long and as large as the headers x-llm-d-video-fps, x-llm-d-video-duration-seconds and x-llm-d-video-resolution (640x360) say, or else 10 seconds at 2 frames.",
+    ),
+    parameter("vllm", "none", "", "Ask a vLLM server to tokenize. Not in this version."),
+    parameter("modelName", "none", "", "The tokenizer's model. Not in this version."),
+];
+
+/// `token-producer` in a configuration.
+#[rustfmt::skip]
+pub static TYPE: PluginType = beta("token-producer", &[Kind::DataProducer],
+    "Estimates how many tokens a prompt has: one for four bytes of text, or 1,024 pixels.",
+    PARAMETERS, Build::Reading(build))
+    .when("Added by itself where a plugin needs the length of prompts.");
+
+/// `tokenizer` in a configuration.
+#[rustfmt::skip]
+pub static OLDER_NAME: PluginType = beta("tokenizer", &[Kind::DataProducer],
+    "The older name of token-producer.",
+    PARAMETERS, Build::Reading(build)).instead("token-producer")
+    .when("Not in new configurations.");
+
+fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = TokenParams::decode(site.parameters)?;
+    let producer = Arc::new(TokenProducer::new(site.produces()));
+    Ok(Built { producer: Some(producer), ..Built::with(&params)? })
+}
 
 /// Parameters of `token-producer`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]

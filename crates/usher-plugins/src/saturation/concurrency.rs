@@ -1,14 +1,40 @@
 //! `concurrency-detector`: how full endpoints are by what pickers have under way there.
 
+use std::sync::Arc;
+
 use rand::Rng;
 use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Name, Node, Positioned};
 use usher_core::endpoints::{Endpoint, InFlightId, Snapshot, View};
 use usher_plugin::params::checked;
-use usher_plugin::{Context, Filter, Level, SaturationDetector};
+use usher_plugin::{
+    Build, Built, Context, Filter, Kind, Level, PluginType, SaturationDetector, Site, beta, parameter,
+};
 
 use super::mean_or_full;
 use crate::filter::retain;
+
+/// `concurrency-detector` in a configuration.
+#[rustfmt::skip]
+pub static TYPE: PluginType = beta("concurrency-detector", &[Kind::SaturationDetector, Kind::Filter],
+    "Says how busy the pool is, by what is under way. As a filter, keeps the endpoints that have room, also when none has.",
+    &[
+        parameter("maxConcurrency", "100", "requests", "Requests under way at which an endpoint is full."),
+        parameter("concurrencyMode", "requests", "", "What counts: requests, tokens, or hybrid, whichever is nearer to its limit."),
+        parameter("maxTokenConcurrency", "1000000", "tokens", "Tokens under way at which an endpoint is full."),
+        parameter("headroom", "0", "share", "How far beyond the limits the filter lets it go."),
+        parameter("inFlightLoadProducerName", "inflight-load-producer", "", "The producer that counts."),
+    ],
+    Build::Reading(build))
+    .when("Servers without metrics, or bursts: it counts what this picker sent.");
+
+fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = ConcurrencyDetectorParams::decode(site.parameters)?;
+    let counters = site.reads_in_flight(&params.in_flight_load_producer_name);
+    let plugin = Arc::new(ConcurrencyDetector::new(&params, counters));
+    let filter = Some(Arc::clone(&plugin) as _);
+    Ok(Built { filter, detector: Some(plugin), ..Built::with(&params)? })
+}
 
 /// Parameters of `concurrency-detector`.
 #[derive(Clone, Debug, PartialEq, Serialize)]

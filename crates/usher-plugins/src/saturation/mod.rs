@@ -1,8 +1,8 @@
 //! Saturation detectors, one file per kind: how busy endpoints are. As filters, they
 //! keep those that have room.
 
-mod concurrency;
-mod utilization;
+pub(crate) mod concurrency;
+pub(crate) mod utilization;
 
 pub use concurrency::{ConcurrencyDetector, ConcurrencyDetectorParams, ConcurrencyMode};
 pub use utilization::{UtilizationDetector, UtilizationDetectorParams};

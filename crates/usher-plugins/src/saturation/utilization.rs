@@ -8,10 +8,33 @@ use serde::{Deserialize, Serialize, Serializer};
 use usher_core::config::{ConfigError, Node, Positioned, duration};
 use usher_core::endpoints::{Endpoint, Gauge, Snapshot, View};
 use usher_plugin::params::checked;
-use usher_plugin::{Context, Filter, Level, SaturationDetector};
+use usher_plugin::{
+    Build, Built, Context, Filter, Kind, Level, PluginType, SaturationDetector, Site, beta, parameter,
+};
 
 use super::mean_or_full;
 use crate::filter::retain_or_all;
+
+/// `utilization-detector` in a configuration.
+#[rustfmt::skip]
+pub static TYPE: PluginType = beta("utilization-detector", &[Kind::SaturationDetector, Kind::Filter],
+    "Says how busy the pool is, by waiting queues and KV caches. As a filter, keeps the endpoints that have room, or all when none has.",
+    &[
+        parameter("queueDepthThreshold", "5", "requests", "Waiting requests at which an endpoint is full."),
+        parameter("kvCacheUtilThreshold", "0.8", "share", "Share of the KV cache at which it is."),
+        parameter("metricsStalenessThreshold", "200ms", "duration", "Age at which its numbers count as full."),
+        parameter("headroom", "0", "share", "How far beyond the thresholds the filter lets it go."),
+    ],
+    Build::Reading(build))
+    .when("Part of the default. Declare it for other thresholds.");
+
+fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = UtilizationDetectorParams::decode(site.parameters)?;
+    let plugin = Arc::new(UtilizationDetector::new(params));
+    let filter = Some(Arc::clone(&plugin) as _);
+    let staleness = Some(params.metrics_staleness_threshold);
+    Ok(Built { filter, detector: Some(plugin), staleness, ..Built::with(&params)? })
+}
 
 /// Parameters of `utilization-detector`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]

@@ -1,9 +1,31 @@
 //! `active-request-scorer`: the fewer requests are under way at an endpoint, the better.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::{InFlightId, View};
-use usher_plugin::{Context, Scorer};
+use usher_plugin::{Build, Built, Context, Kind, PluginType, Scorer, Site, beta, parameter};
+
+/// `active-request-scorer` in a configuration.
+#[rustfmt::skip]
+pub static TYPE: PluginType = beta("active-request-scorer", &[Kind::Scorer],
+    "The fewer requests are under way at an endpoint, the better.",
+    &[
+        parameter("idleThreshold", "0", "requests", "Requests up to which an endpoint counts as idle."),
+        parameter("maxBusyScore", "1", "score", "Best score of an endpoint that isn't idle."),
+        parameter("inFlightLoadProducerName", "inflight-load-producer", "", "The producer that counts."),
+        parameter("requestTimeout", "none", "", "Deprecated, without effect."),
+    ],
+    Build::Reading(build))
+    .when("Bursts: it counts at once what this picker sent, where the scraped queue is a moment old.");
+
+fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = ActiveRequestParams::decode(site.parameters)?;
+    let counters = site.reads_in_flight(&params.in_flight_load_producer_name);
+    let scorer = Arc::new(ActiveRequestScorer::new(&params, counters));
+    Ok(Built { scorer: Some(scorer), ..Built::with(&params)? })
+}
 
 /// Parameters of `active-request-scorer`.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -1,12 +1,34 @@
 //! `context-length-aware`: prompts go to the endpoints whose label says that they are for
 //! prompts of that length. A scorer, and a filter where that is configured.
 
+use std::sync::Arc;
+
 use rand::Rng;
 use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::{Snapshot, View};
 use usher_plugin::data::PromptTokens;
-use usher_plugin::{Context, Filter, Key, PerSnapshot, Scorer};
+use usher_plugin::{
+    Build, Built, Context, Filter, Key, Kind, PerSnapshot, PluginType, Scorer, Site, beta, parameter,
+};
+
+/// `context-length-aware` in a configuration.
+#[rustfmt::skip]
+pub static TYPE: PluginType = beta("context-length-aware", &[Kind::Filter, Kind::Scorer],
+    "Sends prompts to the endpoints whose label says that they are for prompts of that length.",
+    &[
+        parameter("label", "llm-d.ai/context-length-range", "", "The label; its value is MIN-MAX in tokens."),
+        parameter("enableFiltering", "false", "", "Remove endpoints that are for other lengths, too."),
+    ],
+    Build::Reading(build))
+    .when("Pools in which some endpoints are set up for long prompts.");
+
+fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = ContextLengthParams::decode(site.parameters)?;
+    let plugin = Arc::new(ContextLengthAware::new(&params, site.reads("token-producer")));
+    let filter = params.enable_filtering.then(|| Arc::clone(&plugin) as _);
+    Ok(Built { filter, scorer: Some(plugin), ..Built::with(&params)? })
+}
 
 const DEFAULT_LABEL: &str = "llm-d.ai/context-length-range";
 

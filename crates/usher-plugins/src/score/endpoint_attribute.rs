@@ -1,10 +1,40 @@
 //! `endpoint-attribute-scorer`: a number of the endpoints, the lower or the higher the
 //! better.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Name, Node, Positioned};
 use usher_core::endpoints::{Reading, View};
-use usher_plugin::{Context, Scorer};
+use usher_plugin::{Build, Built, Context, Kind, PluginType, Scorer, Site, beta, parameter};
+
+/// `endpoint-attribute-scorer` in a configuration.
+#[rustfmt::skip]
+pub static TYPE: PluginType = beta("endpoint-attribute-scorer", &[Kind::Scorer],
+    "Scores by a number of the endpoints that the configuration names. Who has not got it, or not lately, scores 0.",
+    &[
+        parameter("attributeKey", "", "", "The number: an attributeKey of the producer's customMetrics, or WaitingQueueSize, RunningRequestsSize or KVCacheUsagePercent of a core-metrics-extractor."),
+        parameter("producer", "core-metrics-extractor", "", "The plugin that keeps the number up to date."),
+        parameter("algorithm.type", "", "", "linear_lower_is_better or linear_higher_is_better."),
+        parameter("algorithm.normalization.adaptiveRange", "{}", "", "Scores lie between the smallest and the largest number of the candidates; equals score 1. This is the default."),
+        parameter("algorithm.normalization.fixedRange.min", "0", "as the number", "Scores lie between this number"),
+        parameter("algorithm.normalization.fixedRange.max", "", "as the number", "and this one; what is outside counts as the nearer."),
+    ],
+    Build::Reading(build)).alpha()
+    .when("A number of yours says how good an endpoint is, such as a GPU's use.");
+
+fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = EndpointAttributeScorerParams::decode(site.parameters)?;
+    Ok(Built { scorer: Some(by_attribute(site, &params)), ..Built::with(&params)? })
+}
+
+pub(super) fn by_attribute(
+    site: &mut Site<'_>,
+    params: &EndpointAttributeScorerParams,
+) -> Arc<EndpointAttributeScorer> {
+    let reading = site.reads_attribute(&params.attribute_key, &params.producer);
+    Arc::new(EndpointAttributeScorer::new(reading, params))
+}
 
 /// Parameters of `endpoint-attribute-scorer`.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -8,12 +8,47 @@ use smallvec::SmallVec;
 use usher_core::config::{ConfigError, Node, Positioned};
 use usher_core::endpoints::View;
 use usher_core::request::Slo;
-use usher_plugin::{Context, Decision, Effects, Part, PreRequest, Scorer};
+use usher_plugin::{
+    Build, Built, Context, Decision, Effects, Kind, Parameter, Part, PluginType, PreRequest, Scorer, Site,
+    beta, parameter,
+};
 
-use crate::latency::{Aims, Ask, Cost, Outlook, Reader, SloMetrics, Table, reported, targets, throughput};
+use crate::latency::{
+    Aims, Ask, Cost, Outlook, Reader, SloMetrics, Table, reads_latency, reported, targets, throughput,
+};
 
 use super::readings;
 use super::slo_rank::{Choice, rank};
+
+#[rustfmt::skip]
+const PARAMETERS: &[Parameter] = &[
+    parameter("peakPrefillThroughput", "15928", "tokens/s", "Prompt tokens that an endpoint computes per second, until its first tokens say so."),
+    parameter("prefixMatchInfoProducerName", "approx-prefix-cache-producer", "", "The producer that knows what is cached."),
+];
+
+/// `expected-latency-scorer` in a configuration.
+#[rustfmt::skip]
+pub static TYPE: PluginType = beta("expected-latency-scorer", &[Kind::Scorer, Kind::PreRequest, Kind::Response],
+    "The less a request would wait at an endpoint and make others wait, the better: by what it has yet to compute and to decode, how fast it is, and what it has cached. Learns from the responses.",
+    PARAMETERS, Build::Reading(build))
+    .when("Wherever nothing else is asked for: alone, it weighs warm caches, queues and batches in seconds, without weights. Usher's own.");
+
+/// `expected-ttft-scorer` in a configuration.
+#[rustfmt::skip]
+pub static OLDER_NAME: PluginType = beta("expected-ttft-scorer", &[Kind::Scorer, Kind::PreRequest, Kind::Response],
+    "An older name of expected-latency-scorer.",
+    PARAMETERS, Build::Reading(build)).instead("expected-latency-scorer")
+    .when("In configurations that have it already.");
+
+fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = ExpectedLatencyParams::decode(site.parameters)?;
+    let built = Built::with(&params)?;
+    let reader =
+        reads_latency(site, params.peak_prefill_throughput, &params.prefix_match_info_producer_name)?;
+    let slo = site.family(SloMetrics::register)?;
+    let plugin = Arc::new(ExpectedLatencyScorer::new(reader).counting(slo));
+    Ok(Built { scorer: Some(Arc::clone(&plugin) as _), pre_request: Some(plugin), books: true, ..built })
+}
 
 /// Costs that differ by less than so many seconds are equal.
 const EQUAL: f64 = 5e-4;

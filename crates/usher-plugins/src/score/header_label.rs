@@ -6,7 +6,26 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Name, Node};
 use usher_core::endpoints::{Endpoint, View};
-use usher_plugin::{Context, LabelValues, PerSnapshot, Scorer};
+use usher_plugin::{
+    Build, Built, Context, Kind, LabelValues, PerSnapshot, PluginType, Scorer, Site, beta, parameter,
+};
+
+/// `header-label-affinity-scorer` in a configuration.
+#[rustfmt::skip]
+pub static TYPE: PluginType = beta("header-label-affinity-scorer", &[Kind::Scorer],
+    "Endpoints with a label that says what a header of the request says score 1, others 0.",
+    &[
+        parameter("headerName", "", "", "The header of the request."),
+        parameter("labelKey", "", "", "The label of the pods."),
+    ],
+    Build::Reading(build)).alpha()
+    .when("Tenants or regions with endpoints of their own that others may use, too.");
+
+fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = HeaderLabelParams::decode(site.parameters)?;
+    let scorer = Arc::new(HeaderLabelAffinityScorer::new(&params));
+    Ok(Built { scorer: Some(scorer), ..Built::with(&params)? })
+}
 
 /// Parameters of `header-label-affinity-scorer`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

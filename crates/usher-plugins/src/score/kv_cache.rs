@@ -1,9 +1,23 @@
 //! `kv-cache-utilization-scorer`: the emptier the KV cache, the better.
 
+use std::sync::Arc;
+
+use usher_core::config::ConfigError;
 use usher_core::endpoints::View;
-use usher_plugin::{Context, Scorer};
+use usher_plugin::{Build, Built, Context, Kind, PluginType, Scorer, Site, beta};
 
 use super::readings;
+
+/// `kv-cache-utilization-scorer` in a configuration.
+#[rustfmt::skip]
+pub static TYPE: PluginType = beta("kv-cache-utilization-scorer", &[Kind::Scorer],
+    "The emptier an endpoint's KV cache, the better: 1 minus the share in use.",
+    &[], Build::Ignoring(build))
+    .when("Long prompts or long answers: an endpoint with a full cache preempts or makes requests wait.");
+
+fn build(_site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    Ok(Built { scorer: Some(Arc::new(KvCacheUtilizationScorer)), ..Built::bare() })
+}
 
 /// Scores 1 − the share of the KV cache in use.
 #[derive(Clone, Copy, Debug, Default)]

@@ -1,12 +1,28 @@
 //! `load-aware-scorer`: the shorter the waiting queue, the better, by a fixed scale
 //! instead of in comparison with the other candidates.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::View;
-use usher_plugin::{Context, Scorer};
+use usher_plugin::{Build, Built, Context, Kind, PluginType, Scorer, Site, beta, parameter};
 
 use super::readings;
+
+/// `load-aware-scorer` in a configuration.
+#[rustfmt::skip]
+pub static TYPE: PluginType = beta("load-aware-scorer", &[Kind::Scorer],
+    "The shorter an endpoint's waiting queue, the better: an empty one scores 0.5, a full one 0.",
+    &[parameter("threshold", "128", "requests", "Waiting requests at which an endpoint scores 0. Below 1 means the default.")],
+    Build::Reading(build))
+    .when("Beside affinity scorers: it takes from endpoints with a queue, and makes no difference among those without.");
+
+fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = LoadAwareParams::decode(site.parameters)?;
+    let scorer = Arc::new(LoadAwareScorer::new(&params));
+    Ok(Built { scorer: Some(scorer), ..Built::with(&params)? })
+}
 
 /// Waiting requests at which an endpoint scores 0, unless the configuration says.
 const DEFAULT_THRESHOLD: i64 = 128;

@@ -1,8 +1,22 @@
 //! `lora-affinity-scorer`: endpoints that have the model's LoRA adapter first, then those
 //! with room for it.
 
+use std::sync::Arc;
+
+use usher_core::config::ConfigError;
 use usher_core::endpoints::{Adapters, View};
-use usher_plugin::{Context, Scorer};
+use usher_plugin::{Build, Built, Context, Kind, PluginType, Scorer, Site, beta};
+
+/// `lora-affinity-scorer` in a configuration.
+#[rustfmt::skip]
+pub static TYPE: PluginType = beta("lora-affinity-scorer", &[Kind::Scorer],
+    "Endpoints that have the model's LoRA adapter score 1, with room for it 0.8, waiting for it 0.6, others 0.",
+    &[], Build::Ignoring(build))
+    .when("LoRA adapters, more of them than an endpoint holds at once.");
+
+fn build(_site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    Ok(Built { scorer: Some(Arc::new(LoraAffinityScorer)), ..Built::bare() })
+}
 
 /// Scores 1 where the adapter is in use, 0.8 where there is room for another, 0.6 where
 /// requests wait for it, else 0. An endpoint whose metrics are missing or stale scores as

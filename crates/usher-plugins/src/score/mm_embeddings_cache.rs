@@ -1,11 +1,27 @@
 //! `mm-embeddings-cache-scorer`: the more of a request's images, videos and clips an
 //! endpoint has encoded already, the better.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::View;
 use usher_plugin::data::EncoderCacheMatch;
-use usher_plugin::{Context, Key, Scorer};
+use usher_plugin::{Build, Built, Context, Key, Kind, PluginType, Scorer, Site, beta, parameter};
+
+/// `mm-embeddings-cache-scorer` in a configuration.
+#[rustfmt::skip]
+pub static TYPE: PluginType = beta("mm-embeddings-cache-scorer", &[Kind::Scorer],
+    "The more of a request's images, videos and clips an endpoint has encoded already, the better.",
+    &[parameter("producerName", "mm-embeddings-cache-producer", "", "The producer that knows what is encoded.")],
+    Build::Reading(build))
+    .when("Images, videos or clips that come again, as in a conversation about them.");
+
+fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = MmEmbeddingsCacheParams::decode(site.parameters)?;
+    let scorer = Arc::new(MmEmbeddingsCacheScorer::new(site.reads(&params.producer_name)));
+    Ok(Built { scorer: Some(scorer), ..Built::with(&params)? })
+}
 
 /// Parameters of `mm-embeddings-cache-scorer`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -1,23 +1,23 @@
 //! Scorers, one file per kind.
 
-mod active_request;
-mod context_length;
-mod endpoint_attribute;
-mod expected_latency;
-mod header_label;
-mod kv_cache;
-mod latency;
-mod load_aware;
-mod lora_affinity;
-mod mm_embeddings_cache;
-mod multicluster;
-mod no_hit_lru;
-mod prefix_cache;
-mod queue;
-mod running;
+pub(crate) mod active_request;
+pub(crate) mod context_length;
+pub(crate) mod endpoint_attribute;
+pub(crate) mod expected_latency;
+pub(crate) mod header_label;
+pub(crate) mod kv_cache;
+pub(crate) mod latency;
+pub(crate) mod load_aware;
+pub(crate) mod lora_affinity;
+pub(crate) mod mm_embeddings_cache;
+pub(crate) mod multicluster;
+pub(crate) mod no_hit_lru;
+pub(crate) mod prefix_cache;
+pub(crate) mod queue;
+pub(crate) mod running;
 mod slo_rank;
-mod token_load;
-mod topology_affinity;
+pub(crate) mod token_load;
+pub(crate) mod topology_affinity;
 
 use usher_core::endpoints::{Gauge, Load, View};
 use usher_plugin::Context;

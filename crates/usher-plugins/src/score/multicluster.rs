@@ -2,7 +2,34 @@
 //! `queue-scorer` and `kv-cache-utilization-scorer` do, where every endpoint is a cluster
 //! and the numbers are averages over it.
 
-use super::endpoint_attribute::{Better, EndpointAttributeScorerParams, Linear, Normalization};
+use usher_core::config::ConfigError;
+use usher_plugin::{Build, Built, Kind, PluginType, Site, beta};
+
+use super::endpoint_attribute::{Better, EndpointAttributeScorerParams, Linear, Normalization, by_attribute};
+
+/// `multicluster-queue-scorer` in a configuration.
+#[rustfmt::skip]
+pub static QUEUE: PluginType = beta("multicluster-queue-scorer", &[Kind::Scorer],
+    "The shorter the queues of a cluster, the better: of the number llm-d.ai/multicluster-queue-size the smallest scores 1, the largest 0. Who has not got it, or not lately, scores 0. It has to be among the customMetrics of the plugin core-metrics-extractor.",
+    &[], Build::Reading(multicluster_queue_scorer)).alpha()
+    .when("Every endpoint is the gateway of a cluster; as metric, for example, llm_d_epp_average_queue_size.");
+
+/// `multicluster-kv-cache-utilization-scorer` in a configuration.
+#[rustfmt::skip]
+pub static KV_CACHE: PluginType = beta("multicluster-kv-cache-utilization-scorer", &[Kind::Scorer],
+    "The emptier the KV caches of a cluster, the better: 1 minus the number llm-d.ai/multicluster-kv-cache-utilization. Who has not got it, or not lately, scores 0. It has to be among the customMetrics of the plugin core-metrics-extractor.",
+    &[], Build::Reading(multicluster_kv_cache_scorer)).alpha()
+    .when("As multicluster-queue-scorer; as metric, for example, llm_d_epp_average_kv_cache_utilization.");
+
+fn multicluster_queue_scorer(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    site.takes_nothing()?;
+    Ok(Built { scorer: Some(by_attribute(site, &multicluster_queue())), ..Built::bare() })
+}
+
+fn multicluster_kv_cache_scorer(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    site.takes_nothing()?;
+    Ok(Built { scorer: Some(by_attribute(site, &multicluster_kv_cache())), ..Built::bare() })
+}
 
 /// Who keeps the numbers up to date in this version.
 const PRODUCER: &str = "core-metrics-extractor";

@@ -11,9 +11,34 @@ use usher_core::config::{ConfigError, Node, Positioned};
 use usher_core::endpoints::View;
 use usher_plugin::data::PrefixMatch;
 use usher_plugin::params::{PREFIX_PRODUCER, named};
-use usher_plugin::{Context, Decision, Effects, Key, PreRequest, Scorer};
+use usher_plugin::{
+    Build, Built, Context, Decision, Effects, Key, Kind, PluginType, PreRequest, Scorer, Site, beta,
+    parameter,
+};
 
 pub use order::ColdOrder;
+
+/// `no-hit-lru-scorer` in a configuration.
+#[rustfmt::skip]
+pub static TYPE: PluginType = beta("no-hit-lru-scorer", &[Kind::Scorer, Kind::PreRequest],
+    "Prompts that no endpoint has in its cache go round: the endpoint that got such a prompt the longest ago scores 1, the last one 0. For other prompts all score 0.5.",
+    &[
+        parameter("lruSize", "1024", "endpoints", "Endpoints whose turn is remembered."),
+        parameter("prefixMatchInfoProducerName", "approx-prefix-cache-producer", "", "The producer that knows what is cached."),
+        parameter("prefixPluginType", "none", "", "Deprecated, without effect."),
+        parameter("prefixPluginName", "none", "", "Deprecated, without effect."),
+    ],
+    Build::Reading(build))
+    .when("Beside prefix-cache-scorer: new prefixes spread evenly instead of piling up where the queue was short.");
+
+fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = NoHitLruParams::decode(site.parameters)?;
+    let prefix = site.reads(&params.prefix_match_info_producer_name);
+    let order = site.state.of(site.name, ColdOrder::default);
+    let plugin = Arc::new(NoHitLruScorer::new(&params, prefix, order));
+    let scorer = Some(Arc::clone(&plugin) as _);
+    Ok(Built { scorer, pre_request: Some(plugin), ..Built::with(&params)? })
+}
 
 /// What every endpoint scores when a cache helps at one of them.
 const WARM: f32 = 0.5;

@@ -1,12 +1,48 @@
 //! `prefix-cache-scorer`: the more of a prompt an endpoint has in its prefix cache, the
 //! better.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Node, Positioned};
 use usher_core::endpoints::View;
 use usher_plugin::data::PrefixMatch;
 use usher_plugin::params::{PREFIX_PRODUCER, checked, named};
-use usher_plugin::{Context, Key, Scorer};
+use usher_plugin::{
+    Build, Built, Context, Key, Kind, Parameter, PluginType, Scorer, Site, beta, later, parameter,
+};
+
+#[rustfmt::skip]
+const PARAMETERS: &[Parameter] = &[
+    parameter("prefixMatchInfoProducerName", "approx-prefix-cache-producer", "", "The producer that knows what is cached."),
+    parameter("matchLengthWeight", "0", "", "How much the length of what is cached counts, 0 to 1, beside its share of the prompt."),
+    parameter("matchLengthScaleTokens", "8192", "tokens", "Length that counts in full; above 0 where it counts. What is shorter counts by its square."),
+];
+
+/// `prefix-cache-scorer` in a configuration.
+#[rustfmt::skip]
+pub static TYPE: PluginType = beta("prefix-cache-scorer", &[Kind::Scorer],
+    "The more of a prompt an endpoint has in its prefix cache, the better: all of it scores 1.",
+    PARAMETERS, Build::Reading(build))
+    .when("Prompts that begin alike: conversations, agents, one system prompt for many.");
+
+/// `precise-prefix-cache-scorer` in a configuration.
+#[rustfmt::skip]
+pub static PRECISE: PluginType = later("precise-prefix-cache-scorer", &[Kind::Scorer, Kind::DataProducer]);
+
+/// `multicluster-prefix-cache-scorer` in a configuration.
+#[rustfmt::skip]
+pub static MULTICLUSTER: PluginType = beta("multicluster-prefix-cache-scorer", &[Kind::Scorer],
+    "The more of a prompt a cluster has been sent before, the better: prefix-cache-scorer for endpoints that are clusters.",
+    PARAMETERS, Build::Reading(build)).alpha()
+    .when("A picker that chooses among clusters.");
+
+fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = PrefixCacheScorerParams::decode(site.parameters)?;
+    let prefix = site.reads(&params.prefix_match_info_producer_name);
+    let scorer = Arc::new(PrefixCacheScorer::new(&params, prefix));
+    Ok(Built { scorer: Some(scorer), ..Built::with(&params)? })
+}
 
 /// Tokens at which the length of a match counts in full, unless the configuration says.
 const DEFAULT_SCALE: i64 = 8192;

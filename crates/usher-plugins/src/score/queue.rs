@@ -1,9 +1,23 @@
 //! `queue-scorer`: the shorter the waiting queue, the better.
 
+use std::sync::Arc;
+
+use usher_core::config::ConfigError;
 use usher_core::endpoints::View;
-use usher_plugin::{Context, Scorer};
+use usher_plugin::{Build, Built, Context, Kind, PluginType, Scorer, Site, beta};
 
 use super::smallest_first;
+
+/// `queue-scorer` in a configuration.
+#[rustfmt::skip]
+pub static TYPE: PluginType = beta("queue-scorer", &[Kind::Scorer],
+    "The shorter an endpoint's waiting queue, the better: the shortest scores 1, the longest 0.",
+    &[], Build::Ignoring(build))
+    .when("Always, unless requests hardly ever wait: it keeps them away from where others queue.");
+
+fn build(_site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    Ok(Built { scorer: Some(Arc::new(QueueScorer)), ..Built::bare() })
+}
 
 /// Scores (max − waiting) / (max − min) over the candidates; all 1 when the
 /// queues are equally long.

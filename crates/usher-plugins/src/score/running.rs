@@ -1,9 +1,23 @@
 //! `running-requests-size-scorer`: the fewer requests a model server runs, the better.
 
+use std::sync::Arc;
+
+use usher_core::config::ConfigError;
 use usher_core::endpoints::View;
-use usher_plugin::{Context, Scorer};
+use usher_plugin::{Build, Built, Context, Kind, PluginType, Scorer, Site, beta};
 
 use super::smallest_first;
+
+/// `running-requests-size-scorer` in a configuration.
+#[rustfmt::skip]
+pub static TYPE: PluginType = beta("running-requests-size-scorer", &[Kind::Scorer],
+    "The fewer requests an endpoint runs, the better: the fewest score 1, the most 0.",
+    &[], Build::Ignoring(build))
+    .when("Long answers: what runs, not only what waits, says how busy an endpoint is.");
+
+fn build(_site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    Ok(Built { scorer: Some(Arc::new(RunningRequestsScorer)), ..Built::bare() })
+}
 
 /// Scores (max − running) / (max − min) over the candidates; all 1 when all run
 /// equally many.

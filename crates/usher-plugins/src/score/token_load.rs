@@ -1,11 +1,32 @@
 //! `token-load-scorer`: the fewer tokens an endpoint has to compute, this request's
 //! included, the better.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::{InFlightId, View};
 use usher_plugin::data::UncachedTokens;
-use usher_plugin::{Context, Key, Scorer};
+use usher_plugin::{Build, Built, Context, Key, Kind, PluginType, Scorer, Site, beta, parameter};
+
+/// `token-load-scorer` in a configuration.
+#[rustfmt::skip]
+pub static TYPE: PluginType = beta("token-load-scorer", &[Kind::Scorer],
+    "The fewer tokens are under way at an endpoint, this request's included, the better.",
+    &[
+        parameter("queueThresholdTokens", "4194304", "tokens", "Tokens at which an endpoint scores 0. Below 1 means the default."),
+        parameter("inFlightLoadProducerName", "inflight-load-producer", "", "The producer that counts."),
+    ],
+    Build::Reading(build))
+    .when("Prompts of very different lengths: tokens say what requests cost.");
+
+fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = TokenLoadParams::decode(site.parameters)?;
+    let counters = site.reads_in_flight(&params.in_flight_load_producer_name);
+    let uncached = site.reads(&params.in_flight_load_producer_name);
+    let scorer = Arc::new(TokenLoadScorer::new(&params, counters, uncached));
+    Ok(Built { scorer: Some(scorer), ..Built::with(&params)? })
+}
 
 /// Tokens at which an endpoint scores 0, unless the configuration says.
 const DEFAULT_THRESHOLD: i64 = 4 << 20;

@@ -1,10 +1,26 @@
 //! `topology-affinity-scorer`: the nearer to the endpoint that another profile picked,
 //! the better.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::{Nearness, View};
-use usher_plugin::{Context, Scorer};
+use usher_plugin::{Build, Built, Context, DataType, Kind, PluginType, Scorer, Site, beta, parameter};
+
+/// `topology-affinity-scorer` in a configuration.
+#[rustfmt::skip]
+pub static TYPE: PluginType = beta("topology-affinity-scorer", &[Kind::Scorer],
+    "The nearer an endpoint is to the one that another profile picked, the better: the same host scores 1, rack 0.2, zone 0.05, region 0.02.",
+    &[parameter("topologyProducerName", "topology-extractor", "", "The plugin that says where endpoints are.")],
+    Build::Reading(build)).alpha()
+    .when("Disaggregated pools: near is better, but not required.");
+
+fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = TopologyAffinityScorerParams::decode(site.parameters)?;
+    site.reads_live(DataType::Topology, &params.topology_producer_name);
+    Ok(Built { scorer: Some(Arc::new(TopologyAffinityScorer)), ..Built::with(&params)? })
+}
 
 /// Parameters of `topology-affinity-scorer`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -5,6 +5,49 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Name, Node, Positioned};
 use usher_plugin::params::checked;
+use usher_plugin::{Build, Built, Kind, PluginType, Site, beta, parameter};
+
+/// `global-strict-fairness-policy` in a configuration.
+#[rustfmt::skip]
+pub static GLOBAL_STRICT: PluginType = beta("global-strict-fairness-policy", &[Kind::FairnessPolicy],
+    "Serves all flows of a priority as one queue.",
+    &[], Build::Ignoring(global_strict))
+    .when("Part of the default: who shares the pool doesn't matter.");
+
+/// `round-robin-fairness-policy` in a configuration.
+#[rustfmt::skip]
+pub static ROUND_ROBIN: PluginType = beta("round-robin-fairness-policy", &[Kind::FairnessPolicy],
+    "Serves the flows of a priority in turns, a request each.",
+    &[], Build::Ignoring(round_robin))
+    .when("Tenants share the pool, and none may crowd the others out.");
+
+/// `program-aware-fairness` in a configuration.
+#[rustfmt::skip]
+pub static PROGRAM_AWARE: PluginType = beta("program-aware-fairness", &[Kind::FairnessPolicy],
+    "Serves the flow first that got the fewest tokens lately, generated ones counted twice, and gives those a push that wait long.",
+    &[
+        parameter("strategy", "las", "", "How flows are compared; las, least attained service, is the only way."),
+        parameter("evictionTtlSeconds", "3600", "seconds", "How long a flow that sends nothing is remembered."),
+        parameter("evictionSweepSeconds", "300", "seconds", "How often such flows are looked for."),
+        parameter("lasWeightService", "0.8", "", "Weight of the tokens that a flow got."),
+        parameter("lasWeightHeadWait", "0.2", "", "Weight of how long its first request waits."),
+        parameter("lasHalfLifeSeconds", "60", "seconds", "Time after which half of what a flow got is forgotten."),
+    ],
+    Build::Reading(program_aware))
+    .when("Agents or tenants whose requests differ much in size.");
+
+fn global_strict(_site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    Ok(Built::bare().with_extra(Fairness::GlobalStrict))
+}
+
+fn round_robin(_site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    Ok(Built::bare().with_extra(Fairness::RoundRobin))
+}
+
+fn program_aware(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = ProgramAwareParams::decode(site.parameters)?;
+    Ok(Built::with(&params)?.with_extra(Fairness::ProgramAware(params.clone())))
+}
 
 /// The order of flows.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -2,11 +2,12 @@
 //! The queue that keeps to it is in `flow`.
 
 mod ceiling;
-mod fairness;
+pub(crate) mod eviction;
+pub(crate) mod fairness;
 mod holdback;
-mod ordering;
+pub(crate) mod ordering;
 mod reflective;
-mod usage_limit;
+pub(crate) mod usage_limit;
 
 use std::fmt;
 use std::sync::Arc;

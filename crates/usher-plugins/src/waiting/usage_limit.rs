@@ -3,10 +3,54 @@
 use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Node, Positioned};
 use usher_plugin::params::checked;
+use usher_plugin::{Build, Built, Kind, PluginType, Site, beta, parameter};
 
 use super::ceiling::{Ceiling, Standing};
 use super::holdback::HoldbackParams;
 use super::reflective;
+
+/// `static-usage-limit-policy` in a configuration.
+#[rustfmt::skip]
+pub static STATIC: PluginType = beta("static-usage-limit-policy", &[Kind::UsageLimitPolicy],
+    "Lets every priority fill the same share of the pool.",
+    &[parameter("threshold", "1", "saturation", "Saturation up to which requests are let through.")],
+    Build::Reading(static_usage_limit))
+    .when("Part of the default: no priority keeps room free for another.");
+
+/// `priority-holdback-policy` in a configuration.
+#[rustfmt::skip]
+pub static HOLDBACK: PluginType = beta("priority-holdback-policy", &[Kind::UsageLimitPolicy],
+    "Lets lower priorities fill less of the pool than higher ones.",
+    &[
+        parameter("shape", "linear", "", "How ceilings lie between the lowest and the highest; linear is the only way."),
+        parameter("domain", "rank", "", "What they are in proportion to: rank, the places in the order, or value, the priorities themselves."),
+        parameter("minCeiling", "", "saturation", "Ceiling of the lowest priority, at least 0 and below 1."),
+        parameter("maxCeiling", "1", "saturation", "Ceiling of the highest priority."),
+    ],
+    Build::Reading(holdback)).alpha()
+    .when("Important requests have to find room at once.");
+
+/// `soft-reflective-ceiling-policy` in a configuration.
+#[rustfmt::skip]
+pub static SOFT_REFLECTIVE: PluginType = beta("soft-reflective-ceiling-policy", &[Kind::UsageLimitPolicy],
+    "Lets lower priorities through ever more rarely as the pool fills, the lowest first.",
+    &[], Build::Reading(soft_reflective)).alpha()
+    .when("As above, where a fixed share held back would be idle too often.");
+
+fn static_usage_limit(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = StaticUsageLimitParams::decode(site.parameters)?;
+    Ok(Built::with(&params)?.with_extra(UsageLimit::Static(params)))
+}
+
+fn holdback(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = HoldbackParams::decode(site.parameters)?;
+    Ok(Built::with(&params)?.with_extra(UsageLimit::Holdback(params)))
+}
+
+fn soft_reflective(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    site.takes_nothing()?;
+    Ok(Built::bare().with_extra(UsageLimit::SoftReflective))
+}
 
 /// A policy that gives every priority its ceiling.
 #[derive(Clone, Debug, PartialEq)]

@@ -8,13 +8,38 @@ mod params;
 use std::sync::Arc;
 
 use prometheus::{IntCounter, IntCounterVec, Opts, Registry};
+use usher_core::config::ConfigError;
 use usher_core::metrics::register;
 use usher_core::request::usage::Usage;
-use usher_plugin::{Attribute, Context, Decision, Effects, Follower, PreRequest};
+use usher_plugin::{
+    Attribute, Build, Built, Context, Decision, Effects, Follower, Kind, PluginType, PreRequest, Site, beta,
+    parameter,
+};
 
 use expression::{Expression, Failure, Variables};
 use params::AttributeParams;
 pub use params::ReporterParams;
+
+/// `request-attribute-reporter` in a configuration.
+#[rustfmt::skip]
+pub static TYPE: PluginType = beta("request-attribute-reporter", &[Kind::Response],
+    "Tells the gateway numbers that are computed from the tokens of a request.",
+    &[
+        parameter("attributes", "", "", "What is told: {key, expression, condition}, at least one."),
+        parameter("attributes[].key.namespace", "envoy.lb", "", "Namespace of the dynamic metadata."),
+        parameter("attributes[].key.name", "", "", "Key in the namespace."),
+        parameter("attributes[].expression", "", "", "The number in CEL, over usage; 0 is not told."),
+        parameter("attributes[].condition", "none", "", "When it is told, in CEL."),
+    ],
+    Build::Reading(build))
+    .when("The gateway bills or limits by what a request cost.");
+
+fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = ReporterParams::decode(site.parameters)?;
+    let metrics = site.family(ReporterMetrics::register)?;
+    let plugin = Arc::new(RequestAttributeReporter::new(&params, site.name, &metrics));
+    Ok(Built { pre_request: Some(plugin), ..Built::with(&params)? })
+}
 
 /// Computes attributes from the usage of every answer that says what it used.
 #[derive(Debug)]

@@ -11,13 +11,72 @@ use arc_swap::ArcSwapOption;
 use bytes::Bytes;
 use prometheus::{Gauge, GaugeVec, IntCounter, IntCounterVec, Opts, Registry};
 use rand::Rng;
+use usher_core::config::ConfigError;
 use usher_core::endpoints::{Candidates, Snapshot};
 use usher_core::metrics::register;
-use usher_plugin::{AnswerHead, Effects, Follower, Header, PluginId, Screener, Situation};
+use usher_plugin::{
+    AnswerHead, Build, Built, Effects, Follower, Header, Kind, Parameter, PluginId, PluginType, Screener,
+    Site, Situation, beta, parameter,
+};
 
 pub use params::RolloutParams;
 use params::{GatingMode, HeaderMode};
 use revisions::{Revisions, choose};
+
+const PARAMETERS: &[Parameter] = &[
+    parameter("scope.labelSelector", "", "", "The endpoints that are screened, as Kubernetes selects pods."),
+    parameter(
+        "headerSelectors",
+        "[]",
+        "",
+        "Headers with which clients choose: {name, headerName, labelKey, mode}.",
+    ),
+    parameter(
+        "headerSelectors[].mode",
+        "strict",
+        "",
+        "Without a match, strict leaves no endpoint and prefer all.",
+    ),
+    parameter("revisionGating", "", "", "How one revision is chosen."),
+    parameter(
+        "revisionGating.mode",
+        "sum",
+        "",
+        "What a revision weighs: sum, its endpoints; max-role, those of the largest role; disabled.",
+    ),
+    parameter(
+        "revisionGating.requireRoles.values",
+        "[]",
+        "",
+        "Roles without which a revision gets no requests.",
+    ),
+    parameter(
+        "revisionGating.revisionLabelKey",
+        "disaggregatedset.x-k8s.io/revision",
+        "",
+        "The label that has the revision.",
+    ),
+    parameter(
+        "revisionGating.roleLabelKey",
+        "disaggregatedset.x-k8s.io/role",
+        "",
+        "The label that has the role.",
+    ),
+];
+
+/// `disaggregatedset-rollout-screener` in a configuration.
+#[rustfmt::skip]
+pub static TYPE: PluginType = beta("disaggregatedset-rollout-screener", &[Kind::Screener, Kind::Response],
+    "Sends all parts of a request to one revision of a disaggregated set.",
+    PARAMETERS, Build::Reading(build)).alpha()
+    .when("A rollout of prefill and decode pods whose versions must not mix.");
+
+fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = RolloutParams::decode(site.parameters)?;
+    let (built, metrics) = (Built::with(&params)?, site.family(RolloutMetrics::register)?);
+    let id = PluginId::new("disaggregatedset-rollout-screener", site.name);
+    Ok(Built { screener: Some(Arc::new(RolloutScreener::new(params, &id, &metrics))), ..built })
+}
 
 /// Keeps the endpoints that a request's headers choose, and of those one revision that
 /// has all required roles. Endpoints out of scope are not its business.

@@ -1,8 +1,33 @@
 //! `always-disagg-pd-decider` and `always-disagg-multimodal-decider`: deciders that look
 //! at the request alone, or at nothing.
 
+use std::sync::Arc;
+
+use usher_core::config::ConfigError;
 use usher_core::endpoints::Candidates;
-use usher_plugin::{Context, Decider};
+use usher_plugin::{Build, Built, Context, Decider, Kind, PluginType, Site, beta};
+
+/// `always-disagg-pd-decider` in a configuration.
+#[rustfmt::skip]
+pub static PREFILL: PluginType = beta("always-disagg-pd-decider", &[Kind::Decider],
+    "Lets another endpoint compute every prompt.",
+    &[], Build::Ignoring(always_disagg_pd_decider))
+    .when("Decoding endpoints that must not compute prompts, and measurements.");
+
+/// `always-disagg-multimodal-decider` in a configuration.
+#[rustfmt::skip]
+pub static MULTIMODAL: PluginType = beta("always-disagg-multimodal-decider", &[Kind::Decider],
+    "Lets other endpoints encode whenever a prompt has images, videos or clips.",
+    &[], Build::Ignoring(always_disagg_multimodal_decider))
+    .when("Encoders of their own.");
+
+fn always_disagg_pd_decider(_site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    Ok(Built { decider: Some(Arc::new(AlwaysDecider)), ..Built::bare() })
+}
+
+fn always_disagg_multimodal_decider(_site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    Ok(Built { decider: Some(Arc::new(MultimodalDecider)), ..Built::bare() })
+}
 
 /// Always says yes.
 #[derive(Clone, Copy, Debug, Default)]

@@ -1,13 +1,14 @@
 //! Requests whose stages run on several endpoints: one decodes; another may compute the
 //! prompt, and others encode its images, videos and clips.
 
-mod always;
+pub(crate) mod always;
 mod decisions;
 mod joint;
 mod params;
-mod pd;
-mod prefix_decider;
-mod profiles;
+pub(crate) mod pd;
+pub(crate) mod prefix_decider;
+pub(crate) mod profiles;
+mod site;
 mod stages;
 
 pub use always::{AlwaysDecider, MultimodalDecider};

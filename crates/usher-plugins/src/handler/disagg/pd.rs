@@ -7,13 +7,43 @@ use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Name, Node, Positioned};
 use usher_core::endpoints::Endpoint;
 use usher_plugin::{
-    Context, Decider, Decision, Effects, Part, PreRequest, ProfileHandler, ProfileSet, Runs, ScheduleError,
+    Build, Built, Context, Decider, Decision, Effects, Kind, Parameter, Part, PluginId, PluginType,
+    PreRequest, ProfileHandler, ProfileSet, Runs, ScheduleError, Site, beta, parameter,
 };
 
-use super::decisions::Decisions;
+use super::decisions::{Decisions, PdFamily};
 use super::params::{StageOrder, StageProfiles};
+use super::site::{pd_plugins, prompt_and_cached};
 use super::stages::Stages;
 use crate::handler::data_parallel::{PrimaryPort, port};
+
+#[rustfmt::skip]
+const PARAMETERS: &[Parameter] = &[
+    parameter("decodeProfile", "decode", "", "The profile that picks who decodes and answers."),
+    parameter("prefillProfile", "prefill", "", "The profile that picks who computes the prompt."),
+    parameter("deciderPluginName", "prefix-based-pd-decider", "", "The plugin that says whether another endpoint computes the prompt. It has to be declared."),
+    parameter("primaryPort", "0", "port", "The port of every pod that knows its ranks, as of data-parallel-profile-handler; 0: ranks are reached at their own ports."),
+    parameter("prefixMatchInfoProducerName", "approx-prefix-cache-producer", "", "A producer that knows what is cached, to be added. Deciders look at the default one."),
+    parameter("prefixPluginType, prefixPluginName", "none", "", "Deprecated, without effect."),
+];
+
+/// `pd-profile-handler` in a configuration.
+#[rustfmt::skip]
+pub static TYPE: PluginType = beta("pd-profile-handler", &[Kind::ProfileHandler, Kind::PreRequest],
+    "Picks who decodes, and where its decider says so who computes the prompt. It needs prefill-header-handler to name it in a header.",
+    PARAMETERS, Build::Reading(build)).instead("disagg-profile-handler").refers_to(pd_plugins)
+    .when("Not in new configurations.");
+
+fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = PdParams::decode(site.parameters)?;
+    let decider = site.decider("deciderPluginName", &params.decider_plugin_name)?;
+    prompt_and_cached(site, &params.prefix_match_info_producer_name);
+    let id = PluginId::new("pd-profile-handler", site.name);
+    let decisions = site.family(PdFamily::register)?.of(id);
+    let plugin = Arc::new(PdProfileHandler::new(&params, decider, decisions));
+    let handler = Some(Arc::clone(&plugin) as _);
+    Ok(Built { handler, pre_request: Some(plugin), ..Built::with(&params)? })
+}
 
 /// Parameters of `pd-profile-handler`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

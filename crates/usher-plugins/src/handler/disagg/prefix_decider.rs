@@ -1,11 +1,33 @@
 //! `prefix-based-pd-decider`: a prompt is computed elsewhere if much of it is new to the
 //! endpoint that decodes.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Node, Positioned};
 use usher_core::endpoints::Candidates;
 use usher_plugin::data::{PrefixMatch, PromptTokens};
-use usher_plugin::{Context, Decider, Key};
+use usher_plugin::{Build, Built, Context, Decider, Key, Kind, PluginType, Site, beta, parameter};
+
+use super::site::{PREFIX_PRODUCER, prompt_and_cached};
+
+/// `prefix-based-pd-decider` in a configuration.
+#[rustfmt::skip]
+pub static TYPE: PluginType = beta("prefix-based-pd-decider", &[Kind::Decider],
+    "Lets another endpoint compute a prompt if the one that decodes has little of it in its prefix cache.",
+    &[
+        parameter("nonCachedTokens", "0", "tokens", "Tokens that the decoding endpoint would have to compute, from which on another one does. 0: never."),
+        parameter("promptTokens", "0", "tokens", "Prompts of fewer tokens stay whole."),
+    ],
+    Build::Reading(build))
+    .when("The usual choice for prefill: short prompts and cached ones are not worth the transfer of their KV cache.");
+
+fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = PrefixBasedPdParams::decode(site.parameters)?;
+    let (tokens, prefix) = prompt_and_cached(site, PREFIX_PRODUCER);
+    let decider = Arc::new(PrefixBasedPdDecider::new(params, tokens, prefix));
+    Ok(Built { decider: Some(decider), ..Built::with(&params)? })
+}
 
 /// Parameters of `prefix-based-pd-decider`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]

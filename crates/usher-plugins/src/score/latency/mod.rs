@@ -4,12 +4,42 @@ mod composite;
 mod headroom;
 mod params;
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
+use usher_core::config::ConfigError;
 use usher_core::endpoints::View;
 use usher_plugin::data::{LatencyPrediction, LatencyPredictions, PrefixMatch};
-use usher_plugin::{Context, Key, Scorer};
+use usher_plugin::{Build, Built, Context, Key, Kind, Parameter, PluginType, Scorer, Site, beta, parameter};
 
 pub use params::{LatencyScorerParams, Strategy};
+
+#[rustfmt::skip]
+const PARAMETERS: &[Parameter] = &[
+    parameter("ttftWeight", "0.8", "", "Weight of the headroom of the time to the first token."),
+    parameter("tpotWeight", "0.2", "", "Weight of the headroom of the time per output token."),
+    parameter("headroomSelectionStrategy", "least", "", "least or most: which of the endpoints that keep the targets score most. With least, others stay free for tighter targets."),
+    parameter("compositeKVWeight", "1", "", "Without predictions: weight of what is free of the KV cache."),
+    parameter("compositeQueueWeight", "1", "", "Without predictions: weight of a short queue."),
+    parameter("compositePrefixWeight", "1", "", "Without predictions: weight of what is cached of the prompt."),
+    parameter("latencyPredictionInfoProducerName", "predicted-latency-producer", "", "The producer of the predictions."),
+    parameter("prefixMatchInfoProducerName", "approx-prefix-cache-producer", "", "The producer that knows what is cached."),
+];
+
+/// `latency-scorer` in a configuration.
+#[rustfmt::skip]
+pub static TYPE: PluginType = beta("latency-scorer", &[Kind::Scorer],
+    "Scores by headroom, the latency target less what is predicted: endpoints that keep both targets go first, by the strategy; without targets, the soonest.",
+    PARAMETERS, Build::Reading(build))
+    .when("Configurations of the Go picker with predicted latencies. expected-latency-scorer needs no weights, and also minds what a request costs others.");
+
+fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+    let params = LatencyScorerParams::decode(site.parameters)?;
+    let built = Built::with(&params)?;
+    let predictions = site.reads(&params.latency_prediction_info_producer_name);
+    let prefix = site.reads(&params.prefix_match_info_producer_name);
+    Ok(Built { scorer: Some(Arc::new(LatencyScorer::new(params, predictions, prefix))), ..built })
+}
 
 /// Scores by headroom. Where some endpoint keeps both targets, or has no prediction, only
 /// those score; else idle endpoints; else those that miss the least: the time per output token
