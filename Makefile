@@ -33,6 +33,8 @@ docs-accept:
 # All tests, the end-to-end ones with a real Envoy included. In CI none may hang for as long as CI takes.
 test-rust:
 	$(STAGE) tests $(CARGO) test --locked $(if $(CI),--config 'target."cfg(all())".runner = "deploy/ci/limit.sh"')
+	$(STAGE) "a plugin of another package" env CARGO_TARGET_DIR="$${CARGO_TARGET_DIR:-target}" \
+		$(CARGO) test --locked --manifest-path examples/own-plugin/Cargo.toml
 
 # The Helm chart and the overlays for kustomize, where there is a helm; the tests check what
 # they render.

@@ -28,5 +28,5 @@ pub use usher_core::{config, endpoints, memory, metrics, prefix, request};
 
 /// Compiles and runs the program of the page.
 #[cfg(doctest)]
-#[doc = include_str!("../docs/add-a-plugin.md")]
-struct AddAPlugin;
+#[doc = include_str!("../docs/contributing/plugins.md")]
+struct Plugins;

@@ -14,7 +14,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::config::{ConfigError, EndpointPickerConfig, source};
-use crate::schedule::registry::Pipeline;
+use crate::schedule::registry::{Pipeline, PluginTypes};
 use crate::schedule::{SchedulerMetrics, State};
 
 /// What follows from a configuration that doesn't say where endpoints come from.
@@ -64,13 +64,17 @@ impl Output {
 
 /// Checks the file. 0: valid; 2: invalid or unreadable, with one line on standard
 /// error; 1: the result could not be written, or the picker could not be asked.
-pub fn run(args: &CheckArgs) -> ExitCode {
-    ExitCode::from(run_with(args, &mut io::stdin(), &mut io::stdout(), &mut io::stderr()))
+pub(super) fn run(args: &CheckArgs, types: &PluginTypes) -> ExitCode {
+    ExitCode::from(print(check(args, types, &mut io::stdin()), &mut io::stdout(), &mut io::stderr()))
 }
 
-/// [`run`] with streams of the caller's choice. Returns the exit code.
+/// The same of the built-in plugins, with streams of the caller's choice. Returns the exit code.
 pub fn run_with(args: &CheckArgs, input: &mut dyn Read, out: &mut dyn Write, err: &mut dyn Write) -> u8 {
-    let (code, result) = match check(args, input) {
+    print(check(args, &PluginTypes::default(), input), out, err)
+}
+
+fn print(checked: Result<String, (u8, String)>, out: &mut dyn Write, err: &mut dyn Write) -> u8 {
+    let (code, result) = match checked {
         Ok(report) => (0, out.write_all(report.as_bytes()).and_then(|()| out.flush())),
         Err((code, line)) => (code, writeln!(err, "{line}")),
     };
@@ -78,14 +82,14 @@ pub fn run_with(args: &CheckArgs, input: &mut dyn Read, out: &mut dyn Write, err
 }
 
 /// The report, or the exit code with a line about what is wrong.
-fn check(args: &CheckArgs, input: &mut dyn Read) -> Result<String, (u8, String)> {
+fn check(args: &CheckArgs, types: &PluginTypes, input: &mut dyn Read) -> Result<String, (u8, String)> {
     let (name, text) = read(args, input).map_err(|line| (2, line))?;
     let locate = |error: ConfigError| (2, error.in_file(&name));
     let config = EndpointPickerConfig::parse_unless_empty(&text).map_err(locate)?;
     let metrics = SchedulerMetrics::register(&Registry::new()).map_err(|error| (2, error.to_string()))?;
     let state = State::default();
-    let pipeline = Pipeline::build(config.as_ref(), args.allow_experimental_plugins, &metrics, &state);
-    let pipeline = pipeline.map_err(locate)?;
+    let allowed = args.allow_experimental_plugins;
+    let pipeline = Pipeline::build_with(types, config.as_ref(), allowed, &metrics, &state).map_err(locate)?;
     // How often serve polls what names no interval is not known here.
     let stale = pipeline.notes_on_staleness(None);
     let (mut notes, mut warnings) = (pipeline.notes, pipeline.warnings);

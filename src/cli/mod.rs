@@ -21,6 +21,8 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
+use crate::schedule::registry::PluginTypes;
+
 use check::CheckArgs;
 pub use error::CliError;
 use flags::{ServeArgs, as_pflag};
@@ -59,7 +61,12 @@ pub enum Command {
 
 /// Runs the program: parses the arguments, does what they say, reports an error on stderr.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let error = match parse(arguments).and_then(run) {
+    main_with(arguments, &PluginTypes::default())
+}
+
+/// The same where configurations of `serve` and `check` may name these plugin types.
+pub fn main_with(arguments: impl IntoIterator<Item = OsString>, types: &PluginTypes) -> ExitCode {
+    let error = match parse(arguments).and_then(|command| run(command, types)) {
         Ok(code) => return code,
         Err(error) => error,
     };
@@ -93,16 +100,16 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Command, C
         .map_err(usage)
 }
 
-fn run(command: Command) -> Result<ExitCode, CliError> {
+fn run(command: Command, types: &PluginTypes) -> Result<ExitCode, CliError> {
     match command {
-        Command::Serve(args) => serve::serve(*args).map(|()| ExitCode::SUCCESS),
+        Command::Serve(args) => serve::serve(*args, types).map(|()| ExitCode::SUCCESS),
         Command::Sim(args) => sim::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Load(args) => load::run(*args).map(|()| ExitCode::SUCCESS),
         Command::Demo(args) => demo::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Replay(args) => replay::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Compare(args) => compare::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Doctor(args) => doctor::run(&args),
-        Command::Check(args) => Ok(check::run(&args)),
+        Command::Check(args) => Ok(check::run(&args, types)),
         Command::Capacity(args) => capacity::run(&args),
     }
 }

@@ -8,17 +8,18 @@ use super::flags::ServeArgs;
 use super::logging;
 use crate::extproc::listen::Listeners;
 use crate::extproc::stop::Stops;
+use crate::schedule::registry::PluginTypes;
 use crate::settings::Environment;
 
 /// Time for background work that is in the middle of something when everything else has
 /// ended.
 const LAST_WORK: Duration = Duration::from_secs(1);
 
-/// Serves until a signal.
-pub(super) fn serve(args: ServeArgs) -> Result<(), CliError> {
+/// Serves until a signal. Its configuration may name these plugin types.
+pub(super) fn serve(args: ServeArgs, types: &PluginTypes) -> Result<(), CliError> {
     let settings = args.settings(Environment::of_process()).map_err(CliError::Usage)?;
     logging::start(settings.log);
-    let setup = crate::Setup::new(settings)?;
+    let setup = crate::Setup::with_plugins(settings, types)?;
     // Discovery, scraping, accepting and the small servers share this thread; requests
     // have their own.
     let runtime =

@@ -11,7 +11,7 @@ use crate::config::{self, EndpointPickerConfig};
 use crate::endpoints::health::{HealthParams, Ward, WardMetrics};
 use crate::endpoints::{Clock, PodLocator, Store};
 use crate::memory::{Budget, cgroup};
-use crate::schedule::registry::Pipeline;
+use crate::schedule::registry::{Pipeline, PluginTypes};
 use crate::schedule::{SchedulerMetrics, State};
 use crate::settings::{ConfigSource, MemoryBudget, MemorySettings, ServeSettings, SickPodSettings};
 
@@ -38,6 +38,14 @@ impl Setup {
     /// # Errors
     /// When it can't be read or is not valid; the text has file, line and column.
     pub fn new(settings: ServeSettings) -> Result<Self, RunError> {
+        Self::with_plugins(settings, &PluginTypes::default())
+    }
+
+    /// The same where the configuration may name these plugin types.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn with_plugins(settings: ServeSettings, types: &PluginTypes) -> Result<Self, RunError> {
         let registry = Registry::new();
         let scheduler_metrics = SchedulerMetrics::register(&registry)?;
         let (name, text) = match &settings.config {
@@ -56,8 +64,8 @@ impl Setup {
         let allowed = settings.allow_experimental_plugins;
         let budget = Arc::new(budget(settings.memory, cgroup::limit()));
         let state = Arc::new(State::within(Clock::start(), budget));
-        let mut pipeline =
-            Pipeline::build(config.as_ref(), allowed, &scheduler_metrics, &state).map_err(in_file)?;
+        let mut pipeline = Pipeline::build_with(types, config.as_ref(), allowed, &scheduler_metrics, &state)
+            .map_err(in_file)?;
         let stale = pipeline.notes_on_staleness(Some(settings.refresh_metrics_interval));
         pipeline.notes.extend(stale);
         let origin = Origin::new(&settings, pipeline.discovery.as_ref())?;

@@ -15,6 +15,7 @@
 
 pub mod data;
 pub mod params;
+pub mod testing;
 
 mod by_type;
 mod context;

@@ -10,7 +10,7 @@ use crate::schedule::SchedulerMetrics;
 use crate::schedule::latency::{InitialRate, Model};
 
 use super::order;
-use super::table::{find_type, plugin_types};
+use super::types::PluginTypes;
 
 /// Place of what no line of the file asks for.
 pub(super) const START: Position = Position { line: 1, column: 1 };
@@ -39,6 +39,7 @@ impl Instance {
 pub(super) struct Instances<'a> {
     list: Vec<Instance>,
     wiring: Wiring,
+    types: &'a PluginTypes,
     metrics: &'a SchedulerMetrics,
     state: &'a State,
 }
@@ -48,14 +49,15 @@ impl<'a> Instances<'a> {
     /// checked before the first is built.
     pub(super) fn declare(
         plugins: &[Plugin],
+        types: &'a PluginTypes,
         metrics: &'a SchedulerMetrics,
         state: &'a State,
     ) -> Result<Self, ConfigError> {
-        let types = plugins.iter().map(known_type).collect::<Result<Vec<_>, _>>()?;
-        let declared: Vec<_> = plugins.iter().zip(types).collect();
+        let known = plugins.iter().map(|plugin| known_type(types, plugin)).collect::<Result<Vec<_>, _>>()?;
+        let declared: Vec<_> = plugins.iter().zip(known).collect();
         declared.iter().try_for_each(|(plugin, plugin_type)| check_supported(plugin_type, plugin))?;
         let list = Vec::with_capacity(plugins.len());
-        let mut instances = Self { list, wiring: Wiring::default(), metrics, state };
+        let mut instances = Self { list, wiring: Wiring::default(), types, metrics, state };
         for (plugin, plugin_type) in order::of_building(&declared)? {
             instances.add(plugin_type, plugin, Some(plugin.at))?;
         }
@@ -142,6 +144,11 @@ impl<'a> Instances<'a> {
         })
     }
 
+    /// The types that the configuration may name.
+    pub(super) fn types(&self) -> &'a PluginTypes {
+        self.types
+    }
+
     /// Who produces what.
     pub(super) fn keys(&self) -> &Keys {
         self.wiring.keys()
@@ -169,7 +176,7 @@ impl<'a> Instances<'a> {
         let name = plugin_type.to_owned();
         let plugin_type = Name { at, value: name.clone() };
         let plugin = Plugin { at, name, plugin_type, parameters: Node::empty_map(at) };
-        let plugin_type = known_type(&plugin)?;
+        let plugin_type = known_type(self.types, &plugin)?;
         self.add(plugin_type, &plugin, None)
     }
 
@@ -201,10 +208,10 @@ impl<'a> Instances<'a> {
     }
 }
 
-fn known_type(plugin: &Plugin) -> Result<&'static PluginType, ConfigError> {
+fn known_type(types: &PluginTypes, plugin: &Plugin) -> Result<&'static PluginType, ConfigError> {
     let name = &plugin.plugin_type;
-    find_type(&name.value).ok_or_else(|| {
-        let known = plugin_types().map(|plugin_type| plugin_type.name);
+    types.find(&name.value).ok_or_else(|| {
+        let known = types.all().map(|plugin_type| plugin_type.name);
         ConfigError::at(name.at, format!("plugin type '{}' is not registered", name.value))
             .in_plugin(&plugin.name)
             .did_you_mean(&name.value, known)
@@ -301,7 +308,7 @@ mod tests {
     #[test]
     fn names_of_types_are_unique_and_supported_ones_are_described() {
         let mut names = std::collections::HashSet::new();
-        for plugin_type in plugin_types() {
+        for plugin_type in PluginTypes::default().all() {
             assert!(names.insert(plugin_type.name), "{} twice", plugin_type.name);
             assert!(!plugin_type.kinds.is_empty(), "{}", plugin_type.name);
             for text in [plugin_type.summary, plugin_type.when] {

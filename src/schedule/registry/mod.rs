@@ -1,6 +1,6 @@
 //! From a configuration to what runs.
 //!
-//! [`plugin_types`] is the one list of plugin types: what each is, what it
+//! [`PluginTypes`] are those that a configuration can name: what each is, what it
 //! takes and how it is built. [`Pipeline::build`] adds the defaults to a
 //! configuration, builds its plugins and puts each in its places; [`Resolved`]
 //! says what came out of it.
@@ -17,6 +17,7 @@ mod replicas;
 mod resolved;
 mod stages;
 mod table;
+mod types;
 
 pub use data::MetricsSource;
 pub use pipeline::Pipeline;
@@ -25,4 +26,5 @@ pub use resolved::{
     ResolvedScorer, ResolvedSource, ResolvedStages, Use,
 };
 pub use table::{find_type, plugin_types};
+pub use types::{NameTaken, PluginTypes};
 pub use usher_plugin::{Kind, Parameter, PluginType, Stability};

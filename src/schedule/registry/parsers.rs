@@ -7,7 +7,6 @@ use crate::request::ParserKind;
 
 use super::instances::{Instances, START};
 use super::resolved::Use;
-use super::table::{find_type, plugin_types};
 
 const KEY: &str = "requestHandler.parsers";
 
@@ -21,7 +20,7 @@ pub(super) fn add(
     instances: &mut Instances<'_>,
 ) -> Result<Vec<Name>, ConfigError> {
     for reference in &config.parsers {
-        if find_type(&reference.value).is_some() {
+        if instances.types().find(&reference.value).is_some() {
             instances.inject(&reference.value, reference.at)?;
         }
     }
@@ -36,7 +35,7 @@ pub(super) fn add(
 
 /// Refuses parsers that do not exist.
 pub(super) fn check(references: &[Name], instances: &Instances<'_>) -> Result<(), ConfigError> {
-    let types = || plugin_types().filter(|plugin_type| plugin_type.is(Kind::Parser));
+    let types = || instances.types().all().filter(|plugin_type| plugin_type.is(Kind::Parser));
     references.iter().try_for_each(|reference| {
         instances.get_or_type(KEY, reference, types().map(|plugin_type| plugin_type.name)).map(|_| ())
     })

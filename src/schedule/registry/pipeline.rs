@@ -14,6 +14,7 @@ use crate::scrape::Engines;
 use super::data::MetricsSource;
 use super::instances::{self, Instances};
 use super::resolved::{Resolved, ResolvedPlugin, Use};
+use super::types::PluginTypes;
 use super::{data, flow, handler, parsers, profiles, replicas, stages};
 
 /// What the peer runs without a configuration.
@@ -68,10 +69,25 @@ impl Pipeline {
         metrics: &SchedulerMetrics,
         state: &State,
     ) -> Result<Self, ConfigError> {
+        Self::build_with(&PluginTypes::default(), config, allow_experimental, metrics, state)
+    }
+
+    /// The same where a configuration may name these types.
+    ///
+    /// # Errors
+    /// As [`Self::build`].
+    pub fn build_with(
+        types: &PluginTypes,
+        config: Option<&EndpointPickerConfig>,
+        allow_experimental: bool,
+        metrics: &SchedulerMetrics,
+        state: &State,
+    ) -> Result<Self, ConfigError> {
         match config {
-            Some(config) => Self::of(config, false, allow_experimental, metrics, state),
+            Some(config) => Self::of(types, (config, false), allow_experimental, metrics, state),
             None => {
-                Self::of(&EndpointPickerConfig::parse(BUILT_IN)?, true, allow_experimental, metrics, state)
+                let built_in = EndpointPickerConfig::parse(BUILT_IN)?;
+                Self::of(types, (&built_in, true), allow_experimental, metrics, state)
             }
         }
     }
@@ -94,14 +110,14 @@ impl Pipeline {
     }
 
     fn of(
-        config: &EndpointPickerConfig,
-        built_in: bool,
+        types: &PluginTypes,
+        (config, built_in): (&EndpointPickerConfig, bool),
         allow_experimental: bool,
         metrics: &SchedulerMetrics,
         state: &State,
     ) -> Result<Self, ConfigError> {
         let mut notes = config.notes.clone();
-        let mut instances = Instances::declare(&config.plugins, metrics, state)?;
+        let mut instances = Instances::declare(&config.plugins, types, metrics, state)?;
         if built_in {
             instances.forget_places();
             notes.push("no configuration, or an empty one: the built-in configuration runs".to_owned());

@@ -1,0 +1,13 @@
+//! Usher with a scorer of its own.
+
+use usher::schedule::registry::{NameTaken, PluginTypes};
+
+pub mod power;
+
+/// The built-in plugin types and ours.
+///
+/// # Errors
+/// When Usher has a type of that name.
+pub fn types() -> Result<PluginTypes, NameTaken> {
+    PluginTypes::default().with(&power::TYPE)
+}
