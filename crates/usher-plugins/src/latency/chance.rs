@@ -12,9 +12,6 @@ use super::table::{Reported, Table};
 /// Part of its own target that another must be below to count as tighter.
 const TIGHTER: f64 = 0.9;
 
-/// Chance from which on an endpoint is good for a class.
-const GOOD: f64 = 0.5;
-
 /// Chance of keeping the targets beyond which more is no better.
 pub(crate) const ENOUGH: f64 = 0.95;
 
@@ -40,6 +37,8 @@ pub struct Outlook {
 pub struct Aims<'a> {
     /// Its own.
     pub slo: &'a Slo,
+    /// Natural logarithm of its own per output token, in seconds.
+    pub tpot_log: Option<f64>,
     /// What an endpoint is to do of it.
     pub part: Part,
     /// Tokens of its answer, if it becomes a long one.
@@ -108,11 +107,13 @@ impl Table<'_> {
         let tpot = speed.per_output_token(state, ask);
         let without = State { requests: (state.requests - 1.0).max(0.0), ..*state };
         let depth = speed.per_output_token(&without, &Ask::default());
-        let tpot_chance = aims.slo.tpot.map_or(1.0, |limit| steps.within(tpot, limit));
-        let harm = self.running_targets(endpoint).map_or(0.0, |(target, requests)| {
-            requests * (steps.within(depth, target) - steps.within(tpot, target)).max(0.0)
+        let (tpot_log, depth_log) = (tpot.max(0.0).ln(), depth.max(0.0).ln());
+        let tpot_chance = aims.tpot_log.map_or(1.0, |limit| steps.below(limit - tpot_log));
+        let running = self.known(endpoint).and_then(|backlog| backlog.targets().tightest_log());
+        let harm = running.map_or(0.0, |(target, requests)| {
+            requests * (steps.below(target - depth_log) - steps.below(target - tpot_log)).max(0.0)
         });
-        let serves = aims.tighter.iter().filter(|target| steps.within(depth, **target) >= GOOD).count();
+        let serves = aims.tighter.iter().filter(|target| steps.is_likely(depth, **target)).count();
         Outlook { chance: ttft_chance * tpot_chance, harm, depth, serves }
     }
 

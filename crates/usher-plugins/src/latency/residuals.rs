@@ -55,8 +55,8 @@ const MEDIAN: usize = 6;
 const TAIL: f64 = 0.25;
 const LEAST_TAIL: f64 = 1e-3;
 
-/// Times that scale from which on nothing is left of it: a part in 10⁷ of a hundredth.
-const NOWHERE: f64 = 16.0;
+/// Times that scale from which on nothing is left of it: one in a thousand of a hundredth.
+const NOWHERE: f64 = 7.0;
 
 /// The load band of a load.
 pub fn band(load: f64) -> usize {
@@ -86,16 +86,19 @@ struct Windows {
 /// Distribution of the ratio of measured to predicted times at one load.
 ///
 /// While a sample is recorded, a reader may see some quantiles of before and some of after it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Distribution {
     /// Quantiles of the logarithm, rising; `f32` bits.
     values: [AtomicU32; POINTS],
+    /// Of the ratio itself, as `f32` bits: the median, and beyond what there is nothing.
+    median: AtomicU32,
+    sure: AtomicU32,
 }
 
 impl Default for Residuals {
     fn default() -> Self {
-        let bands = std::array::from_fn(|_| Distribution { values: Default::default() });
-        let (windows, residuals) = (Windows::default(), Self { bands, windows: Mutex::default() });
+        let (windows, residuals) =
+            (Windows::default(), Self { bands: Default::default(), windows: Mutex::default() });
         residuals.publish(&windows);
         residuals
     }
@@ -128,6 +131,9 @@ impl Residuals {
             for (cell, (own, all)) in distribution.values.iter().zip(quantiles) {
                 cell.store((own * share + all * (1.0 - share)).to_bits(), Relaxed);
             }
+            let sure = distribution.value(POINTS - 1) + NOWHERE * distribution.tail(POINTS - 1);
+            distribution.sure.store((sure.exp() as f32).to_bits(), Relaxed);
+            distribution.median.store((distribution.value(MEDIAN).exp() as f32).to_bits(), Relaxed);
         }
     }
 
@@ -173,10 +179,23 @@ impl Distribution {
         if limit.is_nan() || predicted.is_nan() || limit <= 0.0 {
             return 0.0;
         }
-        if predicted <= 0.0 || limit.is_infinite() {
+        // Nearly all endpoints of an idle pool keep a loose target for sure: without a logarithm.
+        if predicted <= 0.0 || limit >= predicted * self.sure() {
             return 1.0;
         }
-        let log = (limit / predicted).ln();
+        self.below((limit / predicted).ln())
+    }
+
+    /// Whether that probability is a half and more.
+    pub fn is_likely(&self, predicted: f64, limit: f64) -> bool {
+        limit > 0.0 && limit >= predicted * self.median()
+    }
+
+    /// Probability, 0..=1, that the logarithm of the ratio is at most this.
+    pub fn below(&self, log: f64) -> f64 {
+        if log.is_nan() {
+            return 0.0;
+        }
         let first = self.value(0);
         if log < first {
             return f64::from(GRID[0].0) * far((first - log) / self.tail(0));
@@ -185,12 +204,24 @@ impl Distribution {
         if log >= last {
             return 1.0 - (1.0 - f64::from(GRID[POINTS - 1].0)) * far((log - last) / self.tail(POINTS - 1));
         }
-        // Between the first and the last, as far as this thread has seen them.
-        let above = self.values.partition_point(|value| of_bits(value) <= log).clamp(1, POINTS - 1);
+        // Between the first and the last, as far as this thread has seen them. Counted without a branch:
+        // where a logarithm is differs from one endpoint to the next.
+        let below = self.values.iter().filter(|value| of_bits(value) <= log).count();
+        let above = below.clamp(1, POINTS - 1);
         let (low, high) = (f64::from(GRID[above - 1].0), f64::from(GRID[above].0));
-        let below = self.value(above - 1);
-        let width = self.value(above) - below;
-        if width > 0.0 { low + (high - low) * ((log - below) / width).clamp(0.0, 1.0) } else { high }
+        let begin = self.value(above - 1);
+        let width = self.value(above) - begin;
+        if width > 0.0 { low + (high - low) * ((log - begin) / width).clamp(0.0, 1.0) } else { high }
+    }
+
+    /// Ratio of limit to prediction from which on nothing is above the limit.
+    fn sure(&self) -> f64 {
+        of_bits(&self.sure)
+    }
+
+    /// Median of the ratio.
+    fn median(&self) -> f64 {
+        of_bits(&self.median)
     }
 
     fn value(&self, point: usize) -> f64 {
@@ -355,6 +386,21 @@ mod tests {
         assert!(chances.is_sorted() && chances.iter().all(|chance| (0.0..=1.0).contains(chance)));
         let quantiles: Vec<f64> = (0..=100).map(|n| residuals.quantile(0.5, f64::from(n) / 100.0)).collect();
         assert!(quantiles.is_sorted() && quantiles.iter().all(|ratio| ratio.is_finite() && *ratio > 0.0));
+    }
+
+    #[test]
+    fn a_half_and_more_is_likely() {
+        let residuals = Residuals::default();
+        even(&residuals, 0.5, 0.7, 1.6, 60);
+        let distribution = residuals.at(0.5);
+        for n in 0..400 {
+            let limit = f64::from(n) * 0.01;
+            let chance = distribution.within(1.0, limit);
+            if (chance - 0.5).abs() > 1e-4 {
+                assert_eq!(distribution.is_likely(1.0, limit), chance > 0.5, "{limit} {chance}");
+            }
+        }
+        assert!(!distribution.is_likely(1.0, f64::NAN) && !distribution.is_likely(f64::NAN, 1.0));
     }
 
     #[test]

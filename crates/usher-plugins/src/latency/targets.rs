@@ -21,6 +21,8 @@ const MOST: usize = 16;
 pub(super) struct Targets {
     /// The smallest, in nanoseconds; `u64::MAX` while there is none.
     tightest: AtomicU64,
+    /// Its natural logarithm in seconds, as `f64` bits.
+    log: AtomicU64,
     /// Requests that have it.
     count: AtomicU64,
     // Requests by target. Taken when a request with a target comes and goes.
@@ -29,7 +31,12 @@ pub(super) struct Targets {
 
 impl Default for Targets {
     fn default() -> Self {
-        Self { tightest: AtomicU64::new(u64::MAX), count: AtomicU64::new(0), all: Mutex::default() }
+        Self {
+            tightest: AtomicU64::new(u64::MAX),
+            log: AtomicU64::default(),
+            count: AtomicU64::new(0),
+            all: Mutex::default(),
+        }
     }
 }
 
@@ -40,11 +47,18 @@ impl Targets {
         (nanos < u64::MAX).then(|| (seconds(nanos), self.count.load(Relaxed) as f64))
     }
 
+    /// The logarithm of the smallest target in seconds, and how many requests have it.
+    pub(super) fn tightest_log(&self) -> Option<(f64, f64)> {
+        let is_any = self.tightest.load(Relaxed) < u64::MAX;
+        is_any.then(|| (f64::from_bits(self.log.load(Relaxed)), self.count.load(Relaxed) as f64))
+    }
+
     fn change(&self, change: impl FnOnce(&mut BTreeMap<u64, u64>)) {
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         change(&mut all);
         let (tightest, count) =
             all.first_key_value().map_or((u64::MAX, 0), |(target, count)| (*target, *count));
+        self.log.store(seconds(tightest).ln().to_bits(), Relaxed);
         self.tightest.store(tightest, Relaxed);
         self.count.store(count, Relaxed);
     }

@@ -120,7 +120,8 @@ impl ExpectedLatencyScorer {
         let expected = table.expected(self.reader.kind(cx), cx.request.max_output_tokens);
         // A prompt that another endpoint decodes makes no batch deeper.
         let tighter = if cx.part == Part::Prefill { SmallVec::new() } else { table.tighter(slo.tpot) };
-        let aims = Aims { slo, part: cx.part, output: expected.high, tighter: &tighter };
+        let tpot_log = slo.tpot.map(f64::ln);
+        let aims = Aims { slo, tpot_log, part: cx.part, output: expected.high, tighter: &tighter };
         let places = candidates.iter().zip(candidates.indices());
         let mut least = f64::INFINITY;
         let mut all: SmallVec<[(Cost, Outlook); 32]> = SmallVec::with_capacity(candidates.len());
