@@ -2,11 +2,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
 
 use prometheus::Registry;
 
-use super::pool::Pool;
 use crate::endpoints::CachedLocator;
 use crate::extproc::connection_metrics::ConnectionMetrics;
 use crate::extproc::spread::Threads;
@@ -15,21 +13,9 @@ use crate::memory::{self, Budget};
 use crate::metrics::{self, Timings};
 use crate::observe::counters::{Kind, Number};
 use crate::observe::endpoints::Attributes;
-use crate::observe::freshness::FreshnessCollector;
 use crate::observe::pool;
 use crate::schedule::registry::MetricsSource;
 use crate::scrape::Engines;
-
-/// Registers the numbers of a pool.
-pub(super) fn register_pool(pool: &Pool, max_age: Duration, registry: &Registry) -> prometheus::Result<()> {
-    let (store, clock, name) = (&pool.store, &pool.clock, &pool.name);
-    let collector = pool::PoolCollector::new(Arc::clone(store), clock.clone(), max_age, name.clone())?;
-    registry.register(Box::new(collector))?;
-    let (known, time, attributes) = (Arc::clone(store), clock.clone(), pool.attributes.clone());
-    let freshness = FreshnessCollector::new(known, time, max_age, name.clone(), attributes)?;
-    registry.register(Box::new(freshness))?;
-    register_locator(&pool.dispatcher, registry)
-}
 
 /// Registers the numbers of the process.
 pub(super) fn register_process(budget: &Arc<Budget>, registry: &Registry) -> prometheus::Result<()> {
@@ -46,7 +32,8 @@ pub(super) fn register_process(budget: &Arc<Budget>, registry: &Registry) -> pro
     registry.register(Box::new(process))
 }
 
-fn register_locator(dispatcher: &Arc<Dispatcher>, registry: &Registry) -> prometheus::Result<()> {
+/// Registers the numbers of a pool's cache of candidates.
+pub(super) fn register_locator(dispatcher: &Arc<Dispatcher>, registry: &Registry) -> prometheus::Result<()> {
     use Kind::{Counter, Gauge};
     let numbers: [(&str, &str, Kind, fn(&CachedLocator) -> u64); 5] = [
         ("usher_locator_hits_total", "Look-ups of candidates that the cache answered.", Counter, |l| {

@@ -7,7 +7,7 @@ use prometheus::Registry;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
-use super::numbers::{attributes, register_pool};
+use super::numbers::{attributes, register_locator};
 use super::{Background, RunError};
 use crate::endpoints::health::{SWEEP_INTERVAL, Ward};
 use crate::endpoints::{CachedLocator, Clock, PodLocator, Store, StoreLocator};
@@ -17,6 +17,8 @@ use crate::extproc::parsing::Parsing;
 use crate::flow::{Attempts, Dispatcher, Gate, GateCollector, GateMetrics, Policy, keep_bands, keep_moving};
 use crate::memory::{Budget, Sheds};
 use crate::observe::endpoints::Attributes;
+use crate::observe::freshness::FreshnessCollector;
+use crate::observe::pool::PoolCollector;
 use crate::request::{ParserKind, Parsers, RuleBook};
 use crate::schedule::latency::Model;
 use crate::schedule::registry::{MetricsSource, Pipeline};
@@ -114,8 +116,19 @@ impl Pool {
             attempts,
             ward,
         };
-        register_pool(&pool, max_age, registry)?;
+        pool.register(max_age, registry)?;
         Ok(pool)
+    }
+
+    /// Registers the numbers of its endpoints and of its cache of candidates.
+    fn register(&self, max_age: Duration, registry: &Registry) -> prometheus::Result<()> {
+        let (store, clock, name) = (&self.store, &self.clock, &self.name);
+        let collector = PoolCollector::new(Arc::clone(store), clock.clone(), max_age, name.clone())?;
+        registry.register(Box::new(collector))?;
+        let (known, time, attributes) = (Arc::clone(store), clock.clone(), self.attributes.clone());
+        let freshness = FreshnessCollector::new(known, time, max_age, name.clone(), attributes)?;
+        registry.register(Box::new(freshness))?;
+        register_locator(&self.dispatcher, registry)
     }
 
     /// The memory budget that its requests and caches count against.
