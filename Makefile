@@ -19,6 +19,7 @@ fmt:
 
 fmt-check:
 	$(STAGE) format $(CARGO) fmt --all --check
+	@$(CARGO) fmt --check --manifest-path examples/own-plugin/Cargo.toml
 
 clippy:
 	$(STAGE) clippy $(CARGO) clippy --all-targets --locked -- -D warnings

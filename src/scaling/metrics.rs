@@ -12,24 +12,70 @@ use super::frozen::Frozen;
 use crate::capacity::{Condition, Plan, Policy, State};
 use crate::endpoints::Clock;
 
-/// A gauge of a plan: its name, its labels, its help.
-type Gauge = (&'static str, &'static [&'static str], &'static str);
+/// A family of metrics: its name, its labels, its help.
+type Family = (&'static str, &'static [&'static str], &'static str);
 
-const OF_ROLE: [Gauge; 5] = [
+const OF_ROLE: [Family; 5] = [
     ("usher_capacity_desired_replicas", &["policy", "role"], "Pods that a role should have now."),
     ("usher_capacity_admitted_replicas", &["policy", "role"], "Pods of a role that may exist now."),
     ("usher_capacity_current_replicas", &["policy", "role"], "Pods that a role has."),
     ("usher_capacity_goal_replicas", &["policy", "role"], "Pods that a role is to have in the end."),
     ("usher_capacity_pressure", &["policy", "role"], "Largest value ÷ target of a role's signals."),
 ];
-const WAITING: Gauge = ("usher_capacity_waiting", &["policy"], "Requests that waited at the last tick.");
-const CONDITION: Gauge = ("usher_capacity_condition", &["policy", "condition"], "1 while a condition holds.");
-const FROZEN: Gauge = (
+const WAITING: Family = ("usher_capacity_waiting", &["policy"], "Requests that waited at the last tick.");
+const CONDITION: Family =
+    ("usher_capacity_condition", &["policy", "condition"], "1 while a condition holds.");
+const FROZEN: Family = (
     "usher_capacity_frozen_seconds",
     &["policy", "reason"],
     "Seconds for which a policy has not done all that it would, by the reason.",
 );
-const STATE: Gauge = ("usher_capacity_state", &["policy", "state"], "1 for the state that a group is in.");
+const STATE: Family = ("usher_capacity_state", &["policy", "state"], "1 for the state that a group is in.");
+
+const TICKS: Family = ("usher_capacity_ticks_total", &["policy"], "Ticks of a policy.");
+const DECISIONS: Family = (
+    "usher_capacity_decisions_total",
+    &["policy", "reason"],
+    "Ticks in which a reason made a role of the policy what it is.",
+);
+const FIRED: Family = ("usher_capacity_rules_fired_total", &["policy", "rule"], "How often a rule fired.");
+const RELOADS: Family = (
+    "usher_capacity_policy_reloads_total",
+    &["result"],
+    "Changes of the file of policies, by whether they could be used.",
+);
+const QUERIES: Family = (
+    "usher_capacity_queries_total",
+    &["result"],
+    "Queries that were asked for policies, by what came of them.",
+);
+const SANITISED: Family = (
+    "usher_capacity_policy_sanitised_total",
+    &[],
+    "Values of policies that could not stand and were replaced.",
+);
+
+/// Names of the families about capacity policies.
+pub const FAMILIES: [&str; 15] = {
+    let [desired, admitted, current, goal, pressure] = OF_ROLE;
+    [
+        desired.0,
+        admitted.0,
+        current.0,
+        goal.0,
+        pressure.0,
+        WAITING.0,
+        CONDITION.0,
+        FROZEN.0,
+        STATE.0,
+        TICKS.0,
+        DECISIONS.0,
+        FIRED.0,
+        RELOADS.0,
+        QUERIES.0,
+        SANITISED.0,
+    ]
+};
 
 /// Counters of ticks. The gauges are computed from the board when they are read.
 #[derive(Debug)]
@@ -56,41 +102,22 @@ impl ScalingMetrics {
         board: &Arc<Board>,
         clock: Clock,
     ) -> prometheus::Result<Self> {
-        let counters = |name: &str, help: &str, labels: &[&str]| {
+        let counters = |(name, labels, help): Family| {
             let family = IntCounterVec::new(Opts::new(name, help), labels)?;
             registry.register(Box::new(family.clone()))?;
             Ok::<_, prometheus::Error>(family)
         };
-        let sanitised = IntCounter::new(
-            "usher_capacity_policy_sanitised_total",
-            "Values of policies that could not stand and were replaced.",
-        )?;
+        let sanitised = IntCounter::new(SANITISED.0, SANITISED.2)?;
         registry.register(Box::new(sanitised.clone()))?;
         let frozen = Arc::new(Frozen::new(clock));
         registry.register(Box::new(PlanCollector::new(Arc::clone(board), Arc::clone(&frozen))?))?;
         Ok(Self {
-            ticks: counters("usher_capacity_ticks_total", "Ticks of a policy.", &["policy"])?,
-            decisions: counters(
-                "usher_capacity_decisions_total",
-                "Ticks in which a reason made a role of the policy what it is.",
-                &["policy", "reason"],
-            )?,
-            fired: counters(
-                "usher_capacity_rules_fired_total",
-                "How often a rule fired.",
-                &["policy", "rule"],
-            )?,
+            ticks: counters(TICKS)?,
+            decisions: counters(DECISIONS)?,
+            fired: counters(FIRED)?,
             sanitised,
-            reloads: counters(
-                "usher_capacity_policy_reloads_total",
-                "Changes of the file of policies, by whether they could be used.",
-                &["result"],
-            )?,
-            queries: counters(
-                "usher_capacity_queries_total",
-                "Queries that were asked for policies, by what came of them.",
-                &["result"],
-            )?,
+            reloads: counters(RELOADS)?,
+            queries: counters(QUERIES)?,
             frozen,
             used: Mutex::default(),
         })
@@ -177,7 +204,7 @@ struct PlanCollector {
 
 impl PlanCollector {
     fn new(board: Arc<Board>, frozen: Arc<Frozen>) -> prometheus::Result<Self> {
-        let desc = |(name, labels, help): Gauge| {
+        let desc = |(name, labels, help): Family| {
             let labels = labels.iter().map(|label| (*label).to_owned()).collect();
             Desc::new(name.to_owned(), help.to_owned(), labels, Default::default())
         };
@@ -192,7 +219,7 @@ impl Collector for PlanCollector {
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
-        let family = |(name, labels, help): Gauge| GaugeVec::new(Opts::new(name, help), labels).ok();
+        let family = |(name, labels, help): Family| GaugeVec::new(Opts::new(name, help), labels).ok();
         let [desired, admitted, current, goal, pressure] = OF_ROLE.map(family);
         let (waiting, condition, state) = (family(WAITING), family(CONDITION), family(STATE));
         let frozen = family(FROZEN);

@@ -28,6 +28,6 @@ pub use board::{Board, Latest, Plans, Standing};
 pub use driver::{Driver, Feed, Live};
 pub use gather::{Freshness, Members, gather, gather_observed};
 pub use groups::{Group, Groups, Sources, UNELECTED};
-pub use metrics::ScalingMetrics;
+pub use metrics::{FAMILIES, ScalingMetrics};
 pub use pages::{plans, rules};
 pub use signal::{Join, Signal};

@@ -6,27 +6,18 @@ use crate::program::usher;
 use crate::support::{Group, desired};
 use serde_json::{Value, json};
 use usher::capacity::policy::file;
+use usher::capacity::{Condition, Reason};
 
 const PAGE: &str = include_str!("../../docs/capacity.md");
-const PLAN: &str = include_str!("../../crates/usher-capacity/src/plan.rs");
-const METRICS: &str = include_str!("../../src/scaling/metrics.rs");
-
-/// The variants of an enum of the plan.
-fn variants(name: &str) -> Vec<&'static str> {
-    let start = PLAN.split_once(&format!("pub enum {name} {{\n")).unwrap().1;
-    let body = start.split_once("\n}").unwrap().0;
-    let names: Vec<&str> = body
-        .lines()
-        .filter_map(|line| line.trim().strip_suffix(','))
-        .filter(|name| name.chars().all(char::is_alphanumeric))
-        .collect();
-    assert!(names.len() > 3, "{names:?}");
-    names
-}
 
 #[test]
 fn every_reason_and_condition_is_listed() {
-    for name in [variants("Reason"), variants("Condition")].concat() {
+    let schema = schemars::schema_for!(Reason);
+    let variants = schema.get("oneOf").and_then(Value::as_array).unwrap();
+    let reasons = variants.iter().map(|variant| variant["const"].as_str().unwrap().to_owned());
+    let reasons: Vec<String> = reasons.collect();
+    assert!(reasons.len() > 20, "{reasons:?}");
+    for name in reasons.into_iter().chain(Condition::ALL.map(|condition| format!("{condition:?}"))) {
         assert!(PAGE.contains(&format!("`{name}`")), "{name}");
     }
 }
@@ -136,7 +127,7 @@ fn families(text: &'static str) -> BTreeSet<&'static str> {
 fn every_metric_is_listed_and_has_a_panel() {
     let (list, rest) = PAGE.split_once("### A dashboard").unwrap();
     let panels = rest.split_once("\n## ").unwrap().0;
-    let all = families(METRICS);
+    let all: BTreeSet<&str> = usher::scaling::FAMILIES.into();
     assert!(all.len() > 10, "{all:?}");
     assert_eq!(families(list), all);
     assert_eq!(families(panels), all);

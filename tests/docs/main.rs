@@ -19,4 +19,5 @@ mod guide;
 mod imports;
 mod links;
 mod migrate;
+mod named_tests;
 mod tables;

@@ -48,35 +48,3 @@ fn every_state_and_condition_is_explained() {
         assert!(PAGE.contains(&format!("`{condition:?}`")), "{condition:?}");
     }
 }
-
-/// The sources of tests, of those beside the code, too.
-fn sources(folder: &std::path::Path, text: &mut String) {
-    for entry in std::fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            sources(&path, text);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            text.push_str(&std::fs::read_to_string(&path).unwrap());
-        }
-    }
-}
-
-#[test]
-fn every_test_that_the_table_of_failures_names_is_there() {
-    let mut text = String::new();
-    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
-    ["src", "crates", "tests"].iter().for_each(|folder| sources(&root.join(folder), &mut text));
-    let section = PAGE.split_once("## What it does when things go wrong\n").unwrap().1;
-    let section = section.split("\n## ").next().unwrap();
-    let rows: Vec<&str> = section.lines().filter(|line| line.starts_with('|')).skip(2).collect();
-    assert!(rows.len() > 4, "{rows:?}");
-    for row in rows {
-        let cell = row.trim_end_matches('|').rsplit('|').next().unwrap();
-        let names: Vec<&str> = cell.split('`').skip(1).step_by(2).collect();
-        assert!(!names.is_empty(), "{row}");
-        for name in names {
-            let name = name.rsplit("::").next().unwrap();
-            assert!(text.contains(&format!("fn {name}(")), "{name}");
-        }
-    }
-}

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::rollout::{Placement, Shortfall};
@@ -180,7 +181,7 @@ pub enum RuleOutcome {
 }
 
 /// Why a role has the size that it has. The order is that of the steps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize)]
 pub enum Reason {
     /// It had fewer pods than its minimum, or the group than all minima.
     Min,

@@ -5,7 +5,6 @@ use serde_json::{Value, json};
 use super::examine;
 use crate::doctor::envoy::EnvoyConfig;
 use crate::doctor::finding::Status;
-use crate::doctor::rules;
 use crate::doctor::seen::{
     Broken, Choice, Cluster, Envoy, Gateway, Handshake, Host, Known, Need, NoPool, Observations, Picker,
     PickerPage, Pool, Reply, Right, Route, Service,
@@ -360,22 +359,4 @@ fn nothing_that_was_not_seen_is_passed_over_in_silence() {
     let report = examine(&seen);
     let exchange = report.checks.iter().find(|(name, _)| *name == "body-mode").unwrap();
     assert_eq!(exchange.1.status(), Status::Skipped);
-}
-
-/// So that no rule is only words.
-#[test]
-fn every_rule_is_in_a_test() {
-    let tests = [
-        include_str!("tests.rs"),
-        include_str!("pod_metrics.rs"),
-        include_str!("../../../tests/shell/doctor/configurations.rs"),
-        include_str!("../../../tests/shell/doctor/faults.rs"),
-        include_str!("../../../tests/shell/doctor/imitations.rs"),
-        include_str!("../../../tests/shell/doctor/pages.rs"),
-        include_str!("../../../tests/kubernetes/doctor.rs"),
-    ];
-    for rule in rules::ALL {
-        let quoted = format!("\"{}\"", rule.code);
-        assert!(tests.iter().any(|text| text.contains(&quoted)), "{}", rule.code);
-    }
 }
