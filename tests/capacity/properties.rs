@@ -7,7 +7,7 @@ use rand::{RngExt, SeedableRng};
 use usher::capacity::coordinate::{Band, coordinate};
 use usher::capacity::policy::Policy;
 use usher::capacity::share::Bounds;
-use usher::capacity::{History, Inputs, Plan, Pod, PodState, Way, tick};
+use usher::capacity::{History, Inputs, Plan, Pod, PodState, tick};
 
 use crate::support::policy;
 
@@ -259,7 +259,8 @@ fn shares_keep_the_sum_the_bounds_and_where_they_can_the_bands() {
 }
 
 /// However its roles get to their shares, a group whose size nothing sets is as large as it was all the way:
-/// with sizes that are written late, and pods that come up late or not at all.
+/// with sizes that are written late, pods that come up late or not at all, other leaders, and outages of the
+/// numbers that share it.
 #[test]
 fn a_group_of_kept_size_keeps_it_on_the_way_to_its_shares() {
     let mut rng = StdRng::seed_from_u64(909);
@@ -269,9 +270,13 @@ fn a_group_of_kept_size_keeps_it_on_the_way_to_its_shares() {
         let (low, high) = (share.saturating_sub(5), share + 5);
         let steps =
             ["", "\ndeploy: {steps: {a: 1, b: 1, c: 1}}", "\nscaling: {maxSkewPercent: 10}"][case % 3];
+        let is_pressed = case % 2 == 1;
+        let queue = "[{metric: queue_depth, target: 4}]";
+        let pressure = format!(", pressure: {{a: {queue}, b: {queue}, c: {queue}}}");
+        let pressure = if is_pressed { pressure.as_str() } else { "" };
         let spec = format!(
             "roles: {{a: {{max: 40}}, b: {{max: 40}}, c: {{max: 40}}}}\n\
-             coordination: {{mode: Preferred, preferredRatio: {{a: {{min: {low}, max: {high}}}}}}}{steps}"
+             coordination: {{mode: Preferred, preferredRatio: {{a: {{min: {low}, max: {high}}}}}{pressure}}}{steps}"
         );
         let policy = policy(&spec);
         let mut sizes: Vec<u32> = (0..3).map(|_| rng.random_range(1..=13)).collect();
@@ -280,14 +285,18 @@ fn a_group_of_kept_size_keeps_it_on_the_way_to_its_shares() {
         let mut pods: Vec<Vec<bool>> = sizes.iter().map(|size| vec![true; *size as usize]).collect();
         let comes_up = [1.0, 0.5, 0.1, 0.0][case % 4];
         let mut history = History::default();
-        let mut ways = Vec::new();
+        let mut changes = Vec::new();
         for t in 0..60 {
             if rng.random_bool(0.05) {
                 // Another replica leads.
                 history = History::default();
-                history.resume_ways(ways.clone());
+                history.resume_changes(changes.clone());
             }
+            let is_out = is_pressed && rng.random_bool(0.3);
+            let queue =
+                [0, 1, 2].map(|_| if is_out { f64::NAN } else { f64::from(rng.random_range(0..9u8)) });
             let all = pods.iter().enumerate().flat_map(|(role, pods)| {
+                let values: &[f64] = if is_pressed { &queue[role..=role] } else { &[] };
                 let pod = move |is_ready: &bool| Pod {
                     role,
                     is_ready: *is_ready,
@@ -297,15 +306,17 @@ fn a_group_of_kept_size_keeps_it_on_the_way_to_its_shares() {
                         is_serving: *is_ready,
                         ..PodState::default()
                     },
-                    values: [].as_slice().into(),
+                    values: values.into(),
                 };
                 pods.iter().map(pod)
             });
             let inputs = Inputs { replicas: sizes.clone(), pods: all.collect(), ..Inputs::default() };
             let plan = tick(&inputs, &policy, &mut history, Duration::from_secs(t * TICK));
+            let size = plan.roles.iter().map(|role| role.counts_as.unwrap()).sum::<u32>();
+            assert_eq!(size, total, "{case} at {t}: {spec} {begin:?} {plan:?}");
             let goals = plan.roles.iter().map(|role| role.goal).sum::<u32>();
-            assert_eq!(goals, total, "{case} at {t}: {spec} {begin:?} {plan:?}");
-            ways = plan.roles.iter().map(|role| Way { current: role.current, goal: role.goal }).collect();
+            assert!(goals == total || is_out, "{case} at {t}: {spec} {begin:?} {plan:?}");
+            changes = history.changes().to_vec();
             if rng.random_bool(0.7) {
                 sizes = plan.roles.iter().map(|role| role.write).collect();
             }

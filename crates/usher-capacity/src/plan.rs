@@ -99,6 +99,10 @@ pub struct RolePlan {
     /// The part of a stuck step that it has; `None`: it has none, or all of that is up.
     #[serde(skip)]
     pub open: Option<Open>,
+    /// Pods that it counts for in a group whose size nothing sets: those that it is to have once others have
+    /// grown. `None`: something sets the size.
+    #[serde(skip)]
+    pub counts_as: Option<u32>,
 }
 
 /// What a group is at.

@@ -17,7 +17,7 @@ mod history;
 mod settle;
 mod share;
 
-pub use history::{History, Way};
+pub use history::{Change, History};
 
 use growth::Growth;
 
@@ -27,7 +27,7 @@ pub fn tick(inputs: &Inputs, policy: &Policy, history: &mut History, now: Durati
     let surplus = history.surplus(inputs);
     let mut tick = Tick::new(inputs, policy, &serving, &history.growth, &surplus);
     if matches!(policy.sizing, Sizing::Kept) {
-        tick.counted = history.kept_sizes(&tick.plan.roles);
+        tick.counted = history.kept_sizes(&tick.plan.roles).unwrap_or(tick.counted);
     }
     match &policy.sizing {
         Sizing::Rules(rules) => tick.by_rules(rules, history, now),
@@ -44,12 +44,13 @@ pub fn tick(inputs: &Inputs, policy: &Policy, history: &mut History, now: Durati
         Sizing::Kept => tick.clamp_roles(),
     }
     tick.keep_ratio();
+    let blind = tick.blind.clone();
     let unplaced = history.rollout.unplaced();
     let mut plan = tick.settle(matches!(policy.sizing, Sizing::Rules(_)), &mut history.growth, unplaced, now);
     rollout::roll(inputs, policy, &mut plan, &mut history.rollout, now);
     keep_last(&mut plan, &serving);
     history.note_shrinking(policy, &plan);
-    history.note_kept(policy, &plan);
+    history.note_changes(policy, &mut plan, &blind);
     plan
 }
 

@@ -48,7 +48,8 @@ pub struct Decision {
 }
 
 impl Decision {
-    /// The decision that these runs come to, the one at `primary` first. `None` unless `primary` is one of the runs and every pick exists.
+    /// The decision of these runs, of which the one at `primary` has the endpoints that the gateway is told.
+    /// `None` unless there is such a run and every pick exists.
     pub fn new(ground: Arc<Ground>, runs: SmallVec<[Run; 1]>, primary: usize) -> Option<Self> {
         let endpoints = ground.candidates.snapshot().endpoints().len();
         let sound = |run: &Run| {

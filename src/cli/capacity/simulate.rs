@@ -14,7 +14,7 @@ use super::policies::read_one;
 use crate::capacity::policy::{Policy, Sizing};
 use crate::capacity::rollout::Placement;
 use crate::capacity::timeline::{Tick, parse};
-use crate::capacity::{History, Plan, State, Way, tick};
+use crate::capacity::{Change, History, Plan, State, tick};
 use crate::cli::CliError;
 use crate::cli::check::Output;
 use crate::config::source::unreadable;
@@ -68,7 +68,8 @@ fn simulate(
     out: &mut dyn Write,
 ) -> Result<(), CliError> {
     let (history, fired) = (History::default(), BTreeMap::new());
-    let mut run = Run { policy, history, fired, last: None, state: None, ways: Vec::new(), placement: None };
+    let mut run =
+        Run { policy, history, fired, last: None, state: None, changes: Vec::new(), placement: None };
     let (mut number, mut line) = (0u64, String::new());
     if output == Output::Text {
         out.write_all(heading(policy).as_bytes()).map_err(|error| cannot_print(&error))?;
@@ -107,8 +108,8 @@ struct Run<'a> {
     fired: BTreeMap<usize, Duration>,
     /// The state and the goals of the last plan, as the status has them.
     state: Option<(State, Vec<u32>)>,
-    /// Ways of the roles, as the status has them.
-    ways: Vec<Way>,
+    /// Changes of the roles that are under way, as the status has them.
+    changes: Vec<Change>,
     /// Where the pods of the last step went.
     placement: Option<Placement>,
 }
@@ -121,7 +122,7 @@ impl Run<'_> {
         if let Some((state, goals)) = &self.state {
             self.history.rollout.resume(*state, goals);
         }
-        self.history.resume_ways(self.ways.clone());
+        self.history.resume_changes(self.changes.clone());
         for (rule, at) in &self.fired {
             self.history.resume_rule(*rule, line.at.saturating_sub(*at), line.at);
         }
@@ -143,7 +144,7 @@ impl Run<'_> {
         let plan = tick(&line.inputs, self.policy, &mut self.history, line.at);
         self.last = Some((line.at, plan.roles.iter().map(|role| role.write).collect()));
         self.state = Some((plan.state, plan.roles.iter().map(|role| role.desired).collect()));
-        self.ways = plan.roles.iter().map(|role| Way { current: role.current, goal: role.goal }).collect();
+        self.changes = self.history.changes().to_vec();
         if let Sizing::Rules(rules) = &self.policy.sizing {
             let fired = rules.iter().enumerate().filter(|(_, rule)| plan.fired.contains(&rule.name));
             self.fired.extend(fired.map(|(place, _)| (place, line.at)));

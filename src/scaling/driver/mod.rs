@@ -231,7 +231,11 @@ impl Driver {
                 Some(old) => Running { group, ..old },
                 None => {
                     self.metrics.taken(&group.policy);
-                    Running::new(group, now)
+                    let older = before.iter().find(|old| old.group.policy.name == group.policy.name);
+                    match older {
+                        Some(older) => older.after(group, now),
+                        None => Running::new(group, now),
+                    }
                 }
             });
         }

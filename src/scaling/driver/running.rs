@@ -1,5 +1,6 @@
 //! One policy: what it remembers, and its ticks.
 
+use std::mem::take;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use super::Live;
 use crate::actuator::Observed;
 use crate::capacity::policy::{Role, Sizing};
 use crate::capacity::resource::status::PolicyStatus;
-use crate::capacity::{Condition, History, Policy, Requested, State, Way, tick};
+use crate::capacity::{Change, Condition, History, Policy, Requested, State, tick};
 use crate::scaling::board::{Held, Latest};
 use crate::scaling::gather::{Freshness, Members, gather, gather_observed};
 use crate::scaling::groups::Group;
@@ -41,6 +42,8 @@ pub(super) struct Running {
     pub(super) looking: Option<Id>,
     /// How often in a row its acts have used their time up.
     pub(super) late: u32,
+    /// Changes that were under way when the policy was written anew, until the first tick.
+    pub(super) changes: Vec<Change>,
 }
 
 impl Running {
@@ -57,7 +60,16 @@ impl Running {
             held: None,
             looking: None,
             late: 0,
+            changes: Vec::new(),
         }
+    }
+
+    /// The next version of a policy, which knows what changes of its roles were under way.
+    pub(super) fn after(&self, group: Group, due: Duration) -> Self {
+        let names = |policy: &Policy| policy.roles.iter().map(|role| role.name.clone()).collect::<Vec<_>>();
+        let is_of_it = names(&self.group.policy) == names(&group.policy);
+        let changes = self.history.as_ref().filter(|_| is_of_it).map(|history| history.changes().to_vec());
+        Self { changes: changes.unwrap_or_default(), ..Self::new(group, due) }
     }
 
     /// Notes whether the API server took too long over what was done just now. It is
@@ -146,7 +158,11 @@ impl Running {
             if let Some((state, goals)) = left.at {
                 history.rollout.resume(state, &goals);
             }
-            history.resume_ways(left.ways);
+            history.resume_changes(if self.changes.is_empty() {
+                left.changes
+            } else {
+                take(&mut self.changes)
+            });
             for (rule, ago) in left.fired {
                 history.resume_rule(rule, ago, now);
             }
@@ -172,8 +188,8 @@ pub(super) fn fired(policy: &Policy, history: &History) -> Vec<Option<Duration>>
 pub(super) struct Left {
     /// Its state and goals, where they are of this version of the policy.
     pub(super) at: Option<(State, Vec<u32>)>,
-    /// Ways of its roles, where they are of this version.
-    pub(super) ways: Vec<Way>,
+    /// Changes of its roles that were under way.
+    pub(super) changes: Vec<Change>,
     /// Rules that have fired, by place, and how long ago.
     pub(super) fired: Vec<(usize, Duration)>,
 }
@@ -186,28 +202,26 @@ impl Left {
         status: &PolicyStatus,
         now: Timestamp,
     ) -> Self {
-        let (at, ways) = (left_at(policy, generation, status), ways(policy, generation, status));
-        let Sizing::Rules(rules) = &policy.sizing else { return Self { at, ways, fired: Vec::new() } };
+        let (at, changes) = (left_at(policy, generation, status), changes(policy, status));
+        let Sizing::Rules(rules) = &policy.sizing else { return Self { at, changes, fired: Vec::new() } };
         let fired = rules.iter().enumerate().filter_map(|(place, rule)| {
             let known = status.rules.iter().find(|known| known.name == rule.name)?;
             let at: Timestamp = known.last_trigger_time.as_ref()?.parse().ok()?;
             // One that lies ahead is of another clock.
             Some((place, Duration::try_from(now.duration_since(at)).unwrap_or_default()))
         });
-        Self { at, ways, fired: fired.collect() }
+        Self { at, changes, fired: fired.collect() }
     }
 }
 
-/// Ways of a policy's roles, as its status says. None where it is of another version of the policy, or doesn't
-/// name them all.
-fn ways(policy: &Policy, generation: Option<i64>, status: &PolicyStatus) -> Vec<Way> {
-    let way = |role: &Role| {
+/// Changes of a policy's roles that its status tells of, whichever version of the policy asked for them. None
+/// where it doesn't name all roles.
+fn changes(policy: &Policy, status: &PolicyStatus) -> Vec<Change> {
+    let change = |role: &Role| {
         let known = status.roles.iter().find(|known| known.name == role.name)?;
-        Some(Way { current: known.current, goal: known.goal.unwrap_or(known.desired) })
+        Some(Change { from: known.current, to: known.goal.unwrap_or(known.desired) })
     };
-    let is_of_it = status.observed_generation == generation && status.state.is_some();
-    let ways = is_of_it.then(|| policy.roles.iter().map(way).collect::<Option<_>>()).flatten();
-    ways.unwrap_or_default()
+    policy.roles.iter().map(change).collect::<Option<_>>().unwrap_or_default()
 }
 
 /// Where a policy's status says that the group was left: in which state, with which goals. `None` where it

@@ -45,7 +45,8 @@ pub struct RoleStatus {
     pub ready: u32,
     /// Pods that there should be.
     pub desired: u32,
-    /// Pods that there should be once other roles have grown. Absent: as many as are desired.
+    /// Pods that there should be once other roles have grown, where nothing sets the group's size. Absent: as
+    /// many as are desired.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub goal: Option<u32>,
     /// Pods that may exist, and don't wait at a scheduling gate.
@@ -197,7 +198,7 @@ pub fn status(stands: Stands<'_>, before: &PolicyStatus, now: &str) -> PolicySta
         current: role.current,
         ready: role.ready,
         desired: role.desired,
-        goal: (role.goal != role.desired).then_some(role.goal),
+        goal: role.counts_as.filter(|goal| *goal != role.desired),
         admitted: role.admitted,
         let_through: let_through.iter().find(|(name, _)| *name == role.name).map(|(_, pods)| *pods),
         partition: role.partition,

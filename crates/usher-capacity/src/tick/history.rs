@@ -1,4 +1,4 @@
-//! What a group's ticks remember.
+//! Memory of a group's ticks.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::policy::{Mode, Policy, Sizing};
 use crate::rollout;
 use crate::rules::Cooldowns;
 
-/// What a group's ticks remember. It belongs to one policy: another one begins anew.
+/// Memory of a group's ticks. It belongs to one policy: another one begins anew.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     pub(super) past: Past,
@@ -20,8 +20,8 @@ pub struct History {
     idle: Vec<Option<Idle>>,
     /// Roles on their way to fewer pods.
     shrinking: Vec<Option<Shrinking>>,
-    /// Ways of the roles of a group whose size nothing sets, as the last tick left them.
-    kept: Vec<Way>,
+    /// Changes of the roles of a group whose size nothing sets.
+    changes: Vec<Change>,
     /// What the order in which pods come up remembers.
     pub rollout: rollout::Memory,
 }
@@ -42,44 +42,58 @@ struct Shrinking {
     goal: u32,
 }
 
-/// Way of a role from so many pods to so many.
-#[derive(Clone, Copy, Debug)]
-pub struct Way {
+/// Change of a role's size that the last tick asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Change {
     /// Pods that it had.
-    pub current: u32,
-    /// Pods that it is to have.
-    pub goal: u32,
+    pub from: u32,
+    /// Pods that it is to have in the end.
+    pub to: u32,
 }
 
-impl Way {
-    /// Pods that a role counts for that has so many: while it is on its way, those at its end.
-    fn size(&self, current: u32) -> u32 {
-        let (low, high) = (self.current.min(self.goal), self.current.max(self.goal));
-        if (low..=high).contains(&current) { self.goal } else { current }
+impl Change {
+    /// Whether a role that has so many pods is on its way.
+    fn is_under_way(self, current: u32) -> bool {
+        (self.from.min(self.to)..=self.from.max(self.to)).contains(&current)
     }
 }
 
 impl History {
-    /// Pods of each role of a group whose size nothing sets. What the last tick asked for counts as done: some
-    /// roles keep pods until others have grown, and both would count for one place in the group. Replicas
-    /// that somebody else has written count as they are.
-    pub(super) fn kept_sizes(&self, roles: &[RolePlan]) -> Vec<u32> {
-        let size = |(place, role): (usize, &RolePlan)| {
-            self.kept.get(place).map_or(role.current, |way| way.size(role.current))
-        };
-        roles.iter().enumerate().map(size).collect()
+    /// Pods of each role of a group whose size nothing sets, where all roles are on the way that the last tick
+    /// sent them: what it asked for counts as done. Some roles keep pods until others have grown, and both
+    /// would count for one place in the group. Whoever else sets sizes meanwhile has a say when they lie
+    /// beyond that.
+    pub(super) fn kept_sizes(&self, roles: &[RolePlan]) -> Option<Vec<u32>> {
+        let all = self.changes.len() == roles.len()
+            && roles.iter().zip(&self.changes).all(|(role, change)| change.is_under_way(role.current));
+        all.then(|| self.changes.iter().map(|change| change.to).collect())
     }
 
-    /// Notes where the roles of such a group are to go.
-    pub(super) fn note_kept(&mut self, policy: &Policy, plan: &Plan) {
-        let is_kept = matches!(policy.sizing, Sizing::Kept);
-        let way = |role: &RolePlan| Way { current: role.current, goal: role.goal };
-        self.kept = plan.roles.iter().filter(|_| is_kept).map(way).collect();
+    /// Notes the changes of such a group. Roles of which no number is known go on to where they were to go.
+    pub(super) fn note_changes(&mut self, policy: &Policy, plan: &mut Plan, blind: &[bool]) {
+        if !matches!(policy.sizing, Sizing::Kept) {
+            self.changes.clear();
+            return;
+        }
+        let is_known = self.kept_sizes(&plan.roles).is_some();
+        let before = std::mem::take(&mut self.changes);
+        for (place, role) in plan.roles.iter_mut().enumerate() {
+            let goes_on = is_known && blind.get(place) == Some(&true);
+            let goes_on = before.get(place).copied().filter(|_| goes_on);
+            let change = goes_on.unwrap_or(Change { from: role.current, to: role.goal });
+            role.counts_as = Some(change.to);
+            self.changes.push(change);
+        }
     }
 
-    /// Whoever ticked the group before left its roles, by place, on these ways.
-    pub fn resume_ways(&mut self, ways: Vec<Way>) {
-        self.kept = ways;
+    /// Changes that the last tick asked for of a group whose size nothing sets, by role.
+    pub fn changes(&self) -> &[Change] {
+        &self.changes
+    }
+
+    /// The changes, by role, that somebody asked for who ticked the group before.
+    pub fn resume_changes(&mut self, changes: Vec<Change>) {
+        self.changes = changes;
     }
 
     /// Pods that each role is to lose yet, unless somebody else has written its replicas since.

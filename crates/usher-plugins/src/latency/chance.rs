@@ -107,7 +107,8 @@ impl Table<'_> {
         let tpot = speed.per_output_token(state, ask);
         let without = State { requests: (state.requests - 1.0).max(0.0), ..*state };
         let depth = speed.per_output_token(&without, &Ask::default());
-        let (tpot_log, depth_log) = (tpot.max(0.0).ln(), depth.max(0.0).ln());
+        let log = |seconds: f64| if seconds.is_nan() { seconds } else { seconds.max(0.0).ln() };
+        let (tpot_log, depth_log) = (log(tpot), log(depth));
         let tpot_chance = aims.tpot_log.map_or(1.0, |limit| steps.below(limit - tpot_log));
         let running = self.known(endpoint).and_then(|backlog| backlog.targets().tightest_log());
         let harm = running.map_or(0.0, |(target, requests)| {

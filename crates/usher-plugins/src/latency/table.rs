@@ -89,11 +89,6 @@ impl Table<'_> {
         self.known(endpoint).map_or(0.0, |backlog| backlog.load(state.requests))
     }
 
-    /// Measured over predicted times to a first token, of endpoints as fast as this one.
-    pub fn first_token_residuals(&self, endpoint: &Endpoint) -> &Residuals {
-        self.group(endpoint).first_residuals()
-    }
-
     /// Measured over predicted times per output token, of endpoints as fast as this one.
     pub fn tpot_residuals(&self, endpoint: &Endpoint) -> &Residuals {
         self.group(endpoint).step_residuals()
