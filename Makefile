@@ -16,6 +16,7 @@ test: fmt-check clippy doc chart test-rust instructions deny
 
 fmt:
 	$(CARGO) fmt --all
+	$(CARGO) fmt --manifest-path examples/own-plugin/Cargo.toml
 
 fmt-check:
 	$(STAGE) format $(CARGO) fmt --all --check
@@ -35,7 +36,7 @@ docs-accept:
 test-rust:
 	$(STAGE) tests $(CARGO) test --locked $(if $(CI),--config 'target."cfg(all())".runner = "deploy/ci/limit.sh"')
 	$(STAGE) "a plugin of another package" env CARGO_TARGET_DIR="$${CARGO_TARGET_DIR:-target}" \
-		$(CARGO) test --locked --manifest-path examples/own-plugin/Cargo.toml
+		$(CARGO) test --locked --manifest-path examples/own-plugin/Cargo.toml $(if $(CI),--config 'target."cfg(all())".runner = "$(CURDIR)/deploy/ci/limit.sh"')
 
 # The Helm chart and the overlays for kustomize, where there is a helm; the tests check what
 # they render.

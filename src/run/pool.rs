@@ -30,7 +30,8 @@ use crate::settings::ServeSettings;
 /// How often what is kept for endpoints that are gone is dropped.
 const FORGET_INTERVAL: Duration = Duration::from_secs(30);
 
-/// A pool. Nothing in it belongs to the process, but for the memory budget.
+/// A pool. Nothing in it is the process's but the memory budget. Families without the pool's name as a label allow
+/// one pool per registry.
 pub(super) struct Pool {
     /// Its name in metrics.
     pub(super) name: String,

@@ -12,7 +12,9 @@ pub struct PluginTypes {
 
 /// A type whose name another has already.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there is a plugin type '{0}' already; name yours for example 'example.com/{0}'")]
+#[error(
+    "there is a plugin type '{0}' already; name yours after a domain of yours, as in example.com/my-scorer"
+)]
 pub struct NameTaken(pub &'static str);
 
 impl PluginTypes {
