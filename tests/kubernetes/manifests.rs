@@ -105,6 +105,15 @@ async fn define(client: &Client, definitions: &[Value], objects: &[Example]) {
             (is("Established")? == "True").then_some(())
         })
         .await;
+        // The list of kinds is made anew a moment later.
+        let spec = &definition["spec"];
+        for version in spec["versions"].as_array().unwrap().iter().filter(|version| version["served"] == true)
+        {
+            let version =
+                format!("{}/{}", spec["group"].as_str().unwrap(), version["name"].as_str().unwrap());
+            let object = json!({"apiVersion": version, "kind": spec["names"]["kind"]});
+            eventually("a kind to be listed", async || path_of(client, "default", &object).await).await;
+        }
     }
 }
 
