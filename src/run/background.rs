@@ -1,4 +1,4 @@
-//! What runs beside the server.
+//! Tasks beside the server.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::scrape::Scraper;
 /// Time for background tasks to end. One may be reading from a slow file system.
 const BACKGROUND_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What runs beside the server, on its runtime.
+/// Tasks beside the server, on its runtime.
 #[derive(Default)]
 pub(super) struct Background {
     /// Cancelled: `tasks` end.

@@ -43,7 +43,7 @@ pub(super) struct Pool {
     pub(super) parsers: Vec<ParserKind>,
     /// Decides and books; requests wait there.
     pub(super) dispatcher: Arc<Dispatcher>,
-    /// What every exchange of the pool needs.
+    /// Shared part of the pool's exchanges.
     pub(super) shared: Arc<Shared>,
     /// Numbers of its endpoints that extractors read besides those of every engine.
     pub(super) attributes: Attributes,
@@ -53,7 +53,7 @@ pub(super) struct Pool {
     ward: Option<Arc<Ward>>,
 }
 
-/// What a pool is built of.
+/// Parts that a pool is built of.
 pub(super) struct Parts<'a> {
     pub(super) settings: &'a ServeSettings,
     pub(super) pipeline: Pipeline,
@@ -184,7 +184,7 @@ impl Pool {
     }
 }
 
-/// Where requests wait, with its metrics.
+/// Gate at which requests wait, with its metrics.
 fn gate(
     waiting: &Waiting,
     settings: &ServeSettings,

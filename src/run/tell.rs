@@ -1,4 +1,4 @@
-//! What the log says once, at the start.
+//! Log messages of a start.
 
 use std::mem::take;
 
@@ -7,7 +7,7 @@ use crate::schedule::registry::Pipeline;
 use crate::schedule::waiting::WaitingRules;
 use crate::settings::ServeSettings;
 
-/// What is to be said of a configuration.
+/// Notes and warnings of a configuration.
 pub(super) struct Notes {
     notes: Vec<String>,
     warnings: Vec<String>,

@@ -79,7 +79,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Those below these folders.
+/// Tests below these folders.
 fn tests(folders: &[&str]) -> Tests {
     let mut tests = Tests::default();
     folders.iter().for_each(|folder| tests.read(&root().join(folder)));
@@ -95,7 +95,7 @@ fn rows(page: &str, head: &str) -> Vec<String> {
     rows
 }
 
-/// What stands between backticks in the last cell of a row.
+/// Names between backticks in the last cell of a row.
 fn named(row: &str) -> Vec<&str> {
     let cell = row.trim_end_matches('|').rsplit('|').next().unwrap();
     let names: Vec<&str> = cell.split('`').skip(1).step_by(2).collect();

@@ -1,4 +1,4 @@
-//! What a plugin knows while a decision is made, and how a decision fails.
+//! Context of a decision that is being made, and how a decision fails.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,12 +9,12 @@ use usher_core::request::Request;
 use super::decision::Run;
 use super::facts::Facts;
 
-/// What every plugin sees of the decision under way.
+/// The decision under way, as every plugin sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct Context<'a> {
     /// The request to place.
     pub request: &'a Request,
-    /// What producers learned about it.
+    /// Facts that producers learned about it.
     pub facts: &'a Facts,
     /// The endpoint that another profile picked and that this profile's pick will
     /// work with, in a disaggregated pool.
@@ -82,7 +82,7 @@ impl ScheduleError {
     }
 }
 
-/// What became of a profile in the decision under way.
+/// Outcome of a profile in the decision under way.
 #[derive(Clone, Debug)]
 pub enum Outcome {
     /// It has not run.
@@ -128,13 +128,13 @@ impl<'a> Runs<'a> {
         self.names.get(profile).map_or("", |name| name)
     }
 
-    /// What became of a profile; one that doesn't exist never ran.
+    /// Outcome of a profile; one that doesn't exist never ran.
     #[inline]
     pub fn outcome(&self, profile: usize) -> &'a Outcome {
         self.outcomes.get(profile).unwrap_or(&Outcome::Waiting)
     }
 
-    /// What the profiles can pick.
+    /// Candidates of the profiles.
     #[inline]
     pub fn candidates(&self) -> &'a Candidates {
         self.candidates

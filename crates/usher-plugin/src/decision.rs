@@ -17,7 +17,7 @@ pub enum Record {
     Columns,
 }
 
-/// What all decisions of one thread among the same candidates have in common. A thread
+/// Common part of all decisions of one thread among the same candidates. A thread
 /// has its own, so that counting who holds it takes no turns with other threads.
 #[derive(Debug)]
 pub struct Ground {
@@ -27,8 +27,8 @@ pub struct Ground {
 }
 
 impl Ground {
-    /// That of these candidates and profiles. `prefill` is the profile that picks who computes
-    /// the prompt.
+    /// Common part of decisions among these candidates. `profiles`: names of all profiles; `prefill`: index
+    /// of the profile that picks the endpoint which computes the prompt, if there is one.
     pub fn new(candidates: Candidates, profiles: Arc<[Arc<str>]>, prefill: Option<usize>) -> Self {
         Self { candidates, profiles, prefill }
     }
@@ -39,7 +39,7 @@ impl Ground {
     }
 }
 
-/// Where a request goes.
+/// Endpoints that a request goes to.
 #[derive(Clone, Debug)]
 pub struct Decision {
     ground: Arc<Ground>,
@@ -60,7 +60,7 @@ impl Decision {
         (primary < runs.len() && runs.iter().all(sound)).then_some(Self { ground, runs, primary })
     }
 
-    /// What could be picked.
+    /// Candidates that could be picked.
     #[inline]
     pub fn candidates(&self) -> &Candidates {
         &self.ground.candidates
@@ -96,7 +96,7 @@ impl Decision {
         &self.ground.profiles[run.profile]
     }
 
-    /// Where the request goes first.
+    /// Endpoint that the request goes to first.
     #[inline]
     pub fn primary_endpoint(&self) -> &Arc<Endpoint> {
         self.endpoint(self.primary().picks[0])
@@ -143,14 +143,14 @@ impl Decision {
     }
 }
 
-/// What one profile picked.
+/// Picks of one profile.
 #[derive(Clone, Debug)]
 pub struct Run {
     /// The profile, by its position in the configuration.
     pub profile: usize,
     /// Positions in the snapshot, best first; at least one.
     pub picks: SmallVec<[u32; 2]>,
-    /// What led there, if it was asked for.
+    /// Scores behind the picks, if they were asked for.
     pub record: Option<Box<Scores>>,
 }
 
@@ -165,7 +165,7 @@ pub struct Scores {
     pub columns: Vec<Column>,
 }
 
-/// What one scorer gave.
+/// Scores of one scorer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Column {
     /// Instance name of the scorer.

@@ -1,4 +1,4 @@
-//! What follows from a decision: headers, and whoever follows the answer.
+//! Effects of a decision: headers, and followers of the response.
 
 use std::any::TypeId;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub struct Attribute {
     pub value: f64,
 }
 
-/// What the gateway says about who served a request.
+/// Endpoint that served a request, as the gateway says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Served {
     /// It sent no metadata of the namespace that would say so.
@@ -42,10 +42,10 @@ pub enum Served {
     By(String),
 }
 
-/// What is known of an answer when it begins.
+/// Beginning of a response.
 #[derive(Clone, Copy, Debug)]
 pub struct AnswerHead<'a> {
-    /// What the gateway says about who served.
+    /// Endpoint that served, as the gateway says.
     pub served: &'a Served,
     /// The endpoint that served: the one that the gateway named, if the pool knows it,
     /// or else the first choice.
@@ -74,7 +74,7 @@ pub trait Follower: Send {
     fn ends(&mut self, _usage: &Usage, _out: &mut Vec<Attribute>) {}
 }
 
-/// What the plugins want done.
+/// Effects that plugins ask for.
 #[derive(Default)]
 pub struct Effects {
     headers: SmallVec<[Header; 1]>,
@@ -143,7 +143,7 @@ impl Effects {
     }
 }
 
-/// Who follows one answer, in the order of the configuration.
+/// Followers of one response, in the order of the configuration.
 #[derive(Default)]
 pub struct Followers {
     list: SmallVec<[Following; 1]>,
@@ -151,7 +151,7 @@ pub struct Followers {
 
 struct Following {
     follower: Box<dyn Follower>,
-    /// Where the time of its calls is counted: for headers, and for the body.
+    /// Timers of its calls: for headers, and for the body.
     durations: Option<(Timing, Timing)>,
 }
 

@@ -1,4 +1,4 @@
-//! What producers learn about one request, under keys that the configuration fixes.
+//! Facts that producers learn about one request, under keys that the configuration fixes.
 
 use std::any::Any;
 use std::fmt;
@@ -60,7 +60,7 @@ pub trait Fact: Any + Send + Sync {
     const DATA: DataType;
 }
 
-/// Where the facts of one producer are kept. Good for the pipeline that it was made for.
+/// Key of the facts of one producer. Good for the pipeline that it was made for.
 pub struct Key<T> {
     index: u32,
     of: PhantomData<fn() -> T>,
@@ -87,7 +87,7 @@ impl<T> Key<T> {
     }
 }
 
-/// What is known about one request beside what it says itself.
+/// Facts about one request beside what it says itself.
 #[derive(Default)]
 pub struct Facts {
     values: Vec<Option<Box<dyn Any + Send + Sync>>>,

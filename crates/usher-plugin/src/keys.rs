@@ -1,4 +1,4 @@
-//! Who produces the data that plugins read.
+//! Producers of the data that plugins read.
 
 use super::facts::DataType;
 
@@ -99,13 +99,13 @@ impl Keys {
         self.entries.iter().position(is).map(|number| number as u32)
     }
 
-    /// Who produces data of a kind.
+    /// Names of the producers of data of a kind.
     pub fn producers_of(&self, data: DataType) -> impl Iterator<Item = &str> {
         let of = move |entry: &&Entry| entry.produced && entry.data == data;
         self.entries.iter().filter(of).map(|entry| entry.producer.as_str())
     }
 
-    /// What a plugin reads, and from whom; only what is there.
+    /// Data that a plugin reads, and the producer of each; without data that nobody produces.
     pub fn read_by<'a>(&'a self, plugin: &'a str) -> impl Iterator<Item = (DataType, &'a str)> {
         let reads = move |entry: &&Entry| {
             entry.produced && entry.readers.iter().any(|reader| reader.plugin == plugin)
@@ -113,7 +113,7 @@ impl Keys {
         self.entries.iter().filter(reads).map(|entry| (entry.data, entry.producer.as_str()))
     }
 
-    /// What a plugin produces, each kind once.
+    /// Data that a plugin produces, each kind once.
     pub fn produced_by<'a>(&'a self, plugin: &'a str) -> impl Iterator<Item = DataType> {
         let of = move |entry: &Entry| entry.produced && entry.producer == plugin;
         let earlier = move |number: usize, data| {

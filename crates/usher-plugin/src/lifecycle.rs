@@ -36,7 +36,7 @@ pub trait Screener: Send + Sync {
     );
 }
 
-/// What is known of a request before anything was learned about it.
+/// A request before anything was learned about it.
 #[derive(Clone, Copy, Debug)]
 pub struct Situation<'a> {
     /// The request to place.
@@ -47,7 +47,7 @@ pub struct Situation<'a> {
     pub max_age: Duration,
 }
 
-/// What a gatherer has found out about a request, for its facts. The candidates are those of
+/// Result of a gatherer for a request, for its facts. The candidates are those of
 /// the decision.
 pub type Finding = Box<dyn FnOnce(&Candidates, &mut Facts) + Send>;
 

@@ -37,7 +37,7 @@ pub fn checked(
 /// The name of a header in lower case, as headers are looked up.
 ///
 /// # Errors
-/// What can't be the name of a header, with its place.
+/// A name that can't be a header's, with its position.
 pub fn header_name(written: &Name) -> Result<String, ConfigError> {
     let name = http::HeaderName::from_bytes(written.value.as_bytes()).map_err(|_| {
         ConfigError::at(written.at, format!("'{}' can't be the name of a header", written.value))

@@ -1,4 +1,4 @@
-//! What a plugin works out of the endpoints of a snapshot, once instead of for every
+//! Values that a plugin works out of the endpoints of a snapshot, once instead of for every
 //! decision: what their labels say, which don't change within a snapshot and take long
 //! to look up in a large pool.
 

@@ -15,7 +15,7 @@ pub struct Picks {
 /// A candidate on its way through a picker.
 #[derive(Clone, Copy, Debug)]
 pub struct Ranked {
-    /// What it is ranked by, the highest first.
+    /// Total that it is ranked by, the highest first.
     pub total: f64,
     /// Random, so that equals come in random order.
     pub lot: u64,
@@ -30,7 +30,7 @@ impl Picks {
         self.positions.push(position);
     }
 
-    /// What was picked, best first.
+    /// Positions of the picked candidates, best first.
     #[inline]
     pub fn positions(&self) -> &[u32] {
         &self.positions

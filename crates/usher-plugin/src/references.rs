@@ -1,4 +1,4 @@
-//! What is wrong with references to plugins.
+//! Errors of references to plugins.
 
 use usher_core::config::{ConfigError, Name};
 

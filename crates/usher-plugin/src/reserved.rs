@@ -11,7 +11,7 @@ use super::state::State;
 pub(crate) struct Reserved {
     in_flight: Vec<Lease<InFlightId>>,
     attributes: Vec<Lease<AttributeId>>,
-    /// What could not be had first. Readers come before the producers that they name, so
+    /// First counter or attribute that there was no room for. Readers come before the producers that they name, so
     /// whether these exist is asked before this is an error.
     refused: Option<ConfigError>,
 }
@@ -62,7 +62,7 @@ impl Reserved {
     /// Whether everything could be had.
     ///
     /// # Errors
-    /// What could not be had first.
+    /// First counter or attribute that there was no room for.
     pub(crate) fn check(&mut self) -> Result<(), ConfigError> {
         self.refused.take().map_or(Ok(()), Err)
     }

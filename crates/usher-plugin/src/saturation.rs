@@ -33,9 +33,9 @@ pub trait SaturationDetector: Send + Sync {
 pub struct Level {
     /// Saturation now.
     pub saturation: f64,
-    /// What each further request adds to it.
+    /// Addition of each further request.
     pub per_request: f64,
-    /// What each byte of its body adds, where that is more.
+    /// Addition of each byte of its body, where that is more.
     pub per_byte: f64,
 }
 

@@ -12,16 +12,16 @@ use usher_core::config::{ConfigError, Name, Node, Position, Positioned};
 pub struct LabelSelector {
     /// Labels and the value that each has to have.
     pub match_labels: BTreeMap<String, String>,
-    /// What else has to hold of labels.
+    /// Further requirements on labels.
     pub match_expressions: Vec<LabelExpression>,
 }
 
-/// What has to hold of one label.
+/// Requirement on one label.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LabelExpression {
     /// The label's key.
     pub key: String,
-    /// What has to hold.
+    /// Operator of the requirement.
     pub operator: LabelOperator,
     /// Values to compare with; empty where the operator takes none.
     #[serde(skip_serializing_if = "Vec::is_empty")]

@@ -1,4 +1,4 @@
-//! What a profile handler may change when all profiles have run.
+//! Changes that a profile handler may make when all profiles have run.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ impl<'a> Settlement<'a> {
         Self { names, outcomes, candidates }
     }
 
-    /// What became of the profiles.
+    /// Outcomes of the profiles.
     pub fn runs(&self) -> Runs<'_> {
         Runs::new(self.names, self.outcomes, self.candidates)
     }

@@ -1,4 +1,4 @@
-//! Where a plugin is built: what its constructor is given, and what it gives back.
+//! Building of a plugin: the arguments of its build function, and the result.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -31,15 +31,15 @@ pub enum Build {
     Unsupported,
 }
 
-/// What a plugin's constructor may use.
+/// Arguments of a plugin's build function.
 pub struct Site<'a> {
     /// Name of the instance.
     pub name: &'a str,
-    /// Where it is asked for.
+    /// Position in the configuration that asks for it.
     pub at: Position,
     /// Its parameters as they are written.
     pub parameters: &'a Node,
-    /// What outlives it.
+    /// State that outlives the configuration.
     pub state: &'a State,
     families: &'a Families,
     /// The plugins that are built already; among them those that its parameters name.
@@ -51,14 +51,14 @@ pub struct Site<'a> {
 pub struct Other<'a> {
     /// Its name.
     pub name: &'a str,
-    /// What it can be used as, with an article.
+    /// Its first use in a sentence, as in `a scorer`.
     pub is: &'static str,
     /// The plugin.
     pub built: &'a Built,
 }
 
 impl<'a> Site<'a> {
-    /// Where the plugin of this name is built from these parameters.
+    /// Arguments for a plugin of this name, asked for at this position, with these parameters.
     pub fn new(
         (name, at, parameters): (&'a str, Position, &'a Node),
         state: &'a State,
@@ -159,7 +159,7 @@ impl<'a> Site<'a> {
             .ok_or_else(|| wrong_kind(key, reference, "a decider").hint(format!("it is {}", other.is)))
     }
 
-    /// What plugins of a type count together.
+    /// Metrics that plugins of a type share, registered when they are first asked for.
     ///
     /// # Errors
     /// When a name is already taken in the registry.
@@ -216,11 +216,11 @@ pub struct Built {
     /// Profiles that its parameters name, each with the parameter that does. One that
     /// doesn't exist is no error, as it might just not run.
     pub profiles: Vec<(&'static str, String)>,
-    /// What the user should know, one sentence each.
+    /// Notes for the user, one sentence each.
     pub notes: Vec<String>,
     /// Its parameters as people see them, with their defaults.
     pub parameters: Value,
-    /// What only the host understands.
+    /// Values for the host, by type.
     pub extra: ByType,
 }
 

@@ -1,4 +1,4 @@
-//! What outlives a configuration: sessions, caches, loads. Plugins hold handles to
+//! State that outlives a configuration: sessions, caches, loads. Plugins hold handles to
 //! it, so that a configuration that is read again finds it as it was.
 
 use std::any::{Any, TypeId};
@@ -64,7 +64,7 @@ impl State {
         &self.clock
     }
 
-    /// What memory may be used, and who uses it.
+    /// Memory budget of the process.
     pub fn budget(&self) -> &Arc<Budget> {
         &self.budget
     }

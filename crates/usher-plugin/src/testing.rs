@@ -72,7 +72,7 @@ impl Harness {
     /// Builds a plugin that is named as its type, from parameters in YAML.
     ///
     /// # Errors
-    /// What is wrong with the parameters; what the parameters name is not there.
+    /// Wrong parameters; plugins that the parameters name are not there.
     pub fn build(
         &mut self,
         plugin_type: &'static PluginType,
@@ -98,7 +98,7 @@ impl Harness {
         self.store.snapshot().all()
     }
 
-    /// What a scorer gives each endpoint; `None` for a plugin that is no scorer.
+    /// Scores of the endpoints; `None` for a plugin that is no scorer.
     pub fn scores(&self, plugin: &Built, request: &Request) -> Option<Vec<f32>> {
         let scorer = plugin.scorer.as_ref()?;
         let candidates = self.candidates();

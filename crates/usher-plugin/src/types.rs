@@ -1,11 +1,11 @@
-//! What a plugin type is.
+//! Plugin types.
 
 use serde::Serialize;
 use usher_core::config::{Name, Node};
 
 use super::site::Build;
 
-/// What a plugin can be used as.
+/// Use of a plugin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
@@ -104,7 +104,7 @@ pub struct Parameter {
     pub default: &'static str,
     /// The unit; empty for what has none.
     pub unit: &'static str,
-    /// What it does.
+    /// Its meaning, in a sentence.
     pub meaning: &'static str,
 }
 
@@ -113,11 +113,11 @@ pub struct Parameter {
 pub struct PluginType {
     /// The type in a configuration.
     pub name: &'static str,
-    /// What it can be used as.
+    /// Uses of its plugins.
     pub kinds: &'static [Kind],
     /// How settled it is.
     pub stability: Stability,
-    /// What to use instead, if it is deprecated.
+    /// Type to use instead, if it is deprecated.
     pub deprecated: Option<&'static str>,
     /// One line about what it does; empty for types that this version doesn't have.
     pub summary: &'static str,

@@ -1,4 +1,4 @@
-//! What the plugins of one configuration agree on while they are built.
+//! Values that the plugins of one configuration share while they are built.
 
 use std::any::Any;
 
@@ -36,7 +36,7 @@ impl Wiring {
     /// Whether every place that a plugin asked for could be had.
     ///
     /// # Errors
-    /// What could not be had first.
+    /// First counter or attribute that there was no room for.
     pub fn check(&mut self) -> Result<(), ConfigError> {
         self.reserved.check()
     }

@@ -22,7 +22,7 @@ pub struct History {
     shrinking: Vec<Option<Shrinking>>,
     /// Changes of the roles of a group whose size nothing sets.
     changes: Vec<Change>,
-    /// What the order in which pods come up remembers.
+    /// Memory of the roll-out: the steps in which pods come up.
     pub rollout: rollout::Memory,
 }
 

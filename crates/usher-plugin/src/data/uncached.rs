@@ -1,4 +1,4 @@
-//! What a request would cost each endpoint.
+//! Cost of a request at each endpoint.
 
 use crate::{DataType, Fact};
 

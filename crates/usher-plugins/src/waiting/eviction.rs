@@ -1,4 +1,4 @@
-//! What may be given up for a request that waits.
+//! Eviction of running requests for one that waits.
 
 use usher_core::config::ConfigError;
 use usher_plugin::{Build, Built, Kind, PluginType, Site, beta};

@@ -1,4 +1,4 @@
-//! What handlers and deciders of disaggregated pools read, and which plugins they name.
+//! Facts that handlers and deciders of disaggregated pools read, and plugins that they name.
 
 use usher_core::config::{Name, Node};
 use usher_plugin::data::{PrefixMatch, PromptTokens};
