@@ -2,14 +2,13 @@
 
 use std::cmp::Ordering;
 use std::num::NonZeroUsize;
-use std::sync::Arc;
 
 use rand::{Rng, RngExt};
 use usher_core::config::ConfigError;
 use usher_core::endpoints::View;
 use usher_plugin::{Build, Built, Context, Kind, Picker, Picks, PluginType, Ranked, Site, beta};
 
-use super::{PARAMETERS, PickerParams};
+use super::PARAMETERS;
 
 /// `max-score-picker` in a configuration.
 #[rustfmt::skip]
@@ -19,9 +18,7 @@ pub static TYPE: PluginType = beta("max-score-picker", &[Kind::Picker],
     .when("The usual choice, and the default.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    let params = PickerParams::decode(site.parameters)?;
-    let picker = Arc::new(MaxScorePicker::new(params.max_num_of_endpoints));
-    Ok(Built { picker: Some(picker), ..Built::with(&params)? })
+    super::build(site, MaxScorePicker::new)
 }
 
 /// Takes the best totals. Among equal totals every order is equally likely.

@@ -5,16 +5,17 @@ pub(crate) mod random;
 pub(crate) mod weighted_random;
 
 use std::num::NonZeroUsize;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Node};
-use usher_plugin::{Parameter, parameter};
+use usher_plugin::{Built, Parameter, Picker, Site, parameter};
 
 pub use max_score::MaxScorePicker;
 pub use random::RandomPicker;
 pub use weighted_random::WeightedRandomPicker;
 
-/// What every picker takes.
+/// Parameters of every picker, for the documentation.
 const PARAMETERS: &[Parameter] = &[parameter(
     "maxNumOfEndpoints",
     "1",
@@ -42,4 +43,11 @@ impl PickerParams {
         let count = usize::try_from(written.max_num_of_endpoints).ok().and_then(NonZeroUsize::new);
         Ok(Self { max_num_of_endpoints: count.unwrap_or(NonZeroUsize::MIN) })
     }
+}
+
+/// A picker of up to as many endpoints as its parameters say.
+fn build<P: Picker + 'static>(site: &mut Site<'_>, new: fn(NonZeroUsize) -> P) -> Result<Built, ConfigError> {
+    let params = PickerParams::decode(site.parameters)?;
+    let picker = Arc::new(new(params.max_num_of_endpoints));
+    Ok(Built { picker: Some(picker), ..Built::with(&params)? })
 }

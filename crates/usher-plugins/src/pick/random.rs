@@ -1,14 +1,13 @@
 //! `random-picker`: any candidates, whatever their totals.
 
 use std::num::NonZeroUsize;
-use std::sync::Arc;
 
 use rand::{Rng, RngExt};
 use usher_core::config::ConfigError;
 use usher_core::endpoints::View;
 use usher_plugin::{Build, Built, Context, Kind, Picker, Picks, PluginType, Site, beta};
 
-use super::{PARAMETERS, PickerParams};
+use super::PARAMETERS;
 
 /// `random-picker` in a configuration.
 #[rustfmt::skip]
@@ -18,9 +17,7 @@ pub static TYPE: PluginType = beta("random-picker", &[Kind::Picker],
     .when("To compare with, or when filters alone decide.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    let params = PickerParams::decode(site.parameters)?;
-    let picker = Arc::new(RandomPicker::new(params.max_num_of_endpoints));
-    Ok(Built { picker: Some(picker), ..Built::with(&params)? })
+    super::build(site, RandomPicker::new)
 }
 
 /// Takes candidates at random, each at most once, every choice equally likely.

@@ -1,14 +1,13 @@
 //! `weighted-random-picker`: the higher a total, the likelier the pick.
 
 use std::num::NonZeroUsize;
-use std::sync::Arc;
 
 use rand::{Rng, RngExt};
 use usher_core::config::ConfigError;
 use usher_core::endpoints::View;
 use usher_plugin::{Build, Built, Context, Kind, Picker, Picks, PluginType, Ranked, Site, beta};
 
-use super::{PARAMETERS, PickerParams};
+use super::PARAMETERS;
 
 /// `weighted-random-picker` in a configuration.
 #[rustfmt::skip]
@@ -18,9 +17,7 @@ pub static TYPE: PluginType = beta("weighted-random-picker", &[Kind::Picker],
     .when("To spread requests over all good endpoints instead of sending them all to the best.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    let params = PickerParams::decode(site.parameters)?;
-    let picker = Arc::new(WeightedRandomPicker::new(params.max_num_of_endpoints));
-    Ok(Built { picker: Some(picker), ..Built::with(&params)? })
+    super::build(site, WeightedRandomPicker::new)
 }
 
 /// Takes candidates at random, each at most once: of those that are left, each with a
