@@ -6,9 +6,9 @@ use std::time::Instant;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use usher::endpoints::health::AnswerStatus;
-use usher::extproc::event::{Event, Message};
 use usher::extproc::exchange::{Exchange, Step};
-use usher::extproc::reply::Reply;
+use usher_wire::event::{Event, Message};
+use usher_wire::reply::Reply;
 
 use super::picker::Picker;
 

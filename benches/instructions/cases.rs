@@ -7,8 +7,8 @@ use envoy_types::pb::envoy::service::ext_proc::v3::body_mutation::Mutation;
 use envoy_types::pb::envoy::service::ext_proc::v3::processing_response::Response;
 use futures_util::FutureExt;
 use usher::endpoints::SubsetHint;
-use usher::extproc::outbox::Written;
 use usher::request::{Headers, RequestParser};
+use usher_wire::outbox::Written;
 
 use super::callgrind::counted_by_callgrind;
 use super::gateway::{Service, Stream, service};

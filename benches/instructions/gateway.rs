@@ -13,8 +13,8 @@ use http::{HeaderMap, Request};
 use http_body::{Body, Frame};
 use tonic::codegen::Service as _;
 use usher::extproc::call::{CallBody, CallSource, Calls, MessageLimits};
-use usher::extproc::outbox::Written;
 use usher::extproc::service::ProcessCall;
+use usher_wire::outbox::Written;
 
 use super::picker::Picker;
 

@@ -16,14 +16,14 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::Parser;
 use usher::extproc::call::{Call, Calls, End, MessageLimits};
-use usher::extproc::envoy;
-use usher::extproc::event::Event;
 use usher::extproc::health::HealthState;
-use usher::extproc::inbox::Payload;
-use usher::extproc::outbox::Outbox;
-use usher::extproc::reply::Reply;
 use usher::extproc::server::{Server, ServerOptions};
 use usher::extproc::stop::Stops;
+use usher_wire::envoy;
+use usher_wire::event::Event;
+use usher_wire::inbox::Payload;
+use usher_wire::outbox::Outbox;
+use usher_wire::reply::Reply;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

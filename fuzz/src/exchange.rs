@@ -7,12 +7,12 @@ use std::time::Instant;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use prometheus::Registry;
-use usher::extproc::event::{Event, Message, Mode};
 use usher::extproc::exchange::{Exchange, Question, Shared, Step};
-use usher::extproc::reply::{CHUNK_LIMIT, Reply, Route};
 use usher::flow::{Code, Dispatcher, Rejection, Routed};
 use usher::request::restore::ModelRestorer;
 use usher::request::{Headers, Pieces, Request, RequestParser};
+use usher_wire::event::{Event, Message, Mode};
+use usher_wire::reply::{CHUNK_LIMIT, Reply, Route};
 
 use super::pool::{MAX_BODY, Pool};
 use super::script::{self, Script};

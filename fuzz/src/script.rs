@@ -20,9 +20,9 @@
 use bytes::Bytes;
 use usher::endpoints::SubsetHint;
 use usher::endpoints::health::AnswerStatus;
-use usher::extproc::event::{Event, Message, Mode, Modes};
 use usher::request::Headers;
 use usher::schedule::Served;
+use usher_wire::event::{Event, Message, Mode, Modes};
 
 use super::input::Input;
 

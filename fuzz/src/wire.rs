@@ -10,13 +10,13 @@ use theirs::body_mutation::Mutation;
 use theirs::processing_request::Request as Incoming;
 use theirs::processing_response::Response as Outgoing;
 use usher::endpoints::SubsetHint;
-use usher::extproc::envoy;
-use usher::extproc::event::{Event, Message, Mode, Modes};
-use usher::extproc::inbox::Payload;
-use usher::extproc::outbox::Outbox;
-use usher::extproc::reply::Reply;
 use usher::request::{Body, Headers, Pieces};
 use usher::schedule::Served;
+use usher_wire::envoy;
+use usher_wire::event::{Event, Message, Mode, Modes};
+use usher_wire::inbox::Payload;
+use usher_wire::outbox::Outbox;
+use usher_wire::reply::Reply;
 
 const SUBSET: (&str, &str) = ("envoy.lb.subset_hint", "x-gateway-destination-endpoint-subset");
 const SERVED: (&str, &str) = ("envoy.lb", "x-gateway-destination-endpoint-served");

@@ -22,9 +22,9 @@ use tonic::Status;
 use tonic::codegen::Service;
 use tower::BoxError;
 
-use super::inbox::{Inbox, Payload};
-use super::outbox::{Outbox, Written};
 use crate::memory::Replying;
+use usher_wire::inbox::{Inbox, Payload};
+use usher_wire::outbox::{Outbox, Written};
 
 /// Bytes after which replies are handed to the connection, though more could be said.
 const ENOUGH: usize = 64 * 1024;

@@ -8,9 +8,9 @@ use crate::flow::Code;
 use crate::metrics::{ClientSeries, Family, Legacy, OTHER, register};
 use crate::request::Headers;
 
-use super::event::Mode;
 use super::families::RequestFamilies;
 use super::series::{Series, SeriesKey, SeriesTable};
+use usher_wire::event::Mode;
 
 const REQUEST_PROCESSING: [f64; 16] =
     [0.0005, 0.001, 0.002, 0.005, 0.01, 0.015, 0.025, 0.04, 0.06, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];

@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
-use super::reply::{CHUNK_LIMIT, Reply, Route};
 use crate::flow::Rejection;
 use crate::request::Pieces;
 use crate::schedule::Attribute;
+use usher_wire::reply::{CHUNK_LIMIT, Reply, Route};
 
 /// Replies that wait to be sent.
 #[derive(Debug, Default)]

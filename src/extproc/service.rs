@@ -14,11 +14,11 @@ use tonic::{Code, Status};
 use crate::flow::{Dispatcher, Rejection, Routed};
 
 use super::call::{Call, End};
-use super::envoy;
-use super::event::Event;
 use super::exchange::{Exchange, Question, Shared, Step};
-use super::inbox::Payload;
-use super::outbox::Outbox;
+use usher_wire::envoy;
+use usher_wire::event::Event;
+use usher_wire::inbox::Payload;
+use usher_wire::outbox::Outbox;
 
 type Decision = Pin<Box<dyn Future<Output = Result<Routed, Rejection>> + Send>>;
 

@@ -8,11 +8,11 @@ pub use super::decision::Decided;
 use super::direct::Direct;
 use super::error::LoadError;
 use super::failure::Failure;
-use super::message::Context;
 use super::prompt::{Envelope, Packer, Wire};
 use super::script::Voice;
 use super::settings::TlsMode;
 use super::trace::Row;
+use usher_wire::client::message::Context;
 
 /// Tokens of every answer.
 const OUTPUT_TOKENS: usize = 4;

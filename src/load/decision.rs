@@ -11,7 +11,7 @@ use super::exchange::{Replies, refused, send, send_chunk};
 use super::failure::Failure;
 use super::link::Link;
 use super::prompt::Messages;
-use super::reply::{self, Part, Reply};
+use usher_wire::client::reply::{self, Part, Reply};
 
 /// Headers that say nothing of a decision: a body's length, who asked, whose trace it is, and a mark
 /// that every picker leaves. The destination has a field of its own.

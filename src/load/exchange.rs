@@ -15,15 +15,15 @@ use h2::{RecvStream, SendStream};
 use http::{HeaderMap, Request, Response};
 use tokio::time::{Instant, Sleep};
 
-use crate::extproc::inbox::Inbox;
+use usher_wire::inbox::Inbox;
 
 use super::failure::Failure;
 use super::link::Carrier;
-use super::message::Chunk;
 use super::prompt::Messages;
 use super::record::{Numbers, Started};
-use super::reply::{self, Part, Reply};
 use super::script::Script;
+use usher_wire::client::message::Chunk;
+use usher_wire::client::reply::{self, Part, Reply};
 
 /// Chunks of an answer that may be on their way, when there is no time between them. A
 /// gateway has what a socket holds.
@@ -314,19 +314,6 @@ impl Replies {
             body.flow_control().release_capacity(data.len())?;
         }
         status_of(body.trailers().await?.as_ref())
-    }
-}
-
-impl Reply {
-    fn name(&self) -> &'static str {
-        match self {
-            Self::RequestHeaders { .. } => "a reply to the request's headers",
-            Self::RequestBody(_) => "a reply to the request's body",
-            Self::ResponseHeaders { .. } => "a reply to the response's headers",
-            Self::ResponseBody(_) => "a reply to the response's body",
-            Self::Immediate { .. } => "an immediate response",
-            Self::Other => "a reply",
-        }
     }
 }
 

@@ -52,7 +52,8 @@ impl Dialer {
         if mode == TlsMode::Off {
             return Ok(plain);
         }
-        let tls = super::tls::connector(&[b"h2"]).map_err(|error| failure_of(&error)).map_err(failed)?;
+        let tls =
+            usher_wire::client::connector(&[b"h2"]).map_err(|error| failure_of(&error)).map_err(failed)?;
         let with_tls = Self { tls: Some(tls), ..plain.clone() };
         match with_tls.open().await {
             Ok(_) => Ok(with_tls),

@@ -28,18 +28,15 @@ mod failure;
 mod gateway;
 mod histogram;
 mod link;
-pub(crate) mod message;
 pub mod process;
 mod prompt;
 mod record;
-pub(crate) mod reply;
 mod run;
 mod schedule;
 mod script;
 pub mod settings;
 mod source;
 pub(crate) mod text;
-pub(crate) mod tls;
 pub mod trace;
 
 pub use error::LoadError;

@@ -6,12 +6,12 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::body::Style;
-use super::message::{Chunk, Context, RequestHead};
 use super::script::{Script, Voice};
 use super::settings::Api;
 use super::text::words;
 use super::trace::Row;
 use usher_core::random::mix;
+use usher_wire::client::message::{Chunk, Context, RequestHead};
 
 /// Bytes of prompts of one length that are kept.
 const POOL_BYTES: usize = 32 << 20;

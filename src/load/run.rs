@@ -18,7 +18,6 @@ use super::error::LoadError;
 use super::exchange::Open;
 use super::failure::Failure;
 use super::gateway::Gateway;
-use super::message::Context;
 use super::process::{self, Usage, Watched};
 use super::prompt::{Envelope, Packer, Prompt, Wire};
 use super::record::{Numbers, Started};
@@ -28,6 +27,7 @@ use super::settings::{Pace, Prompts, Settings, Target};
 use super::source::Source;
 use super::trace;
 use crate::sim::Timer;
+use usher_wire::client::message::Context;
 
 /// Exchanges that are opened at a time until all are idle.
 const OPENING: usize = 64;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::message::{Chunk, Context};
 use super::settings::Api;
 use super::text::words;
+use usher_wire::client::message::{Chunk, Context};
 
 /// Different texts of one token.
 const TOKENS: u64 = 64;

@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use crate::tls::AnyCertificate;
+use usher_wire::client::AnyCertificate;
 
 /// How a source trusts model servers, and how it shows who it is.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -13,8 +13,8 @@ use http_body::{Body, Frame};
 use stats_alloc::Region;
 use tonic::codegen::Service;
 use usher::extproc::call::{Call, CallSource, Calls, End, MessageLimits};
-use usher::extproc::inbox::Payload;
-use usher::extproc::outbox::Outbox;
+use usher_wire::inbox::Payload;
+use usher_wire::outbox::Outbox;
 
 use crate::alone::{ALLOCATOR, passed_alone};
 

@@ -9,38 +9,7 @@ use smallvec::SmallVec;
 use usher_core::endpoints::Endpoint;
 use usher_core::metrics::Timing;
 use usher_core::request::usage::Usage;
-
-/// A header to set.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Header {
-    /// Its name, lower case.
-    pub name: Arc<str>,
-    /// Its value.
-    pub value: Bytes,
-}
-
-/// A number for the gateway's dynamic metadata.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Attribute {
-    /// Namespace of the metadata.
-    pub namespace: Arc<str>,
-    /// Key in the namespace.
-    pub name: Arc<str>,
-    /// The number.
-    pub value: f64,
-}
-
-/// Endpoint that served a request, as the gateway says.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Served {
-    /// It sent no metadata of the namespace that would say so.
-    #[default]
-    Unknown,
-    /// It sent the namespace, without the key.
-    Missing,
-    /// This address, as it was written.
-    By(String),
-}
+pub use usher_core::request::{Attribute, Header, Served};
 
 /// Beginning of a response.
 #[derive(Clone, Copy, Debug)]

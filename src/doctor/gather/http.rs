@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::load::tls::connector;
+use usher_wire::client::connector;
 
 /// A server, with what is said to it every time.
 #[derive(Clone)]

@@ -13,10 +13,10 @@ use tokio::time::timeout;
 
 use super::gateway::NO_MODEL;
 use crate::doctor::seen::{Choice, Handshake, Picker};
-use crate::extproc::inbox::Inbox;
-use crate::load::message::Context;
-use crate::load::reply::{self, Reply};
-use crate::load::tls::connector;
+use usher_wire::client::connector;
+use usher_wire::client::message::Context;
+use usher_wire::client::reply::{self, Reply};
+use usher_wire::inbox::Inbox;
 
 const PATH: &str = "/envoy.service.ext_proc.v3.ExternalProcessor/Process";
 

@@ -22,12 +22,12 @@ use crate::request::{Body, ParserKind, Parsers, Request, RequestParser, RuleBook
 use crate::schedule::{Served, Stages};
 
 use super::answer::{self, Answer};
-use super::event::{Event, Message, Mode, Modes};
 use super::metrics::ExtProcMetrics;
 use super::parsing::Parsing;
 use super::replies::Replies;
-use super::reply::Reply;
 use super::series::SeriesKey;
+use usher_wire::event::{Event, Message, Mode, Modes};
+use usher_wire::reply::Reply;
 
 /// Message for clients whose request still waits when its body exceeds the limit.
 const TOO_MUCH_TO_WAIT: &str =

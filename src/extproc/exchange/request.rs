@@ -8,12 +8,12 @@ use bytes::Bytes;
 use crate::flow::{Code, Rejection, Routed};
 use crate::request::{Headers, ParseError, Pieces, Request, RequestParser};
 
-use super::super::envoy::ENCODINGS;
-use super::super::event::Mode;
-use super::super::reply::{Reply, Route};
 use super::super::series::SeriesKey;
 use super::room::NO_MEMORY;
 use super::{BodyEnd, Exchange, Question, State, Step, TOO_MUCH_TO_WAIT, Violation};
+use usher_wire::envoy::ENCODINGS;
+use usher_wire::event::Mode;
+use usher_wire::reply::{Reply, Route};
 
 /// Largest frame that gateways may send, in bytes.
 const FRAME: usize = 64 << 10;

@@ -7,9 +7,9 @@ use crate::request::{Body, Pieces};
 use crate::schedule::{Attribute, Served};
 
 use super::super::answer::Kind;
-use super::super::event::Mode;
-use super::super::reply::Reply;
 use super::{Exchange, State, Step, Violation};
+use usher_wire::event::Mode;
+use usher_wire::reply::Reply;
 
 impl Exchange {
     pub(super) fn response_headers(

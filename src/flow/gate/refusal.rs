@@ -1,8 +1,7 @@
 //! What a client is told whose request is not dispatched.
 
-use crate::flow::Code;
 use crate::flow::queue::Outcome;
-use crate::flow::rejection::{NO_ENDPOINTS, Rejection, SATURATED};
+use usher_core::request::{Code, NO_ENDPOINTS, Rejection, SATURATED};
 
 /// Value of the reason header for requests that waited as long as they may.
 const TTL_EXPIRED: &str = "rejected-ttl-expired";

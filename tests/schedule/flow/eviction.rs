@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 use tokio::time::advance;
 use usher::endpoints::health::AnswerStatus;
-use usher::extproc::event::{Event, Message};
 use usher::extproc::exchange::{Exchange, Step};
-use usher::extproc::reply::Reply;
 use usher::flow::Routed;
 use usher::schedule::Served;
+use usher_wire::event::{Event, Message};
+use usher_wire::reply::Reply;
 
 use crate::flow::pool::{Pool, config, of, settle};
 

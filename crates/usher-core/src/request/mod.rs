@@ -12,6 +12,7 @@ pub mod estimate;
 mod features;
 pub mod first_token;
 mod frames;
+mod gateway;
 pub mod headers;
 pub mod json;
 mod messages;
@@ -24,6 +25,7 @@ pub mod prompt;
 #[path = "../../../../tests/support/protos.rs"]
 pub(crate) mod protos;
 mod reading;
+mod rejection;
 pub mod restore;
 pub mod rules;
 mod sglang;
@@ -45,10 +47,12 @@ use std::time::Instant;
 pub use api::{Api, ParserKind, Parsers};
 pub use body::{Body, Span};
 pub use error::ParseError;
+pub use gateway::{Attribute, Header, Served};
 pub use headers::{Headers, MAX_NAME};
 pub use parser::RequestParser;
 pub use pieces::Pieces;
 pub use prompt::{Feature, Modality, Part, PartKind, Prompt};
+pub use rejection::{Code, NO_ENDPOINTS, Rejection, SATURATED};
 pub use rules::{RuleBook, Rules};
 pub use slo::Slo;
 

@@ -1,8 +1,8 @@
 //! Whatever a gateway sends, in whatever order.
 
-use super::super::super::reply::CHUNK_LIMIT;
 use super::*;
 use proptest::prelude::*;
+use usher_wire::reply::CHUNK_LIMIT;
 
 pub(super) fn any_event() -> impl Strategy<Value = Event> {
     let path = prop_oneof![Just("/v1/completions"), Just("/v1/chat/completions"), Just("/other")];

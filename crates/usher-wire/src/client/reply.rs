@@ -2,15 +2,15 @@
 
 use bytes::Bytes;
 
-use crate::extproc::inbox::Payload;
-use crate::extproc::wire::{Field, Fields, Malformed, Value, pick};
-use crate::request::Span;
+use crate::inbox::Payload;
+use crate::protobuf::{Field, Fields, Malformed, Value, pick};
+use usher_core::request::Span;
 
 const DESTINATION: &[u8] = b"x-gateway-destination-endpoint";
 
 /// What a server replied.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Reply {
+pub enum Reply {
     /// To the request's headers.
     RequestHeaders {
         /// The endpoints that were picked, in order; empty when none is named.
@@ -42,18 +42,34 @@ pub(crate) enum Reply {
     Other,
 }
 
+impl Reply {
+    /// The kind, for messages: `an immediate response`.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::RequestHeaders { .. } => "a reply to the request's headers",
+            Self::RequestBody(_) => "a reply to the request's body",
+            Self::ResponseHeaders { .. } => "a reply to the response's headers",
+            Self::ResponseBody(_) => "a reply to the response's body",
+            Self::Immediate { .. } => "an immediate response",
+            Self::Other => "a reply",
+        }
+    }
+}
+
 /// How much of a body a reply carries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Part {
-    pub(crate) bytes: usize,
-    pub(crate) end: bool,
+pub struct Part {
+    /// Number of bytes.
+    pub bytes: usize,
+    /// Nothing follows.
+    pub end: bool,
 }
 
 /// Largest reply. Servers cut bodies into chunks of 64 KiB.
-pub(crate) const MOST: usize = 64 << 20;
+pub const MOST: usize = 64 << 20;
 
 /// Reads a `ProcessingResponse`.
-pub(crate) fn read(message: Payload) -> Result<Reply, Malformed> {
+pub fn read(message: Payload) -> Result<Reply, Malformed> {
     match message {
         Payload::One(message) => read_whole(&message),
         Payload::Many(body) => {
@@ -104,7 +120,7 @@ fn request_headers(message: &Bytes, content: &[u8]) -> Result<Reply, Malformed> 
 }
 
 /// The headers that a reply sets, with names in lower case.
-pub(super) fn headers(mutation: &[u8]) -> Result<Vec<(String, String)>, Malformed> {
+pub fn headers(mutation: &[u8]) -> Result<Vec<(String, String)>, Malformed> {
     let mut headers = Vec::new();
     for field in Fields::of(mutation) {
         if let Field { number: 1, value: Value::Bytes(option) } = field? {

@@ -7,13 +7,13 @@ use rustls::crypto::aws_lc_rs;
 use rustls::{ClientConfig, Error};
 use tokio_rustls::TlsConnector;
 
-use crate::tls::AnyCertificate;
+use super::any_certificate::AnyCertificate;
 
 /// TLS for any certificate, with these protocols to choose from.
 ///
 /// # Errors
 /// When the library refuses its own defaults.
-pub(crate) fn connector(protocols: &[&[u8]]) -> Result<TlsConnector, Error> {
+pub fn connector(protocols: &[&[u8]]) -> Result<TlsConnector, Error> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let mut config = ClientConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()?

@@ -11,7 +11,7 @@ pub(super) const DROPPED_REASON: &str = "x-llm-d-request-dropped-reason";
 
 /// Headers by which a request accepts an answer that is encoded. They are removed where the
 /// answer is read.
-pub(in crate::extproc) const ENCODINGS: [&str; 2] = ["accept-encoding", "grpc-accept-encoding"];
+pub const ENCODINGS: [&str; 2] = ["accept-encoding", "grpc-accept-encoding"];
 
 /// Headers by which a client could steer a request past us. They are removed
 /// from every request, also from one whose headers the gateway did not show us,

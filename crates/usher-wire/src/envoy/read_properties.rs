@@ -15,8 +15,8 @@ use rand::{RngExt, SeedableRng};
 use theirs::processing_request::Request;
 use theirs::{HttpBody, HttpHeaders, HttpTrailers, ProcessingRequest, ProtocolConfiguration};
 
-use super::super::super::inbox::Inbox;
 use super::*;
+use crate::inbox::Inbox;
 
 /// Header names, in the case in which they are looked up.
 const NAMES: [&str; 10] = [

@@ -4,14 +4,14 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 use tonic::Status;
 
-use super::super::event::{Event, Message, Mode, Modes};
-use super::super::inbox::Payload;
-use super::super::wire::{self, Field, Fields, Malformed, Value};
 use super::names::{LB_NAMESPACE, SERVED, SUBSET_KEY, SUBSET_NAMESPACE};
-use crate::endpoints::health::AnswerStatus;
-use crate::endpoints::{MAX_ADDRESSES, SubsetHint};
-use crate::request::{Body, Headers, MAX_NAME, Pieces, Span};
-use crate::schedule::Served;
+use crate::event::{Event, Message, Mode, Modes};
+use crate::inbox::Payload;
+use crate::protobuf::{self as wire, Field, Fields, Malformed, Value};
+use usher_core::endpoints::health::AnswerStatus;
+use usher_core::endpoints::{MAX_ADDRESSES, SubsetHint};
+use usher_core::request::Served;
+use usher_core::request::{Body, Headers, MAX_NAME, Pieces, Span};
 
 /// Parts of a `ProcessingRequest`, by their number.
 mod part {

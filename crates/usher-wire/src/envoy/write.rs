@@ -5,13 +5,13 @@
 
 use std::sync::LazyLock;
 
-use super::super::outbox::Outbox;
-use super::super::reply::{Reply, Route};
-use super::super::wire::{field_len, put_bytes, put_head, put_true};
 use super::names::{DESTINATION, DROPPED_REASON, ENCODINGS, LB_NAMESPACE, ROUTING_HEADERS, SCORES};
-use crate::flow::Rejection;
-use crate::request::Pieces;
-use crate::schedule::{Attribute, Header};
+use crate::outbox::Outbox;
+use crate::protobuf::{field_len, put_bytes, put_head, put_true};
+use crate::reply::{Reply, Route};
+use usher_core::request::Pieces;
+use usher_core::request::Rejection;
+use usher_core::request::{Attribute, Header};
 
 /// Parts of a `ProcessingResponse`, by their number.
 mod part {

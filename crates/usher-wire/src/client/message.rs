@@ -5,7 +5,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use memchr::memmem;
 use smallvec::SmallVec;
 
-use crate::extproc::wire::{field_len, put_bytes};
+use crate::protobuf::{field_len, put_bytes};
 use usher_core::random::mix;
 
 /// Envoy passes bodies on in pieces of this size.
@@ -32,23 +32,23 @@ const METADATA: u8 = 8;
 
 /// One message with a piece of a body, in the HTTP/2 frames that carry it.
 #[derive(Clone, Debug)]
-pub(crate) struct Chunk {
+pub struct Chunk {
     /// To be sent one after the other.
-    pub(crate) frames: SmallVec<[Bytes; 1]>,
+    pub frames: SmallVec<[Bytes; 1]>,
     /// Bytes of the body in it.
-    pub(crate) bytes: usize,
+    pub bytes: usize,
 }
 
 /// The first message of an exchange. Each request has an id of its own.
 #[derive(Clone, Debug)]
-pub(crate) struct RequestHead {
+pub struct RequestHead {
     frame: Bytes,
     id_at: Option<usize>,
 }
 
 impl RequestHead {
     /// The message with the id that follows from `number`.
-    pub(crate) fn with_id(&self, number: u64) -> Bytes {
+    pub fn with_id(&self, number: u64) -> Bytes {
         let Some(at) = self.id_at else { return self.frame.clone() };
         let mut frame = BytesMut::from(&self.frame[..]);
         let bits = (u128::from(mix(number)) << 64) | u128::from(mix(!number));
@@ -64,14 +64,14 @@ impl RequestHead {
 
 /// What a gateway says with every message of a request.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Context {
+pub struct Context {
     /// An encoded `Metadata`; empty is what Envoy sends when it forwards none.
     metadata: Bytes,
 }
 
 impl Context {
     /// The hint that only these endpoints may be picked: addresses, separated by commas.
-    pub(crate) fn with_subset(list: &str) -> Self {
+    pub fn with_subset(list: &str) -> Self {
         let value = field(3, list.as_bytes());
         let hint = entry("x-gateway-destination-endpoint-subset", &value);
         let fields = field(1, &hint);
@@ -80,7 +80,7 @@ impl Context {
     }
 
     /// The request's headers.
-    pub(crate) fn request_headers(&self, headers: &[(&str, &str)]) -> RequestHead {
+    pub fn request_headers(&self, headers: &[(&str, &str)]) -> RequestHead {
         let mut with_id = headers.to_vec();
         let id = String::from_utf8_lossy(&NO_ID);
         with_id.push(("x-request-id", &id));
@@ -91,22 +91,22 @@ impl Context {
     }
 
     /// The response's headers.
-    pub(crate) fn response_headers(&self, headers: &[(&str, &str)]) -> Bytes {
+    pub fn response_headers(&self, headers: &[(&str, &str)]) -> Bytes {
         framed(RESPONSE_HEADERS, &header_map(headers), &self.encoded())
     }
 
     /// A request's body, the last chunk of which ends it.
-    pub(crate) fn request_body(&self, body: &[u8]) -> Vec<Chunk> {
+    pub fn request_body(&self, body: &[u8]) -> Vec<Chunk> {
         self.body(REQUEST_BODY, body)
     }
 
     /// A response's body, the last chunk of which ends it.
-    pub(crate) fn response_body(&self, body: &[u8]) -> Vec<Chunk> {
+    pub fn response_body(&self, body: &[u8]) -> Vec<Chunk> {
         self.body(RESPONSE_BODY, body)
     }
 
     /// A part of a response's body that is not the last.
-    pub(crate) fn response_chunk(&self, body: &[u8]) -> Chunk {
+    pub fn response_chunk(&self, body: &[u8]) -> Chunk {
         self.chunk(RESPONSE_BODY, body, false)
     }
 

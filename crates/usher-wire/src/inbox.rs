@@ -4,7 +4,7 @@
 use bytes::{Buf, Bytes};
 use tonic::Status;
 
-use crate::request::Body;
+use usher_core::request::Body;
 
 /// A message as it arrived.
 #[derive(Debug)]
@@ -120,8 +120,8 @@ impl Inbox {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::request::Span;
     use proptest::prelude::*;
+    use usher_core::request::Span;
 
     fn framed(messages: &[Vec<u8>]) -> Vec<u8> {
         let frame = |message: &Vec<u8>| [&[0][..], &(message.len() as u32).to_be_bytes(), message].concat();

@@ -12,7 +12,7 @@ use std::task::Waker;
 use bytes::{Buf, Bytes};
 use tonic::Status;
 
-use crate::memory::{Budget, FREE_UNSENT, Full, Kind, Replying, Reservation, Unsent};
+use usher_core::memory::{Budget, FREE_UNSENT, Full, Kind, Replying, Reservation, Unsent};
 
 /// Smallest piece that is kept instead of copied: a write has a place for each, and
 /// finding and releasing one costs as much as copying some hundred bytes.

@@ -65,7 +65,7 @@ pub const NO_ENDPOINTS: &str = "rejected-no-endpoints";
 pub const SATURATED: &str = "rejected-saturated";
 
 /// Value of the reason header when a running request was given up.
-pub const EVICTED: &str = "evicted";
+const EVICTED: &str = "evicted";
 
 /// Why the client gets no answer from a model server.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,5 +1,5 @@
 //! Envoy's messages and ours: the only place that knows how they are encoded. Incoming
-//! messages become [`Message`](super::event::Message)s, [`Reply`](super::reply::Reply)s
+//! messages become [`Message`](crate::event::Message)s, [`Reply`](crate::reply::Reply)s
 //! become outgoing ones.
 //!
 //! Messages are read where they lie and written where they are sent from, without
@@ -11,6 +11,6 @@ mod names;
 mod read;
 mod write;
 
-pub(super) use names::ENCODINGS;
+pub use names::ENCODINGS;
 pub use read::read;
 pub use write::write;

@@ -22,7 +22,7 @@ use theirs::{
 };
 
 use super::*;
-use crate::flow::Code;
+use usher_core::request::Code;
 
 /// A header that replaces those of its name.
 fn header(name: &str, value: &[u8]) -> HeaderValueOption {

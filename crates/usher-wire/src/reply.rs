@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::flow::Rejection;
-use crate::request::Pieces;
-use crate::schedule::{Attribute, Header};
+use usher_core::request::Pieces;
+use usher_core::request::Rejection;
+use usher_core::request::{Attribute, Header};
 
 /// An answer to the gateway, independent of how it is encoded.
 #[derive(Clone, Debug, PartialEq)]

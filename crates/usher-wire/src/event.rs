@@ -1,9 +1,9 @@
 //! What a gateway tells, independent of how it is encoded.
 
-use crate::endpoints::SubsetHint;
-use crate::endpoints::health::AnswerStatus;
-use crate::request::{Headers, Pieces};
-use crate::schedule::Served;
+use usher_core::endpoints::SubsetHint;
+use usher_core::endpoints::health::AnswerStatus;
+use usher_core::request::Served;
+use usher_core::request::{Headers, Pieces};
 
 /// A message from the gateway.
 #[derive(Clone, Debug)]

@@ -1,0 +1,37 @@
+//! Parts of what a gateway tells of a request and is told, beside bodies.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+/// A header to set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Its name, lower case.
+    pub name: Arc<str>,
+    /// Its value.
+    pub value: Bytes,
+}
+
+/// A number for the gateway's dynamic metadata.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Attribute {
+    /// Namespace of the metadata.
+    pub namespace: Arc<str>,
+    /// Key in the namespace.
+    pub name: Arc<str>,
+    /// The number.
+    pub value: f64,
+}
+
+/// Endpoint that served a request, as the gateway says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Served {
+    /// It sent no metadata of the namespace that would say so.
+    #[default]
+    Unknown,
+    /// It sent the namespace, without the key.
+    Missing,
+    /// This address, as it was written.
+    By(String),
+}
