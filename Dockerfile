@@ -1,4 +1,4 @@
-# Builds Usher and puts it, alone, into an image without a shell.
+# Builds Usher without its tools (demo, sim, load, replay, compare) and puts it, alone, into an image without a shell.
 # CI does not build this image yet: it has no container engine.
 
 FROM rust:1.95-slim-bookworm AS build
@@ -6,7 +6,7 @@ RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev m
 WORKDIR /usher
 COPY . .
 ARG COMMIT=unknown
-RUN USHER_COMMIT=$COMMIT cargo build --release --locked --package usher
+RUN USHER_COMMIT=$COMMIT cargo build --release --locked --package usher --no-default-features
 
 FROM gcr.io/distroless/cc-debian12:nonroot
 COPY --from=build /usher/target/release/usher /usher

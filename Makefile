@@ -24,6 +24,7 @@ fmt-check:
 
 clippy:
 	$(STAGE) clippy $(CARGO) clippy --all-targets --locked -- -D warnings
+	$(STAGE) "clippy without the tools" $(CARGO) clippy --package usher --lib --bins --no-default-features --locked -- -D warnings
 
 doc:
 	$(STAGE) documentation env RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --locked --quiet

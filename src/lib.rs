@@ -11,20 +11,21 @@ pub mod doctor;
 pub mod extproc;
 pub mod flow;
 pub mod leader;
-pub mod load;
 pub mod observe;
+#[cfg(feature = "lab")]
 pub mod replay;
 mod run;
 pub mod scaling;
 pub mod schedule;
 pub mod scrape;
 pub mod settings;
-pub mod sim;
 pub mod tls;
 
 pub use run::{RunError, Setup, run};
 pub use usher_capacity as capacity;
 pub use usher_core::{config, endpoints, memory, metrics, prefix, request};
+#[cfg(feature = "lab")]
+pub use usher_lab::{load, sim};
 
 /// Compiles and runs the program of the page.
 #[cfg(doctest)]

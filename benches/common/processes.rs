@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use tokio::time::{Instant, sleep};
-use usher::cli::demo::children::Group;
-use usher::cli::demo::ports::Ports;
+use usher_lab::cli::demo::children::Group;
+use usher_lab::cli::demo::ports::Ports;
 
 /// Time to get ready.
 pub const START: Duration = Duration::from_secs(30);

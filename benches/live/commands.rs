@@ -1,7 +1,7 @@
 //! The command lines of everything that runs.
 
-use usher::cli::demo::ports::{Ports, local};
 use usher::replay::{Cell, Script};
+use usher_lab::cli::demo::ports::{Ports, local};
 
 use super::arguments::{Arguments, PolicyName};
 use super::processes::picker_flags;

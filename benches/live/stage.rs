@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use tokio::time::sleep;
-use usher::cli::demo::children::Group;
-use usher::cli::demo::envoy::{self, Extras};
-use usher::cli::demo::ports::{Ports, local};
+use usher_lab::cli::demo::children::Group;
+use usher_lab::cli::demo::envoy::{self, Extras};
+use usher_lab::cli::demo::ports::{Ports, local};
 
 use super::arguments::{Arguments, PolicyName};
 use super::client::Client;

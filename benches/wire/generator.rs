@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use tokio::process::Command;
 use tokio::time::timeout;
-use usher::cli::demo::ports::{Ports, local};
+use usher_lab::cli::demo::ports::{Ports, local};
 
 use super::metric::LoadReport;
 use super::workloads::{Way, Workload};

@@ -1,6 +1,6 @@
 //! What is compared, and the command lines of everything that runs.
 
-use usher::cli::demo::ports::{PortError, Ports, local};
+use usher_lab::cli::demo::ports::{PortError, Ports, local};
 
 use super::processes::picker_flags;
 

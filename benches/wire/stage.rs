@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use tokio::time::{Instant, sleep};
-use usher::cli::demo::children::Group;
-use usher::cli::demo::envoy::{self, Extras};
-use usher::cli::demo::ports::{Ports, local};
 use usher::load::process::usage;
+use usher_lab::cli::demo::children::Group;
+use usher_lab::cli::demo::envoy::{self, Extras};
+use usher_lab::cli::demo::ports::{Ports, local};
 
 use super::generator::{self, Times};
 use super::metric::{ENVOY, LoadReport, Run};

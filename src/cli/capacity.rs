@@ -1,6 +1,7 @@
 //! `usher capacity`: policies, checked and tried.
 
 mod check;
+#[cfg(feature = "lab")]
 mod compare;
 mod policies;
 mod release;
@@ -11,8 +12,8 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 
-use super::CliError;
 use crate::capacity::resource::definitions;
+use usher_terminal::CliError;
 
 /// What to do with a policy.
 #[derive(Args, Debug)]
@@ -28,6 +29,7 @@ enum CapacityCommand {
     /// Say what a policy does with a timeline.
     Simulate(simulate::SimulateArgs),
     /// Compare a policy with an HPA and with pods that stay, under a trace, in virtual time.
+    #[cfg(feature = "lab")]
     Compare(Box<compare::CompareArgs>),
     /// Let pods go that wait at a gate that nobody opens.
     Release(release::ReleaseArgs),
@@ -44,6 +46,7 @@ pub fn run(args: &CapacityArgs) -> Result<ExitCode, CliError> {
     match &args.command {
         CapacityCommand::Check(args) => check::run(args),
         CapacityCommand::Simulate(args) => simulate::run(args),
+        #[cfg(feature = "lab")]
         CapacityCommand::Compare(args) => compare::run(args),
         CapacityCommand::Release(args) => release::run(args),
         CapacityCommand::Crds => crds(),

@@ -3,15 +3,14 @@
 mod learned;
 mod report;
 
-use std::fmt::Display;
 use std::io::{self, Read, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use prometheus::Registry;
-use serde::Serialize;
 use serde_json::json;
+pub use usher_terminal::Output;
 
 use crate::config::{ConfigError, EndpointPickerConfig, source};
 use crate::schedule::registry::{Pipeline, PluginTypes};
@@ -34,32 +33,6 @@ pub struct CheckArgs {
     /// Admin port of a running picker, to warn of constants that are far from what it has learned
     #[arg(long, value_name = "URL")]
     pub admin: Option<String>,
-}
-
-/// How a result is printed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Output {
-    /// For people.
-    Text,
-    /// For machines.
-    Json,
-}
-
-impl Output {
-    /// A result as it is printed: its text, or JSON that ends with a line's end.
-    pub(super) fn render(self, report: &(impl Display + Serialize)) -> serde_json::Result<String> {
-        Ok(match self {
-            Self::Text => report.to_string(),
-            Self::Json => serde_json::to_string_pretty(report)? + "\n",
-        })
-    }
-
-    /// Prints a result on standard output.
-    pub(super) fn print(self, report: &(impl Display + Serialize)) -> io::Result<()> {
-        let text = self.render(report)?;
-        let mut out = io::stdout();
-        out.write_all(text.as_bytes()).and_then(|()| out.flush())
-    }
 }
 
 /// Checks the file. 0: valid; 2: invalid or unreadable, with one line on standard

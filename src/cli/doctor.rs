@@ -10,13 +10,13 @@ use std::time::Duration;
 use clap::Args;
 use http::{HeaderName, HeaderValue};
 
-use super::CliError;
-use super::check::Output;
 use crate::config::source;
 use crate::config::units::parse_duration;
 use crate::discovery::file;
 use crate::doctor::{Plan, Pods, PoolPlan, Report, Site, examine, gather, policies_of_file};
 use crate::scrape::ENGINE_LABEL;
+use usher_terminal::CliError;
+use usher_terminal::Output;
 
 /// Finds out whether a gateway really asks its picker, and what is wrong around them.
 ///

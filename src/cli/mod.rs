@@ -2,30 +2,22 @@
 
 pub mod capacity;
 pub mod check;
-pub mod compare;
-pub mod demo;
 pub mod doctor;
-pub mod engine;
-mod error;
 pub mod flags;
-pub mod load;
 mod logging;
-mod progress;
-pub mod replay;
 mod serve;
-pub mod sim;
-mod table;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
+use crate::RunError;
 use crate::schedule::registry::PluginTypes;
 
 use check::CheckArgs;
-pub use error::CliError;
 use flags::{ServeArgs, as_pflag};
+pub use usher_terminal::CliError;
 
 /// An endpoint picker for LLM inference: a gateway asks it, for every request, which model
 /// server should answer.
@@ -41,16 +33,10 @@ struct Cli {
 pub enum Command {
     /// Pick endpoints for a gateway, over Envoy's ext_proc protocol.
     Serve(Box<ServeArgs>),
-    /// Run simulated vLLM servers.
-    Sim(sim::SimArgs),
-    /// Load an ext_proc server or a gateway with requests, and measure it.
-    Load(Box<load::LoadArgs>),
-    /// Run everything on this machine under the requests of a real trace.
-    Demo(demo::DemoArgs),
-    /// Compare configurations under a trace or a generated load, in virtual time.
-    Replay(Box<replay::ReplayArgs>),
-    /// Compare the decisions of two pickers on the same requests.
-    Compare(compare::CompareArgs),
+    /// Tools to try it with.
+    #[cfg(feature = "lab")]
+    #[command(flatten)]
+    Lab(usher_lab::cli::Command),
     /// Find out what is wrong with a gateway, its picker and the cluster around them.
     Doctor(Box<doctor::DoctorArgs>),
     /// Validate a configuration, and print the pipeline it comes to.
@@ -103,11 +89,8 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Command, C
 fn run(command: Command, types: &PluginTypes) -> Result<ExitCode, CliError> {
     match command {
         Command::Serve(args) => serve::serve(*args, types).map(|()| ExitCode::SUCCESS),
-        Command::Sim(args) => sim::run(&args).map(|()| ExitCode::SUCCESS),
-        Command::Load(args) => load::run(*args).map(|()| ExitCode::SUCCESS),
-        Command::Demo(args) => demo::run(&args).map(|()| ExitCode::SUCCESS),
-        Command::Replay(args) => replay::run(&args).map(|()| ExitCode::SUCCESS),
-        Command::Compare(args) => compare::run(&args).map(|()| ExitCode::SUCCESS),
+        #[cfg(feature = "lab")]
+        Command::Lab(command) => usher_lab::cli::run(command, &crate::replay::build),
         Command::Doctor(args) => doctor::run(&args),
         Command::Check(args) => Ok(check::run(&args, types)),
         Command::Capacity(args) => capacity::run(&args),
@@ -129,4 +112,13 @@ fn usage(error: clap::Error) -> CliError {
 
 fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+impl From<RunError> for CliError {
+    fn from(error: RunError) -> Self {
+        match error {
+            RunError::Config(text) => Self::Usage(text),
+            RunError::Failed(_) | RunError::Forced => Self::Failed(error.to_string()),
+        }
+    }
 }

@@ -3,13 +3,13 @@
 use std::io;
 use std::time::Duration;
 
-use super::CliError;
 use super::flags::ServeArgs;
 use super::logging;
 use crate::extproc::listen::Listeners;
 use crate::extproc::stop::Stops;
 use crate::schedule::registry::PluginTypes;
 use crate::settings::Environment;
+use usher_terminal::CliError;
 
 /// Time for background work that is in the middle of something when everything else has
 /// ended.

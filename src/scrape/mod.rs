@@ -45,6 +45,7 @@ pub use metrics::{
 pub use page::{PageError, PageReader};
 pub use readings::{Problems, Readings};
 pub use response::{Encoding, Head, Part, ResponseError, ResponseReader};
+#[cfg(feature = "lab")]
 pub(crate) use schedule::phase;
 pub use scraper::Scraper;
 pub use selector::parse as parse_selector;

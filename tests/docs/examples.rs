@@ -75,6 +75,33 @@ fn every_example_is_valid_and_says_which_flag_it_needs() {
     }
 }
 
+#[test]
+fn configurations_of_the_demo_and_of_replay_are_valid() {
+    let files =
+        ["deploy/demo", "deploy/replay"].into_iter().flat_map(|folder| std::fs::read_dir(folder).unwrap());
+    let mut waiting = BTreeSet::new();
+    let mut count = 0;
+    for path in files.map(|entry| entry.unwrap().path()) {
+        let text = std::fs::read_to_string(&path).unwrap();
+        if !text.contains("kind: EndpointPickerConfig") {
+            continue;
+        }
+        count += 1;
+        let metrics = SchedulerMetrics::register(&Registry::new()).unwrap();
+        let config = EndpointPickerConfig::parse(&text).unwrap();
+        let pipeline = Pipeline::build(Some(&config), true, &metrics, &State::default());
+        let pipeline = pipeline.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        if pipeline.waiting.is_some() {
+            waiting.insert(path.file_stem().unwrap().to_str().unwrap().to_owned());
+        }
+    }
+    assert!(count >= 10, "{count}");
+    // Requests wait for the first server.
+    for name in ["autoscale", "scale-from-zero"] {
+        assert!(waiting.contains(name), "{waiting:?}");
+    }
+}
+
 /// What an example is for, by its name.
 async fn scenario(example: &str) {
     match example {

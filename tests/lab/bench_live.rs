@@ -18,8 +18,8 @@ use std::time::Duration;
 
 use clap::Parser;
 use usher::cli::Command;
-use usher::cli::demo::ports::Ports;
 use usher::replay::{Seen, Settings, Summary, summarize};
+use usher_lab::cli::demo::ports::Ports;
 
 use crate::processes;
 
@@ -61,7 +61,9 @@ fn live_servers_are_those_of_the_replay() {
     for cell in arguments.cells() {
         let settings = arguments.settings(&cell);
         let words = commands::servers(&place(3), &arguments, &cell).into_iter().map(Into::into);
-        let Ok(Command::Sim(sim)) = usher::cli::parse(words) else { panic!("{cell:?}") };
+        let Ok(Command::Lab(usher_lab::cli::Command::Sim(sim))) = usher::cli::parse(words) else {
+            panic!("{cell:?}")
+        };
         let config = sim.config();
         assert_eq!((config.time_scale, config.stream_interval), (5.0, 10));
         assert_eq!((config.model.as_str(), sim.count), (usher::replay::Script::MODEL, 3));

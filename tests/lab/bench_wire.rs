@@ -275,7 +275,11 @@ fn the_generator_knows_every_workloads_arguments() {
         let target = generator::target(workload.way, &place().ports);
         let words = generator::words(workload, Times::of(workload, false), &target, &["usher=7".to_owned()]);
         let parsed = usher::cli::parse(["usher".to_owned()].into_iter().chain(words).map(Into::into));
-        assert!(matches!(parsed, Ok(Command::Load(_))), "{}: {parsed:?}", workload.name);
+        assert!(
+            matches!(parsed, Ok(Command::Lab(usher_lab::cli::Command::Load(_)))),
+            "{}: {parsed:?}",
+            workload.name
+        );
     }
     let probe = generator::probe("127.0.0.1:9002");
     assert!(usher::cli::parse(["usher".to_owned()].into_iter().chain(probe).map(Into::into)).is_ok());

@@ -10,8 +10,8 @@ use serde_json::json;
 use super::policies::read;
 use crate::capacity::policy::{Policy, Sizing};
 use crate::capacity::rollout::{Pace, Rollout};
-use crate::cli::CliError;
-use crate::cli::check::Output;
+use usher_terminal::CliError;
+use usher_terminal::Output;
 
 #[derive(Args, Clone, Debug)]
 pub(super) struct CheckArgs {

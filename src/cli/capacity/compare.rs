@@ -9,17 +9,17 @@ use std::time::{Duration, Instant};
 use clap::Args;
 
 use super::policies::read_one;
-use crate::cli::CliError;
-use crate::cli::check::Output;
-use crate::cli::engine::EngineArgs;
-use crate::cli::progress::Progress;
-use crate::cli::replay::{MOST_REQUESTS, above_zero, rows};
 use crate::config::EndpointPickerConfig;
 use crate::config::source::read_file;
 use crate::config::units::parse_duration;
 use crate::replay::{MOST_SERVERS, ReplayError, ScaleSettings, compare_sizes, of_trace, speed_up};
-use crate::sim::EngineConfig;
 use report::Report;
+use usher_lab::cli::engine::EngineArgs;
+use usher_lab::cli::replay::{MOST_REQUESTS, above_zero, rows};
+use usher_lab::sim::EngineConfig;
+use usher_terminal::CliError;
+use usher_terminal::Output;
+use usher_terminal::Progress;
 
 /// Between two updates of the progress.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -92,7 +92,7 @@ fn start(text: &str) -> Result<Duration, String> {
 pub(super) fn run(args: &CompareArgs) -> Result<(), CliError> {
     let settings = settings(args)?;
     // Only a terminal gets it: elsewhere nobody would read it.
-    let mut progress = io::stderr().is_terminal().then(Progress::new);
+    let mut progress = io::stderr().is_terminal().then(Progress::default);
     let mut shown = Instant::now();
     let compared = compare_sizes(&settings, |share| {
         if let Some(progress) = &mut progress

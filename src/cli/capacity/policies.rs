@@ -5,8 +5,8 @@ use std::path::Path;
 
 use crate::capacity::policy::Policy;
 use crate::capacity::policy::file::{self, Read};
-use crate::cli::CliError;
 use crate::config::source;
+use usher_terminal::CliError;
 
 /// Reads the policy of a file, or the one of this name where there are several.
 pub(super) fn read_one(path: &Path, name: Option<&str>) -> Result<Policy, CliError> {

@@ -4,9 +4,9 @@ use std::io::{self, Write};
 
 use clap::Args;
 
-use crate::cli::CliError;
 use crate::cluster::{Cluster, connect};
 use crate::scaling::release::{Release, Released};
+use usher_terminal::CliError;
 
 /// Let pods go that wait at Usher's scheduling gate and that no CapacityPolicy is for. The API server is
 /// that of KUBECONFIG, of the pod, or of ~/.kube/config.

@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
-use http::Method;
 use serde::Deserialize;
 
-use crate::load::client::{Client, request};
+use crate::doctor::Site;
 use crate::schedule::latency::{FAR, FEWEST, GroupReport};
 use crate::schedule::registry::Resolved;
 
@@ -18,6 +16,9 @@ const THROUGHPUT: &str = "peakPrefillThroughput";
 
 /// Longest time to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Largest page, in bytes.
+const MOST: usize = 4 << 20;
 
 #[derive(Deserialize)]
 struct Page {
@@ -41,8 +42,7 @@ pub(super) fn learned(admin: &str, resolved: &Resolved) -> Result<Learned, Strin
     let mut plugins = resolved.plugins.iter();
     let configured = plugins.find_map(|plugin| plugin.parameters.get(THROUGHPUT)?.as_f64());
     let base = if admin.contains("://") { admin.to_owned() } else { format!("http://{admin}") };
-    let url = format!("{}{PAGE}", base.trim_end_matches('/'));
-    let page = read(&url).map_err(|error| format!("--admin: {url}: {error}"))?;
+    let page = read(&base).map_err(|error| format!("--admin: {error}"))?;
     let (Some(configured), Some(page)) = (configured, page) else { return Ok(Learned::default()) };
     Ok(compare(&page.groups, configured))
 }
@@ -63,16 +63,13 @@ fn compare(groups: &[GroupReport], configured: f64) -> Learned {
 }
 
 /// The page; `None` where the picker has no model of latencies.
-fn read(url: &str) -> Result<Option<Page>, String> {
+fn read(admin: &str) -> Result<Option<Page>, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| error.to_string())?;
-    let request = request(url, Method::GET, Bytes::new()).map_err(|error| error.to_string())?;
-    let fetch = async { tokio::time::timeout(PATIENCE, Client::default().fetch(request)).await };
-    let body = match runtime.block_on(fetch) {
-        Ok(body) => body.map_err(|failure| failure.to_string())?,
-        Err(_) => return Err(format!("no answer within {} s", PATIENCE.as_secs())),
-    };
-    serde_json::from_slice(&body).map_err(|error| format!("this is no page about latencies: {error}"))
+    let site = Site::parse(admin)?.within(PATIENCE);
+    let page = runtime.block_on(site.json(PAGE, MOST))?;
+    serde_json::from_value(page)
+        .map_err(|error| format!("{}{PAGE}: this is no page about latencies: {error}", site.url()))
 }
 
 #[cfg(test)]

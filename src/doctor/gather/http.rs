@@ -133,7 +133,7 @@ impl Site {
     ///
     /// # Errors
     /// When it doesn't come, or is none.
-    pub(super) async fn json(&self, path: &str, most: usize) -> Result<serde_json::Value, String> {
+    pub async fn json(&self, path: &str, most: usize) -> Result<serde_json::Value, String> {
         let body = self.page(path, most).await?;
         serde_json::from_slice(&body).map_err(|_| format!("{}{path} is no JSON", self.url()))
     }

@@ -1,8 +1,10 @@
 //! `usher replay` as a program.
 
 mod prediction;
+mod sizes;
 mod suite;
 mod support;
+mod virtual_time;
 mod worlds;
 
 use std::path::Path;

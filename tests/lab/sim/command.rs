@@ -5,8 +5,8 @@ use std::net::TcpListener;
 use clap::Parser;
 use serde_json::{Value, json};
 use usher::cli::CliError;
-use usher::cli::sim::{SimArgs, run, write_endpoints};
 use usher::sim::{Dialect, EngineConfig, Layer, ModelKind, Role, SimConfig};
+use usher_lab::cli::sim::{SimArgs, run, write_endpoints};
 
 use crate::sim::support::*;
 

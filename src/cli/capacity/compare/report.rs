@@ -4,8 +4,8 @@ use std::fmt::{self, Display, Formatter};
 
 use serde::Serialize;
 
-use crate::cli::table::{grouped, line};
 use crate::replay::{Latency, ScaleComparison, ScaleSummary};
+use usher_terminal::{grouped, line};
 
 /// Narrowest column of names.
 const NARROWEST: usize = 16;

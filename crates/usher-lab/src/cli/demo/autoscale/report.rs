@@ -1,0 +1,232 @@
+//! What the scenario tells: a line per tick, and what became of the requests.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Display, Formatter};
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::cluster::STARTUP;
+use super::plan::Standing;
+use crate::cli::demo::ports::Ports;
+use crate::cli::demo::replay::Outcome;
+use crate::cli::demo::report::{Percentiles, ends};
+use usher_terminal::{grouped, line};
+
+/// Ticks are a second apart, but for those that a request brings about that finds no server.
+const NEXT: Duration = Duration::from_millis(600);
+
+/// A tick.
+#[derive(Debug, Serialize)]
+pub(super) struct Moment {
+    /// Since the first request could come, give or take how long a look takes.
+    seconds: f64,
+    /// Requests per second.
+    load: f64,
+    /// Requests that waited in Usher.
+    waiting: u64,
+    /// Servers in the pool.
+    current: usize,
+    /// Servers that start.
+    starting: usize,
+    /// Servers that Usher asks for.
+    desired: usize,
+    reasons: Vec<String>,
+}
+
+impl Moment {
+    pub(super) fn new(after: Duration, load: f64, starting: usize, standing: &Standing) -> Self {
+        let Standing { waiting, current, desired, reasons, .. } = standing;
+        Self {
+            seconds: after.as_secs_f64(),
+            load,
+            waiting: *waiting,
+            current: *current,
+            starting,
+            desired: *desired,
+            reasons: reasons.clone(),
+        }
+    }
+
+    /// Whether this is another tick: two looks may see the same one, and don't know its time exactly.
+    pub(super) fn is_later_than(&self, last: &Self) -> bool {
+        let plan = |moment: &Self| (moment.waiting, moment.current, moment.desired);
+        self.seconds > last.seconds + NEXT.as_secs_f64() || plan(self) != plan(last)
+    }
+}
+
+/// What was measured.
+#[derive(Debug)]
+pub(super) struct Measured {
+    /// All requests.
+    pub(super) outcomes: Vec<Outcome>,
+    /// Until the last server was gone.
+    pub(super) took: Duration,
+    /// The ticks.
+    pub(super) moments: Vec<Moment>,
+    /// Servers that were started.
+    pub(super) started: usize,
+    /// Servers that were ended.
+    pub(super) ended: usize,
+}
+
+/// Everything that is told.
+#[derive(Debug, Serialize)]
+pub(in crate::cli::demo) struct AutoscaleReport {
+    /// Requests that were sent.
+    pub(in crate::cli::demo) requests: usize,
+    /// Until the last server was gone.
+    seconds: f64,
+    /// How many times as fast as in reality the servers are.
+    speed: f64,
+    /// Answers by status.
+    statuses: BTreeMap<u16, usize>,
+    /// Requests without a whole answer, by reason.
+    failures: BTreeMap<String, usize>,
+    /// From when a request was due to the end of its answer.
+    answer_ms: Percentiles,
+    /// Most servers in the pool.
+    most_servers: usize,
+    /// Servers that were started.
+    started: usize,
+    /// Servers that were ended.
+    ended: usize,
+    ticks: Vec<Moment>,
+    /// Where everything listens.
+    ports: Ports,
+}
+
+impl AutoscaleReport {
+    pub(super) fn new(measured: Measured, speed: f64, ports: Ports) -> Self {
+        let Measured { outcomes, took, moments, started, ended } = measured;
+        let (mut statuses, mut failures) = (BTreeMap::new(), BTreeMap::new());
+        for outcome in &outcomes {
+            match &outcome.answer {
+                Ok(answer) => *statuses.entry(answer.status).or_default() += 1,
+                Err(reason) => *failures.entry(reason.clone()).or_default() += 1,
+            }
+        }
+        let times: Vec<f64> = outcomes.iter().map(|outcome| outcome.total.as_secs_f64() * 1e3).collect();
+        Self {
+            requests: outcomes.len(),
+            seconds: took.as_secs_f64(),
+            speed,
+            statuses,
+            failures,
+            answer_ms: Percentiles::of(&times),
+            most_servers: moments.iter().map(|moment| moment.current).max().unwrap_or(0),
+            started,
+            ended,
+            ticks: moments,
+            ports,
+        }
+    }
+
+    /// Requests that did not end with status 200.
+    pub(in crate::cli::demo) fn failed(&self) -> usize {
+        self.requests - self.statuses.get(&200).copied().unwrap_or(0)
+    }
+}
+
+impl Display for AutoscaleReport {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "Requests through Envoy and Usher, which says how many servers there should be. The demo starts"
+        )?;
+        writeln!(
+            f,
+            "and ends simulated ones as a cluster would; one is ready {} s after its start.\n",
+            STARTUP.as_secs()
+        )?;
+        let ends = ends(&self.statuses, &self.failures);
+        line(
+            f,
+            "requests",
+            format_args!("{} in {:.1} s: {ends}", grouped(self.requests as u64), self.seconds),
+        )?;
+        line(f, "answer", format_args!("{}", self.answer_ms))?;
+        line(
+            f,
+            "servers",
+            format_args!("{} at most; {} started, {} ended", self.most_servers, self.started, self.ended),
+        )?;
+        writeln!(
+            f,
+            "\n{:>8}{:>7}{:>9}{:>9}{:>10}{:>9}  why",
+            "seconds", "load/s", "waiting", "servers", "starting", "desired"
+        )?;
+        for Moment { seconds, load, waiting, current, starting, desired, reasons } in &self.ticks {
+            let why = reasons.join(", ");
+            let row =
+                format!("{seconds:>8.1}{load:>7.0}{waiting:>9}{current:>9}{starting:>10}{desired:>9}  {why}");
+            writeln!(f, "{}", row.trim_end())?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::demo::client::Answer;
+    use usher_core::request::usage::Usage;
+
+    const TABLE: &str = "\
+Requests through Envoy and Usher, which says how many servers there should be. The demo starts
+and ends simulated ones as a cluster would; one is ready 2 s after its start.
+
+requests       2 in 44.0 s: 1 × status 200, 1 × status 503
+answer         p50 400.0 ms, p99 2500.0 ms
+servers        3 at most; 4 started, 4 ended
+
+ seconds load/s  waiting  servers  starting  desired  why
+     0.1      6        0        0         0        0
+     1.1      6       12        0         2        2  Metric, UpLimit
+    20.1     57        0        3         0        2  Metric
+";
+
+    #[test]
+    fn the_table_reads_like_this() {
+        let moment = |seconds: f64, load, (waiting, current, starting, desired), reasons: &[&str]| {
+            let standing = Standing {
+                age: Duration::ZERO,
+                waiting,
+                current,
+                desired,
+                reasons: reasons.iter().map(|reason| (*reason).to_owned()).collect(),
+            };
+            Moment::new(Duration::from_secs_f64(seconds), load, starting, &standing)
+        };
+        let outcome = |status, total| Outcome {
+            due: Duration::ZERO,
+            first: None,
+            total: Duration::from_millis(total),
+            answer: Ok(Answer {
+                status,
+                pod: None,
+                first: None,
+                usage: Usage::default(),
+                reason: String::new(),
+            }),
+        };
+        let measured = Measured {
+            outcomes: vec![outcome(200, 400), outcome(503, 2500)],
+            took: Duration::from_secs(44),
+            moments: vec![
+                moment(0.1, 5.7, (0, 0, 0, 0), &[]),
+                moment(1.1, 5.7, (12, 0, 2, 2), &["Metric", "UpLimit"]),
+                moment(20.1, 57.4, (0, 3, 0, 2), &["Metric"]),
+            ],
+            started: 4,
+            ended: 4,
+        };
+        let [first, second, _] = &measured.moments[..] else { panic!("three") };
+        assert!(second.is_later_than(first) && !first.is_later_than(first));
+        let report = AutoscaleReport::new(measured, 1.0, Ports::from_first(8081, 4).unwrap());
+        assert_eq!(report.to_string(), TABLE);
+        assert_eq!(report.failed(), 1);
+        let json = serde_json::to_value(report).unwrap();
+        assert_eq!((&json["ticks"][1]["desired"], &json["most_servers"]), (&2.into(), &3.into()));
+    }
+}

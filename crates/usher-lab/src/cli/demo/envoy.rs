@@ -1,0 +1,157 @@
+//! Envoy: where its binary comes from, and the configuration of the repository with
+//! other ports in it.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use anyhow::{Context, bail};
+use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt;
+use tokio::process::Command;
+
+use super::ports::Ports;
+
+/// Prints the path of an Envoy binary, after installing it if need be.
+const GET: &str = include_str!("../../../../../deploy/envoy/get.sh");
+
+/// The configuration that is used, with other ports.
+const CONFIG: &str = include_str!("../../../../../deploy/envoy/original-dst.yaml");
+
+/// Where the HTTP connection manager is in it.
+const MANAGER: &str = "/static_resources/listeners/0/filter_chains/0/filters/0/typed_config";
+
+/// Finds Envoy or installs it into `dir`. What runs for that is in the process group
+/// `group`.
+///
+/// # Errors
+/// The last line that the script wrote, which says what to do.
+pub async fn install(dir: &Path, group: i32) -> anyhow::Result<PathBuf> {
+    let mut command = Command::new("sh");
+    command.arg("-s").arg("--").arg(dir).process_group(group).kill_on_drop(true);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut script = command.spawn().context("cannot run sh to install Envoy")?;
+    if let Some(mut stdin) = script.stdin.take() {
+        // A script that ends before it has been read says why in its own words.
+        let _ = stdin.write_all(GET.as_bytes()).await;
+    }
+    let output = script.wait_with_output().await.context("cannot install Envoy")?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    let last = said.lines().map(str::trim).rfind(|line| !line.is_empty());
+    if !output.status.success() {
+        bail!("cannot install Envoy: {}", last.unwrap_or("the script did not say why"));
+    }
+    match String::from_utf8_lossy(&output.stdout).trim() {
+        "" => bail!("cannot install Envoy: the script named no binary"),
+        path => Ok(path.into()),
+    }
+}
+
+/// What Envoy spends on a request besides serving it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Extras {
+    /// As in the repository's file: TLS to Usher, a line per request in the log, and the
+    /// admin interface.
+    AsShipped,
+    /// Plain text, no log and no admin interface, for measurements of a picker that has no TLS.
+    None,
+}
+
+/// The configuration for `ports`, as JSON, which is YAML too.
+///
+/// # Errors
+/// Names the part of the configuration that is not as expected.
+pub fn config(ports: &Ports, extras: Extras) -> anyhow::Result<String> {
+    let mut config: Value = serde_saphyr::from_str(CONFIG).context("the built-in Envoy configuration")?;
+    match extras {
+        // `usher doctor` asks it.
+        Extras::AsShipped => *part(&mut config, "/admin/address")? = address(ports.envoy_admin),
+        Extras::None => remove(&mut config, "admin")?,
+    }
+    *part(&mut config, "/static_resources/listeners/0/address")? = address(ports.envoy);
+    let manager = part(&mut config, MANAGER)?;
+    if extras == Extras::None {
+        remove(manager, "access_log")?;
+    }
+    let filters = part(manager, "/http_filters")?;
+    // Requests that go on without Usher would hide that it doesn't answer.
+    *part(named(filters, "envoy.filters.http.ext_proc")?, "/typed_config/failure_mode_allow")? = false.into();
+    let clusters = part(&mut config, "/static_resources/clusters")?;
+    let usher = named(clusters, "usher")?;
+    set_endpoints(usher, &[ports.extproc])?;
+    if extras == Extras::None {
+        remove(usher, "transport_socket")?;
+    }
+    set_endpoints(named(clusters, "model_servers")?, &ports.servers)?;
+    Ok(config.to_string())
+}
+
+/// Takes a field away, which must be there.
+fn remove(object: &mut Value, name: &str) -> anyhow::Result<()> {
+    let removed = object.as_object_mut().and_then(|object| object.remove(name));
+    removed.map(drop).with_context(|| format!("the built-in Envoy configuration has no {name}"))
+}
+
+fn part<'a>(config: &'a mut Value, pointer: &str) -> anyhow::Result<&'a mut Value> {
+    config
+        .pointer_mut(pointer)
+        .with_context(|| format!("the built-in Envoy configuration has no {pointer} where it should be"))
+}
+
+/// The item of a list that has this name.
+fn named<'a>(list: &'a mut Value, name: &str) -> anyhow::Result<&'a mut Value> {
+    let mut items = list.as_array_mut().into_iter().flatten();
+    items
+        .find(|item| item.get("name").is_some_and(|found| found == name))
+        .with_context(|| format!("the built-in Envoy configuration has no {name}"))
+}
+
+fn set_endpoints(cluster: &mut Value, ports: &[u16]) -> anyhow::Result<()> {
+    let endpoints = ports.iter().map(|port| json!({"endpoint": {"address": address(*port)}}));
+    *part(cluster, "/load_assignment/endpoints/0/lb_endpoints")? = endpoints.collect();
+    Ok(())
+}
+
+fn address(port: u16) -> Value {
+    json!({"socket_address": {"address": "127.0.0.1", "port_value": port}})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_configuration_has_the_demos_ports_and_no_other() {
+        let ports = Ports::from_first(20_000, 2).unwrap();
+        let config: Value = serde_json::from_str(&config(&ports, Extras::AsShipped).unwrap()).unwrap();
+        let mut found = Vec::new();
+        collect(&config, &mut found);
+        found.sort_unstable();
+        let [first, second] = ports.servers[..] else { panic!("{ports:?}") };
+        assert_eq!(found, [ports.envoy, ports.extproc, ports.envoy_admin, first, second]);
+    }
+
+    #[test]
+    fn tls_and_the_log_can_be_left_out() {
+        let ports = Ports::from_first(20_000, 2).unwrap();
+        let has = |extras| {
+            let config = config(&ports, extras).unwrap();
+            ["access_log", "transport_socket"].map(|part| config.contains(part))
+        };
+        assert_eq!(has(Extras::AsShipped), [true, true]);
+        assert_eq!(has(Extras::None), [false, false]);
+    }
+
+    fn collect(value: &Value, found: &mut Vec<u16>) {
+        match value {
+            Value::Array(items) => items.iter().for_each(|item| collect(item, found)),
+            Value::Object(fields) => {
+                if let Some(port) = fields.get("port_value") {
+                    assert_eq!(fields["address"], "127.0.0.1");
+                    found.push(port.as_u64().unwrap().try_into().unwrap());
+                }
+                fields.values().for_each(|field| collect(field, found));
+            }
+            _ => {}
+        }
+    }
+}

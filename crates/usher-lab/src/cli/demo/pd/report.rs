@@ -1,0 +1,337 @@
+//! The numbers of each pairing, side by side.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Display, Formatter};
+use std::time::Duration;
+
+use anyhow::Context;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::layout::LINKS;
+use crate::cli::demo::latency::percentile;
+use crate::cli::demo::ports::Ports;
+use crate::cli::demo::replay::Outcome;
+use crate::cli::demo::trace::OUTPUT_DIVISOR;
+use crate::sim::{KV_BYTES_PER_TOKEN, Layer};
+use usher_terminal::grouped;
+
+/// Everything that is told about the runs.
+#[derive(Debug, Serialize)]
+pub(in crate::cli::demo) struct PdReport {
+    /// How many times as fast as the trace, servers included.
+    speed: f64,
+    /// Answers are so many times shorter than in the trace.
+    output_divisor: u32,
+    kv_bytes_per_token: u64,
+    /// Bytes per second by layer.
+    links: BTreeMap<&'static str, u64>,
+    /// One for each pairing.
+    pub(super) runs: Vec<Run>,
+    /// Where everything listens.
+    ports: Ports,
+}
+
+/// The numbers of one pairing.
+#[derive(Debug, Serialize)]
+pub(super) struct Run {
+    pairing: &'static str,
+    /// Requests of the trace that were sent.
+    requests: usize,
+    /// From the first request to the last answer.
+    seconds: f64,
+    /// Answers by status.
+    statuses: BTreeMap<u16, usize>,
+    /// Requests without a whole answer, by reason.
+    failures: BTreeMap<String, usize>,
+    /// From when a request was due to the first byte of its answer.
+    first_token_ms: Times,
+    /// From when a request was due to the end of its answer.
+    answer_ms: Times,
+    /// Prompts that another server computed than the one that decoded.
+    remote_prefills: u64,
+    /// Prompts that the server computed that decoded.
+    own_prefills: u64,
+    /// Tokens of prompts that were in the prefix cache of the server that computed them.
+    cached_tokens: u64,
+    /// Bytes of keys and values that moved, by what the two servers shared.
+    moved_bytes: BTreeMap<&'static str, u64>,
+}
+
+/// Milliseconds; none without a sample.
+#[derive(Debug, Serialize)]
+struct Times {
+    mean: Option<f64>,
+    p50: Option<f64>,
+    p99: Option<f64>,
+}
+
+impl Times {
+    fn of(samples: &[f64]) -> Self {
+        let mean = (!samples.is_empty()).then(|| samples.iter().sum::<f64>() / samples.len() as f64);
+        Self { mean, p50: percentile(samples, 50.0), p99: percentile(samples, 99.0) }
+    }
+}
+
+/// What a server says about a run.
+#[derive(Debug, Default)]
+pub(super) struct Server {
+    finished: u64,
+    prefilled: u64,
+    received: u64,
+    cached_tokens: u64,
+    bytes: [u64; 5],
+}
+
+impl Server {
+    /// Reads its `/admin/state`.
+    ///
+    /// # Errors
+    /// Names the number that is not there.
+    pub(super) fn read(state: &Value) -> anyhow::Result<Self> {
+        let number = |pointer: &str| {
+            state.pointer(pointer).and_then(Value::as_u64).with_context(|| format!("there is no {pointer}"))
+        };
+        let mut bytes = [0; 5];
+        for (bytes, layer) in bytes.iter_mut().zip(Layer::ALL) {
+            *bytes = number(&format!("/disaggregation/received_bytes/{layer}"))?;
+        }
+        let prefilled = number("/disaggregation/prefilled")?;
+        let received = number("/disaggregation/received")?;
+        Ok(Self {
+            finished: number("/finished")?,
+            prefilled,
+            received,
+            // What a decoder has already did not have to be computed there, but was elsewhere.
+            cached_tokens: if received == 0 { number("/cached_tokens")? } else { 0 },
+            bytes,
+        })
+    }
+}
+
+impl Run {
+    /// Adds up what became of the requests, and what the servers say.
+    pub(super) fn new(
+        pairing: &'static str,
+        outcomes: &[Outcome],
+        took: Duration,
+        servers: &[Server],
+    ) -> Self {
+        let (mut statuses, mut failures) = (BTreeMap::new(), BTreeMap::new());
+        let (mut first, mut total) = (Vec::new(), Vec::new());
+        for outcome in outcomes {
+            match &outcome.answer {
+                Ok(answer) => {
+                    *statuses.entry(answer.status).or_default() += 1;
+                    if answer.status == 200 {
+                        first.extend(outcome.first.map(milliseconds));
+                        total.push(milliseconds(outcome.total));
+                    }
+                }
+                Err(reason) => *failures.entry(reason.clone()).or_default() += 1,
+            }
+        }
+        let sum = |of: &dyn Fn(&Server) -> u64| servers.iter().map(of).sum::<u64>();
+        let moved = |layer: Layer| sum(&|server| server.bytes.get(layer as usize).copied().unwrap_or(0));
+        Self {
+            pairing,
+            requests: outcomes.len(),
+            seconds: took.as_secs_f64(),
+            statuses,
+            failures,
+            first_token_ms: Times::of(&first),
+            answer_ms: Times::of(&total),
+            remote_prefills: sum(&|server| server.received),
+            own_prefills: sum(&|server| server.finished.saturating_sub(server.prefilled + server.received)),
+            cached_tokens: sum(&|server| server.cached_tokens),
+            moved_bytes: Layer::ALL.into_iter().map(|layer| (layer.name(), moved(layer))).collect(),
+        }
+    }
+
+    fn failed(&self) -> usize {
+        self.requests - self.statuses.get(&200).copied().unwrap_or(0)
+    }
+
+    fn moved(&self, layer: &str) -> u64 {
+        self.moved_bytes.get(layer).copied().unwrap_or(0)
+    }
+}
+
+fn milliseconds(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+impl PdReport {
+    /// A report without runs.
+    pub(super) fn new(speed: f64, ports: Ports) -> Self {
+        Self {
+            speed,
+            output_divisor: OUTPUT_DIVISOR,
+            kv_bytes_per_token: KV_BYTES_PER_TOKEN,
+            links: LINKS.into_iter().map(|(layer, _, speed)| (layer, speed)).collect(),
+            runs: Vec::new(),
+            ports,
+        }
+    }
+
+    /// Requests of all runs.
+    pub(in crate::cli::demo) fn requests(&self) -> usize {
+        self.runs.iter().map(|run| run.requests).sum()
+    }
+
+    /// Of these, requests that did not end with status 200.
+    pub(in crate::cli::demo) fn failed(&self) -> usize {
+        self.runs.iter().map(Run::failed).sum()
+    }
+
+    // A line with a number for each run.
+    fn row(&self, f: &mut Formatter<'_>, title: &str, cell: impl Fn(&Run) -> String) -> fmt::Result {
+        write!(f, "{title:<28}")?;
+        self.runs.iter().try_for_each(|run| write!(f, "{:>16}", cell(run)))?;
+        writeln!(f)
+    }
+}
+
+impl Display for PdReport {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let (speed, shorter, half) = (self.speed, self.output_divisor, self.ports.servers.len() / 2);
+        writeln!(f, "A trace, replayed through Envoy and Usher once for each way to pair {half} simulated")?;
+        writeln!(f, "servers that compute prompts with {half} that decode.")?;
+        writeln!(
+            f,
+            "Trace and servers run {speed} times as fast as in reality; answers are {shorter} times shorter."
+        )?;
+        let links: Vec<String> =
+            LINKS.iter().map(|(_, at, speed)| format!("{} GB/s {at}", speed / 1_000_000_000)).collect();
+        let token = self.kv_bytes_per_token >> 10;
+        writeln!(f, "A token of a prompt that moves has {token} KiB; links take {}.\n", links.join(", "))?;
+
+        let times = |time: Option<f64>| time.map_or("no sample".to_owned(), |time| format!("{time:.1} ms"));
+        self.row(f, "pairing", |run| run.pairing.to_owned())?;
+        self.row(f, "requests", |run| grouped(run.requests as u64))?;
+        self.row(f, "not answered with 200", |run| grouped(run.failed() as u64))?;
+        self.row(f, "first token, mean", |run| times(run.first_token_ms.mean))?;
+        self.row(f, "first token, p50", |run| times(run.first_token_ms.p50))?;
+        self.row(f, "first token, p99", |run| times(run.first_token_ms.p99))?;
+        self.row(f, "whole answer, p50", |run| times(run.answer_ms.p50))?;
+        self.row(f, "whole answer, p99", |run| times(run.answer_ms.p99))?;
+        self.row(f, "prompts computed elsewhere", |run| grouped(run.remote_prefills))?;
+        self.row(f, "prompts computed in place", |run| grouped(run.own_prefills))?;
+        self.row(f, "cached tokens of prompts", |run| grouped(run.cached_tokens))?;
+        let gigabytes = |bytes: u64| format!("{:.1} GB", bytes as f64 / 1e9);
+        for (layer, at, _) in LINKS {
+            self.row(f, &format!("moved {at}"), |run| gigabytes(run.moved(layer)))?;
+        }
+        self.row(f, "moved in all", |run| gigabytes(run.moved_bytes.values().sum()))?;
+
+        let ends = self.runs.iter().flat_map(|run| {
+            let statuses = run.statuses.iter().filter(|(status, _)| **status != 200);
+            let statuses = statuses.map(|(status, count)| format!("{count} × status {status}"));
+            let failures = run.failures.iter().map(|(reason, count)| format!("{count} × {reason}"));
+            statuses.chain(failures).map(|end| format!("{}: {end}", run.pairing))
+        });
+        ends.into_iter().try_for_each(|end| writeln!(f, "{end}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::cli::demo::client::Answer;
+    use usher_core::request::usage::Usage;
+
+    fn outcome(answer: Result<u16, &str>, first: u64) -> Outcome {
+        let reason = String::new();
+        Outcome {
+            due: Duration::ZERO,
+            first: Some(Duration::from_millis(first)),
+            total: Duration::from_millis(first * 10),
+            answer: answer.map_err(str::to_owned).map(|status| Answer {
+                status,
+                pod: None,
+                first: None,
+                usage: Usage::default(),
+                reason,
+            }),
+        }
+    }
+
+    fn state(finished: u64, prefilled: u64, received: u64, rack: u64) -> Value {
+        json!({
+            "finished": finished,
+            "cached_tokens": 100,
+            "disaggregation": {
+                "prefilled": prefilled,
+                "received": received,
+                "received_bytes": {"host": 5, "rack": rack, "zone": 0, "region": 0, "none": 0},
+            },
+        })
+    }
+
+    fn report() -> PdReport {
+        let servers =
+            [state(3, 3, 0, 0), state(4, 0, 3, 2_000_000_000)].map(|state| Server::read(&state).unwrap());
+        let outcomes = [
+            outcome(Ok(200), 10),
+            outcome(Ok(200), 30),
+            outcome(Ok(503), 1),
+            outcome(Err("the answer broke off"), 1),
+        ];
+        let took = Duration::from_secs(2);
+        let mut report = PdReport::new(12.0, Ports::from_first(8081, 4).unwrap());
+        report.runs.push(Run::new("independent", &outcomes, took, &servers));
+        report.runs.push(Run::new("joint", &outcomes[..2], took, &servers));
+        report
+    }
+
+    #[test]
+    fn the_table_reads_like_this() {
+        let want = "\
+A trace, replayed through Envoy and Usher once for each way to pair 2 simulated
+servers that compute prompts with 2 that decode.
+Trace and servers run 12 times as fast as in reality; answers are 8 times shorter.
+A token of a prompt that moves has 256 KiB; links take 200 GB/s on a host, 50 GB/s in a rack, 5 GB/s between racks.
+
+pairing                          independent           joint
+requests                                   4               2
+not answered with 200                      2               0
+first token, mean                    20.0 ms         20.0 ms
+first token, p50                     10.0 ms         10.0 ms
+first token, p99                     30.0 ms         30.0 ms
+whole answer, p50                   100.0 ms        100.0 ms
+whole answer, p99                   300.0 ms        300.0 ms
+prompts computed elsewhere                 3               3
+prompts computed in place                  1               1
+cached tokens of prompts                 100             100
+moved on a host                       0.0 GB          0.0 GB
+moved in a rack                       2.0 GB          2.0 GB
+moved between racks                   0.0 GB          0.0 GB
+moved in all                          2.0 GB          2.0 GB
+independent: 1 × status 503
+independent: 1 × the answer broke off
+";
+        assert_eq!(report().to_string(), want);
+    }
+
+    #[test]
+    fn json_has_the_numbers() {
+        let report = report();
+        assert_eq!((report.requests(), report.failed()), (6, 2));
+        let json = serde_json::to_value(report).unwrap();
+        let run = &json["runs"][0];
+        assert_eq!(run["first_token_ms"], json!({"mean": 20.0, "p50": 10.0, "p99": 30.0}));
+        assert_eq!((&run["remote_prefills"], &run["own_prefills"]), (&json!(3), &json!(1)));
+        assert_eq!(run["moved_bytes"]["host"], 10);
+        assert_eq!(json["links"]["zone"], 5_000_000_000_u64);
+    }
+
+    #[test]
+    fn a_state_without_a_number_is_an_error_that_names_it() {
+        let mut state = state(1, 1, 1, 1);
+        state["disaggregation"]["received_bytes"]["zone"] = Value::Null;
+        let error = Server::read(&state).unwrap_err().to_string();
+        assert!(error.contains("/disaggregation/received_bytes/zone"), "{error}");
+    }
+}

@@ -1,0 +1,120 @@
+//! The scenario `sick-pod`: one of the servers fails at once instead of working, and so
+//! looks idle; what it draws with the detection of sick pods and without.
+
+mod report;
+mod traffic;
+
+use std::time::Duration;
+
+use anyhow::Context;
+use bytes::Bytes;
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+use super::args::DemoArgs;
+use super::client::Client;
+use super::ports::{Ports, local};
+use super::stack::{Plan, Setup, Stack};
+use report::{Run, SickReport};
+use traffic::{Phase, Traffic};
+use usher_terminal::Progress;
+
+/// Requests per second.
+const RATE: u32 = 200;
+/// Time before the server breaks, and after it has recovered.
+const CALM: Duration = Duration::from_secs(2);
+/// How long a server that works again is waited for.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Between two looks at what Usher thinks of it.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// Where a server is told to misbehave.
+const FAULT: &str = "/admin/fault";
+
+/// Breaks a server under load once without the detection and once with it, each time with
+/// fresh servers. The last stack goes on.
+///
+/// # Errors
+/// One line: what failed.
+pub(super) async fn compare(
+    args: &DemoArgs,
+    ports: Ports,
+    progress: &mut Progress,
+) -> anyhow::Result<(Stack, SickReport)> {
+    let mut report = SickReport::new(args.speed(), RATE, ports.clone());
+    let mut last: Option<Stack> = None;
+    for detection in [false, true] {
+        if let Some(before) = last.take() {
+            before.end();
+        }
+        let serve = vec![format!("--sick-pods={detection}")];
+        let setup = Setup { serve, ..Setup::default() };
+        let plan = Plan { dir: args.dir.clone(), ports: ports.clone(), speed: args.speed(), setup };
+        let mut stack = Stack::start(plan, progress).await?;
+        let (envoy, admin) = (stack.envoy(), local(ports.admin));
+        let broken = *stack.servers().first().context("there is no server to break")?;
+        let traffic = Traffic::start(envoy, RATE);
+        let story = tell(&traffic, detection, args.requests(), (broken, admin), args.speed(), progress);
+        let recovered = tokio::select! {
+            told = story => told?,
+            error = stack.broken() => return Err(error),
+        };
+        let outcomes = traffic.end().await;
+        let names = stack.names();
+        let name = names.first().map_or("", String::as_str);
+        report.runs.push(Run::new(detection, name, &outcomes, recovered));
+        last = Some(stack);
+    }
+    let stack = last.context("there is no run to show")?;
+    Ok((stack, report))
+}
+
+/// Breaks the server, repairs it, and waits until it is as good as any other. Returns how
+/// long that took; `None` where nobody ever thought otherwise.
+async fn tell(
+    traffic: &Traffic,
+    detection: bool,
+    requests: usize,
+    (broken, admin): (std::net::SocketAddr, std::net::SocketAddr),
+    speed: f64,
+    progress: &mut Progress,
+) -> anyhow::Result<Option<Duration>> {
+    let client = Client::default();
+    let with = if detection { "with detection" } else { "without detection" };
+    progress.step(&format!("{with}: all servers work"));
+    sleep(CALM).await;
+
+    progress.step(&format!("{with}: one of them answers 503 in a millisecond"));
+    // Simulated time.
+    let slow = format!("{}us", (1000.0 * speed) as u64);
+    let fault = json!({"status": 503, "slow": slow}).to_string();
+    client.post(broken, FAULT, Bytes::from(fault)).await.context("cannot break a server")?;
+    traffic.enter(Phase::Broken);
+    traffic.sent_in(Phase::Broken, requests).await;
+
+    progress.step(&format!("{with}: it works again"));
+    client.post(broken, FAULT, Bytes::from_static(b"{}")).await.context("cannot repair a server")?;
+    let repaired = Instant::now();
+    let demoted = is_demoted(&client, admin).await?;
+    traffic.enter(Phase::Repaired);
+    let mut recovered = None;
+    if demoted {
+        while is_demoted(&client, admin).await? {
+            anyhow::ensure!(repaired.elapsed() < PATIENCE, "no recovery within {} s", PATIENCE.as_secs());
+            sleep(LOOK).await;
+        }
+        recovered = Some(repaired.elapsed());
+    }
+    traffic.enter(Phase::Recovered);
+    sleep(CALM).await;
+    Ok(recovered)
+}
+
+/// Whether Usher keeps requests from an endpoint.
+async fn is_demoted(client: &Client, admin: std::net::SocketAddr) -> anyhow::Result<bool> {
+    const PAGE: &str = "/endpoints";
+    let page = client.json(admin, PAGE).await?;
+    let rows = page.get("endpoints").and_then(Value::as_array);
+    let rows = rows.with_context(|| format!("there are no endpoints in http://{admin}{PAGE}"))?;
+    Ok(rows.iter().any(|row| row.pointer("/health/demoted").is_some_and(|demoted| demoted == true)))
+}

@@ -1,0 +1,207 @@
+//! What a broken server drew, with the detection of sick pods and without.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Display, Formatter};
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::traffic::{Outcome, Phase};
+use crate::cli::demo::ports::Ports;
+use usher_terminal::grouped;
+
+/// Everything that is told about the runs.
+#[derive(Debug, Serialize)]
+pub(in crate::cli::demo) struct SickReport {
+    /// How many times as fast as in reality the servers are.
+    speed: f64,
+    requests_per_second: u32,
+    /// One without the detection, one with it.
+    pub(super) runs: Vec<Run>,
+    /// Where everything listens.
+    ports: Ports,
+}
+
+/// The numbers of one run.
+#[derive(Debug, Serialize)]
+pub(super) struct Run {
+    detection: bool,
+    /// Requests in all.
+    requests: usize,
+    /// While all servers worked.
+    well: Part,
+    /// While one was broken.
+    broken: Part,
+    /// From when it worked again to when Usher treated it as any other; none where nobody
+    /// knew that it was broken.
+    recovery_ms: Option<f64>,
+    /// While Usher did not yet know that it worked again.
+    repaired: Part,
+    /// After that.
+    recovered: Part,
+    /// Other ends than an answer with 200, or the broken server's 503.
+    unexpected: BTreeMap<String, usize>,
+}
+
+/// Requests that were sent in a part of a run.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Serialize)]
+struct Part {
+    requests: usize,
+    /// Answered by the server that breaks.
+    to_one: usize,
+    /// The share of these.
+    share: f64,
+    /// Answered by a status other than 200, or not at all.
+    failed: usize,
+}
+
+impl Part {
+    fn of<'a>(outcomes: impl Iterator<Item = &'a Outcome>, one: &str) -> Self {
+        let mut part = Self::default();
+        for outcome in outcomes {
+            part.requests += 1;
+            let (status, pod) =
+                outcome.answer.as_ref().map_or((0, None), |(status, pod)| (*status, pod.as_deref()));
+            part.to_one += usize::from(pod == Some(one));
+            part.failed += usize::from(status != 200);
+        }
+        part.share = part.to_one as f64 / part.requests.max(1) as f64;
+        part
+    }
+}
+
+impl Run {
+    /// Counts what became of the requests. `one`: the name of the server that was broken.
+    pub(super) fn new(detection: bool, one: &str, outcomes: &[Outcome], recovered: Option<Duration>) -> Self {
+        let part = |phase| Part::of(outcomes.iter().filter(|outcome| outcome.phase == phase), one);
+        let mut unexpected: BTreeMap<String, usize> = BTreeMap::new();
+        for Outcome { phase, answer } in outcomes {
+            let end = match answer {
+                Ok((200, _)) => continue,
+                // What was sent a moment before it was broken or repaired may find it so.
+                Ok((503, Some(pod))) if pod == one && *phase != Phase::Recovered => continue,
+                Ok((status, _)) => format!("status {status}"),
+                Err(reason) => reason.clone(),
+            };
+            *unexpected.entry(end).or_default() += 1;
+        }
+        Self {
+            detection,
+            requests: outcomes.len(),
+            well: part(Phase::Well),
+            broken: part(Phase::Broken),
+            recovery_ms: recovered.map(|time| time.as_secs_f64() * 1e3),
+            repaired: part(Phase::Repaired),
+            recovered: part(Phase::Recovered),
+            unexpected,
+        }
+    }
+}
+
+impl SickReport {
+    /// A report without runs.
+    pub(super) fn new(speed: f64, requests_per_second: u32, ports: Ports) -> Self {
+        Self { speed, requests_per_second, runs: Vec::new(), ports }
+    }
+
+    /// Requests of all runs.
+    pub(in crate::cli::demo) fn requests(&self) -> usize {
+        self.runs.iter().map(|run| run.requests).sum()
+    }
+
+    /// Of these, those that ended in a way that the broken server doesn't explain.
+    pub(in crate::cli::demo) fn failed(&self) -> usize {
+        self.runs.iter().flat_map(|run| run.unexpected.values()).sum()
+    }
+
+    // A line with a number for each run.
+    fn row(&self, f: &mut Formatter<'_>, title: &str, cell: impl Fn(&Run) -> String) -> fmt::Result {
+        write!(f, "{title:<36}")?;
+        self.runs.iter().try_for_each(|run| write!(f, "{:>16}", cell(run)))?;
+        writeln!(f)
+    }
+}
+
+impl Display for SickReport {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let (rate, servers) = (self.requests_per_second, self.ports.servers.len());
+        writeln!(
+            f,
+            "{rate} requests per second through Envoy and Usher to {servers} simulated servers. One of them"
+        )?;
+        writeln!(f, "answers 503 within a millisecond for a while, and then works again.\n")?;
+        let share = |part: Part| format!("{:.2} %", part.share * 100.0);
+        let count = |number: usize| grouped(number as u64);
+        self.row(f, "detection of sick pods", |run| if run.detection { "on" } else { "off" }.to_owned())?;
+        self.row(f, "its share while all work", |run| share(run.well))?;
+        self.row(f, "requests while it is broken", |run| count(run.broken.requests))?;
+        self.row(f, "of these it got", |run| count(run.broken.to_one))?;
+        self.row(f, "its share while it is broken", |run| share(run.broken))?;
+        self.row(f, "requests that failed", |run| count(run.broken.failed))?;
+        let recovery =
+            |run: &Run| run.recovery_ms.map_or("never demoted".to_owned(), |ms| format!("{:.2} s", ms / 1e3));
+        self.row(f, "recovered after it works again", recovery)?;
+        self.row(f, "its share after that", |run| share(run.recovered))?;
+        let ends = self.runs.iter().flat_map(|run| &run.unexpected);
+        ends.into_iter().try_for_each(|(end, count)| writeln!(f, "{count} × {end}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(phase: Phase, status: u16, pod: &str) -> Outcome {
+        Outcome { phase, answer: Ok((status, Some(pod.to_owned()))) }
+    }
+
+    fn report() -> SickReport {
+        let outcomes = [
+            outcome(Phase::Well, 200, "sim-0"),
+            outcome(Phase::Well, 200, "sim-1"),
+            outcome(Phase::Broken, 503, "sim-0"),
+            outcome(Phase::Broken, 200, "sim-1"),
+            outcome(Phase::Broken, 200, "sim-1"),
+            outcome(Phase::Broken, 200, "sim-2"),
+            outcome(Phase::Repaired, 200, "sim-0"),
+            outcome(Phase::Recovered, 200, "sim-0"),
+            outcome(Phase::Recovered, 503, "sim-0"),
+            Outcome { phase: Phase::Recovered, answer: Err("the answer broke off".to_owned()) },
+        ];
+        let mut report = SickReport::new(12.0, 200, Ports::from_first(8081, 3).unwrap());
+        report.runs.push(Run::new(false, "sim-0", &outcomes[..6], None));
+        report.runs.push(Run::new(true, "sim-0", &outcomes, Some(Duration::from_millis(3456))));
+        report
+    }
+
+    #[test]
+    fn the_table_reads_like_this() {
+        let want = "\
+200 requests per second through Envoy and Usher to 3 simulated servers. One of them
+answers 503 within a millisecond for a while, and then works again.
+
+detection of sick pods                           off              on
+its share while all work                     50.00 %         50.00 %
+requests while it is broken                        4               4
+of these it got                                    1               1
+its share while it is broken                 25.00 %         25.00 %
+requests that failed                               1               1
+recovered after it works again         never demoted          3.46 s
+its share after that                          0.00 %         66.67 %
+1 × status 503
+1 × the answer broke off
+";
+        assert_eq!(report().to_string(), want);
+    }
+
+    #[test]
+    fn json_has_the_numbers_and_what_the_broken_server_does_not_explain_has_failed() {
+        let report = report();
+        assert_eq!((report.requests(), report.failed()), (16, 2));
+        let json = serde_json::to_value(report).unwrap();
+        assert_eq!(json["runs"][0]["recovery_ms"], serde_json::Value::Null);
+        assert_eq!(json["runs"][1]["recovery_ms"], 3456.0);
+        assert_eq!(json["runs"][1]["broken"]["share"], 0.25);
+        assert_eq!(json["runs"][1]["recovered"]["failed"], 2);
+    }
+}

@@ -1,0 +1,57 @@
+//! The trace that is replayed, and the requests that it becomes.
+
+use bytes::Bytes;
+
+use crate::load::body::Style;
+use crate::load::settings::Api;
+use crate::load::trace::Row;
+
+/// The first requests of a published trace; its licence is beside it.
+pub(in crate::cli) const TRACE: &str = include_str!("../../../../../deploy/demo/trace.jsonl");
+
+/// Answers are this many times shorter than in the trace. A demo of seconds has no use
+/// for answers of minutes, and what is shown depends on prompts.
+pub(super) const OUTPUT_DIVISOR: u32 = 8;
+
+/// The name that requests ask for. The servers take any.
+pub(super) const MODEL: &str = "meta-llama/Llama-3.1-8B-Instruct";
+
+/// The body of a streaming chat request. Rows of different `salt` share no text; with
+/// the same salt they share what the trace says.
+pub(super) fn body(row: &Row, salt: u64) -> Bytes {
+    let style = Style { api: Api::Chat, model: MODEL.to_owned(), stream: true };
+    style.body(&row.prompt(salt), output_tokens(row))
+}
+
+/// Tokens of the answer that is asked for.
+fn output_tokens(row: &Row) -> usize {
+    (row.output_length / OUTPUT_DIVISOR).max(1) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+    use crate::load::trace::parse;
+
+    #[test]
+    fn bodies_stream_with_usage_and_shorter_answers() {
+        let row = Row { timestamp: 0, input_length: 1, output_length: 500, hash_ids: vec![0] };
+        let body: Value = serde_json::from_slice(&body(&row, 0)).unwrap();
+        assert_eq!(body["messages"][0]["content"].as_str().unwrap().len(), 4);
+        assert_eq!(body["stream"], true);
+        assert_eq!(body["stream_options"]["include_usage"], true);
+        assert_eq!(body["max_tokens"], 500 / OUTPUT_DIVISOR);
+        assert_eq!(output_tokens(&Row { output_length: 1, ..row }), 1);
+    }
+
+    #[test]
+    fn the_trace_that_ships_is_whole() {
+        let rows = parse(TRACE, usize::MAX).unwrap();
+        assert_eq!(rows.len(), 400);
+        for row in &rows {
+            assert_eq!(row.hash_ids.len(), row.input_length.div_ceil(512), "{row:?}");
+        }
+    }
+}

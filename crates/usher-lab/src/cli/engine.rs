@@ -1,0 +1,79 @@
+//! How fast a simulated server is and what fits into it: the flags that every command
+//! with simulated servers has.
+
+use std::time::Duration;
+
+use clap::Args;
+
+use crate::sim::{EngineConfig, ModelKind};
+use usher_core::config::units::parse_duration;
+
+/// The engine of simulated servers.
+#[derive(Debug, Clone, Args)]
+pub struct EngineArgs {
+    /// How the engine schedules and what its steps cost: linear, chunked-prefill (as vLLM) or
+    /// prefill-first (as SGLang without mixed chunks).
+    #[arg(long, default_value_t, value_name = "MODEL")]
+    pub engine_model: ModelKind,
+    /// Draws the constants of the models chunked-prefill and prefill-first, their batch and
+    /// their KV cache; other flags override them. linear has the defaults of its flags.
+    #[arg(long, default_value_t = 0, value_name = "SEED")]
+    pub engine_seed: u64,
+    /// Prompt tokens computed per second, of the model linear. 0: prefill costs nothing.
+    /// [default: 15928]
+    #[arg(long, value_name = "TOKENS")]
+    pub prefill_rate: Option<f64>,
+    /// Time of a decode step for one request, such as 8ms, of the model linear. 0: decode
+    /// costs nothing. [default: 8ms]
+    #[arg(long, value_parser = parse_duration, value_name = "TIME")]
+    pub decode_step: Option<Duration>,
+    /// By how much of that time each further request in the batch prolongs the step.
+    /// [default: 0.01]
+    #[arg(long)]
+    pub batch_factor: Option<f64>,
+    /// Steps take between 1 - jitter and 1 + jitter of their time. [default: 0.05, or drawn]
+    #[arg(long)]
+    pub jitter: Option<f64>,
+    /// Requests in the batch at most. [default: 256, or drawn]
+    #[arg(long)]
+    pub max_running: Option<usize>,
+    /// Requests that may wait; more get status 429.
+    #[arg(long, default_value_t = 1000)]
+    pub max_waiting: usize,
+    /// Tokens computed per step at most. [default: 8192, or drawn]
+    #[arg(long, value_name = "TOKENS")]
+    pub max_batched_tokens: Option<u32>,
+    /// Prompt and output tokens of a request at most.
+    #[arg(long, default_value_t = 131_072, value_name = "TOKENS")]
+    pub max_model_len: u32,
+    /// Tokens per KV block. [default: 16, or drawn]
+    #[arg(long, value_name = "TOKENS")]
+    pub block_size: Option<u32>,
+    /// KV blocks per server. [default: 27000, or drawn]
+    #[arg(long, value_name = "BLOCKS")]
+    pub num_blocks: Option<u32>,
+    /// Prompts that come from other servers at the same time share the speed of their links.
+    #[arg(long)]
+    pub shared_link: bool,
+}
+
+impl EngineArgs {
+    /// The configuration of an engine, which may not be valid.
+    pub fn config(&self) -> EngineConfig {
+        let drawn = EngineConfig::drawn(self.engine_model, self.engine_seed);
+        EngineConfig {
+            prefill_tokens_per_second: self.prefill_rate.unwrap_or(drawn.prefill_tokens_per_second),
+            decode_step: self.decode_step.unwrap_or(drawn.decode_step),
+            batch_factor: self.batch_factor.unwrap_or(drawn.batch_factor),
+            jitter: self.jitter.unwrap_or(drawn.jitter),
+            max_running: self.max_running.unwrap_or(drawn.max_running),
+            max_waiting: self.max_waiting,
+            max_batched_tokens: self.max_batched_tokens.unwrap_or(drawn.max_batched_tokens),
+            max_model_len: self.max_model_len,
+            block_size: self.block_size.unwrap_or(drawn.block_size),
+            num_blocks: self.num_blocks.unwrap_or(drawn.num_blocks),
+            shared_link: self.shared_link,
+            ..drawn
+        }
+    }
+}

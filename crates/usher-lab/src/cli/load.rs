@@ -1,0 +1,59 @@
+//! `usher load`: the load generator.
+
+mod args;
+mod report;
+
+use std::future::pending;
+use std::io::{self, IsTerminal};
+
+use crate::load::{LoadError, Standing, run as generate};
+pub use args::LoadArgs;
+pub(super) use args::header;
+use report::Report;
+use usher_terminal::CliError;
+use usher_terminal::Progress;
+
+/// Runs a load and prints what it found.
+///
+/// # Errors
+/// [`CliError::Usage`] for arguments that don't fit together; [`CliError::Failed`] when
+/// no load could be made.
+pub fn run(args: LoadArgs) -> Result<(), CliError> {
+    let (target, output) = (args.target.clone(), args.output);
+    let settings = args.settings().map_err(CliError::Usage)?;
+    let failed = |error: &dyn std::fmt::Display| CliError::Failed(error.to_string());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| failed(&error))?;
+    // Only a terminal gets it: elsewhere nobody would read it.
+    let mut progress = io::stderr().is_terminal().then(Progress::default);
+    let show = |standing: Standing| {
+        if let Some(progress) = &mut progress {
+            progress.step(&line(standing));
+        }
+    };
+    let outcome = runtime.block_on(generate(settings, show, interrupted()));
+    drop(progress);
+    // A request that is being made keeps nobody waiting.
+    runtime.shutdown_background();
+    let outcome = outcome.map_err(|error| match error {
+        LoadError::Trace { .. } => CliError::Usage(error.to_string()),
+        error => failed(&error),
+    })?;
+    let report = Report::new(&target, &outcome);
+    output.print(&report).map_err(|error| failed(&format!("cannot print the result: {error}")))
+}
+
+/// Ctrl-C. Without a handler for it, the run can't be ended early.
+async fn interrupted() {
+    if tokio::signal::ctrl_c().await.is_err() {
+        pending().await
+    }
+}
+
+fn line(standing: Standing) -> String {
+    let Standing { elapsed, begun, ended, failed } = standing;
+    let seconds = elapsed.as_secs_f64();
+    let rate = ended as f64 / seconds;
+    let open = begun.saturating_sub(ended);
+    format!("{seconds:.0} s: {ended} requests, {rate:.0} per second, {open} open, {failed} failed")
+}

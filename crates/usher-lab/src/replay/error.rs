@@ -1,0 +1,40 @@
+//! Why there was no replay.
+
+use std::time::Duration;
+
+use usher_core::config::ConfigError;
+
+/// Longest time in which requests come.
+pub(super) const LONGEST: Duration = Duration::from_secs(720 * 3600);
+
+/// Why there was no replay. Its text is one line.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayError {
+    /// A configuration is not valid.
+    #[error("{}", error.in_file(policy))]
+    Config {
+        /// What the user calls it.
+        policy: String,
+        /// What is wrong with it.
+        error: Box<ConfigError>,
+    },
+    /// A server is not valid.
+    #[error("{0}")]
+    Server(#[from] crate::sim::ConfigError),
+    /// There is nothing to do.
+    #[error("a replay needs at least one {0}")]
+    Nothing(&'static str),
+    /// It would take for ever.
+    #[error(
+        "the last request comes {} hours after the first, and a replay has {} hours at most; give less of the trace, or let it come faster",
+        .0.as_secs() / 3600,
+        LONGEST.as_secs() / 3600
+    )]
+    TooLong(Duration),
+    /// A capacity policy can't be compared.
+    #[error("{0}")]
+    Sizing(String),
+    /// Something that is a bug.
+    #[error("{0}")]
+    Metrics(String),
+}

@@ -1,0 +1,188 @@
+//! Who decides where requests go: the real scheduler of a configuration, or a baseline.
+
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use usher_core::config::EndpointPickerConfig;
+use usher_core::request::Rejection;
+use usher_plugins::latency::Report;
+
+use super::configured::{Build, BuildError, Configured, Reading, Route};
+use super::reference::{Formula, Reference};
+use super::requests::Requests;
+use super::servers::Server;
+use crate::sim::Engine;
+
+/// Who decides.
+#[derive(Clone, Debug)]
+pub enum Policy {
+    /// What `usher serve` would do with this configuration; `None`: the built-in one.
+    Configured(Option<Box<EndpointPickerConfig>>),
+    /// Any server, each as probable as the others.
+    Random,
+    /// One server after the other.
+    RoundRobin,
+    /// The formula of another picker.
+    Reference(Formula),
+}
+
+/// A policy at work.
+#[derive(Debug)]
+pub enum Picker {
+    /// The plugins of a configuration.
+    Configured(Box<dyn Configured>),
+    /// Any of these servers.
+    Random {
+        /// Draws them.
+        rng: Box<StdRng>,
+        /// Their numbers.
+        servers: Vec<usize>,
+    },
+    /// One of these servers after the other.
+    RoundRobin {
+        /// Position of the next.
+        next: usize,
+        /// Their numbers.
+        servers: Vec<usize>,
+    },
+    /// The formula of another picker.
+    Reference(Box<Reference>),
+}
+
+impl Picker {
+    /// Sets a policy to work over these servers, numbered from 0. Returns with it what the user
+    /// should know.
+    ///
+    /// # Errors
+    /// When a configuration can't be run.
+    pub fn new(
+        policy: &Policy,
+        servers: &[Server],
+        reading: Reading,
+        seed: u64,
+        build: &Build<'_>,
+    ) -> Result<(Self, Vec<String>), BuildError> {
+        let rng = StdRng::seed_from_u64(seed);
+        Ok(match policy {
+            Policy::Random => {
+                (Self::Random { rng: Box::new(rng), servers: (0..servers.len()).collect() }, Vec::new())
+            }
+            Policy::RoundRobin => {
+                (Self::RoundRobin { next: 0, servers: (0..servers.len()).collect() }, Vec::new())
+            }
+            Policy::Reference(formula) => {
+                (Self::Reference(Box::new(Reference::new(*formula, servers.len(), rng))), Vec::new())
+            }
+            Policy::Configured(config) => {
+                let (configured, notes) = build(config.as_deref(), servers, reading, rng)?;
+                (Self::Configured(configured), notes)
+            }
+        })
+    }
+
+    /// Chooses a server for the request at this position, at this time since the start.
+    pub(super) fn pick(
+        &mut self,
+        position: usize,
+        requests: &Requests,
+        engines: &[Engine],
+        now: Duration,
+    ) -> Result<Route, Rejection> {
+        let server = match self {
+            Self::Configured(configured) => {
+                return configured.pick(now, &mut |parsers| requests.read(position, parsers));
+            }
+            Self::Random { servers, .. } if servers.is_empty() => None,
+            Self::Random { rng, servers } => servers.get(rng.random_range(0..servers.len())).copied(),
+            Self::RoundRobin { next, servers } => {
+                let turn = *next % servers.len().max(1);
+                *next = turn + 1;
+                servers.get(turn).copied()
+            }
+            Self::Reference(reference) => reference.pick(position, &requests.get(position), engines),
+        };
+        let server = server.ok_or_else(Rejection::no_endpoints)?;
+        Ok(Route { server, prefiller: None, follower: None })
+    }
+
+    /// The first token of a request is there, for a policy that nothing else tells.
+    pub(super) fn first_token(&mut self, position: usize) {
+        if let Self::Reference(reference) = self {
+            reference.first_token(position);
+        }
+    }
+
+    /// A request has ended, however it did; likewise.
+    pub(super) fn ended(&mut self, position: usize) {
+        if let Self::Reference(reference) = self {
+            reference.ended(position);
+        }
+    }
+
+    /// From now on there are these servers, each under its number.
+    pub(super) fn set_servers(&mut self, servers: &[(usize, Server)]) {
+        match self {
+            Self::Configured(configured) => configured.set_servers(servers),
+            Self::Random { servers: numbers, .. } | Self::RoundRobin { servers: numbers, .. } => {
+                *numbers = servers.iter().map(|(number, _)| *number).collect();
+            }
+            Self::Reference(reference) => {
+                reference.set_servers(servers.iter().map(|(number, _)| *number).collect());
+            }
+        }
+    }
+
+    /// What happens next happens at this time.
+    pub(super) fn set_clock(&self, now: Duration) {
+        if let Self::Configured(configured) = self {
+            configured.set_clock(now);
+        }
+    }
+
+    /// Time between two scrapes of a server; `None`: nobody reads their numbers.
+    pub(super) fn scrape_interval(&self) -> Option<Duration> {
+        match self {
+            Self::Configured(configured) => configured.scrape_interval(),
+            _ => None,
+        }
+    }
+
+    /// When the server with this number is scraped first.
+    pub(super) fn first_scrape(&self, number: usize) -> Duration {
+        match self {
+            Self::Configured(configured) => configured.first_scrape(number),
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// Reads what the server with this number says, now.
+    pub(super) fn scrape(&self, number: usize, engine: &Engine) {
+        if let Self::Configured(configured) = self {
+            configured.scrape(number, engine);
+        }
+    }
+
+    /// Drops what is of no more use, as the server does now and then.
+    pub(super) fn sweep(&self) {
+        if let Self::Configured(configured) = self {
+            configured.sweep();
+        }
+    }
+
+    /// The latency model, where the policy has one.
+    pub(super) fn latency(&self) -> Option<Report> {
+        match self {
+            Self::Configured(configured) => configured.latency(),
+            _ => None,
+        }
+    }
+
+    /// `host:port` of the server with this number, for who is told who served.
+    pub(super) fn address(&self, number: usize) -> String {
+        match self {
+            Self::Configured(configured) => configured.address(number),
+            _ => String::new(),
+        }
+    }
+}

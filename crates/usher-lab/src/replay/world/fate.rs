@@ -1,0 +1,61 @@
+//! What became of requests.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::replay::scale::Fleet;
+use crate::replay::workload::LatencyClass;
+use usher_plugins::latency::Report;
+
+/// What became of a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fate {
+    /// When it came.
+    pub arrived: Duration,
+    /// Where it was sent; `None`: nowhere.
+    pub server: Option<usize>,
+    /// Who was to compute its prompt, if somebody else.
+    pub prefiller: Option<usize>,
+    /// Who did, or was to if nobody did.
+    pub computed_by: Option<usize>,
+    /// From its arrival to its first token.
+    pub first: Option<Duration>,
+    /// From its arrival to its last token.
+    pub last: Option<Duration>,
+    /// It was refused, by the picker or by the server.
+    pub refused: bool,
+    /// Tokens of the prompt.
+    pub prompt_tokens: u32,
+    /// Tokens of the prompt that the prefix cache had of who computed the others.
+    pub cached_tokens: u32,
+    /// Tokens of the response.
+    pub output_tokens: u32,
+    /// Its own limits, if it has some.
+    pub class: Option<LatencyClass>,
+}
+
+/// How many events there were: what a replay costs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Events {
+    /// Servers' numbers were read.
+    pub scrapes: u64,
+    /// A server's engine finished a step, or began its first after a pause.
+    pub engine: u64,
+}
+
+/// What became of all requests of a policy.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Fates {
+    /// By position.
+    pub requests: Vec<Fate>,
+    /// Refusals by what was said.
+    pub refusals: BTreeMap<String, u64>,
+    /// Events that it took.
+    pub events: Events,
+    /// What the servers cost that came and went.
+    pub(in crate::replay) fleet: Option<Fleet>,
+    /// Times that a policy learned and predicted, if it did.
+    pub latency: Option<Report>,
+}

@@ -1,0 +1,141 @@
+//! What there is in a world, and what is due.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::chain::Chain;
+use super::fate::{Events, Fate};
+use super::scaling::Scaling;
+use crate::replay::configured::Follower;
+use crate::replay::policy::Picker;
+use crate::replay::requests::Requests;
+use crate::replay::servers::Server;
+use crate::sim::{ConfigError, Engine, Links, Output, Place, SimRequest};
+
+/// How often what is kept for nobody is dropped, as in the server.
+pub(super) const SWEEP: Duration = Duration::from_secs(30);
+
+/// Something that is due. The order of the variants is that of one instant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Due {
+    /// Drop what is of no more use.
+    Sweep,
+    /// Read what the server with this number says.
+    Scrape(usize),
+    /// This pod's start is over.
+    Ready(u64),
+    /// The server with this number joins the pool.
+    Join(usize),
+    /// Look how many pods there should be.
+    Size,
+    /// The request at this position comes.
+    Arrive(usize),
+    /// This server's engine goes on.
+    Engine(usize),
+}
+
+/// A request that a server has.
+pub(super) struct UnderWay {
+    pub(super) arrived: Duration,
+    /// Who answers.
+    pub(super) server: usize,
+    /// What goes there once somebody else has computed the prompt.
+    pub(super) awaits_prompt: Option<Box<SimRequest>>,
+    pub(super) follower: Option<Box<dyn Follower>>,
+}
+
+/// How prompts move from server to server.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Interconnect {
+    /// How fast.
+    pub links: Links,
+    /// Bytes of keys and values per token of a prompt.
+    pub kv_bytes_per_token: u64,
+}
+
+/// A policy, its servers, and what became of the requests so far.
+pub struct World {
+    pub(super) picker: Picker,
+    pub(super) engines: Vec<Engine>,
+    pub(super) places: Vec<Place>,
+    pub(super) interconnect: Interconnect,
+    /// Time that clients see on top of the servers', of every request.
+    pub(super) gateway_delay: Duration,
+    /// When each engine is known to go on, so that it is due once.
+    pub(super) armed: Vec<Option<Duration>>,
+    pub(super) due: BinaryHeap<Reverse<(Duration, Due)>>,
+    pub(super) under_way: HashMap<u64, UnderWay>,
+    pub(super) outputs: Vec<Output>,
+    pub(super) fates: Vec<Fate>,
+    pub(super) refusals: BTreeMap<String, u64>,
+    pub(super) events: Events,
+    /// Decides how many servers there are; `None`: they stay.
+    pub(super) scaling: Option<Box<Scaling>>,
+    pub(super) requests: Arc<Requests>,
+    pub(super) chain: Chain,
+    /// Requests that have yet to come.
+    pub(super) to_come: usize,
+    /// Servers that joined, with their numbers.
+    pub(super) pool: Vec<(usize, Server)>,
+    /// Servers that have yet to join, by number.
+    pub(super) joining: BTreeMap<usize, Server>,
+}
+
+impl World {
+    /// A world of these servers in which nothing has happened. Those that join later are no
+    /// candidates yet.
+    pub fn new(
+        mut picker: Picker,
+        servers: &[Server],
+        interconnect: Interconnect,
+        requests: Arc<Requests>,
+    ) -> Result<Self, ConfigError> {
+        let engines: Vec<Engine> =
+            servers.iter().map(|server| Engine::new(server.engine.clone())).collect::<Result<_, _>>()?;
+        let mut due = BinaryHeap::new();
+        let numbered = servers.iter().cloned().enumerate();
+        let (pool, joining): (Vec<_>, Vec<_>) = numbered.partition(|(_, server)| server.joins.is_zero());
+        if !joining.is_empty() {
+            picker.set_servers(&pool);
+            due.extend(joining.iter().map(|(number, server)| Reverse((server.joins, Due::Join(*number)))));
+        }
+        if picker.scrape_interval().is_some() {
+            for (position, engine) in engines.iter().enumerate() {
+                // The pool was there before the first request.
+                picker.scrape(position, engine);
+                due.push(Reverse((picker.first_scrape(position), Due::Scrape(position))));
+            }
+        }
+        due.push(Reverse((SWEEP, Due::Sweep)));
+        let arrivals = requests.arrivals();
+        let roots = arrivals.iter().enumerate().filter(|(_, arrival)| !arrival.follows());
+        due.extend(roots.map(|(position, arrival)| Reverse((arrival.at, Due::Arrive(position)))));
+        Ok(Self {
+            picker,
+            armed: vec![None; engines.len()],
+            engines,
+            places: servers.iter().map(Server::place).collect(),
+            interconnect,
+            gateway_delay: Duration::ZERO,
+            due,
+            under_way: HashMap::new(),
+            outputs: Vec::new(),
+            fates: vec![Fate::default(); arrivals.len()],
+            refusals: BTreeMap::new(),
+            events: Events::default(),
+            scaling: None,
+            chain: Chain::new(arrivals),
+            to_come: arrivals.len(),
+            requests,
+            pool,
+            joining: joining.into_iter().collect(),
+        })
+    }
+
+    /// The same where clients see first and last tokens so much later, and follow them.
+    pub fn with_gateway_delay(self, gateway_delay: Duration) -> Self {
+        Self { gateway_delay, ..self }
+    }
+}

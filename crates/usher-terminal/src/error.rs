@@ -1,0 +1,16 @@
+//! Why a command did not succeed.
+
+/// Why a command did not succeed. Its text is one line: what, where, what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum CliError {
+    /// The command line or the configuration is wrong. Exit code 2.
+    #[error("{0}")]
+    Usage(String),
+    /// Something failed that may succeed another time. Exit code 1.
+    #[error("{0}")]
+    Failed(String),
+    /// Help was asked for, and is no error; or a subcommand is missing, and help is
+    /// what's needed.
+    #[error("{0}")]
+    Help(clap::Error),
+}

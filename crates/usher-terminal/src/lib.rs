@@ -1,0 +1,11 @@
+//! What commands show on a terminal: results as text or JSON, tables, progress, and errors as one line.
+
+mod error;
+mod output;
+mod progress;
+mod table;
+
+pub use error::CliError;
+pub use output::Output;
+pub use progress::Progress;
+pub use table::{grouped, line};

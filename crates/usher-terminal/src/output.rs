@@ -1,0 +1,39 @@
+//! Forms of a result.
+
+use std::fmt::Display;
+use std::io::{self, Write};
+
+use clap::ValueEnum;
+use serde::Serialize;
+
+/// How a result is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// For people.
+    Text,
+    /// For machines.
+    Json,
+}
+
+impl Output {
+    /// A result as it is printed: its text, or JSON that ends with a line's end.
+    ///
+    /// # Errors
+    /// When it can't be written as JSON.
+    pub fn render(self, report: &(impl Display + Serialize)) -> serde_json::Result<String> {
+        Ok(match self {
+            Self::Text => report.to_string(),
+            Self::Json => serde_json::to_string_pretty(report)? + "\n",
+        })
+    }
+
+    /// Prints a result on standard output.
+    ///
+    /// # Errors
+    /// When it can't be written.
+    pub fn print(self, report: &(impl Display + Serialize)) -> io::Result<()> {
+        let text = self.render(report)?;
+        let mut out = io::stdout();
+        out.write_all(text.as_bytes()).and_then(|()| out.flush())
+    }
+}
