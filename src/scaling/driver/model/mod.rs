@@ -177,3 +177,25 @@ fn a_stateful_set_keeps_ready_pods_while_lower_ones_are_not_ready() {
     let shape = Shape { has_ratio: true, ..SHAPE };
     run(shape, [1, 2], &[Event::Lose(1, 5), Event::Lose(0, 0), Event::Pass(1)]).unwrap();
 }
+
+#[test]
+fn pods_that_wait_behind_a_stuck_update_stay_while_numbers_are_missing() {
+    let shape = Shape {
+        steps: Some((1, 2)),
+        on_timeout: OnTimeout::Trim,
+        has_gates: true,
+        has_updates: true,
+        ..SHAPE
+    };
+    let events = [
+        Event::Pass(16),
+        Event::Rival(Some((0, 8))),
+        Event::Pass(10),
+        Event::Revise,
+        Event::Metrics(false),
+        Event::Pass(21),
+        Event::Duds(2),
+        Event::Pass(31),
+    ];
+    run(shape, [1, 1], &events).unwrap();
+}
