@@ -23,6 +23,17 @@ use crate::capacity::policy::Mode;
 use crate::capacity::{Condition, Plan, Policy};
 use crate::cluster::{PatchType, Problem};
 
+/// What became of a plan.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    /// The plan as far as it may be done: numbers that are held back for now, and as conditions and reasons what
+    /// stands in its way.
+    pub plan: Plan,
+    /// Roles, by place, whose replicas should have been written and were not. Those of which it isn't known are
+    /// said by the next look ([`Observed::lost`]).
+    pub unwritten: Vec<usize>,
+}
+
 /// Whether a number of replicas was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Written {
@@ -92,27 +103,26 @@ fn stuck(policy: &str, plan: &Plan, role: &RolePlan) -> Option<String> {
 }
 
 impl Hands {
-    /// Does what a plan says, as far as that may be done, and puts what stands in its way into the plan.
-    /// `frozen`: why nothing is to be written. Returns the roles, by place, whose replicas should have been
-    /// written and were not; those of which it isn't known are said by the next look ([`Observed::lost`]).
+    /// Does what a plan says, as far as that may be done. `frozen`: why nothing is to be written.
     pub async fn act(
         &mut self,
         policy: &Policy,
-        plan: &mut Plan,
+        plan: &Plan,
         mut observed: Observed,
         now: Duration,
         frozen: Option<Condition>,
-    ) -> Vec<usize> {
+    ) -> Outcome {
+        let mut plan = plan.clone();
         self.failed.clear();
         self.refused.clear();
         self.unready.clear();
-        let unwritten = self.carry_out(policy, plan, &mut observed, now, frozen).await;
-        self.tell_failed(policy, plan, &observed);
+        let unwritten = self.carry_out(policy, &mut plan, &mut observed, now, frozen).await;
+        self.tell_failed(policy, &mut plan, &observed);
         self.send_events(&policy.name).await;
         if self.is_unfinished {
             plan.roles.iter_mut().for_each(|role| role.reasons.push(Reason::Unfinished));
         }
-        unwritten
+        Outcome { plan, unwritten }
     }
 
     /// Says of what a policy scales which writes failed or wait, once until none does.

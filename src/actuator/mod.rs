@@ -12,6 +12,7 @@
 mod act;
 mod affinity;
 mod beside;
+mod condition;
 mod drain;
 pub(crate) mod event;
 #[cfg(test)]
@@ -26,7 +27,6 @@ mod kinds;
 mod knobs;
 mod leaving;
 mod look;
-mod meta;
 pub mod need;
 pub mod node;
 mod observe;
@@ -55,6 +55,7 @@ mod watch;
 mod whose;
 mod write;
 
+pub use act::Outcome;
 pub use drain::PodLoad;
 pub use found::ObservedPod;
 pub use hands::Hands;

@@ -6,9 +6,9 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::affinity;
-use super::meta::{Meta, ObjectCondition};
+use super::condition::ObjectCondition;
 use super::quantity::milli;
-use crate::cluster::Watched;
+use crate::cluster::{Metadata, Watched};
 
 /// Amounts of resources by name, in thousandths.
 pub(super) type Amounts = BTreeMap<String, i64>;
@@ -52,7 +52,7 @@ struct Toleration {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct NodeObject {
-    pub(super) metadata: Meta,
+    pub(super) metadata: Metadata,
     spec: NodeSpec,
     status: NodeStatus,
 }

@@ -6,12 +6,11 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use super::hands::Hands;
-use super::meta::Meta;
 use super::scaler::{Controller, Owned, Scaler, ScalerObject, has_owner};
 use super::subject::Subject;
 use super::target::Target;
 use crate::capacity::policy::TargetRef;
-use crate::cluster::{Collection, Problem};
+use crate::cluster::{Collection, Metadata, Problem};
 
 /// How long an answer counts.
 const KNOWN: Duration = Duration::from_secs(10);
@@ -19,7 +18,7 @@ const KNOWN: Duration = Duration::from_secs(10);
 /// A workload, of which only the owners count.
 #[derive(Deserialize)]
 struct Workload {
-    metadata: Meta,
+    metadata: Metadata,
 }
 
 impl Hands {

@@ -7,9 +7,9 @@ use http::Method;
 use serde_json::json;
 use tokio::sync::watch;
 
-use super::Hands;
 use super::fake::Fake;
 use super::tests::{S, look};
+use super::{Hands, Outcome};
 use crate::capacity::plan::RolePlan;
 use crate::capacity::policy::file;
 use crate::capacity::{Plan, Policy};
@@ -77,7 +77,7 @@ async fn a_failed_write_stops_that_of_the_partner() {
             let (fake, mut hands) = hands(&policy, pods);
             fake.refuse(Method::PATCH, fails, code);
             let seen = look(&mut hands, &policy, 1, (pods[0] + pods[1]) as usize).await;
-            hands.act(&policy, &mut plan(write), seen, S(1), None).await;
+            hands.act(&policy, &plan(write), seen, S(1), None).await;
             let written = fake.written("/scale").len();
             assert_eq!(written, expected, "{pods:?} {write:?} {fails} {code}");
         }
@@ -90,7 +90,7 @@ async fn a_lost_response_stops_the_write_of_the_partner() {
     let (fake, mut hands) = hands(&policy, [6, 3]);
     let seen = look(&mut hands, &policy, 1, 9).await;
     fake.takes(Duration::from_secs(20));
-    let unwritten = hands.act(&policy, &mut plan([3, 1]), seen, S(1), None).await;
+    let unwritten = hands.act(&policy, &plan([3, 1]), seen, S(1), None).await.unwritten;
     fake.takes(Duration::ZERO);
     tokio::time::sleep(S(60)).await;
     assert!(fake.written("/p/scale").is_empty());
@@ -103,11 +103,11 @@ async fn changed_pods_stop_a_shrink() {
     let (fake, mut hands) = hands(&policy, [6, 3]);
     let seen = look(&mut hands, &policy, 1, 9).await;
     fake.unready_pod("p-0", "prefill");
-    hands.act(&policy, &mut plan([5, 3]), seen, S(1), None).await;
+    hands.act(&policy, &plan([5, 3]), seen, S(1), None).await;
     assert!(fake.written("/scale").is_empty());
     tokio::time::sleep(S(1)).await;
     let seen = look(&mut hands, &policy, 2, 9).await;
-    hands.act(&policy, &mut plan([5, 3]), seen, S(2), None).await;
+    hands.act(&policy, &plan([5, 3]), seen, S(2), None).await;
     assert_eq!(fake.written("/scale").len(), 1);
 }
 
@@ -117,8 +117,8 @@ async fn no_role_shrinks_where_its_pods_cannot_be_listed_before() {
     let (fake, mut hands) = hands(&policy, [6, 3]);
     let seen = look(&mut hands, &policy, 1, 9).await;
     fake.refuse(Method::GET, "/pods", 500);
-    let mut plan = plan([5, 3]);
-    let unwritten = hands.act(&policy, &mut plan, seen, S(1), None).await;
+    let plan = plan([5, 3]);
+    let Outcome { plan, unwritten } = hands.act(&policy, &plan, seen, S(1), None).await;
     assert!(fake.written("/scale").is_empty());
     assert_eq!((unwritten, plan.conditions), (vec![0], vec![crate::capacity::Condition::WriteFailed]));
 }

@@ -5,6 +5,7 @@ use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::act::Outcome;
 use super::hands::Hands;
 use super::observe::Observed;
 use super::scaler::Owned;
@@ -89,11 +90,11 @@ impl Part {
     /// Does what a plan says, as [`Hands::act`] does.
     pub async fn act(
         &mut self,
-        plan: &mut Plan,
+        plan: &Plan,
         observed: Observed,
         now: Duration,
         frozen: Option<Condition>,
-    ) -> Vec<usize> {
+    ) -> Outcome {
         self.hands.begin();
         self.hands.act(&self.policy, plan, observed, now, frozen).await
     }

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use super::affinity::without;
-use super::meta::{Meta, ObjectCondition, Owner};
+use super::condition::ObjectCondition;
 use super::node::Needs;
 use super::{GATE, SENT};
 use crate::capacity::PodState;
-use crate::cluster::Watched;
+use crate::cluster::{Metadata, OwnerReference, Watched};
 
 /// Labels that tell revisions of a pod's template apart, of Deployments, of StatefulSets and of
 /// LeaderWorkerSets.
@@ -23,7 +23,7 @@ const ORDINALS: [&str; 2] = ["leaderworkerset.sigs.k8s.io/group-index", "apps.ku
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PodObject {
-    pub(super) metadata: Meta,
+    pub(super) metadata: Metadata,
     pub(super) spec: PodSpec,
     pub(super) status: PodStatus,
 }
@@ -76,7 +76,7 @@ impl PodObject {
     }
 
     /// What made it, and makes another in its place.
-    pub(super) fn controller(&self) -> Option<&Owner> {
+    pub(super) fn controller(&self) -> Option<&OwnerReference> {
         self.metadata.owner_references.iter().find(|owner| owner.controller)
     }
 

@@ -7,19 +7,14 @@ use serde::Deserialize;
 
 use crate::capacity::policy::TargetRef;
 use crate::capacity::policy::file::group;
+use crate::cluster::Metadata;
 
 /// What scales an object.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct ScalerObject {
-    pub(super) metadata: ScalerMeta,
+    pub(super) metadata: Metadata,
     pub(super) spec: ScalerSpec,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-pub(super) struct ScalerMeta {
-    pub(super) name: String,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]

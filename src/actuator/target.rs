@@ -4,10 +4,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::kinds::Kind;
-use super::meta::Meta;
 use super::node::Needs;
 use crate::capacity::policy::TargetRef;
-use crate::cluster::{Cluster, PatchType, Problem};
+use crate::cluster::{Cluster, Metadata, PatchType, Problem};
 use crate::leader::Term;
 
 /// Where the number of replicas is in objects without a `scale` subresource.
@@ -37,7 +36,7 @@ pub(super) struct Target {
 
 #[derive(Deserialize)]
 struct Scale {
-    metadata: Meta,
+    metadata: Metadata,
     #[serde(default)]
     spec: ScaleSpec,
 }

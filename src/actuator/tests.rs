@@ -75,8 +75,7 @@ async fn act(hands: &mut Hands, policy: &Policy, mut seen: Observed, at: u64, wr
     let mut plan = plan(policy, 3);
     (plan.roles[0].write, plan.roles[0].admitted) = (write, write);
     plan.conditions.clear();
-    hands.act(policy, &mut plan, seen, S(at), None).await;
-    plan
+    hands.act(policy, &plan, seen, S(at), None).await.plan
 }
 
 /// Number of pods with a low deletion cost.
@@ -250,8 +249,7 @@ async fn an_eviction_that_a_budget_refuses_is_told_once() {
         (plan.roles[0].write, plan.roles[0].admitted) = (3, 2);
         plan.roles[0].reasons.push(Reason::Trimmed);
         plan.conditions.clear();
-        hands.act(&policy, &mut plan, seen, S(at), None).await;
-        plan.conditions
+        hands.act(&policy, &plan, seen, S(at), None).await.plan.conditions
     };
     for at in [1, 2] {
         assert_eq!(trim(&mut hands, at).await, [Condition::EvictionRefused]);
@@ -275,7 +273,7 @@ async fn a_pod_that_gets_ready_before_its_eviction_drains_first() {
         (plan.roles[0].write, plan.roles[0].admitted) = (3, 2);
         plan.roles[0].reasons.push(Reason::Trimmed);
         plan.conditions.clear();
-        hands.act(&policy, &mut plan, seen, S(at), None).await;
+        let plan = hands.act(&policy, &plan, seen, S(at), None).await.plan;
         assert!(plan.conditions.is_empty(), "{:?}", plan.conditions);
     };
     let seen = look(&mut hands, &policy, 1, 3).await;
@@ -398,8 +396,7 @@ async fn a_trim_keeps_ready_ordinals_above_unready_ones() {
         (plan.roles[0].write, plan.roles[0].admitted) = (2, 2);
         plan.roles[0].reasons.push(Reason::Trimmed);
         plan.conditions.clear();
-        hands.act(&policy, &mut plan, seen, S(at), None).await;
-        plan.conditions
+        hands.act(&policy, &plan, seen, S(at), None).await.plan.conditions
     };
     assert_eq!(trim(&mut hands, 2).await, [Condition::LowerOrdinalsUnready]);
     assert!(fake.written("/scale").is_empty(), "d-1 and d-2 make a group, d-0 and d-1 make none");

@@ -8,14 +8,11 @@ use std::time::Duration;
 use tokio::sync::{Notify, mpsc};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::cluster::{Change, Cluster, Collection, Ended, Standing, Watched, follow};
+use crate::cluster::{Change, Cluster, Collection, Missing, Standing, Watched, follow_once_defined};
 use crate::endpoints::Clock;
 
 /// Changes that wait to be taken in.
 const WAITING: usize = 256;
-
-/// How often a kind is asked for again that the API server doesn't know.
-const UNDEFINED: Duration = Duration::from_secs(3);
 
 type Objects<K> = BTreeMap<String, Arc<K>>;
 type Kept<K> = Arc<Mutex<Option<Objects<K>>>>;
@@ -47,11 +44,8 @@ impl<K: Send + Sync + 'static> Mirror<K> {
         let (known, seen, counts) = (Arc::clone(&kept), Arc::clone(&standing), Arc::clone(&changes));
         let task = async move {
             let (tell, mut told) = mpsc::channel::<Change<T>>(WAITING);
-            let ask = async {
-                while follow(&cluster, &collection, &seen, &tell, |change| change).await == Ended::NotFound {
-                    tokio::time::sleep(UNDEFINED).await;
-                }
-            };
+            let ask =
+                follow_once_defined(&cluster, &collection, &seen, &tell, |change| change, Missing::IsTrouble);
             let take = async {
                 while let Some(change) = told.recv().await {
                     apply(&known, change, keep);

@@ -105,6 +105,49 @@ pub async fn follow<T: Watched, M: Send>(
     }
 }
 
+/// How often it is asked whether a kind of objects is defined by now that was not.
+const UNDEFINED: Duration = Duration::from_secs(3);
+
+/// Meaning of a kind that the server doesn't know.
+#[derive(Clone, Copy)]
+pub enum Missing<'a> {
+    /// The cluster doesn't define it, so there are no objects. Said once, in this way.
+    IsEmpty(&'a (dyn Fn() + Sync)),
+    /// Every server has it: what is known stays.
+    IsTrouble,
+}
+
+/// Follows a collection as [`follow`] does, and asks again where the server doesn't know its kind (yet). Ends
+/// when nobody listens.
+pub async fn follow_once_defined<T: Watched, M: Send>(
+    cluster: &Cluster,
+    collection: &Collection,
+    standing: &Standing,
+    to: &Sender<M>,
+    message: impl Fn(Change<T>) -> M + Send + Sync,
+    missing: Missing<'_>,
+) {
+    let mut said = false;
+    while follow(cluster, collection, standing, to, &message).await == Ended::NotFound {
+        if let Missing::IsEmpty(say) = missing {
+            standing.undefined();
+            if !std::mem::replace(&mut said, true) {
+                say();
+            }
+            if to.send(message(Change::All(Vec::new()))).await.is_err() {
+                return;
+            }
+        }
+        about(UNDEFINED).await;
+    }
+}
+
+/// Waits about that long, so that replicas don't ask all at once.
+pub async fn about(pause: Duration) {
+    let factor = rand::rng().random_range(0.8..1.2);
+    sleep(pause.mul_f64(factor)).await;
+}
+
 /// A watch, and who hears of how it goes.
 struct Open<'a, 'r> {
     standing: &'a Standing,

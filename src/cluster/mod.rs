@@ -5,13 +5,15 @@ mod backoff;
 mod connect;
 mod course;
 mod follow;
+mod object;
 mod problem;
 mod request;
 mod standing;
 
 pub use backoff::Backoff;
 pub use connect::{ConnectError, connect};
-pub use follow::{Change, Ended, Watched, follow};
+pub use follow::{Change, Ended, Missing, Watched, about, follow, follow_once_defined};
+pub use object::{Metadata, OwnerReference};
 pub use problem::Problem;
 pub(crate) use request::encode;
 pub use request::{Cluster, Collection, Eviction, PatchType};

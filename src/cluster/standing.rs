@@ -31,6 +31,13 @@ impl Standing {
         self.connected.store(connected, Relaxed);
     }
 
+    /// The server has just said that it defines no such kind, and is asked again soon: that is
+    /// as good as a watch, and nothing that an alert should be about.
+    pub fn undefined(&self) {
+        self.heard();
+        self.set_connected(true);
+    }
+
     /// Whether the server tells us of changes now, as far as we know; of a kind that it does
     /// not define, whether it says so when it is asked.
     pub fn is_connected(&self) -> bool {

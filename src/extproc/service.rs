@@ -11,7 +11,7 @@ use prometheus::IntGauge;
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status};
 
-use crate::flow::{Dispatcher, Rejection, Routed};
+use crate::flow::{Dispatcher, Entered, Rejection, Routed};
 
 use super::call::{Call, End};
 use super::exchange::{Exchange, Question, Shared, Step};
@@ -88,7 +88,7 @@ impl ProcessCall {
         let flow = match step {
             Ok(Step::Decide(question)) => {
                 self.shared.parsing.request(question.request.api.parser(), self.parsing);
-                self.decide(question)
+                self.decide(&question)
             }
             Ok(step) => after(&step),
             Err(status) => ControlFlow::Break(Err(status)),
@@ -99,14 +99,14 @@ impl ProcessCall {
         flow
     }
 
-    fn decide(&mut self, question: Question) -> ControlFlow<End> {
-        if let Some(result) = self.dispatcher.try_dispatch(&question.request, &question.subset) {
-            return after(&self.exchange.decided(result, Instant::now()));
+    fn decide(&mut self, question: &Question) -> ControlFlow<End> {
+        match self.dispatcher.enter(&question.request, &question.subset) {
+            Entered::Decided(result) => after(&self.exchange.decided(result, Instant::now())),
+            Entered::Waits(decision) => {
+                self.deciding = Some(decision);
+                ControlFlow::Continue(())
+            }
         }
-        let dispatcher = Arc::clone(&self.dispatcher);
-        self.deciding =
-            Some(Box::pin(async move { dispatcher.dispatch(&question.request, &question.subset).await }));
-        ControlFlow::Continue(())
     }
 
     /// Writes what the exchange has to say, and notes how the stream ends, if it does.

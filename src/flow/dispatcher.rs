@@ -1,6 +1,7 @@
 //! Finds a destination: a place in the pool, candidates, decision, booking.
 
 use std::cell::RefCell;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,6 +38,14 @@ pub struct Dispatcher {
     gate: Option<Arc<Gate>>,
     /// `None`: nobody watches how well endpoints are.
     sickbay: Option<Sickbay>,
+}
+
+/// A request on its way to a destination.
+pub enum Entered {
+    /// Its destination, or why it has none.
+    Decided(Result<Routed, Rejection>),
+    /// It waits: for candidates, for room, or for other requests.
+    Waits(Pin<Box<dyn Future<Output = Result<Routed, Rejection>> + Send>>),
 }
 
 /// How destinations are chosen.
@@ -88,6 +97,16 @@ impl Dispatcher {
     /// What waits.
     pub fn demand(&self) -> Demand {
         self.gate.as_ref().map(|gate| gate.demand()).unwrap_or_default()
+    }
+
+    /// Finds a destination for a request: at once where it can, or else in a future. Dropping that takes the
+    /// request back.
+    pub fn enter(self: &Arc<Self>, request: &Arc<Request>, subset: &SubsetHint) -> Entered {
+        if let Some(decided) = self.try_dispatch(request, subset) {
+            return Entered::Decided(decided);
+        }
+        let (dispatcher, request, subset) = (Arc::clone(self), Arc::clone(request), subset.clone());
+        Entered::Waits(Box::pin(async move { dispatcher.dispatch(&request, &subset).await }))
     }
 
     /// Finds a destination at once, when the candidates are in the cache, the request

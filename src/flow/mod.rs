@@ -13,7 +13,7 @@ mod sick;
 mod spread;
 
 pub use attempts::Attempts;
-pub use dispatcher::{Dispatcher, Policy};
+pub use dispatcher::{Dispatcher, Entered, Policy};
 pub use gate::task::{keep_bands, keep_moving};
 pub use gate::{Demand, DemandOf, Gate, GateCollector, GateMetrics, Permit};
 pub use routed::Routed;

@@ -4,12 +4,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rand::RngExt;
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 
-use crate::cluster::{Backoff, Change, Cluster, Collection, Ended, Standing, Watched, follow};
+use crate::cluster::{
+    Backoff, Change, Cluster, Collection, Ended, Missing, Standing, Watched, about, follow,
+    follow_once_defined,
+};
 
 use super::groups;
 use super::types::{Object, POOL_VERSION, RULE_GROUPS, RULE_VERSION};
@@ -31,46 +33,33 @@ pub(super) struct Source {
 }
 
 impl Source {
-    async fn follow<T: Watched>(
-        &self,
-        collection: &Collection,
-        input: impl Fn(Change<T>) -> Input + Send + Sync,
-    ) -> Ended {
-        follow(&self.cluster, collection, &self.standing, &self.tell, input).await
-    }
-
     /// Follows the pool of this name.
     pub(super) async fn pool(self, name: PoolName) {
         let collection = Collection::new(&name.group, POOL_VERSION, &name.namespace, "inferencepools");
         let collection = collection.named(&name.name);
-        let mut missing = false;
-        loop {
-            if self.follow(&collection, Input::Pool).await == Ended::Unheard {
-                return;
-            }
-            self.undefined();
-            if !std::mem::replace(&mut missing, true) {
-                tracing::error!(
-                    group = name.group,
-                    version = POOL_VERSION,
-                    "the cluster does not define InferencePool (inferencepools); install the custom resource definitions of the Gateway API Inference Extension, or use --endpoint-selector"
-                );
-            }
-            if self.tell.send(Input::Pool(Change::All(Vec::new()))).await.is_err() {
-                return;
-            }
-            about(UNDEFINED).await;
-        }
+        let say = || {
+            tracing::error!(
+                group = name.group,
+                version = POOL_VERSION,
+                "the cluster does not define InferencePool (inferencepools); install the custom resource definitions of the Gateway API Inference Extension, or use --endpoint-selector"
+            );
+        };
+        self.once_defined(&collection, Input::Pool, Missing::IsEmpty(&say)).await;
     }
 
     /// Follows the pods with these labels, as the answer to a question.
     pub(super) async fn pods(self, namespace: String, asked: Asked, selector: String) {
         let collection = Collection::new("", "v1", &namespace, "pods").with_labels(&selector);
-        // Every API server has pods; one that says it hasn't is asked again.
-        let input = |change| Input::Pods(asked, change);
-        while self.follow(&collection, input).await == Ended::NotFound {
-            about(UNDEFINED).await;
-        }
+        self.once_defined(&collection, |change| Input::Pods(asked, change), Missing::IsTrouble).await;
+    }
+
+    async fn once_defined<T: Watched>(
+        &self,
+        collection: &Collection,
+        input: impl Fn(Change<T>) -> Input + Send + Sync,
+        missing: Missing<'_>,
+    ) {
+        follow_once_defined(&self.cluster, collection, &self.standing, &self.tell, input, missing).await;
     }
 
     /// Follows a kind of rules in whichever group defines it.
@@ -103,7 +92,7 @@ impl Source {
                 tell_of(plural, found);
             }
             let Some(group) = found.group else {
-                self.undefined();
+                self.standing.undefined();
                 if self.tell.send(input(Change::All(Vec::new()))).await.is_err() {
                     return;
                 }
@@ -112,7 +101,7 @@ impl Source {
             };
             let collection = Collection::new(group, RULE_VERSION, &namespace, plural);
             let ended = tokio::select! {
-                ended = self.follow(&collection, input) => ended,
+                ended = follow(&self.cluster, &collection, &self.standing, &self.tell, input) => ended,
                 () = self.preferred_appears(group, plural) => Ended::NotFound,
             };
             self.standing.set_connected(false);
@@ -120,13 +109,6 @@ impl Source {
                 return;
             }
         }
-    }
-
-    /// The server has just said that it defines no such kind, and is asked again soon: that is
-    /// as good as a watch, and nothing that an alert should be about.
-    fn undefined(&self) {
-        self.standing.heard();
-        self.standing.set_connected(true);
     }
 
     /// Returns when the preferred group defines a kind that another one is followed for.
@@ -157,10 +139,4 @@ fn tell_of(plural: &str, found: groups::Found) {
         }
         Some(group) => tracing::info!(plural, group, "following this kind of objects"),
     }
-}
-
-/// Waits about that long, so that replicas don't ask all at once.
-async fn about(pause: Duration) {
-    let factor = rand::rng().random_range(0.8..1.2);
-    sleep(pause.mul_f64(factor)).await;
 }

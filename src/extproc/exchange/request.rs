@@ -31,12 +31,13 @@ impl Exchange {
             _ => return Err(Violation("request headers came twice")),
         }
         self.started = Some(now);
+        self.priority = self.shared.rules.current().priority(&headers);
         // What is missing from now on is of the body.
         self.upload = None;
         let is_ours = self.is_full_duplex();
         if !end_of_stream {
             // They are kept until the body is there, or while the request waits.
-            if !self.has_room(headers.counted() + self.subset.counted(), Some(&headers)) {
+            if !self.has_room(headers.counted() + self.subset.counted()) {
                 self.shared.metrics.ignored(&headers);
                 return Ok(self.refuse_for_memory(now));
             }
@@ -76,7 +77,7 @@ impl Exchange {
                 if self.is_too_large(length) {
                     return Ok(self.refuse_as_too_large(now));
                 }
-                if !self.has_room(counted, None) {
+                if !self.has_room(counted) {
                     return Ok(self.refuse_for_memory(now));
                 }
                 let State::Body(parser) = &mut self.state else { return Ok(Step::Continue) };
@@ -88,7 +89,7 @@ impl Exchange {
                     return Ok(self.refuse_as_invalid(&problem, now));
                 }
                 let read = subset + parser.counted();
-                if read > counted && !self.has_room(read, None) {
+                if read > counted && !self.has_room(read) {
                     return Ok(self.refuse_for_memory(now));
                 }
                 if end_of_stream { Ok(self.finish(BodyEnd::Flag, now)) } else { Ok(Step::Continue) }
@@ -146,7 +147,7 @@ impl Exchange {
             if self.is_too_large(self.relayed) {
                 return self.refuse(Rejection::saturated(TOO_MUCH_TO_WAIT), &SeriesKey::unknown(), now);
             }
-            if !self.has_room(counted, None) {
+            if !self.has_room(counted) {
                 return self.refuse_for_memory(now);
             }
             let copies = self.shared.budget.copies();
@@ -236,8 +237,7 @@ impl Exchange {
     }
 
     pub(super) fn decide(&mut self, mut request: Request, end: BodyEnd, now: Instant) -> Step {
-        request.priority = self.shared.rules.current().priority(&request.headers);
-        self.priority = request.priority;
+        request.priority = self.priority;
         self.shared.stages.process_headers(&mut request);
         let relays = matches!(end, BodyEnd::Relayed { .. }) && self.is_full_duplex();
         if request.priority < 0 && (!request.body.is_empty() || relays) && self.shared.budget.is_tight() {

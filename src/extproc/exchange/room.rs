@@ -9,7 +9,6 @@ use super::super::series::SeriesKey;
 use super::{BodyEnd, Exchange, State, Step};
 use crate::flow::{Code, Rejection};
 use crate::memory::{FREE_UNSENT, GivenUp, Kind, RefusedStream, Reservation};
-use crate::request::Headers;
 
 /// Error message for a request body that stalls.
 const IDLE_BODY: &str = "no more of the request body came for too long (--body-idle-timeout)";
@@ -64,10 +63,7 @@ impl Exchange {
         let received = self.held.as_ref().map_or(0, Reservation::bytes);
         let budget = &self.shared.budget;
         self.upload = Some(match &self.state {
-            State::Body(parser) => {
-                let priority = self.shared.rules.current().priority(parser.headers());
-                budget.begin_upload(received, priority, waker)
-            }
+            State::Body(_) => budget.begin_upload(received, self.priority, waker),
             State::Idle if received == 0 => budget.begin_silent(waker),
             // Its priority isn't known yet.
             State::Idle => budget.begin_upload(received, 0, waker),
@@ -102,7 +98,7 @@ impl Exchange {
                 return self.pass_part(bytes, now);
             }
         };
-        if self.has_room(before.saturating_add(bytes), None) {
+        if self.has_room(before.saturating_add(bytes)) {
             return Step::Continue;
         }
         self.refuse_for_memory(now)
@@ -135,18 +131,11 @@ impl Exchange {
     }
 
     /// Whether there is room for so much of the request. It is taken then. What waits makes
-    /// room, but for higher priorities than this one has; its headers are those of the body that
-    /// is being read, or these.
-    pub(super) fn has_room(&mut self, bytes: usize, headers: Option<&Headers>) -> bool {
-        let Self { shared, held, state, upload, .. } = self;
-        let priority = || {
-            let of = |headers: &Headers| shared.rules.current().priority(headers);
-            match state {
-                State::Body(parser) => Some(of(parser.headers())),
-                State::Deciding(request, _) => Some(request.priority),
-                _ => headers.map(of),
-            }
-        };
+    /// room, but for higher priorities than this one has.
+    pub(super) fn has_room(&mut self, bytes: usize) -> bool {
+        let Self { shared, held, started, priority, upload, .. } = self;
+        // Not known before its headers.
+        let priority = || started.map(|_| *priority);
         if bytes == 0 {
             return shared.budget.make_way(priority).is_ok();
         }

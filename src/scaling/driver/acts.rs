@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use crate::actuator::{Observed, Part};
+use crate::actuator::{Observed, Outcome, Part};
 use crate::capacity::{Condition, Policy};
 use crate::scaling::board::Latest;
 
@@ -53,7 +53,9 @@ impl Acts {
         self.tasks.spawn(async move {
             // It is never closed.
             let _turn = turns.acquire_owned().await;
-            let unwritten = part.act(&mut acting.latest.plan, observed, now, acting.frozen).await;
+            let Outcome { plan, unwritten } =
+                part.act(&acting.latest.plan, observed, now, acting.frozen).await;
+            acting.latest.plan = plan;
             Acted { acting, part, unwritten }
         });
     }

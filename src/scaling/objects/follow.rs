@@ -3,18 +3,12 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
-use rand::RngExt;
 use tokio::sync::{mpsc, watch};
-use tokio::time::sleep;
 
 use super::shelf::News;
 use crate::capacity::resource::{GROUP, POLICIES, TOPOLOGIES, VERSION};
-use crate::cluster::{Change, Cluster, Collection, Ended, Standing, Watched, follow};
-
-/// How often it is asked whether a kind of objects is defined by now that was not.
-const UNDEFINED: Duration = Duration::from_secs(3);
+use crate::cluster::{Change, Cluster, Collection, Missing, Standing, Watched, follow_once_defined};
 
 /// The policies of a namespace, of which nothing is known yet.
 #[derive(Debug)]
@@ -66,22 +60,14 @@ pub(super) async fn whenever_defined<T: Watched, M: Send>(
     cluster: &Cluster,
     collection: &Collection,
     standing: &Standing,
-    say: &mpsc::Sender<M>,
+    to: &mpsc::Sender<M>,
     news: impl Fn(Change<T>) -> M + Copy + Send + Sync,
 ) {
-    let mut told = false;
-    while follow(cluster, collection, standing, say, news).await == Ended::NotFound {
-        if !std::mem::replace(&mut told, true) {
-            tracing::warn!(
-                path = collection.path(),
-                "the cluster does not define this kind of objects; install deploy/chart/crds of Usher, or what `usher capacity crds` prints"
-            );
-        }
-        if say.send(news(Change::All(Vec::new()))).await.is_err() {
-            return;
-        }
-        standing.heard();
-        let factor = rand::rng().random_range(0.8..1.2);
-        sleep(UNDEFINED.mul_f64(factor)).await;
-    }
+    let say = || {
+        tracing::warn!(
+            path = collection.path(),
+            "the cluster does not define this kind of objects; install deploy/chart/crds of Usher, or what `usher capacity crds` prints"
+        );
+    };
+    follow_once_defined(cluster, collection, standing, to, news, Missing::IsEmpty(&say)).await;
 }

@@ -1,13 +1,11 @@
 //! CapacityPolicy and ClusterTopology as the API server keeps them.
 
-use std::collections::BTreeMap;
-
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 use crate::capacity::resource::status::PolicyStatus;
 use crate::capacity::resource::topology::{TopologyObjectSpec, TopologyStatus};
-use crate::cluster::Watched;
+use crate::cluster::{Metadata, Watched};
 
 /// A CapacityPolicy. Its specification is read later: one that can't be must not keep others from being
 /// seen.
@@ -15,7 +13,7 @@ use crate::cluster::Watched;
 #[serde(default)]
 pub struct PolicyObject {
     /// Which one it is.
-    pub metadata: Meta,
+    pub metadata: Metadata,
     /// What it says.
     pub spec: Value,
     /// What was said of it before.
@@ -28,7 +26,7 @@ pub struct PolicyObject {
 #[serde(default)]
 pub struct TopologyObject {
     /// Which one it is.
-    pub metadata: Meta,
+    pub metadata: Metadata,
     /// What it says.
     #[serde(deserialize_with = "lenient")]
     pub spec: TopologyObjectSpec,
@@ -41,27 +39,7 @@ pub struct TopologyObject {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub(super) struct Node {
-    pub(super) metadata: Meta,
-}
-
-/// What of an object's metadata counts.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Meta {
-    /// Its name.
-    pub name: String,
-    /// Another object of the same name has another one.
-    pub uid: String,
-    /// Goes up when its specification changes.
-    pub generation: Option<i64>,
-    /// When it was created: RFC 3339 in UTC, whole seconds.
-    pub creation_timestamp: String,
-    /// When somebody asked to delete it.
-    pub deletion_timestamp: Option<String>,
-    /// Its version.
-    pub resource_version: String,
-    /// Its labels.
-    pub labels: BTreeMap<String, String>,
+    pub(super) metadata: Metadata,
 }
 
 impl Watched for PolicyObject {

@@ -233,7 +233,7 @@ impl Shelf {
         let (mut groups, mut older) = (Groups::default(), Vec::new());
         let owners: BTreeMap<String, Option<Owner>> =
             self.policies.iter().map(|(name, shelved)| (name.clone(), self.owner(&shelved.object))).collect();
-        let mut order: Vec<(String, String)> = self
+        let mut order: Vec<(Option<String>, String)> = self
             .policies
             .iter()
             .map(|(name, shelved)| (shelved.object.metadata.creation_timestamp.clone(), name.clone()))

@@ -81,15 +81,15 @@ async fn replicas_that_somebody_else_changed_meanwhile_stay_as_they_are() {
     group.workload("Deployment", "decode", 1).await;
     let (mut hands, _) = hands(server, &group, &policy).await;
     let seen = eventually("the pods to be listed", async || hands.observe(&policy, S(1)).await).await;
-    let mut first = plan(&policy, &seen.replicas);
+    let first = plan(&policy, &seen.replicas);
     assert_eq!(first.roles[0].write, 5);
     group.scale("decode", 3).await;
-    assert_eq!(hands.act(&policy, &mut first, seen, S(1), None).await, [0]);
+    assert_eq!(hands.act(&policy, &first, seen, S(1), None).await.unwritten, [0]);
     assert_eq!(group.replicas("decode").await, 3);
     // The next look begins there.
     let seen = hands.observe(&policy, S(2)).await.unwrap();
     assert_eq!(seen.replicas, [3]);
-    let mut next = plan(&policy, &seen.replicas);
-    assert!(hands.act(&policy, &mut next, seen, S(2), None).await.is_empty());
+    let next = plan(&policy, &seen.replicas);
+    assert!(hands.act(&policy, &next, seen, S(2), None).await.unwritten.is_empty());
     assert_eq!(group.replicas("decode").await, 5);
 }

@@ -52,7 +52,7 @@ async fn turn(hands: &mut usher::actuator::Hands, policy: &Policy, case: Case, a
                 }
                 role.write = seen.replicas[usize::from(role.name != "decode")];
             }
-            hands.act(policy, &mut plan, seen, S(at), frozen).await;
+            hands.act(policy, &plan, seen, S(at), frozen).await;
         }
         None => hands.keep_gates(policy).await,
     }

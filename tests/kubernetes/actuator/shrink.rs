@@ -43,8 +43,8 @@ async fn act(hands: &mut Hands, policy: &Policy, at: u64, write: u32, busy: &[&s
     seen.loads = Some(HashMap::from(loads));
     let mut plan = plan(policy, &seen.replicas);
     (plan.roles[0].write, plan.roles[0].admitted) = (write, write);
-    let unwritten = hands.act(policy, &mut plan, seen, S(at), None).await;
-    (plan, unwritten)
+    let outcome = hands.act(policy, &plan, seen, S(at), None).await;
+    (outcome.plan, outcome.unwritten)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -154,8 +154,7 @@ async fn a_disruption_budget_holds_pods_that_are_given_back() {
         let mut plan = plan(&policy, &seen.replicas);
         (plan.roles[0].write, plan.roles[0].admitted) = (2, 1);
         plan.roles[0].reasons.push(Reason::Trimmed);
-        hands.act(&policy, &mut plan, seen, at, None).await;
-        plan.conditions
+        hands.act(&policy, &plan, seen, at, None).await.plan.conditions
     };
     assert_eq!(trim(&mut hands, S(2)).await, [Condition::EvictionRefused]);
     let told = group.events("decode").await;

@@ -19,8 +19,7 @@ async fn act(hands: &mut Hands, clock: &Clock, policy: &Policy, at: u64) -> Vec<
     let seen = eventually("a look", async || hands.observe(policy, S(at)).await).await;
     let mut plan = plan(policy, &seen.replicas);
     plan.conditions.clear();
-    hands.act(policy, &mut plan, seen, S(at), None).await;
-    plan.conditions
+    hands.act(policy, &plan, seen, S(at), None).await.plan.conditions
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

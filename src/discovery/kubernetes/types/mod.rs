@@ -7,7 +7,8 @@ mod pod;
 mod pool;
 mod rewrite;
 
-pub use object::{Metadata, Object, PoolReference};
+pub use crate::cluster::Metadata;
+pub use object::{Object, PoolReference};
 pub use objective::{InferenceObjective, ObjectiveSpec};
 pub use pod::Pod;
 pub use pool::{AppProtocol, EndpointPickerRef, FailureMode, InferencePool, LabelSelector, PoolSpec, Port};

@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
 
-use crate::cluster::Watched;
+use crate::cluster::{Metadata, Watched};
+
+/// Annotations that name the ports that serve, the one that is preferred first.
+const ACTIVE_PORTS: [&str; 2] = ["llm-d.ai/active-ports", "inference.networking.k8s.io/active-ports"];
 
 /// A pod, as far as it may be an endpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -45,7 +47,7 @@ impl<'de> Deserialize<'de> for Pod {
         let Written { metadata, status } = Written::deserialize(deserializer)?;
         let is_ready = |condition: &Condition| condition.kind == "Ready" && condition.status == "True";
         let address = |text: String| text.parse().ok();
-        let annotations = metadata.annotations;
+        let mut annotations = metadata.annotations;
         let is_deleted = metadata.deletion_timestamp.is_some();
         Ok(Self {
             ready: !is_deleted && status.conditions.iter().any(is_ready),
@@ -55,7 +57,7 @@ impl<'de> Deserialize<'de> for Pod {
             uid: metadata.uid,
             version: metadata.resource_version,
             labels: metadata.labels,
-            active_ports: annotations.active_ports.or(annotations.older_active_ports),
+            active_ports: ACTIVE_PORTS.iter().find_map(|name| annotations.remove(*name)),
             ip: status.pod_ip.and_then(address),
             node: status.host_ip.and_then(address),
         })
@@ -68,27 +70,6 @@ struct Written {
     metadata: Metadata,
     #[serde(default)]
     status: Status,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Metadata {
-    name: String,
-    namespace: String,
-    uid: String,
-    resource_version: String,
-    labels: BTreeMap<String, String>,
-    annotations: Annotations,
-    deletion_timestamp: Option<IgnoredAny>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Annotations {
-    #[serde(rename = "llm-d.ai/active-ports")]
-    active_ports: Option<String>,
-    #[serde(rename = "inference.networking.k8s.io/active-ports")]
-    older_active_ports: Option<String>,
 }
 
 #[derive(Default, Deserialize)]
