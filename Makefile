@@ -50,7 +50,7 @@ chart-accept:
 
 # Writes the definitions of custom resources from the types.
 crds-accept:
-	USHER_ACCEPT=1 $(CARGO) test --locked --quiet --test capacity definitions
+	USHER_ACCEPT=1 $(CARGO) test --locked --quiet --test rollout definitions
 
 # Licences, bans and sources of the dependencies; advisories where their database can be had.
 deny:

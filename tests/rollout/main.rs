@@ -1,4 +1,5 @@
-//! The order in which pods come up, from outside: a simulated cluster does what plans say, and pods fail.
+//! Capacity policies from outside. The order in which pods come up: a simulated cluster does what plans say, and
+//! pods fail.
 
 #![allow(
     clippy::unwrap_used,
@@ -7,6 +8,7 @@
     reason = "the exception for tests does not reach their helpers"
 )]
 
+mod capacity;
 mod cluster;
 mod docs;
 mod failures;

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use usher::capacity::Reason;
 
-use crate::support::{Group, desired};
+use crate::capacity::support::{Group, desired};
 
 const TOTAL: &str = "roles: {a: {min: 0, max: 8}}\ntotal: {metrics: [{name: queue_depth, target: 4}]}";
 const RULES: &str = "roles: {a: {min: 0, max: 8}}\n\

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 use usher::capacity::{Condition, Reason};
 
-use crate::support::{Group, desired};
+use crate::capacity::support::{Group, desired};
 
 /// Two roles whose load is their queue.
 fn pair(mode: &str) -> String {

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use crate::program::usher;
-use crate::support::{Group, desired};
+use crate::capacity::program::usher;
+use crate::capacity::support::{Group, desired};
 use serde_json::{Value, json};
 use usher::capacity::policy::file;
 use usher::capacity::{Condition, Reason};
 
-const PAGE: &str = include_str!("../../docs/capacity.md");
+const PAGE: &str = include_str!("../../../docs/capacity.md");
 
 #[test]
 fn every_reason_and_condition_is_listed() {

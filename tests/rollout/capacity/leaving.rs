@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use usher::capacity::{History, Inputs, Pod, PodState, tick};
 
-use crate::support::{desired, policy};
+use crate::capacity::support::{desired, policy};
 
 const SPEC: &str = "roles: {decode: {min: 1, max: 9}, prefill: {min: 1, max: 6}}\n\
     total: {metrics: [{name: queue_depth, target: 4}]}\n\

@@ -1,6 +1,6 @@
 //! The size of a group of one role.
 
-use crate::support::{Group, desired};
+use crate::capacity::support::{Group, desired};
 use serde_json::json;
 use usher::capacity::{Condition, Reason, State};
 

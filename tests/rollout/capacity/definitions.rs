@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::Value;
 use usher::capacity::resource::definitions;
 
-use crate::program::usher;
+use crate::capacity::program::usher;
 
 /// Set: the files are written instead of compared.
 const ACCEPT: &str = "USHER_ACCEPT";

@@ -1,6 +1,6 @@
 //! Rules in ticks.
 
-use crate::support::{Group, desired};
+use crate::capacity::support::{Group, desired};
 use serde_json::json;
 use usher::capacity::Reason;
 use usher::capacity::plan::RuleOutcome;

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 use usher::capacity::{Condition, Plan, Reason};
 
-use crate::support::Group;
+use crate::capacity::support::Group;
 
 /// Two roles of a group whose size is a query's, and that share it by pressure alone.
 fn spec(more: &str) -> String {

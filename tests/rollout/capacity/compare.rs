@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::program::usher;
+use crate::capacity::program::usher;
 
 /// A minute of the trace, and pods that start fast enough to matter in it.
 const COMPARE: [&str; 11] = [

@@ -8,7 +8,7 @@
 use serde_json::{Value, json};
 use usher::capacity::Condition;
 
-use crate::support::{Group, desired};
+use crate::capacity::support::{Group, desired};
 
 /// A group that may go anywhere at once.
 fn group(min: u32, max: u32, tolerance: u32, metrics: &str) -> Group {

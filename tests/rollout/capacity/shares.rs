@@ -1,6 +1,6 @@
 //! How the size of a group is shared, and the ratio that always holds.
 
-use crate::support::{Group, desired};
+use crate::capacity::support::{Group, desired};
 use serde_json::{Value, json};
 use usher::capacity::{Condition, Plan, Reason, State};
 

@@ -9,7 +9,7 @@ use usher::capacity::policy::Policy;
 use usher::capacity::share::Bounds;
 use usher::capacity::{History, Inputs, Plan, Pod, PodState, tick};
 
-use crate::support::policy;
+use crate::capacity::support::policy;
 
 /// Time between two ticks in seconds, as a policy has it that doesn't say.
 const TICK: u64 = 15;
