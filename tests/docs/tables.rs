@@ -72,14 +72,14 @@ fn row(plugin_type: &PluginType) -> String {
         let others: Vec<&str> = others.iter().map(|kind| kind.a()).collect();
         write!(what, " Also {}.", others.join(", ")).unwrap();
     }
-    let parameters: Vec<String> = plugin_type.parameters.iter().map(parameter).collect();
+    let parameters: Vec<String> = plugin_type.parameters().iter().map(parameter).collect();
     let parameters = if parameters.is_empty() { "none".to_owned() } else { parameters.join("<br>") };
     let cells = [name, what, parameters, plugin_type.when.to_owned()];
     format!("| {} |\n", cells.map(|cell| cell.replace('|', "\\|")).join(" | "))
 }
 
-fn parameter(parameter: &Parameter) -> String {
-    let default = match parameter.default {
+fn parameter(parameter: &Parameter<String>) -> String {
+    let default = match parameter.default.as_str() {
         "" => "required".to_owned(),
         default => format!("default `{default}`"),
     };
@@ -177,7 +177,7 @@ fn build(text: &str) -> Result<Pipeline, ConfigError> {
 fn what_is_said_of_parameters_is_so() {
     let mut compared = 0;
     for plugin_type in plugin_types().filter(|plugin_type| plugin_type.is_supported()) {
-        let PluginType { name, parameters, .. } = plugin_type;
+        let (name, parameters) = (plugin_type.name, plugin_type.parameters());
         let set = required(name);
         let pipeline = build(&format!("plugins: [{{type: {name}, parameters: {set}}}{}]\n", beside(name)));
         let pipeline = pipeline.unwrap_or_else(|error| panic!("{name}: {error}"));
@@ -185,7 +185,7 @@ fn what_is_said_of_parameters_is_so() {
             panic!("{name}: parameters are no map");
         };
         for (key, value) in counting {
-            let described = parameters.iter().find(|parameter| parameter.name == key);
+            let described = parameters.iter().find(|parameter| parameter.name == *key);
             let parts =
                 || parameters.iter().filter_map(|parameter| parameter.name.strip_prefix(key.as_str()));
             if described.is_none() && parts().any(|rest| rest.starts_with('.')) {
@@ -197,7 +197,11 @@ fn what_is_said_of_parameters_is_so() {
             if is_set || value.is_null() {
                 continue;
             }
-            assert!(is_same(described.default, value), "{name}: {key} is {value}, not {}", described.default);
+            assert!(
+                is_same(&described.default, value),
+                "{name}: {key} is {value}, not {}",
+                described.default
+            );
             compared += 1;
         }
     }

@@ -26,6 +26,7 @@ mod families;
 mod keys;
 mod label_values;
 mod lifecycle;
+mod parameters;
 mod per_snapshot;
 mod picks;
 mod plugin;
@@ -51,6 +52,7 @@ pub use label_values::{LabelValue, LabelValues};
 pub use lifecycle::{
     Admitter, Denied, Finding, Gatherer, HeaderProcessor, PreRequest, Producer, Screener, Situation,
 };
+pub use parameters::Parameter;
 pub use per_snapshot::{Fitting, PerSnapshot};
 pub use picks::{Picks, Ranked};
 pub use plugin::{Decider, Filter, Picker, PluginId, ProfileHandler, ProfileSet, Scorer};
@@ -61,5 +63,5 @@ pub use selector::{LabelExpression, LabelOperator, LabelSelector};
 pub use settle::Settlement;
 pub use site::{Build, Built, Other, Site};
 pub use state::{Kept, State};
-pub use types::{Kind, Parameter, PluginType, Stability, beta, later, parameter};
+pub use types::{Kind, PluginType, Stability, beta, later, parameter};
 pub use wiring::Wiring;

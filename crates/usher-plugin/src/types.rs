@@ -1,8 +1,11 @@
 //! Plugin types.
 
+use schemars::JsonSchema;
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use usher_core::config::{Name, Node};
 
+use super::parameters::{Parameter, parameters};
 use super::site::Build;
 
 /// Use of a plugin.
@@ -95,19 +98,6 @@ pub enum Stability {
     Beta,
 }
 
-/// One parameter of a plugin type, for the documentation.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub struct Parameter {
-    /// The key.
-    pub name: &'static str,
-    /// The default as it is written; empty: it has to be given.
-    pub default: &'static str,
-    /// The unit; empty for what has none.
-    pub unit: &'static str,
-    /// Its meaning, in a sentence.
-    pub meaning: &'static str,
-}
-
 /// A plugin type.
 #[derive(Debug)]
 pub struct PluginType {
@@ -123,8 +113,10 @@ pub struct PluginType {
     pub summary: &'static str,
     /// When to use it; empty for types that this version doesn't have.
     pub when: &'static str,
-    /// Its parameters.
-    pub parameters: &'static [Parameter],
+    /// Parameters that are written by hand, for the documentation.
+    pub rows: &'static [Parameter],
+    /// Lists its parameters, for the documentation.
+    pub fields: fn() -> Vec<Parameter<String>>,
     /// The plugins that its parameters name and that have to be declared.
     pub refers_to: fn(&Node) -> Vec<Name>,
     /// How it is built.
@@ -137,9 +129,32 @@ impl PluginType {
         !matches!(self.build, Build::Unsupported)
     }
 
+    /// Its parameters, for the documentation.
+    pub fn parameters(&self) -> Vec<Parameter<String>> {
+        let rows = self.rows.iter().map(|row| Parameter {
+            name: row.name.to_owned(),
+            default: row.default.to_owned(),
+            unit: row.unit.to_owned(),
+            meaning: row.meaning.to_owned(),
+        });
+        rows.chain((self.fields)()).collect()
+    }
+
     /// Whether it can be used as this.
     pub fn is(&self, kind: Kind) -> bool {
         self.kinds.contains(&kind)
+    }
+
+    /// Documents its parameters: the fields of the struct that they are read into.
+    ///
+    /// A field's doc comment says what the parameter means, in its first paragraph; a field without
+    /// one is not listed. `#[schemars(extend("x-unit" = "ms"))]` names a unit,
+    /// `extend("default" = "no limit")` a default that its value doesn't tell, and
+    /// `extend("x-required" = true)` marks what has to be given although serde does without it.
+    #[must_use]
+    pub const fn takes<T: JsonSchema + DeserializeOwned>(mut self) -> Self {
+        self.fields = parameters::<T>;
+        self
     }
 
     /// Says when to use it.
@@ -176,7 +191,7 @@ pub const fn beta(
     name: &'static str,
     kinds: &'static [Kind],
     summary: &'static str,
-    parameters: &'static [Parameter],
+    rows: &'static [Parameter],
     build: Build,
 ) -> PluginType {
     PluginType {
@@ -186,7 +201,8 @@ pub const fn beta(
         deprecated: None,
         summary,
         when: "",
-        parameters,
+        rows,
+        fields: Vec::new,
         refers_to: |_| Vec::new(),
         build,
     }

@@ -275,7 +275,8 @@ mod tests {
             deprecated,
             summary: "",
             when: "",
-            parameters: &[],
+            rows: &[],
+            fields: Vec::new,
             refers_to: |_| Vec::new(),
             build: Build::Unsupported,
         }

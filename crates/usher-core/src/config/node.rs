@@ -60,6 +60,27 @@ impl Node {
         self.entries().iter().find(|entry| entry.key == key).map(|entry| &entry.value)
     }
 
+    /// The items, if this is a list.
+    pub fn items(&self) -> &[Node] {
+        match &self.value {
+            Value::List(items) => items,
+            _ => &[],
+        }
+    }
+
+    /// Where the value under a key begins; keys of maps in maps have dots between them. Where there
+    /// is no such value, the position of the innermost map.
+    pub fn position_of(&self, key: &str) -> Position {
+        let mut node = self;
+        for part in key.split('.') {
+            match node.get(part) {
+                Some(inner) => node = inner,
+                None => break,
+            }
+        }
+        node.at
+    }
+
     /// The text, if it is one.
     pub fn text(&self) -> Option<&str> {
         match &self.value {

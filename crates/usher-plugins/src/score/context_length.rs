@@ -4,23 +4,19 @@
 use std::sync::Arc;
 
 use rand::Rng;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::{Snapshot, View};
 use usher_plugin::data::PromptTokens;
-use usher_plugin::{
-    Build, Built, Context, Filter, Key, Kind, PerSnapshot, PluginType, Scorer, Site, beta, parameter,
-};
+use usher_plugin::params::or_default;
+use usher_plugin::{Build, Built, Context, Filter, Key, Kind, PerSnapshot, PluginType, Scorer, Site, beta};
 
 /// `context-length-aware` in a configuration.
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("context-length-aware", &[Kind::Filter, Kind::Scorer],
     "Sends prompts to the endpoints whose label says that they are for prompts of that length.",
-    &[
-        parameter("label", "llm-d.ai/context-length-range", "", "The label; its value is MIN-MAX in tokens."),
-        parameter("enableFiltering", "false", "", "Remove endpoints that are for other lengths, too."),
-    ],
-    Build::Reading(build))
+    &[], Build::Reading(build)).takes::<ContextLengthParams>()
     .when("Pools in which some endpoints are set up for long prompts.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
@@ -30,37 +26,33 @@ fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
     Ok(Built { filter, scorer: Some(plugin), ..Built::with(&params)? })
 }
 
-const DEFAULT_LABEL: &str = "llm-d.ai/context-length-range";
-
 /// Parameters of `context-length-aware`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
 pub struct ContextLengthParams {
-    /// The label, whose value is `MIN-MAX` in tokens. Default
-    /// `llm-d.ai/context-length-range`.
+    /// The label; its value is MIN-MAX in tokens.
     pub label: String,
-    /// Remove endpoints for other lengths. Default false.
+    /// Remove endpoints that are for other lengths, too.
     pub enable_filtering: bool,
 }
 
+const DEFAULT_LABEL: &str = "llm-d.ai/context-length-range";
+
+impl Default for ContextLengthParams {
+    fn default() -> Self {
+        Self { label: DEFAULT_LABEL.to_owned(), enable_filtering: false }
+    }
+}
+
 impl ContextLengthParams {
-    /// Reads the parameters.
+    /// Reads the parameters. An empty label means the default.
     ///
     /// # Errors
     /// Unknown keys and wrong types, with their place.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
-        #[derive(Default, Deserialize)]
-        #[serde(rename_all = "camelCase", default)]
-        struct Written {
-            label: Option<String>,
-            enable_filtering: bool,
-        }
-        let written: Written = node.decode()?;
-        let label = written.label.filter(|label| !label.is_empty());
-        Ok(Self {
-            label: label.unwrap_or_else(|| DEFAULT_LABEL.to_owned()),
-            enable_filtering: written.enable_filtering,
-        })
+        let mut params: Self = node.decode()?;
+        or_default(&mut params.label, DEFAULT_LABEL);
+        Ok(params)
     }
 }
 

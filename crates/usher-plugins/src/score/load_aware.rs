@@ -3,10 +3,11 @@
 
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::View;
-use usher_plugin::{Build, Built, Context, Kind, PluginType, Scorer, Site, beta, parameter};
+use usher_plugin::{Build, Built, Context, Kind, PluginType, Scorer, Site, beta};
 
 use super::readings;
 
@@ -14,8 +15,7 @@ use super::readings;
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("load-aware-scorer", &[Kind::Scorer],
     "The shorter an endpoint's waiting queue, the better: an empty one scores 0.5, a full one 0.",
-    &[parameter("threshold", "128", "requests", "Waiting requests at which an endpoint scores 0. Below 1 means the default.")],
-    Build::Reading(build))
+    &[], Build::Reading(build)).takes::<LoadAwareParams>()
     .when("Beside affinity scorers: it takes from endpoints with a queue, and makes no difference among those without.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
@@ -24,14 +24,19 @@ fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
     Ok(Built { scorer: Some(scorer), ..Built::with(&params)? })
 }
 
-/// Waiting requests at which an endpoint scores 0, unless the configuration says.
-const DEFAULT_THRESHOLD: i64 = 128;
-
 /// Parameters of `load-aware-scorer`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
 pub struct LoadAwareParams {
-    /// Waiting requests at which an endpoint scores 0. Default 128.
+    /// Waiting requests at which an endpoint scores 0. Below 1 means the default.
+    #[schemars(extend("x-unit" = "requests"))]
     pub threshold: i64,
+}
+
+impl Default for LoadAwareParams {
+    fn default() -> Self {
+        Self { threshold: 128 }
+    }
 }
 
 impl LoadAwareParams {
@@ -40,13 +45,8 @@ impl LoadAwareParams {
     /// # Errors
     /// Unknown keys and wrong types, with their place.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
-        #[derive(Default, Deserialize)]
-        #[serde(default)]
-        struct Written {
-            threshold: i64,
-        }
-        let Written { threshold } = node.decode()?;
-        Ok(Self { threshold: if threshold > 0 { threshold } else { DEFAULT_THRESHOLD } })
+        let params: Self = node.decode()?;
+        Ok(if params.threshold > 0 { params } else { Self::default() })
     }
 }
 
