@@ -92,9 +92,9 @@ fn by_concurrency(
     id: InFlightId,
 ) -> ConcurrencyDetector {
     let params = ConcurrencyDetectorParams {
-        max_concurrency: u64::from(max.0),
+        max_concurrency: max.0.into(),
         concurrency_mode: mode,
-        max_token_concurrency: u64::from(max.1),
+        max_token_concurrency: max.1.into(),
         headroom,
         in_flight_load_producer_name: String::new(),
     };

@@ -147,6 +147,11 @@ impl<'de> Deserializer<'de> for Probe<'_> {
         }
     }
 
+    /// What takes anything in a configuration shows its fields here.
+    fn is_human_readable(&self) -> bool {
+        false
+    }
+
     serde::forward_to_deserialize_any! {
         bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit
         unit_struct newtype_struct tuple tuple_struct map enum identifier ignored_any

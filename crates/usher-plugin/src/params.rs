@@ -4,8 +4,8 @@
 //! placed where the value is written.
 
 use serde::de::value::StrDeserializer;
-use serde::de::{Deserialize, DeserializeOwned, Deserializer, IntoDeserializer};
-use usher_core::config::{ConfigError, Name, Node, Positioned};
+use serde::de::{Deserialize, DeserializeOwned, Deserializer, IgnoredAny, IntoDeserializer};
+use usher_core::config::{ConfigError, Node, Position};
 
 /// The producer of what is cached where a configuration names no other.
 pub const PREFIX_PRODUCER: &str = "approx-prefix-cache-producer";
@@ -51,6 +51,20 @@ pub fn any_word<'de, D: Deserializer<'de>, T: Default>(deserializer: D) -> Resul
     String::deserialize(deserializer).map(|_| T::default())
 }
 
+/// Takes anything for a value that is read later; for `#[serde(deserialize_with)]`.
+///
+/// # Errors
+/// None.
+pub fn anything<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
+    deserializer: D,
+) -> Result<T, D::Error> {
+    match deserializer.is_human_readable() {
+        true => IgnoredAny::deserialize(deserializer).map(|_| T::default()),
+        // The documentation asks for the fields.
+        false => T::deserialize(deserializer),
+    }
+}
+
 /// Reads a word of a fixed set; an empty one, or none, means the default.
 ///
 /// # Errors
@@ -66,38 +80,13 @@ pub fn word<T: Default + DeserializeOwned>(parameters: &Node, key: &str) -> Resu
     })
 }
 
-/// The name that is written, or the default; an empty one means the default.
-pub fn named(written: Option<String>, default: &str) -> String {
-    written.filter(|name| !name.is_empty()).unwrap_or_else(|| default.to_owned())
-}
-
-/// A number within its range, or the default.
-///
-/// # Errors
-/// A number that is not allowed, with its place.
-pub fn checked(
-    name: &str,
-    written: Option<Positioned<f64>>,
-    default: f64,
-    allowed: impl Fn(f64) -> bool,
-) -> Result<f64, ConfigError> {
-    match written {
-        None => Ok(default),
-        Some(Positioned { value, .. }) if value.is_finite() && allowed(value) => Ok(value),
-        Some(Positioned { at, value }) => {
-            Err(ConfigError::at(at, format!("{name} can't be {value}"))
-                .hint(format!("the default is {default}")))
-        }
-    }
-}
-
 /// The name of a header in lower case, as headers are looked up.
 ///
 /// # Errors
 /// A name that can't be a header's, with its position.
-pub fn header_name(written: &Name) -> Result<String, ConfigError> {
-    let name = http::HeaderName::from_bytes(written.value.as_bytes()).map_err(|_| {
-        ConfigError::at(written.at, format!("'{}' can't be the name of a header", written.value))
+pub fn header_name(at: Position, written: &str) -> Result<String, ConfigError> {
+    let name = http::HeaderName::from_bytes(written.as_bytes()).map_err(|_| {
+        ConfigError::at(at, format!("'{written}' can't be the name of a header"))
             .hint("write for example x-session-id")
     })?;
     Ok(name.as_str().to_owned())

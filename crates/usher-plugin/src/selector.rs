@@ -3,28 +3,30 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use usher_core::config::{ConfigError, Name, Node, Position, Positioned};
+use usher_core::config::{ConfigError, Node, Position};
 
 /// A label selector: all it says has to hold, and an empty one matches everything.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
 pub struct LabelSelector {
     /// Labels and the value that each has to have.
     pub match_labels: BTreeMap<String, String>,
-    /// Further requirements on labels.
+    /// More that has to hold: key, operator (In, NotIn, Exists, DoesNotExist) and values.
+    #[schemars(with = "Vec<serde_json::Value>")]
     pub match_expressions: Vec<LabelExpression>,
 }
 
 /// Requirement on one label.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LabelExpression {
     /// The label's key.
     pub key: String,
     /// Operator of the requirement.
     pub operator: LabelOperator,
     /// Values to compare with; empty where the operator takes none.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub values: Vec<String>,
 }
 
@@ -48,19 +50,16 @@ impl LabelSelector {
     /// Unknown keys and operators, wrong types, what can't be a label's key or value,
     /// and values that are missing or too many for the operator, with their place.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
-        #[derive(Default, Deserialize)]
-        #[serde(rename_all = "camelCase", default)]
-        struct Written {
-            match_labels: BTreeMap<String, String>,
-            match_expressions: Vec<WrittenExpression>,
-        }
-        let Written { match_labels, match_expressions } = node.decode()?;
+        let selector: Self = node.decode()?;
         for label in node.get("matchLabels").map(Node::entries).unwrap_or_default() {
             check_key(&label.key, label.at)?;
             check_value(label.value.text().unwrap_or_default(), label.value.at)?;
         }
-        let match_expressions = match_expressions.into_iter().map(WrittenExpression::checked);
-        Ok(Self { match_labels, match_expressions: match_expressions.collect::<Result<_, _>>()? })
+        let items = node.get("matchExpressions").map(Node::items).unwrap_or_default();
+        for (expression, item) in selector.match_expressions.iter().zip(items) {
+            expression.check(item)?;
+        }
+        Ok(selector)
     }
 
     /// Whether the labels that `label` looks up are as the selector wants them.
@@ -71,6 +70,25 @@ impl LabelSelector {
 }
 
 impl LabelExpression {
+    /// Checks what is written at this node.
+    fn check(&self, node: &Node) -> Result<(), ConfigError> {
+        let (operator, values) = (self.operator, node.get("values").map(Node::items).unwrap_or_default());
+        check_key(&self.key, node.position_of("key"))?;
+        match (operator, values.first()) {
+            (LabelOperator::In | LabelOperator::NotIn, None) => {
+                let message = format!("the operator {operator:?} needs values");
+                return Err(ConfigError::at(node.position_of("operator"), message)
+                    .hint("to ask for the label itself, write Exists"));
+            }
+            (LabelOperator::Exists | LabelOperator::DoesNotExist, Some(first)) => {
+                let message = format!("the operator {operator:?} takes no values");
+                return Err(ConfigError::at(first.at, message).hint("to compare with values, write In"));
+            }
+            _ => {}
+        }
+        self.values.iter().zip(values).try_for_each(|(value, node)| check_value(value, node.at))
+    }
+
     fn holds(&self, value: Option<&str>) -> bool {
         let listed = || value.is_some_and(|value| self.values.iter().any(|one| one == value));
         match self.operator {
@@ -79,37 +97,6 @@ impl LabelExpression {
             LabelOperator::Exists => value.is_some(),
             LabelOperator::DoesNotExist => value.is_none(),
         }
-    }
-}
-
-#[derive(Deserialize)]
-struct WrittenExpression {
-    key: Name,
-    operator: Positioned<LabelOperator>,
-    #[serde(default)]
-    values: Vec<Name>,
-}
-
-impl WrittenExpression {
-    fn checked(self) -> Result<LabelExpression, ConfigError> {
-        let Self { key, operator: Positioned { at, value: operator }, values } = self;
-        check_key(&key.value, key.at)?;
-        match (operator, values.first()) {
-            (LabelOperator::In | LabelOperator::NotIn, None) => {
-                let message = format!("the operator {operator:?} needs values");
-                return Err(ConfigError::at(at, message).hint("to ask for the label itself, write Exists"));
-            }
-            (LabelOperator::Exists | LabelOperator::DoesNotExist, Some(first)) => {
-                let message = format!("the operator {operator:?} takes no values");
-                return Err(ConfigError::at(first.at, message).hint("to compare with values, write In"));
-            }
-            _ => {}
-        }
-        for value in &values {
-            check_value(&value.value, value.at)?;
-        }
-        let values = values.into_iter().map(|value| value.value).collect();
-        Ok(LabelExpression { key: key.value, operator, values })
     }
 }
 

@@ -68,14 +68,19 @@ impl Node {
         }
     }
 
+    /// The value under a key, unless it is nothing; keys of maps in maps have dots between them.
+    pub fn find(&self, key: &str) -> Option<&Node> {
+        key.split('.').try_fold(self, Self::get).filter(|node| node.value != Value::Null)
+    }
+
     /// Where the value under a key begins; keys of maps in maps have dots between them. Where there
     /// is no such value, the position of the innermost map.
     pub fn position_of(&self, key: &str) -> Position {
         let mut node = self;
         for part in key.split('.') {
             match node.get(part) {
-                Some(inner) => node = inner,
-                None => break,
+                Some(inner) if inner.value != Value::Null => node = inner,
+                _ => break,
             }
         }
         node.at

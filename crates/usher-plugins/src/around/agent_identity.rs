@@ -3,18 +3,18 @@
 
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use usher_core::config::{ConfigError, Name, Node};
+use usher_core::config::{ConfigError, Node};
 use usher_core::request::Request;
 use usher_plugin::params::header_name;
-use usher_plugin::{Build, Built, HeaderProcessor, Kind, PluginType, Site, beta, parameter};
+use usher_plugin::{Build, Built, HeaderProcessor, Kind, PluginType, Site, beta};
 
 /// `agent-identity` in a configuration.
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("agent-identity", &[Kind::RequestHeader],
     "Takes the session that an agent names in a header for the flow of its requests.",
-    &[parameter("additionalSessionHeaders", "[]", "", "Headers to look at before those of known agents.")],
-    Build::Reading(build)).alpha()
+    &[], Build::Reading(build)).takes::<AgentIdentityParams>().alpha()
     .when("Fairness between agents that name their session and no flow.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
@@ -27,10 +27,12 @@ fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
 const KNOWN: [&str; 4] = ["x-claude-code-session-id", "x-session-affinity", "session-id", "session_id"];
 
 /// Parameters of `agent-identity`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
 pub struct AgentIdentityParams {
-    /// Headers to look at before those of known agents; lower case.
+    /// Headers to look at before those of known agents.
+    ///
+    /// Lower case once they are read.
     pub additional_session_headers: Vec<String>,
 }
 
@@ -40,14 +42,12 @@ impl AgentIdentityParams {
     /// # Errors
     /// Unknown keys, wrong types, and names that can't be headers, with their place.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
-        #[derive(Default, Deserialize)]
-        #[serde(rename_all = "camelCase", default)]
-        struct Written {
-            additional_session_headers: Vec<Name>,
+        let mut params: Self = node.decode()?;
+        let items = node.get("additionalSessionHeaders").map(Node::items).unwrap_or_default();
+        for (header, item) in params.additional_session_headers.iter_mut().zip(items) {
+            *header = header_name(item.at, header)?;
         }
-        let written: Written = node.decode()?;
-        let headers = written.additional_session_headers.iter().map(header_name);
-        Ok(Self { additional_session_headers: headers.collect::<Result<_, _>>()? })
+        Ok(params)
     }
 }
 

@@ -4,19 +4,19 @@
 use std::sync::Arc;
 
 use rand::Rng;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::{Candidates, Endpoint, Gauge};
 use usher_plugin::data::{LatencyPrediction, LatencyPredictions};
-use usher_plugin::params::{LATENCY_PRODUCER, named};
-use usher_plugin::{Admitter, Build, Built, Context, Denied, Key, Kind, PluginType, Site, beta, parameter};
+use usher_plugin::params::{LATENCY_PRODUCER, or_default};
+use usher_plugin::{Admitter, Build, Built, Context, Denied, Key, Kind, PluginType, Site, beta};
 
 /// `latency-slo-admitter` in a configuration.
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("latency-slo-admitter", &[Kind::Admitter],
     "Refuses requests of a priority below 0 with a latency target that no endpoint is predicted to keep, unless one of them is idle.",
-    &[parameter("latencyPredictionInfoProducerName", "predicted-latency-producer", "", "The producer of the predictions.")],
-    Build::Reading(build))
+    &[], Build::Reading(build)).takes::<LatencySloAdmitterParams>()
     .when("Requests that may be shed and are worth nothing when they are late.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
@@ -30,11 +30,17 @@ fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
 const COLD: f64 = 0.02;
 
 /// Parameters of `latency-slo-admitter`.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
 pub struct LatencySloAdmitterParams {
-    /// The producer of the predictions. Default `predicted-latency-producer`.
+    /// The producer of the predictions.
     pub latency_prediction_info_producer_name: String,
+}
+
+impl Default for LatencySloAdmitterParams {
+    fn default() -> Self {
+        Self { latency_prediction_info_producer_name: LATENCY_PRODUCER.to_owned() }
+    }
 }
 
 impl LatencySloAdmitterParams {
@@ -43,14 +49,9 @@ impl LatencySloAdmitterParams {
     /// # Errors
     /// Unknown keys and wrong types, with their place.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
-        #[derive(Default, Deserialize)]
-        #[serde(rename_all = "camelCase", default)]
-        struct Written {
-            latency_prediction_info_producer_name: Option<String>,
-        }
-        let written: Written = node.decode()?;
-        let name = named(written.latency_prediction_info_producer_name, LATENCY_PRODUCER);
-        Ok(Self { latency_prediction_info_producer_name: name })
+        let mut params: Self = node.decode()?;
+        or_default(&mut params.latency_prediction_info_producer_name, LATENCY_PRODUCER);
+        Ok(params)
     }
 }
 

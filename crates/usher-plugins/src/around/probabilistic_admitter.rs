@@ -4,22 +4,17 @@
 use std::sync::Arc;
 
 use rand::{Rng, RngExt};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use usher_core::config::{ConfigError, Node, Positioned};
+use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::{Candidates, Load};
-use usher_plugin::{Admitter, Build, Built, Context, Denied, Kind, PluginType, Site, beta, parameter};
+use usher_plugin::{Admitter, Build, Built, Context, Denied, Kind, PluginType, Site, beta};
 
 /// `probabilistic-admitter` in a configuration.
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("probabilistic-admitter", &[Kind::Admitter],
     "Refuses requests of a priority below 0, the more of them the busier the pool is.",
-    &[
-        parameter("queueDepthThreshold", "5", "requests", "Waiting requests at which an endpoint is full."),
-        parameter("kvCacheUtilThreshold", "0.8", "share", "Share of the KV cache at which it is."),
-        parameter("power", "5", "", "Power of the mean fullness in the probability."),
-        parameter("k", "300", "", "What that is multiplied with."),
-    ],
-    Build::Reading(build))
+    &[], Build::Reading(build)).takes::<ProbabilisticAdmitterParams>()
     .when("Requests of low priority should be refused little by little, before the pool is full.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
@@ -29,16 +24,18 @@ fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
 }
 
 /// Parameters of `probabilistic-admitter`; all above 0.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
 pub struct ProbabilisticAdmitterParams {
-    /// Waiting requests at which an endpoint is full. Default 5.
+    /// Waiting requests at which an endpoint is full.
+    #[schemars(extend("x-unit" = "requests"))]
     pub queue_depth_threshold: f64,
-    /// Share of the KV cache at which it is. Default 0.8.
+    /// Share of the KV cache at which it is.
+    #[schemars(extend("x-unit" = "share"))]
     pub kv_cache_util_threshold: f64,
-    /// How steeply the probability rises. Default 5.
+    /// Power of the mean fullness in the probability.
     pub power: f64,
-    /// What the power is multiplied with. Default 300.
+    /// What that is multiplied with.
     pub k: f64,
 }
 
@@ -54,36 +51,21 @@ impl ProbabilisticAdmitterParams {
     /// # Errors
     /// Unknown keys, wrong types, and what is not above 0, with their place.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
-        #[derive(Default, Deserialize)]
-        #[serde(rename_all = "camelCase", default)]
-        struct Written {
-            queue_depth_threshold: Option<Positioned<f64>>,
-            kv_cache_util_threshold: Option<Positioned<f64>>,
-            power: Option<Positioned<f64>>,
-            k: Option<Positioned<f64>>,
-        }
-        let (written, default): (Written, _) = (node.decode()?, Self::default());
-        let above_zero = |name: &str, written: Option<Positioned<f64>>, default: f64| match written {
-            None => Ok(default),
-            Some(Positioned { value, .. }) if value.is_finite() && value > 0.0 => Ok(value),
-            Some(Positioned { at, value }) => {
-                Err(ConfigError::at(at, format!("{name} can't be {value}, it has to be above 0"))
-                    .hint(format!("the default is {default}")))
+        let (params, default): (Self, _) = (node.decode()?, Self::default());
+        for (key, value, default) in [
+            ("queueDepthThreshold", params.queue_depth_threshold, default.queue_depth_threshold),
+            ("kvCacheUtilThreshold", params.kv_cache_util_threshold, default.kv_cache_util_threshold),
+            ("power", params.power, default.power),
+            ("k", params.k, default.k),
+        ] {
+            if !(value.is_finite() && value > 0.0) {
+                let message = format!("{key} can't be {value}, it has to be above 0");
+                return Err(
+                    ConfigError::at(node.position_of(key), message).hint(format!("the default is {default}"))
+                );
             }
-        };
-        let queue =
-            above_zero("queueDepthThreshold", written.queue_depth_threshold, default.queue_depth_threshold)?;
-        let kv = above_zero(
-            "kvCacheUtilThreshold",
-            written.kv_cache_util_threshold,
-            default.kv_cache_util_threshold,
-        )?;
-        Ok(Self {
-            queue_depth_threshold: queue,
-            kv_cache_util_threshold: kv,
-            power: above_zero("power", written.power, default.power)?,
-            k: above_zero("k", written.k, default.k)?,
-        })
+        }
+        Ok(params)
     }
 }
 

@@ -3,21 +3,17 @@
 use std::sync::Arc;
 
 use rand::Rng;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use usher_core::config::{ConfigError, Name, Node};
+use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::Snapshot;
-use usher_plugin::{Build, Built, Context, Filter, Fitting, Kind, PluginType, Site, beta, parameter};
+use usher_plugin::{Build, Built, Context, Filter, Fitting, Kind, PluginType, Site, beta};
 
 /// `by-label` in a configuration.
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("by-label", &[Kind::Filter],
     "Keeps the endpoints whose label has one of some values.",
-    &[
-        parameter("label", "", "", "The label's key."),
-        parameter("validValues", "[]", "", "The values; an empty one stands for a missing label, too."),
-        parameter("allowsNoLabel", "false", "", "Keep endpoints without the label, too."),
-    ],
-    Build::Reading(build)).instead("label-selector-filter")
+    &[], Build::Reading(build)).takes::<ByLabelParams>().instead("label-selector-filter")
     .when("Not in new configurations.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
@@ -27,14 +23,16 @@ fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
 }
 
 /// Parameters of `by-label`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ByLabelParams {
     /// The label's key.
     pub label: String,
-    /// Values that are fine. Default: none.
+    /// The values; an empty one stands for a missing label, too.
+    #[serde(default)]
     pub valid_values: Vec<String>,
-    /// Endpoints without the label are fine, too. Default false.
+    /// Keep endpoints without the label, too.
+    #[serde(default)]
     pub allows_no_label: bool,
 }
 
@@ -44,20 +42,12 @@ impl ByLabelParams {
     /// # Errors
     /// Unknown keys, wrong types, and a label that is missing or empty, with their place.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
-        #[derive(Deserialize)]
-        #[serde(rename_all = "camelCase")]
-        struct Written {
-            label: Name,
-            #[serde(default)]
-            valid_values: Vec<String>,
-            #[serde(default)]
-            allows_no_label: bool,
+        let params: Self = node.decode()?;
+        if params.label.is_empty() {
+            return Err(ConfigError::at(node.position_of("label"), "'label' is empty")
+                .hint("name a label of the endpoints"));
         }
-        let Written { label, valid_values, allows_no_label } = node.decode()?;
-        if label.value.is_empty() {
-            return Err(ConfigError::at(label.at, "'label' is empty").hint("name a label of the endpoints"));
-        }
-        Ok(Self { label: label.value, valid_values, allows_no_label })
+        Ok(params)
     }
 }
 

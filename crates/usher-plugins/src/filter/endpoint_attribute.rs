@@ -4,10 +4,12 @@
 use std::sync::Arc;
 
 use rand::Rng;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use usher_core::config::{ConfigError, Name, Node, Positioned};
+use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::{Endpoint, Reading, Snapshot};
-use usher_plugin::{Build, Built, Context, Filter, Kind, PluginType, Site, beta, parameter};
+use usher_plugin::params::or_default;
+use usher_plugin::{Build, Built, Context, Filter, Kind, PluginType, Site, beta};
 
 use super::{retain, retain_or_all};
 
@@ -15,16 +17,7 @@ use super::{retain, retain_or_all};
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("endpoint-attribute-filter", &[Kind::Filter],
     "Keeps the endpoints with a number on the right side of a threshold.",
-    &[
-        parameter("attribute", "", "", "The number: an attributeKey of the producer's customMetrics, or WaitingQueueSize, RunningRequestsSize or KVCacheUsagePercent of a core-metrics-extractor."),
-        parameter("producer", "core-metrics-extractor", "", "The plugin that keeps the number up to date."),
-        parameter("onMissing", "Pass", "", "Pass or Fail: what becomes of an endpoint that has not got the number, or not lately."),
-        parameter("fallbackOnEmpty", "false", "", "Keep all endpoints when none would be left."),
-        parameter("algorithm.type", "threshold", "", "Only threshold."),
-        parameter("algorithm.threshold.operator", "", "", "LessThan, LessThanOrEqual, GreaterThan, GreaterThanOrEqual, Equal or NotEqual: how the endpoint's number compares where it passes."),
-        parameter("algorithm.threshold.value", "", "as the number", "What it is compared with."),
-    ],
-    Build::Reading(build)).alpha()
+    &[], Build::Reading(build)).takes::<EndpointAttributeFilterParams>().alpha()
     .when("A number of yours says which endpoints are out of the question, such as a GPU's use.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
@@ -35,23 +28,25 @@ fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
 }
 
 /// Parameters of `endpoint-attribute-filter`.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
 pub struct EndpointAttributeFilterParams {
-    /// The number to filter by.
+    /// The number: an attributeKey of the producer's customMetrics, or WaitingQueueSize,
+    /// RunningRequestsSize or KVCacheUsagePercent of a core-metrics-extractor.
+    #[schemars(extend("x-required" = true))]
     pub attribute: String,
-    /// The plugin that keeps it up to date. Default `core-metrics-extractor`.
+    /// The plugin that keeps the number up to date.
     pub producer: String,
-    /// What becomes of an endpoint without the number. Default: it passes.
+    /// Pass or Fail: what becomes of an endpoint that has not got the number, or not lately.
     pub on_missing: OnMissing,
-    /// Keep all endpoints when none would be left. Default false.
+    /// Keep all endpoints when none would be left.
     pub fallback_on_empty: bool,
     /// Which endpoints pass.
     pub algorithm: Algorithm,
 }
 
 /// What becomes of an endpoint whose number is missing, stale or not finite.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum OnMissing {
     /// It is kept.
     #[default]
@@ -61,27 +56,40 @@ pub enum OnMissing {
 }
 
 /// How the filter decides.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-#[serde(tag = "type", rename_all = "camelCase")]
-pub enum Algorithm {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Algorithm {
+    /// Only threshold.
+    #[serde(rename = "type")]
+    pub kind: AlgorithmType,
+    /// A comparison; where it is true, the endpoint passes. Has to be there.
+    pub threshold: Option<Threshold>,
+}
+
+/// Ways to decide.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum AlgorithmType {
     /// By comparing the number.
-    Threshold {
-        /// With what, and how.
-        threshold: Threshold,
-    },
+    #[default]
+    Threshold,
 }
 
 /// A comparison; where it is true, the endpoint passes.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Threshold {
-    /// How the endpoint's number, on the left, is compared.
+    /// LessThan, LessThanOrEqual, GreaterThan, GreaterThanOrEqual, Equal or NotEqual: how the
+    /// endpoint's number compares where it passes.
     pub operator: Operator,
-    /// What it is compared with. Finite.
+    /// What it is compared with.
+    ///
+    /// Finite.
+    #[schemars(extend("x-unit" = "as the number"))]
     pub value: f64,
 }
 
 /// How two numbers are compared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[allow(missing_docs, reason = "the names say it")]
 pub enum Operator {
     LessThan,
@@ -106,34 +114,18 @@ impl Threshold {
     }
 }
 
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Written {
-    attribute: Option<Name>,
-    producer: Option<String>,
-    on_missing: OnMissing,
-    fallback_on_empty: bool,
-    algorithm: WrittenAlgorithm,
-}
+const PRODUCER: &str = "core-metrics-extractor";
 
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct WrittenAlgorithm {
-    #[serde(rename = "type")]
-    _only: Option<AlgorithmType>,
-    threshold: Option<WrittenThreshold>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-enum AlgorithmType {
-    Threshold,
-}
-
-#[derive(Deserialize)]
-struct WrittenThreshold {
-    operator: Operator,
-    value: Positioned<f64>,
+impl Default for EndpointAttributeFilterParams {
+    fn default() -> Self {
+        Self {
+            attribute: String::new(),
+            producer: PRODUCER.to_owned(),
+            on_missing: OnMissing::Pass,
+            fallback_on_empty: false,
+            algorithm: Algorithm::default(),
+        }
+    }
 }
 
 impl EndpointAttributeFilterParams {
@@ -143,25 +135,22 @@ impl EndpointAttributeFilterParams {
     /// Unknown keys and wrong types, no attribute, no threshold, or one that is no
     /// finite number, with their place.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
-        let written: Written = node.decode()?;
+        let mut params: Self = node.decode()?;
         let missing = |what: &str| ConfigError::at(node.at, format!("'{what}' is missing"));
-        let attribute = written.attribute.filter(|name| !name.value.is_empty());
-        let attribute = attribute.ok_or_else(|| missing("attribute").hint("name the number to filter by"))?;
-        let threshold = written.algorithm.threshold;
-        let WrittenThreshold { operator, value } = threshold.ok_or_else(|| {
-            missing("algorithm.threshold").hint("write for example {operator: LessThan, value: 0.9}")
-        })?;
-        if !value.value.is_finite() {
-            return Err(ConfigError::at(value.at, format!("the threshold can't be {}", value.value)));
+        if params.attribute.is_empty() {
+            return Err(missing("attribute").hint("name the number to filter by"));
         }
-        let producer = written.producer.filter(|name| !name.is_empty());
-        Ok(Self {
-            attribute: attribute.value,
-            producer: producer.unwrap_or_else(|| "core-metrics-extractor".to_owned()),
-            on_missing: written.on_missing,
-            fallback_on_empty: written.fallback_on_empty,
-            algorithm: Algorithm::Threshold { threshold: Threshold { operator, value: value.value } },
-        })
+        let Some(Threshold { value, .. }) = params.algorithm.threshold else {
+            return Err(
+                missing("algorithm.threshold").hint("write for example {operator: LessThan, value: 0.9}")
+            );
+        };
+        if !value.is_finite() {
+            let at = node.position_of("algorithm.threshold.value");
+            return Err(ConfigError::at(at, format!("the threshold can't be {value}")));
+        }
+        or_default(&mut params.producer, PRODUCER);
+        Ok(params)
     }
 }
 
@@ -169,7 +158,7 @@ impl EndpointAttributeFilterParams {
 #[derive(Clone, Copy, Debug)]
 pub struct EndpointAttributeFilter {
     reading: Reading,
-    threshold: Threshold,
+    threshold: Option<Threshold>,
     on_missing: OnMissing,
     fallback_on_empty: bool,
 }
@@ -178,8 +167,7 @@ impl EndpointAttributeFilter {
     /// A filter by this number.
     pub fn new(reading: Reading, params: &EndpointAttributeFilterParams) -> Self {
         let EndpointAttributeFilterParams { on_missing, fallback_on_empty, .. } = *params;
-        let Algorithm::Threshold { threshold } = params.algorithm;
-        Self { reading, threshold, on_missing, fallback_on_empty }
+        Self { reading, threshold: params.algorithm.threshold, on_missing, fallback_on_empty }
     }
 }
 
@@ -188,7 +176,7 @@ impl Filter for EndpointAttributeFilter {
         let passes = |endpoint: &Endpoint| {
             let fresh = endpoint.load().reading(self.reading).fresh(cx.now_ms, cx.max_age);
             match fresh.filter(|number| number.is_finite()) {
-                Some(number) => self.threshold.passes(number),
+                Some(number) => self.threshold.is_none_or(|threshold| threshold.passes(number)),
                 None => self.on_missing == OnMissing::Pass,
             }
         };

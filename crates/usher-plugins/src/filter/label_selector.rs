@@ -6,32 +6,20 @@ use std::sync::Arc;
 use rand::Rng;
 use usher_core::config::ConfigError;
 use usher_core::endpoints::{Endpoint, Snapshot};
-use usher_plugin::{
-    Build, Built, Context, Filter, Fitting, Kind, LabelSelector, Parameter, PluginType, Site, beta, parameter,
-};
-
-const PARAMETERS: &[Parameter] = &[
-    parameter("matchLabels", "{}", "", "Labels and the value that each has to have."),
-    parameter(
-        "matchExpressions",
-        "[]",
-        "",
-        "More that has to hold: key, operator (In, NotIn, Exists, DoesNotExist) and values.",
-    ),
-];
+use usher_plugin::{Build, Built, Context, Filter, Fitting, Kind, LabelSelector, PluginType, Site, beta};
 
 /// `label-selector-filter` in a configuration.
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("label-selector-filter", &[Kind::Filter],
     "Keeps the endpoints that a Kubernetes label selector matches.",
-    PARAMETERS, Build::Reading(build))
+    &[], Build::Reading(build)).takes::<LabelSelector>()
     .when("Several kinds of endpoints in one pool, a profile for each.");
 
 /// `by-label-selector` in a configuration.
 #[rustfmt::skip]
 pub static OLDER_NAME: PluginType = beta("by-label-selector", &[Kind::Filter],
     "The older name of label-selector-filter.",
-    PARAMETERS, Build::Reading(build)).instead("label-selector-filter")
+    &[], Build::Reading(build)).takes::<LabelSelector>().instead("label-selector-filter")
     .when("Not in new configurations.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {

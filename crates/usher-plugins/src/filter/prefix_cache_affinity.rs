@@ -6,33 +6,24 @@ mod metrics;
 use std::sync::Arc;
 
 use rand::{Rng, RngExt};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use usher_core::config::{ConfigError, Name, Node, Positioned};
+use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::{InFlightId, Snapshot};
 use usher_plugin::data::{LatencyPredictions, PrefixMatch};
-use usher_plugin::params::{INFLIGHT_PRODUCER, LATENCY_PRODUCER, PREFIX_PRODUCER, checked, named};
-use usher_plugin::{Build, Built, Context, Filter, Key, Kind, Parameter, PluginType, Site, beta, parameter};
+use usher_plugin::params::{
+    INFLIGHT_PRODUCER, LATENCY_PRODUCER, PREFIX_PRODUCER, any_word, in_range, or_default, word,
+};
+use usher_plugin::{Build, Built, Context, Filter, Key, Kind, PluginType, Site, beta};
 
 use metrics::Outcome;
 pub use metrics::{AffinityDecisions, AffinityFamilies};
-
-#[rustfmt::skip]
-const PARAMETERS: &[Parameter] = &[
-    parameter("affinityThreshold", "0.8", "", "Share of the prompt that an endpoint has to hold. 0 or less: keep every endpoint."),
-    parameter("explorationProbability", "0", "", "Share of the requests that may go anywhere, so that others learn their prompts, too."),
-    parameter("maxTTFTPenaltyMs", "18000", "ms", "By how much later the first token may come where the prompt is cached. 0: as much as it takes."),
-    parameter("ttftSource", "prefillThroughput", "", "What the time to the first token is. prefillThroughput: tokens in flight by peakPrefillThroughput. latencyPredictor: as it is predicted."),
-    parameter("peakPrefillThroughput", "15928", "tokens/s", "Prompt tokens that an endpoint computes per second at most. Measure it: it depends on model and hardware."),
-    parameter("prefixMatchInfoProducerName", "approx-prefix-cache-producer", "", "The producer that knows what is cached."),
-    parameter("inFlightLoadProducerName", "inflight-load-producer", "", "The producer that counts tokens in flight."),
-    parameter("latencyPredictionInfoProducerName", "predicted-latency-producer", "", "The producer of the predictions, with latencyPredictor."),
-];
 
 /// `prefix-cache-affinity-filter` in a configuration.
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("prefix-cache-affinity-filter", &[Kind::Filter],
     "Keeps the endpoints that have the prompt in their prefix cache, as long as they are not much busier than the others; all of them when none has it.",
-    PARAMETERS, Build::Reading(build))
+    &[], Build::Reading(build)).takes::<PrefixCacheAffinityFilterParams>()
     .when("Before a scorer of load: requests stay where their prompt is cached until that endpoint is saturated. A prefix-cache-scorer beside it would hold on to it even then.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
@@ -51,41 +42,59 @@ fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
 }
 
 /// Parameters of `prefix-cache-affinity-filter`.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
 pub struct PrefixCacheAffinityFilterParams {
-    /// Share of a prompt that an endpoint has to hold for requests to stick to it; 0 or
-    /// less keeps every candidate. Default 0.8.
+    /// Share of the prompt that an endpoint has to hold. 0 or less: keep every endpoint.
     pub affinity_threshold: f64,
-    /// Probability with which a request doesn't stick, 0..=1, so that others learn its
-    /// prompt, too. Default 0.
+    /// Share of the requests that may go anywhere, so that others learn their prompts, too.
     pub exploration_probability: f64,
-    /// Milliseconds by which the first token may be later where a request sticks; 0 or
-    /// less: as much as it takes. Default 18,000.
+    /// By how much later the first token may come where the prompt is cached. 0: as much as it takes.
     #[serde(rename = "maxTTFTPenaltyMs")]
+    #[schemars(extend("x-unit" = "ms"))]
     pub max_ttft_penalty_ms: f64,
-    /// Where the time to the first token comes from.
+    /// What the time to the first token is. prefillThroughput: tokens in flight by
+    /// peakPrefillThroughput. latencyPredictor: as it is predicted.
+    #[serde(deserialize_with = "any_word")]
     pub ttft_source: TtftSource,
-    /// Prompt tokens that an endpoint computes per second, above 0. Default 15,928: what
-    /// the peer measured with Qwen3-32B on two H100.
+    /// Prompt tokens that an endpoint computes per second at most. Measure it: it depends on model and
+    /// hardware.
+    ///
+    /// Above 0. The default is what the peer measured with Qwen3-32B on two H100.
+    #[schemars(extend("x-unit" = "tokens/s"))]
     pub peak_prefill_throughput: f64,
-    /// The producer that knows what is cached. Default `approx-prefix-cache-producer`.
+    /// The producer that knows what is cached.
     pub prefix_match_info_producer_name: String,
-    /// The producer that counts what is in flight. Default `inflight-load-producer`.
+    /// The producer that counts tokens in flight.
     pub in_flight_load_producer_name: String,
-    /// The producer of predicted latencies, where these are the source. Default
-    /// `predicted-latency-producer`.
+    /// The producer of the predictions, with latencyPredictor.
     pub latency_prediction_info_producer_name: String,
 }
 
 /// Where the time to the first token comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum TtftSource {
     /// The tokens in flight at an endpoint by what it computes per second.
+    #[default]
     PrefillThroughput,
     /// The producer of predicted latencies.
     LatencyPredictor,
+}
+
+impl Default for PrefixCacheAffinityFilterParams {
+    fn default() -> Self {
+        Self {
+            affinity_threshold: 0.8,
+            exploration_probability: 0.0,
+            max_ttft_penalty_ms: 18_000.0,
+            ttft_source: TtftSource::PrefillThroughput,
+            peak_prefill_throughput: 15_928.0,
+            prefix_match_info_producer_name: PREFIX_PRODUCER.to_owned(),
+            in_flight_load_producer_name: INFLIGHT_PRODUCER.to_owned(),
+            latency_prediction_info_producer_name: LATENCY_PRODUCER.to_owned(),
+        }
+    }
 }
 
 impl PrefixCacheAffinityFilterParams {
@@ -94,42 +103,29 @@ impl PrefixCacheAffinityFilterParams {
     /// # Errors
     /// Unknown keys and sources, wrong types, and numbers out of range, with their place.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
-        #[derive(Default, Deserialize)]
-        #[serde(rename_all = "camelCase", default)]
-        struct Written {
-            affinity_threshold: Option<Positioned<f64>>,
-            exploration_probability: Option<Positioned<f64>>,
-            #[serde(rename = "maxTTFTPenaltyMs")]
-            max_ttft_penalty_ms: Option<Positioned<f64>>,
-            ttft_source: Option<Name>,
-            peak_prefill_throughput: Option<Positioned<f64>>,
-            prefix_match_info_producer_name: Option<String>,
-            in_flight_load_producer_name: Option<String>,
-            latency_prediction_info_producer_name: Option<String>,
-        }
-        let written: Written = node.decode()?;
-        let any = |_| true;
-        let share = |value| (0.0..=1.0).contains(&value);
-        let positive = |value| value > 0.0;
-        let throughput = written.peak_prefill_throughput;
-        Ok(Self {
-            affinity_threshold: checked("affinityThreshold", written.affinity_threshold, 0.8, |v| v <= 1.0)?,
-            exploration_probability: checked(
-                "explorationProbability",
-                written.exploration_probability,
-                0.0,
-                share,
-            )?,
-            max_ttft_penalty_ms: checked("maxTTFTPenaltyMs", written.max_ttft_penalty_ms, 18_000.0, any)?,
-            ttft_source: source(written.ttft_source.as_ref())?,
-            peak_prefill_throughput: checked("peakPrefillThroughput", throughput, 15_928.0, positive)?,
-            prefix_match_info_producer_name: named(written.prefix_match_info_producer_name, PREFIX_PRODUCER),
-            in_flight_load_producer_name: named(written.in_flight_load_producer_name, INFLIGHT_PRODUCER),
-            latency_prediction_info_producer_name: named(
-                written.latency_prediction_info_producer_name,
-                LATENCY_PRODUCER,
-            ),
-        })
+        let (mut params, default): (Self, _) = (node.decode()?, Self::default());
+        let (exploration, throughput) = (params.exploration_probability, params.peak_prefill_throughput);
+        in_range(
+            node,
+            "affinityThreshold",
+            params.affinity_threshold,
+            default.affinity_threshold,
+            |share| share <= 1.0,
+        )?;
+        in_range(node, "explorationProbability", exploration, default.exploration_probability, |share| {
+            (0.0..=1.0).contains(&share)
+        })?;
+        in_range(node, "maxTTFTPenaltyMs", params.max_ttft_penalty_ms, default.max_ttft_penalty_ms, |_| {
+            true
+        })?;
+        params.ttft_source = word(node, "ttftSource")?;
+        in_range(node, "peakPrefillThroughput", throughput, default.peak_prefill_throughput, |throughput| {
+            throughput > 0.0
+        })?;
+        or_default(&mut params.prefix_match_info_producer_name, PREFIX_PRODUCER);
+        or_default(&mut params.in_flight_load_producer_name, INFLIGHT_PRODUCER);
+        or_default(&mut params.latency_prediction_info_producer_name, LATENCY_PRODUCER);
+        Ok(params)
     }
 
     /// Whether what is in flight makes a difference.
@@ -144,18 +140,6 @@ impl PrefixCacheAffinityFilterParams {
 
     fn compares(&self) -> bool {
         self.affinity_threshold > 0.0 && self.max_ttft_penalty_ms > 0.0
-    }
-}
-
-fn source(written: Option<&Name>) -> Result<TtftSource, ConfigError> {
-    const THROUGHPUT: &str = "prefillThroughput";
-    const PREDICTOR: &str = "latencyPredictor";
-    match written.map(|name| (name.value.as_str(), name.at)) {
-        None | Some(("" | THROUGHPUT, _)) => Ok(TtftSource::PrefillThroughput),
-        Some((PREDICTOR, _)) => Ok(TtftSource::LatencyPredictor),
-        Some((other, at)) => Err(ConfigError::at(at, format!("ttftSource '{other}' is not known"))
-            .hint("known here: prefillThroughput, latencyPredictor")
-            .did_you_mean(other, [THROUGHPUT, PREDICTOR])),
     }
 }
 

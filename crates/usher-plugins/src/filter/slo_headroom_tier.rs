@@ -4,22 +4,19 @@
 use std::sync::Arc;
 
 use rand::{Rng, RngExt};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use usher_core::config::{ConfigError, Node, Positioned};
+use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::Snapshot;
 use usher_plugin::data::LatencyPredictions;
-use usher_plugin::params::{LATENCY_PRODUCER, checked, named};
-use usher_plugin::{Build, Built, Context, Filter, Key, Kind, PluginType, Site, beta, parameter};
+use usher_plugin::params::{LATENCY_PRODUCER, in_range, or_default};
+use usher_plugin::{Build, Built, Context, Filter, Key, Kind, PluginType, Site, beta};
 
 /// `slo-headroom-tier-filter` in a configuration.
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("slo-headroom-tier-filter", &[Kind::Filter],
     "Keeps the endpoints that are predicted to keep a request's latency targets, or now and then the others; all of them where none does.",
-    &[
-        parameter("epsilonExploreNeg", "0.01", "", "Share of the requests that go to the others, so that their recovery is noticed."),
-        parameter("latencyPredictionInfoProducerName", "predicted-latency-producer", "", "The producer of the predictions."),
-    ],
-    Build::Reading(build))
+    &[], Build::Reading(build)).takes::<SloHeadroomTierParams>()
     .when("Configurations of the Go picker with predicted latencies. expected-latency-scorer weighs targets without it.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
@@ -30,14 +27,19 @@ fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
 }
 
 /// Parameters of `slo-headroom-tier-filter`.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
 pub struct SloHeadroomTierParams {
-    /// Probability, 0..=1, with which a request goes to the endpoints that would miss a
-    /// target, so that their recovery is noticed. Default 0.01.
+    /// Share of the requests that go to the others, so that their recovery is noticed.
     pub epsilon_explore_neg: f64,
-    /// The producer of the predictions. Default `predicted-latency-producer`.
+    /// The producer of the predictions.
     pub latency_prediction_info_producer_name: String,
+}
+
+impl Default for SloHeadroomTierParams {
+    fn default() -> Self {
+        Self { epsilon_explore_neg: 0.01, latency_prediction_info_producer_name: LATENCY_PRODUCER.to_owned() }
+    }
 }
 
 impl SloHeadroomTierParams {
@@ -46,21 +48,11 @@ impl SloHeadroomTierParams {
     /// # Errors
     /// Unknown keys, wrong types, and a probability out of range, with their place.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
-        #[derive(Default, Deserialize)]
-        #[serde(rename_all = "camelCase", default)]
-        struct Written {
-            epsilon_explore_neg: Option<Positioned<f64>>,
-            latency_prediction_info_producer_name: Option<String>,
-        }
-        let written: Written = node.decode()?;
+        let (mut params, default): (Self, _) = (node.decode()?, Self::default());
         let share = |value| (0.0..=1.0).contains(&value);
-        Ok(Self {
-            epsilon_explore_neg: checked("epsilonExploreNeg", written.epsilon_explore_neg, 0.01, share)?,
-            latency_prediction_info_producer_name: named(
-                written.latency_prediction_info_producer_name,
-                LATENCY_PRODUCER,
-            ),
-        })
+        in_range(node, "epsilonExploreNeg", params.epsilon_explore_neg, default.epsilon_explore_neg, share)?;
+        or_default(&mut params.latency_prediction_info_producer_name, LATENCY_PRODUCER);
+        Ok(params)
     }
 }
 

@@ -4,10 +4,12 @@
 use std::sync::Arc;
 
 use rand::Rng;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::{Nearness, Snapshot};
-use usher_plugin::{Build, Built, Context, DataType, Filter, Kind, PluginType, Site, beta, parameter};
+use usher_plugin::params::or_default;
+use usher_plugin::{Build, Built, Context, DataType, Filter, Kind, PluginType, Site, beta};
 
 use super::retain_or_all;
 
@@ -15,11 +17,7 @@ use super::retain_or_all;
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("topology-affinity-filter", &[Kind::Filter],
     "Keeps the endpoints that are near enough to the one that another profile picked; all of them when there is no such one, or nobody is near it.",
-    &[
-        parameter("minAffinity", "host", "", "host, rack, zone or region: the widest place that has to be the same."),
-        parameter("topologyProducerName", "topology-extractor", "", "The plugin that says where endpoints are."),
-    ],
-    Build::Reading(build)).alpha()
+    &[], Build::Reading(build)).takes::<TopologyAffinityFilterParams>().alpha()
     .when("Disaggregated pools: prefill and decode in one rack or zone.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
@@ -30,17 +28,25 @@ fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
 }
 
 /// Parameters of `topology-affinity-filter`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
 pub struct TopologyAffinityFilterParams {
-    /// The widest place that has to be shared. Default: the host.
+    /// host, rack, zone or region: the widest place that has to be the same.
     pub min_affinity: MinAffinity,
-    /// The plugin that says where endpoints are. Default `topology-extractor`.
+    /// The plugin that says where endpoints are.
     pub topology_producer_name: String,
 }
 
+const PRODUCER: &str = "topology-extractor";
+
+impl Default for TopologyAffinityFilterParams {
+    fn default() -> Self {
+        Self { min_affinity: MinAffinity::Host, topology_producer_name: PRODUCER.to_owned() }
+    }
+}
+
 /// The widest place that a candidate has to share with the peer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum MinAffinity {
     /// The host.
@@ -71,18 +77,9 @@ impl TopologyAffinityFilterParams {
     /// # Errors
     /// Unknown keys, wrong types and places that there aren't, with their place.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
-        #[derive(Default, Deserialize)]
-        #[serde(rename_all = "camelCase", default)]
-        struct Written {
-            min_affinity: MinAffinity,
-            topology_producer_name: Option<String>,
-        }
-        let written: Written = node.decode()?;
-        let name = written.topology_producer_name.filter(|name| !name.is_empty());
-        Ok(Self {
-            min_affinity: written.min_affinity,
-            topology_producer_name: name.unwrap_or_else(|| "topology-extractor".to_owned()),
-        })
+        let mut params: Self = node.decode()?;
+        or_default(&mut params.topology_producer_name, PRODUCER);
+        Ok(params)
     }
 }
 

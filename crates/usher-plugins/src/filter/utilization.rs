@@ -3,11 +3,13 @@
 use std::sync::Arc;
 
 use rand::Rng;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
-use usher_core::config::{ConfigError, Node, Positioned};
+use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::{Endpoint, InFlightId, Load, Snapshot, View};
-use usher_plugin::{Build, Built, Context, Filter, Kind, PluginType, Site, beta, parameter};
+use usher_plugin::params::{INFLIGHT_PRODUCER, or_default, refused};
+use usher_plugin::{Build, Built, Context, Filter, Kind, PluginType, Site, beta};
 
 use super::{retain, retain_or_all};
 
@@ -15,12 +17,7 @@ use super::{retain, retain_or_all};
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("utilization-filter", &[Kind::Filter],
     "Keeps the endpoints whose numbers are all within their limits.",
-    &[
-        parameter("conditions", "", "", "The limits: metric (active-requests, running-requests, waiting-queue, kv-cache-utilization) and maxValue."),
-        parameter("fallbackOnEmpty", "false", "", "Keep every endpoint when none is within the limits."),
-        parameter("inFlightLoadProducerName", "inflight-load-producer", "", "The producer that counts active requests."),
-    ],
-    Build::Reading(build)).alpha()
+    &[], Build::Reading(build)).takes::<UtilizationFilterParams>().alpha()
     .when("No request may go to an endpoint beyond its limits, however good it is otherwise.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
@@ -32,29 +29,31 @@ fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
 }
 
 /// Parameters of `utilization-filter`.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
 pub struct UtilizationFilterParams {
-    /// What has to hold, all of it; at least one.
+    /// The limits, at least one; all have to hold.
+    #[schemars(extend("x-required" = true))]
     pub conditions: Vec<Condition>,
-    /// Keep every candidate when none is within the limits. Default false.
+    /// Keep every endpoint when none is within the limits.
     pub fallback_on_empty: bool,
-    /// The producer that counts active requests. Default `inflight-load-producer`.
+    /// The producer that counts active requests.
     pub in_flight_load_producer_name: String,
 }
 
 /// A limit.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Condition {
-    /// What is limited.
+    /// What is limited: active-requests, running-requests, waiting-queue or kv-cache-utilization.
     pub metric: Metric,
-    /// The largest value that is fine; in the metric's unit, not negative.
+    /// The largest value that is fine, 0 or more.
+    #[schemars(extend("x-unit" = "as the metric"))]
     pub max_value: f64,
 }
 
 /// What can be limited.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Metric {
     /// Requests that pickers have under way there.
@@ -67,6 +66,13 @@ pub enum Metric {
     KvCacheUtilization,
 }
 
+impl Default for UtilizationFilterParams {
+    fn default() -> Self {
+        let (conditions, producer) = (Vec::new(), INFLIGHT_PRODUCER.to_owned());
+        Self { conditions, fallback_on_empty: false, in_flight_load_producer_name: producer }
+    }
+}
+
 impl UtilizationFilterParams {
     /// Reads the parameters.
     ///
@@ -74,39 +80,20 @@ impl UtilizationFilterParams {
     /// Unknown keys and metrics, wrong types, limits that can't be, and no condition at
     /// all, with their place.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
-        #[derive(Deserialize)]
-        #[serde(rename_all = "camelCase")]
-        struct Written {
-            #[serde(default)]
-            conditions: Vec<WrittenCondition>,
-            #[serde(default)]
-            fallback_on_empty: bool,
-            in_flight_load_producer_name: Option<String>,
-        }
-        #[derive(Deserialize)]
-        #[serde(rename_all = "camelCase")]
-        struct WrittenCondition {
-            metric: Metric,
-            max_value: Positioned<f64>,
-        }
-        let written: Written = node.decode()?;
-        if written.conditions.is_empty() {
+        let mut params: Self = node.decode()?;
+        if params.conditions.is_empty() {
             let at = node.get("conditions").unwrap_or(node).at;
             return Err(ConfigError::at(at, "conditions is empty")
                 .hint("write for example [{metric: waiting-queue, maxValue: 5}]"));
         }
-        let condition = |WrittenCondition { metric, max_value: Positioned { at, value } }| {
-            if value.is_finite() && value >= 0.0 {
-                return Ok(Condition { metric, max_value: value });
+        let items = node.get("conditions").map(Node::items).unwrap_or_default();
+        for (Condition { max_value, .. }, item) in params.conditions.iter().zip(items) {
+            if !(max_value.is_finite() && *max_value >= 0.0) {
+                return Err(refused(item, "maxValue", max_value).hint("no endpoint is below 0"));
             }
-            Err(ConfigError::at(at, format!("maxValue can't be {value}")).hint("no endpoint is below 0"))
-        };
-        let name = written.in_flight_load_producer_name.filter(|name| !name.is_empty());
-        Ok(Self {
-            conditions: written.conditions.into_iter().map(condition).collect::<Result<_, _>>()?,
-            fallback_on_empty: written.fallback_on_empty,
-            in_flight_load_producer_name: name.unwrap_or_else(|| "inflight-load-producer".to_owned()),
-        })
+        }
+        or_default(&mut params.in_flight_load_producer_name, INFLIGHT_PRODUCER);
+        Ok(params)
     }
 
     /// Whether active requests are limited.

@@ -3,11 +3,13 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use usher_core::config::{ConfigError, Node, Positioned};
+use usher_core::config::{ConfigError, Node};
+use usher_plugin::params::refused;
 use usher_plugin::{
     Build, Built, Context, Decision, Effects, Kind, PluginType, PreRequest, ProfileHandler, ProfileSet, Runs,
-    ScheduleError, Site, beta, parameter,
+    ScheduleError, Site, beta,
 };
 
 use super::SingleProfileHandler;
@@ -16,8 +18,7 @@ use super::SingleProfileHandler;
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("data-parallel-profile-handler", &[Kind::ProfileHandler, Kind::PreRequest],
     "Sends requests to one port of the chosen pods, and names the chosen rank in a header.",
-    &[parameter("primaryPort", "8000", "port", "The port of every pod that knows its ranks.")],
-    Build::Reading(build))
+    &[], Build::Reading(build)).takes::<DataParallelParams>()
     .when("Data-parallel ranks behind one port of their pod, with a sidecar that passes requests on.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
@@ -28,11 +29,18 @@ fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
 }
 
 /// Parameters of `data-parallel-profile-handler`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
 pub struct DataParallelParams {
-    /// The port of every pod that knows its ranks. Default 8000, as with the peer.
-    pub primary_port: u16,
+    /// The port of every pod that knows its ranks.
+    #[schemars(extend("x-unit" = "port"))]
+    pub primary_port: i64,
+}
+
+impl Default for DataParallelParams {
+    fn default() -> Self {
+        Self { primary_port: 8000 }
+    }
 }
 
 impl DataParallelParams {
@@ -41,26 +49,18 @@ impl DataParallelParams {
     /// # Errors
     /// Unknown keys, wrong types, and what can't be a port, with their place.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
-        #[derive(Default, Deserialize)]
-        #[serde(rename_all = "camelCase", default)]
-        struct Written {
-            primary_port: Option<Positioned<i64>>,
-        }
-        let written: Written = node.decode()?;
-        let primary_port = match written.primary_port {
-            None => 8000,
-            Some(written) => port(written)?,
-        };
-        Ok(Self { primary_port })
+        let params: Self = node.decode()?;
+        check_port(node, params.primary_port)?;
+        Ok(params)
     }
 }
 
-/// A primary port as it is written.
-pub(super) fn port(Positioned { at, value }: Positioned<i64>) -> Result<u16, ConfigError> {
-    u16::try_from(value).ok().filter(|port| *port > 0).ok_or_else(|| {
-        let message = format!("primaryPort can't be {value}");
-        ConfigError::at(at, message).hint("ports are 1 to 65535")
-    })
+/// Checks a primary port.
+pub(super) fn check_port(parameters: &Node, port: i64) -> Result<(), ConfigError> {
+    match (1..=65535).contains(&port) {
+        true => Ok(()),
+        false => Err(refused(parameters, "primaryPort", port).hint("ports are 1 to 65535")),
+    }
 }
 
 /// The port of every pod behind which its ranks are.
@@ -71,7 +71,8 @@ pub(super) struct PrimaryPort {
 }
 
 impl PrimaryPort {
-    pub(super) fn new(port: u16) -> Self {
+    pub(super) fn new(port: i64) -> Self {
+        let port = u16::try_from(port).unwrap_or_default();
         Self { port, header: "x-data-parallel-host-port".into() }
     }
 

@@ -4,35 +4,24 @@
 use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Node};
-use usher_plugin::params::named;
-use usher_plugin::{
-    Build, Built, Context, Decision, Effects, Kind, Parameter, PluginType, PreRequest, Site, beta, parameter,
-};
-
-const PARAMETERS: &[Parameter] = &[
-    parameter(
-        "prefillProfile",
-        "the profile handler's",
-        "",
-        "The profile whose first pick computes the prompt.",
-    ),
-    parameter("encodeProfile", "encode", "", "The profile whose picks encode images, audio and video."),
-];
+use usher_plugin::params::or_default;
+use usher_plugin::{Build, Built, Context, Decision, Effects, Kind, PluginType, PreRequest, Site, beta};
 
 /// `disagg-headers-handler` in a configuration.
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("disagg-headers-handler", &[Kind::PreRequest],
     "Names the pods that encode and prefill in headers.",
-    PARAMETERS, Build::Reading(build)).instead("disagg-profile-handler")
+    &[], Build::Reading(build)).takes::<DisaggHeadersParams>().instead("disagg-profile-handler")
     .when("Not in new configurations.");
 
 /// `prefill-header-handler` in a configuration.
 #[rustfmt::skip]
 pub static OLDER_NAME: PluginType = beta("prefill-header-handler", &[Kind::PreRequest],
     "The older name of disagg-headers-handler.",
-    PARAMETERS, Build::Reading(build)).instead("disagg-profile-handler")
+    &[], Build::Reading(build)).takes::<DisaggHeadersParams>().instead("disagg-profile-handler")
     .when("Not in new configurations.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
@@ -43,15 +32,23 @@ fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
 }
 
 /// Parameters of `disagg-headers-handler`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
 pub struct DisaggHeadersParams {
-    /// The profile that picks who computes the prompt; `None`: the one that the profile
-    /// handler knows as such.
+    /// The profile whose first pick computes the prompt.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("default" = "the profile handler's"))]
     pub prefill_profile: Option<String>,
-    /// The profile that picks who encodes. Default `encode`.
+    /// The profile whose picks encode images, audio and video.
     pub encode_profile: String,
+}
+
+const ENCODE: &str = "encode";
+
+impl Default for DisaggHeadersParams {
+    fn default() -> Self {
+        Self { prefill_profile: None, encode_profile: ENCODE.to_owned() }
+    }
 }
 
 impl DisaggHeadersParams {
@@ -60,17 +57,10 @@ impl DisaggHeadersParams {
     /// # Errors
     /// Unknown keys and wrong types, with their place.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
-        #[derive(Default, Deserialize)]
-        #[serde(rename_all = "camelCase", default)]
-        struct Written {
-            prefill_profile: Option<String>,
-            encode_profile: Option<String>,
-        }
-        let written: Written = node.decode()?;
-        Ok(Self {
-            prefill_profile: written.prefill_profile.filter(|name| !name.is_empty()),
-            encode_profile: named(written.encode_profile, "encode"),
-        })
+        let mut params: Self = node.decode()?;
+        params.prefill_profile = params.prefill_profile.filter(|name| !name.is_empty());
+        or_default(&mut params.encode_profile, ENCODE);
+        Ok(params)
     }
 }
 

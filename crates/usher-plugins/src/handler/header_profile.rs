@@ -2,23 +2,21 @@
 
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use smallvec::smallvec;
 use usher_core::config::{ConfigError, Node};
+use usher_plugin::params::or_default;
 use usher_plugin::{
     Build, Built, Context, Kind, Outcome, PluginType, ProfileHandler, ProfileSet, Runs, ScheduleError, Site,
-    beta, parameter,
+    beta,
 };
 
 /// `header-profile-handler` in a configuration.
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("header-profile-handler", &[Kind::ProfileHandler],
     "Runs the profile that a header of the request names.",
-    &[
-        parameter("headerName", "EPP-Profile", "", "The header."),
-        parameter("defaultProfile", "decode", "", "The profile of requests without the header."),
-    ],
-    Build::Reading(build)).alpha()
+    &[], Build::Reading(build)).takes::<HeaderProfileParams>().alpha()
     .when("Clients or the gateway know which kind of request it is.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
@@ -28,13 +26,21 @@ fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
 }
 
 /// Parameters of `header-profile-handler`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
 pub struct HeaderProfileParams {
-    /// The header that names the profile, in lower case. Default `epp-profile`.
+    /// The header.
+    ///
+    /// Lower case once it is read.
     pub header_name: String,
-    /// The profile of requests without the header. Default `decode`.
+    /// The profile of requests without the header.
     pub default_profile: String,
+}
+
+impl Default for HeaderProfileParams {
+    fn default() -> Self {
+        Self { header_name: "EPP-Profile".to_owned(), default_profile: "decode".to_owned() }
+    }
 }
 
 impl HeaderProfileParams {
@@ -43,20 +49,11 @@ impl HeaderProfileParams {
     /// # Errors
     /// Unknown keys and wrong types, with their place.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
-        #[derive(Default, Deserialize)]
-        #[serde(rename_all = "camelCase", default)]
-        struct Written {
-            header_name: Option<String>,
-            default_profile: Option<String>,
-        }
-        let written: Written = node.decode()?;
-        let or = |written: Option<String>, default: &str| {
-            written.filter(|text| !text.is_empty()).unwrap_or_else(|| default.to_owned())
-        };
-        Ok(Self {
-            header_name: or(written.header_name, "EPP-Profile").to_ascii_lowercase(),
-            default_profile: or(written.default_profile, "decode"),
-        })
+        let (mut params, default): (Self, Self) = (node.decode()?, Self::default());
+        or_default(&mut params.header_name, &default.header_name);
+        or_default(&mut params.default_profile, &default.default_profile);
+        params.header_name.make_ascii_lowercase();
+        Ok(params)
     }
 }
 

@@ -58,7 +58,7 @@ pub use link::Transfers;
 pub use metrics::LatencyMetrics;
 pub use model::Model;
 pub use rate::InitialRate;
-pub(crate) use rate::throughput;
+pub(crate) use rate::{PEAK_PREFILL_THROUGHPUT, check_throughput};
 pub use reader::Reader;
 pub(crate) use reader::{fresh, reported, targets};
 pub use report::{FAR, FEWEST, GroupReport, Report};

@@ -2,23 +2,23 @@
 
 use std::sync::{Arc, OnceLock};
 
-use usher_core::config::{ConfigError, Node, Positioned};
+use usher_core::config::{ConfigError, Node};
+use usher_plugin::params::refused;
 
 /// Tokens per second that an endpoint is taken to compute before anything is known, as the
 /// peer assumes them.
-const PEAK_PREFILL_THROUGHPUT: f64 = 15_928.0;
+pub(crate) const PEAK_PREFILL_THROUGHPUT: f64 = 15_928.0;
 
-/// A `peakPrefillThroughput` as it is written, or the default, in tokens per second.
+/// Checks a `peakPrefillThroughput`, in tokens per second.
 ///
 /// # Errors
 /// A number that is not at least 1, with its place.
-pub(crate) fn throughput(written: Option<Positioned<f64>>) -> Result<f64, ConfigError> {
-    match written {
-        None => Ok(PEAK_PREFILL_THROUGHPUT),
-        Some(Positioned { value, .. }) if value >= 1.0 && value.is_finite() => Ok(value),
-        Some(Positioned { at, value }) => {
-            let message = format!("peakPrefillThroughput can't be {value}");
-            Err(ConfigError::at(at, message).hint("give tokens per second, at least 1"))
+pub(crate) fn check_throughput(parameters: &Node, value: f64) -> Result<(), ConfigError> {
+    match value >= 1.0 && value.is_finite() {
+        true => Ok(()),
+        false => {
+            Err(refused(parameters, "peakPrefillThroughput", value)
+                .hint("give tokens per second, at least 1"))
         }
     }
 }

@@ -8,13 +8,13 @@ use usher_core::config::ConfigError;
 use usher_core::endpoints::View;
 use usher_plugin::{Build, Built, Context, Kind, Picker, Picks, PluginType, Ranked, Site, beta};
 
-use super::PARAMETERS;
+use super::PickerParams;
 
 /// `max-score-picker` in a configuration.
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("max-score-picker", &[Kind::Picker],
     "Picks the endpoints with the highest totals; equals in random order.",
-    PARAMETERS, Build::Reading(build))
+    &[], Build::Reading(build)).takes::<PickerParams>()
     .when("The usual choice, and the default.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {

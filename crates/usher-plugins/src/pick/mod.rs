@@ -7,47 +7,42 @@ pub(crate) mod weighted_random;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Node};
-use usher_plugin::{Built, Parameter, Picker, Site, parameter};
+use usher_plugin::{Built, Picker, Site};
 
 pub use max_score::MaxScorePicker;
 pub use random::RandomPicker;
 pub use weighted_random::WeightedRandomPicker;
 
-/// Parameters of every picker, for the documentation.
-const PARAMETERS: &[Parameter] = &[parameter(
-    "maxNumOfEndpoints",
-    "1",
-    "endpoints",
-    "How many are picked: the first serves, the others are fallbacks. Below 1 means 1.",
-)];
-
 /// Parameters of every picker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
 struct PickerParams {
-    /// How many endpoints are picked at most.
-    max_num_of_endpoints: NonZeroUsize,
+    /// How many are picked: the first serves, the others are fallbacks. Below 1 means 1.
+    #[schemars(extend("x-unit" = "endpoints"))]
+    max_num_of_endpoints: i64,
+}
+
+impl Default for PickerParams {
+    fn default() -> Self {
+        Self { max_num_of_endpoints: 1 }
+    }
 }
 
 impl PickerParams {
     fn decode(node: &Node) -> Result<Self, ConfigError> {
-        #[derive(Default, Deserialize)]
-        #[serde(rename_all = "camelCase", default)]
-        struct Written {
-            max_num_of_endpoints: i64,
-        }
-        let written: Written = node.decode()?;
+        let Self { max_num_of_endpoints } = node.decode()?;
         // As with the peer, anything below 1 means 1.
-        let count = usize::try_from(written.max_num_of_endpoints).ok().and_then(NonZeroUsize::new);
-        Ok(Self { max_num_of_endpoints: count.unwrap_or(NonZeroUsize::MIN) })
+        Ok(Self { max_num_of_endpoints: max_num_of_endpoints.max(1) })
     }
 }
 
 /// A picker of up to as many endpoints as its parameters say.
 fn build<P: Picker + 'static>(site: &mut Site<'_>, new: fn(NonZeroUsize) -> P) -> Result<Built, ConfigError> {
     let params = PickerParams::decode(site.parameters)?;
-    let picker = Arc::new(new(params.max_num_of_endpoints));
+    let count = usize::try_from(params.max_num_of_endpoints).ok().and_then(NonZeroUsize::new);
+    let picker = Arc::new(new(count.unwrap_or(NonZeroUsize::MIN)));
     Ok(Built { picker: Some(picker), ..Built::with(&params)? })
 }

@@ -7,13 +7,13 @@ use usher_core::config::ConfigError;
 use usher_core::endpoints::View;
 use usher_plugin::{Build, Built, Context, Kind, Picker, Picks, PluginType, Site, beta};
 
-use super::PARAMETERS;
+use super::PickerParams;
 
 /// `random-picker` in a configuration.
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("random-picker", &[Kind::Picker],
     "Picks any endpoints that the filters left, whatever their totals.",
-    PARAMETERS, Build::Reading(build))
+    &[], Build::Reading(build)).takes::<PickerParams>()
     .when("To compare with, or when filters alone decide.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {

@@ -7,13 +7,13 @@ use usher_core::config::ConfigError;
 use usher_core::endpoints::View;
 use usher_plugin::{Build, Built, Context, Kind, Picker, Picks, PluginType, Ranked, Site, beta};
 
-use super::PARAMETERS;
+use super::PickerParams;
 
 /// `weighted-random-picker` in a configuration.
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("weighted-random-picker", &[Kind::Picker],
     "Picks at random, endpoints with a higher total more often in proportion.",
-    PARAMETERS, Build::Reading(build))
+    &[], Build::Reading(build)).takes::<PickerParams>()
     .when("To spread requests over all good endpoints instead of sending them all to the best.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {

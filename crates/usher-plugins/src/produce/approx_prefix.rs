@@ -18,7 +18,7 @@ use usher_core::request::usage::Usage;
 use usher_plugin::data::{PrefixMatch, PromptBlocks};
 use usher_plugin::{
     AnswerHead, Attribute, Build, Built, Context, Decision, Effects, Facts, Follower, Header, Key, Kind,
-    Parameter, PluginType, PreRequest, Producer, Site, Situation, beta, later, parameter,
+    PluginType, PreRequest, Producer, Site, Situation, beta, later,
 };
 
 use caches::KeptBlocks;
@@ -28,28 +28,18 @@ use metrics::Hits;
 pub use metrics::PrefixFamilies;
 pub use params::ApproxPrefixParams;
 
-#[rustfmt::skip]
-const PARAMETERS: &[Parameter] = &[
-    parameter("autoTune", "true", "", "Take the size of a block and the size of the caches from what the endpoints report."),
-    parameter("blockSizeTokens", "16", "tokens", "Size of a block where none is reported; at least 64 count. The first candidate's report counts for all."),
-    parameter("blockSize", "none", "tokens", "Deprecated, the older name of blockSizeTokens."),
-    parameter("maxPrefixTokensToMatch", "131072", "tokens", "How much of a request's prompts is looked at. 0: as many blocks as the next parameter says."),
-    parameter("maxPrefixBlocksToMatch", "2048", "blocks", "Deprecated. 0: all, which is 131,072 blocks."),
-    parameter("lruCapacityPerServer", "31250", "blocks", "Size of a cache where none is reported. Below 1 means the default."),
-];
-
 /// `approx-prefix-cache-producer` in a configuration.
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("approx-prefix-cache-producer", &[Kind::DataProducer, Kind::PreRequest],
     "Says how much of a prompt each endpoint has in its prefix cache, by what it was sent before.",
-    PARAMETERS, Build::Reading(approx_prefix))
+    &[], Build::Reading(approx_prefix)).takes::<ApproxPrefixParams>()
     .when("Added by itself where a plugin reads what is cached; declare it for endpoints that don't report their cache's size, or for longer prompts.");
 
 /// `multicluster-approx-prefix-cache-producer` in a configuration.
 #[rustfmt::skip]
 pub static MULTICLUSTER: PluginType = beta("multicluster-approx-prefix-cache-producer", &[Kind::DataProducer, Kind::PreRequest],
     "approx-prefix-cache-producer for endpoints that are clusters.",
-    PARAMETERS, Build::Reading(multicluster_approx_prefix)).alpha()
+    &[], Build::Reading(multicluster_approx_prefix)).takes::<ApproxPrefixParams>().alpha()
     .when("A picker that chooses among clusters.");
 
 /// `precise-prefix-cache-producer` in a configuration.

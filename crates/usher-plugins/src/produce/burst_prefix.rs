@@ -17,11 +17,10 @@ use usher_core::metrics::register;
 use usher_core::prefix::Blocks;
 use usher_core::request::estimate;
 use usher_plugin::data::PrefixMatch;
-use usher_plugin::{
-    Build, Built, Finding, Gatherer, Key, Kind, PluginType, Site, Situation, beta, parameter,
-};
+use usher_plugin::{Build, Built, Finding, Gatherer, Key, Kind, PluginType, Site, Situation, beta};
 
 use assign::Rules;
+use params::number;
 pub use params::{BalanceBy, BurstPrefixParams};
 use window::Window;
 
@@ -29,16 +28,7 @@ use window::Window;
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("burst-prefix-cache-producer", &[Kind::DataProducer],
     "Holds requests for a moment, and says of those that have their prompt in common that one endpoint has it cached.",
-    &[
-        parameter("windowDurationMs", "100", "ms", "How long requests are held, from the first of them on; 1 to 10,000."),
-        parameter("maxPerReplica", "-1", "requests", "Most requests with one prompt that an endpoint gets; below 1: all of them. What is too many everywhere goes anywhere."),
-        parameter("blockSizeTokens", "64", "tokens", "Size of the blocks in which prompts are compared."),
-        parameter("maxPrefixTokensToMatch", "0", "tokens", "How much of a request's prompts is compared. 0: 2048 blocks."),
-        parameter("minColocateBlocks", "0", "blocks", "What different prompts have to share at their beginning to go to one endpoint, as long as that has less than its share. 0: only equal prompts do."),
-        parameter("maxBatchSize", "1000", "requests", "Requests that are held at a time; others go on at once."),
-        parameter("balanceBy", "requests", "", "requests or tokens: what endpoints get equally much of."),
-    ],
-    Build::Reading(build)).alpha()
+    &[], Build::Reading(build)).takes::<BurstPrefixParams>().alpha()
     .when("Bursts of requests with one prompt, such as samples for reinforcement learning: they come before any cache knows the prompt. A prefix-cache-scorer reads what it says.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
@@ -94,8 +84,8 @@ impl BurstPrefixProducer {
     ) -> Self {
         let per_replica = usize::try_from(params.max_per_replica).ok().filter(|most| *most > 0);
         let per_replica = per_replica.unwrap_or(usize::MAX);
-        let rules = Rules { per_replica, colocate: params.min_colocate_blocks };
-        let window = Arc::new(Window::new(params.window(), params.max_batch_size, rules));
+        let rules = Rules { per_replica, colocate: number(params.min_colocate_blocks) };
+        let window = Arc::new(Window::new(params.window(), number(params.max_batch_size), rules));
         let overflow = families.overflow.with_label_values(&[name]);
         Self { params, window, prefix, clock, overflow }
     }
@@ -103,7 +93,7 @@ impl BurstPrefixProducer {
 
 impl Gatherer for BurstPrefixProducer {
     fn gather(&self, cx: &Situation<'_>, candidates: &Candidates) -> Option<BoxFuture<'static, Finding>> {
-        let block = self.params.block_size_tokens;
+        let block = self.params.block();
         let blocks = Blocks::of(cx.request, block, self.params.max_blocks());
         if blocks.is_empty() {
             return None;

@@ -5,14 +5,16 @@ mod series;
 
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
-use usher_core::config::{ConfigError, Node, Positioned};
+use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::{Candidates, Endpoint, InFlightId, Lease, Share};
 use usher_plugin::data::{PrefixMatch, PromptTokens, UncachedTokens};
+use usher_plugin::params::{PREFIX_PRODUCER, in_range, or_default};
 use usher_plugin::{
     Build, Built, Context, Decision, Effects, Facts, Follower, Key, Kind, PluginType, PreRequest, Producer,
-    Site, Situation, beta, parameter,
+    Site, Situation, beta,
 };
 
 use series::Counted;
@@ -22,14 +24,7 @@ pub use series::{InflightFamilies, InflightSeries};
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("inflight-load-producer", &[Kind::DataProducer, Kind::PreRequest, Kind::Response],
     "Counts requests and tokens under way at each endpoint, and says what a request would add.",
-    &[
-        parameter("addEstimatedOutputTokens", "false", "", "Count the tokens that will probably be generated, too."),
-        parameter("outputRatio", "1.5", "", "Generated tokens per token of the prompt."),
-        parameter("maxEstimatedOutputTokens", "no limit", "tokens", "Most generated tokens counted for a request."),
-        parameter("prefixMatchInfoProducerName", "approx-prefix-cache-producer", "", "The producer that knows what is cached."),
-        parameter("syncCrossReplicaState", "true", "", "Share what is in flight with other replicas. No effect yet."),
-    ],
-    Build::Reading(build))
+    &[], Build::Reading(build)).takes::<InflightLoadParams>()
     .when("Added by itself where a plugin reads what is in flight; declare it to count generated tokens, too.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
@@ -46,18 +41,19 @@ fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
 }
 
 /// Parameters of `inflight-load-producer`.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
 pub struct InflightLoadParams {
-    /// Count the tokens that a request will probably generate, too. Default false.
+    /// Count the tokens that will probably be generated, too.
     pub add_estimated_output_tokens: bool,
-    /// Generated tokens per token of the prompt. Default 1.5.
+    /// Generated tokens per token of the prompt.
     pub output_ratio: f64,
-    /// Most generated tokens that are counted for a request; `None`: no limit.
+    /// Most generated tokens counted for a request.
+    #[schemars(extend("x-unit" = "tokens", "default" = "no limit"))]
     pub max_estimated_output_tokens: Option<u64>,
-    /// The producer that knows what is cached. Default `approx-prefix-cache-producer`.
+    /// The producer that knows what is cached.
     pub prefix_match_info_producer_name: String,
-    /// Share what is in flight with other replicas. Default true.
+    /// Share what is in flight with other replicas. No effect yet.
     pub sync_cross_replica_state: bool,
 }
 
@@ -67,7 +63,7 @@ impl Default for InflightLoadParams {
             add_estimated_output_tokens: false,
             output_ratio: 1.5,
             max_estimated_output_tokens: None,
-            prefix_match_info_producer_name: "approx-prefix-cache-producer".to_owned(),
+            prefix_match_info_producer_name: PREFIX_PRODUCER.to_owned(),
             sync_cross_replica_state: true,
         }
     }
@@ -79,33 +75,10 @@ impl InflightLoadParams {
     /// # Errors
     /// Unknown keys, wrong types, and numbers out of range, with their place.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
-        #[derive(Default, Deserialize)]
-        #[serde(rename_all = "camelCase", default)]
-        struct Written {
-            add_estimated_output_tokens: Option<bool>,
-            output_ratio: Option<Positioned<f64>>,
-            max_estimated_output_tokens: Option<u64>,
-            prefix_match_info_producer_name: Option<String>,
-            sync_cross_replica_state: Option<bool>,
-        }
-        let written: Written = node.decode()?;
-        let default = Self::default();
-        let output_ratio = match written.output_ratio {
-            None => default.output_ratio,
-            Some(Positioned { value, .. }) if value.is_finite() && value >= 0.0 => value,
-            Some(Positioned { at, value }) => {
-                let message = format!("outputRatio can't be {value}");
-                return Err(ConfigError::at(at, message).hint("the default is 1.5"));
-            }
-        };
-        let name = written.prefix_match_info_producer_name.filter(|name| !name.is_empty());
-        Ok(Self {
-            add_estimated_output_tokens: written.add_estimated_output_tokens.unwrap_or_default(),
-            output_ratio,
-            max_estimated_output_tokens: written.max_estimated_output_tokens,
-            prefix_match_info_producer_name: name.unwrap_or(default.prefix_match_info_producer_name),
-            sync_cross_replica_state: written.sync_cross_replica_state.unwrap_or(true),
-        })
+        let mut params: Self = node.decode()?;
+        in_range(node, "outputRatio", params.output_ratio, 1.5, |ratio| ratio >= 0.0)?;
+        or_default(&mut params.prefix_match_info_producer_name, PREFIX_PRODUCER);
+        Ok(params)
     }
 }
 

@@ -6,14 +6,16 @@ mod metrics;
 
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use usher_core::config::{ConfigError, Node, Positioned};
+use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::{Candidates, Endpoint};
 use usher_core::request::estimate::{self, Medium};
 use usher_plugin::data::EncoderCacheMatch;
+use usher_plugin::params::refused;
 use usher_plugin::{
     Build, Built, Context, Decision, Effects, Facts, Follower, Key, Kind, PluginType, PreRequest, Producer,
-    Site, Situation, beta, parameter,
+    Site, Situation, beta,
 };
 
 pub use caches::EncoderCaches;
@@ -23,8 +25,7 @@ pub use metrics::EncoderFamilies;
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("mm-embeddings-cache-producer", &[Kind::DataProducer, Kind::PreRequest],
     "Remembers which images, videos and clips each endpoint has encoded.",
-    &[parameter("cacheSizeInMBPerServer", "4096", "MB", "Size of an endpoint's encoder cache; an item takes 2.")],
-    Build::Reading(build))
+    &[], Build::Reading(build)).takes::<MmEmbeddingsCacheProducerParams>()
     .when("Added by itself for mm-embeddings-cache-scorer; declare it for encoder caches of another size.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
@@ -37,19 +38,26 @@ fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
 }
 
 /// What an encoded item takes of a server's cache, in MB.
-const MB_PER_ITEM: u64 = 2;
+const MB_PER_ITEM: i64 = 2;
 
 /// Items of a request that are looked at. Models take some hundreds at most, and what a
 /// request records is recorded while others wait.
 const MAX_ITEMS: usize = 1024;
 
 /// Parameters of `mm-embeddings-cache-producer`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
 pub struct MmEmbeddingsCacheProducerParams {
-    /// Size of an endpoint's encoder cache in MB. Default 4096.
+    /// Size of an endpoint's encoder cache; an item takes 2.
     #[serde(rename = "cacheSizeInMBPerServer")]
-    pub cache_size_mb: u64,
+    #[schemars(extend("x-unit" = "MB"))]
+    pub cache_size_mb: i64,
+}
+
+impl Default for MmEmbeddingsCacheProducerParams {
+    fn default() -> Self {
+        Self { cache_size_mb: 4096 }
+    }
 }
 
 impl MmEmbeddingsCacheProducerParams {
@@ -58,24 +66,12 @@ impl MmEmbeddingsCacheProducerParams {
     /// # Errors
     /// Unknown keys, wrong types, and a size without room for an item, with their place.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
-        #[derive(Default, Deserialize)]
-        #[serde(default)]
-        struct Written {
-            #[serde(rename = "cacheSizeInMBPerServer")]
-            size: Option<Positioned<i64>>,
+        let params: Self = node.decode()?;
+        if params.cache_size_mb < MB_PER_ITEM {
+            return Err(refused(node, "cacheSizeInMBPerServer", params.cache_size_mb)
+                .hint(format!("an item takes {MB_PER_ITEM}; the default is 4096")));
         }
-        let Written { size } = node.decode()?;
-        let cache_size_mb = match size {
-            None => 4096,
-            Some(Positioned { at, value }) => {
-                let size = u64::try_from(value).ok().filter(|size| *size >= MB_PER_ITEM);
-                size.ok_or_else(|| {
-                    ConfigError::at(at, format!("cacheSizeInMBPerServer can't be {value}"))
-                        .hint(format!("an item takes {MB_PER_ITEM}; the default is 4096"))
-                })?
-            }
-        };
-        Ok(Self { cache_size_mb })
+        Ok(params)
     }
 }
 

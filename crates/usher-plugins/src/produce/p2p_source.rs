@@ -4,25 +4,19 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use usher_core::config::{ConfigError, Node, Positioned};
+use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::{Endpoint, View};
 use usher_plugin::data::PrefixMatch;
-use usher_plugin::params::{PREFIX_PRODUCER, named};
-use usher_plugin::{
-    Build, Built, Context, Decision, Effects, Key, Kind, PluginType, PreRequest, Site, beta, parameter,
-};
+use usher_plugin::params::{PREFIX_PRODUCER, or_default, refused};
+use usher_plugin::{Build, Built, Context, Decision, Effects, Key, Kind, PluginType, PreRequest, Site, beta};
 
 /// `p2p-source-producer` in a configuration.
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("p2p-source-producer", &[Kind::DataProducer, Kind::PreRequest],
     "Names in the header x-kv-cache-source-host-port from which other pod the one that computes a prompt can take what that has cached of it.",
-    &[
-        parameter("prefixMatchInfoProducerName", "approx-prefix-cache-producer", "", "The producer that knows what is cached."),
-        parameter("minCachedTokenDelta", "1", "tokens", "How much more the other pod has to have cached, at least 1."),
-        parameter("prefillProfileName", "the profile handler's", "", "The profile whose first pick computes the prompt, where it runs."),
-    ],
-    Build::Reading(build)).alpha()
+    &[], Build::Reading(build)).takes::<P2pSourceParams>().alpha()
     .when("Pods that can take cached blocks from each other faster than they compute them.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
@@ -33,18 +27,28 @@ fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
 }
 
 /// Parameters of `p2p-source-producer`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
 pub struct P2pSourceParams {
-    /// The producer that knows what is cached. Default `approx-prefix-cache-producer`.
+    /// The producer that knows what is cached.
     pub prefix_match_info_producer_name: String,
-    /// Tokens that the source has to have cached beyond the computing pod, at least 1.
-    /// Default 1.
-    pub min_cached_token_delta: u64,
-    /// The profile whose first pick computes the prompt, where it runs; `None`: the one
-    /// that the profile handler knows as such.
+    /// How much more the other pod has to have cached, at least 1.
+    #[schemars(extend("x-unit" = "tokens"))]
+    pub min_cached_token_delta: i64,
+    /// The profile whose first pick computes the prompt, where it runs.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("default" = "the profile handler's"))]
     pub prefill_profile_name: Option<String>,
+}
+
+impl Default for P2pSourceParams {
+    fn default() -> Self {
+        Self {
+            prefix_match_info_producer_name: PREFIX_PRODUCER.to_owned(),
+            min_cached_token_delta: 1,
+            prefill_profile_name: None,
+        }
+    }
 }
 
 impl P2pSourceParams {
@@ -53,28 +57,14 @@ impl P2pSourceParams {
     /// # Errors
     /// Unknown keys, wrong types, and a delta below 1, with their place.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
-        #[derive(Default, Deserialize)]
-        #[serde(rename_all = "camelCase", default)]
-        struct Written {
-            prefix_match_info_producer_name: Option<String>,
-            min_cached_token_delta: Option<Positioned<i64>>,
-            prefill_profile_name: Option<String>,
+        let mut params: Self = node.decode()?;
+        if params.min_cached_token_delta < 1 {
+            return Err(refused(node, "minCachedTokenDelta", params.min_cached_token_delta)
+                .hint("1 or more; the default is 1"));
         }
-        let written: Written = node.decode()?;
-        let min_cached_token_delta = match written.min_cached_token_delta {
-            None => 1,
-            Some(Positioned { at, value }) => {
-                u64::try_from(value).ok().filter(|delta| *delta > 0).ok_or_else(|| {
-                    ConfigError::at(at, format!("minCachedTokenDelta can't be {value}"))
-                        .hint("1 or more; the default is 1")
-                })?
-            }
-        };
-        Ok(Self {
-            prefix_match_info_producer_name: named(written.prefix_match_info_producer_name, PREFIX_PRODUCER),
-            min_cached_token_delta,
-            prefill_profile_name: written.prefill_profile_name.filter(|name| !name.is_empty()),
-        })
+        or_default(&mut params.prefix_match_info_producer_name, PREFIX_PRODUCER);
+        params.prefill_profile_name = params.prefill_profile_name.filter(|name| !name.is_empty());
+        Ok(params)
     }
 }
 
@@ -94,7 +84,7 @@ impl P2pSource {
     /// A writer by the match under `prefix`.
     pub fn new(params: &P2pSourceParams, prefix: Key<PrefixMatch>) -> Self {
         Self {
-            delta: params.min_cached_token_delta,
+            delta: params.min_cached_token_delta.unsigned_abs(),
             prefill: params.prefill_profile_name.clone(),
             prefix,
             header: "x-kv-cache-source-host-port".into(),

@@ -2,23 +2,20 @@
 
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use usher_core::config::{ConfigError, Name, Node};
+use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::Candidates;
 use usher_core::request::{Headers, MAX_NAME};
 use usher_plugin::data::SessionId;
 use usher_plugin::params::header_name;
-use usher_plugin::{Build, Built, Facts, Key, Kind, PluginType, Producer, Site, Situation, beta, parameter};
+use usher_plugin::{Build, Built, Facts, Key, Kind, PluginType, Producer, Site, Situation, beta};
 
 /// `session-id-producer` in a configuration.
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("session-id-producer", &[Kind::DataProducer],
     "Says which session a request belongs to. Exactly one of its parameters is given.",
-    &[
-        parameter("headerName", "none", "", "The header in which clients name their session."),
-        parameter("cookieName", "none", "", "The cookie in which they do."),
-    ],
-    Build::Reading(build))
+    &[], Build::Reading(build)).takes::<SessionIdParams>()
     .when("Where a header or a cookie names the session.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
@@ -28,36 +25,40 @@ fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
     Ok(Built { producer: Some(producer), ..built })
 }
 
-/// Parameters of `session-id-producer`: where a session is named.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub enum SessionIdParams {
-    /// In this header; lower case.
-    HeaderName(String),
-    /// In this cookie.
-    CookieName(String),
+/// Parameters of `session-id-producer`: where a session is named, in one of both.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SessionIdParams {
+    /// The header in which clients name their session.
+    ///
+    /// Lower case once it is read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub header_name: Option<String>,
+    /// The cookie in which they do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cookie_name: Option<String>,
 }
 
 impl SessionIdParams {
-    /// Reads the parameters. `at` is where the plugin is asked for.
+    /// Reads the parameters.
     ///
     /// # Errors
     /// Unknown keys, wrong types, names that can't be, with their place; anything but
     /// exactly one of the two keys.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
-        #[derive(Default, Deserialize)]
-        #[serde(rename_all = "camelCase", default)]
-        struct Written {
-            header_name: Option<Name>,
-            cookie_name: Option<Name>,
-        }
-        let written: Written = node.decode()?;
-        let there = |name: Option<Name>| name.filter(|name| !name.value.is_empty());
-        match (there(written.header_name), there(written.cookie_name)) {
-            (Some(header), None) => header_name(&header).map(Self::HeaderName),
-            (None, Some(cookie)) if cookie.value.bytes().all(is_token) => Ok(Self::CookieName(cookie.value)),
+        let params: Self = node.decode()?;
+        let there = |name: Option<String>| name.filter(|name| !name.is_empty());
+        match (there(params.header_name), there(params.cookie_name)) {
+            (Some(header), None) => {
+                let header = header_name(node.position_of("headerName"), &header)?;
+                Ok(Self { header_name: Some(header), cookie_name: None })
+            }
+            (None, Some(cookie)) if cookie.bytes().all(is_token) => {
+                Ok(Self { header_name: None, cookie_name: Some(cookie) })
+            }
             (None, Some(cookie)) => {
-                Err(ConfigError::at(cookie.at, format!("'{}' can't be the name of a cookie", cookie.value)))
+                let message = format!("'{cookie}' can't be the name of a cookie");
+                Err(ConfigError::at(node.position_of("cookieName"), message))
             }
             _ => Err(ConfigError::at(node.at, "it needs exactly one of headerName and cookieName")
                 .hint("say where clients name their session")),
@@ -87,10 +88,9 @@ impl SessionIdProducer {
 impl Producer for SessionIdProducer {
     fn produce(&self, cx: &Situation<'_>, _candidates: &Candidates, facts: &mut Facts) {
         let headers = &cx.request.headers;
-        let found = match &self.params {
-            SessionIdParams::HeaderName(name) => headers.text(name),
-            SessionIdParams::CookieName(name) => cookie(headers, name),
-        };
+        let SessionIdParams { header_name, cookie_name } = &self.params;
+        let header = header_name.as_ref().and_then(|name| headers.text(name));
+        let found = header.or_else(|| cookie(headers, cookie_name.as_ref()?));
         let found = found.filter(|session| !session.is_empty());
         if found.is_some_and(|session| session.len() > MAX_NAME) {
             return headers.ignore("cookie");
@@ -199,7 +199,10 @@ mod tests {
             assert!(error.message().contains(message), "{text}: {error}");
             assert_eq!(error.position().map(|at| at.column), Some(column), "{text}: {error}");
         }
-        let json = serde_json::to_value(SessionIdParams::CookieName("sid".into())).unwrap();
+        let json = serde_json::to_value(
+            SessionIdParams::decode(&Node::parse("{cookieName: sid}").unwrap()).unwrap(),
+        );
+        let json = json.unwrap();
         assert_eq!(json, serde_json::json!({"cookieName": "sid"}));
     }
 }

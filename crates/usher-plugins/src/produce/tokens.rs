@@ -3,38 +3,26 @@
 
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::Candidates;
 use usher_core::request::estimate;
 use usher_plugin::data::PromptTokens;
-use usher_plugin::{
-    Build, Built, Facts, Key, Kind, Parameter, PluginType, Producer, Site, Situation, beta, parameter,
-};
-
-const PARAMETERS: &[Parameter] = &[
-    parameter(
-        "estimate",
-        "{}",
-        "",
-        "How to estimate; nothing can be set in this version. Videos are as long and as large as the headers x-llm-d-video-fps, x-llm-d-video-duration-seconds and x-llm-d-video-resolution (640x360) say, or else 10 seconds at 2 frames.",
-    ),
-    parameter("vllm", "none", "", "Ask a vLLM server to tokenize. Not in this version."),
-    parameter("modelName", "none", "", "The tokenizer's model. Not in this version."),
-];
+use usher_plugin::{Build, Built, Facts, Key, Kind, PluginType, Producer, Site, Situation, beta};
 
 /// `token-producer` in a configuration.
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("token-producer", &[Kind::DataProducer],
     "Estimates how many tokens a prompt has: one for four bytes of text, or 1,024 pixels.",
-    PARAMETERS, Build::Reading(build))
+    &[], Build::Reading(build)).takes::<TokenParams>()
     .when("Added by itself where a plugin needs the length of prompts.");
 
 /// `tokenizer` in a configuration.
 #[rustfmt::skip]
 pub static OLDER_NAME: PluginType = beta("tokenizer", &[Kind::DataProducer],
     "The older name of token-producer.",
-    PARAMETERS, Build::Reading(build)).instead("token-producer")
+    &[], Build::Reading(build)).takes::<TokenParams>().instead("token-producer")
     .when("Not in new configurations.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
@@ -43,9 +31,27 @@ fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
     Ok(Built { producer: Some(producer), ..Built::with(&params)? })
 }
 
-/// Parameters of `token-producer`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct TokenParams {}
+/// Parameters of `token-producer`, of which this version knows none.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct TokenParams {
+    /// How to estimate; nothing can be set in this version. Videos are as long and as large as the
+    /// headers x-llm-d-video-fps, x-llm-d-video-duration-seconds and x-llm-d-video-resolution (640x360)
+    /// say, or else 10 seconds at 2 frames.
+    #[serde(skip_serializing)]
+    #[schemars(with = "Option<serde_json::Value>", extend("default" = "{}"))]
+    estimate: Option<Node>,
+    /// Ask a vLLM server to tokenize. Not in this version.
+    #[serde(skip_serializing)]
+    #[schemars(with = "Option<serde_json::Value>")]
+    vllm: Option<Node>,
+    /// The tokenizer's model. Not in this version.
+    #[serde(skip_serializing)]
+    model_name: String,
+    #[serde(skip_serializing)]
+    #[schemars(with = "Option<serde_json::Value>")]
+    uds_tokenizer_config: Option<Node>,
+}
 
 impl TokenParams {
     /// Reads the parameters.
@@ -53,31 +59,23 @@ impl TokenParams {
     /// # Errors
     /// Unknown keys and wrong types, and what this version can't do: tokenizers.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
-        #[derive(Default, Deserialize)]
-        #[serde(rename_all = "camelCase", default)]
-        struct Written {
-            estimate: Option<Node>,
-            vllm: Option<Node>,
-            model_name: Option<usher_core::config::Name>,
-            uds_tokenizer_config: Option<Node>,
+        let params: Self = node.decode()?;
+        if let Some(estimate) = &params.estimate {
+            nothing_but_defaults(estimate)?;
         }
-        let written: Written = node.decode()?;
-        if let Some(estimate) = written.estimate {
-            nothing_but_defaults(&estimate)?;
-        }
-        let model = written.model_name.filter(|name| !name.value.is_empty()).map(|name| name.at);
         let tokenizer = [
-            ("vllm", written.vllm.map(|node| node.at)),
-            ("udsTokenizerConfig", written.uds_tokenizer_config.map(|node| node.at)),
-            ("modelName", model),
+            ("vllm", params.vllm.is_some()),
+            ("udsTokenizerConfig", params.uds_tokenizer_config.is_some()),
+            ("modelName", !params.model_name.is_empty()),
         ];
-        for (key, at) in tokenizer {
-            if let Some(at) = at {
-                return Err(ConfigError::at(at, format!("{key}: not supported by this version"))
-                    .hint("without it, tokens are estimated from the length of the prompt"));
+        match tokenizer.into_iter().find(|(_, is_there)| *is_there) {
+            Some((key, _)) => {
+                let message = format!("{key}: not supported by this version");
+                Err(ConfigError::at(node.position_of(key), message)
+                    .hint("without it, tokens are estimated from the length of the prompt"))
             }
+            None => Ok(params),
         }
-        Ok(Self {})
     }
 }
 

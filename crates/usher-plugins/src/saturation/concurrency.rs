@@ -3,13 +3,12 @@
 use std::sync::Arc;
 
 use rand::Rng;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use usher_core::config::{ConfigError, Name, Node, Positioned};
+use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::{Endpoint, InFlightId, Snapshot, View};
-use usher_plugin::params::checked;
-use usher_plugin::{
-    Build, Built, Context, Filter, Kind, Level, PluginType, SaturationDetector, Site, beta, parameter,
-};
+use usher_plugin::params::{INFLIGHT_PRODUCER, any_word, in_range, or_default, refused, word};
+use usher_plugin::{Build, Built, Context, Filter, Kind, Level, PluginType, SaturationDetector, Site, beta};
 
 use super::mean_or_full;
 use crate::filter::retain;
@@ -18,14 +17,7 @@ use crate::filter::retain;
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("concurrency-detector", &[Kind::SaturationDetector, Kind::Filter],
     "Says how busy the pool is, by what is under way. As a filter, keeps the endpoints that have room, also when none has.",
-    &[
-        parameter("maxConcurrency", "100", "requests", "Requests under way at which an endpoint is full."),
-        parameter("concurrencyMode", "requests", "", "What counts: requests, tokens, or hybrid, whichever is nearer to its limit."),
-        parameter("maxTokenConcurrency", "1000000", "tokens", "Tokens under way at which an endpoint is full."),
-        parameter("headroom", "0", "share", "How far beyond the limits the filter lets it go."),
-        parameter("inFlightLoadProducerName", "inflight-load-producer", "", "The producer that counts."),
-    ],
-    Build::Reading(build))
+    &[], Build::Reading(build)).takes::<ConcurrencyDetectorParams>()
     .when("Servers without metrics, or bursts: it counts what this picker sent.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
@@ -37,18 +29,22 @@ fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
 }
 
 /// Parameters of `concurrency-detector`.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
 pub struct ConcurrencyDetectorParams {
-    /// Requests at which an endpoint is full. Default 100, as with the peer.
-    pub max_concurrency: u64,
-    /// What is counted. Default requests.
+    /// Requests under way at which an endpoint is full.
+    #[schemars(extend("x-unit" = "requests"))]
+    pub max_concurrency: i64,
+    /// What counts: requests, tokens, or hybrid, whichever is nearer to its limit.
+    #[serde(deserialize_with = "any_word")]
     pub concurrency_mode: ConcurrencyMode,
-    /// Tokens at which an endpoint is full. Default 1,000,000, as with the peer.
-    pub max_token_concurrency: u64,
-    /// Share by which the filter lets it go beyond. Default 0.
+    /// Tokens under way at which an endpoint is full.
+    #[schemars(extend("x-unit" = "tokens"))]
+    pub max_token_concurrency: i64,
+    /// How far beyond the limits the filter lets it go.
+    #[schemars(extend("x-unit" = "share"))]
     pub headroom: f64,
-    /// The producer that counts. Default `inflight-load-producer`.
+    /// The producer that counts.
     pub in_flight_load_producer_name: String,
 }
 
@@ -56,7 +52,7 @@ pub struct ConcurrencyDetectorParams {
 const BYTES_PER_TOKEN: f64 = 4.0;
 
 /// What fills an endpoint.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ConcurrencyMode {
     /// Requests.
@@ -68,49 +64,36 @@ pub enum ConcurrencyMode {
     Hybrid,
 }
 
+impl Default for ConcurrencyDetectorParams {
+    fn default() -> Self {
+        Self {
+            max_concurrency: 100,
+            concurrency_mode: ConcurrencyMode::Requests,
+            max_token_concurrency: 1_000_000,
+            headroom: 0.0,
+            in_flight_load_producer_name: INFLIGHT_PRODUCER.to_owned(),
+        }
+    }
+}
+
 impl ConcurrencyDetectorParams {
     /// Reads the parameters.
     ///
     /// # Errors
     /// Unknown keys and modes, wrong types, and numbers out of range, with their place.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
-        #[derive(Default, Deserialize)]
-        #[serde(rename_all = "camelCase", default)]
-        struct Written {
-            max_concurrency: Option<Positioned<i64>>,
-            concurrency_mode: Option<Positioned<String>>,
-            max_token_concurrency: Option<Positioned<i64>>,
-            headroom: Option<Positioned<f64>>,
-            in_flight_load_producer_name: Option<String>,
-        }
-        let written: Written = node.decode()?;
-        let name = written.in_flight_load_producer_name.filter(|name| !name.is_empty());
-        Ok(Self {
-            max_concurrency: positive("maxConcurrency", written.max_concurrency, 100)?,
-            concurrency_mode: written.concurrency_mode.as_ref().map(mode).transpose()?.unwrap_or_default(),
-            max_token_concurrency: positive("maxTokenConcurrency", written.max_token_concurrency, 1_000_000)?,
-            headroom: checked("headroom", written.headroom, 0.0, |v| v >= 0.0)?,
-            in_flight_load_producer_name: name.unwrap_or_else(|| "inflight-load-producer".to_owned()),
-        })
+        let (mut params, default): (Self, _) = (node.decode()?, Self::default());
+        let positive = |key: &str, value: i64, default: i64| match value > 0 {
+            true => Ok(()),
+            false => Err(refused(node, key, value).hint(format!("the default is {default}"))),
+        };
+        positive("maxConcurrency", params.max_concurrency, default.max_concurrency)?;
+        params.concurrency_mode = word(node, "concurrencyMode")?;
+        positive("maxTokenConcurrency", params.max_token_concurrency, default.max_token_concurrency)?;
+        in_range(node, "headroom", params.headroom, default.headroom, |share| share >= 0.0)?;
+        or_default(&mut params.in_flight_load_producer_name, INFLIGHT_PRODUCER);
+        Ok(params)
     }
-}
-
-fn mode(written: &Name) -> Result<ConcurrencyMode, ConfigError> {
-    match written.value.as_str() {
-        "" | "requests" => Ok(ConcurrencyMode::Requests),
-        "tokens" => Ok(ConcurrencyMode::Tokens),
-        "hybrid" => Ok(ConcurrencyMode::Hybrid),
-        other => Err(ConfigError::at(written.at, format!("concurrencyMode '{other}' is not known"))
-            .hint("known here: requests, tokens, hybrid")
-            .did_you_mean(other, ["requests", "tokens", "hybrid"])),
-    }
-}
-
-fn positive(name: &str, written: Option<Positioned<i64>>, default: u64) -> Result<u64, ConfigError> {
-    let Some(Positioned { at, value }) = written else { return Ok(default) };
-    u64::try_from(value).ok().filter(|value| *value > 0).ok_or_else(|| {
-        ConfigError::at(at, format!("{name} can't be {value}")).hint(format!("the default is {default}"))
-    })
 }
 
 /// Judges endpoints by requests and tokens that pickers sent there and that are not
@@ -129,8 +112,8 @@ impl ConcurrencyDetector {
     pub fn new(params: &ConcurrencyDetectorParams, counters: InFlightId) -> Self {
         Self {
             mode: params.concurrency_mode,
-            max_requests: params.max_concurrency,
-            max_tokens: params.max_token_concurrency,
+            max_requests: params.max_concurrency.unsigned_abs(),
+            max_tokens: params.max_token_concurrency.unsigned_abs(),
             headroom: params.headroom,
             counters,
         }

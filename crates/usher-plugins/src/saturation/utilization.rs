@@ -4,13 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rand::Rng;
-use serde::{Deserialize, Serialize, Serializer};
-use usher_core::config::{ConfigError, Node, Positioned, duration};
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use usher_core::config::{ConfigError, Node, duration};
 use usher_core::endpoints::{Endpoint, Gauge, Snapshot, View};
-use usher_plugin::params::checked;
-use usher_plugin::{
-    Build, Built, Context, Filter, Kind, Level, PluginType, SaturationDetector, Site, beta, parameter,
-};
+use usher_plugin::params::in_range;
+use usher_plugin::{Build, Built, Context, Filter, Kind, Level, PluginType, SaturationDetector, Site, beta};
 
 use super::mean_or_full;
 use crate::filter::retain_or_all;
@@ -19,13 +18,7 @@ use crate::filter::retain_or_all;
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("utilization-detector", &[Kind::SaturationDetector, Kind::Filter],
     "Says how busy the pool is, by waiting queues and KV caches. As a filter, keeps the endpoints that have room, or all when none has.",
-    &[
-        parameter("queueDepthThreshold", "5", "requests", "Waiting requests at which an endpoint is full."),
-        parameter("kvCacheUtilThreshold", "0.8", "share", "Share of the KV cache at which it is."),
-        parameter("metricsStalenessThreshold", "200ms", "duration", "Age at which its numbers count as full."),
-        parameter("headroom", "0", "share", "How far beyond the thresholds the filter lets it go."),
-    ],
-    Build::Reading(build))
+    &[], Build::Reading(build)).takes::<UtilizationDetectorParams>()
     .when("Part of the default. Declare it for other thresholds.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
@@ -37,19 +30,41 @@ fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
 }
 
 /// Parameters of `utilization-detector`.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
 pub struct UtilizationDetectorParams {
-    /// Waiting requests at which an endpoint is full. Default 5, as with the peer.
+    /// Waiting requests at which an endpoint is full.
+    #[schemars(extend("x-unit" = "requests"))]
     pub queue_depth_threshold: f64,
-    /// Share of the KV cache at which it is. Default 0.8, as with the peer.
+    /// Share of the KV cache at which it is.
+    #[schemars(extend("x-unit" = "share"))]
     pub kv_cache_util_threshold: f64,
-    /// Age at which its numbers count as full. Default 200 ms: four scrapes at the
-    /// default interval.
-    #[serde(serialize_with = "as_text")]
+    /// Age at which its numbers count as full.
+    ///
+    /// 200 ms are four scrapes at the default interval.
+    #[serde(serialize_with = "as_text", deserialize_with = "from_text")]
+    #[schemars(with = "String", extend("x-unit" = "duration"))]
     pub metrics_staleness_threshold: Duration,
-    /// Share by which the filter lets it go beyond the thresholds. Default 0.
+    /// How far beyond the thresholds the filter lets it go.
+    #[schemars(extend("x-unit" = "share"))]
     pub headroom: f64,
+}
+
+impl Default for UtilizationDetectorParams {
+    fn default() -> Self {
+        Self {
+            queue_depth_threshold: 5.0,
+            kv_cache_util_threshold: 0.8,
+            metrics_staleness_threshold: DEFAULT_STALENESS,
+            headroom: 0.0,
+        }
+    }
+}
+
+const DEFAULT_STALENESS: Duration = Duration::from_millis(200);
+
+fn from_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    duration(deserializer).map(|duration| duration.unwrap_or(DEFAULT_STALENESS))
 }
 
 fn as_text<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
@@ -62,27 +77,14 @@ impl UtilizationDetectorParams {
     /// # Errors
     /// Unknown keys, wrong types, and numbers out of range, with their place.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
-        #[derive(Default, Deserialize)]
-        #[serde(rename_all = "camelCase", default)]
-        struct Written {
-            queue_depth_threshold: Option<Positioned<f64>>,
-            kv_cache_util_threshold: Option<Positioned<f64>>,
-            #[serde(deserialize_with = "duration")]
-            metrics_staleness_threshold: Option<Duration>,
-            headroom: Option<Positioned<f64>>,
-        }
-        let written: Written = node.decode()?;
-        let queue = checked("queueDepthThreshold", written.queue_depth_threshold, 5.0, |v| v > 0.0)?;
-        let kv =
-            checked("kvCacheUtilThreshold", written.kv_cache_util_threshold, 0.8, |v| v > 0.0 && v <= 1.0)?;
-        Ok(Self {
-            queue_depth_threshold: queue,
-            kv_cache_util_threshold: kv,
-            metrics_staleness_threshold: written
-                .metrics_staleness_threshold
-                .unwrap_or(Duration::from_millis(200)),
-            headroom: checked("headroom", written.headroom, 0.0, |v| v >= 0.0)?,
-        })
+        let (params, default): (Self, _) = (node.decode()?, Self::default());
+        let (queue, kv) = (params.queue_depth_threshold, params.kv_cache_util_threshold);
+        in_range(node, "queueDepthThreshold", queue, default.queue_depth_threshold, |depth| depth > 0.0)?;
+        in_range(node, "kvCacheUtilThreshold", kv, default.kv_cache_util_threshold, |share| {
+            share > 0.0 && share <= 1.0
+        })?;
+        in_range(node, "headroom", params.headroom, default.headroom, |share| share >= 0.0)?;
+        Ok(params)
     }
 }
 

@@ -2,22 +2,18 @@
 
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::{InFlightId, View};
-use usher_plugin::{Build, Built, Context, Kind, PluginType, Scorer, Site, beta, parameter};
+use usher_plugin::params::{INFLIGHT_PRODUCER, or_default};
+use usher_plugin::{Build, Built, Context, Kind, PluginType, Scorer, Site, beta};
 
 /// `active-request-scorer` in a configuration.
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("active-request-scorer", &[Kind::Scorer],
     "The fewer requests are under way at an endpoint, the better.",
-    &[
-        parameter("idleThreshold", "0", "requests", "Requests up to which an endpoint counts as idle."),
-        parameter("maxBusyScore", "1", "score", "Best score of an endpoint that isn't idle."),
-        parameter("inFlightLoadProducerName", "inflight-load-producer", "", "The producer that counts."),
-        parameter("requestTimeout", "none", "", "Deprecated, without effect."),
-    ],
-    Build::Reading(build))
+    &[], Build::Reading(build)).takes::<ActiveRequestParams>()
     .when("Bursts: it counts at once what this picker sent, where the scraped queue is a moment old.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
@@ -28,15 +24,33 @@ fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
 }
 
 /// Parameters of `active-request-scorer`.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
 pub struct ActiveRequestParams {
-    /// Requests up to which an endpoint counts as idle. Default 0.
+    /// Requests up to which an endpoint counts as idle.
+    #[schemars(extend("x-unit" = "requests"))]
     pub idle_threshold: i64,
-    /// The best score of an endpoint that isn't idle, 0..=1. Default 1.
+    /// Best score of an endpoint that isn't idle.
+    ///
+    /// 0 to 1.
+    #[schemars(extend("x-unit" = "score"))]
     pub max_busy_score: f64,
-    /// The producer that counts. Default `inflight-load-producer`.
+    /// The producer that counts.
     pub in_flight_load_producer_name: String,
+    /// Deprecated, without effect.
+    #[serde(skip_serializing)]
+    request_timeout: Option<String>,
+}
+
+impl Default for ActiveRequestParams {
+    fn default() -> Self {
+        Self {
+            idle_threshold: 0,
+            max_busy_score: 1.0,
+            in_flight_load_producer_name: INFLIGHT_PRODUCER.to_owned(),
+            request_timeout: None,
+        }
+    }
 }
 
 impl ActiveRequestParams {
@@ -45,23 +59,12 @@ impl ActiveRequestParams {
     /// # Errors
     /// Unknown keys and wrong types, with their place.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
-        #[derive(Default, Deserialize)]
-        #[serde(rename_all = "camelCase", default)]
-        struct Written {
-            idle_threshold: i64,
-            max_busy_score: Option<f64>,
-            in_flight_load_producer_name: Option<String>,
-            /// Deprecated, and ignored by the peer.
-            #[serde(rename = "requestTimeout")]
-            _request_timeout: Option<String>,
+        let mut params: Self = node.decode()?;
+        if !(0.0..=1.0).contains(&params.max_busy_score) {
+            params.max_busy_score = 1.0;
         }
-        let written: Written = node.decode()?;
-        let name = written.in_flight_load_producer_name.filter(|name| !name.is_empty());
-        Ok(Self {
-            idle_threshold: written.idle_threshold,
-            max_busy_score: written.max_busy_score.filter(|max| (0.0..=1.0).contains(max)).unwrap_or(1.0),
-            in_flight_load_producer_name: name.unwrap_or_else(|| "inflight-load-producer".to_owned()),
-        })
+        or_default(&mut params.in_flight_load_producer_name, INFLIGHT_PRODUCER);
+        Ok(params)
     }
 }
 

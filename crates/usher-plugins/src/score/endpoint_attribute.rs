@@ -3,24 +3,18 @@
 
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use usher_core::config::{ConfigError, Name, Node, Positioned};
+use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::{Reading, View};
-use usher_plugin::{Build, Built, Context, Kind, PluginType, Scorer, Site, beta, parameter};
+use usher_plugin::params::or_default;
+use usher_plugin::{Build, Built, Context, Kind, PluginType, Scorer, Site, beta};
 
 /// `endpoint-attribute-scorer` in a configuration.
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("endpoint-attribute-scorer", &[Kind::Scorer],
     "Scores by a number of the endpoints that the configuration names. Who has not got it, or not lately, scores 0.",
-    &[
-        parameter("attributeKey", "", "", "The number: an attributeKey of the producer's customMetrics, or WaitingQueueSize, RunningRequestsSize or KVCacheUsagePercent of a core-metrics-extractor."),
-        parameter("producer", "core-metrics-extractor", "", "The plugin that keeps the number up to date."),
-        parameter("algorithm.type", "", "", "linear_lower_is_better or linear_higher_is_better."),
-        parameter("algorithm.normalization.adaptiveRange", "{}", "", "Scores lie between the smallest and the largest number of the candidates; equals score 1. This is the default."),
-        parameter("algorithm.normalization.fixedRange.min", "0", "as the number", "Scores lie between this number"),
-        parameter("algorithm.normalization.fixedRange.max", "", "as the number", "and this one; what is outside counts as the nearer."),
-    ],
-    Build::Reading(build)).alpha()
+    &[], Build::Reading(build)).takes::<EndpointAttributeScorerParams>().alpha()
     .when("A number of yours says how good an endpoint is, such as a GPU's use.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
@@ -37,29 +31,33 @@ pub(super) fn by_attribute(
 }
 
 /// Parameters of `endpoint-attribute-scorer`.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
 pub struct EndpointAttributeScorerParams {
-    /// The number to score by.
+    /// The number: an attributeKey of the producer's customMetrics, or WaitingQueueSize,
+    /// RunningRequestsSize or KVCacheUsagePercent of a core-metrics-extractor.
+    #[schemars(extend("x-required" = true))]
     pub attribute_key: String,
-    /// The plugin that keeps it up to date. Default `core-metrics-extractor`.
+    /// The plugin that keeps the number up to date.
     pub producer: String,
     /// How a number becomes a score.
     pub algorithm: Linear,
 }
 
 /// A score that is linear in the number.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
 pub struct Linear {
-    /// Which end is good.
+    /// linear_lower_is_better or linear_higher_is_better.
     #[serde(rename = "type")]
-    pub better: Better,
+    #[schemars(extend("x-required" = true))]
+    pub better: Option<Better>,
     /// Which numbers are the ends.
     pub normalization: Normalization,
 }
 
 /// Which numbers are good.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Better {
     /// Small ones.
     #[serde(rename = "linear_lower_is_better")]
@@ -69,51 +67,44 @@ pub enum Better {
     Higher,
 }
 
-/// Between which numbers scores lie.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub enum Normalization {
-    /// The smallest and the largest of the candidates.
-    AdaptiveRange {},
-    /// These; what is outside counts as the nearer of them.
-    FixedRange {
-        /// Scores 0 where higher is better, otherwise 1.
-        min: f64,
-        /// The other end; larger than `min`.
-        max: f64,
-    },
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Written {
-    attribute_key: Option<Name>,
-    producer: Option<String>,
-    algorithm: Option<Algorithm>,
-}
-
-#[derive(Deserialize)]
-struct Algorithm {
-    #[serde(rename = "type")]
-    better: Option<Better>,
-    normalization: Option<Positioned<Ranges>>,
-}
-
-#[derive(Default, Deserialize)]
+/// Between which numbers scores lie: one of both.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
-struct Ranges {
-    fixed_range: Option<Positioned<Fixed>>,
-    adaptive_range: Option<Adaptive>,
+pub struct Normalization {
+    /// Numbers that are the ends.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fixed_range: Option<FixedRange>,
+    /// Scores lie between the smallest and the largest number of the candidates; equals score 1. This
+    /// is the default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("default" = "{}"))]
+    pub adaptive_range: Option<AdaptiveRange>,
 }
 
-#[derive(Deserialize)]
-struct Fixed {
-    min: Option<f64>,
-    max: f64,
+/// Numbers that scores lie between.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct FixedRange {
+    /// Scores lie between this number
+    #[serde(default)]
+    #[schemars(extend("x-unit" = "as the number"))]
+    pub min: f64,
+    /// and this one; what is outside counts as the nearer.
+    #[schemars(extend("x-unit" = "as the number"))]
+    pub max: f64,
 }
 
-#[derive(Deserialize)]
-struct Adaptive {}
+/// The smallest and the largest number of the candidates.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct AdaptiveRange {}
+
+const PRODUCER: &str = "core-metrics-extractor";
+
+impl Default for EndpointAttributeScorerParams {
+    fn default() -> Self {
+        let (attribute_key, producer) = (String::new(), PRODUCER.to_owned());
+        Self { attribute_key, producer, algorithm: Linear::default() }
+    }
+}
 
 impl EndpointAttributeScorerParams {
     /// Reads the parameters.
@@ -122,40 +113,41 @@ impl EndpointAttributeScorerParams {
     /// Unknown keys and wrong types, no attribute, no type, a range without numbers
     /// between its ends, and two ranges, with their place.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
-        let written: Written = node.decode()?;
+        let mut params: Self = node.decode()?;
         let missing = |what: &str| ConfigError::at(node.at, format!("'{what}' is missing"));
-        let key = written.attribute_key.filter(|key| !key.value.is_empty());
-        let attribute_key = key.ok_or_else(|| missing("attributeKey").hint("name the number to score by"))?;
-        let (better, ranges) =
-            written.algorithm.map_or((None, None), |algorithm| (algorithm.better, algorithm.normalization));
-        let better = better.ok_or_else(|| {
-            missing("algorithm.type").hint("write linear_lower_is_better or linear_higher_is_better")
-        })?;
-        let producer = written.producer.filter(|name| !name.is_empty());
-        Ok(Self {
-            attribute_key: attribute_key.value,
-            producer: producer.unwrap_or_else(|| "core-metrics-extractor".to_owned()),
-            algorithm: Linear { better, normalization: normalization(ranges)? },
-        })
+        if params.attribute_key.is_empty() {
+            return Err(missing("attributeKey").hint("name the number to score by"));
+        }
+        if params.algorithm.better.is_none() {
+            return Err(
+                missing("algorithm.type").hint("write linear_lower_is_better or linear_higher_is_better")
+            );
+        }
+        or_default(&mut params.producer, PRODUCER);
+        params.algorithm.normalization.check(node)?;
+        Ok(params)
     }
 }
 
-fn normalization(written: Option<Positioned<Ranges>>) -> Result<Normalization, ConfigError> {
-    let Some(Positioned { at, value: Ranges { fixed_range, adaptive_range } }) = written else {
-        return Ok(Normalization::AdaptiveRange {});
-    };
-    let Some(Positioned { at: range_at, value: Fixed { min, max } }) = fixed_range else {
-        return Ok(Normalization::AdaptiveRange {});
-    };
-    if adaptive_range.is_some() {
-        return Err(ConfigError::at(at, "a range can't be both fixed and adaptive").hint("keep one of them"));
+impl Normalization {
+    /// Checks what the parameters say, and makes the default explicit.
+    fn check(&mut self, parameters: &Node) -> Result<(), ConfigError> {
+        let Some(FixedRange { min, max }) = self.fixed_range else {
+            self.adaptive_range = Some(AdaptiveRange {});
+            return Ok(());
+        };
+        if self.adaptive_range.is_some() {
+            let at = parameters.position_of("algorithm.normalization");
+            let message = "a range can't be both fixed and adaptive";
+            return Err(ConfigError::at(at, message).hint("keep one of them"));
+        }
+        if min.is_finite() && max.is_finite() && min < max {
+            return Ok(());
+        }
+        let at = parameters.position_of("algorithm.normalization.fixedRange");
+        let message = format!("fixedRange can't be from {min} to {max}");
+        Err(ConfigError::at(at, message).hint("max has to be larger than min"))
     }
-    let min = min.unwrap_or(0.0);
-    if min.is_finite() && max.is_finite() && min < max {
-        return Ok(Normalization::FixedRange { min, max });
-    }
-    let message = format!("fixedRange can't be from {min} to {max}");
-    Err(ConfigError::at(range_at, message).hint("max has to be larger than min"))
 }
 
 /// Scores (v − min) / (max − min), within 0..=1, or 1 minus that where lower is better.
@@ -186,9 +178,9 @@ impl EndpointAttributeScorer {
 
 impl Scorer for EndpointAttributeScorer {
     fn score(&self, cx: &Context<'_>, candidates: View<'_>, out: &mut [f32]) {
-        let (min, max) = match self.algorithm.normalization {
-            Normalization::FixedRange { min, max } => (min, max),
-            Normalization::AdaptiveRange {} => self
+        let (min, max) = match self.algorithm.normalization.fixed_range {
+            Some(FixedRange { min, max }) => (min, max),
+            None => self
                 .values(cx, candidates)
                 .flatten()
                 .fold((f64::INFINITY, f64::NEG_INFINITY), |(min, max), value| {
@@ -202,8 +194,8 @@ impl Scorer for EndpointAttributeScorer {
             let share = ((value / 2.0 - min / 2.0) / span).clamp(0.0, 1.0);
             *score = match self.algorithm.better {
                 _ if span <= 0.0 => 1.0,
-                Better::Higher => share as f32,
-                Better::Lower => (1.0 - share) as f32,
+                Some(Better::Higher) => share as f32,
+                Some(Better::Lower) | None => (1.0 - share) as f32,
             };
         }
     }

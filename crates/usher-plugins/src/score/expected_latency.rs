@@ -3,41 +3,37 @@
 
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
-use usher_core::config::{ConfigError, Node, Positioned};
+use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::View;
 use usher_core::request::Slo;
+use usher_plugin::params::{PREFIX_PRODUCER, or_default};
 use usher_plugin::{
-    Build, Built, Context, Decision, Effects, Kind, Parameter, Part, PluginType, PreRequest, Scorer, Site,
-    beta, parameter,
+    Build, Built, Context, Decision, Effects, Kind, Part, PluginType, PreRequest, Scorer, Site, beta,
 };
 
 use crate::latency::{
-    Aims, Ask, Cost, Outlook, Reader, SloMetrics, Table, reads_latency, reported, targets, throughput,
+    Aims, Ask, Cost, Outlook, PEAK_PREFILL_THROUGHPUT, Reader, SloMetrics, Table, check_throughput,
+    reads_latency, reported, targets,
 };
 
 use super::readings;
 use super::slo_rank::{Choice, rank};
 
-#[rustfmt::skip]
-const PARAMETERS: &[Parameter] = &[
-    parameter("peakPrefillThroughput", "15928", "tokens/s", "Prompt tokens that an endpoint computes per second, until its first tokens say so."),
-    parameter("prefixMatchInfoProducerName", "approx-prefix-cache-producer", "", "The producer that knows what is cached."),
-];
-
 /// `expected-latency-scorer` in a configuration.
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("expected-latency-scorer", &[Kind::Scorer, Kind::PreRequest, Kind::Response],
     "The less a request would wait at an endpoint and make others wait, the better: by what it has yet to compute and to decode, how fast it is, and what it has cached. Learns from the responses.",
-    PARAMETERS, Build::Reading(build))
+    &[], Build::Reading(build)).takes::<ExpectedLatencyParams>()
     .when("Wherever nothing else is asked for: alone, it weighs warm caches, queues and batches in seconds, without weights. Usher's own.");
 
 /// `expected-ttft-scorer` in a configuration.
 #[rustfmt::skip]
 pub static OLDER_NAME: PluginType = beta("expected-ttft-scorer", &[Kind::Scorer, Kind::PreRequest, Kind::Response],
     "An older name of expected-latency-scorer.",
-    PARAMETERS, Build::Reading(build)).instead("expected-latency-scorer")
+    &[], Build::Reading(build)).takes::<ExpectedLatencyParams>().instead("expected-latency-scorer")
     .when("In configurations that have it already.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
@@ -54,14 +50,23 @@ fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
 const EQUAL: f64 = 5e-4;
 
 /// Parameters of `expected-latency-scorer`.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
 pub struct ExpectedLatencyParams {
-    /// Prompt tokens that an endpoint computes per second, until its first tokens say
-    /// so. Default 15,928.
+    /// Prompt tokens that an endpoint computes per second, until its first tokens say so.
+    #[schemars(extend("x-unit" = "tokens/s"))]
     pub peak_prefill_throughput: f64,
-    /// The producer that knows what is cached. Default `approx-prefix-cache-producer`.
+    /// The producer that knows what is cached.
     pub prefix_match_info_producer_name: String,
+}
+
+impl Default for ExpectedLatencyParams {
+    fn default() -> Self {
+        Self {
+            peak_prefill_throughput: PEAK_PREFILL_THROUGHPUT,
+            prefix_match_info_producer_name: PREFIX_PRODUCER.to_owned(),
+        }
+    }
 }
 
 impl ExpectedLatencyParams {
@@ -71,19 +76,10 @@ impl ExpectedLatencyParams {
     /// Unknown keys, wrong types, and a throughput that is no positive number, with
     /// their place.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
-        #[derive(Default, Deserialize)]
-        #[serde(rename_all = "camelCase", default)]
-        struct Written {
-            peak_prefill_throughput: Option<Positioned<f64>>,
-            prefix_match_info_producer_name: Option<String>,
-        }
-        let written: Written = node.decode()?;
-        let name = written.prefix_match_info_producer_name.filter(|name| !name.is_empty());
-        Ok(Self {
-            peak_prefill_throughput: throughput(written.peak_prefill_throughput)?,
-            prefix_match_info_producer_name: name
-                .unwrap_or_else(|| "approx-prefix-cache-producer".to_owned()),
-        })
+        let mut params: Self = node.decode()?;
+        check_throughput(node, params.peak_prefill_throughput)?;
+        or_default(&mut params.prefix_match_info_producer_name, PREFIX_PRODUCER);
+        Ok(params)
     }
 }
 

@@ -3,22 +3,17 @@
 
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use usher_core::config::{ConfigError, Name, Node};
+use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::{Endpoint, View};
-use usher_plugin::{
-    Build, Built, Context, Kind, LabelValues, PerSnapshot, PluginType, Scorer, Site, beta, parameter,
-};
+use usher_plugin::{Build, Built, Context, Kind, LabelValues, PerSnapshot, PluginType, Scorer, Site, beta};
 
 /// `header-label-affinity-scorer` in a configuration.
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("header-label-affinity-scorer", &[Kind::Scorer],
     "Endpoints with a label that says what a header of the request says score 1, others 0.",
-    &[
-        parameter("headerName", "", "", "The header of the request."),
-        parameter("labelKey", "", "", "The label of the pods."),
-    ],
-    Build::Reading(build)).alpha()
+    &[], Build::Reading(build)).takes::<HeaderLabelParams>().alpha()
     .when("Tenants or regions with endpoints of their own that others may use, too.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
@@ -28,7 +23,7 @@ fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
 }
 
 /// Parameters of `header-label-affinity-scorer`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HeaderLabelParams {
     /// The header of the request.
@@ -43,22 +38,17 @@ impl HeaderLabelParams {
     /// # Errors
     /// Unknown keys, wrong types, and no header or no label, with their place.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
-        #[derive(Deserialize)]
-        #[serde(rename_all = "camelCase")]
-        struct Written {
-            header_name: Name,
-            label_key: Name,
-        }
-        let Written { header_name, label_key } = node.decode()?;
-        for (key, value, example) in
-            [("headerName", &header_name, "x-tenant"), ("labelKey", &label_key, "example.com/tenant")]
-        {
-            if value.value.is_empty() {
-                return Err(ConfigError::at(value.at, format!("'{key}' is empty"))
+        let params: Self = node.decode()?;
+        for (key, value, example) in [
+            ("headerName", &params.header_name, "x-tenant"),
+            ("labelKey", &params.label_key, "example.com/tenant"),
+        ] {
+            if value.is_empty() {
+                return Err(ConfigError::at(node.position_of(key), format!("'{key}' is empty"))
                     .hint(format!("write for example {example}")));
             }
         }
-        Ok(Self { header_name: header_name.value, label_key: label_key.value })
+        Ok(params)
     }
 }
 

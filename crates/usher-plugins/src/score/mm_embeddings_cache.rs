@@ -3,18 +3,19 @@
 
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::View;
 use usher_plugin::data::EncoderCacheMatch;
-use usher_plugin::{Build, Built, Context, Key, Kind, PluginType, Scorer, Site, beta, parameter};
+use usher_plugin::params::or_default;
+use usher_plugin::{Build, Built, Context, Key, Kind, PluginType, Scorer, Site, beta};
 
 /// `mm-embeddings-cache-scorer` in a configuration.
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("mm-embeddings-cache-scorer", &[Kind::Scorer],
     "The more of a request's images, videos and clips an endpoint has encoded already, the better.",
-    &[parameter("producerName", "mm-embeddings-cache-producer", "", "The producer that knows what is encoded.")],
-    Build::Reading(build))
+    &[], Build::Reading(build)).takes::<MmEmbeddingsCacheParams>()
     .when("Images, videos or clips that come again, as in a conversation about them.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
@@ -24,11 +25,19 @@ fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
 }
 
 /// Parameters of `mm-embeddings-cache-scorer`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
 pub struct MmEmbeddingsCacheParams {
-    /// The producer that knows what is encoded. Default `mm-embeddings-cache-producer`.
+    /// The producer that knows what is encoded.
     pub producer_name: String,
+}
+
+const PRODUCER: &str = "mm-embeddings-cache-producer";
+
+impl Default for MmEmbeddingsCacheParams {
+    fn default() -> Self {
+        Self { producer_name: PRODUCER.to_owned() }
+    }
 }
 
 impl MmEmbeddingsCacheParams {
@@ -37,14 +46,9 @@ impl MmEmbeddingsCacheParams {
     /// # Errors
     /// Unknown keys and wrong types, with their place.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
-        #[derive(Default, Deserialize)]
-        #[serde(rename_all = "camelCase", default)]
-        struct Written {
-            producer_name: Option<String>,
-        }
-        let Written { producer_name } = node.decode()?;
-        let name = producer_name.filter(|name| !name.is_empty());
-        Ok(Self { producer_name: name.unwrap_or_else(|| "mm-embeddings-cache-producer".to_owned()) })
+        let mut params: Self = node.decode()?;
+        or_default(&mut params.producer_name, PRODUCER);
+        Ok(params)
     }
 }
 

@@ -5,7 +5,9 @@
 use usher_core::config::ConfigError;
 use usher_plugin::{Build, Built, Kind, PluginType, Site, beta};
 
-use super::endpoint_attribute::{Better, EndpointAttributeScorerParams, Linear, Normalization, by_attribute};
+use super::endpoint_attribute::{
+    AdaptiveRange, Better, EndpointAttributeScorerParams, FixedRange, Linear, Normalization, by_attribute,
+};
 
 /// `multicluster-queue-scorer` in a configuration.
 #[rustfmt::skip]
@@ -37,12 +39,13 @@ const PRODUCER: &str = "core-metrics-extractor";
 /// The shorter the average queue of a cluster, the better: the shortest of the candidates
 /// scores 1, the longest 0, and all 1 when they are equal.
 pub fn multicluster_queue() -> EndpointAttributeScorerParams {
-    lower_is_better("llm-d.ai/multicluster-queue-size", Normalization::AdaptiveRange {})
+    let all = Normalization { adaptive_range: Some(AdaptiveRange {}), fixed_range: None };
+    lower_is_better("llm-d.ai/multicluster-queue-size", all)
 }
 
 /// The emptier the KV caches of a cluster, the better: 1 minus the share in use.
 pub fn multicluster_kv_cache() -> EndpointAttributeScorerParams {
-    let share = Normalization::FixedRange { min: 0.0, max: 1.0 };
+    let share = Normalization { fixed_range: Some(FixedRange { min: 0.0, max: 1.0 }), adaptive_range: None };
     lower_is_better("llm-d.ai/multicluster-kv-cache-utilization", share)
 }
 
@@ -50,6 +53,6 @@ fn lower_is_better(attribute: &str, normalization: Normalization) -> EndpointAtt
     EndpointAttributeScorerParams {
         attribute_key: attribute.to_owned(),
         producer: PRODUCER.to_owned(),
-        algorithm: Linear { better: Better::Lower, normalization },
+        algorithm: Linear { better: Some(Better::Lower), normalization },
     }
 }

@@ -3,17 +3,16 @@
 
 mod order;
 
-use std::num::NonZeroUsize;
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use usher_core::config::{ConfigError, Node, Positioned};
+use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::View;
 use usher_plugin::data::PrefixMatch;
-use usher_plugin::params::{PREFIX_PRODUCER, named};
+use usher_plugin::params::{PREFIX_PRODUCER, or_default, refused};
 use usher_plugin::{
     Build, Built, Context, Decision, Effects, Key, Kind, PluginType, PreRequest, Scorer, Site, beta,
-    parameter,
 };
 
 pub use order::ColdOrder;
@@ -22,13 +21,7 @@ pub use order::ColdOrder;
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("no-hit-lru-scorer", &[Kind::Scorer, Kind::PreRequest],
     "Prompts that no endpoint has in its cache go round: the endpoint that got such a prompt the longest ago scores 1, the last one 0. For other prompts all score 0.5.",
-    &[
-        parameter("lruSize", "1024", "endpoints", "Endpoints whose turn is remembered."),
-        parameter("prefixMatchInfoProducerName", "approx-prefix-cache-producer", "", "The producer that knows what is cached."),
-        parameter("prefixPluginType", "none", "", "Deprecated, without effect."),
-        parameter("prefixPluginName", "none", "", "Deprecated, without effect."),
-    ],
-    Build::Reading(build))
+    &[], Build::Reading(build)).takes::<NoHitLruParams>()
     .when("Beside prefix-cache-scorer: new prefixes spread evenly instead of piling up where the queue was short.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
@@ -44,13 +37,33 @@ fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
 const WARM: f32 = 0.5;
 
 /// Parameters of `no-hit-lru-scorer`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
 pub struct NoHitLruParams {
-    /// Endpoints that are remembered. Default 1024.
-    pub lru_size: NonZeroUsize,
-    /// The producer that knows what is cached. Default `approx-prefix-cache-producer`.
+    /// Endpoints whose turn is remembered.
+    ///
+    /// At least 1.
+    #[schemars(extend("x-unit" = "endpoints"))]
+    pub lru_size: i64,
+    /// The producer that knows what is cached.
     pub prefix_match_info_producer_name: String,
+    /// Deprecated, without effect.
+    #[serde(skip_serializing)]
+    prefix_plugin_type: Option<String>,
+    /// Deprecated, without effect.
+    #[serde(skip_serializing)]
+    prefix_plugin_name: Option<String>,
+}
+
+impl Default for NoHitLruParams {
+    fn default() -> Self {
+        Self {
+            lru_size: 1024,
+            prefix_match_info_producer_name: PREFIX_PRODUCER.to_owned(),
+            prefix_plugin_type: None,
+            prefix_plugin_name: None,
+        }
+    }
 }
 
 impl NoHitLruParams {
@@ -59,28 +72,12 @@ impl NoHitLruParams {
     /// # Errors
     /// Unknown keys, wrong types, and a size below 1, with their place.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
-        #[derive(Default, Deserialize)]
-        #[serde(rename_all = "camelCase", default)]
-        struct Written {
-            lru_size: Option<Positioned<i64>>,
-            prefix_match_info_producer_name: Option<String>,
-            /// Older names of the producer, which the peer ignores.
-            #[serde(rename = "prefixPluginType")]
-            _prefix_plugin_type: Option<String>,
-            #[serde(rename = "prefixPluginName")]
-            _prefix_plugin_name: Option<String>,
+        let mut params: Self = node.decode()?;
+        if params.lru_size < 1 {
+            return Err(refused(node, "lruSize", params.lru_size).hint("the default is 1024"));
         }
-        let written: Written = node.decode()?;
-        let lru_size = match written.lru_size {
-            None => NonZeroUsize::MIN.saturating_add(1023),
-            Some(Positioned { at, value }) => {
-                usize::try_from(value).ok().and_then(NonZeroUsize::new).ok_or_else(|| {
-                    ConfigError::at(at, format!("lruSize can't be {value}")).hint("the default is 1024")
-                })?
-            }
-        };
-        let name = named(written.prefix_match_info_producer_name, PREFIX_PRODUCER);
-        Ok(Self { lru_size, prefix_match_info_producer_name: name })
+        or_default(&mut params.prefix_match_info_producer_name, PREFIX_PRODUCER);
+        Ok(params)
     }
 }
 
@@ -97,7 +94,8 @@ pub struct NoHitLruScorer {
 impl NoHitLruScorer {
     /// A scorer by the match under `prefix`, that keeps its order in `order`.
     pub fn new(params: &NoHitLruParams, prefix: Key<PrefixMatch>, order: Arc<ColdOrder>) -> Self {
-        Self { capacity: params.lru_size.get(), prefix, order }
+        let capacity = usize::try_from(params.lru_size).unwrap_or(usize::MAX);
+        Self { capacity, prefix, order }
     }
 }
 

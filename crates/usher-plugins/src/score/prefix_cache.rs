@@ -3,27 +3,19 @@
 
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use usher_core::config::{ConfigError, Node, Positioned};
+use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::View;
 use usher_plugin::data::PrefixMatch;
-use usher_plugin::params::{PREFIX_PRODUCER, checked, named};
-use usher_plugin::{
-    Build, Built, Context, Key, Kind, Parameter, PluginType, Scorer, Site, beta, later, parameter,
-};
-
-#[rustfmt::skip]
-const PARAMETERS: &[Parameter] = &[
-    parameter("prefixMatchInfoProducerName", "approx-prefix-cache-producer", "", "The producer that knows what is cached."),
-    parameter("matchLengthWeight", "0", "", "How much the length of what is cached counts, 0 to 1, beside its share of the prompt."),
-    parameter("matchLengthScaleTokens", "8192", "tokens", "Length that counts in full; above 0 where it counts. What is shorter counts by its square."),
-];
+use usher_plugin::params::{PREFIX_PRODUCER, in_range, or_default};
+use usher_plugin::{Build, Built, Context, Key, Kind, PluginType, Scorer, Site, beta, later};
 
 /// `prefix-cache-scorer` in a configuration.
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("prefix-cache-scorer", &[Kind::Scorer],
     "The more of a prompt an endpoint has in its prefix cache, the better: all of it scores 1.",
-    PARAMETERS, Build::Reading(build))
+    &[], Build::Reading(build)).takes::<PrefixCacheScorerParams>()
     .when("Prompts that begin alike: conversations, agents, one system prompt for many.");
 
 /// `precise-prefix-cache-scorer` in a configuration.
@@ -34,7 +26,7 @@ pub static PRECISE: PluginType = later("precise-prefix-cache-scorer", &[Kind::Sc
 #[rustfmt::skip]
 pub static MULTICLUSTER: PluginType = beta("multicluster-prefix-cache-scorer", &[Kind::Scorer],
     "The more of a prompt a cluster has been sent before, the better: prefix-cache-scorer for endpoints that are clusters.",
-    PARAMETERS, Build::Reading(build)).alpha()
+    &[], Build::Reading(build)).takes::<PrefixCacheScorerParams>().alpha()
     .when("A picker that chooses among clusters.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
@@ -44,21 +36,27 @@ fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
     Ok(Built { scorer: Some(scorer), ..Built::with(&params)? })
 }
 
-/// Tokens at which the length of a match counts in full, unless the configuration says.
-const DEFAULT_SCALE: i64 = 8192;
-
 /// Parameters of `prefix-cache-scorer`.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
 pub struct PrefixCacheScorerParams {
-    /// The producer that knows what is cached. Default `approx-prefix-cache-producer`.
+    /// The producer that knows what is cached.
     pub prefix_match_info_producer_name: String,
-    /// How much the length of a match counts, 0..=1, beside its share of the prompt.
-    /// Default 0.
+    /// How much the length of what is cached counts, 0 to 1, beside its share of the prompt.
     pub match_length_weight: f64,
-    /// Tokens at which the length of a match counts in full; above 0 where it counts.
-    /// Default 8192.
+    /// Length that counts in full; above 0 where it counts. What is shorter counts by its square.
+    #[schemars(extend("x-unit" = "tokens"))]
     pub match_length_scale_tokens: i64,
+}
+
+impl Default for PrefixCacheScorerParams {
+    fn default() -> Self {
+        Self {
+            prefix_match_info_producer_name: PREFIX_PRODUCER.to_owned(),
+            match_length_weight: 0.0,
+            match_length_scale_tokens: 8192,
+        }
+    }
 }
 
 impl PrefixCacheScorerParams {
@@ -67,33 +65,19 @@ impl PrefixCacheScorerParams {
     /// # Errors
     /// Unknown keys, wrong types, and numbers out of range, with their place.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
-        #[derive(Default, Deserialize)]
-        #[serde(rename_all = "camelCase", default)]
-        struct Written {
-            prefix_match_info_producer_name: Option<String>,
-            match_length_weight: Option<Positioned<f64>>,
-            match_length_scale_tokens: Option<Positioned<i64>>,
+        let (mut params, default): (Self, _) = (node.decode()?, Self::default());
+        let (weight, scale) = (params.match_length_weight, params.match_length_scale_tokens);
+        let share = |weight| (0.0..=1.0).contains(&weight);
+        in_range(node, "matchLengthWeight", weight, default.match_length_weight, share)?;
+        // Without a weight nothing is divided by it.
+        if scale <= 0 && weight != 0.0 {
+            let key = "matchLengthScaleTokens";
+            let message = format!("{key} can't be {scale} where matchLengthWeight is above 0");
+            return Err(ConfigError::at(node.position_of(key), message)
+                .hint(format!("the default is {} tokens", default.match_length_scale_tokens)));
         }
-        let written: Written = node.decode()?;
-        let in_range = |weight| (0.0..=1.0).contains(&weight);
-        let weight = checked("matchLengthWeight", written.match_length_weight, 0.0, in_range)?;
-        let scale = match written.match_length_scale_tokens {
-            None => DEFAULT_SCALE,
-            // Without a weight nothing is divided by it.
-            Some(Positioned { value, .. }) if value > 0 || weight == 0.0 => value,
-            Some(Positioned { at, value }) => {
-                let message =
-                    format!("matchLengthScaleTokens can't be {value} where matchLengthWeight is above 0");
-                return Err(
-                    ConfigError::at(at, message).hint(format!("the default is {DEFAULT_SCALE} tokens"))
-                );
-            }
-        };
-        Ok(Self {
-            prefix_match_info_producer_name: named(written.prefix_match_info_producer_name, PREFIX_PRODUCER),
-            match_length_weight: weight,
-            match_length_scale_tokens: scale,
-        })
+        or_default(&mut params.prefix_match_info_producer_name, PREFIX_PRODUCER);
+        Ok(params)
     }
 }
 

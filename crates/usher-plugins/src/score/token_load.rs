@@ -3,21 +3,19 @@
 
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::{InFlightId, View};
 use usher_plugin::data::UncachedTokens;
-use usher_plugin::{Build, Built, Context, Key, Kind, PluginType, Scorer, Site, beta, parameter};
+use usher_plugin::params::{INFLIGHT_PRODUCER, or_default};
+use usher_plugin::{Build, Built, Context, Key, Kind, PluginType, Scorer, Site, beta};
 
 /// `token-load-scorer` in a configuration.
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("token-load-scorer", &[Kind::Scorer],
     "The fewer tokens are under way at an endpoint, this request's included, the better.",
-    &[
-        parameter("queueThresholdTokens", "4194304", "tokens", "Tokens at which an endpoint scores 0. Below 1 means the default."),
-        parameter("inFlightLoadProducerName", "inflight-load-producer", "", "The producer that counts."),
-    ],
-    Build::Reading(build))
+    &[], Build::Reading(build)).takes::<TokenLoadParams>()
     .when("Prompts of very different lengths: tokens say what requests cost.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
@@ -28,17 +26,21 @@ fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
     Ok(Built { scorer: Some(scorer), ..Built::with(&params)? })
 }
 
-/// Tokens at which an endpoint scores 0, unless the configuration says.
-const DEFAULT_THRESHOLD: i64 = 4 << 20;
-
 /// Parameters of `token-load-scorer`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
 pub struct TokenLoadParams {
-    /// Tokens at which an endpoint scores 0. Default 4,194,304.
+    /// Tokens at which an endpoint scores 0. Below 1 means the default.
+    #[schemars(extend("x-unit" = "tokens"))]
     pub queue_threshold_tokens: i64,
-    /// The producer that counts. Default `inflight-load-producer`.
+    /// The producer that counts.
     pub in_flight_load_producer_name: String,
+}
+
+impl Default for TokenLoadParams {
+    fn default() -> Self {
+        Self { queue_threshold_tokens: 4 << 20, in_flight_load_producer_name: INFLIGHT_PRODUCER.to_owned() }
+    }
 }
 
 impl TokenLoadParams {
@@ -47,19 +49,12 @@ impl TokenLoadParams {
     /// # Errors
     /// Unknown keys and wrong types, with their place.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
-        #[derive(Default, Deserialize)]
-        #[serde(rename_all = "camelCase", default)]
-        struct Written {
-            queue_threshold_tokens: i64,
-            in_flight_load_producer_name: Option<String>,
+        let mut params: Self = node.decode()?;
+        if params.queue_threshold_tokens <= 0 {
+            params.queue_threshold_tokens = Self::default().queue_threshold_tokens;
         }
-        let written: Written = node.decode()?;
-        let threshold = written.queue_threshold_tokens;
-        let name = written.in_flight_load_producer_name.filter(|name| !name.is_empty());
-        Ok(Self {
-            queue_threshold_tokens: if threshold > 0 { threshold } else { DEFAULT_THRESHOLD },
-            in_flight_load_producer_name: name.unwrap_or_else(|| "inflight-load-producer".to_owned()),
-        })
+        or_default(&mut params.in_flight_load_producer_name, INFLIGHT_PRODUCER);
+        Ok(params)
     }
 }
 

@@ -3,17 +3,18 @@
 
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::{Nearness, View};
-use usher_plugin::{Build, Built, Context, DataType, Kind, PluginType, Scorer, Site, beta, parameter};
+use usher_plugin::params::or_default;
+use usher_plugin::{Build, Built, Context, DataType, Kind, PluginType, Scorer, Site, beta};
 
 /// `topology-affinity-scorer` in a configuration.
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("topology-affinity-scorer", &[Kind::Scorer],
     "The nearer an endpoint is to the one that another profile picked, the better: the same host scores 1, rack 0.2, zone 0.05, region 0.02.",
-    &[parameter("topologyProducerName", "topology-extractor", "", "The plugin that says where endpoints are.")],
-    Build::Reading(build)).alpha()
+    &[], Build::Reading(build)).takes::<TopologyAffinityScorerParams>().alpha()
     .when("Disaggregated pools: near is better, but not required.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
@@ -23,11 +24,19 @@ fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
 }
 
 /// Parameters of `topology-affinity-scorer`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
 pub struct TopologyAffinityScorerParams {
-    /// The plugin that says where endpoints are. Default `topology-extractor`.
+    /// The plugin that says where endpoints are.
     pub topology_producer_name: String,
+}
+
+const PRODUCER: &str = "topology-extractor";
+
+impl Default for TopologyAffinityScorerParams {
+    fn default() -> Self {
+        Self { topology_producer_name: PRODUCER.to_owned() }
+    }
 }
 
 impl TopologyAffinityScorerParams {
@@ -36,14 +45,9 @@ impl TopologyAffinityScorerParams {
     /// # Errors
     /// Unknown keys and wrong types, with their place.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
-        #[derive(Default, Deserialize)]
-        #[serde(rename_all = "camelCase", default)]
-        struct Written {
-            topology_producer_name: Option<String>,
-        }
-        let written: Written = node.decode()?;
-        let name = written.topology_producer_name.filter(|name| !name.is_empty());
-        Ok(Self { topology_producer_name: name.unwrap_or_else(|| "topology-extractor".to_owned()) })
+        let mut params: Self = node.decode()?;
+        or_default(&mut params.topology_producer_name, PRODUCER);
+        Ok(params)
     }
 }
 

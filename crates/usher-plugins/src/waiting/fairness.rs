@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use usher_core::config::{ConfigError, Name, Node, Positioned};
-use usher_plugin::params::checked;
-use usher_plugin::{Build, Built, Kind, PluginType, Site, beta, parameter};
+use usher_core::config::{ConfigError, Node};
+use usher_plugin::params::{any_word, in_range, word};
+use usher_plugin::{Build, Built, Kind, PluginType, Site, beta};
 
 /// `global-strict-fairness-policy` in a configuration.
 #[rustfmt::skip]
@@ -25,15 +26,7 @@ pub static ROUND_ROBIN: PluginType = beta("round-robin-fairness-policy", &[Kind:
 #[rustfmt::skip]
 pub static PROGRAM_AWARE: PluginType = beta("program-aware-fairness", &[Kind::FairnessPolicy],
     "Serves the flow first that got the fewest tokens lately, generated ones counted twice, and gives those a push that wait long.",
-    &[
-        parameter("strategy", "las", "", "How flows are compared; las, least attained service, is the only way."),
-        parameter("evictionTtlSeconds", "3600", "seconds", "How long a flow that sends nothing is remembered."),
-        parameter("evictionSweepSeconds", "300", "seconds", "How often such flows are looked for."),
-        parameter("lasWeightService", "0.8", "", "Weight of the tokens that a flow got."),
-        parameter("lasWeightHeadWait", "0.2", "", "Weight of how long its first request waits."),
-        parameter("lasHalfLifeSeconds", "60", "seconds", "Time after which half of what a flow got is forgotten."),
-    ],
-    Build::Reading(program_aware))
+    &[], Build::Reading(program_aware)).takes::<ProgramAwareParams>()
     .when("Agents or tenants whose requests differ much in size.");
 
 fn global_strict(_site: &mut Site<'_>) -> Result<Built, ConfigError> {
@@ -62,27 +55,40 @@ pub enum Fairness {
 }
 
 /// Parameters of `program-aware-fairness`.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
 pub struct ProgramAwareParams {
-    /// How programs are compared. There is only `las`, least attained service.
-    pub strategy: &'static str,
-    /// How long a program that sends nothing is remembered, seconds. Default 3600.
+    /// How flows are compared; las, least attained service, is the only way.
+    #[serde(deserialize_with = "any_word")]
+    pub strategy: Strategy,
+    /// How long a flow that sends nothing is remembered.
+    #[schemars(extend("x-unit" = "seconds"))]
     pub eviction_ttl_seconds: f64,
-    /// How often forgotten programs are looked for, seconds. Default 300.
+    /// How often such flows are looked for.
+    #[schemars(extend("x-unit" = "seconds"))]
     pub eviction_sweep_seconds: f64,
-    /// Weight of what a program got so far; less is better. Default 0.8.
+    /// Weight of the tokens that a flow got.
     pub las_weight_service: f64,
-    /// Weight of how long its first request waits; longer is better. Default 0.2.
+    /// Weight of how long its first request waits.
     pub las_weight_head_wait: f64,
-    /// Time after which half of what a program got is forgotten, seconds. Default 60.
+    /// Time after which half of what a flow got is forgotten.
+    #[schemars(extend("x-unit" = "seconds"))]
     pub las_half_life_seconds: f64,
+}
+
+/// How flows are compared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Strategy {
+    /// By the service that they attained; the least goes first.
+    #[default]
+    Las,
 }
 
 impl Default for ProgramAwareParams {
     fn default() -> Self {
         Self {
-            strategy: LAS,
+            strategy: Strategy::Las,
             eviction_ttl_seconds: 3600.0,
             eviction_sweep_seconds: 300.0,
             las_weight_service: 0.8,
@@ -92,68 +98,26 @@ impl Default for ProgramAwareParams {
     }
 }
 
-/// The only strategy.
-const LAS: &str = "las";
-
 impl ProgramAwareParams {
     /// Reads the parameters.
     ///
     /// # Errors
     /// Unknown keys and strategies, wrong types, and numbers out of range, with their place.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
-        #[derive(Default, Deserialize)]
-        #[serde(rename_all = "camelCase", default)]
-        struct Written {
-            strategy: Option<Name>,
-            eviction_ttl_seconds: Option<Positioned<f64>>,
-            eviction_sweep_seconds: Option<Positioned<f64>>,
-            las_weight_service: Option<Positioned<f64>>,
-            las_weight_head_wait: Option<Positioned<f64>>,
-            las_half_life_seconds: Option<Positioned<f64>>,
-        }
-        let written: Written = node.decode()?;
-        if let Some(strategy) = written.strategy.filter(|name| !matches!(name.value.as_str(), "" | LAS)) {
-            return Err(ConfigError::at(strategy.at, format!("strategy '{}' is not known", strategy.value))
-                .hint("known here: las")
-                .did_you_mean(&strategy.value, [LAS]));
-        }
-        let default = Self::default();
+        let (mut params, default): (Self, _) = (node.decode()?, Self::default());
+        params.strategy = word(node, "strategy")?;
         // A weight of a billion says no more than one of a hundred, and the sums stay finite.
         let weight = |value: f64| (0.0..=1e9).contains(&value);
         let seconds = |value: f64| value > 0.0 && value <= MAX_SECONDS;
-        Ok(Self {
-            strategy: LAS,
-            eviction_ttl_seconds: checked(
-                "evictionTtlSeconds",
-                written.eviction_ttl_seconds,
-                default.eviction_ttl_seconds,
-                seconds,
-            )?,
-            eviction_sweep_seconds: checked(
-                "evictionSweepSeconds",
-                written.eviction_sweep_seconds,
-                default.eviction_sweep_seconds,
-                seconds,
-            )?,
-            las_weight_service: checked(
-                "lasWeightService",
-                written.las_weight_service,
-                default.las_weight_service,
-                weight,
-            )?,
-            las_weight_head_wait: checked(
-                "lasWeightHeadWait",
-                written.las_weight_head_wait,
-                default.las_weight_head_wait,
-                weight,
-            )?,
-            las_half_life_seconds: checked(
-                "lasHalfLifeSeconds",
-                written.las_half_life_seconds,
-                default.las_half_life_seconds,
-                seconds,
-            )?,
-        })
+        let (ttl, sweep) = (params.eviction_ttl_seconds, params.eviction_sweep_seconds);
+        let (service, head_wait) = (params.las_weight_service, params.las_weight_head_wait);
+        let half_life = params.las_half_life_seconds;
+        in_range(node, "evictionTtlSeconds", ttl, default.eviction_ttl_seconds, seconds)?;
+        in_range(node, "evictionSweepSeconds", sweep, default.eviction_sweep_seconds, seconds)?;
+        in_range(node, "lasWeightService", service, default.las_weight_service, weight)?;
+        in_range(node, "lasWeightHeadWait", head_wait, default.las_weight_head_wait, weight)?;
+        in_range(node, "lasHalfLifeSeconds", half_life, default.las_half_life_seconds, seconds)?;
+        Ok(params)
     }
 
     /// How long a program that sends nothing is remembered.

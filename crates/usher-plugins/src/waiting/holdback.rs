@@ -1,27 +1,48 @@
 //! `priority-holdback-policy`: lower priorities leave room for higher ones.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use usher_core::config::{ConfigError, Name, Node, Positioned};
-use usher_plugin::params::checked;
+use usher_core::config::{ConfigError, Node};
+use usher_plugin::params::{any_word, in_range, refused, word};
 
 use super::ceiling::Standing;
 
 /// Parameters of `priority-holdback-policy`.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
 pub struct HoldbackParams {
-    /// How ceilings lie between the lowest and the highest. There is only `linear`.
-    pub shape: &'static str,
-    /// What they are in proportion to. Default `rank`.
+    /// How ceilings lie between the lowest and the highest; linear is the only way.
+    #[serde(deserialize_with = "any_word")]
+    pub shape: Shape,
+    /// What they are in proportion to: rank, the places in the order, or value, the priorities
+    /// themselves.
+    #[serde(deserialize_with = "any_word")]
     pub domain: Domain,
-    /// Ceiling of the lowest priority, a saturation from 0 to below 1. Has to be given.
+    /// Ceiling of the lowest priority, at least 0 and below 1.
+    #[schemars(extend("x-unit" = "saturation", "x-required" = true))]
     pub min_ceiling: f64,
-    /// Ceiling of the highest priority. Default 1.
+    /// Ceiling of the highest priority.
+    #[schemars(extend("x-unit" = "saturation"))]
     pub max_ceiling: f64,
 }
 
+/// How ceilings lie between the lowest and the highest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Shape {
+    /// On a line.
+    #[default]
+    Linear,
+}
+
+impl Default for HoldbackParams {
+    fn default() -> Self {
+        Self { shape: Shape::Linear, domain: Domain::Rank, min_ceiling: 0.0, max_ceiling: 1.0 }
+    }
+}
+
 /// What the ceilings of priorities are in proportion to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Domain {
     /// Their places in the order.
@@ -31,9 +52,6 @@ pub enum Domain {
     Value,
 }
 
-/// The only shape.
-const LINEAR: &str = "linear";
-
 impl HoldbackParams {
     /// Reads the parameters.
     ///
@@ -41,41 +59,25 @@ impl HoldbackParams {
     /// Unknown keys, shapes and domains, wrong types, numbers out of range and a lowest
     /// ceiling above the highest, with their place.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
-        #[derive(Default, Deserialize)]
-        #[serde(rename_all = "camelCase", default)]
-        struct Written {
-            shape: Option<Name>,
-            domain: Option<Name>,
-            min_ceiling: Option<Positioned<f64>>,
-            max_ceiling: Option<Positioned<f64>>,
-        }
-        let written: Written = node.decode()?;
-        if let Some(shape) = written.shape.filter(|name| !matches!(name.value.as_str(), "" | LINEAR)) {
-            return Err(ConfigError::at(shape.at, format!("shape '{}' is not known", shape.value))
-                .hint("known here: linear")
-                .did_you_mean(&shape.value, [LINEAR]));
-        }
-        let Some(min) = written.min_ceiling else {
+        let mut params: Self = node.decode()?;
+        params.shape = word(node, "shape")?;
+        let Some(Node { at, .. }) = node.find("minCeiling") else {
             return Err(ConfigError::at(node.at, "minCeiling is missing")
                 .hint("write for example minCeiling: 0.5, the saturation up to which the lowest priority is let through"));
         };
-        let at = min.at;
-        let min_ceiling = match min.value {
-            value if (0.0..1.0).contains(&value) => value,
-            value => {
-                return Err(ConfigError::at(at, format!("minCeiling can't be {value}"))
-                    .hint("it is at least 0 and below 1"));
-            }
-        };
-        let max_ceiling = checked("maxCeiling", written.max_ceiling, 1.0, |value| value > 0.0)?;
+        let (min_ceiling, max_ceiling) = (params.min_ceiling, params.max_ceiling);
+        if !(0.0..1.0).contains(&min_ceiling) {
+            return Err(refused(node, "minCeiling", min_ceiling).hint("it is at least 0 and below 1"));
+        }
+        in_range(node, "maxCeiling", max_ceiling, 1.0, |value| value > 0.0)?;
         if min_ceiling > max_ceiling {
             let message = format!("minCeiling {min_ceiling} is above maxCeiling {max_ceiling}");
             return Err(
-                ConfigError::at(at, message).hint("the lowest priority has the lowest ceiling; swap them")
+                ConfigError::at(*at, message).hint("the lowest priority has the lowest ceiling; swap them")
             );
         }
-        let domain = written.domain.as_ref().map(domain).transpose()?.unwrap_or_default();
-        Ok(Self { shape: LINEAR, domain, min_ceiling, max_ceiling })
+        params.domain = word(node, "domain")?;
+        Ok(params)
     }
 
     /// The ceiling of a band. A single band may fill the pool up to the highest.
@@ -92,16 +94,6 @@ impl HoldbackParams {
                 self.min_ceiling + (f64::from(priority) - f64::from(lowest)) / span * range
             }
         }
-    }
-}
-
-fn domain(written: &Name) -> Result<Domain, ConfigError> {
-    match written.value.as_str() {
-        "" | "rank" => Ok(Domain::Rank),
-        "value" => Ok(Domain::Value),
-        other => Err(ConfigError::at(written.at, format!("domain '{other}' is not known"))
-            .hint("known here: rank, value")
-            .did_you_mean(other, ["rank", "value"])),
     }
 }
 
@@ -126,7 +118,7 @@ mod tests {
             (Domain::Value, 0.0, 1.0, &[i32::MAX, 0, i32::MIN + 1], &[1.0, 0.5, 0.0]),
         ];
         for (domain, min_ceiling, max_ceiling, priorities, expected) in table {
-            let params = HoldbackParams { shape: LINEAR, domain, min_ceiling, max_ceiling };
+            let params = HoldbackParams { shape: Shape::Linear, domain, min_ceiling, max_ceiling };
             for (rank, expected) in expected.iter().enumerate() {
                 let ceiling = params.ceiling(standing(rank, priorities));
                 assert!((ceiling - expected).abs() < 1e-9, "{domain:?} {priorities:?}[{rank}]: {ceiling}");

@@ -1,9 +1,10 @@
 //! How much of the pool a priority may fill.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use usher_core::config::{ConfigError, Node, Positioned};
-use usher_plugin::params::checked;
-use usher_plugin::{Build, Built, Kind, PluginType, Site, beta, parameter};
+use usher_core::config::{ConfigError, Node};
+use usher_plugin::params::in_range;
+use usher_plugin::{Build, Built, Kind, PluginType, Site, beta};
 
 use super::ceiling::{Ceiling, Standing};
 use super::holdback::HoldbackParams;
@@ -13,21 +14,14 @@ use super::reflective;
 #[rustfmt::skip]
 pub static STATIC: PluginType = beta("static-usage-limit-policy", &[Kind::UsageLimitPolicy],
     "Lets every priority fill the same share of the pool.",
-    &[parameter("threshold", "1", "saturation", "Saturation up to which requests are let through.")],
-    Build::Reading(static_usage_limit))
+    &[], Build::Reading(static_usage_limit)).takes::<StaticUsageLimitParams>()
     .when("Part of the default: no priority keeps room free for another.");
 
 /// `priority-holdback-policy` in a configuration.
 #[rustfmt::skip]
 pub static HOLDBACK: PluginType = beta("priority-holdback-policy", &[Kind::UsageLimitPolicy],
     "Lets lower priorities fill less of the pool than higher ones.",
-    &[
-        parameter("shape", "linear", "", "How ceilings lie between the lowest and the highest; linear is the only way."),
-        parameter("domain", "rank", "", "What they are in proportion to: rank, the places in the order, or value, the priorities themselves."),
-        parameter("minCeiling", "", "saturation", "Ceiling of the lowest priority, at least 0 and below 1."),
-        parameter("maxCeiling", "1", "saturation", "Ceiling of the highest priority."),
-    ],
-    Build::Reading(holdback)).alpha()
+    &[], Build::Reading(holdback)).takes::<HoldbackParams>().alpha()
     .when("Important requests have to find room at once.");
 
 /// `soft-reflective-ceiling-policy` in a configuration.
@@ -65,15 +59,23 @@ pub enum UsageLimit {
 
 impl Default for UsageLimit {
     fn default() -> Self {
-        Self::Static(StaticUsageLimitParams { threshold: 1.0 })
+        Self::Static(StaticUsageLimitParams::default())
     }
 }
 
 /// Parameters of `static-usage-limit-policy`.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
 pub struct StaticUsageLimitParams {
-    /// Saturation up to which every priority is let through. Default 1.
+    /// Saturation up to which requests are let through.
+    #[schemars(extend("x-unit" = "saturation"))]
     pub threshold: f64,
+}
+
+impl Default for StaticUsageLimitParams {
+    fn default() -> Self {
+        Self { threshold: 1.0 }
+    }
 }
 
 impl StaticUsageLimitParams {
@@ -82,13 +84,9 @@ impl StaticUsageLimitParams {
     /// # Errors
     /// Unknown keys, wrong types, and numbers out of range, with their place.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
-        #[derive(Default, Deserialize)]
-        #[serde(default)]
-        struct Written {
-            threshold: Option<Positioned<f64>>,
-        }
-        let written: Written = node.decode()?;
-        Ok(Self { threshold: checked("threshold", written.threshold, 1.0, |v| v >= 0.0)? })
+        let params: Self = node.decode()?;
+        in_range(node, "threshold", params.threshold, 1.0, |threshold| threshold >= 0.0)?;
+        Ok(params)
     }
 }
 

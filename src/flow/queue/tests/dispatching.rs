@@ -1,7 +1,7 @@
 //! Limits, bands, ceilings, and the way back from an empty pool.
 
 use super::*;
-use crate::schedule::waiting::{Domain, Fairness, HoldbackParams, Ordering, StaticUsageLimitParams};
+use crate::schedule::waiting::{Fairness, HoldbackParams, Ordering, StaticUsageLimitParams};
 
 fn band(max_requests: u64, max_bytes: u64) -> BandRules {
     BandRules { max_requests, max_bytes, ..BandRules::default() }
@@ -181,10 +181,8 @@ fn global_strict_orders_over_all_flows_and_round_robin_does_not() {
 #[test]
 fn a_blocked_band_blocks_those_below_it() {
     let usage_limit = UsageLimit::Holdback(HoldbackParams {
-        shape: "linear",
-        domain: Domain::Rank,
         min_ceiling: 0.5,
-        max_ceiling: 1.0,
+        ..HoldbackParams::default()
     });
     let listed = [9, 0, -1].map(|priority| (priority, BandRules::default()));
     let rules = WaitingRules { bands: listed.to_vec(), usage_limit, ..WaitingRules::default() };

@@ -242,10 +242,9 @@ fn rules() -> impl Strategy<Value = WaitingRules> {
         Just(UsageLimit::default()),
         (0.0..2.0).prop_map(|threshold| UsageLimit::Static(StaticUsageLimitParams { threshold })),
         (0.0..0.9).prop_map(|min_ceiling| UsageLimit::Holdback(HoldbackParams {
-            shape: "linear",
             domain: Domain::Value,
             min_ceiling,
-            max_ceiling: 1.0
+            ..HoldbackParams::default()
         })),
     ];
     let bands = proptest::collection::vec(band, 3);

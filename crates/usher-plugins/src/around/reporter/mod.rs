@@ -13,25 +13,17 @@ use usher_core::metrics::register;
 use usher_core::request::usage::Usage;
 use usher_plugin::{
     Attribute, Build, Built, Context, Decision, Effects, Follower, Kind, PluginType, PreRequest, Site, beta,
-    parameter,
 };
 
 use expression::{Expression, Failure, Variables};
-use params::AttributeParams;
 pub use params::ReporterParams;
+use params::{AttributeParams, Written};
 
 /// `request-attribute-reporter` in a configuration.
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("request-attribute-reporter", &[Kind::Response],
     "Tells the gateway numbers that are computed from the tokens of a request.",
-    &[
-        parameter("attributes", "", "", "What is told: {key, expression, condition}, at least one."),
-        parameter("attributes[].key.namespace", "envoy.lb", "", "Namespace of the dynamic metadata."),
-        parameter("attributes[].key.name", "", "", "Key in the namespace."),
-        parameter("attributes[].expression", "", "", "The number in CEL, over usage; 0 is not told."),
-        parameter("attributes[].condition", "none", "", "When it is told, in CEL."),
-    ],
-    Build::Reading(build))
+    &[], Build::Reading(build)).takes::<Written>()
     .when("The gateway bills or limits by what a request cost.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {

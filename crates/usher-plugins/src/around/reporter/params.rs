@@ -1,7 +1,9 @@
 //! Parameters of `request-attribute-reporter`.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use usher_core::config::{ConfigError, Name, Node, Positioned};
+use usher_core::config::{ConfigError, Node};
+use usher_plugin::params::or_default;
 
 use super::expression::{Expression, Kind};
 
@@ -43,58 +45,72 @@ impl ReporterParams {
     /// Unknown keys, wrong types, missing attributes, names and expressions, and
     /// expressions that can't be compiled, with their place.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
-        #[derive(Default, Deserialize)]
-        #[serde(default)]
-        struct Written {
-            attributes: Vec<Positioned<WrittenAttribute>>,
-        }
         let written: Written = node.decode()?;
         if written.attributes.is_empty() {
             return Err(ConfigError::at(node.at, "attributes: at least one is needed")
                 .hint("write for example {key: {name: x-cost}, expression: usage.total_tokens}"));
         }
-        let attributes = written.attributes.into_iter().map(|Positioned { at, value }| value.checked(at));
+        let items = node.get("attributes").map(Node::items).unwrap_or_default();
+        let attributes = written.attributes.into_iter().zip(items);
+        let attributes = attributes.map(|(attribute, item)| attribute.compiled(item));
         Ok(Self { attributes: attributes.collect::<Result<_, _>>()? })
     }
 }
 
-#[derive(Default, Deserialize)]
+/// The parameters as they are written, with expressions that are not compiled.
+#[derive(Default, Deserialize, JsonSchema)]
+#[serde(default)]
+pub(super) struct Written {
+    /// What is told, at least one.
+    #[schemars(extend("x-required" = true))]
+    attributes: Vec<WrittenAttribute>,
+}
+
+#[derive(Default, Deserialize, JsonSchema)]
 #[serde(default)]
 struct WrittenAttribute {
     key: WrittenKey,
-    expression: Option<Name>,
-    condition: Option<Name>,
+    /// The number in CEL, over usage; 0 is not told.
+    #[schemars(extend("x-required" = true))]
+    expression: String,
+    /// When it is told, in CEL.
+    condition: String,
 }
 
-#[derive(Default, Deserialize)]
+#[derive(Default, Deserialize, JsonSchema)]
 #[serde(default)]
 struct WrittenKey {
+    /// Namespace of the dynamic metadata.
+    #[schemars(extend("default" = NAMESPACE))]
     namespace: String,
+    /// Key in the namespace.
+    #[schemars(extend("x-required" = true))]
     name: String,
 }
 
 impl WrittenAttribute {
-    fn checked(self, at: usher_core::config::Position) -> Result<AttributeParams, ConfigError> {
-        let missing = |what: &str| ConfigError::at(at, format!("this attribute has no {what}"));
-        let WrittenKey { namespace, name } = self.key;
+    fn compiled(self, node: &Node) -> Result<AttributeParams, ConfigError> {
+        let missing = |what: &str| ConfigError::at(node.at, format!("this attribute has no {what}"));
+        let WrittenKey { mut namespace, name } = self.key;
         if name.is_empty() {
             return Err(missing("key.name"));
         }
-        let there = |text: Option<Name>| text.filter(|text| !text.value.trim().is_empty());
-        let expression = there(self.expression).ok_or_else(|| missing("expression"))?;
-        let condition = there(self.condition);
-        let namespace = if namespace.is_empty() { NAMESPACE.to_owned() } else { namespace };
+        if self.expression.trim().is_empty() {
+            return Err(missing("expression"));
+        }
+        or_default(&mut namespace, NAMESPACE);
+        let condition = Some(self.condition).filter(|text| !text.trim().is_empty());
         Ok(AttributeParams {
             key: KeyParams { namespace, name },
-            expression: compiled("expression", &expression, Kind::Number)?,
-            condition: condition.map(|text| compiled("condition", &text, Kind::Truth)).transpose()?,
+            expression: compiled(node, "expression", &self.expression, Kind::Number)?,
+            condition: condition.map(|text| compiled(node, "condition", &text, Kind::Truth)).transpose()?,
         })
     }
 }
 
-fn compiled(key: &str, written: &Name, kind: Kind) -> Result<Expression, ConfigError> {
-    Expression::compile(&written.value, kind).map_err(|problem| {
-        let error = ConfigError::at(written.at, format!("{key}: {}", problem.message));
+fn compiled(node: &Node, key: &str, text: &str, kind: Kind) -> Result<Expression, ConfigError> {
+    Expression::compile(text, kind).map_err(|problem| {
+        let error = ConfigError::at(node.position_of(key), format!("{key}: {}", problem.message));
         match problem.hint {
             Some(hint) => error.hint(hint),
             None => error,

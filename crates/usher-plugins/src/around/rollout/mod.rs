@@ -15,60 +15,19 @@ use usher_core::config::ConfigError;
 use usher_core::endpoints::{Candidates, Snapshot};
 use usher_core::metrics::register;
 use usher_plugin::{
-    AnswerHead, Build, Built, Effects, Follower, Header, Kind, Parameter, PluginId, PluginType, Screener,
-    Site, Situation, beta, parameter,
+    AnswerHead, Build, Built, Effects, Follower, Header, Kind, PluginId, PluginType, Screener, Site,
+    Situation, beta,
 };
 
 pub use params::RolloutParams;
 use params::{GatingMode, HeaderMode};
 use revisions::{Revisions, choose};
 
-const PARAMETERS: &[Parameter] = &[
-    parameter("scope.labelSelector", "", "", "The endpoints that are screened, as Kubernetes selects pods."),
-    parameter(
-        "headerSelectors",
-        "[]",
-        "",
-        "Headers with which clients choose: {name, headerName, labelKey, mode}.",
-    ),
-    parameter(
-        "headerSelectors[].mode",
-        "strict",
-        "",
-        "Without a match, strict leaves no endpoint and prefer all.",
-    ),
-    parameter("revisionGating", "", "", "How one revision is chosen."),
-    parameter(
-        "revisionGating.mode",
-        "sum",
-        "",
-        "What a revision weighs: sum, its endpoints; max-role, those of the largest role; disabled.",
-    ),
-    parameter(
-        "revisionGating.requireRoles.values",
-        "[]",
-        "",
-        "Roles without which a revision gets no requests.",
-    ),
-    parameter(
-        "revisionGating.revisionLabelKey",
-        "disaggregatedset.x-k8s.io/revision",
-        "",
-        "The label that has the revision.",
-    ),
-    parameter(
-        "revisionGating.roleLabelKey",
-        "disaggregatedset.x-k8s.io/role",
-        "",
-        "The label that has the role.",
-    ),
-];
-
 /// `disaggregatedset-rollout-screener` in a configuration.
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("disaggregatedset-rollout-screener", &[Kind::Screener, Kind::Response],
     "Sends all parts of a request to one revision of a disaggregated set.",
-    PARAMETERS, Build::Reading(build)).alpha()
+    &[], Build::Reading(build)).takes::<RolloutParams>().alpha()
     .when("A rollout of prefill and decode pods whose versions must not mix.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {

@@ -1,49 +1,58 @@
 //! Parameters of `disaggregatedset-rollout-screener`.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use usher_core::config::{ConfigError, Name, Node, Positioned};
+use usher_core::config::{ConfigError, Node};
 use usher_plugin::LabelSelector;
-use usher_plugin::params::header_name;
+use usher_plugin::params::{anything, header_name, or_default};
 
 const REVISION_LABEL: &str = "disaggregatedset.x-k8s.io/revision";
 const ROLE_LABEL: &str = "disaggregatedset.x-k8s.io/role";
 
 /// Parameters of `disaggregatedset-rollout-screener`.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
 pub struct RolloutParams {
     /// Which endpoints are screened.
     pub scope: Scope,
-    /// Headers with which clients choose among them.
+    /// Headers with which clients choose.
     pub header_selectors: Vec<HeaderSelector>,
-    /// How a revision is chosen.
+    /// How one revision is chosen.
+    #[schemars(extend("x-required" = true))]
     pub revision_gating: RevisionGating,
 }
 
 /// Which endpoints are screened.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
 pub struct Scope {
-    /// By their labels.
+    /// The endpoints that are screened, as Kubernetes selects pods.
+    #[serde(deserialize_with = "anything")]
+    #[schemars(with = "serde_json::Value", extend("x-required" = true))]
     pub label_selector: LabelSelector,
 }
 
 /// A header with which clients choose.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
 pub struct HeaderSelector {
-    /// Its name in metrics. Default: the header's.
+    /// Name of the selector in metrics.
+    #[schemars(extend("default" = "the header's"))]
     pub name: String,
-    /// Name of the header, of requests and of answers; lower case.
+    /// The header, of requests and of answers.
+    ///
+    /// Lower case once it is read.
+    #[schemars(extend("x-required" = true))]
     pub header_name: String,
     /// The label that has to have the header's value.
+    #[schemars(extend("x-required" = true))]
     pub label_key: String,
-    /// What happens where no endpoint has it. Default `strict`.
+    /// Without a match, strict leaves no endpoint and prefer all.
     pub mode: HeaderMode,
 }
 
 /// What happens to a request whose header no endpoint matches.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum HeaderMode {
     /// It finds no endpoint in the scope. So it does where those that match are of no
@@ -55,29 +64,40 @@ pub enum HeaderMode {
 }
 
 /// How a revision is chosen.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
 pub struct RevisionGating {
-    /// The label that has the revision. Default `disaggregatedset.x-k8s.io/revision`.
+    /// The label that has the revision.
     pub revision_label_key: String,
-    /// The label that has the role. Default `disaggregatedset.x-k8s.io/role`.
+    /// The label that has the role.
     pub role_label_key: String,
-    /// What a revision weighs. Default `sum`.
+    /// What a revision weighs: sum, its endpoints; max-role, those of the largest role; disabled.
     pub mode: GatingMode,
     /// Roles without which a revision can't serve.
     pub require_roles: RequireRoles,
 }
 
+impl Default for RevisionGating {
+    fn default() -> Self {
+        Self {
+            revision_label_key: REVISION_LABEL.to_owned(),
+            role_label_key: ROLE_LABEL.to_owned(),
+            mode: GatingMode::default(),
+            require_roles: RequireRoles::default(),
+        }
+    }
+}
+
 /// Roles without which a revision can't serve.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct RequireRoles {
-    /// Values of the role's label. Default: none.
+    /// Roles without which a revision gets no requests.
     pub values: Vec<String>,
 }
 
 /// What a revision weighs in the choice among revisions.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum GatingMode {
     /// Its endpoints, of all roles.
@@ -107,75 +127,40 @@ impl RolloutParams {
     /// Unknown keys and modes, wrong types, a missing scope or gating, names that can't
     /// be headers, with their place.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
-        #[derive(Default, Deserialize)]
-        #[serde(rename_all = "camelCase", default)]
-        struct Written {
-            scope: WrittenScope,
-            header_selectors: Vec<Positioned<WrittenSelector>>,
-            revision_gating: Option<WrittenGating>,
-        }
-        #[derive(Default, Deserialize)]
-        #[serde(rename_all = "camelCase", default)]
-        struct WrittenScope {
-            label_selector: Option<Node>,
-        }
-        let written: Written = node.decode()?;
-        let Some(selector) = written.scope.label_selector else {
+        let mut params: Self = node.decode()?;
+        let Some(selector) = node.find("scope.labelSelector") else {
             return Err(ConfigError::at(node.at, "scope.labelSelector is missing")
                 .hint("write {} to screen all endpoints"));
         };
-        let Some(gating) = written.revision_gating else {
+        if node.find("revisionGating").is_none() {
             return Err(ConfigError::at(node.at, "revisionGating is missing")
                 .hint("write {mode: disabled} to choose no revision"));
-        };
-        let selectors = written.header_selectors.into_iter().map(WrittenSelector::checked);
-        let or = |name: String, default: &str| if name.is_empty() { default.to_owned() } else { name };
-        Ok(Self {
-            scope: Scope { label_selector: LabelSelector::decode(&selector)? },
-            header_selectors: selectors.collect::<Result<_, _>>()?,
-            revision_gating: RevisionGating {
-                revision_label_key: or(gating.revision_label_key, REVISION_LABEL),
-                role_label_key: or(gating.role_label_key, ROLE_LABEL),
-                mode: gating.mode.unwrap_or_default(),
-                require_roles: gating.require_roles,
-            },
-        })
+        }
+        params.scope.label_selector = LabelSelector::decode(selector)?;
+        let items = node.get("headerSelectors").map(Node::items).unwrap_or_default();
+        for (selector, item) in params.header_selectors.iter_mut().zip(items) {
+            selector.check(item)?;
+        }
+        or_default(&mut params.revision_gating.revision_label_key, REVISION_LABEL);
+        or_default(&mut params.revision_gating.role_label_key, ROLE_LABEL);
+        Ok(params)
     }
 }
 
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct WrittenGating {
-    revision_label_key: String,
-    role_label_key: String,
-    mode: Option<GatingMode>,
-    require_roles: RequireRoles,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct WrittenSelector {
-    name: String,
-    header_name: Option<Name>,
-    label_key: String,
-    mode: Option<HeaderMode>,
-}
-
-impl WrittenSelector {
-    fn checked(Positioned { at, value }: Positioned<Self>) -> Result<HeaderSelector, ConfigError> {
-        let missing = |key: &str| ConfigError::at(at, format!("headerSelectors: a selector has no {key}"));
-        let header = value.header_name.filter(|name| !name.value.is_empty());
-        let header_name = header_name(&header.ok_or_else(|| missing("headerName"))?)?;
-        if value.label_key.is_empty() {
+impl HeaderSelector {
+    /// Checks and completes what is written at this node.
+    fn check(&mut self, node: &Node) -> Result<(), ConfigError> {
+        let missing =
+            |key: &str| ConfigError::at(node.at, format!("headerSelectors: a selector has no {key}"));
+        if self.header_name.is_empty() {
+            return Err(missing("headerName"));
+        }
+        self.header_name = header_name(node.position_of("headerName"), &self.header_name)?;
+        if self.label_key.is_empty() {
             return Err(missing("labelKey"));
         }
-        let name = if value.name.is_empty() { header_name.clone() } else { value.name };
-        Ok(HeaderSelector {
-            name,
-            header_name,
-            label_key: value.label_key,
-            mode: value.mode.unwrap_or_default(),
-        })
+        or_default(&mut self.name, &self.header_name);
+        Ok(())
     }
 }
 

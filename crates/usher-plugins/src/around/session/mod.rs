@@ -10,71 +10,32 @@ mod source;
 use std::sync::Arc;
 
 use usher_core::config::ConfigError;
-use usher_plugin::{Build, Built, Kind, Parameter, PluginType, Site, beta, parameter};
+use usher_plugin::{Build, Built, Kind, PluginType, Site, beta};
 
 pub use affinity::SessionAffinity;
 pub use bindings::{Bindings, SessionMetrics};
 pub use params::{SessionAffinityParams, SourceParams, Strategy};
 pub use source::SessionSource;
 
-const PARAMETERS: &[Parameter] = &[
-    parameter(
-        "strategy",
-        "encoded_endpoint_header",
-        "",
-        "How a session is recognized: by an endpoint that the client sends (encoded_endpoint_header), or by its name (session_id).",
-    ),
-    parameter(
-        "encodedEndpointHeaderConfig.header",
-        "x-session-token",
-        "",
-        "The header with the endpoint, of answers and of the requests that follow.",
-    ),
-    parameter(
-        "sessionIdConfig.sources",
-        "[{header: x-session-id}]",
-        "",
-        "Where sessions are named, the first that is there counts: {header}, {attribute: agent-identity} or {attribute: SessionID, producer}.",
-    ),
-    parameter(
-        "sessionIdConfig.evictionTtlSeconds",
-        "300",
-        "seconds",
-        "How long a session keeps its endpoint after its last request. At most 100,000 sessions do.",
-    ),
-    parameter(
-        "sessionIdConfig.evictionSweepSeconds",
-        "10",
-        "seconds",
-        "Without effect: expired sessions don't count.",
-    ),
-    parameter(
-        "profileName",
-        "none",
-        "",
-        "The profile whose pick a session keeps; without it the one that answers.",
-    ),
-];
-
 /// `session-affinity-scorer` in a configuration.
 #[rustfmt::skip]
 pub static SCORER: PluginType = beta("session-affinity-scorer", &[Kind::Scorer, Kind::PreRequest, Kind::Response],
     "Prefers the endpoint that served a request's session before: it scores 1, all others 0.",
-    PARAMETERS, Build::Reading(session_affinity_scorer)).alpha()
+    &[], Build::Reading(session_affinity_scorer)).takes::<SessionAffinityParams>().alpha()
     .when("A conversation should stay at its endpoint, and may leave it when that is busy.");
 
 /// `session-affinity-filter` in a configuration.
 #[rustfmt::skip]
 pub static FILTER: PluginType = beta("session-affinity-filter", &[Kind::Filter, Kind::PreRequest, Kind::Response],
     "Keeps the endpoint that served a request's session before, where it is a candidate.",
-    PARAMETERS, Build::Reading(session_affinity_filter)).alpha()
+    &[], Build::Reading(session_affinity_filter)).takes::<SessionAffinityParams>().alpha()
     .when("A conversation must stay at its endpoint as long as that is there.");
 
 /// `multicluster-session-affinity-filter` in a configuration.
 #[rustfmt::skip]
 pub static MULTICLUSTER_FILTER: PluginType = beta("multicluster-session-affinity-filter", &[Kind::Filter, Kind::PreRequest, Kind::Response],
     "The same as session-affinity-filter, where every endpoint is a cluster.",
-    PARAMETERS, Build::Reading(session_affinity_filter)).alpha()
+    &[], Build::Reading(session_affinity_filter)).takes::<SessionAffinityParams>().alpha()
     .when("A conversation must stay in its cluster as long as that is there.");
 
 fn session_affinity_scorer(site: &mut Site<'_>) -> Result<Built, ConfigError> {

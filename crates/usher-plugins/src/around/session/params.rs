@@ -1,11 +1,12 @@
 //! Parameters of the session affinity plugins.
 
-use serde::{Deserialize, Serialize};
-use usher_core::config::{ConfigError, Name, Node, Positioned};
-use usher_plugin::params::header_name;
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, Serialize};
+use usher_core::config::{ConfigError, Node};
+use usher_plugin::params::{header_name, or_default};
 
 /// How a session is recognized.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Strategy {
     /// The client sends the endpoint, which it got with an earlier answer.
@@ -16,37 +17,58 @@ pub enum Strategy {
 }
 
 /// Parameters of `session-affinity-scorer` and `session-affinity-filter`.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
 pub struct SessionAffinityParams {
-    /// How a session is recognized. Default `encoded_endpoint_header`.
+    /// How a session is recognized: by an endpoint that the client sends (encoded_endpoint_header), or
+    /// by its name (session_id).
     pub strategy: Strategy,
-    /// The header of that strategy. Default `x-session-token`.
+    /// The header of the first strategy.
     pub encoded_endpoint_header_config: HeaderConfig,
     /// The other strategy.
     pub session_id_config: SessionIdConfig,
-    /// The profile whose pick the session is bound to; empty: the one that answers.
+    /// The profile whose pick a session keeps; without it the one that answers.
     pub profile_name: String,
 }
 
 /// Where the client keeps its endpoint.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
 pub struct HeaderConfig {
-    /// Name of the header, of requests and of answers; lower case.
+    /// The header with the endpoint, of answers and of the requests that follow.
+    ///
+    /// Lower case once it is read.
     pub header: String,
 }
 
 /// Sessions that are bound here.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
 pub struct SessionIdConfig {
-    /// Where to look for the name of a session, in order. Default: the header `x-session-id`.
+    /// Where sessions are named, the first that is there counts: {header}, {attribute: agent-identity}
+    /// or {attribute: SessionID, producer}.
+    #[serde(deserialize_with = "read_later")]
+    #[schemars(with = "Vec<serde_json::Value>", extend("default" = "[{header: x-session-id}]"))]
     pub sources: Vec<SourceParams>,
-    /// Seconds after its last request in which a session stays bound. Default 300.
+    /// How long a session keeps its endpoint after its last request. At most 100,000 sessions do.
+    #[schemars(extend("x-unit" = "seconds"))]
     pub eviction_ttl_seconds: u64,
-    /// Seconds between sweeps. Default 10. Without effect: a binding doesn't count once
-    /// its time is over, and goes with the next one that is made.
+    /// Without effect: expired sessions don't count.
+    #[schemars(extend("x-unit" = "seconds"))]
     pub eviction_sweep_seconds: u64,
+}
+
+impl Default for HeaderConfig {
+    fn default() -> Self {
+        Self { header: "x-session-token".to_owned() }
+    }
+}
+
+impl Default for SessionIdConfig {
+    fn default() -> Self {
+        let sources = vec![SourceParams::Header("x-session-id".to_owned())];
+        Self { sources, eviction_ttl_seconds: 300, eviction_sweep_seconds: 10 }
+    }
 }
 
 /// One place to look for the name of a session.
@@ -64,9 +86,6 @@ pub enum SourceParams {
     },
 }
 
-const DEFAULT_TTL_SECONDS: u64 = 300;
-const DEFAULT_SWEEP_SECONDS: u64 = 10;
-
 /// What `attribute` may name.
 const AGENT_IDENTITY: &str = "agent-identity";
 const SESSION_ID: &str = "SessionID";
@@ -78,85 +97,68 @@ impl SessionAffinityParams {
     /// Unknown keys and strategies, wrong types, names that can't be headers, sources
     /// that are not exactly one thing, with their place.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
-        #[derive(Default, Deserialize)]
-        #[serde(rename_all = "camelCase", default)]
-        struct Written {
-            strategy: Option<Strategy>,
-            encoded_endpoint_header_config: WrittenHeader,
-            session_id_config: WrittenSessionId,
-            profile_name: String,
-        }
-        #[derive(Default, Deserialize)]
-        #[serde(default)]
-        struct WrittenHeader {
-            header: Option<Name>,
-        }
-        #[derive(Default, Deserialize)]
-        #[serde(rename_all = "camelCase", default)]
-        struct WrittenSessionId {
-            sources: Vec<Positioned<WrittenSource>>,
-            eviction_ttl_seconds: u64,
-            eviction_sweep_seconds: u64,
-        }
-        let written: Written = node.decode()?;
-        let header = match written.encoded_endpoint_header_config.header {
-            Some(name) if !name.value.is_empty() => header_name(&name)?,
-            _ => "x-session-token".to_owned(),
+        let (mut params, default): (Self, Self) = (node.decode()?, Self::default());
+        let header = &mut params.encoded_endpoint_header_config.header;
+        or_default(header, &default.encoded_endpoint_header_config.header);
+        *header = header_name(node.position_of("encodedEndpointHeaderConfig.header"), header)?;
+        let (session, default) = (&mut params.session_id_config, default.session_id_config);
+        let items = node.find("sessionIdConfig.sources").map(Node::items).unwrap_or_default();
+        session.sources = match items {
+            [] => default.sources,
+            items => items.iter().map(Source::read).collect::<Result<_, _>>()?,
         };
-        let session = written.session_id_config;
-        let mut sources =
-            session.sources.into_iter().map(WrittenSource::checked).collect::<Result<Vec<_>, _>>()?;
-        if sources.is_empty() {
-            sources.push(SourceParams::Header("x-session-id".to_owned()));
+        if session.eviction_ttl_seconds == 0 {
+            session.eviction_ttl_seconds = default.eviction_ttl_seconds;
         }
-        let or = |seconds, default| if seconds == 0 { default } else { seconds };
-        Ok(Self {
-            strategy: written.strategy.unwrap_or_default(),
-            encoded_endpoint_header_config: HeaderConfig { header },
-            session_id_config: SessionIdConfig {
-                sources,
-                eviction_ttl_seconds: or(session.eviction_ttl_seconds, DEFAULT_TTL_SECONDS),
-                eviction_sweep_seconds: or(session.eviction_sweep_seconds, DEFAULT_SWEEP_SECONDS),
-            },
-            profile_name: written.profile_name,
-        })
+        if session.eviction_sweep_seconds == 0 {
+            session.eviction_sweep_seconds = default.eviction_sweep_seconds;
+        }
+        Ok(params)
     }
 }
 
+/// Checks that sources have the right types; what they mean is read with their places.
+fn read_later<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<SourceParams>, D::Error> {
+    Vec::<Source>::deserialize(deserializer).map(|_| Vec::new())
+}
+
+/// A source as it is written.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct WrittenSource {
-    header: Option<Name>,
-    attribute: Option<Name>,
-    producer: Option<Name>,
+struct Source {
+    header: String,
+    attribute: String,
+    producer: String,
 }
 
-impl WrittenSource {
-    fn checked(Positioned { at, value }: Positioned<Self>) -> Result<SourceParams, ConfigError> {
-        let there = |name: Option<Name>| name.filter(|name| !name.value.is_empty());
-        let producer = there(value.producer);
-        match (there(value.header), there(value.attribute)) {
-            (Some(header), None) => match producer {
-                None => header_name(&header).map(SourceParams::Header),
-                Some(producer) => Err(ConfigError::at(producer.at, "producer: a header has none")
-                    .hint("it belongs to an attribute")),
-            },
-            (None, Some(attribute)) => attribute_source(&attribute, producer),
-            _ => Err(ConfigError::at(at, "sources: a source is exactly one of header and attribute")),
+impl Source {
+    fn read(node: &Node) -> Result<SourceParams, ConfigError> {
+        let Self { header, attribute, producer } = node.decode()?;
+        match (header.is_empty(), attribute.is_empty()) {
+            (false, true) if producer.is_empty() => {
+                header_name(node.position_of("header"), &header).map(SourceParams::Header)
+            }
+            (false, true) => {
+                Err(ConfigError::at(node.position_of("producer"), "producer: a header has none")
+                    .hint("it belongs to an attribute"))
+            }
+            (true, false) => attribute_source(node, &attribute, producer),
+            _ => Err(ConfigError::at(node.at, "sources: a source is exactly one of header and attribute")),
         }
     }
 }
 
-fn attribute_source(attribute: &Name, producer: Option<Name>) -> Result<SourceParams, ConfigError> {
-    match attribute.value.as_str() {
+fn attribute_source(node: &Node, attribute: &str, mut producer: String) -> Result<SourceParams, ConfigError> {
+    match attribute {
         AGENT_IDENTITY => Ok(SourceParams::AgentIdentity),
         SESSION_ID | "session-id" => {
-            let producer = producer.map_or_else(|| "session-id-producer".to_owned(), |name| name.value);
+            or_default(&mut producer, "session-id-producer");
             Ok(SourceParams::SessionId { producer })
         }
         other => {
             let known = [AGENT_IDENTITY, SESSION_ID];
-            Err(ConfigError::at(attribute.at, format!("attribute: unknown value '{other}'"))
+            let message = format!("attribute: unknown value '{other}'");
+            Err(ConfigError::at(node.position_of("attribute"), message)
                 .hint(format!("known here: {}", known.join(", ")))
                 .did_you_mean(other, known))
         }

@@ -10,11 +10,13 @@ pub(crate) mod prefix_decider;
 pub(crate) mod profiles;
 mod site;
 mod stages;
+mod written;
 
 pub use always::{AlwaysDecider, MultimodalDecider};
 pub use decisions::{Decisions, DisaggFamily, PdFamily};
 pub use joint::{Joint, JointParams};
-pub use params::{DisaggParams, StageOrder, StageProfiles};
+pub use params::{DisaggParams, StageOrder};
 pub use pd::{PdParams, PdProfileHandler};
 pub use prefix_decider::{PrefixBasedPdDecider, PrefixBasedPdParams};
 pub use profiles::DisaggProfileHandler;
+pub use written::StageProfiles;

@@ -1,10 +1,12 @@
 //! Parameters of `disagg-profile-handler`, in their present form and in the flat one.
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::{Value, json};
-use usher_core::config::{ConfigError, Name, Node, Position, Positioned};
+use usher_core::config::{ConfigError, Name, Node, Position};
 
-use super::joint::{self, JointParams};
+use super::joint::JointParams;
+use super::site::name;
+use super::written::{StageProfiles, Written};
 
 /// Which stage is placed first, and so which one can look at the other's endpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -20,14 +22,14 @@ pub enum StageOrder {
 impl StageOrder {
     /// Reads an order, written with hyphens, with underscores, in camel case, or without
     /// `first`.
-    fn parse(written: &Name) -> Result<Self, ConfigError> {
-        let word: String = written.value.chars().filter(|c| !matches!(c, '-' | '_')).collect();
+    fn parse(written: &str, at: Position) -> Result<Self, ConfigError> {
+        let word: String = written.chars().filter(|c| !matches!(c, '-' | '_')).collect();
         match word.to_ascii_lowercase().as_str() {
             "" | "decode" | "decodefirst" => Ok(Self::DecodeFirst),
             "prefill" | "prefillfirst" => Ok(Self::PrefillFirst),
-            _ => Err(ConfigError::at(written.at, format!("stageOrder '{}' is not known", written.value))
+            _ => Err(ConfigError::at(at, format!("stageOrder '{written}' is not known"))
                 .hint("write decode-first or prefill-first")
-                .did_you_mean(&written.value, ["decode-first", "prefill-first"])),
+                .did_you_mean(written, ["decode-first", "prefill-first"])),
         }
     }
 }
@@ -52,61 +54,6 @@ pub struct DisaggParams {
     pub joint: Option<JointParams>,
 }
 
-/// The profiles of the stages, each by its name. No two are the same.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct StageProfiles {
-    /// Picks who decodes. Default `decode`.
-    pub decode: String,
-    /// Picks who computes the prompt. Default `prefill`.
-    pub prefill: String,
-    /// Picks who encodes images, videos and clips. Default `encode`.
-    pub encode: String,
-}
-
-/// The parameters as they are written.
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Written {
-    stage_order: Option<Name>,
-    profiles: Profiles,
-    deciders: Deciders,
-    decode_profile: Option<Name>,
-    prefill_profile: Option<Name>,
-    encode_profile: Option<Name>,
-    prefill_decider_plugin_name: Option<Name>,
-    decider_plugin_name: Option<Name>,
-    encode_decider_plugin_name: Option<Name>,
-    pairing: Option<Name>,
-    pair_candidates: Option<Positioned<u64>>,
-    kv_bytes_per_token: Option<Positioned<f64>>,
-    peak_prefill_throughput: Option<Positioned<f64>>,
-    links: Option<Node>,
-    kv_cache_limit: Option<Positioned<f64>>,
-    constraint_mode: Option<Name>,
-    constraint_layer: Option<Name>,
-    revision_label: Option<Name>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Profiles {
-    decode: Option<Name>,
-    prefill: Option<Name>,
-    encode: Option<Name>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Deciders {
-    prefill: Option<Name>,
-    encode: Option<Name>,
-}
-
-/// A name that says something; an empty one doesn't, as with the peer.
-fn given(name: Option<Name>) -> Option<Name> {
-    name.filter(|name| !name.value.is_empty())
-}
-
 /// What either form says.
 struct Form {
     profiles: [Option<Name>; 3],
@@ -127,32 +74,20 @@ impl DisaggParams {
     /// with one profile, and a decider of what always runs, with their place.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
         let written: Written = node.decode()?;
-        let joint = pairing(
-            written.pairing,
-            joint::Written {
-                pair_candidates: written.pair_candidates,
-                kv_bytes_per_token: written.kv_bytes_per_token,
-                peak_prefill_throughput: written.peak_prefill_throughput,
-                links: written.links,
-                kv_cache_limit: written.kv_cache_limit,
-                constraint_mode: written.constraint_mode,
-                constraint_layer: written.constraint_layer,
-                revision_label: written.revision_label,
-            },
-        )?;
-        let stage_order =
-            written.stage_order.as_ref().map_or(Ok(StageOrder::default()), StageOrder::parse)?;
-        let named = given(written.prefill_decider_plugin_name);
-        let older = given(written.decider_plugin_name).filter(|_| named.is_none());
+        let stage_order = written.stage_order.clone();
+        let joint = pairing(node, written)?;
+        let stage_order = StageOrder::parse(&stage_order, node.position_of("stageOrder"))?;
+        let given = |key: &str| name(node, key);
+        let named = given("prefillDeciderPluginName");
+        let older = given("deciderPluginName").filter(|_| named.is_none());
         let flat_decider = if older.is_some() { "deciderPluginName" } else { "prefillDeciderPluginName" };
         let flat = Form {
-            profiles: [written.decode_profile, written.prefill_profile, written.encode_profile].map(given),
-            deciders: [named.or(older), given(written.encode_decider_plugin_name)],
+            profiles: ["decodeProfile", "prefillProfile", "encodeProfile"].map(given),
+            deciders: [named.or(older), given("encodeDeciderPluginName")],
         };
-        let Written { profiles, deciders, .. } = written;
         let present = Form {
-            profiles: [profiles.decode, profiles.prefill, profiles.encode].map(given),
-            deciders: [deciders.prefill, deciders.encode].map(given),
+            profiles: ["profiles.decode", "profiles.prefill", "profiles.encode"].map(given),
+            deciders: ["deciders.prefill", "deciders.encode"].map(given),
         };
         let is_flat = match (flat.first(), present.first()) {
             (Some(first), Some(_)) => return Err(both_forms(first)),
@@ -207,22 +142,20 @@ impl DisaggParams {
 }
 
 /// How pairs are chosen: the parameters of joint pairing, if it is asked for.
-fn pairing(mode: Option<Name>, written: joint::Written) -> Result<Option<JointParams>, ConfigError> {
-    let Some(mode) = given(mode).filter(|mode| mode.value != "independent") else {
-        return match written.first() {
+fn pairing(node: &Node, written: Written) -> Result<Option<JointParams>, ConfigError> {
+    match written.pairing.as_str() {
+        "" | "independent" => match JointParams::first(node) {
             None => Ok(None),
             Some((key, at)) => {
                 Err(ConfigError::at(at, format!("{key} has no effect without pairing: joint"))
                     .hint("add pairing: joint, or leave it out"))
             }
-        };
-    };
-    if mode.value == "joint" {
-        return JointParams::read(written).map(Some);
+        },
+        "joint" => JointParams::read(node, written).map(Some),
+        other => Err(ConfigError::at(node.position_of("pairing"), format!("pairing '{other}' is not known"))
+            .hint("write independent or joint")
+            .did_you_mean(other, ["independent", "joint"])),
     }
-    Err(ConfigError::at(mode.at, format!("pairing '{}' is not known", mode.value))
-        .hint("write independent or joint")
-        .did_you_mean(&mode.value, ["independent", "joint"]))
 }
 
 fn both_forms(first: &Name) -> ConfigError {

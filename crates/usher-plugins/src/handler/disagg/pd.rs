@@ -3,40 +3,36 @@
 
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use usher_core::config::{ConfigError, Name, Node, Positioned};
+use usher_core::config::{ConfigError, Name, Node};
 use usher_core::endpoints::Endpoint;
+use usher_plugin::params::or_default;
 use usher_plugin::{
-    Build, Built, Context, Decider, Decision, Effects, Kind, Parameter, Part, PluginId, PluginType,
-    PreRequest, ProfileHandler, ProfileSet, Runs, ScheduleError, Site, beta, parameter,
+    Build, Built, Context, Decider, Decision, Effects, Kind, Part, PluginId, PluginType, PreRequest,
+    ProfileHandler, ProfileSet, Runs, ScheduleError, Site, beta,
 };
 
 use super::decisions::{Decisions, PdFamily};
-use super::params::{StageOrder, StageProfiles};
-use super::site::{pd_plugins, prompt_and_cached};
+use super::params::StageOrder;
+use super::site::{PREFIX_PRODUCER, name, pd_plugins, prompt_and_cached};
 use super::stages::Stages;
-use crate::handler::data_parallel::{PrimaryPort, port};
-
-#[rustfmt::skip]
-const PARAMETERS: &[Parameter] = &[
-    parameter("decodeProfile", "decode", "", "The profile that picks who decodes and answers."),
-    parameter("prefillProfile", "prefill", "", "The profile that picks who computes the prompt."),
-    parameter("deciderPluginName", "prefix-based-pd-decider", "", "The plugin that says whether another endpoint computes the prompt. It has to be declared."),
-    parameter("primaryPort", "0", "port", "The port of every pod that knows its ranks, as of data-parallel-profile-handler; 0: ranks are reached at their own ports."),
-    parameter("prefixMatchInfoProducerName", "approx-prefix-cache-producer", "", "A producer that knows what is cached, to be added. Deciders look at the default one."),
-    parameter("prefixPluginType, prefixPluginName", "none", "", "Deprecated, without effect."),
-];
+use super::written::StageProfiles;
+use crate::handler::data_parallel::{PrimaryPort, check_port};
 
 /// `pd-profile-handler` in a configuration.
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("pd-profile-handler", &[Kind::ProfileHandler, Kind::PreRequest],
     "Picks who decodes, and where its decider says so who computes the prompt. It needs prefill-header-handler to name it in a header.",
-    PARAMETERS, Build::Reading(build)).instead("disagg-profile-handler").refers_to(pd_plugins)
+    &[], Build::Reading(build)).takes::<PdParams>().instead("disagg-profile-handler").refers_to(pd_plugins)
     .when("Not in new configurations.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
     let params = PdParams::decode(site.parameters)?;
-    let decider = site.decider("deciderPluginName", &params.decider_plugin_name)?;
+    let key = "deciderPluginName";
+    // The default stands where the parameters do.
+    let at = name(site.parameters, key).map_or(site.parameters.at, |name| name.at);
+    let decider = site.decider(key, &Name { at, value: params.decider_plugin_name.clone() })?;
     prompt_and_cached(site, &params.prefix_match_info_producer_name);
     let id = PluginId::new("pd-profile-handler", site.name);
     let decisions = site.family(PdFamily::register)?.of(id);
@@ -46,27 +42,41 @@ fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
 }
 
 /// Parameters of `pd-profile-handler`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
 pub struct PdParams {
-    /// The profile that picks who decodes. Default `decode`.
+    /// The profile that picks who decodes and answers.
     pub decode_profile: String,
-    /// The profile that picks who computes the prompt. Default `prefill`.
+    /// The profile that picks who computes the prompt.
     pub prefill_profile: String,
-    /// The plugin that says whether another endpoint computes the prompt. Default
-    /// `prefix-based-pd-decider`.
-    #[serde(serialize_with = "text")]
-    pub decider_plugin_name: Name,
-    /// The port of every pod that knows its ranks. Default 0: ranks are reached at their
-    /// own ports.
-    pub primary_port: u16,
-    /// The producer that knows what is cached. Default `approx-prefix-cache-producer`,
-    /// which is the one that deciders look at.
+    /// The plugin that says whether another endpoint computes the prompt. It has to be declared.
+    pub decider_plugin_name: String,
+    /// The port of every pod that knows its ranks, as of data-parallel-profile-handler; 0: ranks are
+    /// reached at their own ports.
+    #[schemars(extend("x-unit" = "port"))]
+    pub primary_port: i64,
+    /// A producer that knows what is cached, to be added. Deciders look at the default one.
     pub prefix_match_info_producer_name: String,
+    /// Deprecated, without effect.
+    #[serde(skip_serializing)]
+    prefix_plugin_type: Option<String>,
+    /// Deprecated, without effect.
+    #[serde(skip_serializing)]
+    prefix_plugin_name: Option<String>,
 }
 
-fn text<S: serde::Serializer>(name: &Name, serializer: S) -> Result<S::Ok, S::Error> {
-    name.value.serialize(serializer)
+impl Default for PdParams {
+    fn default() -> Self {
+        Self {
+            decode_profile: "decode".to_owned(),
+            prefill_profile: "prefill".to_owned(),
+            decider_plugin_name: "prefix-based-pd-decider".to_owned(),
+            primary_port: 0,
+            prefix_match_info_producer_name: PREFIX_PRODUCER.to_owned(),
+            prefix_plugin_type: None,
+            prefix_plugin_name: None,
+        }
+    }
 }
 
 impl PdParams {
@@ -76,42 +86,20 @@ impl PdParams {
     /// # Errors
     /// Unknown keys, wrong types, and what can't be a port, with their place.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
-        #[derive(Default, Deserialize)]
-        #[serde(rename_all = "camelCase", default)]
-        struct Written {
-            decode_profile: Option<String>,
-            prefill_profile: Option<Name>,
-            decider_plugin_name: Option<Name>,
-            primary_port: Option<Positioned<i64>>,
-            prefix_match_info_producer_name: Option<String>,
-            #[serde(rename = "prefixPluginType")]
-            _prefix_plugin_type: Option<String>,
-            #[serde(rename = "prefixPluginName")]
-            _prefix_plugin_name: Option<String>,
+        let (mut params, default): (Self, Self) = (node.decode()?, Self::default());
+        or_default(&mut params.decode_profile, &default.decode_profile);
+        or_default(&mut params.prefill_profile, &default.prefill_profile);
+        or_default(&mut params.decider_plugin_name, &default.decider_plugin_name);
+        or_default(&mut params.prefix_match_info_producer_name, &default.prefix_match_info_producer_name);
+        if params.decode_profile == params.prefill_profile {
+            let message = format!("the profile '{}' is given to two stages", params.decode_profile);
+            return Err(ConfigError::at(node.position_of("prefillProfile"), message)
+                .hint("every stage has a profile of its own"));
         }
-        let written: Written = node.decode()?;
-        let or = |written: Option<String>, default: &str| {
-            written.filter(|name| !name.is_empty()).unwrap_or_else(|| default.to_owned())
-        };
-        let decode_profile = or(written.decode_profile, "decode");
-        let at = written.prefill_profile.as_ref().map_or(node.at, |name| name.at);
-        let prefill_profile = or(written.prefill_profile.map(|name| name.value), "prefill");
-        if decode_profile == prefill_profile {
-            let message = format!("the profile '{decode_profile}' is given to two stages");
-            return Err(ConfigError::at(at, message).hint("every stage has a profile of its own"));
+        if params.primary_port != 0 {
+            check_port(node, params.primary_port)?;
         }
-        let default = || Name { at: node.at, value: "prefix-based-pd-decider".to_owned() };
-        let decider = written.decider_plugin_name.filter(|name| !name.value.is_empty());
-        Ok(Self {
-            decode_profile,
-            prefill_profile,
-            decider_plugin_name: decider.unwrap_or_else(default),
-            primary_port: written.primary_port.filter(|port| port.value != 0).map_or(Ok(0), port)?,
-            prefix_match_info_producer_name: or(
-                written.prefix_match_info_producer_name,
-                "approx-prefix-cache-producer",
-            ),
-        })
+        Ok(params)
     }
 }
 

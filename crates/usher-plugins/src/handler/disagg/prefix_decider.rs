@@ -3,11 +3,13 @@
 
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use usher_core::config::{ConfigError, Node, Positioned};
+use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::Candidates;
 use usher_plugin::data::{PrefixMatch, PromptTokens};
-use usher_plugin::{Build, Built, Context, Decider, Key, Kind, PluginType, Site, beta, parameter};
+use usher_plugin::params::refused;
+use usher_plugin::{Build, Built, Context, Decider, Key, Kind, PluginType, Site, beta};
 
 use super::site::{PREFIX_PRODUCER, prompt_and_cached};
 
@@ -15,11 +17,7 @@ use super::site::{PREFIX_PRODUCER, prompt_and_cached};
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("prefix-based-pd-decider", &[Kind::Decider],
     "Lets another endpoint compute a prompt if the one that decodes has little of it in its prefix cache.",
-    &[
-        parameter("nonCachedTokens", "0", "tokens", "Tokens that the decoding endpoint would have to compute, from which on another one does. 0: never."),
-        parameter("promptTokens", "0", "tokens", "Prompts of fewer tokens stay whole."),
-    ],
-    Build::Reading(build))
+    &[], Build::Reading(build)).takes::<PrefixBasedPdParams>()
     .when("The usual choice for prefill: short prompts and cached ones are not worth the transfer of their KV cache.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
@@ -30,14 +28,16 @@ fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
 }
 
 /// Parameters of `prefix-based-pd-decider`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
 pub struct PrefixBasedPdParams {
-    /// Tokens that the decoding endpoint would have to compute, from which on another one
-    /// computes them. Default 0: none ever does.
-    pub non_cached_tokens: u64,
-    /// Tokens below which a prompt stays whole. Default 0: any length will do.
-    pub prompt_tokens: u64,
+    /// Tokens that the decoding endpoint would have to compute, from which on another one does. 0:
+    /// never.
+    #[schemars(extend("x-unit" = "tokens"))]
+    pub non_cached_tokens: i64,
+    /// Prompts of fewer tokens stay whole.
+    #[schemars(extend("x-unit" = "tokens"))]
+    pub prompt_tokens: i64,
 }
 
 impl PrefixBasedPdParams {
@@ -46,23 +46,15 @@ impl PrefixBasedPdParams {
     /// # Errors
     /// Unknown keys, wrong types and negative numbers, with their place.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
-        #[derive(Default, Deserialize)]
-        #[serde(rename_all = "camelCase", default)]
-        struct Written {
-            non_cached_tokens: Option<Positioned<i64>>,
-            prompt_tokens: Option<Positioned<i64>>,
+        let params: Self = node.decode()?;
+        for (key, tokens) in
+            [("nonCachedTokens", params.non_cached_tokens), ("promptTokens", params.prompt_tokens)]
+        {
+            if tokens < 0 {
+                return Err(refused(node, key, tokens).hint("write 0 or more tokens"));
+            }
         }
-        let written: Written = node.decode()?;
-        let tokens = |name: &str, written: Option<Positioned<i64>>| match written {
-            None => Ok(0),
-            Some(Positioned { at, value }) => u64::try_from(value).map_err(|_| {
-                ConfigError::at(at, format!("{name} can't be {value}")).hint("write 0 or more tokens")
-            }),
-        };
-        Ok(Self {
-            non_cached_tokens: tokens("nonCachedTokens", written.non_cached_tokens)?,
-            prompt_tokens: tokens("promptTokens", written.prompt_tokens)?,
-        })
+        Ok(params)
     }
 }
 
@@ -86,6 +78,7 @@ impl PrefixBasedPdDecider {
 impl Decider for PrefixBasedPdDecider {
     fn decide(&self, cx: &Context<'_>, _candidates: &Candidates, decode: Option<u32>) -> bool {
         let PrefixBasedPdParams { non_cached_tokens, prompt_tokens } = self.params;
+        let [non_cached_tokens, prompt_tokens] = [non_cached_tokens, prompt_tokens].map(i64::unsigned_abs);
         let Some(position) = decode.filter(|_| non_cached_tokens > 0) else { return false };
         let tokens = cx.facts.get(self.tokens).map_or(0, |tokens| tokens.count);
         if tokens < prompt_tokens.max(non_cached_tokens) {
@@ -148,7 +141,7 @@ mod tests {
     #[test]
     fn the_rule_follows_its_table() {
         // nonCachedTokens, promptTokens, tokens, cached blocks of 64, yes.
-        let table: [(u64, u64, u64, u32, bool); 14] = [
+        let table: [(i64, i64, u64, u32, bool); 14] = [
             (0, 0, 1000, 0, false),
             (16, 0, 15, 0, false),
             (16, 0, 16, 0, true),
@@ -184,7 +177,7 @@ mod tests {
     proptest! {
         #[test]
         fn the_rule_is_the_one_in_the_book(
-            (non_cached_tokens, prompt_tokens) in (0u64..40, 0u64..80),
+            (non_cached_tokens, prompt_tokens) in (0i64..40, 0i64..80),
             tokens in prop::option::weighted(0.9, prop_oneof![8 => 0u64..200, 1 => Just(u64::MAX)]),
             prefix in prop::option::weighted(
                 0.9,

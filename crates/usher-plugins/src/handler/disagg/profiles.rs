@@ -7,8 +7,8 @@ use rand::Rng;
 use usher_core::config::{ConfigError, Name};
 use usher_core::endpoints::Endpoint;
 use usher_plugin::{
-    Build, Built, Context, Decider, Decision, Effects, Kind, Parameter, Part, PluginId, PluginType,
-    PreRequest, ProfileHandler, ProfileSet, Runs, ScheduleError, Settlement, Site, beta, parameter,
+    Build, Built, Context, Decider, Decision, Effects, Kind, Part, PluginId, PluginType, PreRequest,
+    ProfileHandler, ProfileSet, Runs, ScheduleError, Settlement, Site, beta,
 };
 
 use super::decisions::{Decisions, DisaggFamily};
@@ -16,34 +16,15 @@ use super::joint::Joint;
 use super::params::DisaggParams;
 use super::site::{PREFIX_PRODUCER, named_deciders, prompt_and_cached};
 use super::stages::Stages;
+use super::written::Written;
 use crate::handler::{DisaggHeaders, DisaggHeadersParams};
 use crate::latency::{reads_latency, transfers};
-
-#[rustfmt::skip]
-const PARAMETERS: &[Parameter] = &[
-    parameter("stageOrder", "decode-first", "", "decode-first, or prefill-first: then prefill always runs. The second of them sees what the first one picked."),
-    parameter("profiles.decode", "decode", "", "The profile that picks who decodes and answers."),
-    parameter("profiles.prefill", "prefill", "", "The profile that picks who computes the prompt."),
-    parameter("profiles.encode", "encode", "", "The profile that picks who encodes."),
-    parameter("deciders.prefill", "none", "", "The plugin that says whether another endpoint computes the prompt. Without it none does, unless prefill comes first; with pairing joint, one does where that costs less."),
-    parameter("deciders.encode", "none", "", "The plugin that says whether other endpoints encode. Without it none does."),
-    parameter("pairing", "independent", "", "independent: each profile picks alone. joint: prefill and decode are chosen together, by the delay of the request and of others; a decoding endpoint that would do it all competes with every pair, unless the decider says yes to all. What follows goes with joint; all of it is Usher's own."),
-    parameter("pairCandidates", "4", "endpoints", "So many of the best of either profile are looked at, 1 to 8; of equals those that cost the least."),
-    parameter("kvBytesPerToken", "262144", "bytes", "KV cache per token of the prompt. Tokens that the decoding endpoint has are not moved."),
-    parameter("peakPrefillThroughput", "15928", "tokens/s", "Prompt tokens that an endpoint computes per second, until its first tokens say so."),
-    parameter("links.host, links.rack, links.zone, links.region, links.none", "50e9", "bytes/s", "How fast a KV cache travels between two endpoints, by the narrowest place that they share, until first tokens say so. A layer that is left out is as fast as the next wider one; none is slower than a wider one."),
-    parameter("kvCacheLimit", "0.95", "", "Decoding endpoints with more of their KV cache in use, or on its way there, are out, unless all are."),
-    parameter("constraintMode", "Preferred", "", "Preferred: places count as much as they cost. Required: pairs outside of constraintLayer are forbidden."),
-    parameter("constraintLayer", "none", "", "host, rack, zone or region, with constraintMode Required."),
-    parameter("revisionLabel", "disaggregatedset.x-k8s.io/revision", "", "Pods whose values of this label differ are never paired; pods without it fit all. Empty: all fit."),
-    parameter("decodeProfile, prefillProfile, encodeProfile, prefillDeciderPluginName, deciderPluginName, encodeDeciderPluginName", "none", "", "The same in the flat form of older versions, deprecated; not together with profiles or deciders."),
-];
 
 /// `disagg-profile-handler` in a configuration.
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("disagg-profile-handler", &[Kind::ProfileHandler, Kind::PreRequest],
     "Picks who decodes, and where its deciders say so who computes the prompt and who encodes its images, videos and clips. It names them in the headers x-prefiller-host-port and x-encoder-hosts-ports.",
-    PARAMETERS, Build::Reading(build)).refers_to(named_deciders)
+    &[], Build::Reading(build)).takes::<Written>().refers_to(named_deciders)
     .when("Disaggregated pools, whose decoding pods have a sidecar that reads these headers.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {

@@ -18,23 +18,29 @@ pub(super) fn prompt_and_cached(
 
 /// Deciders of `disagg-profile-handler` in its present form and in its flat one.
 pub(super) fn named_deciders(parameters: &Node) -> Vec<Name> {
-    let deciders = parameters.get("deciders");
-    let nested = ["prefill", "encode"].map(|stage| deciders.and_then(|deciders| deciders.get(stage)));
-    let flat =
-        ["prefillDeciderPluginName", "deciderPluginName", "encodeDeciderPluginName", "prefixPluginName"];
-    nested.into_iter().chain(flat.map(|key| parameters.get(key))).flatten().filter_map(name).collect()
+    let keys = [
+        "deciders.prefill",
+        "deciders.encode",
+        "prefillDeciderPluginName",
+        "deciderPluginName",
+        "encodeDeciderPluginName",
+        "prefixPluginName",
+    ];
+    keys.into_iter().filter_map(|key| name(parameters, key)).collect()
 }
 
 /// Plugins that `pd-profile-handler` needs: its decider has a default.
 pub(super) fn pd_plugins(parameters: &Node) -> Vec<Name> {
-    let decider = parameters.get("deciderPluginName").and_then(name);
+    let decider = name(parameters, "deciderPluginName");
     let default = || Name { at: parameters.at, value: "prefix-based-pd-decider".to_owned() };
-    let prefix = parameters.get("prefixPluginName").and_then(name);
+    let prefix = name(parameters, "prefixPluginName");
     [Some(decider.unwrap_or_else(default)), prefix].into_iter().flatten().collect()
 }
 
-/// A name that is given; what is no text is refused when the parameters are read.
-fn name(node: &Node) -> Option<Name> {
+/// A name that is given; an empty one says nothing, as with the peer. What is no text is refused
+/// when the parameters are read.
+pub(super) fn name(parameters: &Node, key: &str) -> Option<Name> {
+    let node = parameters.find(key)?;
     let text = node.text().filter(|text| !text.is_empty())?;
     Some(Name { at: node.at, value: text.to_owned() })
 }

@@ -8,7 +8,8 @@ use usher_plugin::{Context, Decider, Decision, Outcome, Part, ProfileSet, Runs, 
 
 use super::decisions::Split;
 use super::joint::Splitting;
-use super::params::{StageOrder, StageProfiles};
+use super::params::StageOrder;
+use super::written::StageProfiles;
 
 /// The stages of a request, each with its profile. The answer comes from who decodes;
 /// another stage that finds nobody is left out.

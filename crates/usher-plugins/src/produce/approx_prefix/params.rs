@@ -2,34 +2,41 @@
 
 use std::num::NonZeroU32;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use usher_core::config::{ConfigError, Node, Positioned};
+use usher_core::config::{ConfigError, Node};
+use usher_plugin::params::refused;
 
-/// Tokens of a block unless the configuration says: what vLLM's blocks have.
-const DEFAULT_BLOCK: i64 = 16;
 /// Smallest block, whatever is configured, as with the peer.
 const MIN_BLOCK: NonZeroU32 = NonZeroU32::MIN.saturating_add(63);
-/// Blocks that an endpoint is taken to hold, unless it says.
-const DEFAULT_CAPACITY: i64 = 31_250;
 /// Blocks of a request that are looked at, whatever is configured: what a body of 32 MiB
 /// comes to. A few bytes may stand for a video of any length.
 const MAX_BLOCKS: usize = 1 << 17;
 
 /// Parameters of `approx-prefix-cache-producer`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
 pub struct ApproxPrefixParams {
-    /// Take the size of a block and the capacity from what endpoints report. Default true.
+    /// Take the size of a block and the size of the caches from what the endpoints report.
     pub auto_tune: bool,
-    /// Tokens of a block where no endpoint reports it; at least 64 count. Default 16.
+    /// Size of a block where none is reported; at least 64 count. The first candidate's report counts
+    /// for all.
+    ///
+    /// The default is what vLLM's blocks have.
+    #[schemars(extend("x-unit" = "tokens"))]
     pub block_size_tokens: i64,
-    /// Tokens of a prompt that are looked at; 0: as many as `max_prefix_blocks_to_match`
-    /// blocks have. Default 131,072.
+    /// Deprecated, the older name of blockSizeTokens.
+    #[serde(skip_serializing)]
+    #[schemars(extend("x-unit" = "tokens"))]
+    block_size: Option<i64>,
+    /// How much of a request's prompts is looked at. 0: as many blocks as the next parameter says.
+    #[schemars(extend("x-unit" = "tokens"))]
     pub max_prefix_tokens_to_match: i64,
-    /// Blocks of a prompt that are looked at, where no number of tokens is given; 0: all.
-    /// Default 2048.
+    /// Deprecated. 0: all, which is 131,072 blocks.
+    #[schemars(extend("x-unit" = "blocks"))]
     pub max_prefix_blocks_to_match: i64,
-    /// Blocks that an endpoint holds which doesn't report it. Default 31,250.
+    /// Size of a cache where none is reported. Below 1 means the default.
+    #[schemars(extend("x-unit" = "blocks"))]
     pub lru_capacity_per_server: i64,
 }
 
@@ -37,10 +44,11 @@ impl Default for ApproxPrefixParams {
     fn default() -> Self {
         Self {
             auto_tune: true,
-            block_size_tokens: DEFAULT_BLOCK,
+            block_size_tokens: 16,
+            block_size: None,
             max_prefix_tokens_to_match: 131_072,
             max_prefix_blocks_to_match: 2048,
-            lru_capacity_per_server: DEFAULT_CAPACITY,
+            lru_capacity_per_server: 31_250,
         }
     }
 }
@@ -52,45 +60,29 @@ impl ApproxPrefixParams {
     /// Unknown keys, wrong types, a negative number of tokens, and no size of a block
     /// where none is reported, with their place.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
-        #[derive(Default, Deserialize)]
-        #[serde(rename_all = "camelCase", default)]
-        struct Written {
-            auto_tune: Option<bool>,
-            block_size_tokens: Option<Positioned<i64>>,
-            /// The older name.
-            block_size: Option<Positioned<i64>>,
-            max_prefix_tokens_to_match: Option<Positioned<i64>>,
-            max_prefix_blocks_to_match: Option<i64>,
-            lru_capacity_per_server: Option<i64>,
+        let (mut params, default): (Self, _) = (node.decode()?, Self::default());
+        let mut key = "blockSizeTokens";
+        if params.block_size_tokens == default.block_size_tokens
+            && let Some(older) = params.block_size.take()
+        {
+            (key, params.block_size_tokens) = ("blockSize", older);
         }
-        let written: Written = node.decode()?;
-        let default = Self::default();
-        let auto_tune = written.auto_tune.unwrap_or(default.auto_tune);
-        let older = |size: &Positioned<i64>| size.value == DEFAULT_BLOCK;
-        let size = match (written.block_size_tokens, written.block_size) {
-            (Some(size), Some(other)) if older(&size) => Some(other),
-            (size, other) => size.or(other),
-        };
-        if let Some(Positioned { at, value }) = size.filter(|size| size.value <= 0 && !auto_tune) {
-            let message = format!("blockSizeTokens can't be {value} where autoTune is off");
-            return Err(ConfigError::at(at, message).hint("the default is 16; at least 64 count"));
+        let size = params.block_size_tokens;
+        if size <= 0 && !params.auto_tune {
+            let message = format!("blockSizeTokens can't be {size} where autoTune is off");
+            return Err(
+                ConfigError::at(node.position_of(key), message).hint("the default is 16; at least 64 count")
+            );
         }
-        let tokens = written.max_prefix_tokens_to_match;
-        if let Some(Positioned { at, value }) = tokens.filter(|tokens| tokens.value < 0) {
-            return Err(ConfigError::at(at, format!("maxPrefixTokensToMatch can't be {value}"))
+        let tokens = params.max_prefix_tokens_to_match;
+        if tokens < 0 {
+            return Err(refused(node, "maxPrefixTokensToMatch", tokens)
                 .hint("the default is 131072; 0 counts blocks instead"));
         }
-        let capacity = written.lru_capacity_per_server.filter(|capacity| *capacity > 0);
-        Ok(Self {
-            auto_tune,
-            block_size_tokens: size.map_or(DEFAULT_BLOCK, |size| size.value),
-            max_prefix_tokens_to_match: tokens
-                .map_or(default.max_prefix_tokens_to_match, |tokens| tokens.value),
-            max_prefix_blocks_to_match: written
-                .max_prefix_blocks_to_match
-                .unwrap_or(default.max_prefix_blocks_to_match),
-            lru_capacity_per_server: capacity.unwrap_or(DEFAULT_CAPACITY),
-        })
+        if params.lru_capacity_per_server <= 0 {
+            params.lru_capacity_per_server = default.lru_capacity_per_server;
+        }
+        Ok(params)
     }
 
     /// Tokens of a block of the index, where an engine's has so many; `None`: nobody

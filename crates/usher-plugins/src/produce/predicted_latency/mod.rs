@@ -13,42 +13,27 @@ use usher_core::request::Slo;
 use usher_core::request::usage::Usage;
 use usher_plugin::data::{LatencyPrediction, LatencyPredictions};
 use usher_plugin::{
-    Attribute, Build, Built, Context, Decision, Effects, Facts, Follower, Key, Parameter, PluginType,
-    PreRequest, Producer, Site, Situation, beta, parameter,
+    Attribute, Build, Built, Context, Decision, Effects, Facts, Follower, Key, PluginType, PreRequest,
+    Producer, Site, Situation, beta,
 };
 
-use crate::latency::{Ask, Reader, SloMetrics, fresh, reads_latency, reported, throughput};
+use crate::latency::{Ask, PEAK_PREFILL_THROUGHPUT, Reader, SloMetrics, fresh, reads_latency, reported};
 
 use metrics::{Kind, Labels};
 pub use metrics::{PredictionFamilies, PredictionSeries};
 pub use params::PredictedLatencyParams;
 
-#[rustfmt::skip]
-const PARAMETERS: &[Parameter] = &[
-    parameter("sloBufferFactor", "1", "", "Part of a target for the time per output token that counts, above 0."),
-    parameter("contextTTL", "5m", "", "Accepted and ignored: what is known of a request goes with it."),
-    parameter("streamingMode", "false", "", "The time per output token counts. Without it only that to the first token does."),
-    parameter("endpointRoleLabel", "none", "", "Label of the endpoints' role: where that is prefill, the time per output token doesn't count."),
-    parameter("predictInProduce", "true", "", "Predict. With false it only learns, and scorers go by what they do without predictions."),
-    parameter("useEncoderCacheFeatures", "false", "", "Accepted and ignored."),
-    parameter("samplingMean", "none", "", "Accepted and ignored."),
-    parameter("maxDecodeTokenSamplesForPrediction", "none", "", "Accepted and ignored."),
-    parameter("prefixMatchInfoProducerName", "approx-prefix-cache-producer", "", "The producer that knows what is cached."),
-    parameter("inFlightLoadProducerName", "none", "", "Accepted and ignored: the model counts what is in flight."),
-    parameter("encoderCacheMatchInfoProducerName", "none", "", "Accepted and ignored."),
-];
-
 /// `predicted-latency-producer` in a configuration.
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("predicted-latency-producer", &[usher_plugin::Kind::DataProducer, usher_plugin::Kind::PreRequest, usher_plugin::Kind::Response],
     "Predicts when each endpoint would send the first token of a request and how fast the others, and how far that is from the request's latency targets.",
-    PARAMETERS, Build::Reading(build))
+    &[], Build::Reading(build)).takes::<PredictedLatencyParams>()
     .when("Added by itself where a plugin reads predicted latencies; declare it to set its parameters. It learns in this process: no sidecar is called.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
     let params = PredictedLatencyParams::decode(site.parameters)?;
     let built = Built::with(&params)?;
-    let reader = reads_latency(site, throughput(None)?, &params.prefix_match_info_producer_name)?;
+    let reader = reads_latency(site, PEAK_PREFILL_THROUGHPUT, &params.prefix_match_info_producer_name)?;
     let families = site.family(PredictionFamilies::register)?;
     let series = Arc::new(PredictionSeries::new(families, site.name));
     let metrics = (series, site.family(SloMetrics::register)?);

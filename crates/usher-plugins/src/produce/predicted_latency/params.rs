@@ -1,43 +1,62 @@
 //! Parameters of `predicted-latency-producer`.
 
-use serde::{Deserialize, Serialize};
-use usher_core::config::{ConfigError, Node, Positioned};
-use usher_plugin::params::{PREFIX_PRODUCER, checked, named};
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, Serialize};
+use usher_core::config::{ConfigError, Node};
+use usher_plugin::params::{PREFIX_PRODUCER, in_range, or_default};
 
-/// Parameters of `predicted-latency-producer`.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
+/// Parameters of `predicted-latency-producer`. Those that are ignored mean nothing to a model in
+/// this process.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
 pub struct PredictedLatencyParams {
-    /// Part of a target for the time per output token that may be used, above 0. Default 1.
+    /// Part of a target for the time per output token that counts, above 0.
     pub slo_buffer_factor: f64,
-    /// Answers are streams: the time per output token counts. Default false.
-    pub streaming_mode: bool,
-    /// Label of an endpoint's role: where it is `prefill`, the time per output token doesn't
-    /// count. Default none.
-    pub endpoint_role_label: String,
-    /// Predict. Without it the model only learns. Default true.
-    pub predict_in_produce: bool,
-    /// The producer that knows what is cached. Default `approx-prefix-cache-producer`.
-    pub prefix_match_info_producer_name: String,
-    #[serde(flatten)]
-    ignored: Ignored,
-}
-
-/// Parameters that are accepted and mean nothing to a model in this process.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Ignored {
-    #[serde(rename = "contextTTL")]
+    /// Accepted and ignored: what is known of a request goes with it.
+    #[serde(rename = "contextTTL", deserialize_with = "any_text")]
     context_ttl: String,
+    /// The time per output token counts. Without it only that to the first token does.
+    pub streaming_mode: bool,
+    /// Label of the endpoints' role: where that is prefill, the time per output token doesn't count.
+    pub endpoint_role_label: String,
+    /// Predict. With false it only learns, and scorers go by what they do without predictions.
+    pub predict_in_produce: bool,
+    /// Accepted and ignored.
     use_encoder_cache_features: bool,
+    /// Accepted and ignored.
     #[serde(skip_serializing_if = "Option::is_none")]
     sampling_mean: Option<f64>,
+    /// Accepted and ignored.
     #[serde(skip_serializing_if = "Option::is_none")]
     max_decode_token_samples_for_prediction: Option<i64>,
+    /// The producer that knows what is cached.
+    pub prefix_match_info_producer_name: String,
+    /// Accepted and ignored: the model counts what is in flight.
     #[serde(skip_serializing_if = "Option::is_none")]
     in_flight_load_producer_name: Option<String>,
+    /// Accepted and ignored.
     #[serde(skip_serializing_if = "Option::is_none")]
     encoder_cache_match_info_producer_name: Option<String>,
+}
+
+const CONTEXT_TTL: &str = "5m";
+
+impl Default for PredictedLatencyParams {
+    fn default() -> Self {
+        Self {
+            slo_buffer_factor: 1.0,
+            context_ttl: CONTEXT_TTL.to_owned(),
+            streaming_mode: false,
+            endpoint_role_label: String::new(),
+            predict_in_produce: true,
+            use_encoder_cache_features: false,
+            sampling_mean: None,
+            max_decode_token_samples_for_prediction: None,
+            prefix_match_info_producer_name: PREFIX_PRODUCER.to_owned(),
+            in_flight_load_producer_name: None,
+            encoder_cache_match_info_producer_name: None,
+        }
+    }
 }
 
 impl PredictedLatencyParams {
@@ -46,39 +65,15 @@ impl PredictedLatencyParams {
     /// # Errors
     /// Unknown keys, wrong types, and a factor that isn't above 0, with their place.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
-        #[derive(Default, Deserialize)]
-        #[serde(rename_all = "camelCase", default)]
-        struct Written {
-            slo_buffer_factor: Option<Positioned<f64>>,
-            #[serde(rename = "contextTTL")]
-            context_ttl: Option<Node>,
-            streaming_mode: bool,
-            endpoint_role_label: String,
-            predict_in_produce: Option<bool>,
-            use_encoder_cache_features: bool,
-            sampling_mean: Option<f64>,
-            max_decode_token_samples_for_prediction: Option<i64>,
-            prefix_match_info_producer_name: Option<String>,
-            in_flight_load_producer_name: Option<String>,
-            encoder_cache_match_info_producer_name: Option<String>,
-        }
-        let written: Written = node.decode()?;
-        let factor = checked("sloBufferFactor", written.slo_buffer_factor, 1.0, |value| value > 0.0)?;
-        let ttl = written.context_ttl.as_ref().and_then(|node| node.text()).filter(|text| !text.is_empty());
-        Ok(Self {
-            slo_buffer_factor: factor,
-            streaming_mode: written.streaming_mode,
-            endpoint_role_label: written.endpoint_role_label,
-            predict_in_produce: written.predict_in_produce.unwrap_or(true),
-            prefix_match_info_producer_name: named(written.prefix_match_info_producer_name, PREFIX_PRODUCER),
-            ignored: Ignored {
-                context_ttl: ttl.unwrap_or("5m").to_owned(),
-                use_encoder_cache_features: written.use_encoder_cache_features,
-                sampling_mean: written.sampling_mean,
-                max_decode_token_samples_for_prediction: written.max_decode_token_samples_for_prediction,
-                in_flight_load_producer_name: written.in_flight_load_producer_name,
-                encoder_cache_match_info_producer_name: written.encoder_cache_match_info_producer_name,
-            },
-        })
+        let mut params: Self = node.decode()?;
+        in_range(node, "sloBufferFactor", params.slo_buffer_factor, 1.0, |factor| factor > 0.0)?;
+        or_default(&mut params.context_ttl, CONTEXT_TTL);
+        or_default(&mut params.prefix_match_info_producer_name, PREFIX_PRODUCER);
+        Ok(params)
     }
+}
+
+/// Takes anything; what is no text is left empty.
+fn any_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    Node::deserialize(deserializer).map(|node| node.text().unwrap_or_default().to_owned())
 }

@@ -10,27 +10,15 @@ use smallvec::SmallVec;
 use usher_core::config::ConfigError;
 use usher_core::endpoints::View;
 use usher_plugin::data::{LatencyPrediction, LatencyPredictions, PrefixMatch};
-use usher_plugin::{Build, Built, Context, Key, Kind, Parameter, PluginType, Scorer, Site, beta, parameter};
+use usher_plugin::{Build, Built, Context, Key, Kind, PluginType, Scorer, Site, beta};
 
 pub use params::{LatencyScorerParams, Strategy};
-
-#[rustfmt::skip]
-const PARAMETERS: &[Parameter] = &[
-    parameter("ttftWeight", "0.8", "", "Weight of the headroom of the time to the first token."),
-    parameter("tpotWeight", "0.2", "", "Weight of the headroom of the time per output token."),
-    parameter("headroomSelectionStrategy", "least", "", "least or most: which of the endpoints that keep the targets score most. With least, others stay free for tighter targets."),
-    parameter("compositeKVWeight", "1", "", "Without predictions: weight of what is free of the KV cache."),
-    parameter("compositeQueueWeight", "1", "", "Without predictions: weight of a short queue."),
-    parameter("compositePrefixWeight", "1", "", "Without predictions: weight of what is cached of the prompt."),
-    parameter("latencyPredictionInfoProducerName", "predicted-latency-producer", "", "The producer of the predictions."),
-    parameter("prefixMatchInfoProducerName", "approx-prefix-cache-producer", "", "The producer that knows what is cached."),
-];
 
 /// `latency-scorer` in a configuration.
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("latency-scorer", &[Kind::Scorer],
     "Scores by headroom, the latency target less what is predicted: endpoints that keep both targets go first, by the strategy; without targets, the soonest.",
-    PARAMETERS, Build::Reading(build))
+    &[], Build::Reading(build)).takes::<LatencyScorerParams>()
     .when("Configurations of the Go picker with predicted latencies. expected-latency-scorer needs no weights, and also minds what a request costs others.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {

@@ -1,35 +1,37 @@
 //! Parameters of `latency-scorer`.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use usher_core::config::{ConfigError, Name, Node, Positioned};
-use usher_plugin::params::{LATENCY_PRODUCER, PREFIX_PRODUCER, checked, named};
+use usher_core::config::{ConfigError, Node};
+use usher_plugin::params::{LATENCY_PRODUCER, PREFIX_PRODUCER, any_word, in_range, or_default, word};
 
 /// Parameters of `latency-scorer`. Weights are relative to each other.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
 pub struct LatencyScorerParams {
-    /// Weight of the headroom of the time to the first token. Default 0.8.
+    /// Weight of the headroom of the time to the first token.
     pub ttft_weight: f64,
-    /// Weight of the headroom of the time per output token. Default 0.2.
+    /// Weight of the headroom of the time per output token.
     pub tpot_weight: f64,
-    /// Which of the endpoints that keep the targets score most. Default `least`.
-    #[serde(rename = "headroomSelectionStrategy")]
+    /// least or most: which of the endpoints that keep the targets score most. With least, others stay
+    /// free for tighter targets.
+    #[serde(rename = "headroomSelectionStrategy", deserialize_with = "any_word")]
     pub strategy: Strategy,
-    /// Weight of a KV cache that is empty, without predictions. Default 1.
+    /// Without predictions: weight of what is free of the KV cache.
     #[serde(rename = "compositeKVWeight")]
     pub composite_kv_weight: f64,
-    /// Weight of a short queue, without predictions. Default 1.
+    /// Without predictions: weight of a short queue.
     pub composite_queue_weight: f64,
-    /// Weight of a cached prefix, without predictions. Default 1.
+    /// Without predictions: weight of what is cached of the prompt.
     pub composite_prefix_weight: f64,
-    /// The producer of the predictions. Default `predicted-latency-producer`.
+    /// The producer of the predictions.
     pub latency_prediction_info_producer_name: String,
-    /// The producer that knows what is cached. Default `approx-prefix-cache-producer`.
+    /// The producer that knows what is cached.
     pub prefix_match_info_producer_name: String,
 }
 
 /// Which of the endpoints that keep the targets score most.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Strategy {
     /// Those with the least headroom, so that others stay free.
@@ -39,6 +41,21 @@ pub enum Strategy {
     Most,
 }
 
+impl Default for LatencyScorerParams {
+    fn default() -> Self {
+        Self {
+            ttft_weight: 0.8,
+            tpot_weight: 0.2,
+            strategy: Strategy::Least,
+            composite_kv_weight: 1.0,
+            composite_queue_weight: 1.0,
+            composite_prefix_weight: 1.0,
+            latency_prediction_info_producer_name: LATENCY_PRODUCER.to_owned(),
+            prefix_match_info_producer_name: PREFIX_PRODUCER.to_owned(),
+        }
+    }
+}
+
 impl LatencyScorerParams {
     /// Reads the parameters.
     ///
@@ -46,45 +63,16 @@ impl LatencyScorerParams {
     /// Unknown keys and strategies, wrong types, and weights that are no number, with their
     /// place.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
-        #[derive(Default, Deserialize)]
-        #[serde(rename_all = "camelCase", default)]
-        struct Written {
-            ttft_weight: Option<Positioned<f64>>,
-            tpot_weight: Option<Positioned<f64>>,
-            headroom_selection_strategy: Option<Name>,
-            #[serde(rename = "compositeKVWeight")]
-            composite_kv_weight: Option<Positioned<f64>>,
-            composite_queue_weight: Option<Positioned<f64>>,
-            composite_prefix_weight: Option<Positioned<f64>>,
-            latency_prediction_info_producer_name: Option<String>,
-            prefix_match_info_producer_name: Option<String>,
-        }
-        let written: Written = node.decode()?;
-        let weight = |name: &str, written, default| checked(name, written, default, |_| true);
-        Ok(Self {
-            ttft_weight: weight("ttftWeight", written.ttft_weight, 0.8)?,
-            tpot_weight: weight("tpotWeight", written.tpot_weight, 0.2)?,
-            strategy: strategy(written.headroom_selection_strategy.as_ref())?,
-            composite_kv_weight: weight("compositeKVWeight", written.composite_kv_weight, 1.0)?,
-            composite_queue_weight: weight("compositeQueueWeight", written.composite_queue_weight, 1.0)?,
-            composite_prefix_weight: weight("compositePrefixWeight", written.composite_prefix_weight, 1.0)?,
-            latency_prediction_info_producer_name: named(
-                written.latency_prediction_info_producer_name,
-                LATENCY_PRODUCER,
-            ),
-            prefix_match_info_producer_name: named(written.prefix_match_info_producer_name, PREFIX_PRODUCER),
-        })
-    }
-}
-
-fn strategy(written: Option<&Name>) -> Result<Strategy, ConfigError> {
-    match written.map(|name| (name.value.as_str(), name.at)) {
-        None | Some(("" | "least", _)) => Ok(Strategy::Least),
-        Some(("most", _)) => Ok(Strategy::Most),
-        Some((other, at)) => {
-            Err(ConfigError::at(at, format!("headroomSelectionStrategy '{other}' is not known"))
-                .hint("known here: least, most")
-                .did_you_mean(other, ["least", "most"]))
-        }
+        let (mut params, default): (Self, _) = (node.decode()?, Self::default());
+        let weight = |key: &str, value, default| in_range(node, key, value, default, |_| true);
+        weight("ttftWeight", params.ttft_weight, default.ttft_weight)?;
+        weight("tpotWeight", params.tpot_weight, default.tpot_weight)?;
+        params.strategy = word(node, "headroomSelectionStrategy")?;
+        weight("compositeKVWeight", params.composite_kv_weight, default.composite_kv_weight)?;
+        weight("compositeQueueWeight", params.composite_queue_weight, default.composite_queue_weight)?;
+        weight("compositePrefixWeight", params.composite_prefix_weight, default.composite_prefix_weight)?;
+        or_default(&mut params.latency_prediction_info_producer_name, LATENCY_PRODUCER);
+        or_default(&mut params.prefix_match_info_producer_name, PREFIX_PRODUCER);
+        Ok(params)
     }
 }

@@ -1,21 +1,29 @@
 //! How fast a KV cache travels between two endpoints.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Node, Positioned};
 use usher_core::endpoints::Nearness;
 
 /// Bytes per second between two endpoints, by the narrowest place that they share.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
 pub struct Links {
-    /// On one host.
+    /// How fast a KV cache travels between two endpoints of one host, until first tokens say so. A
+    /// layer that is left out is as fast as the next wider one; none is slower than a wider one.
+    #[schemars(extend("x-unit" = "bytes/s", "default" = "50e9"))]
     pub host: f64,
-    /// In one rack.
+    /// The same in one rack.
+    #[schemars(extend("x-unit" = "bytes/s", "default" = "50e9"))]
     pub rack: f64,
-    /// In one zone.
+    /// The same in one zone.
+    #[schemars(extend("x-unit" = "bytes/s", "default" = "50e9"))]
     pub zone: f64,
-    /// In one region.
+    /// The same in one region.
+    #[schemars(extend("x-unit" = "bytes/s", "default" = "50e9"))]
     pub region: f64,
-    /// Without a place in common, or where it isn't known.
+    /// The same without a place in common, or where it isn't known.
+    #[schemars(extend("x-unit" = "bytes/s", "default" = "50e9"))]
     pub none: f64,
 }
 
@@ -42,23 +50,10 @@ impl Links {
     /// Unknown keys, wrong types, speeds that are no positive numbers, and a place that is
     /// slower than a wider one, with their place.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
-        #[derive(Default, Deserialize)]
-        #[serde(default)]
-        struct Written {
-            host: Option<Positioned<f64>>,
-            rack: Option<Positioned<f64>>,
-            zone: Option<Positioned<f64>>,
-            region: Option<Positioned<f64>>,
-            none: Option<Positioned<f64>>,
-        }
-        let written: Written = node.decode()?;
-        let layers = [
-            ("none", written.none),
-            ("region", written.region),
-            ("zone", written.zone),
-            ("rack", written.rack),
-            ("host", written.host),
-        ];
+        let Self { host, rack, zone, region, none } = node.decode()?;
+        let layers = [("none", none), ("region", region), ("zone", zone), ("rack", rack), ("host", host)];
+        let layers = layers
+            .map(|(layer, value)| (layer, node.find(layer).map(|node| Positioned { at: node.at, value })));
         let mut speeds = [None; 5];
         for (speed, (layer, written)) in speeds.iter_mut().zip(layers) {
             let Some(Positioned { at, value }) = written else { continue };

@@ -22,7 +22,8 @@ use usher_plugin::{
 use crate::latency::{Ask, Reader, Reported, Table, Transfers, fresh, reported};
 
 use choose::{Alone, Choice, Costs, Decode, Prefill, Side, cheapest};
-pub use params::{JointParams, Written};
+pub use links::Links;
+pub use params::JointParams;
 use ways::{Place, Ways};
 
 /// Chooses pairs.

@@ -1,16 +1,14 @@
 //! Parameters of joint pairing. They are ours: the peer has none of them.
 
 use serde::Serialize;
-use usher_core::config::{ConfigError, Name, Node, Position, Positioned};
+use usher_core::config::{ConfigError, Node, Position};
 use usher_core::endpoints::Nearness;
+use usher_plugin::params::refused;
 
 use super::choose::MOST;
 use super::links::Links;
-use crate::latency::{Transfers, throughput};
-
-/// The label that DisaggregatedSet gives the pods of all roles that were made from one
-/// version of their templates.
-const REVISION_LABEL: &str = "disaggregatedset.x-k8s.io/revision";
+use crate::handler::disagg::written::Written;
+use crate::latency::{Transfers, check_throughput};
 
 /// Parameters of joint pairing.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -38,83 +36,54 @@ pub struct JointParams {
     pub revision_label: String,
 }
 
-/// The parameters as they are written, each on its own.
-#[derive(Debug, Default)]
-pub struct Written {
-    pub pair_candidates: Option<Positioned<u64>>,
-    pub kv_bytes_per_token: Option<Positioned<f64>>,
-    pub peak_prefill_throughput: Option<Positioned<f64>>,
-    pub links: Option<Node>,
-    pub kv_cache_limit: Option<Positioned<f64>>,
-    pub constraint_mode: Option<Name>,
-    pub constraint_layer: Option<Name>,
-    pub revision_label: Option<Name>,
-}
-
-impl Written {
-    /// The first parameter that is there, by its key.
-    pub fn first(&self) -> Option<(&'static str, Position)> {
-        let positioned = [
-            ("pairCandidates", self.pair_candidates.map(|written| written.at)),
-            ("kvBytesPerToken", self.kv_bytes_per_token.map(|written| written.at)),
-            ("peakPrefillThroughput", self.peak_prefill_throughput.map(|written| written.at)),
-            ("links", self.links.as_ref().map(|node| node.at)),
-            ("kvCacheLimit", self.kv_cache_limit.map(|written| written.at)),
-            ("constraintMode", self.constraint_mode.as_ref().map(|name| name.at)),
-            ("constraintLayer", self.constraint_layer.as_ref().map(|name| name.at)),
-            ("revisionLabel", self.revision_label.as_ref().map(|name| name.at)),
-        ];
-        positioned.into_iter().find_map(|(key, at)| Some((key, at?)))
-    }
-}
+/// Keys of parameters that go with joint pairing.
+const KEYS: [&str; 8] = [
+    "pairCandidates",
+    "kvBytesPerToken",
+    "peakPrefillThroughput",
+    "links",
+    "kvCacheLimit",
+    "constraintMode",
+    "constraintLayer",
+    "revisionLabel",
+];
 
 impl JointParams {
-    /// Reads the parameters.
+    /// The first parameter that is there, by its key.
+    pub fn first(node: &Node) -> Option<(&'static str, Position)> {
+        KEYS.into_iter().find_map(|key| Some((key, node.find(key)?.at)))
+    }
+
+    /// Reads the parameters of this node, which are written like this.
     ///
     /// # Errors
     /// Numbers out of range, unknown layers and modes, and a required layer without a name,
     /// with their place.
-    pub fn read(written: Written) -> Result<Self, ConfigError> {
-        let required_layer = required_layer(written.constraint_mode, written.constraint_layer)?;
-        let pair_candidates = match written.pair_candidates {
-            None => 4,
-            Some(Positioned { at, value }) => {
-                let number = usize::try_from(value).ok().filter(|number| (1..=MOST).contains(number));
-                number.ok_or_else(|| {
-                    ConfigError::at(at, format!("pairCandidates can't be {value}"))
-                        .hint(format!("give 1 to {MOST}"))
-                })?
-            }
+    pub fn read(node: &Node, written: Written) -> Result<Self, ConfigError> {
+        let required_layer =
+            required_layer(node, written.constraint_mode.as_deref(), written.constraint_layer.as_deref())?;
+        let pair_candidates = usize::try_from(written.pair_candidates).ok();
+        let pair_candidates = pair_candidates.filter(|number| (1..=MOST).contains(number));
+        let pair_candidates = pair_candidates.ok_or_else(|| {
+            refused(node, "pairCandidates", written.pair_candidates).hint(format!("give 1 to {MOST}"))
+        })?;
+        let in_range = |key: &str, value: f64, most: f64, hint: &str| match value > 0.0 && value <= most {
+            true => Ok(value),
+            false => Err(refused(node, key, value).hint(hint)),
         };
-        let in_range = |written: Option<Positioned<f64>>, key: &str, default: f64, most: f64, hint: &str| {
-            let Some(Positioned { at, value }) = written else { return Ok(default) };
-            if value > 0.0 && value <= most {
-                return Ok(value);
-            }
-            Err(ConfigError::at(at, format!("{key} can't be {value}")).hint(hint))
-        };
+        let (bytes, limit) = (written.kv_bytes_per_token, written.kv_cache_limit);
+        let bytes = in_range("kvBytesPerToken", bytes, 1e12, "give bytes per token, above 0")?;
+        check_throughput(node, written.peak_prefill_throughput)?;
+        let links = node.find("links").map_or_else(|| Ok(Links::default()), Links::decode)?;
+        let hint = "give a share of the KV cache, above 0 and up to 1";
         Ok(Self {
             pair_candidates,
-            kv_bytes_per_token: in_range(
-                written.kv_bytes_per_token,
-                "kvBytesPerToken",
-                262_144.0,
-                1e12,
-                "give bytes per token, above 0",
-            )?,
-            peak_prefill_throughput: throughput(written.peak_prefill_throughput)?,
-            links: written.links.as_ref().map_or_else(|| Ok(Links::default()), Links::decode)?,
-            kv_cache_limit: in_range(
-                written.kv_cache_limit,
-                "kvCacheLimit",
-                0.95,
-                1.0,
-                "give a share of the KV cache, above 0 and up to 1",
-            )?,
+            kv_bytes_per_token: bytes,
+            peak_prefill_throughput: written.peak_prefill_throughput,
+            links,
+            kv_cache_limit: in_range("kvCacheLimit", limit, 1.0, hint)?,
             required_layer,
-            revision_label: written
-                .revision_label
-                .map_or_else(|| REVISION_LABEL.to_owned(), |name| name.value),
+            revision_label: written.revision_label,
         })
     }
 
@@ -138,13 +107,18 @@ const LAYERS: [(&str, Nearness); 4] = [
     ("region", Nearness::Region),
 ];
 
-fn required_layer(mode: Option<Name>, layer: Option<Name>) -> Result<Option<&'static str>, ConfigError> {
-    let known = match &layer {
+fn required_layer(
+    node: &Node,
+    mode: Option<&str>,
+    layer: Option<&str>,
+) -> Result<Option<&'static str>, ConfigError> {
+    let (mode_at, layer_at) = (node.position_of("constraintMode"), node.position_of("constraintLayer"));
+    let known = match layer {
         None => None,
         Some(name) => {
-            let found = LAYERS.iter().find(|(known, _)| *known == name.value);
+            let found = LAYERS.iter().find(|(known, _)| *known == name);
             let unknown = || {
-                ConfigError::at(name.at, format!("constraintLayer '{}' is not known", name.value))
+                ConfigError::at(layer_at, format!("constraintLayer '{name}' is not known"))
                     .hint("write host, rack, zone or region")
             };
             Some(found.ok_or_else(unknown)?.0)
@@ -153,20 +127,18 @@ fn required_layer(mode: Option<Name>, layer: Option<Name>) -> Result<Option<&'st
     let Some(mode) = mode else {
         return match layer {
             None => Ok(None),
-            Some(name) => {
-                Err(ConfigError::at(name.at, "constraintLayer has no effect without constraintMode")
-                    .hint("add constraintMode: Required, or leave it out"))
-            }
+            Some(_) => Err(ConfigError::at(layer_at, "constraintLayer has no effect without constraintMode")
+                .hint("add constraintMode: Required, or leave it out")),
         };
     };
-    match (mode.value.as_str(), known) {
+    match (mode, known) {
         ("Required", Some(layer)) => Ok(Some(layer)),
         ("Required", None) => {
-            Err(ConfigError::at(mode.at, "constraintMode Required needs a constraintLayer")
+            Err(ConfigError::at(mode_at, "constraintMode Required needs a constraintLayer")
                 .hint("add constraintLayer: host, rack, zone or region"))
         }
         ("Preferred", _) => Ok(None),
-        (other, _) => Err(ConfigError::at(mode.at, format!("constraintMode '{other}' is not known"))
+        (other, _) => Err(ConfigError::at(mode_at, format!("constraintMode '{other}' is not known"))
             .hint("write Required or Preferred")
             .did_you_mean(other, ["Required", "Preferred"])),
     }
