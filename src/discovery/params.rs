@@ -2,18 +2,25 @@
 
 use std::path::PathBuf;
 
-use serde::{Deserialize, Serialize};
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::config::{ConfigError, Node, Positioned};
+use crate::config::{ConfigError, Node};
 
 /// Parameters of `file-discovery`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FileDiscoveryParams {
     /// The endpoints file; a relative path counts from the working directory.
+    #[serde(deserialize_with = "text")]
     pub path: PathBuf,
-    /// Read the file again whenever it changes. Default false.
+    /// Read the file again whenever it changes.
+    #[serde(default)]
     pub watch_file: bool,
+}
+
+fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Error> {
+    String::deserialize(deserializer).map(PathBuf::from)
 }
 
 impl FileDiscoveryParams {
@@ -22,17 +29,11 @@ impl FileDiscoveryParams {
     /// # Errors
     /// Unknown keys, wrong types, no path.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
-        #[derive(Deserialize)]
-        #[serde(rename_all = "camelCase")]
-        struct Written {
-            path: Positioned<String>,
-            #[serde(default)]
-            watch_file: bool,
+        let params: Self = node.decode()?;
+        if params.path.as_os_str().is_empty() {
+            let at = node.position_of("path");
+            return Err(ConfigError::at(at, "'path' is empty").hint("name the endpoints file"));
         }
-        let Written { path, watch_file } = node.decode()?;
-        if path.value.is_empty() {
-            return Err(ConfigError::at(path.at, "'path' is empty").hint("name the endpoints file"));
-        }
-        Ok(Self { path: path.value.into(), watch_file })
+        Ok(params)
     }
 }

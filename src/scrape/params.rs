@@ -4,4 +4,6 @@ mod extractor;
 mod source;
 
 pub use extractor::{CoreMetricsExtractorParams, CustomMetric, EngineParams, MetricText};
-pub use source::{NotificationParams, SourceKind, SourceParams};
+pub use source::{
+    DcgmSourceParams, MetricsSourceParams, ModelsSourceParams, NotificationParams, SourceKind, SourceParams,
+};

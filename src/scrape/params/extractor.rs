@@ -2,24 +2,26 @@
 
 use std::collections::HashSet;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, Serializer};
+use usher_plugin::params::{any_word, or_default};
 
-use crate::config::{ConfigError, Name, Node, Positioned};
+use crate::config::{ConfigError, Node};
 use crate::endpoints::{AttributeId, Lease, Reading};
 use crate::scrape::engine::{AttributeReading, AttributeSpec, ENGINE_LABEL, Engine, EngineSpec, Engines};
 use crate::scrape::exposition::MetricSpec;
 use crate::scrape::selector;
 
 /// Parameters of `core-metrics-extractor`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
 pub struct CoreMetricsExtractorParams {
-    /// Label of a pod that names its engine. Default `llm-d.ai/engine-type`; where a pod
-    /// hasn't got it, its former name is looked for.
+    /// Label that names an endpoint's engine. Where it is missing or empty,
+    /// inference.networking.k8s.io/engine-type is read.
     pub engine_label_key: String,
-    /// The engine of an endpoint whose label says nothing, or nothing known. Default `vllm`.
+    /// Engine of endpoints whose label names none, or none that is known.
     pub default_engine: String,
-    /// Engines beside the built-in ones, or in the place of one with the same name.
+    /// Engines beside the built-in ones; one with the name of a built-in engine replaces it as a whole.
     pub engine_configs: Vec<EngineParams>,
 }
 
@@ -34,45 +36,86 @@ impl Default for CoreMetricsExtractorParams {
 }
 
 /// The metrics of an engine. A metric that isn't given isn't read.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
 pub struct EngineParams {
-    /// Name of the engine, as the label has it.
+    /// Name of the engine; not default.
+    #[schemars(extend("x-required" = true))]
     pub name: String,
-    /// Requests waiting.
+    /// Metric with the requests waiting. All metrics are written name or name{label=value}, and several
+    /// series are added up unless something else is said here. One that is left out isn't read.
+    #[serde(deserialize_with = "any_word")]
+    #[schemars(with = "Option<String>")]
     pub queued_requests_spec: Option<MetricText>,
-    /// Requests running.
+    /// Metric with the requests running.
+    #[serde(deserialize_with = "any_word")]
+    #[schemars(with = "Option<String>")]
     pub running_requests_spec: Option<MetricText>,
-    /// Share of the KV cache in use, 0..=1.
+    /// Metric with the share of the KV cache in use, 0 to 1; of several series the largest.
+    #[serde(deserialize_with = "any_word")]
+    #[schemars(with = "Option<String>")]
     pub kv_usage_spec: Option<MetricText>,
-    /// LoRA adapters in labels.
+    /// Metric with LoRA adapters in the labels running_lora_adapters, waiting_lora_adapters and
+    /// max_lora; of several series the one with the largest value.
+    #[serde(deserialize_with = "any_word")]
+    #[schemars(with = "Option<String>")]
     pub lora_spec: Option<MetricText>,
-    /// The cache's geometry in labels.
+    /// Metric with the geometry of the KV cache in labels.
+    #[serde(deserialize_with = "any_word")]
+    #[schemars(with = "Option<String>")]
     pub cache_info_spec: Option<MetricText>,
-    /// Label with the tokens per block. Default `block_size`.
+    /// Its label with the tokens per block.
     pub cache_block_size_label_name: String,
-    /// Label with the number of blocks. Default `num_gpu_blocks`.
+    /// Its label with the number of blocks.
     pub cache_num_blocks_label_name: String,
-    /// Tokens per block as a value.
+    /// Metric with the tokens per block, instead of the label; of several series the largest.
+    #[serde(deserialize_with = "any_word")]
+    #[schemars(with = "Option<String>")]
     pub cache_block_size_spec: Option<MetricText>,
-    /// The number of blocks as a value.
+    /// Metric with the number of blocks, instead of the label.
+    #[serde(deserialize_with = "any_word")]
+    #[schemars(with = "Option<String>")]
     pub cache_num_blocks_spec: Option<MetricText>,
-    /// Numbers that are read beside these.
+    /// Further numbers, for endpoint-attribute-scorer and endpoint-attribute-filter; 16 in all.
     pub custom_metrics: Vec<CustomMetric>,
 }
 
+impl Default for EngineParams {
+    fn default() -> Self {
+        Self {
+            name: String::new(),
+            queued_requests_spec: None,
+            running_requests_spec: None,
+            kv_usage_spec: None,
+            lora_spec: None,
+            cache_info_spec: None,
+            cache_block_size_label_name: BLOCK_SIZE_LABEL.to_owned(),
+            cache_num_blocks_label_name: NUM_BLOCKS_LABEL.to_owned(),
+            cache_block_size_spec: None,
+            cache_num_blocks_spec: None,
+            custom_metrics: Vec::new(),
+        }
+    }
+}
+
+const BLOCK_SIZE_LABEL: &str = "block_size";
+const NUM_BLOCKS_LABEL: &str = "num_gpu_blocks";
+
 /// A number of endpoints that the configuration names.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
 pub struct CustomMetric {
-    /// What filters and scorers call it.
+    /// What these plugins call it. Several engines may have the same.
+    #[schemars(extend("x-required" = true))]
     pub attribute_key: String,
-    /// The metric.
+    /// Its metric; of several series the one with the newest timestamp, else the first.
+    #[serde(deserialize_with = "any_word")]
+    #[schemars(with = "String", extend("x-required" = true))]
     pub metric_spec: MetricText,
 }
 
 /// A metric and how the configuration writes it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MetricText {
     text: String,
     metric: MetricSpec,
@@ -84,12 +127,17 @@ impl MetricText {
         &self.metric
     }
 
-    fn parse(field: &str, written: &Name) -> Result<Self, ConfigError> {
-        let text = written.value.trim();
+    /// Reads the metric under this key; `None`: there is none, or an empty text.
+    fn read(node: &Node, key: &str) -> Result<Option<Self>, ConfigError> {
+        let Some(text) = node.find(key).and_then(Node::text).filter(|text| !text.is_empty()) else {
+            return Ok(None);
+        };
+        let text = text.trim();
         let metric = selector::parse(text).map_err(|problem| {
-            ConfigError::at(written.at, format!("{field}: {problem}")).hint("write name or name{label=value}")
+            ConfigError::at(node.position_of(key), format!("{key}: {problem}"))
+                .hint("write name or name{label=value}")
         })?;
-        Ok(Self { text: text.to_owned(), metric })
+        Ok(Some(Self { text: text.to_owned(), metric }))
     }
 }
 
@@ -99,37 +147,6 @@ impl Serialize for MetricText {
     }
 }
 
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct WrittenExtractor {
-    engine_label_key: Option<Name>,
-    default_engine: Option<Name>,
-    engine_configs: Vec<Positioned<WrittenEngine>>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct WrittenEngine {
-    name: Option<Name>,
-    queued_requests_spec: Option<Name>,
-    running_requests_spec: Option<Name>,
-    kv_usage_spec: Option<Name>,
-    lora_spec: Option<Name>,
-    cache_info_spec: Option<Name>,
-    cache_block_size_label_name: Option<String>,
-    cache_num_blocks_label_name: Option<String>,
-    cache_block_size_spec: Option<Name>,
-    cache_num_blocks_spec: Option<Name>,
-    custom_metrics: Vec<Positioned<WrittenMetric>>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct WrittenMetric {
-    attribute_key: Option<Name>,
-    metric_spec: Option<Name>,
-}
-
 impl CoreMetricsExtractorParams {
     /// Reads the parameters.
     ///
@@ -137,39 +154,36 @@ impl CoreMetricsExtractorParams {
     /// Unknown keys, wrong types, engines and attributes without a name or with one that
     /// is taken, metrics that can't be read, and a default engine that doesn't exist.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
-        let written: WrittenExtractor = node.decode()?;
-        let mut params = Self::default();
-        for Positioned { at, value: engine } in written.engine_configs {
-            let name = match engine.name.clone() {
-                Some(name) if !name.value.is_empty() => name,
-                _ => return Err(ConfigError::at(at, "an engine of engineConfigs is missing a name")),
-            };
-            if name.value == "default" {
+        let mut params: Self = node.decode()?;
+        let items = node.get("engineConfigs").map(Node::items).unwrap_or_default();
+        let mut names = HashSet::new();
+        for (engine, item) in params.engine_configs.iter_mut().zip(items) {
+            let at = item.position_of("name");
+            if engine.name.is_empty() {
+                return Err(ConfigError::at(item.at, "an engine of engineConfigs is missing a name"));
+            }
+            if engine.name == "default" {
                 return Err(
-                    ConfigError::at(name.at, "an engine can't be named 'default'").hint("set defaultEngine")
+                    ConfigError::at(at, "an engine can't be named 'default'").hint("set defaultEngine")
                 );
             }
-            if params.engine_configs.iter().any(|known| known.name == name.value) {
-                let message = format!("engineConfigs has two engines named '{}'", name.value);
-                return Err(ConfigError::at(name.at, message).hint("remove one of them"));
+            if !names.insert(engine.name.clone()) {
+                let message = format!("engineConfigs has two engines named '{}'", engine.name);
+                return Err(ConfigError::at(at, message).hint("remove one of them"));
             }
-            params.engine_configs.push(engine.read(name.value)?);
+            engine.read(item)?;
         }
-        if let Some(engine) = written.default_engine.filter(|engine| !engine.value.is_empty()) {
-            let built_in = EngineSpec::built_in();
-            let configured = params.engine_configs.iter().map(|engine| engine.name.as_str());
-            let known: Vec<&str> =
-                built_in.iter().map(|engine| engine.name.as_str()).chain(configured).collect();
-            if !known.contains(&engine.value.as_str()) {
-                let message = format!("defaultEngine '{}' is not known", engine.value);
-                return Err(ConfigError::at(engine.at, message)
-                    .hint(format!("known here: {}", known.join(", ")))
-                    .did_you_mean(&engine.value, known));
-            }
-            params.default_engine = engine.value;
-        }
-        if let Some(label) = written.engine_label_key.filter(|label| !label.value.is_empty()) {
-            params.engine_label_key = label.value;
+        let default = Self::default();
+        or_default(&mut params.default_engine, &default.default_engine);
+        or_default(&mut params.engine_label_key, &default.engine_label_key);
+        let (engine, built_in) = (&params.default_engine, EngineSpec::built_in());
+        let configured = params.engine_configs.iter().map(|engine| engine.name.as_str());
+        let known: Vec<&str> = built_in.iter().map(|engine| engine.name.as_str()).chain(configured).collect();
+        if !known.contains(&engine.as_str()) {
+            let message = format!("defaultEngine '{engine}' is not known");
+            return Err(ConfigError::at(node.position_of("defaultEngine"), message)
+                .hint(format!("known here: {}", known.join(", ")))
+                .did_you_mean(engine, known));
         }
         Ok(params)
     }
@@ -222,51 +236,42 @@ impl EngineParams {
     }
 }
 
-impl WrittenEngine {
-    fn read(self, name: String) -> Result<EngineParams, ConfigError> {
-        let metric = |field: &str, written: &Option<Name>| {
-            let written = written.as_ref().filter(|written| !written.value.is_empty());
-            written.map(|written| MetricText::parse(field, written)).transpose()
-        };
-        let label = |written: Option<String>, default: &str| {
-            written.filter(|label| !label.is_empty()).unwrap_or_else(|| default.to_owned())
-        };
-        Ok(EngineParams {
-            name,
-            queued_requests_spec: metric("queuedRequestsSpec", &self.queued_requests_spec)?,
-            running_requests_spec: metric("runningRequestsSpec", &self.running_requests_spec)?,
-            kv_usage_spec: metric("kvUsageSpec", &self.kv_usage_spec)?,
-            lora_spec: metric("loraSpec", &self.lora_spec)?,
-            cache_info_spec: metric("cacheInfoSpec", &self.cache_info_spec)?,
-            cache_block_size_label_name: label(self.cache_block_size_label_name, "block_size"),
-            cache_num_blocks_label_name: label(self.cache_num_blocks_label_name, "num_gpu_blocks"),
-            cache_block_size_spec: metric("cacheBlockSizeSpec", &self.cache_block_size_spec)?,
-            cache_num_blocks_spec: metric("cacheNumBlocksSpec", &self.cache_num_blocks_spec)?,
-            custom_metrics: custom_metrics(self.custom_metrics)?,
-        })
-    }
-}
-
-fn custom_metrics(written: Vec<Positioned<WrittenMetric>>) -> Result<Vec<CustomMetric>, ConfigError> {
-    let mut metrics: Vec<CustomMetric> = Vec::with_capacity(written.len());
-    for Positioned { at, value } in written {
-        let given = |field: &str, value: Option<Name>| {
-            value
-                .filter(|value| !value.value.is_empty())
-                .ok_or_else(|| ConfigError::at(at, format!("a custom metric is missing its {field}")))
-        };
-        let key = given("attributeKey", value.attribute_key)?;
-        let metric_spec = MetricText::parse("metricSpec", &given("metricSpec", value.metric_spec)?)?;
-        if metrics.iter().any(|metric| metric.attribute_key == key.value) {
-            let message = format!("customMetrics has the attributeKey '{}' twice", key.value);
-            return Err(ConfigError::at(key.at, message).hint("give one of them another key"));
+impl EngineParams {
+    /// Reads the metrics that are written at this node.
+    fn read(&mut self, node: &Node) -> Result<(), ConfigError> {
+        for (key, metric) in [
+            ("queuedRequestsSpec", &mut self.queued_requests_spec),
+            ("runningRequestsSpec", &mut self.running_requests_spec),
+            ("kvUsageSpec", &mut self.kv_usage_spec),
+            ("loraSpec", &mut self.lora_spec),
+            ("cacheInfoSpec", &mut self.cache_info_spec),
+            ("cacheBlockSizeSpec", &mut self.cache_block_size_spec),
+            ("cacheNumBlocksSpec", &mut self.cache_num_blocks_spec),
+        ] {
+            *metric = MetricText::read(node, key)?;
         }
-        if Reading::named(&key.value).is_some() {
-            let message =
-                format!("the attributeKey '{}' is the name of what every engine reports", key.value);
-            return Err(ConfigError::at(key.at, message).hint("choose another key"));
+        or_default(&mut self.cache_block_size_label_name, BLOCK_SIZE_LABEL);
+        or_default(&mut self.cache_num_blocks_label_name, NUM_BLOCKS_LABEL);
+        let items = node.get("customMetrics").map(Node::items).unwrap_or_default();
+        let mut keys = HashSet::new();
+        for (custom, item) in self.custom_metrics.iter_mut().zip(items) {
+            let missing =
+                |key: &str| ConfigError::at(item.at, format!("a custom metric is missing its {key}"));
+            let (key, at) = (&custom.attribute_key, item.position_of("attributeKey"));
+            if key.is_empty() {
+                return Err(missing("attributeKey"));
+            }
+            custom.metric_spec =
+                MetricText::read(item, "metricSpec")?.ok_or_else(|| missing("metricSpec"))?;
+            if !keys.insert(key.clone()) {
+                let message = format!("customMetrics has the attributeKey '{key}' twice");
+                return Err(ConfigError::at(at, message).hint("give one of them another key"));
+            }
+            if Reading::named(key).is_some() {
+                let message = format!("the attributeKey '{key}' is the name of what every engine reports");
+                return Err(ConfigError::at(at, message).hint("choose another key"));
+            }
         }
-        metrics.push(CustomMetric { attribute_key: key.value, metric_spec });
+        Ok(())
     }
-    Ok(metrics)
 }

@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Serialize, Serializer};
 
-use crate::config::{ConfigError, Name, Node, Positioned, units};
+use crate::config::{ConfigError, Node, units};
 use crate::scrape::metrics::{DCGM_SOURCE_TYPE, MODELS_SOURCE_TYPE, SOURCE_TYPE};
 use crate::scrape::tls::TlsSettings;
 
@@ -71,8 +72,8 @@ impl SourceParams {
         Self {
             kind,
             https: false,
-            path: if kind == SourceKind::Models { "/v1/models" } else { "/metrics" }.to_owned(),
-            port: (kind == SourceKind::Dcgm).then_some(9400),
+            path: if kind == SourceKind::Models { MODELS_PATH } else { METRICS_PATH }.to_owned(),
+            port: (kind == SourceKind::Dcgm).then_some(DCGM_PORT),
             interval: None,
             tls,
             on_node: false,
@@ -92,10 +93,11 @@ impl SourceParams {
     /// Unknown keys, wrong types and values.
     pub fn decode(kind: SourceKind, node: &Node) -> Result<Self, ConfigError> {
         match kind {
-            SourceKind::Metrics => node.decode::<WrittenMetrics>()?.into_written().read(kind),
-            SourceKind::Models => node.decode::<WrittenModels>()?.into_written().read(kind),
-            SourceKind::Dcgm => node.decode::<WrittenDcgm>()?.into_written().read(kind),
+            SourceKind::Metrics => Written::from(node.decode::<MetricsSourceParams>()?),
+            SourceKind::Models => Written::from(node.decode::<ModelsSourceParams>()?),
+            SourceKind::Dcgm => Written::from(node.decode::<DcgmSourceParams>()?),
         }
+        .read(kind, node)
     }
 }
 
@@ -130,174 +132,248 @@ impl Serialize for SourceParams {
     }
 }
 
-#[derive(Default, Deserialize)]
+/// Parameters of `metrics-data-source`.
+#[derive(Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
-struct WrittenMetrics {
-    scheme: Option<Name>,
-    path: Option<Name>,
-    port: Option<Positioned<u16>>,
-    insecure_skip_verify: Option<bool>,
-    ca_cert_path: Option<Name>,
-    client_cert_path: Option<Name>,
-    client_key_path: Option<Name>,
-    interval: Option<Name>,
-    accept_gzip: Option<bool>,
-    select_metrics: Option<bool>,
+pub struct MetricsSourceParams {
+    /// http or https.
+    scheme: String,
+    /// Path of the metrics page.
+    path: String,
+    /// Port to ask, for all endpoints.
+    #[schemars(extend("default" = "the endpoint's"))]
+    port: Option<u16>,
+    /// With https, take any certificate.
+    insecure_skip_verify: bool,
+    /// PEM file of who may sign certificates, which are for the endpoints' IP addresses.
+    #[schemars(extend("default" = "the system's"))]
+    ca_cert_path: String,
+    /// PEM file of the certificate to show, with clientKeyPath.
+    client_cert_path: String,
+    /// PEM file of its key.
+    client_key_path: String,
+    /// How often; at least 50ms.
+    #[schemars(extend("x-unit" = "duration", "default" = "--refresh-metrics-interval"))]
+    interval: String,
+    /// Usher's own: ask for compressed pages, where the network costs more than a processor.
+    accept_gzip: bool,
+    /// Usher's own: ask for the metrics in use only, with path/?name[]=…, which vLLM answers without
+    /// computing the others. A server whose answer then lacks one is asked for whole pages.
+    select_metrics: bool,
 }
 
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct WrittenModels {
-    scheme: Option<Name>,
-    path: Option<Name>,
-    insecure_skip_verify: Option<bool>,
-    ca_cert_path: Option<Name>,
-    client_cert_path: Option<Name>,
-    client_key_path: Option<Name>,
-    interval: Option<Name>,
+impl Default for MetricsSourceParams {
+    fn default() -> Self {
+        Self {
+            scheme: HTTP.to_owned(),
+            path: METRICS_PATH.to_owned(),
+            port: None,
+            insecure_skip_verify: true,
+            ca_cert_path: String::new(),
+            client_cert_path: String::new(),
+            client_key_path: String::new(),
+            interval: String::new(),
+            accept_gzip: false,
+            select_metrics: false,
+        }
+    }
 }
 
-#[derive(Default, Deserialize)]
+/// Parameters of `models-data-source`.
+#[derive(Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
-struct WrittenDcgm {
-    scheme: Option<Name>,
-    path: Option<Name>,
-    port: Option<Positioned<u16>>,
-    insecure_skip_verify: Option<bool>,
-    use_node_address: Option<bool>,
-    interval: Option<Name>,
+pub struct ModelsSourceParams {
+    /// http or https.
+    scheme: String,
+    /// Path of the list.
+    path: String,
+    /// With https, take any certificate.
+    insecure_skip_verify: bool,
+    /// PEM file of who may sign certificates, which are for the endpoints' IP addresses.
+    #[schemars(extend("default" = "the system's"))]
+    ca_cert_path: String,
+    /// PEM file of the certificate to show, with clientKeyPath.
+    client_cert_path: String,
+    /// PEM file of its key.
+    client_key_path: String,
+    /// How often; at least 50ms.
+    #[schemars(extend("x-unit" = "duration", "default" = "1s"))]
+    interval: String,
 }
 
-/// What any of them may say.
+impl Default for ModelsSourceParams {
+    fn default() -> Self {
+        Self {
+            scheme: HTTP.to_owned(),
+            path: MODELS_PATH.to_owned(),
+            insecure_skip_verify: true,
+            ca_cert_path: String::new(),
+            client_cert_path: String::new(),
+            client_key_path: String::new(),
+            interval: String::new(),
+        }
+    }
+}
+
+/// Parameters of `dcgm-data-source`.
+#[derive(Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct DcgmSourceParams {
+    /// http or https.
+    scheme: String,
+    /// Path of the metrics page.
+    path: String,
+    /// Port of the exporter.
+    port: Option<u16>,
+    /// With https, take any certificate.
+    insecure_skip_verify: bool,
+    /// The exporter runs on the endpoint's node, not in its pod. An endpoint whose node discovery
+    /// doesn't know isn't asked.
+    use_node_address: bool,
+    /// How often; at least 50ms.
+    #[schemars(extend("x-unit" = "duration", "default" = "1s"))]
+    interval: String,
+}
+
+impl Default for DcgmSourceParams {
+    fn default() -> Self {
+        Self {
+            scheme: HTTP.to_owned(),
+            path: METRICS_PATH.to_owned(),
+            port: Some(DCGM_PORT),
+            insecure_skip_verify: true,
+            use_node_address: false,
+            interval: String::new(),
+        }
+    }
+}
+
+const HTTP: &str = "http";
+const METRICS_PATH: &str = "/metrics";
+const MODELS_PATH: &str = "/v1/models";
+const DCGM_PORT: u16 = 9400;
+
+/// What any of them may say, as it is written.
 #[derive(Default)]
 struct Written {
-    scheme: Option<Name>,
-    path: Option<Name>,
-    port: Option<Positioned<u16>>,
-    insecure_skip_verify: Option<bool>,
-    ca_cert: Option<Name>,
-    client_cert: Option<Name>,
-    client_key: Option<Name>,
-    interval: Option<Name>,
-    gzip: Option<bool>,
-    select_metrics: Option<bool>,
-    on_node: Option<bool>,
+    scheme: String,
+    path: String,
+    port: Option<u16>,
+    insecure_skip_verify: bool,
+    ca_cert: String,
+    client_cert: String,
+    client_key: String,
+    interval: String,
+    gzip: bool,
+    select_metrics: bool,
+    on_node: bool,
 }
 
-impl WrittenMetrics {
-    fn into_written(self) -> Written {
-        Written {
-            scheme: self.scheme,
-            path: self.path,
-            port: self.port,
-            insecure_skip_verify: self.insecure_skip_verify,
-            ca_cert: self.ca_cert_path,
-            client_cert: self.client_cert_path,
-            client_key: self.client_key_path,
-            interval: self.interval,
-            gzip: self.accept_gzip,
-            select_metrics: self.select_metrics,
-            on_node: None,
+impl From<MetricsSourceParams> for Written {
+    fn from(params: MetricsSourceParams) -> Self {
+        Self {
+            scheme: params.scheme,
+            path: params.path,
+            port: params.port,
+            insecure_skip_verify: params.insecure_skip_verify,
+            ca_cert: params.ca_cert_path,
+            client_cert: params.client_cert_path,
+            client_key: params.client_key_path,
+            interval: params.interval,
+            gzip: params.accept_gzip,
+            select_metrics: params.select_metrics,
+            on_node: false,
         }
     }
 }
 
-impl WrittenModels {
-    fn into_written(self) -> Written {
-        Written {
-            scheme: self.scheme,
-            path: self.path,
-            insecure_skip_verify: self.insecure_skip_verify,
-            ca_cert: self.ca_cert_path,
-            client_cert: self.client_cert_path,
-            client_key: self.client_key_path,
-            interval: self.interval,
-            ..Written::default()
+impl From<ModelsSourceParams> for Written {
+    fn from(params: ModelsSourceParams) -> Self {
+        Self {
+            scheme: params.scheme,
+            path: params.path,
+            insecure_skip_verify: params.insecure_skip_verify,
+            ca_cert: params.ca_cert_path,
+            client_cert: params.client_cert_path,
+            client_key: params.client_key_path,
+            interval: params.interval,
+            ..Self::default()
         }
     }
 }
 
-impl WrittenDcgm {
-    fn into_written(self) -> Written {
-        Written {
-            scheme: self.scheme,
-            path: self.path,
-            port: self.port,
-            insecure_skip_verify: self.insecure_skip_verify,
-            interval: self.interval,
-            on_node: self.use_node_address,
-            ..Written::default()
+impl From<DcgmSourceParams> for Written {
+    fn from(params: DcgmSourceParams) -> Self {
+        Self {
+            scheme: params.scheme,
+            path: params.path,
+            port: params.port,
+            insecure_skip_verify: params.insecure_skip_verify,
+            interval: params.interval,
+            on_node: params.use_node_address,
+            ..Self::default()
         }
     }
 }
 
 impl Written {
-    fn read(self, kind: SourceKind) -> Result<SourceParams, ConfigError> {
+    fn read(self, kind: SourceKind, node: &Node) -> Result<SourceParams, ConfigError> {
         let mut params = SourceParams::new(kind);
-        let given = |name: Option<Name>| name.filter(|name| !name.value.is_empty());
-        params.tls.insecure_skip_verify = self.insecure_skip_verify.unwrap_or(true);
-        params.tls.ca_cert = given(self.ca_cert).map(|path| PathBuf::from(path.value));
+        let given = |path: String| Some(path).filter(|path| !path.is_empty()).map(PathBuf::from);
+        params.tls.insecure_skip_verify = self.insecure_skip_verify;
+        params.tls.ca_cert = given(self.ca_cert);
         params.tls.client_cert = match (given(self.client_cert), given(self.client_key)) {
-            (Some(cert), Some(key)) => Some((cert.value.into(), key.value.into())),
+            (Some(cert), Some(key)) => Some((cert, key)),
             (None, None) => None,
-            (Some(one), None) | (None, Some(one)) => {
-                return Err(ConfigError::at(one.at, "clientCertPath and clientKeyPath go together")
-                    .hint("set both or neither"));
+            (cert, _) => {
+                let key = if cert.is_some() { "clientCertPath" } else { "clientKeyPath" };
+                let message = "clientCertPath and clientKeyPath go together";
+                return Err(ConfigError::at(node.position_of(key), message).hint("set both or neither"));
             }
         };
-        if let Some(scheme) = given(self.scheme) {
-            params.https = match scheme.value.as_str() {
-                "http" => false,
-                "https" => true,
-                other => {
-                    let message = format!("scheme '{other}' is not known");
-                    return Err(ConfigError::at(scheme.at, message).hint("write http or https"));
-                }
-            };
-        }
-        if let Some(path) = given(self.path) {
-            if !path.value.starts_with('/') {
-                let message = format!("path '{}' doesn't begin with a slash", path.value);
+        params.https = match self.scheme.as_str() {
+            "" | HTTP => false,
+            "https" => true,
+            other => {
+                let message = format!("scheme '{other}' is not known");
+                return Err(ConfigError::at(node.position_of("scheme"), message).hint("write http or https"));
+            }
+        };
+        if !self.path.is_empty() {
+            if !self.path.starts_with('/') {
+                let message = format!("path '{}' doesn't begin with a slash", self.path);
                 let hint = format!("write for example {}", params.path);
-                return Err(ConfigError::at(path.at, message).hint(hint));
+                return Err(ConfigError::at(node.position_of("path"), message).hint(hint));
             }
-            params.path = path.value;
+            params.path = self.path;
         }
-        if let Some(port) = self.port {
-            if port.value == 0 {
-                return Err(ConfigError::at(port.at, "port 0 can't be asked").hint("1 to 65535"));
-            }
-            params.port = Some(port.value);
+        if self.port == Some(0) {
+            return Err(ConfigError::at(node.position_of("port"), "port 0 can't be asked").hint("1 to 65535"));
         }
-        if let Some(interval) = given(self.interval) {
-            let parsed = units::parse_duration(&interval.value);
-            let parsed = parsed.map_err(|text| ConfigError::at(interval.at, format!("interval: {text}")))?;
+        params.port = self.port;
+        if !self.interval.is_empty() {
+            let parsed = units::parse_duration(&self.interval);
+            let at = node.position_of("interval");
+            let parsed = parsed.map_err(|text| ConfigError::at(at, format!("interval: {text}")))?;
             params.interval = Some(parsed).filter(|interval| !interval.is_zero());
         }
-        params.gzip = self.gzip.unwrap_or_default();
-        params.select_metrics = self.select_metrics.unwrap_or_default();
-        params.on_node = self.on_node.unwrap_or_default();
+        params.gzip = self.gzip;
+        params.select_metrics = self.select_metrics;
+        params.on_node = self.on_node;
         Ok(params)
     }
 }
 
 /// Parameters of `k8s-notification-source`: the objects that it would watch.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NotificationParams {
-    /// API group; empty for the core group.
-    pub group: String,
-    /// Version of the API.
-    pub version: String,
-    /// Kind of the objects.
-    pub kind: String,
-}
-
-#[derive(Deserialize)]
-struct WrittenNotification {
+    /// API group of the objects; none is the core group.
     #[serde(default)]
-    group: String,
-    version: Name,
-    kind: Name,
+    pub group: String,
+    /// Version of their API.
+    pub version: String,
+    /// Their kind.
+    pub kind: String,
 }
 
 impl NotificationParams {
@@ -306,13 +382,13 @@ impl NotificationParams {
     /// # Errors
     /// Unknown keys, wrong types, and a missing version or kind.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
-        let WrittenNotification { group, version, kind } = node.decode()?;
-        for (field, name) in [("version", &version), ("kind", &kind)] {
-            if name.value.is_empty() {
-                let message = format!("'{field}' is empty");
-                return Err(ConfigError::at(name.at, message).hint("write for example version v1, kind Pod"));
+        let params: Self = node.decode()?;
+        for (key, value) in [("version", &params.version), ("kind", &params.kind)] {
+            if value.is_empty() {
+                return Err(ConfigError::at(node.position_of(key), format!("'{key}' is empty"))
+                    .hint("write for example version v1, kind Pod"));
             }
         }
-        Ok(Self { group, version: version.value, kind: kind.value })
+        Ok(params)
     }
 }

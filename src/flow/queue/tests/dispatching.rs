@@ -180,10 +180,7 @@ fn global_strict_orders_over_all_flows_and_round_robin_does_not() {
 
 #[test]
 fn a_blocked_band_blocks_those_below_it() {
-    let usage_limit = UsageLimit::Holdback(HoldbackParams {
-        min_ceiling: 0.5,
-        ..HoldbackParams::default()
-    });
+    let usage_limit = UsageLimit::Holdback(HoldbackParams { min_ceiling: 0.5, ..HoldbackParams::default() });
     let listed = [9, 0, -1].map(|priority| (priority, BandRules::default()));
     let rules = WaitingRules { bands: listed.to_vec(), usage_limit, ..WaitingRules::default() };
     // Ceilings are 1, 0.75 and 0.5 of 8: what shows, who waits, who goes.

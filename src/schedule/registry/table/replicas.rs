@@ -3,23 +3,19 @@
 
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use usher_plugin::Kind::{PeerDiscovery, Syncer};
-use usher_plugin::{Build, Built, PluginType, Site, beta, parameter};
+use usher_plugin::{Build, Built, PluginType, Site, beta};
 
 use crate::config::units::parse_duration;
-use crate::config::{ConfigError, Name, Node, Positioned};
+use crate::config::{ConfigError, Node};
 
 #[rustfmt::skip]
 pub(super) static ROWS: &[PluginType] = &[
     beta("k8s-peer-discovery", &[PeerDiscovery],
         "Would find the other replicas by their pods. Accepted without effect: replicas share no state in this version.",
-        &[
-            parameter("selector", "", "", "Labels of the replicas' pods, as of kubectl -l."),
-            parameter("port", "", "", "Port on which replicas would listen for each other, in quotes."),
-            parameter("namespace", "", "", "Namespace of the pods."),
-        ],
-        Build::Reading(k8s_peer_discovery))
+        &[], Build::Reading(k8s_peer_discovery)).takes::<PeerDiscoveryParams>()
         .when("Never; a configuration that has it works."),
     beta("local-syncer", &[Syncer],
         "Would keep for itself what others share. Accepted without effect: replicas share no state in this version.",
@@ -27,111 +23,109 @@ pub(super) static ROWS: &[PluginType] = &[
         .when("Never; a configuration that has it works."),
     beta("redis-syncer", &[Syncer],
         "Would share what is in flight through Redis. Accepted without effect: replicas share no state in this version.",
-        &[
-            parameter("address", "localhost:6379", "", "Host and port of Redis."),
-            parameter("password", "none", "", "Its password, which is never shown."),
-            parameter("passwordEnv", "none", "", "The environment variable with the password."),
-            parameter("passwordFile", "none", "", "The file with the password."),
-            parameter("db", "0", "", "Number of the database."),
-            parameter("stateTTL", "2s", "duration", "For how long what a replica said counts."),
-            parameter("ttl", "none", "duration", "The same under its older name."),
-            parameter("coordinationTTL", "180s", "duration", "For how long what replicas agreed on counts."),
-        ],
-        Build::Reading(redis_syncer))
+        &[], Build::Reading(redis_syncer)).takes::<RedisSyncerParams>()
         .when("Never; a configuration that has it works."),
 ];
 
 /// Parameters of `k8s-peer-discovery`.
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize, JsonSchema)]
 struct PeerDiscoveryParams {
+    /// Labels of the replicas' pods, as of kubectl -l.
     selector: String,
+    /// Port on which replicas would listen for each other, in quotes.
     port: String,
+    /// Namespace of the pods.
     namespace: String,
 }
 
 impl PeerDiscoveryParams {
     fn decode(node: &Node) -> Result<Self, ConfigError> {
-        #[derive(Deserialize)]
-        struct Written {
-            selector: Name,
-            port: Name,
-            namespace: Name,
-        }
-        let Written { selector, port, namespace } = node.decode()?;
-        for (field, written, example) in
-            [("selector", &selector, "app=usher"), ("namespace", &namespace, "default")]
+        let params: Self = node.decode()?;
+        for (key, value, example) in
+            [("selector", &params.selector, "app=usher"), ("namespace", &params.namespace, "default")]
         {
-            if written.value.is_empty() {
-                let message = format!("'{field}' is empty");
-                return Err(ConfigError::at(written.at, message).hint(format!("write for example {example}")));
+            if value.is_empty() {
+                return Err(ConfigError::at(node.position_of(key), format!("'{key}' is empty"))
+                    .hint(format!("write for example {example}")));
             }
         }
-        if port.value.parse().is_ok_and(|port: u16| port > 0) {
-            return Ok(Self { selector: selector.value, port: port.value, namespace: namespace.value });
+        if params.port.parse().is_ok_and(|port: u16| port > 0) {
+            return Ok(params);
         }
-        Err(ConfigError::at(port.at, format!("port '{}' is none", port.value)).hint("1 to 65535"))
+        let message = format!("port '{}' is none", params.port);
+        Err(ConfigError::at(node.position_of("port"), message).hint("1 to 65535"))
     }
 }
 
-/// Parameters of `redis-syncer`, without the password.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
+/// Parameters of `redis-syncer`.
+#[derive(Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
 struct RedisSyncerParams {
+    /// Host and port of Redis.
     address: String,
+    /// Its password, which is never shown.
+    ///
+    /// As it is: an error must not quote it.
+    #[serde(skip_serializing)]
+    #[schemars(with = "Option<String>")]
+    password: Option<Node>,
+    /// The environment variable with the password.
     #[serde(skip_serializing_if = "Option::is_none")]
     password_env: Option<String>,
+    /// The file with the password.
     #[serde(skip_serializing_if = "Option::is_none")]
     password_file: Option<String>,
+    /// Number of the database.
     db: u32,
+    /// For how long what a replica said counts.
     #[serde(rename = "stateTTL")]
+    #[schemars(extend("x-unit" = "duration", "default" = "2s"))]
     state_ttl: String,
+    /// The same under its older name.
+    #[serde(skip_serializing)]
+    #[schemars(extend("x-unit" = "duration"))]
+    ttl: String,
+    /// For how long what replicas agreed on counts.
     #[serde(rename = "coordinationTTL")]
+    #[schemars(extend("x-unit" = "duration", "default" = "180s"))]
     coordination_ttl: String,
+}
+
+impl Default for RedisSyncerParams {
+    fn default() -> Self {
+        Self {
+            address: "localhost:6379".to_owned(),
+            password: None,
+            password_env: None,
+            password_file: None,
+            db: 0,
+            state_ttl: String::new(),
+            ttl: String::new(),
+            coordination_ttl: String::new(),
+        }
+    }
 }
 
 impl RedisSyncerParams {
     fn decode(node: &Node) -> Result<Self, ConfigError> {
-        #[derive(Default, Deserialize)]
-        #[serde(rename_all = "camelCase", default)]
-        struct Written {
-            address: Option<String>,
-            // As it is: an error must not quote it.
-            password: Option<Node>,
-            password_env: Option<String>,
-            password_file: Option<String>,
-            db: u32,
-            #[serde(rename = "stateTTL")]
-            state_ttl: Option<Name>,
-            ttl: Option<Name>,
-            #[serde(rename = "coordinationTTL")]
-            coordination_ttl: Option<Name>,
-        }
-        let written: Written = node.decode()?;
-        if let Some(password) = written.password.filter(|password| password.text().is_none()) {
+        let mut params: Self = node.decode()?;
+        if let Some(password) = params.password.as_ref().filter(|password| password.text().is_none()) {
             return Err(ConfigError::at(password.at, "password is no text").hint("write it in quotes"));
         }
-        let older = lasts("ttl", written.ttl, Duration::from_secs(2))?;
-        Ok(Self {
-            address: written.address.unwrap_or_else(|| "localhost:6379".to_owned()),
-            password_env: written.password_env,
-            password_file: written.password_file,
-            db: written.db,
-            state_ttl: shown(lasts("stateTTL", written.state_ttl, older)?),
-            coordination_ttl: shown(lasts(
-                "coordinationTTL",
-                written.coordination_ttl,
-                Duration::from_secs(180),
-            )?),
-        })
+        let older = lasts(node, "ttl", &params.ttl, Duration::from_secs(2))?;
+        params.state_ttl = shown(lasts(node, "stateTTL", &params.state_ttl, older)?);
+        let agreed = Duration::from_secs(180);
+        params.coordination_ttl = shown(lasts(node, "coordinationTTL", &params.coordination_ttl, agreed)?);
+        Ok(params)
     }
 }
 
 /// How long something lasts that is written like this, or as long as by default.
-fn lasts(field: &str, written: Option<Name>, default: Duration) -> Result<Duration, ConfigError> {
-    let Some(Positioned { at, value }) = written.filter(|written| !written.value.is_empty()) else {
+fn lasts(node: &Node, key: &str, written: &str, default: Duration) -> Result<Duration, ConfigError> {
+    if written.is_empty() {
         return Ok(default);
-    };
-    parse_duration(&value).map_err(|text| ConfigError::at(at, format!("{field}: {text}")))
+    }
+    parse_duration(written).map_err(|text| ConfigError::at(node.position_of(key), format!("{key}: {text}")))
 }
 
 fn shown(duration: Duration) -> String {
