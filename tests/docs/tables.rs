@@ -72,13 +72,13 @@ fn row(plugin_type: &PluginType) -> String {
         let others: Vec<&str> = others.iter().map(|kind| kind.a()).collect();
         write!(what, " Also {}.", others.join(", ")).unwrap();
     }
-    let parameters: Vec<String> = plugin_type.parameters().iter().map(parameter).collect();
+    let parameters: Vec<String> = (plugin_type.parameters)().iter().map(parameter).collect();
     let parameters = if parameters.is_empty() { "none".to_owned() } else { parameters.join("<br>") };
     let cells = [name, what, parameters, plugin_type.when.to_owned()];
     format!("| {} |\n", cells.map(|cell| cell.replace('|', "\\|")).join(" | "))
 }
 
-fn parameter(parameter: &Parameter<String>) -> String {
+fn parameter(parameter: &Parameter) -> String {
     let default = match parameter.default.as_str() {
         "" => "required".to_owned(),
         default => format!("default `{default}`"),
@@ -177,7 +177,7 @@ fn build(text: &str) -> Result<Pipeline, ConfigError> {
 fn what_is_said_of_parameters_is_so() {
     let mut compared = 0;
     for plugin_type in plugin_types().filter(|plugin_type| plugin_type.is_supported()) {
-        let (name, parameters) = (plugin_type.name, plugin_type.parameters());
+        let (name, parameters) = (plugin_type.name, (plugin_type.parameters)());
         let set = required(name);
         let pipeline = build(&format!("plugins: [{{type: {name}, parameters: {set}}}{}]\n", beside(name)));
         let pipeline = pipeline.unwrap_or_else(|error| panic!("{name}: {error}"));

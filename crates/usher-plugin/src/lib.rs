@@ -10,8 +10,9 @@
 //! Before the decision they see a [`Situation`], during it a [`Context`]. Producers leave [`Facts`]
 //! for those behind them, and what follows from a decision goes into [`Effects`].
 //!
-//! A [`PluginType`] is what a configuration can name. Its build function gets a [`Site`], with the
-//! parameters and what plugins share, and returns a [`Built`].
+//! A [`PluginType`] is what a configuration can name. [`PluginType::takes`] names the struct of its
+//! parameters, which documents them, too. Its build function gets a [`Site`], with the parameters
+//! and what plugins share, and returns a [`Built`].
 
 pub mod data;
 pub mod params;
@@ -63,5 +64,5 @@ pub use selector::{LabelExpression, LabelOperator, LabelSelector};
 pub use settle::Settlement;
 pub use site::{Build, Built, Other, Site};
 pub use state::{Kept, State};
-pub use types::{Kind, PluginType, Stability, beta, later, parameter};
+pub use types::{Kind, PluginType, Stability, beta, later};
 pub use wiring::Wiring;

@@ -12,19 +12,19 @@ use serde_json::Value;
 
 /// One parameter of a plugin type, for the documentation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Parameter<S = &'static str> {
+pub struct Parameter {
     /// The key; of a nested struct with the keys that lead to it, as in `algorithm.type`.
-    pub name: S,
+    pub name: String,
     /// The default as it is written; empty: it has to be given.
-    pub default: S,
+    pub default: String,
     /// The unit; empty for what has none.
-    pub unit: S,
+    pub unit: String,
     /// Its meaning, in a sentence.
-    pub meaning: S,
+    pub meaning: String,
 }
 
 /// The documented fields of a struct, in the order of their declaration.
-pub(crate) fn parameters<T: JsonSchema + DeserializeOwned>() -> Vec<Parameter<String>> {
+pub(crate) fn parameters<T: JsonSchema + DeserializeOwned>() -> Vec<Parameter> {
     let settings = SchemaSettings::default().with(|settings| settings.inline_subschemas = true);
     let schema = settings.into_generator().into_root_schema_for::<T>();
     let mut rows = Vec::new();
@@ -38,7 +38,7 @@ fn add<'a>(
     prefix: &str,
     path: &mut Vec<&'a str>,
     declared: fn(&[&str]) -> &'static [&'static str],
-    rows: &mut Vec<Parameter<String>>,
+    rows: &mut Vec<Parameter>,
 ) {
     let Some(Value::Object(properties)) = schema.get("properties") else { return };
     let order = declared(path);
@@ -69,7 +69,7 @@ fn structure(schema: &Value) -> Option<&Value> {
     once(schema).chain(choices).find(|schema| schema.get("properties").is_some())
 }
 
-fn row(name: String, field: &Value, is_required: bool) -> Option<Parameter<String>> {
+fn row(name: String, field: &Value, is_required: bool) -> Option<Parameter> {
     // The first paragraph says what it means; what follows is for readers of the code.
     let meaning = field.get("description")?.as_str()?.split("\n\n").next()?.replace('\n', " ");
     let unit = field.get("x-unit").and_then(Value::as_str).unwrap_or_default().to_owned();

@@ -30,7 +30,7 @@ pub const NOW_MS: u64 = 1;
 /// # use usher_core::config::ConfigError;
 /// # use usher_core::endpoints::View;
 /// # use usher_plugin::{Build, Built, Context, Kind, PluginType, Scorer, Site, beta};
-/// # static TYPE: PluginType = beta("one-scorer", &[Kind::Scorer], "All score 1.", &[], Build::Reading(build));
+/// # static TYPE: PluginType = beta("one-scorer", &[Kind::Scorer], "All score 1.", Build::Reading(build));
 /// # fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
 /// #     site.takes_nothing()?;
 /// #     Ok(Built { scorer: Some(Arc::new(One)), ..Built::bare() })

@@ -113,10 +113,8 @@ pub struct PluginType {
     pub summary: &'static str,
     /// When to use it; empty for types that this version doesn't have.
     pub when: &'static str,
-    /// Parameters that are written by hand, for the documentation.
-    pub rows: &'static [Parameter],
     /// Lists its parameters, for the documentation.
-    pub fields: fn() -> Vec<Parameter<String>>,
+    pub parameters: fn() -> Vec<Parameter>,
     /// The plugins that its parameters name and that have to be declared.
     pub refers_to: fn(&Node) -> Vec<Name>,
     /// How it is built.
@@ -127,17 +125,6 @@ impl PluginType {
     /// Whether this version has it.
     pub fn is_supported(&self) -> bool {
         !matches!(self.build, Build::Unsupported)
-    }
-
-    /// Its parameters, for the documentation.
-    pub fn parameters(&self) -> Vec<Parameter<String>> {
-        let rows = self.rows.iter().map(|row| Parameter {
-            name: row.name.to_owned(),
-            default: row.default.to_owned(),
-            unit: row.unit.to_owned(),
-            meaning: row.meaning.to_owned(),
-        });
-        rows.chain((self.fields)()).collect()
     }
 
     /// Whether it can be used as this.
@@ -153,7 +140,7 @@ impl PluginType {
     /// `extend("x-required" = true)` marks what has to be given although serde does without it.
     #[must_use]
     pub const fn takes<T: JsonSchema + DeserializeOwned>(mut self) -> Self {
-        self.fields = parameters::<T>;
+        self.parameters = parameters::<T>;
         self
     }
 
@@ -191,7 +178,6 @@ pub const fn beta(
     name: &'static str,
     kinds: &'static [Kind],
     summary: &'static str,
-    rows: &'static [Parameter],
     build: Build,
 ) -> PluginType {
     PluginType {
@@ -201,8 +187,7 @@ pub const fn beta(
         deprecated: None,
         summary,
         when: "",
-        rows,
-        fields: Vec::new,
+        parameters: Vec::new,
         refers_to: |_| Vec::new(),
         build,
     }
@@ -210,15 +195,5 @@ pub const fn beta(
 
 /// A type of the peer that this version doesn't have.
 pub const fn later(name: &'static str, kinds: &'static [Kind]) -> PluginType {
-    beta(name, kinds, "", &[], Build::Unsupported)
-}
-
-/// A [`Parameter`].
-pub const fn parameter(
-    name: &'static str,
-    default: &'static str,
-    unit: &'static str,
-    meaning: &'static str,
-) -> Parameter {
-    Parameter { name, default, unit, meaning }
+    beta(name, kinds, "", Build::Unsupported)
 }

@@ -2,26 +2,27 @@
 
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use usher_core::config::ConfigError;
 use usher_core::endpoints::{Endpoint, View};
-use usher_plugin::{Build, Built, Context, Kind, PluginType, Scorer, Site, beta, parameter};
+use usher_plugin::{Build, Built, Context, Kind, PluginType, Scorer, Site, beta};
 
 /// `example.com/power-scorer` in a configuration.
 pub static TYPE: PluginType = beta(
     "example.com/power-scorer",
     &[Kind::Scorer],
     "The more powerful an endpoint is, by its label, the better: the most powerful scores 1.",
-    &[parameter("label", "example.com/power", "", "The label with the power of an endpoint, a number.")],
     Build::Reading(build),
 )
+.takes::<Params>()
 .when("Pools with different GPUs.");
 
 /// Parameters of `example.com/power-scorer`.
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(default)]
 struct Params {
-    /// The label with the power of an endpoint. Default `example.com/power`.
+    /// The label with the power of an endpoint, a number.
     label: String,
 }
 
@@ -95,6 +96,13 @@ mod tests {
             let scorer = harness.build(&TYPE, "{}").unwrap();
             assert_eq!(harness.scores(&scorer, &Request::default()).unwrap(), expected, "{powers:?}");
         }
+    }
+
+    #[test]
+    fn its_parameters_are_documented() {
+        let [label] = &(TYPE.parameters)()[..] else { panic!("one parameter") };
+        assert_eq!((label.name.as_str(), label.default.as_str()), ("label", "example.com/power"));
+        assert_eq!(label.meaning, "The label with the power of an endpoint, a number.");
     }
 
     #[test]

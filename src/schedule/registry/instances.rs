@@ -275,8 +275,7 @@ mod tests {
             deprecated,
             summary: "",
             when: "",
-            rows: &[],
-            fields: Vec::new,
+            parameters: Vec::new,
             refers_to: |_| Vec::new(),
             build: Build::Unsupported,
         }

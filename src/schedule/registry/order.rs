@@ -73,7 +73,7 @@ mod tests {
     }
 
     static REFERRING: PluginType =
-        beta("referring", &[Kind::ProfileHandler], "", &[], Build::Unsupported).refers_to(names);
+        beta("referring", &[Kind::ProfileHandler], "", Build::Unsupported).refers_to(names);
 
     /// A plugin per line, `name: {names that it refers to}`.
     fn order(text: &str) -> Result<Vec<String>, ConfigError> {

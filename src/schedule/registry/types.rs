@@ -48,8 +48,8 @@ mod tests {
 
     use super::*;
 
-    static BUILT_IN: PluginType = beta("queue-scorer", &[Kind::Scorer], "", &[], Build::Unsupported);
-    static OTHER: PluginType = beta("example.com/scorer", &[Kind::Scorer], "", &[], Build::Unsupported);
+    static BUILT_IN: PluginType = beta("queue-scorer", &[Kind::Scorer], "", Build::Unsupported);
+    static OTHER: PluginType = beta("example.com/scorer", &[Kind::Scorer], "", Build::Unsupported);
 
     #[test]
     fn a_name_has_one_type() {

@@ -14,7 +14,7 @@ use usher_plugin::{Build, Built, HeaderProcessor, Kind, PluginType, Site, beta};
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("agent-identity", &[Kind::RequestHeader],
     "Takes the session that an agent names in a header for the flow of its requests.",
-    &[], Build::Reading(build)).takes::<AgentIdentityParams>().alpha()
+    Build::Reading(build)).takes::<AgentIdentityParams>().alpha()
     .when("Fairness between agents that name their session and no flow.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {

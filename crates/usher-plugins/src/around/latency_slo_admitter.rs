@@ -16,7 +16,7 @@ use usher_plugin::{Admitter, Build, Built, Context, Denied, Key, Kind, PluginTyp
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("latency-slo-admitter", &[Kind::Admitter],
     "Refuses requests of a priority below 0 with a latency target that no endpoint is predicted to keep, unless one of them is idle.",
-    &[], Build::Reading(build)).takes::<LatencySloAdmitterParams>()
+    Build::Reading(build)).takes::<LatencySloAdmitterParams>()
     .when("Requests that may be shed and are worth nothing when they are late.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {

@@ -14,7 +14,7 @@ use usher_plugin::{Admitter, Build, Built, Context, Denied, Kind, PluginType, Si
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("probabilistic-admitter", &[Kind::Admitter],
     "Refuses requests of a priority below 0, the more of them the busier the pool is.",
-    &[], Build::Reading(build)).takes::<ProbabilisticAdmitterParams>()
+    Build::Reading(build)).takes::<ProbabilisticAdmitterParams>()
     .when("Requests of low priority should be refused little by little, before the pool is full.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {

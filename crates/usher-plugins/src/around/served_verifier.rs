@@ -13,7 +13,7 @@ use usher_plugin::{
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("destination-endpoint-served-verifier", &[Kind::Response],
     "For conformance tests: names in a header of the answer the endpoint that served.",
-    &[], Build::Reading(build))
+    Build::Reading(build))
     .when("Conformance tests.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {

@@ -13,7 +13,7 @@ use usher_plugin::{Build, Built, Context, Filter, Fitting, Kind, PluginType, Sit
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("by-label", &[Kind::Filter],
     "Keeps the endpoints whose label has one of some values.",
-    &[], Build::Reading(build)).takes::<ByLabelParams>().instead("label-selector-filter")
+    Build::Reading(build)).takes::<ByLabelParams>().instead("label-selector-filter")
     .when("Not in new configurations.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {

@@ -17,7 +17,7 @@ use super::{retain, retain_or_all};
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("endpoint-attribute-filter", &[Kind::Filter],
     "Keeps the endpoints with a number on the right side of a threshold.",
-    &[], Build::Reading(build)).takes::<EndpointAttributeFilterParams>().alpha()
+    Build::Reading(build)).takes::<EndpointAttributeFilterParams>().alpha()
     .when("A number of yours says which endpoints are out of the question, such as a GPU's use.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {

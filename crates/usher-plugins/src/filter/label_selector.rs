@@ -12,14 +12,14 @@ use usher_plugin::{Build, Built, Context, Filter, Fitting, Kind, LabelSelector, 
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("label-selector-filter", &[Kind::Filter],
     "Keeps the endpoints that a Kubernetes label selector matches.",
-    &[], Build::Reading(build)).takes::<LabelSelector>()
+    Build::Reading(build)).takes::<LabelSelector>()
     .when("Several kinds of endpoints in one pool, a profile for each.");
 
 /// `by-label-selector` in a configuration.
 #[rustfmt::skip]
 pub static OLDER_NAME: PluginType = beta("by-label-selector", &[Kind::Filter],
     "The older name of label-selector-filter.",
-    &[], Build::Reading(build)).takes::<LabelSelector>().instead("label-selector-filter")
+    Build::Reading(build)).takes::<LabelSelector>().instead("label-selector-filter")
     .when("Not in new configurations.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {

@@ -23,7 +23,7 @@ pub use metrics::{AffinityDecisions, AffinityFamilies};
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("prefix-cache-affinity-filter", &[Kind::Filter],
     "Keeps the endpoints that have the prompt in their prefix cache, as long as they are not much busier than the others; all of them when none has it.",
-    &[], Build::Reading(build)).takes::<PrefixCacheAffinityFilterParams>()
+    Build::Reading(build)).takes::<PrefixCacheAffinityFilterParams>()
     .when("Before a scorer of load: requests stay where their prompt is cached until that endpoint is saturated. A prefix-cache-scorer beside it would hold on to it even then.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {

@@ -14,21 +14,21 @@ use super::retain;
 #[rustfmt::skip]
 pub static DECODE: PluginType = beta("decode-filter", &[Kind::Filter],
     "Keeps the endpoints that generate tokens: by their role label, or without one.",
-    &[], Build::Ignoring(decode_filter))
+    Build::Ignoring(decode_filter))
     .when("Disaggregated pools: the profile that generates tokens.");
 
 /// `prefill-filter` in a configuration.
 #[rustfmt::skip]
 pub static PREFILL: PluginType = beta("prefill-filter", &[Kind::Filter],
     "Keeps the endpoints whose role label says that they compute prompts.",
-    &[], Build::Ignoring(prefill_filter))
+    Build::Ignoring(prefill_filter))
     .when("Disaggregated pools: the profile that computes prompts.");
 
 /// `encode-filter` in a configuration.
 #[rustfmt::skip]
 pub static ENCODE: PluginType = beta("encode-filter", &[Kind::Filter],
     "Keeps the endpoints whose role label says that they encode images, audio and video.",
-    &[], Build::Ignoring(encode_filter))
+    Build::Ignoring(encode_filter))
     .when("Disaggregated pools: the profile that encodes images, audio and video.");
 
 fn decode_filter(_site: &mut Site<'_>) -> Result<Built, ConfigError> {

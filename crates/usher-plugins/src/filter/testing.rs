@@ -12,7 +12,7 @@ use usher_plugin::{Build, Built, Context, Filter, Kind, PluginType, Site, beta};
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("header-based-testing-filter", &[Kind::Filter],
     "For conformance tests: keeps the endpoints that the header test-epp-endpoint-selection lists.",
-    &[], Build::Reading(build))
+    Build::Reading(build))
     .when("Conformance tests only.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {

@@ -17,7 +17,7 @@ use super::retain_or_all;
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("topology-affinity-filter", &[Kind::Filter],
     "Keeps the endpoints that are near enough to the one that another profile picked; all of them when there is no such one, or nobody is near it.",
-    &[], Build::Reading(build)).takes::<TopologyAffinityFilterParams>().alpha()
+    Build::Reading(build)).takes::<TopologyAffinityFilterParams>().alpha()
     .when("Disaggregated pools: prefill and decode in one rack or zone.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {

@@ -17,7 +17,7 @@ use super::{retain, retain_or_all};
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("utilization-filter", &[Kind::Filter],
     "Keeps the endpoints whose numbers are all within their limits.",
-    &[], Build::Reading(build)).takes::<UtilizationFilterParams>().alpha()
+    Build::Reading(build)).takes::<UtilizationFilterParams>().alpha()
     .when("No request may go to an endpoint beyond its limits, however good it is otherwise.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {

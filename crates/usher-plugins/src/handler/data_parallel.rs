@@ -18,7 +18,7 @@ use super::SingleProfileHandler;
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("data-parallel-profile-handler", &[Kind::ProfileHandler, Kind::PreRequest],
     "Sends requests to one port of the chosen pods, and names the chosen rank in a header.",
-    &[], Build::Reading(build)).takes::<DataParallelParams>()
+    Build::Reading(build)).takes::<DataParallelParams>()
     .when("Data-parallel ranks behind one port of their pod, with a sidecar that passes requests on.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {

@@ -14,14 +14,14 @@ use usher_plugin::{Build, Built, Context, Decision, Effects, Kind, PluginType, P
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("disagg-headers-handler", &[Kind::PreRequest],
     "Names the pods that encode and prefill in headers.",
-    &[], Build::Reading(build)).takes::<DisaggHeadersParams>().instead("disagg-profile-handler")
+    Build::Reading(build)).takes::<DisaggHeadersParams>().instead("disagg-profile-handler")
     .when("Not in new configurations.");
 
 /// `prefill-header-handler` in a configuration.
 #[rustfmt::skip]
 pub static OLDER_NAME: PluginType = beta("prefill-header-handler", &[Kind::PreRequest],
     "The older name of disagg-headers-handler.",
-    &[], Build::Reading(build)).takes::<DisaggHeadersParams>().instead("disagg-profile-handler")
+    Build::Reading(build)).takes::<DisaggHeadersParams>().instead("disagg-profile-handler")
     .when("Not in new configurations.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {

@@ -16,7 +16,7 @@ use usher_plugin::{
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("header-profile-handler", &[Kind::ProfileHandler],
     "Runs the profile that a header of the request names.",
-    &[], Build::Reading(build)).takes::<HeaderProfileParams>().alpha()
+    Build::Reading(build)).takes::<HeaderProfileParams>().alpha()
     .when("Clients or the gateway know which kind of request it is.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {

@@ -13,7 +13,7 @@ use usher_plugin::{
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("single-profile-handler", &[Kind::ProfileHandler],
     "Runs the one profile that is configured.",
-    &[], Build::Ignoring(build))
+    Build::Ignoring(build))
     .when("One profile. Added by itself where there is no other handler.");
 
 fn build(_site: &mut Site<'_>) -> Result<Built, ConfigError> {

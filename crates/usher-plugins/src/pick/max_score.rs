@@ -14,7 +14,7 @@ use super::PickerParams;
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("max-score-picker", &[Kind::Picker],
     "Picks the endpoints with the highest totals; equals in random order.",
-    &[], Build::Reading(build)).takes::<PickerParams>()
+    Build::Reading(build)).takes::<PickerParams>()
     .when("The usual choice, and the default.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {

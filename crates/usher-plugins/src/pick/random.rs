@@ -13,7 +13,7 @@ use super::PickerParams;
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("random-picker", &[Kind::Picker],
     "Picks any endpoints that the filters left, whatever their totals.",
-    &[], Build::Reading(build)).takes::<PickerParams>()
+    Build::Reading(build)).takes::<PickerParams>()
     .when("To compare with, or when filters alone decide.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {

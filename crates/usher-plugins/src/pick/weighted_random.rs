@@ -13,7 +13,7 @@ use super::PickerParams;
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("weighted-random-picker", &[Kind::Picker],
     "Picks at random, endpoints with a higher total more often in proportion.",
-    &[], Build::Reading(build)).takes::<PickerParams>()
+    Build::Reading(build)).takes::<PickerParams>()
     .when("To spread requests over all good endpoints instead of sending them all to the best.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {

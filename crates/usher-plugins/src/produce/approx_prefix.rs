@@ -32,14 +32,14 @@ pub use params::ApproxPrefixParams;
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("approx-prefix-cache-producer", &[Kind::DataProducer, Kind::PreRequest],
     "Says how much of a prompt each endpoint has in its prefix cache, by what it was sent before.",
-    &[], Build::Reading(approx_prefix)).takes::<ApproxPrefixParams>()
+    Build::Reading(approx_prefix)).takes::<ApproxPrefixParams>()
     .when("Added by itself where a plugin reads what is cached; declare it for endpoints that don't report their cache's size, or for longer prompts.");
 
 /// `multicluster-approx-prefix-cache-producer` in a configuration.
 #[rustfmt::skip]
 pub static MULTICLUSTER: PluginType = beta("multicluster-approx-prefix-cache-producer", &[Kind::DataProducer, Kind::PreRequest],
     "approx-prefix-cache-producer for endpoints that are clusters.",
-    &[], Build::Reading(multicluster_approx_prefix)).takes::<ApproxPrefixParams>().alpha()
+    Build::Reading(multicluster_approx_prefix)).takes::<ApproxPrefixParams>().alpha()
     .when("A picker that chooses among clusters.");
 
 /// `precise-prefix-cache-producer` in a configuration.

@@ -28,7 +28,7 @@ use window::Window;
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("burst-prefix-cache-producer", &[Kind::DataProducer],
     "Holds requests for a moment, and says of those that have their prompt in common that one endpoint has it cached.",
-    &[], Build::Reading(build)).takes::<BurstPrefixParams>().alpha()
+    Build::Reading(build)).takes::<BurstPrefixParams>().alpha()
     .when("Bursts of requests with one prompt, such as samples for reinforcement learning: they come before any cache knows the prompt. A prefix-cache-scorer reads what it says.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {

@@ -24,7 +24,7 @@ pub use series::{InflightFamilies, InflightSeries};
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("inflight-load-producer", &[Kind::DataProducer, Kind::PreRequest, Kind::Response],
     "Counts requests and tokens under way at each endpoint, and says what a request would add.",
-    &[], Build::Reading(build)).takes::<InflightLoadParams>()
+    Build::Reading(build)).takes::<InflightLoadParams>()
     .when("Added by itself where a plugin reads what is in flight; declare it to count generated tokens, too.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {

@@ -25,7 +25,7 @@ pub use metrics::EncoderFamilies;
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("mm-embeddings-cache-producer", &[Kind::DataProducer, Kind::PreRequest],
     "Remembers which images, videos and clips each endpoint has encoded.",
-    &[], Build::Reading(build)).takes::<MmEmbeddingsCacheProducerParams>()
+    Build::Reading(build)).takes::<MmEmbeddingsCacheProducerParams>()
     .when("Added by itself for mm-embeddings-cache-scorer; declare it for encoder caches of another size.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {

@@ -16,7 +16,7 @@ use usher_plugin::{Build, Built, Context, Decision, Effects, Key, Kind, PluginTy
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("p2p-source-producer", &[Kind::DataProducer, Kind::PreRequest],
     "Names in the header x-kv-cache-source-host-port from which other pod the one that computes a prompt can take what that has cached of it.",
-    &[], Build::Reading(build)).takes::<P2pSourceParams>().alpha()
+    Build::Reading(build)).takes::<P2pSourceParams>().alpha()
     .when("Pods that can take cached blocks from each other faster than they compute them.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {

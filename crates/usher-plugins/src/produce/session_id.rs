@@ -15,7 +15,7 @@ use usher_plugin::{Build, Built, Facts, Key, Kind, PluginType, Producer, Site, S
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("session-id-producer", &[Kind::DataProducer],
     "Says which session a request belongs to. Exactly one of its parameters is given.",
-    &[], Build::Reading(build)).takes::<SessionIdParams>()
+    Build::Reading(build)).takes::<SessionIdParams>()
     .when("Where a header or a cookie names the session.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {

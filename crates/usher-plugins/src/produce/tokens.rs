@@ -15,14 +15,14 @@ use usher_plugin::{Build, Built, Facts, Key, Kind, PluginType, Producer, Site, S
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("token-producer", &[Kind::DataProducer],
     "Estimates how many tokens a prompt has: one for four bytes of text, or 1,024 pixels.",
-    &[], Build::Reading(build)).takes::<TokenParams>()
+    Build::Reading(build)).takes::<TokenParams>()
     .when("Added by itself where a plugin needs the length of prompts.");
 
 /// `tokenizer` in a configuration.
 #[rustfmt::skip]
 pub static OLDER_NAME: PluginType = beta("tokenizer", &[Kind::DataProducer],
     "The older name of token-producer.",
-    &[], Build::Reading(build)).takes::<TokenParams>().instead("token-producer")
+    Build::Reading(build)).takes::<TokenParams>().instead("token-producer")
     .when("Not in new configurations.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {

@@ -17,7 +17,7 @@ use crate::filter::retain;
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("concurrency-detector", &[Kind::SaturationDetector, Kind::Filter],
     "Says how busy the pool is, by what is under way. As a filter, keeps the endpoints that have room, also when none has.",
-    &[], Build::Reading(build)).takes::<ConcurrencyDetectorParams>()
+    Build::Reading(build)).takes::<ConcurrencyDetectorParams>()
     .when("Servers without metrics, or bursts: it counts what this picker sent.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {

@@ -13,7 +13,7 @@ use usher_plugin::{Build, Built, Context, Kind, PluginType, Scorer, Site, beta};
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("active-request-scorer", &[Kind::Scorer],
     "The fewer requests are under way at an endpoint, the better.",
-    &[], Build::Reading(build)).takes::<ActiveRequestParams>()
+    Build::Reading(build)).takes::<ActiveRequestParams>()
     .when("Bursts: it counts at once what this picker sent, where the scraped queue is a moment old.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {

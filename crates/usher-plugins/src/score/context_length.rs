@@ -16,7 +16,7 @@ use usher_plugin::{Build, Built, Context, Filter, Key, Kind, PerSnapshot, Plugin
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("context-length-aware", &[Kind::Filter, Kind::Scorer],
     "Sends prompts to the endpoints whose label says that they are for prompts of that length.",
-    &[], Build::Reading(build)).takes::<ContextLengthParams>()
+    Build::Reading(build)).takes::<ContextLengthParams>()
     .when("Pools in which some endpoints are set up for long prompts.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {

@@ -14,7 +14,7 @@ use usher_plugin::{Build, Built, Context, Kind, PluginType, Scorer, Site, beta};
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("endpoint-attribute-scorer", &[Kind::Scorer],
     "Scores by a number of the endpoints that the configuration names. Who has not got it, or not lately, scores 0.",
-    &[], Build::Reading(build)).takes::<EndpointAttributeScorerParams>().alpha()
+    Build::Reading(build)).takes::<EndpointAttributeScorerParams>().alpha()
     .when("A number of yours says how good an endpoint is, such as a GPU's use.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {

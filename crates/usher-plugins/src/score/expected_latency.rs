@@ -26,14 +26,14 @@ use super::slo_rank::{Choice, rank};
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("expected-latency-scorer", &[Kind::Scorer, Kind::PreRequest, Kind::Response],
     "The less a request would wait at an endpoint and make others wait, the better: by what it has yet to compute and to decode, how fast it is, and what it has cached. Learns from the responses.",
-    &[], Build::Reading(build)).takes::<ExpectedLatencyParams>()
+    Build::Reading(build)).takes::<ExpectedLatencyParams>()
     .when("Wherever nothing else is asked for: alone, it weighs warm caches, queues and batches in seconds, without weights. Usher's own.");
 
 /// `expected-ttft-scorer` in a configuration.
 #[rustfmt::skip]
 pub static OLDER_NAME: PluginType = beta("expected-ttft-scorer", &[Kind::Scorer, Kind::PreRequest, Kind::Response],
     "An older name of expected-latency-scorer.",
-    &[], Build::Reading(build)).takes::<ExpectedLatencyParams>().instead("expected-latency-scorer")
+    Build::Reading(build)).takes::<ExpectedLatencyParams>().instead("expected-latency-scorer")
     .when("In configurations that have it already.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {

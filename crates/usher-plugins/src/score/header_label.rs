@@ -13,7 +13,7 @@ use usher_plugin::{Build, Built, Context, Kind, LabelValues, PerSnapshot, Plugin
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("header-label-affinity-scorer", &[Kind::Scorer],
     "Endpoints with a label that says what a header of the request says score 1, others 0.",
-    &[], Build::Reading(build)).takes::<HeaderLabelParams>().alpha()
+    Build::Reading(build)).takes::<HeaderLabelParams>().alpha()
     .when("Tenants or regions with endpoints of their own that others may use, too.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {

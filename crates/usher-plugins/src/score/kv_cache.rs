@@ -12,7 +12,7 @@ use super::readings;
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("kv-cache-utilization-scorer", &[Kind::Scorer],
     "The emptier an endpoint's KV cache, the better: 1 minus the share in use.",
-    &[], Build::Ignoring(build))
+    Build::Ignoring(build))
     .when("Long prompts or long answers: an endpoint with a full cache preempts or makes requests wait.");
 
 fn build(_site: &mut Site<'_>) -> Result<Built, ConfigError> {

@@ -15,7 +15,7 @@ use super::readings;
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("load-aware-scorer", &[Kind::Scorer],
     "The shorter an endpoint's waiting queue, the better: an empty one scores 0.5, a full one 0.",
-    &[], Build::Reading(build)).takes::<LoadAwareParams>()
+    Build::Reading(build)).takes::<LoadAwareParams>()
     .when("Beside affinity scorers: it takes from endpoints with a queue, and makes no difference among those without.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {

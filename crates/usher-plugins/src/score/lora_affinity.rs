@@ -11,7 +11,7 @@ use usher_plugin::{Build, Built, Context, Kind, PluginType, Scorer, Site, beta};
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("lora-affinity-scorer", &[Kind::Scorer],
     "Endpoints that have the model's LoRA adapter score 1, with room for it 0.8, waiting for it 0.6, others 0.",
-    &[], Build::Ignoring(build))
+    Build::Ignoring(build))
     .when("LoRA adapters, more of them than an endpoint holds at once.");
 
 fn build(_site: &mut Site<'_>) -> Result<Built, ConfigError> {

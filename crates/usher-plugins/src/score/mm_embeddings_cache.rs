@@ -15,7 +15,7 @@ use usher_plugin::{Build, Built, Context, Key, Kind, PluginType, Scorer, Site, b
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("mm-embeddings-cache-scorer", &[Kind::Scorer],
     "The more of a request's images, videos and clips an endpoint has encoded already, the better.",
-    &[], Build::Reading(build)).takes::<MmEmbeddingsCacheParams>()
+    Build::Reading(build)).takes::<MmEmbeddingsCacheParams>()
     .when("Images, videos or clips that come again, as in a conversation about them.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {

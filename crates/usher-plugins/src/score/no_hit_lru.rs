@@ -21,7 +21,7 @@ pub use order::ColdOrder;
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("no-hit-lru-scorer", &[Kind::Scorer, Kind::PreRequest],
     "Prompts that no endpoint has in its cache go round: the endpoint that got such a prompt the longest ago scores 1, the last one 0. For other prompts all score 0.5.",
-    &[], Build::Reading(build)).takes::<NoHitLruParams>()
+    Build::Reading(build)).takes::<NoHitLruParams>()
     .when("Beside prefix-cache-scorer: new prefixes spread evenly instead of piling up where the queue was short.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {

@@ -15,7 +15,7 @@ use usher_plugin::{Build, Built, Context, Key, Kind, PluginType, Scorer, Site, b
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("prefix-cache-scorer", &[Kind::Scorer],
     "The more of a prompt an endpoint has in its prefix cache, the better: all of it scores 1.",
-    &[], Build::Reading(build)).takes::<PrefixCacheScorerParams>()
+    Build::Reading(build)).takes::<PrefixCacheScorerParams>()
     .when("Prompts that begin alike: conversations, agents, one system prompt for many.");
 
 /// `precise-prefix-cache-scorer` in a configuration.
@@ -26,7 +26,7 @@ pub static PRECISE: PluginType = later("precise-prefix-cache-scorer", &[Kind::Sc
 #[rustfmt::skip]
 pub static MULTICLUSTER: PluginType = beta("multicluster-prefix-cache-scorer", &[Kind::Scorer],
     "The more of a prompt a cluster has been sent before, the better: prefix-cache-scorer for endpoints that are clusters.",
-    &[], Build::Reading(build)).takes::<PrefixCacheScorerParams>().alpha()
+    Build::Reading(build)).takes::<PrefixCacheScorerParams>().alpha()
     .when("A picker that chooses among clusters.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {

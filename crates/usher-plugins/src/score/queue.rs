@@ -12,7 +12,7 @@ use super::smallest_first;
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("queue-scorer", &[Kind::Scorer],
     "The shorter an endpoint's waiting queue, the better: the shortest scores 1, the longest 0.",
-    &[], Build::Ignoring(build))
+    Build::Ignoring(build))
     .when("Always, unless requests hardly ever wait: it keeps them away from where others queue.");
 
 fn build(_site: &mut Site<'_>) -> Result<Built, ConfigError> {

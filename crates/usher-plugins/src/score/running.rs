@@ -12,7 +12,7 @@ use super::smallest_first;
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("running-requests-size-scorer", &[Kind::Scorer],
     "The fewer requests an endpoint runs, the better: the fewest score 1, the most 0.",
-    &[], Build::Ignoring(build))
+    Build::Ignoring(build))
     .when("Long answers: what runs, not only what waits, says how busy an endpoint is.");
 
 fn build(_site: &mut Site<'_>) -> Result<Built, ConfigError> {

@@ -15,7 +15,7 @@ use usher_plugin::{Build, Built, Context, Key, Kind, PluginType, Scorer, Site, b
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("token-load-scorer", &[Kind::Scorer],
     "The fewer tokens are under way at an endpoint, this request's included, the better.",
-    &[], Build::Reading(build)).takes::<TokenLoadParams>()
+    Build::Reading(build)).takes::<TokenLoadParams>()
     .when("Prompts of very different lengths: tokens say what requests cost.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {

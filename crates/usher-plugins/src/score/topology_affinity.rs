@@ -14,7 +14,7 @@ use usher_plugin::{Build, Built, Context, DataType, Kind, PluginType, Scorer, Si
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("topology-affinity-scorer", &[Kind::Scorer],
     "The nearer an endpoint is to the one that another profile picked, the better: the same host scores 1, rack 0.2, zone 0.05, region 0.02.",
-    &[], Build::Reading(build)).takes::<TopologyAffinityScorerParams>().alpha()
+    Build::Reading(build)).takes::<TopologyAffinityScorerParams>().alpha()
     .when("Disaggregated pools: near is better, but not required.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {

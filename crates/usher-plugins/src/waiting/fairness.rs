@@ -12,21 +12,21 @@ use usher_plugin::{Build, Built, Kind, PluginType, Site, beta};
 #[rustfmt::skip]
 pub static GLOBAL_STRICT: PluginType = beta("global-strict-fairness-policy", &[Kind::FairnessPolicy],
     "Serves all flows of a priority as one queue.",
-    &[], Build::Ignoring(global_strict))
+    Build::Ignoring(global_strict))
     .when("Part of the default: who shares the pool doesn't matter.");
 
 /// `round-robin-fairness-policy` in a configuration.
 #[rustfmt::skip]
 pub static ROUND_ROBIN: PluginType = beta("round-robin-fairness-policy", &[Kind::FairnessPolicy],
     "Serves the flows of a priority in turns, a request each.",
-    &[], Build::Ignoring(round_robin))
+    Build::Ignoring(round_robin))
     .when("Tenants share the pool, and none may crowd the others out.");
 
 /// `program-aware-fairness` in a configuration.
 #[rustfmt::skip]
 pub static PROGRAM_AWARE: PluginType = beta("program-aware-fairness", &[Kind::FairnessPolicy],
     "Serves the flow first that got the fewest tokens lately, generated ones counted twice, and gives those a push that wait long.",
-    &[], Build::Reading(program_aware)).takes::<ProgramAwareParams>()
+    Build::Reading(program_aware)).takes::<ProgramAwareParams>()
     .when("Agents or tenants whose requests differ much in size.");
 
 fn global_strict(_site: &mut Site<'_>) -> Result<Built, ConfigError> {

@@ -14,21 +14,21 @@ use super::reflective;
 #[rustfmt::skip]
 pub static STATIC: PluginType = beta("static-usage-limit-policy", &[Kind::UsageLimitPolicy],
     "Lets every priority fill the same share of the pool.",
-    &[], Build::Reading(static_usage_limit)).takes::<StaticUsageLimitParams>()
+    Build::Reading(static_usage_limit)).takes::<StaticUsageLimitParams>()
     .when("Part of the default: no priority keeps room free for another.");
 
 /// `priority-holdback-policy` in a configuration.
 #[rustfmt::skip]
 pub static HOLDBACK: PluginType = beta("priority-holdback-policy", &[Kind::UsageLimitPolicy],
     "Lets lower priorities fill less of the pool than higher ones.",
-    &[], Build::Reading(holdback)).takes::<HoldbackParams>().alpha()
+    Build::Reading(holdback)).takes::<HoldbackParams>().alpha()
     .when("Important requests have to find room at once.");
 
 /// `soft-reflective-ceiling-policy` in a configuration.
 #[rustfmt::skip]
 pub static SOFT_REFLECTIVE: PluginType = beta("soft-reflective-ceiling-policy", &[Kind::UsageLimitPolicy],
     "Lets lower priorities through ever more rarely as the pool fills, the lowest first.",
-    &[], Build::Reading(soft_reflective)).alpha()
+    Build::Reading(soft_reflective)).alpha()
     .when("As above, where a fixed share held back would be idle too often.");
 
 fn static_usage_limit(site: &mut Site<'_>) -> Result<Built, ConfigError> {

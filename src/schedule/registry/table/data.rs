@@ -17,45 +17,45 @@ use crate::scrape::{DCGM_EXTRACTOR_TYPE, Engines};
 pub(super) static ROWS: &[PluginType] = &[
     beta("file-discovery", &[Discovery],
         "Reads the endpoints from a file.",
-        &[], Build::Reading(file_discovery)).takes::<FileDiscoveryParams>()
+        Build::Reading(file_discovery)).takes::<FileDiscoveryParams>()
         .when("Without Kubernetes, or with an endpoints file that something else writes."),
     later("multicluster-file-discovery", &[Discovery]).alpha(),
     beta("metrics-data-source", &[DataSource],
         "Polls the metrics page of every endpoint.",
-        &[], Build::Reading(metrics_data_source)).takes::<MetricsSourceParams>()
+        Build::Reading(metrics_data_source)).takes::<MetricsSourceParams>()
         .when("Whenever a plugin reads load. Part of the default; declare it for another path, port or interval."),
     beta("models-data-source", &[DataSource],
         "Polls every endpoint's list of models.",
-        &[], Build::Reading(models_data_source)).takes::<ModelsSourceParams>()
+        Build::Reading(models_data_source)).takes::<ModelsSourceParams>()
         .when("To see on the admin port which endpoint has which models and adapters."),
     beta("dcgm-data-source", &[DataSource],
         "Polls NVIDIA's DCGM exporter of every endpoint.",
-        &[], Build::Reading(dcgm_data_source)).takes::<DcgmSourceParams>().alpha()
+        Build::Reading(dcgm_data_source)).takes::<DcgmSourceParams>().alpha()
         .when("With dcgm-extractor, where GPUs do other work than the model servers'."),
     beta("k8s-notification-source", &[DataSource],
         "Would tell plugins of changes of objects in Kubernetes. Accepted; plugins hear of endpoints from discovery.",
-        &[], Build::Reading(k8s_notification_source)).takes::<NotificationParams>()
+        Build::Reading(k8s_notification_source)).takes::<NotificationParams>()
         .when("Never; a configuration that has it works."),
     beta("endpoint-notification-source", &[DataSource],
         "Would tell plugins of endpoints that come and go. Accepted; plugins hear of that from discovery.",
-        &[], Build::Reading(endpoint_notification_source))
+        Build::Reading(endpoint_notification_source))
         .when("Never; a configuration that has it works."),
     later("multicluster-metrics-data-source", &[DataSource]).alpha(),
     beta("core-metrics-extractor", &[Extractor],
         "Takes load, cache geometry and numbers of your choice from the metrics page of an engine: vllm, sglang, trtllm-serve, triton-tensorrt-llm, triton, or one that you describe.",
-        &[], Build::Reading(core_metrics_extractor)).takes::<CoreMetricsExtractorParams>()
+        Build::Reading(core_metrics_extractor)).takes::<CoreMetricsExtractorParams>()
         .when("With metrics-data-source. Part of the default; declare it for engines other than vLLM, or for numbers of your own."),
     beta("models-data-extractor", &[Extractor],
         "Takes an endpoint's models from its list.",
-        &[], Build::Reading(models_data_extractor))
+        Build::Reading(models_data_extractor))
         .when("With models-data-source."),
     beta("dcgm-extractor", &[Extractor],
         "Takes how busy an endpoint's GPUs are from DCGM_FI_DEV_GPU_UTIL, 0 to 1: the attribute GPUUtilization, of several GPUs the busiest. Series with labels pod and namespace count for that pod only.",
-        &[], Build::Reading(dcgm_extractor)).alpha()
+        Build::Reading(dcgm_extractor)).alpha()
         .when("With dcgm-data-source; endpoint-attribute-scorer and endpoint-attribute-filter read the attribute of the producer dcgm-extractor, whatever this is called."),
     beta("topology-extractor", &[Extractor],
         "Says on which host, in which rack, zone and region each endpoint is, by its labels kubernetes.io/hostname and topology.kubernetes.io/rack, zone and region. It needs no data source.",
-        &[], Build::Reading(topology_extractor)).alpha()
+        Build::Reading(topology_extractor)).alpha()
         .when("With topology-affinity-scorer or topology-affinity-filter; added by itself for them."),
     later("multicluster-metrics-extractor", &[Extractor]).alpha(),
 ];

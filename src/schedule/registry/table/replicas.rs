@@ -15,15 +15,15 @@ use crate::config::{ConfigError, Node};
 pub(super) static ROWS: &[PluginType] = &[
     beta("k8s-peer-discovery", &[PeerDiscovery],
         "Would find the other replicas by their pods. Accepted without effect: replicas share no state in this version.",
-        &[], Build::Reading(k8s_peer_discovery)).takes::<PeerDiscoveryParams>()
+        Build::Reading(k8s_peer_discovery)).takes::<PeerDiscoveryParams>()
         .when("Never; a configuration that has it works."),
     beta("local-syncer", &[Syncer],
         "Would keep for itself what others share. Accepted without effect: replicas share no state in this version.",
-        &[], Build::Ignoring(local_syncer))
+        Build::Ignoring(local_syncer))
         .when("Never; a configuration that has it works."),
     beta("redis-syncer", &[Syncer],
         "Would share what is in flight through Redis. Accepted without effect: replicas share no state in this version.",
-        &[], Build::Reading(redis_syncer)).takes::<RedisSyncerParams>()
+        Build::Reading(redis_syncer)).takes::<RedisSyncerParams>()
         .when("Never; a configuration that has it works."),
 ];
 

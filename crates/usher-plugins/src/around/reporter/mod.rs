@@ -23,7 +23,7 @@ use params::{AttributeParams, Written};
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("request-attribute-reporter", &[Kind::Response],
     "Tells the gateway numbers that are computed from the tokens of a request.",
-    &[], Build::Reading(build)).takes::<Written>()
+    Build::Reading(build)).takes::<Written>()
     .when("The gateway bills or limits by what a request cost.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {

@@ -27,7 +27,7 @@ use revisions::{Revisions, choose};
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("disaggregatedset-rollout-screener", &[Kind::Screener, Kind::Response],
     "Sends all parts of a request to one revision of a disaggregated set.",
-    &[], Build::Reading(build)).takes::<RolloutParams>().alpha()
+    Build::Reading(build)).takes::<RolloutParams>().alpha()
     .when("A rollout of prefill and decode pods whose versions must not mix.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {

@@ -21,21 +21,21 @@ pub use source::SessionSource;
 #[rustfmt::skip]
 pub static SCORER: PluginType = beta("session-affinity-scorer", &[Kind::Scorer, Kind::PreRequest, Kind::Response],
     "Prefers the endpoint that served a request's session before: it scores 1, all others 0.",
-    &[], Build::Reading(session_affinity_scorer)).takes::<SessionAffinityParams>().alpha()
+    Build::Reading(session_affinity_scorer)).takes::<SessionAffinityParams>().alpha()
     .when("A conversation should stay at its endpoint, and may leave it when that is busy.");
 
 /// `session-affinity-filter` in a configuration.
 #[rustfmt::skip]
 pub static FILTER: PluginType = beta("session-affinity-filter", &[Kind::Filter, Kind::PreRequest, Kind::Response],
     "Keeps the endpoint that served a request's session before, where it is a candidate.",
-    &[], Build::Reading(session_affinity_filter)).takes::<SessionAffinityParams>().alpha()
+    Build::Reading(session_affinity_filter)).takes::<SessionAffinityParams>().alpha()
     .when("A conversation must stay at its endpoint as long as that is there.");
 
 /// `multicluster-session-affinity-filter` in a configuration.
 #[rustfmt::skip]
 pub static MULTICLUSTER_FILTER: PluginType = beta("multicluster-session-affinity-filter", &[Kind::Filter, Kind::PreRequest, Kind::Response],
     "The same as session-affinity-filter, where every endpoint is a cluster.",
-    &[], Build::Reading(session_affinity_filter)).takes::<SessionAffinityParams>().alpha()
+    Build::Reading(session_affinity_filter)).takes::<SessionAffinityParams>().alpha()
     .when("A conversation must stay in its cluster as long as that is there.");
 
 fn session_affinity_scorer(site: &mut Site<'_>) -> Result<Built, ConfigError> {

@@ -11,14 +11,14 @@ use usher_plugin::{Build, Built, Context, Decider, Kind, PluginType, Site, beta}
 #[rustfmt::skip]
 pub static PREFILL: PluginType = beta("always-disagg-pd-decider", &[Kind::Decider],
     "Lets another endpoint compute every prompt.",
-    &[], Build::Ignoring(always_disagg_pd_decider))
+    Build::Ignoring(always_disagg_pd_decider))
     .when("Decoding endpoints that must not compute prompts, and measurements.");
 
 /// `always-disagg-multimodal-decider` in a configuration.
 #[rustfmt::skip]
 pub static MULTIMODAL: PluginType = beta("always-disagg-multimodal-decider", &[Kind::Decider],
     "Lets other endpoints encode whenever a prompt has images, videos or clips.",
-    &[], Build::Ignoring(always_disagg_multimodal_decider))
+    Build::Ignoring(always_disagg_multimodal_decider))
     .when("Encoders of their own.");
 
 fn always_disagg_pd_decider(_site: &mut Site<'_>) -> Result<Built, ConfigError> {

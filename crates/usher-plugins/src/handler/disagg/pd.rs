@@ -24,7 +24,7 @@ use crate::handler::data_parallel::{PrimaryPort, check_port};
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("pd-profile-handler", &[Kind::ProfileHandler, Kind::PreRequest],
     "Picks who decodes, and where its decider says so who computes the prompt. It needs prefill-header-handler to name it in a header.",
-    &[], Build::Reading(build)).takes::<PdParams>().instead("disagg-profile-handler").refers_to(pd_plugins)
+    Build::Reading(build)).takes::<PdParams>().instead("disagg-profile-handler").refers_to(pd_plugins)
     .when("Not in new configurations.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {

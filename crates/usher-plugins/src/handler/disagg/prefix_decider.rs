@@ -17,7 +17,7 @@ use super::site::{PREFIX_PRODUCER, prompt_and_cached};
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("prefix-based-pd-decider", &[Kind::Decider],
     "Lets another endpoint compute a prompt if the one that decodes has little of it in its prefix cache.",
-    &[], Build::Reading(build)).takes::<PrefixBasedPdParams>()
+    Build::Reading(build)).takes::<PrefixBasedPdParams>()
     .when("The usual choice for prefill: short prompts and cached ones are not worth the transfer of their KV cache.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {

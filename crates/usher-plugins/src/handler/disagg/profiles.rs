@@ -24,7 +24,7 @@ use crate::latency::{reads_latency, transfers};
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("disagg-profile-handler", &[Kind::ProfileHandler, Kind::PreRequest],
     "Picks who decodes, and where its deciders say so who computes the prompt and who encodes its images, videos and clips. It names them in the headers x-prefiller-host-port and x-encoder-hosts-ports.",
-    &[], Build::Reading(build)).takes::<Written>().refers_to(named_deciders)
+    Build::Reading(build)).takes::<Written>().refers_to(named_deciders)
     .when("Disaggregated pools, whose decoding pods have a sidecar that reads these headers.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {

@@ -27,7 +27,7 @@ pub use params::PredictedLatencyParams;
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("predicted-latency-producer", &[usher_plugin::Kind::DataProducer, usher_plugin::Kind::PreRequest, usher_plugin::Kind::Response],
     "Predicts when each endpoint would send the first token of a request and how fast the others, and how far that is from the request's latency targets.",
-    &[], Build::Reading(build)).takes::<PredictedLatencyParams>()
+    Build::Reading(build)).takes::<PredictedLatencyParams>()
     .when("Added by itself where a plugin reads predicted latencies; declare it to set its parameters. It learns in this process: no sidecar is called.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
