@@ -1,4 +1,4 @@
-# Builds Usher without its tools (demo, sim, load, replay, compare) and puts it, alone, into an image without a shell.
+# Builds Usher without its tools (demo, sim, load, replay, compare, capacity compare) and puts it, alone, into an image without a shell.
 # CI does not build this image yet: it has no container engine.
 
 FROM rust:1.95-slim-bookworm AS build

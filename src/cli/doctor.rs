@@ -15,8 +15,7 @@ use crate::config::units::parse_duration;
 use crate::discovery::file;
 use crate::doctor::{Plan, Pods, PoolPlan, Report, Site, examine, gather, policies_of_file};
 use crate::scrape::ENGINE_LABEL;
-use usher_terminal::CliError;
-use usher_terminal::Output;
+use usher_terminal::{CliError, Output};
 
 /// Finds out whether a gateway really asks its picker, and what is wrong around them.
 ///

@@ -106,7 +106,7 @@ pub async fn follow<T: Watched, M: Send>(
 }
 
 /// How often it is asked whether a kind of objects is defined by now that was not.
-const UNDEFINED: Duration = Duration::from_secs(3);
+pub const UNDEFINED: Duration = Duration::from_secs(3);
 
 /// Meaning of a kind that the server doesn't know.
 #[derive(Clone, Copy)]

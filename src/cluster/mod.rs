@@ -12,7 +12,7 @@ mod standing;
 
 pub use backoff::Backoff;
 pub use connect::{ConnectError, connect};
-pub use follow::{Change, Ended, Missing, Watched, about, follow, follow_once_defined};
+pub use follow::{Change, Ended, Missing, UNDEFINED, Watched, about, follow, follow_once_defined};
 pub use object::{Metadata, OwnerReference};
 pub use problem::Problem;
 pub(crate) use request::encode;

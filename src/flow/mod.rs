@@ -17,4 +17,4 @@ pub use dispatcher::{Dispatcher, Entered, Policy};
 pub use gate::task::{keep_bands, keep_moving};
 pub use gate::{Demand, DemandOf, Gate, GateCollector, GateMetrics, Permit};
 pub use routed::Routed;
-pub use usher_core::request::{Code, NO_ENDPOINTS, Rejection};
+pub use usher_core::request::{Code, Rejection};

@@ -325,5 +325,5 @@ fn a_picker_without_the_model_and_one_that_is_not_there_are_told_apart() {
     drop(listener);
     let (code, _, err) = check_with(&closed);
     assert_eq!((code, err.lines().count()), (1, 1), "{err}");
-    assert!(err.starts_with(&format!("--admin: http://{closed}: ")), "{err}");
+    assert!(err.starts_with(&format!("--admin: http://{closed}/latency: ")), "{err}");
 }

@@ -2,8 +2,7 @@
 
 use usher_core::endpoints::SubsetHint;
 use usher_core::endpoints::health::AnswerStatus;
-use usher_core::request::Served;
-use usher_core::request::{Headers, Pieces};
+use usher_core::request::{Headers, Pieces, Served};
 
 /// A message from the gateway.
 #[derive(Clone, Debug)]

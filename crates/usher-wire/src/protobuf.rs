@@ -6,14 +6,14 @@
 
 /// A field of a message: its number and its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Field<'a> {
-    pub number: u32,
-    pub value: Value<'a>,
+pub(crate) struct Field<'a> {
+    pub(crate) number: u32,
+    pub(crate) value: Value<'a>,
 }
 
 /// The value of a field. Fixed-width values are skipped: nothing here has any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Value<'a> {
+pub(crate) enum Value<'a> {
     Varint(u64),
     Bytes(&'a [u8]),
     Fixed,
@@ -25,23 +25,23 @@ pub struct Malformed;
 
 /// The fields of an encoded message, in order.
 #[derive(Clone, Debug)]
-pub struct Fields<'a> {
+pub(crate) struct Fields<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Fields<'a> {
-    pub fn of(message: &'a [u8]) -> Self {
+    pub(crate) fn of(message: &'a [u8]) -> Self {
         Self { rest: message }
     }
 
     /// What comes after the fields that were taken.
-    pub fn rest(&self) -> &'a [u8] {
+    pub(crate) fn rest(&self) -> &'a [u8] {
         self.rest
     }
 
     /// A number of up to 64 bits.
     #[inline]
-    pub fn varint(&mut self) -> Result<u64, Malformed> {
+    pub(crate) fn varint(&mut self) -> Result<u64, Malformed> {
         // Lengths and numbers of fields are mostly below 128.
         if let [byte @ 0..0x80, rest @ ..] = self.rest {
             self.rest = rest;
@@ -106,7 +106,7 @@ impl<'a> Iterator for Fields<'a> {
 /// The length-delimited fields with the given numbers, the last of each; empty
 /// where there is none.
 #[inline]
-pub fn pick<const N: usize>(message: &[u8], numbers: [u32; N]) -> Result<[&[u8]; N], Malformed> {
+pub(crate) fn pick<const N: usize>(message: &[u8], numbers: [u32; N]) -> Result<[&[u8]; N], Malformed> {
     let mut found = [&[][..]; N];
     for field in Fields::of(message) {
         let field = field?;
@@ -127,13 +127,13 @@ fn varint_len(value: usize) -> usize {
 
 /// Length of a length-delimited field with a number below 16.
 #[inline]
-pub fn field_len(content: usize) -> usize {
+pub(crate) fn field_len(content: usize) -> usize {
     1 + varint_len(content) + content
 }
 
 /// Writes the head of a length-delimited field; the content comes next.
 #[inline]
-pub fn put_head(out: &mut Vec<u8>, number: u8, content: usize) {
+pub(crate) fn put_head(out: &mut Vec<u8>, number: u8, content: usize) {
     out.push(number << 3 | 2);
     let mut rest = content;
     while rest >= 0x80 {
@@ -145,14 +145,14 @@ pub fn put_head(out: &mut Vec<u8>, number: u8, content: usize) {
 
 /// Writes a length-delimited field.
 #[inline]
-pub fn put_bytes(out: &mut Vec<u8>, number: u8, content: &[u8]) {
+pub(crate) fn put_bytes(out: &mut Vec<u8>, number: u8, content: &[u8]) {
     put_head(out, number, content.len());
     out.extend_from_slice(content);
 }
 
 /// Writes a field that is true.
 #[inline]
-pub fn put_true(out: &mut Vec<u8>, number: u8) {
+pub(crate) fn put_true(out: &mut Vec<u8>, number: u8) {
     out.extend_from_slice(&[number << 3, 1]);
 }
 

@@ -4,9 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use usher_core::request::Pieces;
-use usher_core::request::Rejection;
-use usher_core::request::{Attribute, Header};
+use usher_core::request::{Attribute, Header, Pieces, Rejection};
 
 /// An answer to the gateway, independent of how it is encoded.
 #[derive(Clone, Debug, PartialEq)]

@@ -10,8 +10,7 @@ use serde_json::json;
 use super::policies::read;
 use crate::capacity::policy::{Policy, Sizing};
 use crate::capacity::rollout::{Pace, Rollout};
-use usher_terminal::CliError;
-use usher_terminal::Output;
+use usher_terminal::{CliError, Output};
 
 #[derive(Args, Clone, Debug)]
 pub(super) struct CheckArgs {

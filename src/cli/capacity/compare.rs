@@ -17,9 +17,7 @@ use report::Report;
 use usher_lab::cli::engine::EngineArgs;
 use usher_lab::cli::replay::{MOST_REQUESTS, above_zero, rows};
 use usher_lab::sim::EngineConfig;
-use usher_terminal::CliError;
-use usher_terminal::Output;
-use usher_terminal::Progress;
+use usher_terminal::{CliError, Output, Progress};
 
 /// Between two updates of the progress.
 const PAUSE: Duration = Duration::from_millis(100);

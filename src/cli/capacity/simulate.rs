@@ -16,8 +16,7 @@ use crate::capacity::rollout::Placement;
 use crate::capacity::timeline::{Tick, parse};
 use crate::capacity::{Change, History, Plan, State, tick};
 use crate::config::source::unreadable;
-use usher_terminal::CliError;
-use usher_terminal::Output;
+use usher_terminal::{CliError, Output};
 
 /// Longest line of a timeline, in bytes: some 300,000 endpoints.
 const MOST_BYTES: u64 = 64 << 20;

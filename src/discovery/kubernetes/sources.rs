@@ -9,16 +9,13 @@ use tokio::sync::mpsc;
 use tokio::time::sleep;
 
 use crate::cluster::{
-    Backoff, Change, Cluster, Collection, Ended, Missing, Standing, Watched, about, follow,
+    Backoff, Change, Cluster, Collection, Ended, Missing, Standing, UNDEFINED, Watched, about, follow,
     follow_once_defined,
 };
 
 use super::groups;
 use super::types::{Object, POOL_VERSION, RULE_GROUPS, RULE_VERSION};
 use super::view::{Asked, Input, PoolName};
-
-/// How often it is asked whether a kind of objects is defined by now that was not.
-const UNDEFINED: Duration = Duration::from_secs(3);
 
 /// How often it is asked whether the preferred group defines a kind by now, while the
 /// older one is followed.

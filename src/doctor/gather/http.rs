@@ -152,7 +152,7 @@ impl Site {
         let exchange = self.exchange(method, path, body, most);
         let answer = timeout(self.limit, exchange).await;
         let answer = answer.unwrap_or_else(|_| Err(format!("no whole answer within {:?}", self.limit)));
-        answer.map_err(|reason| format!("{}: {reason}", self.url()))
+        answer.map_err(|reason| format!("{}{path}: {reason}", self.url()))
     }
 
     async fn exchange(&self, method: Method, path: &str, body: Bytes, most: usize) -> Result<Answer, String> {

@@ -239,6 +239,8 @@ impl Exchange {
     pub(super) fn decide(&mut self, mut request: Request, end: BodyEnd, now: Instant) -> Step {
         request.priority = self.priority;
         self.shared.stages.process_headers(&mut request);
+        // A plugin may have its own view of it.
+        self.priority = request.priority;
         let relays = matches!(end, BodyEnd::Relayed { .. }) && self.is_full_duplex();
         if request.priority < 0 && (!request.body.is_empty() || relays) && self.shared.budget.is_tight() {
             // These go first: what is left is for the others.

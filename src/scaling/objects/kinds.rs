@@ -1,5 +1,7 @@
 //! CapacityPolicy and ClusterTopology as the API server keeps them.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
@@ -13,6 +15,7 @@ use crate::cluster::{Metadata, Watched};
 #[serde(default)]
 pub struct PolicyObject {
     /// Which one it is.
+    #[serde(deserialize_with = "slim")]
     pub metadata: Metadata,
     /// What it says.
     pub spec: Value,
@@ -26,6 +29,7 @@ pub struct PolicyObject {
 #[serde(default)]
 pub struct TopologyObject {
     /// Which one it is.
+    #[serde(deserialize_with = "slim")]
     pub metadata: Metadata,
     /// What it says.
     #[serde(deserialize_with = "lenient")]
@@ -39,6 +43,7 @@ pub struct TopologyObject {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub(super) struct Node {
+    #[serde(deserialize_with = "slim")]
     pub(super) metadata: Metadata,
 }
 
@@ -67,4 +72,11 @@ where
     D: Deserializer<'de>,
 {
     Ok(serde_json::from_value(Value::deserialize(deserializer)?).unwrap_or_default())
+}
+
+/// Without what may be long and nobody here reads: there are thousands of nodes, and whatever applied an object
+/// last may have written all of it into an annotation.
+fn slim<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Metadata, D::Error> {
+    let metadata = Metadata::deserialize(deserializer)?;
+    Ok(Metadata { annotations: BTreeMap::new(), owner_references: Vec::new(), ..metadata })
 }

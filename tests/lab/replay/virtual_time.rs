@@ -112,7 +112,7 @@ fn what_is_under_way_is_given_back_when_it_ends() {
     let arrivals: Vec<Arrival> = (0..10).map(|n| arrival(n, &[u64::from(n)], 50, 2)).collect();
     let (picker, store) = configured(&servers);
     let mut world = world(picker, &servers, Interconnect::default(), &arrivals);
-    world.run_until_left(0);
+    assert!(world.run_until_left(0));
     let loads: Vec<_> = store.snapshot().endpoints().iter().map(|endpoint| endpoint.load().clone()).collect();
     let in_flight = || loads.iter().map(|load| load.in_flight()).collect::<Vec<_>>();
     assert_eq!(in_flight(), [2, 2], "as many as a server takes");
@@ -128,7 +128,7 @@ fn pickers_see_the_numbers_of_the_last_scrape() {
     let mut world = world(picker, &servers, Interconnect::default(), &arrivals);
     let mut seen = Vec::new();
     for left in (0..arrivals.len()).rev() {
-        world.run_until_left(left);
+        assert!(world.run_until_left(left));
         let load = store.snapshot().endpoints()[0].load().clone();
         seen.push((load.running.last(), load.waiting.last(), load.running.read_at_ms()));
     }

@@ -396,7 +396,6 @@ impl Turn<'_> {
         self.plan.state = state;
         self.plan.placement = memory.step.1.clone();
         memory.asked.clear();
-        let is_known = !self.plan.conditions.contains(&Condition::StaleData);
         for (place, role) in self.plan.roles.iter_mut().enumerate() {
             let (Some(admitted), Some(stand)) = (outcome.admitted.get(place), self.stands.get(place)) else {
                 continue;
@@ -415,8 +414,9 @@ impl Turn<'_> {
                 (true, true) if self.is_stuck && role.admitted <= stand.there => {
                     let is_kept = matches!(self.policy.sizing, Sizing::Kept);
                     let min = self.policy.roles.get(place).map_or(0, |own| own.range.min);
-                    // Pods that can't come now go, where they are made again after the update. Without numbers
+                    // Pods that can't come now go, where they are made again after the update. Without a number
                     // nothing would make them again.
+                    let is_known = !role.reasons.contains(&Reason::StaleData);
                     let comes_back = (!is_kept || role.current <= min) && is_known;
                     let fewer = if stand.there >= stand.goal {
                         role.desired.max(role.admitted)

@@ -60,9 +60,16 @@ impl Tick<'_> {
     fn stay(&mut self) {
         self.blind.fill(true);
         self.clamp_roles();
-        let is_still = self.plan.roles.iter().all(|role| role.goal == role.current);
-        if is_still && !self.plan.conditions.contains(&Condition::StaleData) {
+        if self.plan.conditions.contains(&Condition::StaleData) {
+            return;
+        }
+        if self.plan.roles.iter().all(|role| role.goal == role.current) {
             self.is_stale();
+            return;
+        }
+        // Bounds move the others.
+        for role in self.plan.roles.iter_mut().filter(|role| role.goal == role.current) {
+            role.reasons.push(Reason::StaleData);
         }
     }
 

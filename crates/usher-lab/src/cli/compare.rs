@@ -29,8 +29,7 @@ use picker::{Picker, Scene};
 use report::Report;
 use servers::Servers;
 use tally::Tally;
-use usher_terminal::CliError;
-use usher_terminal::Progress;
+use usher_terminal::{CliError, Progress};
 
 /// Runs both pickers and prints where they differ.
 ///

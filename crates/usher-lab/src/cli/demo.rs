@@ -33,9 +33,7 @@ use report::{Measured, Report};
 use stack::{Plan, Setup, Stack};
 use trace::MODEL;
 pub(super) use trace::TRACE;
-use usher_terminal::CliError;
-use usher_terminal::Output;
-use usher_terminal::Progress;
+use usher_terminal::{CliError, Output, Progress};
 
 /// Usher's configuration where a scenario has no other.
 const CONFIG: &str = include_str!("../../../../deploy/demo/expected-latency.yaml");

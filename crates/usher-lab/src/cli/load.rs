@@ -10,8 +10,7 @@ use crate::load::{LoadError, Standing, run as generate};
 pub use args::LoadArgs;
 pub(super) use args::header;
 use report::Report;
-use usher_terminal::CliError;
-use usher_terminal::Progress;
+use usher_terminal::{CliError, Progress};
 
 /// Runs a load and prints what it found.
 ///

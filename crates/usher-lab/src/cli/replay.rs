@@ -12,9 +12,8 @@ use crate::replay::{Build, ReplayError, run as replay};
 pub use args::{Baseline, Plan, ReplayArgs, WorkloadName};
 pub use args::{MOST_REQUESTS, above_zero, rows};
 use report::Report;
-use usher_terminal::CliError;
-use usher_terminal::Progress;
 use usher_terminal::grouped;
+use usher_terminal::{CliError, Progress};
 
 /// Between two updates of the progress.
 const PAUSE: Duration = Duration::from_millis(100);

@@ -26,9 +26,8 @@ use super::requests::Prepared;
 use crate::sim::{Finish, Kind, Output, Rejected, SimRequest};
 use state::{Due, SWEEP, UnderWay};
 use usher_core::endpoints::health::Verdict;
-use usher_core::request::Rejection;
-use usher_core::request::Served;
 use usher_core::request::usage::Usage;
+use usher_core::request::{Rejection, Served};
 
 pub(super) use chain::Chain;
 pub use fate::{Events, Fate, Fates};
@@ -49,9 +48,14 @@ impl World {
         self.end()
     }
 
-    /// Goes on until so many requests are left to come, or nothing is due.
-    pub fn run_until_left(&mut self, to_come: usize) {
-        while self.to_come > to_come && self.step() {}
+    /// Goes on until so many requests are left to come. False when nothing is due before.
+    pub fn run_until_left(&mut self, to_come: usize) -> bool {
+        while self.to_come > to_come {
+            if !self.step() {
+                return false;
+            }
+        }
+        true
     }
 
     /// Lets the next thing happen. False when nothing is due.

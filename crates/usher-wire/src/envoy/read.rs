@@ -10,8 +10,7 @@ use crate::inbox::Payload;
 use crate::protobuf::{self as wire, Field, Fields, Malformed, Value};
 use usher_core::endpoints::health::AnswerStatus;
 use usher_core::endpoints::{MAX_ADDRESSES, SubsetHint};
-use usher_core::request::Served;
-use usher_core::request::{Body, Headers, MAX_NAME, Pieces, Span};
+use usher_core::request::{Body, Headers, MAX_NAME, Pieces, Served, Span};
 
 /// Parts of a `ProcessingRequest`, by their number.
 mod part {

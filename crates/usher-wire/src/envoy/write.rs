@@ -9,9 +9,7 @@ use super::names::{DESTINATION, DROPPED_REASON, ENCODINGS, LB_NAMESPACE, ROUTING
 use crate::outbox::Outbox;
 use crate::protobuf::{field_len, put_bytes, put_head, put_true};
 use crate::reply::{Reply, Route};
-use usher_core::request::Pieces;
-use usher_core::request::Rejection;
-use usher_core::request::{Attribute, Header};
+use usher_core::request::{Attribute, Header, Pieces, Rejection};
 
 /// Parts of a `ProcessingResponse`, by their number.
 mod part {

@@ -266,9 +266,9 @@ fn every_long_name_of_a_request_is_counted() {
     // Budget, what follows the headers, the last reply, and the names that are read by then.
     let table: [(Arc<Budget>, Vec<Event>, &str, &[&str]); 5] = [
         (plenty(), vec![body(PROMPT, true)], "body27!", &[OBJECTIVE, REWRITE, FLOW]),
-        (plenty(), vec![body(r#"{"prompt":"x"}"#, true)], "immediate400", &[REWRITE]),
+        (plenty(), vec![body(r#"{"prompt":"x"}"#, true)], "immediate400", &[OBJECTIVE, REWRITE]),
         (room(Budget::STREAM + 40_000), vec![part(60_000, false)], "immediate429", &[OBJECTIVE]),
-        (plenty(), vec![part(50_000, false), answer_headers()], "answer-headers", &[]),
+        (plenty(), vec![part(50_000, false), answer_headers()], "answer-headers", &[OBJECTIVE]),
         (room(Budget::STREAM - 100), vec![], "immediate429", &[OBJECTIVE]),
     ];
     for (budget, events, reply, read) in table {
@@ -330,9 +330,9 @@ fn negative_priorities_are_refused_first() {
         let mut harness = Harness::within(1, &budget);
         let objectives = [("some".to_owned(), priority)].into();
         harness.rules.replace(Rules { objectives, ..Rules::default() });
-        harness.send(headers(&COMPLETION, false)).unwrap();
+        let named = [COMPLETION[0], ("x-llm-d-inference-objective", "some")];
+        harness.send(headers(&named, false)).unwrap();
         let mut request = Request::default();
-        request.headers = [("x-llm-d-inference-objective", "some")].into_iter().collect();
         request.body.push(Bytes::from_static(b"x"));
         harness.exchange.decide(request, BodyEnd::Flag, Instant::now())
     };

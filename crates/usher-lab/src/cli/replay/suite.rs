@@ -18,9 +18,8 @@ use super::single::SINGLE;
 use crate::load::trace::Row;
 use crate::replay::{Build, Case, Cell, Comparison, Policy, Summary, run as replay};
 use crate::sim::ModelKind;
-use usher_terminal::CliError;
-use usher_terminal::Progress;
 use usher_terminal::line;
+use usher_terminal::{CliError, Progress};
 
 /// Shares of what the servers can do that are asked for.
 const UTILIZATIONS: [f64; 4] = [0.3, 0.5, 0.7, 0.85];
