@@ -1,4 +1,4 @@
-//! Who acts, of several replicas and after a restart.
+//! Leadership among several replicas, and after a restart.
 
 use std::net::Ipv4Addr;
 
@@ -7,6 +7,7 @@ use serde_json::json;
 use super::group::{Group, pair};
 use crate::engines::engines;
 use crate::server::Server;
+use crate::support::eventually;
 
 const ELECTS: &str = "--ha-enable-leader-election";
 
@@ -28,7 +29,9 @@ async fn the_next_leader_goes_on_in_the_middle_of_a_step() {
     assert_eq!((group.replicas("decode").await, group.replicas("prefill").await), (4, 2));
     group.ready_pods("prefill", 1..2).await;
     group.become_replicas(&[("decode", 8), ("prefill", 4)]).await;
-    let events = group.events("decode").await;
+    // They are written after the replicas.
+    let two = async || Some(group.events("decode").await).filter(|events| events.len() >= 2);
+    let events = eventually("the events of two steps", two).await;
     assert_eq!(events.len(), 2, "each step was written once: {events:?}");
 }
 
